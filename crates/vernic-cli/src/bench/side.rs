@@ -1,0 +1,284 @@
+//! The frame that every measurement runs in, on both sides of the control connection.
+//!
+//! ```text
+//! active                         passive
+//!   Prepare(task)  ------------->  opens its end
+//!                  <-------------  Endpoint
+//!   Endpoint       ------------->  connects
+//!                  <-------------  Connected
+//!   Go(n)          ------------->
+//!                  <-------------  Running
+//!   ... the measured traffic ...
+//!   Stop (if the task needs it) ->
+//!                  <-------------  Done
+//!   (Go again: warm-up, measurement)
+//!   Finish         ------------->  closes its end
+//! ```
+
+use super::baselines;
+use super::control::{Control, EndpointInfo, Message, unexpected};
+use super::spec::{Baseline, Kind, Task};
+use super::verbs::Verbs;
+use crate::failure::{Failure, Outcome};
+use std::time::{Duration, Instant};
+
+/// What one run of the active side saw.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    /// From the first message to the last completion or answer.
+    pub(crate) elapsed: Duration,
+    /// Nanoseconds of each exchange, for latency tasks; not yet halved.
+    pub(crate) samples: Vec<u64>,
+    /// Messages moved, where the active side knows; else the passive side's count is used.
+    pub(crate) messages: Option<u64>,
+}
+
+/// The side that starts each exchange and holds the clock.
+pub(crate) trait Active {
+    /// Where the passive side reaches this end.
+    fn endpoint(&self) -> EndpointInfo;
+    /// Connects to the passive side's end.
+    fn connect(&mut self, peer: &EndpointInfo) -> Outcome<()>;
+    /// Carries out `iterations` exchanges or messages.
+    fn run(&mut self, control: &Control, iterations: u64) -> Outcome<Run>;
+}
+
+/// The side that answers.
+pub(crate) trait Passive {
+    /// Where the active side reaches this end.
+    fn endpoint(&self) -> EndpointInfo;
+    /// Connects to the active side's end.
+    fn connect(&mut self, peer: &EndpointInfo) -> Outcome<()>;
+    /// Takes part in `iterations` exchanges or messages; returns how many messages arrived.
+    fn run(&mut self, control: &Control, iterations: u64) -> Outcome<u64>;
+}
+
+/// What a measurement of one task in one round gave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reading {
+    /// Of a latency task, microseconds.
+    Latency {
+        /// Half of the exchanges were at least this fast.
+        p50_us: f64,
+        /// All but one in a hundred were at least this fast.
+        p99_us: f64,
+    },
+    /// Of a throughput task.
+    Throughput {
+        /// Payload, 10^9 bytes per second.
+        gbytes_per_s: f64,
+        /// 10^6 messages per second.
+        mmsg_per_s: f64,
+    },
+}
+
+impl Reading {
+    /// The number by which two readings of one kind are compared: p50 latency or bandwidth.
+    pub(crate) fn headline(&self) -> f64 {
+        match *self {
+            Self::Latency { p50_us, .. } => p50_us,
+            Self::Throughput { gbytes_per_s, .. } => gbytes_per_s,
+        }
+    }
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Extent {
+    /// About this long; the number of iterations follows from a warm-up.
+    For(Duration),
+    /// Exactly this many iterations, after a tenth as many for warm-up.
+    Iterations(u64),
+}
+
+/// Most iterations of one run: bounds the samples kept of a latency task to 64 MiB.
+const MAX_ITERATIONS: u64 = 8 << 20;
+/// The first warm-up run has so many.
+const FIRST_ITERATIONS: u64 = 64;
+/// The warm-up is extended until it lasts this share of the measurement.
+const WARM_UP_SHARE: u32 = 10;
+
+/// Measures `task` once, as the active side.
+pub(crate) fn measure(
+    control: &Control,
+    verbs: &Verbs,
+    task: &Task,
+    extent: Extent,
+) -> Outcome<Reading> {
+    if let Task::Baseline { baseline: Baseline::Memcpy, size } = *task {
+        return Ok(baselines::memcpy::measure(size, extent));
+    }
+    control.send(&Message::Prepare(*task))?;
+    let peer = match control.receive()? {
+        Message::Endpoint(info) => info,
+        other => return Err(unexpected(&other)),
+    };
+    let (mut active, kind, size) = match task {
+        Task::Verbs(spec) => (verbs.active(spec)?, spec.kind, spec.size),
+        Task::Baseline { baseline, size } => {
+            (baselines::active(control, *baseline, *size)?, baseline.kind(), *size)
+        }
+    };
+    control.send(&Message::Endpoint(active.endpoint()))?;
+    control.expect(&Message::Connected)?;
+    active.connect(&peer)?;
+
+    let iterations = warm_up(control, active.as_mut(), extent)?;
+    let run = run_once(control, active.as_mut(), iterations)?;
+    control.send(&Message::Finish)?;
+    Ok(reading(task, kind, size, run))
+}
+
+/// Runs `active` until the warm-up is long enough; returns the iterations to measure.
+fn warm_up(control: &Control, active: &mut dyn Active, extent: Extent) -> Outcome<u64> {
+    let wanted = match extent {
+        Extent::Iterations(count) => {
+            run_once(control, active, (count / u64::from(WARM_UP_SHARE)).max(1))?;
+            return Ok(count);
+        }
+        Extent::For(wanted) => wanted,
+    };
+    let mut iterations = FIRST_ITERATIONS;
+    loop {
+        let elapsed = run_once(control, active, iterations)?.elapsed.max(Duration::from_nanos(1));
+        let fit = |span: Duration| {
+            let ratio = span.as_secs_f64() / elapsed.as_secs_f64();
+            // Both factors are positive and the result is clamped: the cast cannot wrap.
+            ((iterations as f64 * ratio) as u64).clamp(1, MAX_ITERATIONS)
+        };
+        let enough = wanted / WARM_UP_SHARE;
+        if elapsed >= enough / 2 || iterations == MAX_ITERATIONS {
+            return Ok(fit(wanted));
+        }
+        // A first run is slow, so its rate is a low guess: at most 16 times more per step.
+        iterations = fit(enough).clamp(iterations + 1, iterations * 16).min(MAX_ITERATIONS);
+    }
+}
+
+fn run_once(control: &Control, active: &mut dyn Active, iterations: u64) -> Outcome<Run> {
+    control.send(&Message::Go(iterations))?;
+    control.expect(&Message::Running)?;
+    let mut run = active.run(control, iterations)?;
+    match control.receive()? {
+        Message::Done { received } => run.messages = run.messages.or(Some(received)),
+        other => return Err(unexpected(&other)),
+    }
+    match run.messages {
+        Some(0) => Err(Failure::new(format!("not one of {iterations} messages arrived"))),
+        _ => Ok(run),
+    }
+}
+
+fn reading(task: &Task, kind: Kind, size: u64, run: Run) -> Reading {
+    let round_trip = matches!(task, Task::Verbs(spec) if spec.is_round_trip());
+    match kind {
+        Kind::Latency => latency(run.samples, !round_trip),
+        Kind::Throughput => throughput(size, run.messages.unwrap_or(0), run.elapsed),
+    }
+}
+
+fn latency(mut samples: Vec<u64>, halve: bool) -> Reading {
+    use super::stats::percentile;
+    let scale = if halve { 2000.0 } else { 1000.0 };
+    let mut at =
+        |permille| percentile(&mut samples, permille).map_or(f64::NAN, |ns| ns as f64 / scale);
+    Reading::Latency { p50_us: at(500), p99_us: at(990) }
+}
+
+pub(super) fn throughput(size: u64, messages: u64, elapsed: Duration) -> Reading {
+    let seconds = elapsed.as_secs_f64();
+    let (size, messages) = (size as f64, messages as f64);
+    Reading::Throughput {
+        gbytes_per_s: size * messages / seconds / 1e9,
+        mmsg_per_s: messages / seconds / 1e6,
+    }
+}
+
+/// Answers the active side until it says goodbye.
+///
+/// A failure is told to the active side before it is returned.
+pub(crate) fn serve(control: &Control, verbs: &Verbs) -> Outcome<()> {
+    loop {
+        match control.receive_patiently()? {
+            Message::Prepare(task) => {
+                super::told(control, serve_task(control, verbs, &task))?;
+            }
+            Message::Bye => return Ok(()),
+            other => return Err(unexpected(&other)),
+        }
+    }
+}
+
+fn serve_task(control: &Control, verbs: &Verbs, task: &Task) -> Outcome<()> {
+    let mut passive = match task {
+        Task::Verbs(spec) => verbs.passive(spec)?,
+        Task::Baseline { baseline, size } => baselines::passive(control, *baseline, *size)?,
+    };
+    control.send(&Message::Endpoint(passive.endpoint()))?;
+    match control.receive()? {
+        Message::Endpoint(peer) => passive.connect(&peer)?,
+        other => return Err(unexpected(&other)),
+    }
+    control.send(&Message::Connected)?;
+    loop {
+        match control.receive()? {
+            Message::Go(iterations) => {
+                control.send(&Message::Running)?;
+                let received = passive.run(control, iterations)?;
+                control.send(&Message::Done { received })?;
+            }
+            Message::Finish => return Ok(()),
+            other => return Err(unexpected(&other)),
+        }
+    }
+}
+
+/// Collects the duration of each exchange of a ping-pong.
+#[derive(Debug)]
+pub(crate) struct Stopwatch {
+    began: Instant,
+    last: Instant,
+    samples: Vec<u64>,
+}
+
+impl Stopwatch {
+    /// Starts the clock for up to `exchanges` samples.
+    pub(crate) fn start(exchanges: u64) -> Self {
+        let samples =
+            Vec::with_capacity(usize::try_from(exchanges.min(MAX_ITERATIONS)).unwrap_or(0));
+        let now = Instant::now();
+        Self { began: now, last: now, samples }
+    }
+
+    /// One more exchange is complete, and the next begins.
+    #[inline]
+    pub(crate) fn lap(&mut self) {
+        let now = Instant::now();
+        self.samples.push((now - self.last).as_nanos() as u64);
+        self.last = now;
+    }
+
+    /// The run so far.
+    pub(crate) fn stop(self) -> Run {
+        let messages = Some(self.samples.len() as u64);
+        Run { elapsed: self.last - self.began, samples: self.samples, messages }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ping_pong_is_quoted_one_way_and_a_read_as_a_round_trip() {
+        let samples = vec![4000; 10];
+        assert_eq!(latency(samples.clone(), true), Reading::Latency { p50_us: 2.0, p99_us: 2.0 });
+        assert_eq!(latency(samples, false), Reading::Latency { p50_us: 4.0, p99_us: 4.0 });
+    }
+
+    #[test]
+    fn throughput_counts_bytes_and_messages_per_second() {
+        let reading = throughput(1000, 2_000_000, Duration::from_secs(2));
+        assert_eq!(reading, Reading::Throughput { gbytes_per_s: 1.0, mmsg_per_s: 1.0 });
+    }
+}

@@ -1,0 +1,123 @@
+//! The verbs side of the bench: what is measured, written against the safe API as a user would.
+//!
+//! `pipes` owns the verbs objects of one measurement, `flavor` what differs between services; `latency`
+//! and `throughput` are the workloads and know no verb; `resources` counts what idle objects cost.
+
+mod flavor;
+mod latency;
+mod pipes;
+pub(crate) mod resources;
+mod throughput;
+
+use super::side::{Active, Passive};
+use super::spec::{Kind, Op, Service, Spec};
+use crate::args::DeviceOptions;
+use crate::failure::{Doing, Failure, Outcome};
+use flavor::Flavor;
+use pipes::Pipes;
+use vernic::{Device, DeviceInfo, Rc, Uc, Ud};
+
+/// An open device, and the address of it that queue pairs use.
+#[derive(Debug)]
+pub(crate) struct Verbs {
+    device: Device,
+    gid_index: Option<u8>,
+}
+
+/// Where the other side is, which decides the device when none is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// On this machine: the device with the largest MTU is the fastest.
+    ThisMachine,
+    /// At the other end of a connection from this address: its device leads there.
+    Via(std::net::IpAddr),
+}
+
+impl Verbs {
+    /// Opens the device that `options` name, or else the one for `reach`.
+    pub(crate) fn open(options: &DeviceOptions, reach: Reach) -> Outcome<Self> {
+        let device = match (&options.device, reach) {
+            (Some(name), _) => Device::open(name),
+            (None, Reach::Via(address)) => Device::open_for(address),
+            (None, Reach::ThisMachine) => match widest()? {
+                Some(name) => Device::open(&name),
+                None => Device::open_default(),
+            },
+        };
+        let device = device.doing(|| "open an RDMA device".into())?;
+        let gid_index = match options.gid_index.map(u8::try_from) {
+            None => None,
+            Some(Ok(index)) if device.gid(index).is_some() => Some(index),
+            Some(_) => {
+                let name = &device.info().name;
+                return Err(Failure::new(format!(
+                    "{name} has no GID with the index asked for by -x"
+                ))
+                .hint(format!("`vernic info {name}` lists them")));
+            }
+        };
+        Ok(Self { device, gid_index })
+    }
+
+    /// Its name and netdev.
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    /// Largest path MTU in bytes.
+    pub(crate) fn max_mtu(&self) -> u32 {
+        self.device.port().active_mtu.bytes()
+    }
+
+    /// The counters of the device that are not 0.
+    pub(crate) fn counters_text(&self) -> String {
+        crate::devices::counters_text(&self.device)
+    }
+
+    /// What idle queue pairs of the device cost.
+    pub(crate) fn resources(&self) -> Outcome<resources::Resources> {
+        resources::measure(&self.device)
+    }
+
+    /// The active end of `spec`.
+    pub(crate) fn active(&self, spec: &Spec) -> Outcome<Box<dyn Active>> {
+        match spec.service {
+            Service::Rc => self.active_of::<Rc>(spec),
+            Service::Uc => self.active_of::<Uc>(spec),
+            Service::Ud => self.active_of::<Ud>(spec),
+        }
+    }
+
+    /// The passive end of `spec`.
+    pub(crate) fn passive(&self, spec: &Spec) -> Outcome<Box<dyn Passive>> {
+        match spec.service {
+            Service::Rc => self.passive_of::<Rc>(spec),
+            Service::Uc => self.passive_of::<Uc>(spec),
+            Service::Ud => self.passive_of::<Ud>(spec),
+        }
+    }
+
+    fn active_of<S: Flavor>(&self, spec: &Spec) -> Outcome<Box<dyn Active>> {
+        let pipes = Pipes::<S>::open(&self.device, self.gid_index, spec)?;
+        Ok(match spec.kind {
+            Kind::Latency => Box::new(latency::Pinger::new(pipes)),
+            Kind::Throughput => Box::new(throughput::Pusher::new(pipes)),
+        })
+    }
+
+    fn passive_of<S: Flavor>(&self, spec: &Spec) -> Outcome<Box<dyn Passive>> {
+        let pipes = Pipes::<S>::open(&self.device, self.gid_index, spec)?;
+        Ok(match (spec.kind, spec.op) {
+            (Kind::Latency, Op::Send | Op::Write) => Box::new(latency::Ponger::new(pipes)),
+            _ => Box::new(throughput::Puller::new(pipes)),
+        })
+    }
+}
+
+/// The name of the device with the largest path MTU, the first of several.
+fn widest() -> Outcome<Option<String>> {
+    let devices = Device::list().doing(|| "list the RDMA devices".into())?;
+    let mtu = |info: &DeviceInfo| info.active_mtu.map_or(0, vernic::Mtu::bytes);
+    let usable = devices.into_iter().filter(|info| info.up && !info.addresses.is_empty());
+    Ok(usable.rev().max_by_key(mtu).map(|info| info.name))
+}

@@ -1,0 +1,419 @@
+//! `vernic devices`, `vernic info`, `vernic config`: what there is, in words and in JSON.
+//!
+//! Each command fills a plain view from the `vernic` crate; views are rendered here and nowhere else.
+
+use crate::failure::{Doing, Outcome};
+use crate::table::{Align, Table, print, print_json};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use vernic::{
+    Config, Device, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, GidType, LinkCounters,
+    PortState,
+};
+
+/// One line of `vernic devices`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct DeviceLine {
+    name: String,
+    netdev: String,
+    /// `active` or `down`.
+    state: String,
+    netdev_mtu_bytes: u32,
+    addresses: Vec<IpAddr>,
+}
+
+/// Everything about one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct DeviceView {
+    name: String,
+    netdev: String,
+    node_guid: String,
+    version: String,
+    port: PortView,
+    gids: Vec<GidView>,
+    limits: Vec<Named>,
+    counters: Vec<Named>,
+}
+
+/// The port.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PortView {
+    number: u8,
+    state: String,
+    link_layer: &'static str,
+    netdev_mtu_bytes: u32,
+    active_mtu_bytes: u32,
+    max_mtu_bytes: u32,
+    max_message_bytes: u64,
+    pkeys: Vec<String>,
+}
+
+/// A row of the GID table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct GidView {
+    index: u32,
+    gid: String,
+    ip: IpAddr,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    netdev: String,
+    reach: &'static str,
+}
+
+/// A number with a name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Named {
+    name: String,
+    value: u64,
+}
+
+/// A setting of `vernic config`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Setting {
+    name: &'static str,
+    value: String,
+    default: String,
+    variable: &'static str,
+    allowed: &'static str,
+    meaning: String,
+}
+
+/// `vernic devices`.
+pub(crate) fn list(json: bool) -> Outcome<()> {
+    let devices = Device::list().doing(|| "list the RDMA devices".into())?;
+    let lines: Vec<DeviceLine> = devices.iter().map(DeviceLine::of).collect();
+    if json { print_json(&lines) } else { print(&devices_text(&lines)) }
+}
+
+/// `vernic info`: of one device, or of all.
+pub(crate) fn info(name: Option<&str>, json: bool) -> Outcome<()> {
+    let names = match name {
+        Some(name) => vec![name.to_owned()],
+        None => {
+            let devices = Device::list().doing(|| "list the RDMA devices".into())?;
+            devices.into_iter().map(|info| info.name).collect()
+        }
+    };
+    let (mut views, mut failed) = (Vec::new(), None);
+    for name in names {
+        match Device::open(&name).doing(|| format!("open {name}")) {
+            Ok(device) => views.push(DeviceView::of(&device)),
+            // The others are shown all the same.
+            Err(failure) => failed = failed.or(Some(failure)),
+        }
+    }
+    if views.is_empty() && failed.is_some() {
+        // Nothing to show beside the failure.
+    } else if json {
+        print_json(&views)?;
+    } else {
+        let texts: Vec<String> = views.iter().map(device_text).collect();
+        print(&texts.join("\n"))?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// `vernic config`.
+pub(crate) fn config(json: bool) -> Outcome<()> {
+    let config = Config::load().doing(|| "read the configuration".into())?;
+    let defaults = Config::default();
+    let settings: Vec<Setting> = config
+        .values()
+        .zip(defaults.values())
+        .map(|((key, value), (_, default))| Setting {
+            name: key.name,
+            value,
+            default,
+            variable: key.variable,
+            allowed: key.unit,
+            meaning: key.doc.split_whitespace().collect::<Vec<_>>().join(" "),
+        })
+        .collect();
+    if json { print_json(&settings) } else { print(&config_text(&settings)) }
+}
+
+impl DeviceLine {
+    fn of(info: &DeviceInfo) -> Self {
+        Self {
+            name: info.name.clone(),
+            netdev: info.netdev.clone(),
+            state: if info.up { "active" } else { "down" }.into(),
+            netdev_mtu_bytes: info.netdev_mtu_bytes,
+            addresses: info.addresses.iter().map(|address| address.ip).collect(),
+        }
+    }
+}
+
+impl DeviceView {
+    fn of(device: &Device) -> Self {
+        let (info, attributes) = (device.info(), device.attributes());
+        Self {
+            name: info.name.clone(),
+            netdev: info.netdev.clone(),
+            node_guid: guid_text(attributes.node_guid),
+            version: attributes.firmware.into(),
+            port: PortView::of(device),
+            gids: device.gid_table().iter().map(|row| GidView::of(row, &info.netdev)).collect(),
+            limits: limits(&attributes),
+            counters: counters(&device.counters()),
+        }
+    }
+}
+
+impl PortView {
+    fn of(device: &Device) -> Self {
+        let port = device.port();
+        Self {
+            number: port.port.0,
+            state: match port.state {
+                PortState::Active => "active",
+                PortState::Down => "down",
+            }
+            .into(),
+            link_layer: "Ethernet",
+            netdev_mtu_bytes: port.netdev_mtu_bytes,
+            active_mtu_bytes: port.active_mtu.bytes(),
+            max_mtu_bytes: port.max_mtu.bytes(),
+            max_message_bytes: port.max_msg_bytes.into(),
+            // One row, the default partition, on every RoCE device.
+            pkeys: vec!["0xffff".into()],
+        }
+    }
+}
+
+impl GidView {
+    fn of(row: &GidEntry, netdev: &str) -> Self {
+        let ip = row.gid.to_ip();
+        Self {
+            index: row.index.into(),
+            gid: row.gid.to_string(),
+            ip,
+            kind: match row.kind {
+                GidType::RoceV2 => "RoCEv2",
+                _ => "other",
+            },
+            netdev: netdev.into(),
+            reach: reach(ip),
+        }
+    }
+}
+
+/// The form of `ibv_devinfo`: four groups of four hexadecimal digits.
+fn guid_text(guid: u64) -> String {
+    let group = |shift: u32| format!("{:04x}", guid >> shift & 0xffff);
+    [48, 32, 16, 0].map(group).join(":")
+}
+
+fn limits(attributes: &DeviceAttr) -> Vec<Named> {
+    let a = attributes;
+    let rows: [(&str, u64); 19] = [
+        ("max_qp", a.max_qp.into()),
+        ("max_qp_wr", a.max_qp_wr.into()),
+        ("max_sge", a.max_sge.into()),
+        ("max_inline", a.max_inline.into()),
+        ("max_qp_rd_atom", a.max_qp_rd_atom.into()),
+        ("max_qp_init_rd_atom", a.max_qp_init_rd_atom.into()),
+        ("max_cq", a.max_cq.into()),
+        ("max_cqe", a.max_cqe.into()),
+        ("max_srq", a.max_srq.into()),
+        ("max_srq_wr", a.max_srq_wr.into()),
+        ("max_srq_sge", a.max_srq_sge.into()),
+        ("max_pd", a.max_pd.into()),
+        ("max_mr", a.max_mr.into()),
+        ("max_mr_bytes", a.max_mr_bytes),
+        ("max_mw", a.max_mw.into()),
+        ("max_ah", a.max_ah.into()),
+        ("max_mcast_groups", a.max_mcast_groups.into()),
+        ("max_mcast_qps", a.max_mcast_qps.into()),
+        ("max_pkeys", a.max_pkeys.into()),
+    ];
+    named(&rows)
+}
+
+fn named(rows: &[(&str, u64)]) -> Vec<Named> {
+    rows.iter().map(|&(name, value)| Named { name: name.into(), value }).collect()
+}
+
+fn counters(counters: &DeviceCounters) -> Vec<Named> {
+    let mut rows = link_counters(&counters.link);
+    rows.extend(named(&[
+        ("duplicates", counters.duplicates),
+        ("naks_sent", counters.naks_sent),
+        ("rnr_naks_sent", counters.rnr_naks_sent),
+        ("cnps_received", counters.cnps_received),
+        ("ecn_marked_received", counters.ecn_marked_received),
+        ("qp_failures", counters.qp_failures),
+        ("cq_overflows", counters.cq_overflows),
+        ("async_events_dropped", counters.async_events_dropped),
+    ]));
+    let drop = |(reason, value): &(vernic::DropReason, u64)| Named {
+        name: format!("drop_{}", reason.name()),
+        value: *value,
+    };
+    rows.extend(counters.drops.iter().map(drop));
+    rows
+}
+
+fn link_counters(link: &LinkCounters) -> Vec<Named> {
+    named(&[
+        ("tx_packets", link.tx_packets),
+        ("tx_bytes", link.tx_bytes),
+        ("tx_runs", link.tx_runs),
+        ("tx_calls", link.tx_calls),
+        ("tx_blocked", link.tx_blocked),
+        ("tx_errors", link.tx_errors),
+        ("rx_packets", link.rx_packets),
+        ("rx_bytes", link.rx_bytes),
+        ("rx_buffers", link.rx_buffers),
+        ("rx_calls", link.rx_calls),
+        ("rx_errors", link.rx_errors),
+        ("rx_truncated_drops", link.rx_truncated_drops),
+        ("rx_overflow_drops", link.rx_overflow_drops),
+        ("icrc_errors", link.icrc_errors),
+        ("icrc_solved", link.icrc_solved),
+        ("handed_over", link.handed_over),
+        ("taken_over", link.taken_over),
+        ("hand_over_drops", link.hand_over_drops),
+        ("hand_over_rejects", link.hand_over_rejects),
+        ("steered_flows", link.steered_flows),
+        ("downgrades", link.downgrades),
+        ("fault_drops", link.fault_drops),
+        ("fault_changes", link.fault_changes),
+    ])
+}
+
+/// What an address is good for: the answer to "which GID index?".
+fn reach(ip: IpAddr) -> &'static str {
+    match ip {
+        IpAddr::V4(ip) if ip.is_loopback() => "this machine only",
+        IpAddr::V4(ip) if ip.is_link_local() => "hosts on the same link",
+        IpAddr::V4(_) => "any host that IPv4 reaches; the usual choice",
+        IpAddr::V6(ip) if ip.is_loopback() => "this machine only",
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => "hosts on the same link, without routers",
+        IpAddr::V6(ip) if ip.is_unique_local() => "hosts of the same site that have IPv6",
+        IpAddr::V6(_) => "any host that IPv6 reaches",
+    }
+}
+
+fn devices_text(lines: &[DeviceLine]) -> String {
+    let columns = ["device", "netdev", "state"].map(|name| (name, Align::Left));
+    let mut table =
+        Table::new(&[&columns[..], &[("MTU", Align::Right), ("addresses", Align::Left)]].concat());
+    for line in lines {
+        let addresses: Vec<String> = line.addresses.iter().map(ToString::to_string).collect();
+        table.row([
+            line.name.clone(),
+            line.netdev.clone(),
+            line.state.clone(),
+            line.netdev_mtu_bytes.to_string(),
+            addresses.join(" "),
+        ]);
+    }
+    table.render()
+}
+
+fn device_text(view: &DeviceView) -> String {
+    let port = &view.port;
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{} on netdev {}", view.name, view.netdev);
+    let facts = [
+        ("version", view.version.clone()),
+        ("node GUID", view.node_guid.clone()),
+        ("port", format!("{}, {}, {}", port.number, port.state, port.link_layer)),
+        (
+            "MTU",
+            format!(
+                "{} active, {} at most; the netdev's {} bytes decide",
+                port.active_mtu_bytes, port.max_mtu_bytes, port.netdev_mtu_bytes
+            ),
+        ),
+        ("longest message", crate::table::size_text(port.max_message_bytes)),
+        ("P_Keys", port.pkeys.join(" ")),
+    ];
+    for (name, value) in facts {
+        let _ = writeln!(text, "  {name:<16} {value}");
+    }
+    let mut gids = Table::new(&[
+        ("index", Align::Right),
+        ("GID", Align::Left),
+        ("type", Align::Left),
+        ("address", Align::Left),
+        ("netdev", Align::Left),
+        ("reaches", Align::Left),
+    ]);
+    for row in &view.gids {
+        let address = row.ip.to_string();
+        gids.row([&row.index.to_string(), &row.gid, row.kind, &address, &row.netdev, row.reach]);
+    }
+    let _ = write!(text, "\n{}", gids.render());
+    let _ = write!(text, "\nlimits\n{}", named_text(&view.limits));
+    let _ = write!(text, "\n{}", counted_text(&view.counters));
+    text
+}
+
+/// The counters of `device` that are not 0.
+pub(crate) fn counters_text(device: &Device) -> String {
+    counted_text(&counters(&device.counters()))
+}
+
+fn counted_text(counters: &[Named]) -> String {
+    let counted: Vec<Named> =
+        counters.iter().filter(|counter| counter.value > 0).cloned().collect();
+    let heading = "counters of this process since it opened the device; those not listed are 0";
+    format!("{heading}\n{}", named_text(&counted))
+}
+
+fn config_text(settings: &[Setting]) -> String {
+    let mut text = String::new();
+    for setting in settings {
+        let Setting { name, value, default, variable, allowed, meaning } = setting;
+        let shown = if value.is_empty() { "(empty)" } else { value };
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{name} = {shown}");
+        let _ = writeln!(text, "  {meaning}");
+        let changed =
+            if value == default { String::new() } else { format!("; default {default:?}") };
+        let _ = writeln!(text, "  {variable}: {allowed}{changed}\n");
+    }
+    text.push_str(
+        "Set in the environment, or as `name = value` in the file that VERNIC_CONFIG names.\n",
+    );
+    text
+}
+
+fn named_text(rows: &[Named]) -> String {
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Named { name, value } in rows {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "  {name:<width$}  {value}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guids_are_written_as_ibv_devinfo_writes_them() {
+        assert_eq!(guid_text(0x0011_22ff_fe33_4455), "0011:22ff:fe33:4455");
+    }
+
+    #[test]
+    fn each_kind_of_address_says_whom_it_reaches() {
+        for (ip, word) in [
+            ("127.0.0.1", "this machine"),
+            ("::1", "this machine"),
+            ("192.168.1.2", "usual choice"),
+            ("169.254.1.1", "same link"),
+            ("fe80::1", "same link"),
+            ("fd00::1", "site"),
+            ("2001:db8::1", "IPv6 reaches"),
+        ] {
+            assert!(reach(ip.parse().unwrap()).contains(word), "{ip}");
+        }
+    }
+}

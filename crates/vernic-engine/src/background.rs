@@ -1,0 +1,190 @@
+//! The background thread: progress when no application thread makes any.
+//!
+//! One per device. It has two ways to wait:
+//!
+//! - *Backing off*, while application threads call into the device: it sleeps `takeover_us` at a
+//!   time and only looks whether they still do. A thread woken per packet would cost them more than
+//!   it gives.
+//! - *Watching*, once they stopped, or while a completion queue is armed (its owner sleeps, or is
+//!   about to): it drains the sockets and sleeps in `ppoll` on them, on changes of the network, and
+//!   on its wake-up, with the next timer as timeout. An idle device makes no system call at all.
+//!
+//! It is woken while it watches if a holder of the lane leaves work that is due before it would look,
+//! or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off if a
+//! completion queue is armed.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use vernic_io::Sleeper;
+use vernic_io::netdev::ChangeWatcher;
+
+use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS};
+
+/// Calls since the last look that make inline progress "active" and end the watching. A program
+/// that sleeps for its completions makes a few calls per completion; one that polls makes
+/// thousands.
+const ACTIVE_CALLS: u64 = 8;
+
+/// Rounds with packets before it looks again whether somebody else makes progress.
+const ROUNDS: usize = 16;
+
+/// What a look at the lane found.
+enum Look {
+    /// Everything was done; sleep for this long at most.
+    Idle(Option<Duration>),
+    /// There is more to do.
+    Busy,
+    /// Another thread has the lane.
+    Taken,
+}
+
+/// The thread's own state.
+pub(crate) struct Background {
+    engine: Arc<Engine>,
+    sleeper: Sleeper,
+    watcher: Option<ChangeWatcher>,
+    /// Descriptors of the link as of `generation`.
+    fds: Vec<RawFd>,
+    generation: Option<u64>,
+    calls_seen: u64,
+    /// Application threads called since the look before the last.
+    called: bool,
+    backed_off: bool,
+}
+
+impl Background {
+    /// Starts the thread. It ends soon after `engine.stop` is set and it is woken.
+    pub(crate) fn spawn(
+        engine: Arc<Engine>,
+        sleeper: Sleeper,
+        watcher: Option<ChangeWatcher>,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let mut this = Self {
+            engine,
+            sleeper,
+            watcher,
+            fds: Vec::new(),
+            generation: None,
+            calls_seen: 0,
+            called: false,
+            backed_off: false,
+        };
+        // The thread inherits the mask: signals of the application are not for it.
+        let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
+        let name = format!("{}-progress", this.engine.info.name);
+        let thread = std::thread::Builder::new().name(name).spawn(move || this.run());
+        if let Some(old) = old {
+            let _ = old.thread_set_mask();
+        }
+        thread
+    }
+
+    fn run(&mut self) {
+        while !self.engine.stop.load(Ordering::Acquire) {
+            if self.others_are_active() {
+                self.back_off();
+            } else {
+                self.watch();
+            }
+        }
+    }
+
+    /// Whether application threads make the progress, so that this one need not.
+    fn others_are_active(&mut self) -> bool {
+        let calls = self.engine.inline_calls.load(Ordering::Relaxed);
+        let made = calls.wrapping_sub(self.calls_seen);
+        self.calls_seen = calls;
+        self.called = made != 0;
+        let enough = if self.backed_off { 1 } else { ACTIVE_CALLS };
+        made >= enough && self.engine.armed.load(Ordering::SeqCst) == 0
+    }
+
+    fn back_off(&mut self) {
+        let engine = self.engine.clone();
+        engine.backs_off.store(true, Ordering::SeqCst);
+        // A queue armed before that store was not announced to us; one armed after it is.
+        if engine.armed.load(Ordering::SeqCst) == 0 {
+            if !self.backed_off {
+                self.sleeper.watch(self.watcher.iter().map(ChangeWatcher::poll_fd));
+                self.generation = None;
+                self.backed_off = true;
+            }
+            let pause = Duration::from_micros(engine.config.takeover_us);
+            if self.sleeper.sleep(Some(pause)).by_fd {
+                self.look_at_network();
+            }
+        }
+        engine.backs_off.store(false, Ordering::SeqCst);
+    }
+
+    fn watch(&mut self) {
+        self.backed_off = false;
+        for _ in 0..ROUNDS {
+            match self.look() {
+                Look::Busy => {}
+                // Whoever has it moves packets, and is done in some microseconds.
+                Look::Taken => std::thread::yield_now(),
+                Look::Idle(timeout) => {
+                    self.sleep(timeout);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn sleep(&mut self, timeout: Option<Duration>) {
+        let woken = self.sleeper.sleep(timeout);
+        self.engine.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+        if woken.by_fd && self.watcher.is_some() {
+            self.look_at_network();
+        }
+    }
+
+    /// Makes progress once, and plans the next look.
+    fn look(&mut self) -> Look {
+        let engine = self.engine.clone();
+        let Some(mut lane) = engine.try_lane() else { return Look::Taken };
+        let now = engine.now();
+        engine.answer_doorbells(&mut lane);
+        lane.transmit(&engine, now);
+        let received = lane.receive(&engine, now);
+        lane.fire_timers(&engine, now);
+        lane.transmit_all(&engine, now);
+        // While applications call now and then, look now and then: they need not wake us for
+        // what they leave behind.
+        let look = self.called.then(|| now + engine.patience());
+        let next = [lane.next_work(now, 0), look].into_iter().flatten().min();
+        let busy = received != 0 || next.is_some_and(|next| next <= now);
+        if !busy {
+            if self.generation != Some(lane.link.poll_generation()) {
+                let generation = lane.link.poll_generation();
+                self.generation = Some(generation);
+                engine.watched.store(generation, Ordering::Relaxed);
+                self.fds.clear();
+                self.fds.extend_from_slice(lane.link.poll_fds());
+                let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
+                self.sleeper.watch(self.fds.iter().copied().chain(network));
+            }
+            // Under the lane's lock: a holder after us compares its work with this plan.
+            let looks_at = next.map_or(SLEEPS, |next| next.nanos());
+            engine.looks_at.store(looks_at, Ordering::Release);
+        }
+        drop(lane);
+        engine.after_release();
+        if busy {
+            return Look::Busy;
+        }
+        Look::Idle(next.map(|next| Duration::from_nanos(next.since(now))))
+    }
+
+    fn look_at_network(&self) {
+        if self.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
+            self.engine.refresh_addresses();
+        }
+    }
+}

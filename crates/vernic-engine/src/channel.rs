@@ -1,0 +1,93 @@
+//! Completion channels: how an application sleeps until a completion comes (IBTA 11.4.2.2).
+//!
+//! Owns the queue of completion events and its descriptor. A completion queue that was armed
+//! pushes itself here with its next completion; the application takes the event, arms the queue
+//! again, and polls it once more (the order that loses nothing).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::error::{Busy, CreateError, os};
+use crate::events::{CqId, EventQueue};
+
+/// A completion channel.
+#[derive(Debug)]
+pub struct CompChannel {
+    context: Arc<Context>,
+    queue: EventQueue<(CqId, Weak<Cq>)>,
+    pub(crate) users: AtomicU32,
+}
+
+impl CompChannel {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, CreateError> {
+        let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
+        Ok(Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) }))
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Waits for the next event and returns its completion queue; waits for ever on a blocking
+    /// descriptor. Each event must be acknowledged with [`Cq::ack_events`].
+    ///
+    /// # Errors
+    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
+    /// `Interrupted` if a signal came.
+    pub fn wait(&self) -> io::Result<Arc<Cq>> {
+        // A dead queue's events are skipped; each turn takes one from the bounded queue.
+        loop {
+            if let Some(cq) = self.queue.wait()?.1.upgrade() {
+                cq.count_event();
+                return Ok(cq);
+            }
+        }
+    }
+
+    /// Takes the next event if there is one; never waits.
+    pub fn try_next(&self) -> Option<Arc<Cq>> {
+        loop {
+            if let Some(cq) = self.queue.try_next()?.1.upgrade() {
+                cq.count_event();
+                return Some(cq);
+            }
+        }
+    }
+
+    /// Checks that no completion queue uses the channel any more. The descriptor closes when the
+    /// last reference is dropped.
+    ///
+    /// # Errors
+    /// [`Busy`] while completion queues use it.
+    pub fn destroy(&self) -> Result<(), Busy> {
+        match self.users.load(Ordering::Acquire) {
+            0 => Ok(()),
+            users => Err(Busy { object: "completion channel", users, by: "completion queues" }),
+        }
+    }
+
+    pub(crate) fn push(&self, id: CqId, cq: Weak<Cq>) {
+        self.queue.push((id, cq));
+    }
+
+    pub(crate) fn purge(&self, id: CqId) {
+        self.queue.purge(|entry| entry.0 != id);
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.fd()
+    }
+}
+
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.queue.fd().as_raw_fd()
+    }
+}

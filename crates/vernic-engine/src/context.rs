@@ -1,0 +1,332 @@
+//! An open device: the root of every object.
+//!
+//! Owns the engine and its background thread. Objects hold a reference each, so the device closes
+//! when the last of them is gone. Opening is the only place where sockets are made.
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use vernic_io::netdev::{self, ChangeWatcher, HEADER_ALLOWANCE_BYTES};
+use vernic_io::{Link, LinkError, Sleeper, UdpConfig, UdpLink};
+use vernic_proto::{DropReason, Time};
+use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
+
+use crate::background::Background;
+use crate::channel::CompChannel;
+use crate::config::Config;
+use crate::counters::DeviceCounters;
+use crate::cq::Cq;
+use crate::device::{DeviceInfo, choose};
+use crate::error::{CreateError, OpenError, PathError};
+use crate::events::{AsyncEvent, Element, EventKind, EventQueue, lock};
+use crate::explanation::Explanation;
+use crate::gid::{GidEntry, GidTable};
+use crate::limits::{DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PortAttr, PortState};
+use crate::middleware::wrap_link;
+use crate::pd::Pd;
+use crate::progress::{Engine, EngineParts};
+
+/// The only port of a device.
+pub(crate) const PORT: PortNum = PortNum(1);
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context {
+    engine: Arc<Engine>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    ids: AtomicU64,
+}
+
+impl Context {
+    /// Opens a device by its name or that of its netdev. `None` takes the configured one, or the
+    /// first.
+    ///
+    /// # Errors
+    /// [`OpenError`]: no such device, no address, MTU too small, UDP port 4791 held by another
+    /// user or by a kernel driver.
+    pub fn open(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
+        let info = choose(name.unwrap_or(&config.device))?;
+        let active_mtu = choose_mtu(&info, &config)?;
+        let device = || info.name.clone();
+        let udp = UdpConfig { offload: config.offload, ..UdpConfig::default() };
+        let link =
+            UdpLink::open(udp).map_err(|source| OpenError::Slot { device: device(), source })?;
+        let slots = link.slots();
+        let mut link = wrap_link(Box::new(link), &config, &info.name)?;
+        let gids = activate(&info, link.as_mut())?;
+        let os = |what| move |source| OpenError::Os { what, source };
+        let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
+        let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
+        // Without netlink (a sandbox may refuse it) addresses stay as they are now.
+        let watcher = ChangeWatcher::new()
+            .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
+            .ok();
+        let waker = sleeper.waker();
+        let engine = Arc::new(Engine::new(EngineParts {
+            info,
+            config,
+            active_mtu,
+            gids,
+            events,
+            slots,
+            link,
+            waker,
+        }));
+        let thread = Background::spawn(engine.clone(), sleeper, watcher)
+            .map_err(os("start the background thread"))?;
+        tracing::debug!(device = engine.info.name, netdev = engine.info.netdev, %active_mtu, "device open");
+        Ok(Arc::new(Self { engine, thread: Mutex::new(Some(thread)), ids: AtomicU64::new(1) }))
+    }
+
+    /// What was opened, as it was then.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.engine.info
+    }
+
+    /// The settings it was opened with.
+    pub fn config(&self) -> &Config {
+        &self.engine.config
+    }
+
+    /// Attributes and limits (IBTA 11.2.1.2).
+    pub fn device_attr(&self) -> DeviceAttr {
+        DeviceAttr::new(self.engine.info.node_guid)
+    }
+
+    /// Attributes of the port.
+    ///
+    /// # Errors
+    /// [`PathError::Port`] for a port other than 1.
+    pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
+        self.engine.check_port(port)?;
+        let up = self.engine.port_up.load(Ordering::Relaxed);
+        Ok(PortAttr {
+            port,
+            state: if up { PortState::Active } else { PortState::Down },
+            max_mtu: Mtu::B4096,
+            active_mtu: self.engine.active_mtu(),
+            netdev_mtu_bytes: self.engine.netdev_mtu_bytes.load(Ordering::Relaxed) as u32,
+            gid_table_len: MAX_GIDS,
+            pkey_table_len: MAX_PKEYS,
+            max_msg_bytes: MAX_MSG_BYTES,
+            default_gid: lock(&self.engine.gids).iter().next().map(|row| row.gid),
+            bad_pkey_count: self.engine.counters.drops(DropReason::Pkey),
+            bad_qkey_count: self.engine.counters.drops(DropReason::Qkey),
+        })
+    }
+
+    /// The filled rows of the GID table.
+    pub fn gid_table(&self) -> Vec<GidEntry> {
+        lock(&self.engine.gids).iter().cloned().collect()
+    }
+
+    /// A row of the GID table, if it is filled.
+    pub fn gid_entry(&self, index: u8) -> Option<GidEntry> {
+        lock(&self.engine.gids).row(index).cloned()
+    }
+
+    /// The index of a GID in the table.
+    pub fn gid_index(&self, gid: Gid) -> Option<u8> {
+        lock(&self.engine.gids).iter().find(|row| row.gid == gid).map(|row| row.index)
+    }
+
+    /// A row of the P_Key table: the default partition in row 0.
+    pub fn pkey(&self, index: u16) -> Option<Pkey> {
+        (index < MAX_PKEYS).then_some(Pkey::DEFAULT)
+    }
+
+    /// A protection domain.
+    pub fn alloc_pd(self: &Arc<Self>) -> Arc<Pd> {
+        Pd::new(self)
+    }
+
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// [`CreateError::Os`] when the process has no descriptor left.
+    pub fn create_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, CreateError> {
+        CompChannel::new(self)
+    }
+
+    /// A completion queue that holds `depth` completions, 1 to
+    /// [`MAX_CQE`](crate::limits::MAX_CQE), and raises its events on `channel`.
+    ///
+    /// # Errors
+    /// [`CreateError`]: depth out of range, channel of another device.
+    pub fn create_cq(
+        self: &Arc<Self>,
+        depth: u32,
+        channel: Option<&Arc<CompChannel>>,
+    ) -> Result<Arc<Cq>, CreateError> {
+        Cq::new(self, depth, channel)
+    }
+
+    /// The descriptor that is readable while an asynchronous event waits.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.engine.events.fd()
+    }
+
+    /// As [`async_fd`](Self::async_fd), as a number.
+    pub fn async_raw_fd(&self) -> RawFd {
+        self.engine.events.fd().as_raw_fd()
+    }
+
+    /// Waits for the next asynchronous event; waits for ever on a blocking descriptor.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
+    /// `Interrupted` if a signal came.
+    pub fn wait_async_event(&self) -> std::io::Result<AsyncEvent> {
+        self.engine.events.wait()
+    }
+
+    /// Takes the next asynchronous event if there is one; never waits.
+    pub fn try_async_event(&self) -> Option<AsyncEvent> {
+        self.engine.events.try_next()
+    }
+
+    /// Totals since the device was opened. Waits for the lane: not for the data path.
+    pub fn counters(&self) -> DeviceCounters {
+        let link = self.engine.with_lane(|lane| lane.link.counters());
+        self.engine.counters.snapshot(link, self.engine.events.dropped())
+    }
+
+    /// Queue pairs that are open. Waits for the lane.
+    pub fn open_qps(&self) -> usize {
+        self.engine.with_lane(|lane| lane.table.len())
+    }
+
+    /// Why a queue pair failed, if it is open and has failed. Waits for the lane.
+    pub fn explain(&self, qpn: Qpn) -> Option<Explanation> {
+        self.engine.with_lane(|lane| lane.table.find(qpn).cloned())?.explain(&self.engine)
+    }
+
+    /// Sends and receives once on this thread, for programs that poll something else than a
+    /// completion queue (their own memory, say). Never blocks.
+    pub fn progress(&self) {
+        self.engine.progress_inline();
+    }
+
+    /// Time of the device: nanoseconds since it was opened.
+    pub fn now(&self) -> Time {
+        self.engine.now()
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends the background thread.
+    pub(crate) fn stop_background(&self) {
+        self.engine.stop.store(true, Ordering::Release);
+        self.engine.waker.wake();
+        let thread = lock(&self.thread).take();
+        // The last object may be let go of by the background thread itself; it cannot wait for
+        // its own end, and ends by the flag.
+        if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.stop_background();
+    }
+}
+
+fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
+    let netdev_mtu_bytes = info.netdev_mtu_bytes;
+    let (device, netdev) = (info.name.clone(), info.netdev.clone());
+    let Some(fits) = info.active_mtu else {
+        let needed_bytes = Mtu::B256.bytes() + HEADER_ALLOWANCE_BYTES;
+        return Err(OpenError::MtuTooSmall { device, netdev, netdev_mtu_bytes, needed_bytes });
+    };
+    match config.mtu {
+        Some(wanted) if wanted > fits => {
+            Err(OpenError::MtuTooLarge { device, netdev, wanted, fits, netdev_mtu_bytes })
+        }
+        Some(wanted) => Ok(wanted),
+        None => Ok(fits),
+    }
+}
+
+/// Fills the GID table with the addresses that can be used now.
+fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<GidTable, OpenError> {
+    let mut gids = GidTable::default();
+    gids.update(info.netdev_index, &info.addresses);
+    for &local in &info.addresses {
+        match link.activate(local) {
+            Ok(()) => {}
+            // Gone again, or an IPv6 address that the system still checks for duplicates: the
+            // watcher will tell when it is there.
+            Err(error @ LinkError::NoSuchAddress { .. }) => {
+                tracing::debug!(%local, %error, "address not usable yet");
+                gids.remove(local);
+            }
+            Err(source) => return Err(OpenError::Link { device: info.name.clone(), source }),
+        }
+    }
+    if gids.iter().next().is_none() {
+        let (device, netdev) = (info.name.clone(), info.netdev.clone());
+        return Err(OpenError::NoAddress { device, netdev });
+    }
+    Ok(gids)
+}
+
+impl Engine {
+    /// Brings GID table, MTU and port state up to date with the netdev, and tells the application
+    /// what changed.
+    pub(crate) fn refresh_addresses(&self) {
+        let all = match netdev::list() {
+            Ok(all) => all,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look at the network after a change");
+                return;
+            }
+        };
+        let netdev = all.into_iter().find(|dev| dev.index == self.info.netdev_index);
+        let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
+        let changes = lock(&self.gids).update(self.info.netdev_index, addresses);
+        if !changes.added.is_empty() || !changes.removed.is_empty() {
+            self.with_lane(|lane| {
+                for &local in &changes.removed {
+                    lane.link.deactivate(local);
+                }
+                for &local in &changes.added {
+                    match lane.link.activate(local) {
+                        Ok(()) => lane.rejoin(local),
+                        Err(error) => {
+                            tracing::debug!(%local, %error, "address not usable (yet)");
+                            lock(&self.gids).remove(local);
+                        }
+                    }
+                }
+            });
+            tracing::debug!(added = ?changes.added, removed = ?changes.removed, "GID table changed");
+            self.port_event(EventKind::GidChange);
+        }
+        let up = netdev.as_ref().is_some_and(|dev| dev.running);
+        if self.port_up.swap(up, Ordering::Relaxed) != up {
+            self.port_event(if up { EventKind::PortActive } else { EventKind::PortError });
+        }
+        if let Some(dev) = netdev {
+            self.netdev_mtu_bytes.store(u64::from(dev.mtu_bytes), Ordering::Relaxed);
+            if let Some(fits) = dev.ib_mtu() {
+                let active = self.config.mtu.map_or(fits, |wanted| wanted.min(fits));
+                self.active_mtu.store(active as u8, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn port_event(&self, kind: EventKind) {
+        self.events.push(AsyncEvent { kind, element: Element::Port(PORT) });
+    }
+}

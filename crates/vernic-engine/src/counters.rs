@@ -1,0 +1,106 @@
+//! Counters of a device: one per drop reason, beside those of the link and of each queue pair.
+//!
+//! Owns [`Counters`], added to by whoever runs the lane, read by anyone. The lane is single-writer,
+//! so each add is a relaxed load and store, not a locked instruction.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vernic_io::LinkCounters;
+use vernic_proto::DropReason;
+
+const REASONS: usize = DropReason::ALL.len();
+
+/// A counter with one writer at a time (the lane's holder) and any number of readers.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds; only for the lane's holder.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The live counters.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    drops: [Count; REASONS],
+    pub(crate) duplicates: Count,
+    pub(crate) naks_sent: Count,
+    pub(crate) rnr_naks_sent: Count,
+    pub(crate) cnps: Count,
+    pub(crate) ecn_marked: Count,
+    pub(crate) qp_failures: Count,
+    pub(crate) cq_overflows: Count,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            drops: std::array::from_fn(|_| Count::default()),
+            duplicates: Count::default(),
+            naks_sent: Count::default(),
+            rnr_naks_sent: Count::default(),
+            cnps: Count::default(),
+            ecn_marked: Count::default(),
+            qp_failures: Count::default(),
+            cq_overflows: Count::default(),
+        }
+    }
+}
+
+impl Counters {
+    /// Counts a dropped packet.
+    pub(crate) fn drop_packet(&self, reason: DropReason) {
+        self.drops[reason as usize].add(1);
+    }
+
+    pub(crate) fn drops(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize].value()
+    }
+
+    pub(crate) fn snapshot(&self, link: LinkCounters, async_events_dropped: u64) -> DeviceCounters {
+        DeviceCounters {
+            link,
+            drops: DropReason::ALL.iter().map(|&r| (r, self.drops(r))).collect(),
+            duplicates: self.duplicates.value(),
+            naks_sent: self.naks_sent.value(),
+            rnr_naks_sent: self.rnr_naks_sent.value(),
+            cnps_received: self.cnps.value(),
+            ecn_marked_received: self.ecn_marked.value(),
+            qp_failures: self.qp_failures.value(),
+            cq_overflows: self.cq_overflows.value(),
+            async_events_dropped,
+        }
+    }
+}
+
+/// Totals of a device since it was opened.
+#[derive(Clone, Debug)]
+pub struct DeviceCounters {
+    /// What the link counted: packets, bytes, system calls, hand-overs, errors.
+    pub link: LinkCounters,
+    /// Packets dropped without an answer, by reason; every reason is listed.
+    pub drops: Vec<(DropReason, u64)>,
+    /// Requests received again and answered again.
+    pub duplicates: u64,
+    /// NAKs sent.
+    pub naks_sent: u64,
+    /// "Receiver not ready" answers sent.
+    pub rnr_naks_sent: u64,
+    /// Congestion notifications received.
+    pub cnps_received: u64,
+    /// Packets received with the ECN mark "congestion experienced".
+    pub ecn_marked_received: u64,
+    /// Queue pairs that failed.
+    pub qp_failures: u64,
+    /// Completion queues that overflowed.
+    pub cq_overflows: u64,
+    /// Asynchronous events lost because the application did not read them.
+    pub async_events_dropped: u64,
+}

@@ -1,0 +1,320 @@
+//! Completion queues (IBTA 11.2.6, 11.4.2): a bounded ring, armed for events or not.
+//!
+//! Owns the ring. Pushed to by whoever runs the lane (under the lock of a queue pair), polled by
+//! the application. [`Cq::poll`] is also what drives the device: when the ring is empty it makes
+//! progress on the caller's thread.
+//!
+//! Lock order: lane, queue pair, completion queue. The ring's lock is held for copies only.
+//!
+//! Limits: [`MAX_CQE`] entries. One more than fits loses the entry, fails the queue and raises
+//! [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun").
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use vernic_proto::{Completion, Tag, WcOpcode, WcStatus};
+use vernic_wire::Qpn;
+
+use crate::channel::CompChannel;
+use crate::context::Context;
+use crate::error::{Busy, CreateError, ResizeError};
+use crate::events::{AsyncEvent, CqId, Element, EventKind, lock};
+use crate::limits::MAX_CQE;
+
+/// A completion.
+pub type Wc = Completion;
+
+/// A completion to fill arrays with before a poll.
+pub const EMPTY_WC: Wc = Wc {
+    wr_id: 0,
+    status: WcStatus::General,
+    opcode: WcOpcode::Send,
+    byte_len: 0,
+    tag: Tag::None,
+    qpn: Qpn::SMI,
+    src_qpn: Qpn::SMI,
+    solicited: false,
+    grh: false,
+    sl: 0,
+    vendor_err: 0,
+};
+
+/// Polls that found something, after which one makes progress all the same, so that an
+/// application that is always served from the ring still sends ACKs.
+const POLLS_PER_PROGRESS: u32 = 16;
+
+/// For which completion the queue raises an event.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Armed {
+    No,
+    Solicited,
+    Next,
+}
+
+#[derive(Debug)]
+struct Ring {
+    entries: VecDeque<Wc>,
+    depth: u32,
+    armed: Armed,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    this: Weak<Self>,
+    id: CqId,
+    context: Arc<Context>,
+    channel: Option<Arc<CompChannel>>,
+    ring: Mutex<Ring>,
+    /// Entries in the ring: read without its lock to find it empty.
+    held: AtomicU32,
+    polls: AtomicU32,
+    failed: AtomicBool,
+    events: AtomicU64,
+    acked: AtomicU64,
+    users: AtomicU32,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        depth: u32,
+        channel: Option<&Arc<CompChannel>>,
+    ) -> Result<Arc<Self>, CreateError> {
+        check_depth(depth)?;
+        if let Some(channel) = channel {
+            if !Arc::ptr_eq(channel.context(), context) {
+                return Err(CreateError::OtherDevice { what: "completion channel" });
+            }
+            channel.users.fetch_add(1, Ordering::AcqRel);
+        }
+        let entries = VecDeque::with_capacity(depth as usize);
+        Ok(Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            id: CqId(context.next_id()),
+            context: context.clone(),
+            channel: channel.cloned(),
+            ring: Mutex::new(Ring { entries, depth, armed: Armed::No }),
+            held: AtomicU32::new(0),
+            polls: AtomicU32::new(0),
+            failed: AtomicBool::new(false),
+            events: AtomicU64::new(0),
+            acked: AtomicU64::new(0),
+            users: AtomicU32::new(0),
+        }))
+    }
+
+    /// Its name in asynchronous events.
+    pub fn id(&self) -> CqId {
+        self.id
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The channel that it raises events on.
+    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
+        self.channel.as_ref()
+    }
+
+    /// Completions that it holds at most.
+    pub fn depth(&self) -> u32 {
+        lock(&self.ring).depth
+    }
+
+    /// Whether a completion was lost because the queue was full. It stays failed until destroyed.
+    pub fn is_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Takes completions, oldest first, and returns how many. With none waiting it makes progress
+    /// on the caller's thread and looks again; it never blocks. `T` is [`Wc`], or a type of the
+    /// caller's that is made from it.
+    ///
+    /// When it returns completions it leaves acknowledgements that are due for the next call into
+    /// the device, or for the background thread: the application comes first.
+    pub fn poll<T: From<Wc>>(&self, out: &mut [T]) -> usize {
+        let taken = self.take(out);
+        if taken == 0 {
+            return self.context.engine().poll_inline(|| self.take(out));
+        }
+        if self.polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_PROGRESS == POLLS_PER_PROGRESS - 1
+        {
+            self.context.engine().progress_inline();
+        }
+        taken
+    }
+
+    /// Arms the queue: its next completion (with `solicited_only`, the next solicited or failed
+    /// one) raises an event on its channel, once. Completions that wait already raise none: poll
+    /// after arming (IBTA 11.4.2.2). Without a channel it does nothing.
+    pub fn req_notify(&self, solicited_only: bool) {
+        if self.channel.is_none() {
+            return;
+        }
+        let wanted = if solicited_only { Armed::Solicited } else { Armed::Next };
+        let was = {
+            let mut ring = lock(&self.ring);
+            let was = ring.armed;
+            ring.armed = was.max(wanted);
+            was
+        };
+        if was == Armed::No {
+            self.context.engine().cq_armed();
+        }
+    }
+
+    /// Acknowledges `count` events that a channel returned for this queue.
+    pub fn ack_events(&self, count: u32) {
+        self.acked.fetch_add(u64::from(count), Ordering::AcqRel);
+    }
+
+    /// Events returned and not acknowledged yet.
+    pub fn unacked_events(&self) -> u64 {
+        self.events.load(Ordering::Acquire).saturating_sub(self.acked.load(Ordering::Acquire))
+    }
+
+    /// Changes how many completions it holds.
+    ///
+    /// # Errors
+    /// [`ResizeError`] if more wait than would fit, or beyond the device's limit.
+    pub fn resize(&self, depth: u32) -> Result<(), ResizeError> {
+        if depth == 0 || depth > MAX_CQE {
+            return Err(ResizeError::Limit { value: depth, max: MAX_CQE });
+        }
+        let mut ring = lock(&self.ring);
+        let held = ring.entries.len() as u32;
+        if held > depth {
+            return Err(ResizeError::Held { value: depth, held });
+        }
+        let mut entries = VecDeque::with_capacity(depth as usize);
+        entries.extend(ring.entries.drain(..));
+        ring.entries = entries;
+        ring.depth = depth;
+        Ok(())
+    }
+
+    /// Checks that no queue pair uses it any more; later events of it are not delivered.
+    ///
+    /// # Errors
+    /// [`Busy`] while queue pairs use it.
+    pub fn destroy(&self) -> Result<(), Busy> {
+        match self.users.load(Ordering::Acquire) {
+            0 => {
+                self.retire();
+                Ok(())
+            }
+            users => Err(Busy { object: "completion queue", users, by: "queue pairs" }),
+        }
+    }
+
+    pub(crate) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn count_event(&self) {
+        self.events.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Adds a completion. False if there was no room: the queue has failed.
+    pub(crate) fn push(&self, wc: Wc) -> bool {
+        let fire = {
+            let mut ring = lock(&self.ring);
+            if ring.entries.len() >= ring.depth as usize {
+                drop(ring);
+                self.overflow();
+                return false;
+            }
+            ring.entries.push_back(wc);
+            self.held.store(ring.entries.len() as u32, Ordering::Release);
+            let special = wc.solicited || wc.status != WcStatus::Success;
+            let fire = match ring.armed {
+                Armed::No => false,
+                Armed::Solicited => special,
+                Armed::Next => true,
+            };
+            if fire {
+                ring.armed = Armed::No;
+            }
+            fire
+        };
+        if let Some(channel) = self.channel.as_ref().filter(|_| fire) {
+            self.context.engine().cq_disarmed();
+            channel.push(self.id, self.this.clone());
+        }
+        true
+    }
+
+    /// Removes the completions of a queue pair that is destroyed (IBTA 11.2.4.4).
+    pub(crate) fn purge(&self, qpn: Qpn) {
+        let mut ring = lock(&self.ring);
+        ring.entries.retain(|wc| wc.qpn != qpn);
+        self.held.store(ring.entries.len() as u32, Ordering::Release);
+    }
+
+    #[inline]
+    fn take<T: From<Wc>>(&self, out: &mut [T]) -> usize {
+        if self.held.load(Ordering::Acquire) == 0 || out.is_empty() {
+            return 0;
+        }
+        let mut ring = lock(&self.ring);
+        let count = ring.entries.len().min(out.len());
+        for (place, wc) in out.iter_mut().zip(ring.entries.drain(..count)) {
+            *place = wc.into();
+        }
+        self.held.store(ring.entries.len() as u32, Ordering::Release);
+        count
+    }
+
+    #[cold]
+    fn overflow(&self) {
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            let depth = self.depth();
+            tracing::warn!(
+                cq = self.id.0,
+                depth,
+                "completion queue overflowed: poll more often or make it deeper"
+            );
+            let engine = self.context.engine();
+            engine.counters.cq_overflows.add(1);
+            let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(self.id) };
+            engine.events.push(event);
+        }
+    }
+
+    fn retire(&self) {
+        let was = std::mem::replace(&mut lock(&self.ring).armed, Armed::No);
+        if was != Armed::No {
+            self.context.engine().cq_disarmed();
+        }
+        if let Some(channel) = &self.channel {
+            channel.purge(self.id);
+        }
+        let element = Element::Cq(self.id);
+        self.context.engine().events.purge(|event| event.element != element);
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.retire();
+        if let Some(channel) = &self.channel {
+            channel.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn check_depth(depth: u32) -> Result<(), CreateError> {
+    if depth == 0 || depth > MAX_CQE {
+        let (what, value, max) = ("completion queue depth", u64::from(depth), u64::from(MAX_CQE));
+        return Err(CreateError::Limit { what, value, min: 1, max });
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! The list of devices: one per usable netdev.
+
+use vernic_io::LocalAddr;
+use vernic_io::netdev::{self, NetDev};
+use vernic_wire::Mtu;
+
+use crate::error::OpenError;
+
+/// A device that can be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last.
+    pub name: String,
+    /// Its netdev's name.
+    pub netdev: String,
+    /// Its netdev's index.
+    pub netdev_index: u32,
+    /// Node GUID: from the MAC address (EUI-64), or from the index where there is none.
+    pub node_guid: u64,
+    /// MTU of the netdev, bytes.
+    pub netdev_mtu_bytes: u32,
+    /// Largest path MTU that fits it; `None` if not even 256 does.
+    pub active_mtu: Option<Mtu>,
+    /// Whether packets can pass.
+    pub up: bool,
+    /// Whether it is `lo`.
+    pub loopback: bool,
+    /// Whether the default route leaves through it.
+    pub default_route: bool,
+    /// Its addresses, in the order of the GID table.
+    pub addresses: Vec<LocalAddr>,
+}
+
+impl DeviceInfo {
+    pub(crate) fn new(number: usize, netdev: NetDev) -> Self {
+        Self {
+            name: format!("vernic{number}"),
+            node_guid: node_guid(netdev.mac, netdev.index),
+            active_mtu: netdev.ib_mtu(),
+            netdev: netdev.name,
+            netdev_index: netdev.index,
+            netdev_mtu_bytes: netdev.mtu_bytes,
+            up: netdev.running,
+            loopback: netdev.loopback,
+            default_route: netdev.default_route,
+            addresses: netdev.addrs,
+        }
+    }
+}
+
+/// Modified EUI-64 (RFC 4291, appendix A); without a MAC, a locally administered number.
+fn node_guid(mac: Option<[u8; 6]>, index: u32) -> u64 {
+    match mac {
+        Some([a, b, c, d, e, f]) => u64::from_be_bytes([a ^ 2, b, c, 0xFF, 0xFE, d, e, f]),
+        None => 0x0200_00FF_FE00_0000 | u64::from(index & 0xFF_FFFF),
+    }
+}
+
+/// The devices of this machine: each netdev that is up and has an address.
+///
+/// # Errors
+/// [`OpenError::NetDev`] if the system does not list its netdevs.
+pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
+    let netdevs = netdev::list()?;
+    Ok(netdevs.into_iter().enumerate().map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
+}
+
+/// Chooses a device by its name or that of its netdev; an empty name takes the first.
+pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
+    let mut all = devices()?;
+    if all.is_empty() {
+        return Err(OpenError::NoDevice);
+    }
+    if name.is_empty() {
+        return Ok(all.swap_remove(0));
+    }
+    match all.iter().position(|device| device.name == name || device.netdev == name) {
+        Some(place) => Ok(all.swap_remove(place)),
+        None => {
+            let names: Vec<String> =
+                all.iter().map(|device| format!("{} ({})", device.name, device.netdev)).collect();
+            Err(OpenError::NoSuchDevice { name: name.to_owned(), present: names.join(", ") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_those_that_exist() {
+        let error = choose("mlx5_0").unwrap_err().to_string();
+        assert!(error.contains("mlx5_0") && error.contains("vernic0"), "{error}");
+    }
+
+    #[test]
+    fn guids_come_from_the_mac() {
+        let guid = node_guid(Some([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]), 1);
+        assert_eq!(guid, 0x0011_22FF_FE33_4455);
+    }
+}

@@ -1,0 +1,347 @@
+//! Errors of the control path: whose fault, with the values, and what to do about it.
+//!
+//! Owns the error types that several objects share. Data-path refusals (posting) are in `qp.rs`
+//! and `recv_queue.rs` beside what raises them; configuration errors in `config.rs`.
+
+use std::io;
+
+use vernic_io::LinkError;
+use vernic_io::netdev::NetDevError;
+use vernic_io::slot::SlotError;
+use vernic_mem::{DeregisterError, RegisterError};
+use vernic_wire::{Gid, Mtu, Qpn, Service};
+
+use crate::config::ConfigError;
+
+/// Why a device was not opened, or devices were not listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No device has this name.
+    #[error("there is no device {name:?}; this machine has: {present}")]
+    NoSuchDevice {
+        /// Name asked for.
+        name: String,
+        /// Names that exist.
+        present: String,
+    },
+    /// There is no device at all.
+    #[error("no netdev is up and has an address: bring one up, as `ip link set lo up`")]
+    NoDevice,
+    /// The netdev is there but has nothing to be addressed by.
+    #[error(
+        "{device} ({netdev}) has no usable IP address: give it one, as `ip address add ADDR dev {netdev}`"
+    )]
+    NoAddress {
+        /// The device.
+        device: String,
+        /// Its netdev.
+        netdev: String,
+    },
+    /// The netdev carries no path MTU at all.
+    #[error(
+        "{device}: the MTU of {netdev} is {netdev_mtu_bytes} bytes, but the smallest path MTU, 256, needs {needed_bytes}: raise it with `ip link set {netdev} mtu 1500`"
+    )]
+    MtuTooSmall {
+        /// The device.
+        device: String,
+        /// Its netdev.
+        netdev: String,
+        /// MTU of the netdev.
+        netdev_mtu_bytes: u32,
+        /// What it would need.
+        needed_bytes: u32,
+    },
+    /// The configuration asks for a larger MTU than fits.
+    #[error(
+        "{device}: mtu = {wanted} does not fit {netdev}, whose MTU is {netdev_mtu_bytes} bytes; the largest that fits is {fits}"
+    )]
+    MtuTooLarge {
+        /// The device.
+        device: String,
+        /// Its netdev.
+        netdev: String,
+        /// Asked for.
+        wanted: Mtu,
+        /// Largest that fits.
+        fits: Mtu,
+        /// MTU of the netdev.
+        netdev_mtu_bytes: u32,
+    },
+    /// The port or an address cannot be used.
+    #[error("{device}: {source}")]
+    Link {
+        /// The device.
+        device: String,
+        /// Why.
+        source: LinkError,
+    },
+    /// The sockets between the processes of this host cannot be opened.
+    #[error("{device}: {source}")]
+    Slot {
+        /// The device.
+        device: String,
+        /// Why.
+        source: SlotError,
+    },
+    /// The netdevs cannot be listed.
+    #[error(transparent)]
+    NetDev(#[from] NetDevError),
+    /// A middleware of the link cannot be made from its setting.
+    #[error("{setting} = {value:?}: {reason}")]
+    Middleware {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The operating system refused.
+    #[error("cannot {what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why an object was not created. Nothing changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// A size beyond the device's limit.
+    #[error("{what} is {value}, the device allows {min} to {max}")]
+    Limit {
+        /// The attribute.
+        what: &'static str,
+        /// Asked for.
+        value: u64,
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
+    /// A service that queue pairs cannot have.
+    #[error("{0:?} queue pairs are not supported: use Rc, Uc or Ud")]
+    Service(Service),
+    /// Two objects of different devices.
+    #[error("{what} belongs to another device than its protection domain")]
+    OtherDevice {
+        /// Which.
+        what: &'static str,
+    },
+    /// All numbers of the device's slots are in use, and no further slot is free.
+    #[error("no queue pair number is left ({open} open): {source}")]
+    NoQpn {
+        /// Queue pairs open.
+        open: usize,
+        /// Why no further slot was taken.
+        source: SlotError,
+    },
+    /// An address that cannot be reached.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The memory layer refused.
+    #[error(transparent)]
+    Memory(#[from] RegisterError),
+    /// The operating system refused.
+    #[error("cannot {what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+pub(crate) fn os(what: &'static str, source: impl Into<io::Error>) -> CreateError {
+    CreateError::Os { what, source: source.into() }
+}
+
+/// An object that others still use was not destroyed. Nothing changed (IBTA 11.2: destroy fails
+/// with "in use").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object} is in use by {users} {by}; destroy them first")]
+pub struct Busy {
+    /// What was to be destroyed.
+    pub object: &'static str,
+    /// How many use it.
+    pub users: u32,
+    /// What they are.
+    pub by: &'static str,
+}
+
+/// Why an address vector cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// The source row is empty or beyond the table.
+    #[error("sgid_index {index} names no GID: the table has {rows} (see `vernic info`)")]
+    NoSuchGid {
+        /// Row asked for.
+        index: u8,
+        /// Rows that are filled.
+        rows: usize,
+    },
+    /// No destination.
+    #[error("the destination GID is zero: a RoCE address vector needs the peer's GID")]
+    NoDestination,
+    /// IPv4 to IPv6 or the reverse.
+    #[error(
+        "source GID {sgid} (row {index}) and destination {dgid} are of different IP versions; choose a row of the peer's kind"
+    )]
+    Family {
+        /// Row of the source.
+        index: u8,
+        /// Source.
+        sgid: Gid,
+        /// Destination.
+        dgid: Gid,
+    },
+    /// A connected queue pair cannot go to a group.
+    #[error("destination {dgid} is a multicast group, which only UD can reach")]
+    Multicast {
+        /// Destination.
+        dgid: Gid,
+    },
+    /// The path MTU does not fit the port.
+    #[error(
+        "path MTU {wanted} exceeds the port's active MTU {active}: use that, or `ip link set {netdev} mtu {needed_bytes}` at both ends"
+    )]
+    Mtu {
+        /// Asked for.
+        wanted: Mtu,
+        /// Active.
+        active: Mtu,
+        /// The netdev.
+        netdev: String,
+        /// MTU that the netdev would need.
+        needed_bytes: u32,
+    },
+    /// A port other than 1.
+    #[error("port {0} does not exist: the device has port 1")]
+    Port(u8),
+}
+
+/// Why a queue pair was not modified. Nothing changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyError {
+    /// The state machine refused.
+    #[error("{qpn}: {source}")]
+    State {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Why.
+        source: vernic_proto::ModifyError,
+    },
+    /// The path cannot be used.
+    #[error("{qpn}: {source}")]
+    Path {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Why.
+        source: PathError,
+    },
+    /// A P_Key row other than 0.
+    #[error("{qpn}: P_Key index {index} names no row: the table has one")]
+    Pkey {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Row asked for.
+        index: u16,
+    },
+    /// The object was destroyed.
+    #[error("{0} was destroyed")]
+    Destroyed(Qpn),
+}
+
+/// Why a completion queue was not resized, or a shared receive queue not modified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// Beyond the device's limit.
+    #[error("{value} entries, the device allows 1 to {max}")]
+    Limit {
+        /// Asked for.
+        value: u32,
+        /// Most.
+        max: u32,
+    },
+    /// It holds more than would fit.
+    #[error("{held} entries are queued, {value} would not hold them: poll first")]
+    Held {
+        /// Asked for.
+        value: u32,
+        /// Entries in it.
+        held: u32,
+    },
+    /// The limit of a shared receive queue is beyond its size.
+    #[error("SRQ limit {limit} exceeds its size {size}")]
+    SrqLimit {
+        /// Asked for.
+        limit: u32,
+        /// Size.
+        size: u32,
+    },
+}
+
+/// Why a memory region or window was not freed. Nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FreeError {
+    /// The memory layer refused.
+    #[error(transparent)]
+    Memory(#[from] DeregisterError),
+}
+
+/// Why a queue pair was not attached to a multicast group or not detached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum McastError {
+    /// Only datagrams are multicast.
+    #[error("{qpn} is {service:?}: only UD queue pairs join multicast groups")]
+    Service {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Its service.
+        service: Service,
+    },
+    /// The queue pair was destroyed.
+    #[error("{0} was destroyed")]
+    Destroyed(Qpn),
+    /// Not a group.
+    #[error("{0} is no multicast GID (ff00::/8, or ::ffff:224.0.0.0/4)")]
+    NotGroup(Gid),
+    /// The device is in as many groups as it can.
+    #[error("the device is in {limit} multicast groups, its limit")]
+    Full {
+        /// Limit.
+        limit: u32,
+    },
+    /// The group has as many members as it can.
+    #[error("{group} has {limit} queue pairs of this device, its limit")]
+    GroupFull {
+        /// The group.
+        group: Gid,
+        /// Limit.
+        limit: u32,
+    },
+    /// Detached without being attached.
+    #[error("{qpn} is not attached to {group}")]
+    NotAttached {
+        /// The queue pair.
+        qpn: Qpn,
+        /// The group.
+        group: Gid,
+    },
+    /// No local address of the group's IP version.
+    #[error("the device has no address of the IP version of {0}")]
+    NoAddress(Gid),
+    /// The link refused.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}

@@ -1,0 +1,281 @@
+//! Event descriptors and the queue of asynchronous events.
+//!
+//! Owns [`EventQueue`], a queue with a file descriptor that is readable exactly while the queue
+//! holds something, so that programs can `poll` it. Used for the asynchronous events of a device
+//! (IBTA 11.6.3) and, in `channel.rs`, for completion events. Pushed to by whoever runs the lane,
+//! read by the application. A push writes to an eventfd: one system call per event, none per
+//! packet or completion.
+//!
+//! Limits: asynchronous events are at most [`MAX_EVENTS`]; further ones are dropped and counted.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use vernic_proto::QpEvent;
+use vernic_wire::{PortNum, Qpn};
+
+/// Most events that wait in one queue: an application that never reads loses events, not memory.
+pub const MAX_EVENTS: usize = 65_536;
+
+/// Locks, also after another thread panicked: the state behind every lock of the engine is valid
+/// between statements, and a device must not die with one thread.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that names a completion queue within its device for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CqId(pub u64);
+
+/// A number that names a shared receive queue within its device for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SrqId(pub u64);
+
+/// What an asynchronous event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// A queue pair.
+    Qp(Qpn),
+    /// A completion queue.
+    Cq(CqId),
+    /// A shared receive queue.
+    Srq(SrqId),
+    /// A port.
+    Port(PortNum),
+    /// The device.
+    Device,
+}
+
+/// Kind of an asynchronous event. Values are those of `ibv_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EventKind {
+    /// A completion queue overflowed.
+    CqError = 0,
+    /// A queue pair failed locally.
+    QpFatal = 1,
+    /// The peer's request was invalid.
+    QpRequestError = 2,
+    /// The peer's access violated protection.
+    QpAccessError = 3,
+    /// The first packet of a connection came while the queue pair was in RTR.
+    CommEstablished = 4,
+    /// The send queue has drained.
+    SqDrained = 5,
+    /// The device is unusable: its sockets are gone.
+    DeviceFatal = 8,
+    /// The netdev came up.
+    PortActive = 9,
+    /// The netdev went down.
+    PortError = 10,
+    /// A shared receive queue failed.
+    SrqError = 14,
+    /// A shared receive queue has fewer receives than its limit.
+    SrqLimitReached = 15,
+    /// A queue pair in error has taken its last receive from a shared queue.
+    LastWqeReached = 16,
+    /// The GID table changed.
+    GidChange = 18,
+}
+
+impl From<QpEvent> for EventKind {
+    fn from(event: QpEvent) -> Self {
+        match event {
+            QpEvent::CommEstablished => Self::CommEstablished,
+            QpEvent::SqDrained => Self::SqDrained,
+            QpEvent::Fatal => Self::QpFatal,
+            QpEvent::RequestError => Self::QpRequestError,
+            QpEvent::AccessError => Self::QpAccessError,
+            QpEvent::LastWqeReached => Self::LastWqeReached,
+        }
+    }
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To what.
+    pub element: Element,
+}
+
+/// A queue with a descriptor that counts its entries.
+#[derive(Debug)]
+pub(crate) struct EventQueue<T> {
+    fd: EventFd,
+    queue: Mutex<VecDeque<T>>,
+    dropped: AtomicU64,
+}
+
+impl<T> EventQueue<T> {
+    /// An empty queue. The descriptor blocks on read unless the application makes it
+    /// non-blocking, as those of verbs do.
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
+        let fd = EventFd::from_value_and_flags(0, flags)?;
+        Ok(Self { fd, queue: Mutex::new(VecDeque::new()), dropped: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Adds an entry and makes the descriptor readable.
+    pub(crate) fn push(&self, entry: T) {
+        let mut queue = lock(&self.queue);
+        if queue.len() >= MAX_EVENTS {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        queue.push_back(entry);
+        drop(queue);
+        // Cannot block: the counter is at most MAX_EVENTS, far below its limit.
+        let _ = self.fd.write(1);
+    }
+
+    /// Entries that were lost because nobody read.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits for an entry, if the descriptor is blocking.
+    ///
+    /// # Errors
+    /// `WouldBlock` on a non-blocking descriptor, `Interrupted` by a signal.
+    pub(crate) fn wait(&self) -> io::Result<T> {
+        // Each turn sleeps until the descriptor is readable; somebody else may be faster then, or
+        // the entry may have been removed together with its object.
+        loop {
+            if let Some(entry) = self.try_next() {
+                return Ok(entry);
+            }
+            if self.is_nonblocking()? {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.poll_fd(PollTimeout::NONE)?;
+        }
+    }
+
+    /// Takes an entry if there is one; never waits.
+    pub(crate) fn try_next(&self) -> Option<T> {
+        let mut queue = lock(&self.queue);
+        // Each turn takes one off the descriptor's count. Counts without an entry are left over
+        // from a purge that was faster than the push.
+        while self.take_count() {
+            if let Some(entry) = queue.pop_front() {
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    /// Removes entries, for an object that is destroyed.
+    pub(crate) fn purge(&self, mut keep: impl FnMut(&T) -> bool) {
+        let mut queue = lock(&self.queue);
+        let before = queue.len();
+        queue.retain(|entry| keep(entry));
+        for _ in queue.len()..before {
+            self.take_count();
+        }
+    }
+
+    /// Takes one off the descriptor's count, if it is not 0. Only under the lock of the queue: what
+    /// is readable stays readable until then, so a blocking descriptor does not block.
+    fn take_count(&self) -> bool {
+        matches!(self.poll_fd(PollTimeout::ZERO), Ok(true)) && self.fd.read().is_ok()
+    }
+
+    /// Whether the descriptor is, or becomes, readable.
+    fn poll_fd(&self, timeout: PollTimeout) -> io::Result<bool> {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        Ok(poll(&mut fds, timeout)? > 0)
+    }
+
+    /// Whether the application has made the descriptor non-blocking.
+    fn is_nonblocking(&self) -> io::Result<bool> {
+        let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL)?);
+        Ok(flags.contains(OFlag::O_NONBLOCK))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_come_out_in_order_and_the_descriptor_tells_when_there_is_one() {
+        let queue = EventQueue::new().unwrap();
+        assert_eq!(queue.try_next(), None);
+        queue.push(1);
+        queue.push(2);
+        assert_eq!(queue.wait().unwrap(), 1);
+        assert_eq!(queue.try_next(), Some(2));
+        assert_eq!(queue.try_next(), None);
+    }
+
+    #[test]
+    fn entries_beyond_the_limit_are_lost_and_counted() {
+        let queue = EventQueue::new().unwrap();
+        (0..MAX_EVENTS + 3).for_each(|n| queue.push(n));
+        assert_eq!(queue.dropped(), 3);
+        assert_eq!(queue.try_next(), Some(0));
+    }
+
+    #[test]
+    fn purged_entries_are_never_seen() {
+        let queue = EventQueue::new().unwrap();
+        for n in 0..4 {
+            queue.push(n);
+        }
+        queue.purge(|n| n % 2 == 1);
+        assert_eq!(
+            (queue.try_next(), queue.try_next(), queue.try_next()),
+            (Some(1), Some(3), None)
+        );
+    }
+
+    #[test]
+    fn after_a_purge_the_descriptor_is_readable_only_for_what_remains() {
+        let queue = EventQueue::new().unwrap();
+        (0..3).for_each(|n| queue.push(n));
+        queue.purge(|_| false);
+        assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
+        // A push whose entry was purged before it could count it.
+        queue.fd.write(1).unwrap();
+        assert_eq!(queue.try_next(), None);
+        assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
+    }
+
+    #[test]
+    fn looking_never_waits_whoever_else_takes_the_entries() {
+        let queue = EventQueue::new().unwrap();
+        let taken = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while taken.load(Ordering::Relaxed) < 1000 {
+                        taken.fetch_add(u64::from(queue.try_next().is_some()), Ordering::Relaxed);
+                    }
+                });
+            }
+            (0..1000).for_each(|n| queue.push(n));
+        });
+        assert_eq!(taken.into_inner(), 1000);
+    }
+
+    #[test]
+    fn waiting_on_a_descriptor_that_was_made_nonblocking_does_not_wait() {
+        let queue = EventQueue::<u8>::new().unwrap();
+        fcntl(&queue.fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        assert_eq!(queue.wait().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        queue.push(7);
+        assert_eq!(queue.wait().unwrap(), 7);
+    }
+}

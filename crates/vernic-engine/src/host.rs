@@ -1,0 +1,265 @@
+//! What a protocol machine sees of the device: memory, receive queue, completion queues, events.
+//!
+//! [`QpHost`] borrows a queue pair for the time of one call into its machine. Everything here runs
+//! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers to.
+
+use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError};
+use vernic_proto::{
+    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, QpEvent, RecvWqe,
+    RemoteAccess, SendOp, SendWqe, Tag, WcOpcode, WcStatus,
+};
+use vernic_wire::{Qpn, Rkey};
+
+use crate::events::{AsyncEvent, Element, lock};
+use crate::mr::window_index;
+use crate::progress::Engine;
+use crate::qp_state::{QpInner, QpSide};
+
+/// The host of one queue pair, for one call.
+pub(crate) struct QpHost<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) qp: &'a QpInner,
+    pub(crate) side: &'a mut QpSide,
+}
+
+/// The protocol's form of a refused access.
+#[cold]
+fn fault(error: AccessError) -> AccessFault {
+    let check = match error.check {
+        Check::KeyUnknown => AccessCheck::KeyUnknown,
+        Check::KeyStale | Check::NotBound => AccessCheck::KeyStale,
+        Check::WrongPd => AccessCheck::WrongPd,
+        Check::WrongQp => AccessCheck::WrongQp,
+        Check::Rights(_) => AccessCheck::Rights,
+        Check::Bounds | Check::ListTooShort => AccessCheck::Bounds,
+        Check::Alignment => AccessCheck::Alignment,
+        _ => AccessCheck::Kind,
+    };
+    AccessFault { check, key: error.key, addr: error.addr, len: error.len }
+}
+
+/// The protocol's form of a refused invalidate.
+#[cold]
+fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
+    let check = match error {
+        InvalidateError::UnknownKey(_) => AccessCheck::KeyStale,
+        InvalidateError::WrongPd(_) => AccessCheck::WrongPd,
+        InvalidateError::WrongQp(_) => AccessCheck::WrongQp,
+        _ => AccessCheck::Kind,
+    };
+    AccessFault { check, key: rkey.value(), addr: 0, len: 0 }
+}
+
+/// The protocol's form of a refused bind.
+#[cold]
+fn bind_fault(bind: &MwBind, error: BindError) -> AccessFault {
+    let check = match error {
+        BindError::UnknownHandle | BindError::UnknownRegion { .. } => AccessCheck::KeyUnknown,
+        BindError::WrongPd { .. } => AccessCheck::WrongPd,
+        BindError::NoBindRight | BindError::NeedsLocalWrite | BindError::BadAccess { .. } => {
+            AccessCheck::Rights
+        }
+        BindError::Bounds { .. } => AccessCheck::Bounds,
+        _ => AccessCheck::Kind,
+    };
+    AccessFault { check, key: bind.mw.value(), addr: bind.addr, len: bind.length }
+}
+
+const fn mem_access(need: RemoteAccess) -> vernic_mem::RemoteAccess {
+    match need {
+        RemoteAccess::Read => vernic_mem::RemoteAccess::Read,
+        RemoteAccess::Write => vernic_mem::RemoteAccess::Write,
+        RemoteAccess::Atomic => vernic_mem::RemoteAccess::Atomic,
+        RemoteAccess::FlushGlobal => vernic_mem::RemoteAccess::FlushGlobal,
+        RemoteAccess::FlushPersistent => vernic_mem::RemoteAccess::FlushPersistent,
+    }
+}
+
+impl QpHost<'_> {
+    fn bind_window(&self, bind: &MwBind) -> Result<(), AccessFault> {
+        let unknown =
+            |check| AccessFault { check, key: bind.mw.value(), addr: bind.addr, len: bind.length };
+        let index = window_index(bind.mw);
+        if window_index(bind.new_rkey) != index {
+            return Err(unknown(AccessCheck::Kind));
+        }
+        let window = lock(&self.engine.windows).get(&index).copied();
+        let (_, handle) = window.ok_or_else(|| unknown(AccessCheck::KeyUnknown))?;
+        let request = Bind {
+            qp_pd: self.qp.pd,
+            qpn: self.qp.qpn,
+            lkey: bind.mr,
+            addr: bind.addr,
+            len: bind.length,
+            access: Access::from_verbs(bind.access).map_err(|_| unknown(AccessCheck::Rights))?,
+            key: Some(bind.new_rkey.value() as u8),
+        };
+        self.engine.memory.bind_mw(handle, &request).map(drop).map_err(|e| bind_fault(bind, e))
+    }
+
+    fn flushed_recv(&self, wr_id: u64) -> Completion {
+        Completion {
+            wr_id,
+            status: WcStatus::Flushed,
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            tag: Tag::None,
+            qpn: self.qp.qpn,
+            src_qpn: Qpn::SMI,
+            solicited: false,
+            grh: false,
+            sl: 0,
+            vendor_err: vernic_proto::Cause::Flushed.vendor_err(),
+        }
+    }
+}
+
+impl Host for QpHost<'_> {
+    #[inline]
+    fn gather(&mut self, slot: u32, offset: u32, buf: &mut [u8]) -> Result<(), AccessFault> {
+        self.side.slots.gather(&self.engine.memory, self.qp.pd, slot, offset, buf).map_err(fault)
+    }
+
+    #[inline]
+    fn scatter_response(&mut self, slot: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault> {
+        self.side.slots.scatter(&self.engine.memory, self.qp.pd, slot, offset, data).map_err(fault)
+    }
+
+    fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {
+        match &wqe.op {
+            SendOp::LocalInv(rkey) => self
+                .engine
+                .memory
+                .invalidate_local(self.qp.pd, *rkey)
+                .map_err(|e| invalidate_fault(*rkey, e)),
+            SendOp::BindMw(bind) => self.bind_window(bind),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        need: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.engine
+            .memory
+            .check_remote(self.qp.pd, self.qp.qpn, rkey, addr, len, mem_access(need))
+            .map_err(fault)
+    }
+
+    #[inline]
+    fn write_remote(&mut self, rkey: Rkey, addr: u64, data: &[u8]) -> Result<(), AccessFault> {
+        self.engine.memory.write_remote(self.qp.pd, self.qp.qpn, rkey, addr, data).map_err(fault)
+    }
+
+    #[inline]
+    fn read_remote(&mut self, rkey: Rkey, addr: u64, buf: &mut [u8]) -> Result<(), AccessFault> {
+        self.engine.memory.read_remote(self.qp.pd, self.qp.qpn, rkey, addr, buf).map_err(fault)
+    }
+
+    fn atomic(&mut self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let (memory, pd, qpn) = (&self.engine.memory, self.qp.pd, self.qp.qpn);
+        match op {
+            AtomicOp::CmpSwap { compare, swap } => {
+                memory.atomic_cmp_swap(pd, qpn, rkey, addr, compare, swap)
+            }
+            AtomicOp::FetchAdd(add) => memory.atomic_fetch_add(pd, qpn, rkey, addr, add),
+        }
+        .map_err(fault)
+    }
+
+    fn atomic_write(&mut self, rkey: Rkey, addr: u64, data: [u8; 8]) -> Result<(), AccessFault> {
+        self.engine.memory.atomic_write_8(self.qp.pd, self.qp.qpn, rkey, addr, data).map_err(fault)
+    }
+
+    fn flush(
+        &mut self,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        need: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        let placement = mem_access(need).needs();
+        // No bytes stand for the whole region: see `Host::flush`.
+        let range = (len != 0).then_some((addr, len));
+        self.engine.memory.flush(self.qp.pd, self.qp.qpn, rkey, range, placement).map_err(fault)
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        self.engine
+            .memory
+            .invalidate_remote(self.qp.pd, self.qp.qpn, rkey)
+            .map_err(|e| invalidate_fault(rkey, e))
+    }
+
+    #[inline]
+    fn take_recv(&mut self) -> Option<RecvWqe> {
+        let Some(srq) = &self.qp.srq else {
+            return self.qp.rq.take(&mut self.side.current).map(|taken| taken.wqe);
+        };
+        let taken = srq.queue.take(&mut self.side.current)?;
+        if taken.limit_reached {
+            self.engine.events.push(srq.limit_event());
+        }
+        Some(taken.wqe)
+    }
+
+    #[inline]
+    fn recv_credits(&mut self) -> Option<u32> {
+        if self.qp.srq.is_some() { None } else { Some(self.qp.rq.len()) }
+    }
+
+    #[inline]
+    fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault> {
+        let current = &mut self.side.current;
+        self.engine
+            .memory
+            .write_local(self.qp.recv_pd, &current.sges, &mut current.cursor, offset, data)
+            .map_err(fault)
+    }
+
+    fn flush_recv(&mut self, current: Option<RecvWqe>) {
+        if let Some(wqe) = current {
+            self.complete_recv(self.flushed_recv(wqe.wr_id));
+        }
+        if self.qp.srq.is_some() {
+            return;
+        }
+        while let Some(wr_id) = self.qp.rq.take_id() {
+            self.complete_recv(self.flushed_recv(wr_id));
+        }
+    }
+
+    #[inline]
+    fn complete_send(&mut self, completion: Completion) {
+        self.side.cq_failed |= !self.qp.send_cq.push(completion);
+    }
+
+    #[inline]
+    fn complete_recv(&mut self, completion: Completion) {
+        self.side.cq_failed |= !self.qp.recv_cq.push(completion);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.engine
+            .events
+            .push(AsyncEvent { kind: event.into(), element: Element::Qp(self.qp.qpn) });
+    }
+
+    fn failure(&mut self, failure: Failure) {
+        self.side.failure = Some(failure);
+        self.engine.counters.qp_failures.add(1);
+        tracing::warn!(
+            qpn = %self.qp.qpn,
+            path = ?self.side.path,
+            status = ?failure.status,
+            wr_id = failure.wr_id,
+            psn = %failure.psn,
+            "queue pair failed: {}", failure.cause
+        );
+    }
+}

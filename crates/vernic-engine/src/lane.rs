@@ -1,0 +1,149 @@
+//! The lane: the unit of progress. Whoever holds it moves packets.
+//!
+//! Owns the link, both batches, the table of queue pairs, the ready list, the timer wheel and the
+//! multicast groups of a device: everything that packets of several queue pairs share. It sits
+//! behind one mutex in [`Engine`], which data-path threads only try.
+//! Receiving is in `rx.rs`, sending in `tx.rs`; here is what both need.
+//!
+//! Lock order: lane, then a queue pair's core, then a receive or completion queue.
+//!
+//! Limits: a call receives one batch (at most 1 MiB) and sends [`BATCHES_PER_CALL`] batches; the
+//! rest waits for the next call, so no verbs call takes longer than moving that many bytes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
+use vernic_proto::Time;
+use vernic_wire::{Gid, Qpn};
+
+use crate::owing::Owing;
+use crate::progress::Engine;
+use crate::qp_state::{QpCore, QpInner};
+use crate::qp_table::QpTable;
+use crate::wheel::Wheel;
+
+/// Batches that one call sends at most: enough to keep a socket busy, little enough that a post
+/// returns soon.
+pub(crate) const BATCHES_PER_CALL: usize = 2;
+
+/// How soon a full socket is tried again, in nanoseconds: a fraction of the time that it takes
+/// the kernel to deliver a socket buffer.
+const RETRY_NANOS: u64 = 50_000;
+
+/// Timers that one call fires at most.
+const TIMERS_PER_CALL: usize = 256;
+
+/// A multicast group that queue pairs of this device receive from.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) gid: Gid,
+    pub(crate) local: LocalAddr,
+    pub(crate) members: Vec<Qpn>,
+}
+
+/// See the module's head.
+pub(crate) struct Lane {
+    pub(crate) link: Box<dyn Link>,
+    pub(crate) tx: TxBatch,
+    pub(crate) rx: RxBatch,
+    pub(crate) table: QpTable,
+    /// Queue pairs that want to transmit, each at most once (`QpInner::queued`).
+    pub(crate) ready: VecDeque<Arc<QpInner>>,
+    /// Queue pairs that have nothing to send but an ACK.
+    pub(crate) owing: Owing,
+    pub(crate) timers: Timers,
+    pub(crate) groups: Vec<Group>,
+    /// The socket was full at the last send.
+    pub(crate) blocked: bool,
+}
+
+/// The wheel, and when it must be looked at next.
+pub(crate) struct Timers {
+    wheel: Wheel,
+    next: Option<Time>,
+}
+
+impl Timers {
+    /// Makes sure that an entry fires at the queue pair's deadline or before. Entries are never
+    /// moved: an earlier one that fires for nothing finds the later deadline.
+    #[inline]
+    pub(crate) fn arm(&mut self, qpn: Qpn, core: &mut QpCore) {
+        let Some(deadline) = core.machine.next_deadline() else { return };
+        if core.side.timer.needs(deadline) {
+            self.wheel.insert(deadline, qpn.value());
+            self.next = self.wheel.next();
+        }
+    }
+}
+
+/// Puts a queue pair on the ready list unless it is there or in the doorbells.
+#[inline]
+pub(crate) fn make_ready(ready: &mut VecDeque<Arc<QpInner>>, qp: &Arc<QpInner>) {
+    if !qp.queued.load(Ordering::Relaxed) && !qp.queued.swap(true, Ordering::AcqRel) {
+        ready.push_back(qp.clone());
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(link: Box<dyn Link>, now: Time) -> Self {
+        Self {
+            tx: TxBatch::new(&link.limits()),
+            rx: RxBatch::new(),
+            link,
+            table: QpTable::new(),
+            ready: VecDeque::new(),
+            owing: Owing::default(),
+            timers: Timers { wheel: Wheel::new(now), next: None },
+            groups: Vec::new(),
+            blocked: false,
+        }
+    }
+
+    /// When the background thread must look at the lane again though no packet comes; `None`:
+    /// never. Acknowledgements may wait for it `patience` nanoseconds longer than for others.
+    pub(crate) fn next_work(&self, now: Time, patience: u64) -> Option<Time> {
+        if self.blocked {
+            return Some(now + RETRY_NANOS);
+        }
+        if !self.ready.is_empty() || !self.tx.is_empty() {
+            return Some(now);
+        }
+        let link = self.link.deadline().map(|Nanos(n)| Time(n));
+        let owing = self.owing.due().map(|due| due + patience);
+        [self.timers.next, owing, link].into_iter().flatten().min()
+    }
+
+    /// Fires the timers that are due.
+    pub(crate) fn fire_timers(&mut self, engine: &Engine, now: Time) {
+        if self.timers.next.is_none_or(|next| next > now) {
+            return;
+        }
+        for _ in 0..TIMERS_PER_CALL {
+            let Some(key) = self.timers.wheel.pop(now) else { break };
+            if let Some(qp) = self.table.find(Qpn::new(key)) {
+                let mut core = crate::events::lock(&qp.core);
+                if !core.side.timer.fired(now) {
+                    continue;
+                }
+                if core.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
+                    qp.with_host(engine, &mut core, |machine, host| {
+                        machine.handle_timeout(now, host);
+                    });
+                    let peer = core.machine.attr().dest_qpn;
+                    let path = core.side.path.as_ref();
+                    if let Some(path) = path.and_then(|path| engine.straighten(path, peer)) {
+                        core.side.path = Some(path);
+                    }
+                    qp.publish_state(engine, &mut core);
+                }
+                if core.machine.wants_transmit() {
+                    make_ready(&mut self.ready, qp);
+                }
+                self.timers.arm(qp.qpn, &mut core);
+            }
+        }
+        self.timers.next = self.timers.wheel.next();
+    }
+}

@@ -1,0 +1,92 @@
+//! The RDMA device: everything between the verbs and the links.
+//!
+//! Owns ports, GIDs, protection domains, memory regions and windows, queue pairs, completion queues
+//! and channels, shared receive queues, address handles, asynchronous events, counters, and the
+//! progress of all of it. Called by the safe verbs API (`vernic`) and by the C ABI; calls
+//! `vernic-proto` for the transport, `vernic-mem` for registered memory, `vernic-io` for packets.
+//!
+//! Start with [`Context::open`]; every object hangs on it by a reference, so nothing can be
+//! destroyed under its users. `destroy` methods exist for callers (the C ABI) that must learn
+//! whether something is in use; elsewhere dropping is enough.
+//!
+//! | file | what |
+//! |---|---|
+//! | `device.rs` `context.rs` `gid.rs` `limits.rs` `config.rs` | the device, its addresses, limits, settings |
+//! | `pd.rs` `mr.rs` `qp.rs` `cq.rs` `channel.rs` `srq.rs` `ah.rs` | the verbs objects |
+//! | `wr.rs` `send_slots.rs` `recv_queue.rs` | work requests, and what posted ones keep |
+//! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
+//! | `progress.rs` `background.rs` | who runs the lane when |
+//! | `lane.rs` `rx.rs` `tx.rs` `owing.rs` `wheel.rs` `qp_table.rs` | the lane: receive, transmit, acknowledgements, timers, demultiplexing |
+//! | `path.rs` `grh.rs` `tables.rs` `middleware.rs` | address vectors to paths, the GRH area, table changes, link stack |
+//! | `events.rs` `counters.rs` `error.rs` `explanation.rs` | what applications are told |
+//!
+//! Limits: those of [`limits`]; the data path allocates nothing, takes no lock that queue pairs
+//! share but the lane's (which it only tries), and makes no system call per small packet.
+#![deny(unsafe_code)]
+
+mod ah;
+mod background;
+mod channel;
+pub mod config;
+mod context;
+mod counters;
+mod cq;
+mod device;
+mod error;
+mod events;
+mod explanation;
+mod gid;
+mod grh;
+mod host;
+mod lane;
+pub mod limits;
+mod middleware;
+mod mr;
+mod owing;
+mod path;
+mod pd;
+mod progress;
+mod qp;
+mod qp_state;
+mod qp_table;
+mod recv_queue;
+mod rx;
+mod send_slots;
+mod srq;
+mod tables;
+mod tx;
+mod wheel;
+mod wr;
+
+pub use ah::Ah;
+pub use channel::CompChannel;
+pub use config::{Config, ConfigError};
+pub use context::Context;
+pub use counters::DeviceCounters;
+pub use cq::{Cq, EMPTY_WC, Wc};
+pub use device::{DeviceInfo, devices};
+pub use error::{
+    Busy, CreateError, FreeError, McastError, ModifyError, OpenError, PathError, ResizeError,
+};
+pub use events::{AsyncEvent, CqId, Element, EventKind, MAX_EVENTS, SrqId};
+pub use explanation::Explanation;
+pub use gid::{GidEntry, GidType};
+pub use limits::{DeviceAttr, PortAttr, PortState};
+pub use mr::{Mr, Mw};
+pub use pd::Pd;
+pub use qp::{Qp, QpCap, QpInit};
+pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
+pub use srq::{Srq, SrqInit};
+pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
+
+pub use vernic_io::{LinkCounters, LocalAddr, TxPath};
+pub use vernic_mem::{
+    Access, BindError, DeregisterError, MwType, PdError, PdId, RegisterError, Sge,
+};
+pub use vernic_proto::{
+    AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PostError, QpAttr, QpCounters,
+    QpState, Remote, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
+};
+pub use vernic_wire::{
+    AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Service,
+};

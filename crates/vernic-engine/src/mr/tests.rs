@@ -1,0 +1,150 @@
+//! Whatever happens to windows, and in whatever order: a region that is dropped cannot be reached.
+
+use std::sync::Barrier;
+
+use vernic_mem::{AccessError, Check, HostBuffer, RemoteAccess};
+
+use super::*;
+use crate::config::Config;
+use crate::context::Context;
+
+const QP: Qpn = Qpn::new(0x11);
+const BYTES: u64 = 4096;
+
+/// A region over memory that outlives it, for windows to be bound to.
+struct Room {
+    mr: Arc<Mr>,
+    memory: HostBuffer,
+}
+
+impl Room {
+    fn new(pd: &Arc<Pd>) -> Self {
+        let memory = HostBuffer::new(BYTES as usize).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
+        let addr = memory.as_mut_ptr();
+        // SAFETY: the region is declared before the buffer, so it is dropped first; the buffer is
+        // accessed by racy copies only.
+        let mr = unsafe { pd.reg_mr(addr, BYTES, 0, access) }.unwrap();
+        Self { mr, memory }
+    }
+
+    fn bind(&self, window: &Mw) -> Result<Rkey, BindError> {
+        window.bind(QP, self.mr.lkey(), 0, BYTES, Access::REMOTE_WRITE)
+    }
+
+    /// Ends the region as an application does that forgot its windows.
+    fn drop_region(self) -> HostBuffer {
+        drop(self.mr);
+        self.memory
+    }
+}
+
+fn open() -> Arc<Pd> {
+    Context::open(Some("lo"), Config::default()).expect("lo can be opened").alloc_pd()
+}
+
+/// What a peer's WRITE with this key would be told.
+fn knock(pd: &Pd, rkey: Rkey) -> Result<(), Check> {
+    let memory = &pd.context().engine().memory;
+    memory
+        .check_remote(pd.id(), QP, rkey, 0, 8, RemoteAccess::Write)
+        .map_err(|AccessError { check, .. }| check)
+}
+
+fn is_listed(pd: &Pd, window: &Mw) -> bool {
+    let entry = lock(&pd.context().engine().windows).get(&window_index(window.rkey())).copied();
+    entry.is_some_and(|(_, handle)| handle == window.handle)
+}
+
+#[test]
+fn dropped_region_unbinds_its_windows_and_they_may_be_bound_again() {
+    let pd = open();
+    for mw_type in [MwType::Type1, MwType::Type2] {
+        let (first, second) = (Room::new(&pd), Room::new(&pd));
+        let window = Mw::new(&pd, mw_type).unwrap();
+        let old = first.bind(&window).unwrap();
+        assert_eq!(knock(&pd, old), Ok(()));
+        let _memory = first.drop_region();
+        assert_eq!(knock(&pd, old), Err(Check::NotBound));
+        let new = second.bind(&window).unwrap();
+        assert_eq!(knock(&pd, new), Ok(()));
+        assert_eq!(knock(&pd, old), Err(Check::KeyStale));
+        let _memory = second.drop_region();
+        assert_eq!(knock(&pd, new), Err(Check::NotBound));
+    }
+}
+
+#[test]
+fn dropped_region_leaves_the_windows_over_other_regions_alone() {
+    let pd = open();
+    let (gone, kept) = (Room::new(&pd), Room::new(&pd));
+    let (over_gone, over_kept) =
+        (Mw::new(&pd, MwType::Type1).unwrap(), Mw::new(&pd, MwType::Type1).unwrap());
+    gone.bind(&over_gone).unwrap();
+    let rkey = kept.bind(&over_kept).unwrap();
+    let _memory = gone.drop_region();
+    assert_eq!(knock(&pd, rkey), Ok(()));
+    assert!(kept.mr.deregister().is_err(), "the window is still bound to it");
+}
+
+/// The window's entry in the engine's map is gone, as while another thread is about to free it.
+#[test]
+fn dropped_region_is_out_of_reach_even_if_a_window_over_it_is_half_freed() {
+    let pd = open();
+    let room = Room::new(&pd);
+    let window = Mw::new(&pd, MwType::Type1).unwrap();
+    let rkey = room.bind(&window).unwrap();
+    lock(&pd.context().engine().windows).remove(&window_index(rkey));
+    let lkey = room.mr.lkey();
+    let _memory = room.drop_region();
+    assert!(knock(&pd, rkey).is_err());
+    assert_eq!(knock(&pd, Rkey(lkey.value())), Err(Check::KeyStale));
+}
+
+#[test]
+fn region_and_window_dropped_by_two_threads_leave_no_live_key() {
+    let pd = open();
+    for _ in 0..500 {
+        let room = Room::new(&pd);
+        let window = Mw::new(&pd, MwType::Type1).unwrap();
+        let keys = [room.bind(&window).unwrap(), room.mr.rkey()];
+        let start = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                drop(window);
+            });
+            start.wait();
+            let _memory = room.drop_region();
+            assert!(keys.iter().all(|&rkey| knock(&pd, rkey).is_err()), "unmapped while reachable");
+        });
+    }
+}
+
+#[test]
+fn key_of_a_window_that_lost_its_region_is_no_other_windows() {
+    let pd = open();
+    let room = Room::new(&pd);
+    let window = Mw::new(&pd, MwType::Type1).unwrap();
+    room.bind(&window).unwrap();
+    let _memory = room.drop_region();
+    // A freed key comes back after at most one and a half rounds through the smallest table.
+    for _ in 0..2048 {
+        let other = Mw::new(&pd, MwType::Type1).unwrap();
+        assert_ne!(window_index(other.rkey()), window_index(window.rkey()));
+    }
+    assert!(is_listed(&pd, &window));
+}
+
+#[test]
+fn dropped_window_takes_no_other_off_the_list() {
+    let pd = open();
+    let (first, second) =
+        (Mw::new(&pd, MwType::Type2).unwrap(), Mw::new(&pd, MwType::Type2).unwrap());
+    let index = window_index(first.rkey());
+    // A program that mixes up its windows.
+    first.set_rkey(second.rkey());
+    drop(first);
+    assert!(is_listed(&pd, &second));
+    assert!(!lock(&pd.context().engine().windows).contains_key(&index));
+}

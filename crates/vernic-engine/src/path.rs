@@ -1,0 +1,161 @@
+//! From an address vector to a path that the link can take.
+//!
+//! Called by the control path: when a queue pair goes to RTR and when an address handle is made.
+//! A connected queue pair's peer is looked for among the processes of this host; that may wait (for
+//! at most `peer_query_us`) and holds no lock while it does.
+
+use std::net::IpAddr;
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::time::Duration;
+
+use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
+use vernic_io::slot::Lookup;
+use vernic_io::{ROCE_PORT, TxPath};
+use vernic_proto::AddressVector;
+use vernic_wire::{Gid, Mtu, PortNum, Qpn};
+
+use crate::error::PathError;
+use crate::events::lock;
+use crate::progress::Engine;
+
+/// A usable path with the addresses that packets coming back must have.
+pub(crate) struct Resolved {
+    pub(crate) path: TxPath,
+    pub(crate) peer: Gid,
+    pub(crate) local: Gid,
+}
+
+impl Engine {
+    /// The path of an address vector; `entropy` chooses among the flows.
+    pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
+        let index = av.sgid_index;
+        let (sgid, local) = {
+            let gids = lock(&self.gids);
+            let rows = gids.iter().count();
+            let row = gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?;
+            (row.gid, row.local)
+        };
+        let dgid = av.dgid;
+        if dgid.is_zero() {
+            return Err(PathError::NoDestination);
+        }
+        let dst = match (local.ip, dgid.to_ip()) {
+            (IpAddr::V4(_), IpAddr::V4(ip)) => SocketAddr::V4(SocketAddrV4::new(ip, ROCE_PORT)),
+            (IpAddr::V6(_), IpAddr::V6(ip)) => {
+                let near = ip.is_unicast_link_local() || ip.is_multicast();
+                let scope = if near { self.info.netdev_index } else { 0 };
+                SocketAddr::V6(SocketAddrV6::new(ip, ROCE_PORT, 0, scope))
+            }
+            _ => return Err(PathError::Family { index, sgid, dgid }),
+        };
+        let flow = (hash(entropy) % u32::from(self.config.flows)) as u16;
+        let mut path =
+            TxPath::new(local.ip, dst).with_flow(flow).with_traffic_class(av.traffic_class);
+        if av.hop_limit != 0 {
+            path = path.with_hop_limit(av.hop_limit);
+        }
+        Ok(Resolved { path, peer: dgid, local: sgid })
+    }
+
+    /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where
+    /// that is one of this host.
+    pub(crate) fn resolve_peer(
+        &self,
+        av: &AddressVector,
+        own: Qpn,
+        peer: Qpn,
+    ) -> Result<Resolved, PathError> {
+        if av.dgid.is_multicast() {
+            return Err(PathError::Multicast { dgid: av.dgid });
+        }
+        let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
+        let mut resolved = self.resolve(av, entropy)?;
+        if self.config.force_wire {
+            return Ok(resolved);
+        }
+        let wait = Duration::from_micros(self.config.peer_query_us);
+        if let Some(process) = self.slots.query(av.dgid.to_ip(), peer, wait) {
+            resolved.path = to_port(&resolved.path, process.private_port);
+            tracing::debug!(%own, %peer, pid = process.pid, path = ?resolved.path, "peer is on this host");
+        }
+        Ok(resolved)
+    }
+
+    /// A better path for a connected queue pair whose packets went unanswered: the peer may be a
+    /// process of this host that was too busy to answer when the queue pair went to RTR. Does not
+    /// wait; the first call asks, a later one knows.
+    pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<TxPath> {
+        if path.dst().port() != ROCE_PORT || self.config.force_wire {
+            return None;
+        }
+        match self.slots.lookup(path.dst().ip(), peer) {
+            Lookup::Here(process) => Some(to_port(path, process.private_port)),
+            Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
+        }
+    }
+
+    /// Refuses a path MTU that the port cannot carry.
+    pub(crate) fn check_mtu(&self, wanted: Mtu) -> Result<(), PathError> {
+        let active = self.active_mtu();
+        if wanted <= active {
+            return Ok(());
+        }
+        let needed_bytes = wanted.bytes() + HEADER_ALLOWANCE_BYTES;
+        let netdev = self.info.netdev.clone();
+        Err(PathError::Mtu { wanted, active, netdev, needed_bytes })
+    }
+
+    /// Refuses ports other than 1.
+    pub(crate) fn check_port(&self, port: PortNum) -> Result<(), PathError> {
+        if port.value() == 1 { Ok(()) } else { Err(PathError::Port(port.value())) }
+    }
+}
+
+/// The same path to another UDP port.
+pub(crate) fn to_port(path: &TxPath, port: u16) -> TxPath {
+    let mut dst = path.dst();
+    dst.set_port(port);
+    TxPath::new(path.src(), dst)
+        .with_flow(path.flow())
+        .with_traffic_class(path.traffic_class())
+        .with_hop_limit(path.hop_limit())
+}
+
+/// Spreads consecutive numbers (the finaliser of MurmurHash3).
+fn hash(mut n: u32) -> u32 {
+    n ^= n >> 16;
+    n = n.wrapping_mul(0x85EB_CA6B);
+    n ^= n >> 13;
+    n = n.wrapping_mul(0xC2B2_AE35);
+    n ^ n >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{Config, Context, QpCap, QpInit};
+
+    #[test]
+    fn a_path_through_the_shared_port_is_straightened_once_the_peer_is_known_to_be_near() {
+        let context = Context::open(Some("lo"), Config::default()).unwrap();
+        let cq = context.create_cq(16, None).unwrap();
+        let init = QpInit {
+            service: vernic_wire::Service::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap::default(),
+            signal_all: true,
+        };
+        let peer = context.alloc_pd().create_qp(init).unwrap();
+        let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let shared = TxPath::new(home, (home, ROCE_PORT).into()).with_flow(1);
+        let engine = context.engine();
+        let private = engine.straighten(&shared, peer.qpn()).unwrap();
+        assert_ne!(private.dst().port(), ROCE_PORT);
+        assert_eq!(private, to_port(&shared, private.dst().port()));
+        assert_eq!(engine.straighten(&private, peer.qpn()), None);
+    }
+}

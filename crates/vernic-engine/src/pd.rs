@@ -1,0 +1,144 @@
+//! Protection domains (IBTA 10.2.3): what may be used together.
+
+use std::sync::Arc;
+
+use vernic_mem::{Access, MwType, PdError, PdId};
+use vernic_proto::AddressVector;
+
+use crate::ah::Ah;
+use crate::context::Context;
+use crate::error::CreateError;
+use crate::mr::{Mr, Mw};
+use crate::qp::{Qp, QpInit};
+use crate::srq::{Srq, SrqInit};
+
+/// A protection domain. Freed when the last reference to it, and to everything in it, is gone.
+#[derive(Debug)]
+pub struct Pd {
+    context: Arc<Context>,
+    id: PdId,
+}
+
+impl Pd {
+    pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
+        let id = context.engine().memory.alloc_pd();
+        Arc::new(Self { context: context.clone(), id })
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Its number.
+    pub fn id(&self) -> PdId {
+        self.id
+    }
+
+    /// Registers memory: from now on work requests reach it by its lkey and, with remote rights,
+    /// peers by its rkey, as addresses from `iova` on (IBTA 11.2.8.2). The memory is not pinned
+    /// and no page of it is touched.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`]: null or wrapping range, rights that contradict each other.
+    ///
+    /// # Safety
+    /// Until [`Mr::deregister`] has returned or the last reference to the region is dropped:
+    /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
+    /// - accesses to it by other code are atomic, volatile, in another language or process, or do
+    ///   not overlap in time with work requests and remote operations that conflict with them; no
+    ///   `&mut` to it and, if it is written, no `&` is used while such operations may run.
+    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+    pub unsafe fn reg_mr(
+        self: &Arc<Self>,
+        addr: *mut u8,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, CreateError> {
+        // SAFETY: the caller promises what `Memory::register` asks for; `Mr` deregisters and then
+        // lets every lane pass a barrier before it returns from `deregister` or its drop.
+        let keys =
+            unsafe { self.context.engine().memory.register(self.id, addr, len, iova, access) };
+        Ok(Mr::new(self, keys?, addr as usize, len, iova, access))
+    }
+
+    /// A region that reads as zero and swallows what is written to it, whatever the address.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] when all keys are in use.
+    pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, CreateError> {
+        let keys = self.context.engine().memory.alloc_null_mr(self.id)?;
+        Ok(Mr::new(self, keys, 0, 0, 0, Access::LOCAL_WRITE))
+    }
+
+    /// A memory window, bound to nothing yet (IBTA 11.2.8.9).
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] when all keys are in use.
+    pub fn alloc_mw(self: &Arc<Self>, mw_type: MwType) -> Result<Arc<Mw>, CreateError> {
+        Mw::new(self, mw_type)
+    }
+
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`].
+    pub fn create_srq(self: &Arc<Self>, init: SrqInit) -> Result<Arc<Srq>, CreateError> {
+        Srq::new(self, init)
+    }
+
+    /// An address handle: a destination of datagrams.
+    ///
+    /// # Errors
+    /// [`CreateError::Path`] if the address vector cannot be used.
+    pub fn create_ah(self: &Arc<Self>, av: AddressVector) -> Result<Arc<Ah>, CreateError> {
+        Ah::new(self, av)
+    }
+
+    /// A queue pair, in Reset.
+    ///
+    /// # Errors
+    /// [`CreateError`]: limits, objects of other devices, no number left.
+    pub fn create_qp(self: &Arc<Self>, init: QpInit) -> Result<Arc<Qp>, CreateError> {
+        Qp::new(self, init)
+    }
+
+    /// Checks that nothing lives in the domain any more. It is freed with its last reference.
+    ///
+    /// # Errors
+    /// [`PdError::Busy`] with what lives in it.
+    pub fn destroy(&self) -> Result<(), PdError> {
+        self.context.engine().memory.dealloc_pd(self.id)
+    }
+
+    pub(crate) fn hold(&self) {
+        // Fails only for a domain that was destroyed, whose users are refused by their keys.
+        let _ = self.context.engine().memory.hold_pd(self.id);
+    }
+
+    pub(crate) fn release(&self) {
+        self.context.engine().memory.release_pd(self.id);
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // Everything in it held a reference, so it is empty; or it was destroyed before.
+        let _ = self.destroy();
+    }
+}
+
+/// Checks a size against the device's limits.
+pub(crate) fn check_limit(
+    what: &'static str,
+    value: u32,
+    min: u32,
+    max: u32,
+) -> Result<(), CreateError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    let (value, min, max) = (u64::from(value), u64::from(min), u64::from(max));
+    Err(CreateError::Limit { what, value, min, max })
+}

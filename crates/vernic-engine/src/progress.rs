@@ -1,0 +1,340 @@
+//! Progress: who runs the lane when, on whose thread (the model in one page).
+//!
+//! Owns [`Engine`], everything of a device that threads share: the lane behind its lock, the
+//! doorbells, the key table, the GID table, events, counters.
+//!
+//! # Who runs the lane
+//!
+//! - `post_send` pushes into the send queue and *kicks*: if the lane is free it sends on the
+//!   caller's thread, else it rings the doorbell and leaves.
+//! - `poll` with an empty ring sends what is pending (ACKs), receives a batch, fires timers, and
+//!   looks at the ring again. The ACKs of this batch are left to the next call: the application sees
+//!   its completions, and the bytes that were written to its memory, before any system call for an
+//!   ACK, and its reply goes ahead of it.
+//! - The background thread (`background.rs`) does all of it when nobody else does.
+//! - The control path locks the lane and waits for it, to change the table or as a barrier.
+//!
+//! No data-path thread waits for the lane.
+//!
+//! # No lost wake-up
+//!
+//! A thread that finds the lane taken may leave, because whoever holds it looks at the doorbells
+//! after it has released it. In order:
+//!
+//! ```text
+//!   poster                                  holder
+//!   P1 doorbell.push(qp)                    H1 lane.unlock()
+//!   P2 fence(SeqCst)                        H2 fence(SeqCst)
+//!   P3 try_lock: fails                      H3 doorbell empty? no -> try_lock again, and send
+//! ```
+//!
+//! Both fences are in one total order. If P2 comes first, H3 sees P1. If H2 comes first, P3 sees
+//! H1, so its failure was caused by a later holder, to whom the same argument applies; the last
+//! holder of all has nobody after it, so P2 comes before its H2. With [`Engine::waiters`] a poster
+//! may also leave because a control-path thread announced itself; that thread withdraws its
+//! announcement (in place of H1) after its own unlock and before H2.
+//!
+//! Work that a holder leaves behind on purpose (a budget was used up, a socket was full, a timer
+//! runs) is covered by the background thread: see [`Engine::hand_over`].
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+
+use vernic_io::slot::SlotTable;
+use vernic_io::{TxPath, Waker};
+use vernic_mem::{Memory, MwHandle, PdId};
+use vernic_proto::Time;
+use vernic_wire::Mtu;
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::device::DeviceInfo;
+use crate::events::{AsyncEvent, EventQueue, lock};
+use crate::gid::GidTable;
+use crate::lane::Lane;
+use crate::qp_state::QpInner;
+
+/// Times that a holder takes the lane again for doorbells before it leaves them to the background
+/// thread: a bound on how long one call can be kept busy by others.
+const MAX_ROUNDS: usize = 8;
+
+/// Polls in a row that found nothing, after which the poller offers its core to others: about
+/// 20 us of waiting. Where every spinning process has a core this changes nothing; where they
+/// share one, the peer runs now instead of after the scheduler's next tick (some ms).
+const POLLS_PER_YIELD: u32 = 64;
+
+/// The background thread's next look is not planned: it will look by itself, or must not be woken.
+pub(crate) const LOOKS_BY_ITSELF: u64 = 0;
+/// The background thread sleeps until a descriptor is readable.
+pub(crate) const SLEEPS: u64 = u64::MAX;
+
+/// What the threads of a device share.
+pub(crate) struct Engine {
+    pub(crate) info: DeviceInfo,
+    pub(crate) config: Config,
+    pub(crate) memory: Memory,
+    /// Windows by the part of their key that binds do not change.
+    pub(crate) windows: Mutex<HashMap<u32, (PdId, MwHandle)>>,
+    pub(crate) gids: Mutex<GidTable>,
+    pub(crate) events: EventQueue<AsyncEvent>,
+    pub(crate) counters: Counters,
+    pub(crate) slots: Arc<SlotTable>,
+    pub(crate) port_up: AtomicBool,
+    /// Code of the active MTU.
+    pub(crate) active_mtu: AtomicU8,
+    pub(crate) netdev_mtu_bytes: AtomicU64,
+    lane: Mutex<Lane>,
+    /// Control-path threads that wait for the lane: the data path lets them pass.
+    waiters: AtomicUsize,
+    pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
+    rung: AtomicBool,
+    started: Instant,
+    /// Polls in a row that found nothing.
+    idle_polls: AtomicU32,
+    /// The path on which the kernel refused packets last, and its error.
+    pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
+    /// Counts calls that made progress on an application's thread.
+    pub(crate) inline_calls: AtomicU64,
+    /// Completion queues that are armed: somebody sleeps, so the background thread must not.
+    pub(crate) armed: AtomicUsize,
+    /// When the background thread looks next, in nanoseconds, or one of the values above. Changed
+    /// to a later time only under the lane's lock.
+    pub(crate) looks_at: AtomicU64,
+    /// [`Link::poll_generation`](vernic_io::Link::poll_generation) of the descriptors that the
+    /// background thread sleeps on while its next look is planned. Written under the lane's lock.
+    pub(crate) watched: AtomicU64,
+    /// The background thread ignores sockets because inline progress is active.
+    pub(crate) backs_off: AtomicBool,
+    pub(crate) waker: Waker,
+    pub(crate) stop: AtomicBool,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({})", self.info.name)
+    }
+}
+
+/// What an [`Engine`] is made of, beside what starts empty.
+pub(crate) struct EngineParts {
+    pub(crate) info: DeviceInfo,
+    pub(crate) config: Config,
+    pub(crate) active_mtu: Mtu,
+    pub(crate) gids: GidTable,
+    pub(crate) events: EventQueue<AsyncEvent>,
+    pub(crate) slots: Arc<SlotTable>,
+    pub(crate) link: Box<dyn vernic_io::Link>,
+    pub(crate) waker: Waker,
+}
+
+impl Engine {
+    pub(crate) fn new(parts: EngineParts) -> Self {
+        let EngineParts { info, config, active_mtu, gids, events, slots, link, waker } = parts;
+        Self {
+            port_up: AtomicBool::new(info.up),
+            netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),
+            active_mtu: AtomicU8::new(active_mtu as u8),
+            info,
+            config,
+            memory: Memory::new(),
+            windows: Mutex::default(),
+            gids: Mutex::new(gids),
+            events,
+            counters: Counters::default(),
+            slots,
+            lane: Mutex::new(Lane::new(link, Time(0))),
+            waiters: AtomicUsize::new(0),
+            doorbells: Mutex::default(),
+            rung: AtomicBool::new(false),
+            started: Instant::now(),
+            idle_polls: AtomicU32::new(0),
+            refusal: Mutex::default(),
+            inline_calls: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
+            looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
+            watched: AtomicU64::new(0),
+            backs_off: AtomicBool::new(false),
+            waker,
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Nanoseconds since the device was opened.
+    #[inline]
+    pub(crate) fn now(&self) -> Time {
+        Time(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// Largest path MTU that fits the netdev now.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
+    }
+
+    /// Sends what was posted to `qp`: on this thread if the lane is free, else by whoever has it.
+    pub(crate) fn kick(&self, qp: &Arc<QpInner>) {
+        if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
+            self.ring(qp);
+        }
+    }
+
+    /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left.
+    fn ring(&self, qp: &Arc<QpInner>) {
+        if !qp.queued.swap(true, Ordering::AcqRel) {
+            lock(&self.doorbells).push(qp.clone());
+            self.rung.store(true, Ordering::Release);
+        }
+        fence(Ordering::SeqCst);
+        self.run_inline(|lane, now| lane.transmit(self, now));
+    }
+
+    /// Looks for completions: see the module's head. `take` takes them from the ring.
+    pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
+        let (mut taken, mut received) = (0, 0);
+        let done = self.run_inline(|lane, now| {
+            self.count_inline_call();
+            lane.transmit(self, now);
+            received = lane.receive(self, now);
+            lane.fire_timers(self, now);
+            taken = take();
+        });
+        if !done {
+            taken = take();
+        }
+        if taken != 0 || received != 0 {
+            self.idle_polls.store(0, Ordering::Relaxed);
+        } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_YIELD
+            == POLLS_PER_YIELD - 1
+        {
+            std::thread::yield_now();
+        }
+        taken
+    }
+
+    /// Sends and receives on this thread, if the lane is free.
+    pub(crate) fn progress_inline(&self) {
+        self.run_inline(|lane, now| {
+            self.count_inline_call();
+            lane.transmit(self, now);
+            lane.receive(self, now);
+            lane.fire_timers(self, now);
+            lane.transmit_all(self, now);
+        });
+    }
+
+    /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
+    /// neither, so a program that only posts leaves both to the background thread.
+    fn count_inline_call(&self) {
+        self.inline_calls.store(self.inline_calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Runs `f` with the lane on an application's thread, unless it is taken.
+    fn run_inline(&self, f: impl FnOnce(&mut Lane, Time)) -> bool {
+        let Some(mut lane) = self.try_lane() else { return false };
+        let now = self.now();
+        self.answer_doorbells(&mut lane);
+        f(&mut lane, now);
+        self.hand_over(&lane, now);
+        drop(lane);
+        self.after_release();
+        true
+    }
+
+    /// Takes the lane if it is free and no control-path thread waits for it.
+    pub(crate) fn try_lane(&self) -> Option<MutexGuard<'_, Lane>> {
+        if self.waiters.load(Ordering::SeqCst) != 0 {
+            return None;
+        }
+        match self.lane.try_lock() {
+            Ok(lane) => Some(lane),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits for the lane and runs `f` with it: the control path.
+    pub(crate) fn with_lane<T>(&self, f: impl FnOnce(&mut Lane) -> T) -> T {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut lane);
+        drop(lane);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.after_release();
+        result
+    }
+
+    /// Returns when every access that was in flight in the lane is over.
+    pub(crate) fn barrier(&self) {
+        self.with_lane(|_| ());
+    }
+
+    /// Moves the doorbells to the ready list.
+    pub(crate) fn answer_doorbells(&self, lane: &mut Lane) {
+        if self.rung.load(Ordering::Acquire) {
+            let mut doorbells = lock(&self.doorbells);
+            self.rung.store(false, Ordering::Relaxed);
+            // `queued` stays set: they move from one list that it covers to the other.
+            lane.ready.extend(doorbells.drain(..));
+        }
+    }
+
+    /// Steps H2 and H3 of the proof in the module's head.
+    pub(crate) fn after_release(&self) {
+        for _ in 0..MAX_ROUNDS {
+            fence(Ordering::SeqCst);
+            if !self.rung.load(Ordering::Acquire) {
+                return;
+            }
+            // Taken by another: that holder looks at the doorbells, as proven.
+            let Some(mut lane) = self.try_lane() else { return };
+            let now = self.now();
+            self.answer_doorbells(&mut lane);
+            lane.transmit(self, now);
+            self.hand_over(&lane, now);
+        }
+        self.waker.wake();
+    }
+
+    /// Makes sure that the background thread will be there in time for what the lane has left to
+    /// do, and that it sleeps on the descriptors that the link has now: receiving may have opened
+    /// a socket for a steered flow. Called by every holder before it lets go of the lane.
+    #[inline]
+    pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
+        let looks_at = self.looks_at.load(Ordering::Acquire);
+        if looks_at == LOOKS_BY_ITSELF {
+            return;
+        }
+        let blind = lane.link.poll_generation() != self.watched.load(Ordering::Relaxed);
+        let late =
+            || lane.next_work(now, self.patience()).is_some_and(|next| next.nanos() < looks_at);
+        if blind || late() {
+            // Once is enough: it plans anew when it is awake.
+            self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+            self.waker.wake();
+        }
+    }
+
+    /// How long the background thread leaves the lane to application threads that call now and
+    /// then, in nanoseconds.
+    pub(crate) fn patience(&self) -> u64 {
+        self.config.takeover_us * 1000
+    }
+
+    /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
+    pub(crate) fn cq_armed(&self) {
+        self.run_inline(|lane, now| lane.transmit_all(self, now));
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        if self.backs_off.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// An armed completion queue has raised its event, or is gone.
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! The claims of the module's head, tried: no doorbell is left behind, no socket unwatched, no group
+//! left when its address comes back.
+
+use std::sync::{Arc, Barrier};
+
+use vernic_proto::{AttrMask, DropReason, QpAttr, QpState, SendFlags, SendOp};
+use vernic_wire::{Gid, PortNum, Qkey, Qpn, Service};
+
+use super::*;
+use crate::{
+    AddressVector, Ah, Context, Cq, Dest, EMPTY_WC, GidEntry, Payload, Pd, Qp, QpCap, QpInit,
+    SendWr,
+};
+
+struct Poster {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    ah: Arc<Ah>,
+    pd: Arc<Pd>,
+}
+
+fn open_without_background() -> Arc<Context> {
+    let mut config = Config::default();
+    config.set("device", "lo").unwrap();
+    let context = Context::open(None, config).unwrap();
+    context.stop_background();
+    context
+}
+
+fn poster(context: &Arc<Context>) -> Poster {
+    let pd = context.alloc_pd();
+    let cq = context.create_cq(4096, None).unwrap();
+    let init = QpInit {
+        service: Service::Ud,
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        srq: None,
+        cap: QpCap::default(),
+        signal_all: true,
+    };
+    let qp = pd.create_qp(init).unwrap();
+    let attr = QpAttr { state: QpState::Init, qkey: Qkey(1), ..QpAttr::default() };
+    let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+    qp.modify(&attr, init).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, AttrMask::STATE).unwrap();
+    let rts = AttrMask::STATE | AttrMask::SQ_PSN;
+    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, rts).unwrap();
+    let gid = context.gid_table()[0].clone();
+    let ah = ah_to(&pd, &gid, gid.gid);
+    Poster { qp, cq, ah, pd }
+}
+
+fn ah_to(pd: &Arc<Pd>, from: &GidEntry, dgid: Gid) -> Arc<Ah> {
+    let av = AddressVector {
+        dgid,
+        sgid_index: from.index,
+        port: PortNum(1),
+        ..AddressVector::default()
+    };
+    pd.create_ah(av).unwrap()
+}
+
+impl Poster {
+    fn post(&self) {
+        self.post_to(&self.ah, self.qp.qpn());
+    }
+
+    fn post_to(&self, ah: &Ah, qpn: Qpn) {
+        let dest = Some(Dest { ah, qpn, qkey: Qkey(1) });
+        let payload = Payload::Inline(&[b"ring"]);
+        let (op, flags) = (SendOp::Send, SendFlags::empty());
+        self.qp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest }]).unwrap();
+    }
+}
+
+#[test]
+fn a_doorbell_is_never_left_behind_when_all_threads_have_returned() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 3000;
+    // The background thread shall not tidy up what the posters left.
+    let context = open_without_background();
+    let posters: Vec<Poster> = (0..THREADS).map(|_| poster(&context)).collect();
+    let barrier = Barrier::new(THREADS + 1);
+    let mut left = 0;
+    std::thread::scope(|scope| {
+        for poster in &posters {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    barrier.wait();
+                    poster.post();
+                    if round % 3 == 0 {
+                        poster.cq.poll(&mut [EMPTY_WC; 64]);
+                    }
+                    barrier.wait();
+                    // Not part of the race: empties the send queue for the next round.
+                    while poster.cq.poll(&mut [EMPTY_WC; 64]) != 0 {}
+                    barrier.wait();
+                }
+            });
+        }
+        let engine = context.engine();
+        for _ in 0..ROUNDS {
+            barrier.wait();
+            barrier.wait();
+            // No assertion here: the others would wait at the barrier for ever.
+            left += usize::from(engine.rung.load(Ordering::SeqCst));
+            left += lock(&engine.doorbells).len();
+            barrier.wait();
+        }
+    });
+    assert_eq!(left, 0, "doorbells left behind in {ROUNDS} rounds");
+    assert!(posters.iter().all(|poster| poster.qp.counters().messages_sent == ROUNDS as u64));
+}
+
+#[test]
+fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not_watch() {
+    let context = open_without_background();
+    let engine = context.engine();
+    let sleeps_on_all = |lane: &Lane| {
+        engine.watched.store(lane.link.poll_generation(), Ordering::Relaxed);
+        engine.looks_at.store(SLEEPS, Ordering::Release);
+        engine.hand_over(lane, engine.now());
+        assert_eq!(engine.looks_at.load(Ordering::Acquire), SLEEPS, "left to sleep");
+    };
+    engine.with_lane(|lane| {
+        sleeps_on_all(lane);
+        // Stands for a socket that receiving opened for a steered flow.
+        let local = context.gid_table()[0].local;
+        lane.link.join(local, group_ip(4)).unwrap();
+        engine.hand_over(lane, engine.now());
+    });
+    assert_eq!(engine.looks_at.load(Ordering::Acquire), LOOKS_BY_ITSELF, "woken");
+}
+
+fn group_ip(n: u8) -> std::net::IpAddr {
+    std::net::IpAddr::from([239, 77, 2, n])
+}
+
+#[test]
+fn a_multicast_group_works_again_when_its_address_has_gone_and_returned() {
+    let context = open_without_background();
+    let engine = context.engine();
+    let poster = poster(&context);
+    let row = context.gid_table().into_iter().find(|row| row.local.ip.is_ipv4()).unwrap();
+    let group = Gid::from_ip(group_ip(5));
+    poster.qp.attach_mcast(group).unwrap();
+    engine.with_lane(|lane| lane.link.deactivate(row.local));
+    lock(&engine.gids).remove(row.local);
+    engine.refresh_addresses();
+    assert_eq!(context.gid_index(row.gid), Some(row.index));
+    let ah = ah_to(&poster.pd, &row, group);
+    poster.post_to(&ah, Qpn::MULTICAST);
+    // No receive is posted: that the packet came is known by its drop.
+    let start = Instant::now();
+    while engine.counters.drops(DropReason::NoReceive) == 0 {
+        poster.cq.poll(&mut [EMPTY_WC; 8]);
+        assert!(start.elapsed().as_secs() < 10, "{:?}", context.counters());
+    }
+}

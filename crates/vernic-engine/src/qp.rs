@@ -1,0 +1,476 @@
+//! Queue pairs (IBTA 10.2.4, 11.2.4): the application's handle and the state behind it.
+//!
+//! Owns, per queue pair, the protocol machine of `vernic-proto` and what the machine leaves to its
+//! owner: scatter lists and inline bytes of posted sends, the receive being filled, the path.
+//!
+//! Who locks what: everything mutable is in [`QpCore`] under one mutex that belongs to this queue
+//! pair alone. The application holds it to post and to modify; whoever runs the lane holds it while
+//! it handles packets of this queue pair or sends for it. Lock order: lane, core, receive queue or
+//! completion queue. Posting never waits for the lane.
+//!
+//! The application's [`Qp`] and the lane's table share a [`QpInner`]; dropping the `Qp` takes the
+//! queue pair out of the table, so the lane never sees one whose owner is gone.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vernic_io::TxPath;
+use vernic_proto::{
+    AttrMask, Host, PostError, QpAttr, QpCounters, QpState, SendFlags, SendWqe, UdDest,
+};
+use vernic_wire::{Gid, Qpn, Service};
+
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::error::{Busy, CreateError, McastError, ModifyError};
+use crate::events::{Element, lock};
+use crate::explanation::Explanation;
+use crate::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::owing::AckHold;
+use crate::pd::{Pd, check_limit};
+use crate::qp_state::{QpCore, QpInner, QpSide, TimerEntries};
+use crate::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
+use crate::send_slots::SendSlots;
+use crate::srq::Srq;
+use crate::wr::{Payload, PostSendError, SendRefusal, SendWr};
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send requests that may be outstanding, 0 to [`MAX_QP_WR`].
+    pub max_send_wr: u32,
+    /// Receives that may be posted, 0 to [`MAX_QP_WR`]; not looked at with a shared queue.
+    pub max_recv_wr: u32,
+    /// Scatter/gather entries of a send, 0 to [`MAX_SGE`].
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of a receive, 0 to [`MAX_SGE`].
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send, 0 to [`MAX_INLINE`].
+    pub max_inline: u32,
+}
+
+impl Default for QpCap {
+    fn default() -> Self {
+        Self { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline: 64 }
+    }
+}
+
+/// What a queue pair is created with.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`].
+    pub service: Service,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete.
+    pub recv_cq: Arc<Cq>,
+    /// Receive from this shared queue instead of an own one.
+    pub srq: Option<Arc<Srq>>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send is signaled, whatever its flags.
+    pub signal_all: bool,
+}
+
+/// A queue pair. Dropping it destroys it.
+pub struct Qp {
+    inner: Arc<QpInner>,
+    pd: Arc<Pd>,
+    cap: QpCap,
+    signal_all: bool,
+    groups: AtomicU32,
+    gone: AtomicBool,
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qp({:?} {})", self.inner.service, self.inner.qpn)
+    }
+}
+
+impl Qp {
+    pub(crate) fn new(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Self>, CreateError> {
+        check(pd, &init)?;
+        let engine = pd.context().engine();
+        let QpInit { service, send_cq, recv_cq, srq, cap, signal_all } = init;
+        let own_wrs = if srq.is_some() { 0 } else { cap.max_recv_wr };
+        let recv_sges = srq.as_ref().map_or(cap.max_recv_sge, |srq| srq.query().max_sge);
+        let recv_pd = srq.as_ref().map_or(pd.id(), |srq| srq.pd().id());
+        let inner = engine.open_qp(|qpn| {
+            let mut machine = vernic_proto::Qp::new(vernic_proto::QpInit {
+                qpn,
+                service,
+                max_send_wr: cap.max_send_wr,
+                max_window: engine.config.max_window,
+                shared_rq: srq.is_some(),
+            });
+            machine.set_port_mtu(engine.active_mtu());
+            let slots = SendSlots::new(machine.send_slots(), &cap, service);
+            let side = QpSide {
+                slots,
+                current: CurrentRecv::with_sges(recv_sges),
+                path: None,
+                peer: None,
+                failure: None,
+                ack: AckHold::default(),
+                timer: TimerEntries::default(),
+                cq_failed: false,
+            };
+            Arc::new(QpInner {
+                qpn,
+                service,
+                pd: pd.id(),
+                recv_pd,
+                send_cq: send_cq.clone(),
+                recv_cq: recv_cq.clone(),
+                srq: srq.clone(),
+                rq: RecvQueue::new(own_wrs, cap.max_recv_sge),
+                core: Mutex::new(QpCore { machine, side }),
+                queued: AtomicBool::new(false),
+                state: AtomicU8::new(QpState::Reset as u8),
+            })
+        })?;
+        pd.hold();
+        inner.send_cq.hold();
+        inner.recv_cq.hold();
+        if let Some(srq) = &inner.srq {
+            srq.hold();
+        }
+        let (groups, gone) = (AtomicU32::new(0), AtomicBool::new(false));
+        Ok(Arc::new(Self { inner, pd: pd.clone(), cap, signal_all, groups, gone }))
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.inner.qpn
+    }
+    /// Its service.
+    pub fn service(&self) -> Service {
+        self.inner.service
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+    /// Where its sends complete.
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.inner.send_cq
+    }
+    /// Where its receives complete.
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.inner.recv_cq
+    }
+    /// The shared queue that it receives from.
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.inner.srq.as_ref()
+    }
+    /// Its sizes, as granted: exactly those asked for.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+    /// Whether every send is signaled.
+    pub fn signals_all(&self) -> bool {
+        self.signal_all
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        lock(&self.inner.core).machine.state()
+    }
+    /// Its attributes as last modified, the present state included.
+    pub fn query(&self) -> QpAttr {
+        *lock(&self.inner.core).machine.attr()
+    }
+    /// Whether a send queue in SQD is still at work.
+    pub fn is_draining(&self) -> bool {
+        lock(&self.inner.core).machine.is_draining()
+    }
+    /// Its counters since the last reset.
+    pub fn counters(&self) -> QpCounters {
+        *lock(&self.inner.core).machine.counters()
+    }
+    /// The path to its peer, of a connected service from RTR on.
+    pub fn path(&self) -> Option<TxPath> {
+        lock(&self.inner.core).side.path
+    }
+
+    /// Why it failed, if it did since the last reset.
+    pub fn explain(&self) -> Option<Explanation> {
+        self.inner.explain(self.context().engine())
+    }
+
+    /// Changes attributes and state (IBTA 11.2.5.2). Nothing changes on an error.
+    ///
+    /// Entering RTR looks for the peer among the processes of this host, which may take up to the
+    /// configured `peer_query_us` when such a process is busy.
+    ///
+    /// # Errors
+    /// [`ModifyError`].
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
+        let qpn = self.inner.qpn;
+        if self.gone.load(Ordering::Acquire) {
+            return Err(ModifyError::Destroyed(qpn));
+        }
+        let engine = self.context().engine();
+        let path_error = |source| ModifyError::Path { qpn, source };
+        if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index != 0 {
+            return Err(ModifyError::Pkey { qpn, index: attr.pkey_index });
+        }
+        if mask.contains(AttrMask::PORT) {
+            engine.check_port(attr.port).map_err(path_error)?;
+        }
+        if mask.contains(AttrMask::PATH_MTU) {
+            engine.check_mtu(attr.path_mtu).map_err(path_error)?;
+        }
+        let connected = self.inner.service != Service::Ud;
+        let resolved = if connected && mask.contains(AttrMask::AV) {
+            let peer = match mask.contains(AttrMask::DEST_QPN) {
+                true => attr.dest_qpn,
+                false => self.query().dest_qpn,
+            };
+            Some(engine.resolve_peer(&attr.av, qpn, peer).map_err(path_error)?)
+        } else {
+            None
+        };
+        let mut core = lock(&self.inner.core);
+        // Again, under the lock that destroying takes after it has said so.
+        if self.gone.load(Ordering::Acquire) {
+            return Err(ModifyError::Destroyed(qpn));
+        }
+        self.inner
+            .with_host(engine, &mut core, |machine, host| {
+                machine.modify(attr, mask, engine.now(), host)
+            })
+            .map_err(|source| ModifyError::State { qpn, source })?;
+        if core.machine.state() == QpState::Reset {
+            self.forget(&mut core);
+        } else if let Some(resolved) = resolved {
+            core.side.path = Some(resolved.path);
+            core.side.peer = Some((resolved.peer, resolved.local));
+        }
+        self.inner.publish_state(engine, &mut core);
+        drop(core);
+        engine.kick(&self.inner);
+        Ok(())
+    }
+
+    /// Queues sends in order and starts them. Copies inline data; reads everything else when
+    /// packets are built.
+    ///
+    /// # Errors
+    /// [`PostSendError`] with the place of the first that was refused; those before it are queued.
+    pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostSendError> {
+        self.post_send_from(wrs.iter().copied())
+    }
+
+    /// As [`post_send`](Self::post_send), from an iterator: one doorbell for all of it. The
+    /// iterator runs under the queue pair's lock and must not call into it.
+    ///
+    /// # Errors
+    /// [`PostSendError`] with the place of the first that was refused; those before it are queued.
+    pub fn post_send_from<'a>(
+        &self,
+        wrs: impl IntoIterator<Item = SendWr<'a>>,
+    ) -> Result<(), PostSendError> {
+        let mut index = 0;
+        let mut result = Ok(());
+        let mut core = lock(&self.inner.core);
+        for wr in wrs {
+            result = self.push_send(&mut core, &wr);
+            if result.is_err() {
+                break;
+            }
+            index += 1;
+        }
+        drop(core);
+        if index != 0 {
+            self.context().engine().kick(&self.inner);
+        }
+        result.map_err(|source| PostSendError { index, source })
+    }
+
+    /// Queues receives in order.
+    ///
+    /// # Errors
+    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostRecvError> {
+        self.post_recv_from(wrs.iter().copied())
+    }
+
+    /// As [`post_recv`](Self::post_recv), from an iterator, which runs under the queue's lock.
+    ///
+    /// # Errors
+    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    pub fn post_recv_from<'a>(
+        &self,
+        wrs: impl IntoIterator<Item = RecvWr<'a>>,
+    ) -> Result<(), PostRecvError> {
+        let refuse = |source| Err(PostRecvError { index: 0, source });
+        if self.inner.srq.is_some() {
+            return refuse(RecvRefusal::Shared);
+        }
+        if self.gone.load(Ordering::Acquire) {
+            return refuse(RecvRefusal::Destroyed);
+        }
+        if self.inner.has_state(QpState::Reset) {
+            return refuse(RecvRefusal::State(QpState::Reset));
+        }
+        let result = self.inner.rq.post(wrs);
+        self.flush_recvs_if_error();
+        result.map(drop)
+    }
+
+    /// Receives datagrams to a multicast group (IBTA 10.5, 11.3.1).
+    ///
+    /// # Errors
+    /// [`McastError`].
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), McastError> {
+        let (qpn, service) = (self.inner.qpn, self.inner.service);
+        if service != Service::Ud {
+            return Err(McastError::Service { qpn, service });
+        }
+        if self.context().engine().attach_mcast(qpn, group)? {
+            self.groups.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Undoes [`attach_mcast`](Self::attach_mcast).
+    ///
+    /// # Errors
+    /// [`McastError::NotAttached`].
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), McastError> {
+        self.context().engine().detach_mcast(self.inner.qpn, group)?;
+        self.groups.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Destroys it: its number is free, nothing of it will complete any more, and its completions
+    /// are taken out of the completion queues (IBTA 11.2.4.4).
+    ///
+    /// # Errors
+    /// [`Busy`] while it is attached to multicast groups.
+    pub fn destroy(&self) -> Result<(), Busy> {
+        match self.groups.load(Ordering::Acquire) {
+            0 => {
+                self.shut_down();
+                Ok(())
+            }
+            users => Err(Busy { object: "queue pair", users, by: "multicast groups" }),
+        }
+    }
+
+    fn push_send(&self, core: &mut QpCore, wr: &SendWr<'_>) -> Result<(), SendRefusal> {
+        if self.gone.load(Ordering::Relaxed) {
+            return Err(SendRefusal::Destroyed);
+        }
+        let QpCore { machine, side } = core;
+        if machine.send_room() == 0 {
+            return Err(PostError::Full(self.cap.max_send_wr).into());
+        }
+        let slot = machine.next_slot();
+        let length = side.slots.store(slot, wr)?;
+        let mut flags = wr.flags;
+        let inline = matches!(wr.payload, Payload::Inline(_) | Payload::InlineBytes(_));
+        flags.set(SendFlags::INLINE, inline);
+        if self.signal_all {
+            flags |= SendFlags::SIGNALED;
+        }
+        let dest = match (&wr.dest, self.inner.service) {
+            (Some(dest), Service::Ud) => {
+                if dest.ah.pd().id() != self.inner.pd {
+                    return Err(SendRefusal::WrongPd);
+                }
+                side.slots.set_path(slot, dest.ah.path_to(dest.qpn));
+                // The netdev's MTU may have changed since the last one.
+                machine.set_port_mtu(self.context().engine().active_mtu());
+                Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
+            }
+            _ => None,
+        };
+        machine.post_send(SendWqe { wr_id: wr.wr_id, op: wr.op, flags, length, dest })?;
+        Ok(())
+    }
+
+    /// Completes what was posted to a receive queue whose queue pair is in error.
+    fn flush_recvs_if_error(&self) {
+        if self.inner.srq.is_none() && self.inner.has_state(QpState::Error) {
+            let engine = self.context().engine();
+            let mut core = lock(&self.inner.core);
+            if core.machine.state() == QpState::Error {
+                self.inner.with_host(engine, &mut core, |_, host| host.flush_recv(None));
+            }
+        }
+    }
+
+    /// What entering Reset forgets beside the machine.
+    fn forget(&self, core: &mut QpCore) {
+        let QpSide { path, peer, failure, .. } = &mut core.side;
+        (*path, *peer, *failure) = (None, None, None);
+        self.inner.rq.clear();
+        self.inner.send_cq.purge(self.inner.qpn);
+        self.inner.recv_cq.purge(self.inner.qpn);
+    }
+
+    fn shut_down(&self) {
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let engine = self.context().engine();
+        // From here on no packet finds it, and the lane has let go of it.
+        engine.close_qp(self.inner.qpn);
+        {
+            let mut core = lock(&self.inner.core);
+            let attr = QpAttr::default();
+            // Reset can be entered from every state, and asks the host for nothing.
+            self.inner.with_host(engine, &mut core, |machine, host| {
+                let _ = machine.modify(&attr, AttrMask::STATE, engine.now(), host);
+            });
+            self.inner.publish_state(engine, &mut core);
+            self.forget(&mut core);
+        }
+        engine.memory.release_qp(self.inner.qpn);
+        let element = Element::Qp(self.inner.qpn);
+        engine.events.purge(|event| event.element != element);
+        self.inner.send_cq.release();
+        self.inner.recv_cq.release();
+        if let Some(srq) = &self.inner.srq {
+            srq.release();
+        }
+        self.pd.release();
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn check(pd: &Arc<Pd>, init: &QpInit) -> Result<(), CreateError> {
+    if !matches!(init.service, Service::Rc | Service::Uc | Service::Ud) {
+        return Err(CreateError::Service(init.service));
+    }
+    let cap = &init.cap;
+    check_limit("max_send_wr", cap.max_send_wr, 0, MAX_QP_WR)?;
+    check_limit("max_recv_wr", cap.max_recv_wr, 0, MAX_QP_WR)?;
+    check_limit("max_send_sge", cap.max_send_sge, 0, MAX_SGE)?;
+    check_limit("max_recv_sge", cap.max_recv_sge, 0, MAX_SGE)?;
+    check_limit("max_inline", cap.max_inline, 0, MAX_INLINE)?;
+    let home = pd.context();
+    let others = [
+        ("send completion queue", Some(init.send_cq.context())),
+        ("receive completion queue", Some(init.recv_cq.context())),
+        ("shared receive queue", init.srq.as_ref().map(|srq| srq.context())),
+    ];
+    for (what, context) in others {
+        if context.is_some_and(|context| !Arc::ptr_eq(context, home)) {
+            return Err(CreateError::OtherDevice { what });
+        }
+    }
+    Ok(())
+}

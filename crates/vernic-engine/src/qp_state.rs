@@ -1,0 +1,202 @@
+//! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
+//!
+//! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone; `qp.rs`
+//! says who holds it when.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vernic_io::TxPath;
+use vernic_mem::PdId;
+use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, Time};
+use vernic_wire::{Gid, Qpn, Service};
+
+use crate::cq::Cq;
+use crate::events::lock;
+use crate::explanation::Explanation;
+use crate::host::QpHost;
+use crate::owing::AckHold;
+use crate::progress::Engine;
+use crate::recv_queue::{CurrentRecv, RecvQueue};
+use crate::send_slots::SendSlots;
+use crate::srq::Srq;
+
+/// Everything of a queue pair that changes while it runs.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) machine: vernic_proto::Qp,
+    pub(crate) side: QpSide,
+}
+
+/// What the protocol machine leaves to its owner.
+#[derive(Debug)]
+pub(crate) struct QpSide {
+    pub(crate) slots: SendSlots,
+    pub(crate) current: CurrentRecv,
+    /// Of a connected service, from RTR on.
+    pub(crate) path: Option<TxPath>,
+    /// Source that packets must have, of a connected service: the peer's GID and our own.
+    pub(crate) peer: Option<(Gid, Gid)>,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) ack: AckHold,
+    pub(crate) timer: TimerEntries,
+    /// A completion was lost to a full completion queue: the queue pair must go to error.
+    pub(crate) cq_failed: bool,
+}
+
+/// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was put
+/// in front of (an RNR delay before an ACK timeout). Others are leftovers and fire for nothing.
+#[derive(Debug, Default)]
+pub(crate) struct TimerEntries {
+    next: Option<Time>,
+    later: Option<Time>,
+}
+
+impl TimerEntries {
+    /// Whether `deadline` needs a new entry, which it then has.
+    pub(crate) fn needs(&mut self, deadline: Time) -> bool {
+        if self.next.is_some_and(|at| at <= deadline) {
+            return false;
+        }
+        if self.later.is_none() {
+            self.later = self.next;
+        }
+        self.next = Some(deadline);
+        true
+    }
+
+    /// An entry fired; false if it is a leftover.
+    pub(crate) fn fired(&mut self, now: Time) -> bool {
+        let real = self.next.is_some_and(|at| at <= now);
+        if real {
+            self.next = self.later.take();
+        }
+        real
+    }
+}
+
+/// A queue pair as the lane sees it.
+#[derive(Debug)]
+pub(crate) struct QpInner {
+    pub(crate) qpn: Qpn,
+    pub(crate) service: Service,
+    pub(crate) pd: PdId,
+    pub(crate) recv_pd: PdId,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) rq: RecvQueue,
+    pub(crate) core: Mutex<QpCore>,
+    /// In the doorbells or in the ready list: set by whoever puts it there, cleared by the lane
+    /// before it looks at the send queue.
+    pub(crate) queued: AtomicBool,
+    /// Copy of the machine's state for posting receives without the core.
+    pub(crate) state: AtomicU8,
+}
+
+impl QpInner {
+    /// Publishes the machine's state after anything that may have changed it.
+    #[inline]
+    pub(crate) fn publish_state(&self, engine: &Engine, core: &mut QpCore) {
+        let state = core.machine.state() as u8;
+        if self.state.load(Ordering::Relaxed) != state {
+            self.change_state(engine, core, state);
+        }
+    }
+
+    #[cold]
+    fn change_state(&self, engine: &Engine, core: &mut QpCore, state: u8) {
+        self.state.store(state, Ordering::SeqCst);
+        // The machine flushed when it entered Error. A receive that was posted after that and before
+        // the store saw a state that takes receives; those after the store flush themselves.
+        if state == QpState::Error as u8 {
+            self.with_host(engine, core, |_, host| host.flush_recv(None));
+        }
+    }
+
+    pub(crate) fn has_state(&self, state: QpState) -> bool {
+        self.state.load(Ordering::SeqCst) == state as u8
+    }
+
+    /// Runs `f` with the machine and its host.
+    pub(crate) fn with_host<T>(
+        &self,
+        engine: &Engine,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut vernic_proto::Qp, &mut QpHost<'_>) -> T,
+    ) -> T {
+        let mut host = QpHost { engine, qp: self, side: &mut core.side };
+        let result = f(&mut core.machine, &mut host);
+        if core.side.cq_failed {
+            self.fail_for_cq(engine, core);
+        }
+        result
+    }
+
+    /// A completion did not fit its queue: the queue pair cannot go on (IBTA 11.6.3.1).
+    #[cold]
+    fn fail_for_cq(&self, engine: &Engine, core: &mut QpCore) {
+        core.side.cq_failed = false;
+        let state = core.machine.state();
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Error) {
+            return;
+        }
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        let mut host = QpHost { engine, qp: self, side: &mut core.side };
+        host.event(vernic_proto::QpEvent::Fatal);
+        // Error can be entered from every state.
+        let _ = core.machine.modify(&attr, AttrMask::STATE, engine.now(), &mut host);
+        core.side.cq_failed = false;
+        self.publish_state(engine, core);
+    }
+}
+
+impl QpInner {
+    pub(crate) fn explain(&self, engine: &Engine) -> Option<Explanation> {
+        let core = lock(&self.core);
+        Some(self.explanation(engine, &core.side, core.machine.attr(), core.side.failure?))
+    }
+
+    pub(crate) fn explanation(
+        &self,
+        engine: &Engine,
+        side: &QpSide,
+        attr: &QpAttr,
+        failure: Failure,
+    ) -> Explanation {
+        let peer_qpn = side.path.map(|_| attr.dest_qpn);
+        let (qpn, service, path) = (self.qpn, self.service, side.path);
+        let refusal = *lock(&engine.refusal);
+        let refused = refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno);
+        Explanation { qpn, service, path, peer_qpn, failure, refused }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_that_go_back_and_forth_do_not_pile_up_entries() {
+        // An ACK timeout of 67 ms, and an RNR delay of 0.64 ms in front of it, 1000 times.
+        let mut entries = TimerEntries::default();
+        let mut wheel: Vec<Time> = Vec::new();
+        let mut now = Time(0);
+        let arm = |entries: &mut TimerEntries, wheel: &mut Vec<Time>, deadline| {
+            if entries.needs(deadline) {
+                wheel.push(deadline);
+            }
+        };
+        for _ in 0..1000 {
+            arm(&mut entries, &mut wheel, now + 67_000_000);
+            arm(&mut entries, &mut wheel, now + 640_000);
+            now = now + 640_000;
+            wheel.sort();
+            while wheel.first().is_some_and(|&at| at <= now) {
+                wheel.remove(0);
+                entries.fired(now);
+            }
+            assert!(wheel.len() <= 2, "{} entries", wheel.len());
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Receiving: from the link to the machines of the queue pairs.
+//!
+//! Per packet: ICRC, parse, look up the destination, compare the source of connected services, hand
+//! it to the machine. Every packet that stops on the way is counted under one [`DropReason`].
+//! Consecutive packets of one queue pair, the usual case, take its lock once.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, MutexGuard};
+
+use vernic_io::{Icrc, Nanos, RxPacket};
+use vernic_proto::{Disposition, DropReason, RxMeta, Time};
+use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
+
+use crate::events::lock;
+use crate::grh;
+use crate::lane::{Group, Lane, Timers, make_ready};
+use crate::owing::Owing;
+use crate::progress::Engine;
+use crate::qp_state::{QpCore, QpInner};
+use crate::qp_table::QpTable;
+
+/// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
+const PACKET_TYPE_IPV4: u8 = 0xA;
+/// The same over IPv6.
+const PACKET_TYPE_IPV6: u8 = 0x9;
+
+impl Lane {
+    /// Receives one batch and handles its packets; returns how many there were.
+    pub(crate) fn receive(&mut self, engine: &Engine, now: Time) -> usize {
+        let count = self.link.recv(Nanos(now.nanos()), &mut self.rx);
+        if count == 0 {
+            return 0;
+        }
+        self.owing.count(count);
+        let Self { link, rx, table, ready, owing, timers, groups, .. } = self;
+        let mut demux = Demux { engine, now, table, groups, ready, owing, timers, held: None };
+        for packet in rx.packets() {
+            let result = match link.verify(&packet) {
+                Icrc::Bad => Err(DropReason::Icrc),
+                Icrc::Good | Icrc::Unchecked => demux.handle(&packet),
+            };
+            if let Err(reason) = result {
+                engine.counters.drop_packet(reason);
+            }
+        }
+        demux.let_go();
+        count
+    }
+}
+
+/// The queue pair whose lock is held between two packets.
+struct Held<'a> {
+    qp: &'a Arc<QpInner>,
+    core: MutexGuard<'a, QpCore>,
+}
+
+struct Demux<'a> {
+    engine: &'a Engine,
+    now: Time,
+    table: &'a QpTable,
+    groups: &'a [Group],
+    ready: &'a mut VecDeque<Arc<QpInner>>,
+    owing: &'a mut Owing,
+    timers: &'a mut Timers,
+    held: Option<Held<'a>>,
+}
+
+impl<'a> Demux<'a> {
+    fn handle(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
+        let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
+        let service = parsed.info().service;
+        if service == Service::Cnp {
+            self.engine.counters.cnps.add(1);
+            return Err(DropReason::Cnp);
+        }
+        if packet.meta.is_congestion_experienced() {
+            self.engine.counters.ecn_marked.add(1);
+        }
+        let qpn = parsed.dest_qpn();
+        if qpn == Qpn::MULTICAST {
+            return self.handle_multicast(packet, &parsed);
+        }
+        self.deliver(qpn, packet, &parsed)
+    }
+
+    /// Hands a packet to one queue pair.
+    #[inline]
+    fn deliver(
+        &mut self,
+        qpn: Qpn,
+        packet: &RxPacket<'_>,
+        parsed: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
+            let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
+            self.let_go();
+            self.held = Some(Held { qp, core: lock(&qp.core) });
+        }
+        let Some(Held { qp, core }) = &mut self.held else { return Ok(()) };
+        let source = gid_of(packet.meta.src);
+        let mut meta = RxMeta { source, grh: None, ecn: packet.meta.traffic_class & 3, sl: 0 };
+        if qp.service == Service::Ud {
+            meta.grh = Some(grh::area(packet));
+            meta.sl = match packet.meta.dst {
+                SocketAddr::V4(_) => PACKET_TYPE_IPV4,
+                SocketAddr::V6(_) => PACKET_TYPE_IPV6,
+            };
+        } else if let Some((peer, local)) = core.side.peer
+            && (source != peer || gid_of(packet.meta.dst) != local)
+        {
+            return Err(DropReason::WrongSource);
+        }
+        let (engine, now) = (self.engine, self.now);
+        let disposition = qp.with_host(engine, core, |machine, host| {
+            machine.handle_packet(now, parsed, &meta, host)
+        });
+        let counters = &engine.counters;
+        match disposition {
+            Disposition::Accepted => {}
+            Disposition::Duplicate => counters.duplicates.add(1),
+            Disposition::Nak(_) => counters.naks_sent.add(1),
+            Disposition::Rnr => counters.rnr_naks_sent.add(1),
+            Disposition::Drop(reason) => return Err(reason),
+        }
+        Ok(())
+    }
+
+    /// Hands a packet to every member of its group (IBTA 10.5.2.1).
+    fn handle_multicast(
+        &mut self,
+        packet: &RxPacket<'_>,
+        parsed: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let gid = gid_of(packet.meta.dst);
+        let group = self.groups.iter().find(|group| group.gid == gid);
+        let group = group.ok_or(DropReason::NotAttached)?;
+        for &member in &group.members {
+            // A member that refuses counts for itself; the others still get theirs.
+            if let Err(reason) = self.deliver(member, packet, parsed) {
+                self.engine.counters.drop_packet(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the run of packets of the held queue pair: what it wants to send, and its timer.
+    fn let_go(&mut self) {
+        let Some(Held { qp, mut core }) = self.held.take() else { return };
+        qp.publish_state(self.engine, &mut core);
+        let QpCore { machine, side } = &mut *core;
+        if machine.owes_only_ack() {
+            self.owing.add(qp, &mut side.ack, self.now);
+            if machine.wants_requests() {
+                make_ready(self.ready, qp);
+            }
+        } else if machine.wants_transmit() {
+            make_ready(self.ready, qp);
+        }
+        self.timers.arm(qp.qpn, &mut core);
+    }
+}
+
+/// The address as a GID.
+#[inline]
+fn gid_of(addr: SocketAddr) -> Gid {
+    Gid::from_ip(match addr {
+        SocketAddr::V4(v4) => IpAddr::V4(*v4.ip()),
+        SocketAddr::V6(v6) => IpAddr::V6(*v6.ip()),
+    })
+}
+
+/// Under which counter bytes that are no packet are counted.
+#[cold]
+fn reason_of(error: ParseError) -> DropReason {
+    match error {
+        ParseError::Truncated { .. } => DropReason::Truncated,
+        ParseError::UnknownOpcode(_) => DropReason::UnknownOpcode,
+        ParseError::PayloadLength { .. } => DropReason::Length,
+        ParseError::BadVersion(_) | ParseError::BadPad { .. } | ParseError::Field { .. } => {
+            DropReason::Malformed
+        }
+    }
+}

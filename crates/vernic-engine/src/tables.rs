@@ -1,0 +1,157 @@
+//! Opening and closing queue pairs and multicast groups: changes of the lane's tables.
+
+use std::sync::Arc;
+
+use vernic_io::LocalAddr;
+use vernic_wire::{Gid, Qpn};
+
+use crate::error::{CreateError, McastError};
+use crate::events::lock;
+use crate::lane::{Group, Lane};
+use crate::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
+use crate::progress::Engine;
+use crate::qp_state::QpInner;
+
+impl Engine {
+    /// Gives a queue pair a number and puts it into the table.
+    pub(crate) fn open_qp(
+        &self,
+        make: impl FnOnce(Qpn) -> Arc<QpInner>,
+    ) -> Result<Arc<QpInner>, CreateError> {
+        let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
+            let (open, slots) = (lane.table.len(), lane.table.slots());
+            let qp = lane.table.insert(&self.slots, make);
+            // Each queue pair is at most once in each of these lists: with this they never
+            // allocate on the data path.
+            lane.ready.reserve(lane.table.len().saturating_sub(lane.ready.len()));
+            lane.owing.reserve(lane.table.len());
+            let mut doorbells = lock(&self.doorbells);
+            let missing = lane.table.len().saturating_sub(doorbells.len());
+            doorbells.reserve(missing);
+            drop(doorbells);
+            let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
+            Ok((qp, lane.table.slots() != slots))
+        })?;
+        if new_slot {
+            // The background thread has new descriptors to watch: other processes may ask us.
+            self.waker.wake();
+        }
+        Ok(qp)
+    }
+
+    /// Takes a queue pair out of the table and of every group.
+    pub(crate) fn close_qp(&self, qpn: Qpn) {
+        let gone = self.with_lane(|lane| {
+            // A doorbell that it rang would bring it back to the ready list.
+            self.answer_doorbells(lane);
+            let mut at = 0;
+            while let Some(group) = lane.groups.get_mut(at) {
+                group.members.retain(|&member| member != qpn);
+                if group.members.is_empty() { leave(lane, at) } else { at += 1 }
+            }
+            lane.ready.retain(|qp| qp.qpn != qpn);
+            let gone = lane.table.remove(qpn);
+            if let Some(qp) = &gone {
+                lane.owing.remove(qp);
+            }
+            gone
+        });
+        // Outside the lane: it may hold the last references to its completion queues.
+        drop(gone);
+    }
+
+    /// Adds a queue pair to a group; false if it was in it already.
+    pub(crate) fn attach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<bool, McastError> {
+        if !gid.is_multicast() {
+            return Err(McastError::NotGroup(gid));
+        }
+        let ip = gid.to_ip();
+        let local =
+            lock(&self.gids).iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
+        let local = local.ok_or(McastError::NoAddress(gid))?;
+        let new = self.with_lane(|lane| {
+            if lane.table.find(qpn).is_none() {
+                return Err(McastError::Destroyed(qpn));
+            }
+            if let Some(group) = lane.groups.iter_mut().find(|group| group.gid == gid) {
+                return group.add(qpn);
+            }
+            if lane.groups.len() >= MAX_MCAST_GROUPS as usize {
+                return Err(McastError::Full { limit: MAX_MCAST_GROUPS });
+            }
+            lane.link.join(local, ip)?;
+            lane.groups.push(Group { gid, local, members: vec![qpn] });
+            Ok(true)
+        })?;
+        // The link may have a new descriptor to watch.
+        self.waker.wake();
+        Ok(new)
+    }
+
+    /// Takes a queue pair out of a group.
+    pub(crate) fn detach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
+        let missing = McastError::NotAttached { qpn, group: gid };
+        self.with_lane(|lane| {
+            let at = lane.groups.iter().position(|group| group.gid == gid);
+            let Some(at) = at else { return Err(missing) };
+            let members = &mut lane.groups[at].members;
+            let Some(place) = members.iter().position(|&member| member == qpn) else {
+                return Err(missing);
+            };
+            members.swap_remove(place);
+            if members.is_empty() {
+                leave(lane, at);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Group {
+    /// Adds a member; false if it was one already.
+    fn add(&mut self, qpn: Qpn) -> Result<bool, McastError> {
+        if self.members.contains(&qpn) {
+            return Ok(false);
+        }
+        if self.members.len() >= MAX_MCAST_QPS as usize {
+            return Err(McastError::GroupFull { group: self.gid, limit: MAX_MCAST_QPS });
+        }
+        self.members.push(qpn);
+        Ok(true)
+    }
+}
+
+impl Lane {
+    /// Joins the groups of an address that went and came back: with the address the link gave up
+    /// their sockets, while their members stayed attached.
+    pub(crate) fn rejoin(&mut self, local: LocalAddr) {
+        for group in self.groups.iter().filter(|group| group.local == local) {
+            if let Err(error) = self.link.join(local, group.gid.to_ip()) {
+                tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
+            }
+        }
+    }
+}
+
+fn leave(lane: &mut Lane, at: usize) {
+    let group = lane.groups.swap_remove(at);
+    lane.link.leave(group.local, group.gid.to_ip());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
+        let ip = std::net::IpAddr::from([239, 77, 1, 3]);
+        let home = LocalAddr::from(std::net::IpAddr::from([127, 0, 0, 1]));
+        let mut group = Group { gid: Gid::from_ip(ip), local: home, members: Vec::new() };
+        for n in 0..MAX_MCAST_QPS {
+            assert!(group.add(Qpn::new(n)).unwrap());
+        }
+        assert!(!group.add(Qpn::new(0)).unwrap());
+        let error = group.add(Qpn::new(MAX_MCAST_QPS)).unwrap_err();
+        assert!(matches!(error, McastError::GroupFull { limit: MAX_MCAST_QPS, .. }), "{error}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Sending: from the ready list to the link.
+//!
+//! Queue pairs take turns. A turn builds up to [`TURN_PACKETS`] request packets and then up to as
+//! many response packets, straight into the batch: requests first, so that a short ACK rides as
+//! the last segment of the same run. A full batch is sent and filled again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vernic_io::{Nanos, TxBatch};
+use vernic_proto::{Qp, Time};
+
+use crate::events::lock;
+use crate::host::QpHost;
+use crate::lane::{BATCHES_PER_CALL, Lane, make_ready};
+use crate::progress::Engine;
+use crate::qp_state::{QpCore, QpInner};
+
+/// Packets of each direction in one turn: one full GSO run.
+const TURN_PACKETS: usize = 64;
+
+/// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
+/// four, so however much a queue pair has to ask, its answers leave within two of its turns.
+const TURN_BYTES: usize = 60 * 1024;
+
+impl Lane {
+    /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
+    pub(crate) fn transmit(&mut self, engine: &Engine, now: Time) {
+        self.owing.release(false, now, &mut self.ready);
+        self.transmit_ready(engine, now);
+    }
+
+    /// As [`transmit`](Self::transmit), with every ACK that waits.
+    pub(crate) fn transmit_all(&mut self, engine: &Engine, now: Time) {
+        self.owing.release(true, now, &mut self.ready);
+        self.transmit_ready(engine, now);
+    }
+
+    fn transmit_ready(&mut self, engine: &Engine, now: Time) {
+        for _ in 0..BATCHES_PER_CALL {
+            if !self.blocked {
+                self.fill(engine, now);
+            }
+            if !self.send(engine, now) {
+                return;
+            }
+        }
+    }
+
+    /// Sends what was just posted to `qp`, ahead of everything else that is ready: its poster
+    /// waits for it. A short burst goes alone, and acknowledgements that are due leave with the next
+    /// poll, while the answer is on its way; a long one goes with all that is ready.
+    pub(crate) fn transmit_posted(&mut self, engine: &Engine, qp: &Arc<QpInner>, now: Time) {
+        let mut alone = false;
+        if !self.blocked && self.tx.is_empty() {
+            let mut core = lock(&qp.core);
+            let rides = core.side.ack.rides();
+            qp.with_host(engine, &mut core, |machine, host| {
+                if rides {
+                    turn(machine, host, &mut self.tx, now)
+                } else {
+                    turn_of_requests(machine, host, &mut self.tx, now)
+                }
+            });
+            alone = !core.machine.wants_requests();
+            self.end_turn(engine, qp, &mut core, true, now);
+        } else {
+            make_ready(&mut self.ready, qp);
+        }
+        if alone {
+            self.send(engine, now);
+        } else {
+            self.transmit(engine, now);
+        }
+    }
+
+    /// Hands the batch to the link; true if all of it left and more may follow.
+    fn send(&mut self, engine: &Engine, now: Time) -> bool {
+        if self.tx.is_empty() {
+            self.blocked = false;
+            return false;
+        }
+        let report = self.link.send(Nanos(now.nanos()), &mut self.tx);
+        if let Some((path, errno)) = report.failure {
+            *lock(&engine.refusal) = Some((path, errno));
+            let error = std::io::Error::from_raw_os_error(errno);
+            tracing::debug!(?path, %error, packets = report.failed, "the kernel refused packets");
+        }
+        self.blocked = report.blocked;
+        !report.blocked
+    }
+
+    /// Lets ready queue pairs write into the batch until it is full or none is ready.
+    fn fill(&mut self, engine: &Engine, now: Time) {
+        // Bounded by the batch: a queue pair that wrote nothing does not come back.
+        while !self.tx.is_full() {
+            let Some(qp) = self.ready.pop_front() else { return };
+            // Cleared before the send queue is looked at: a post from now on rings again.
+            qp.queued.store(false, Ordering::Release);
+            let mut core = lock(&qp.core);
+            let written = qp.with_host(engine, &mut core, |machine, host| {
+                turn(machine, host, &mut self.tx, now)
+            });
+            self.end_turn(engine, &qp, &mut core, written, now);
+        }
+    }
+
+    /// After a turn: the state, the timer, and another turn if there is more to send.
+    fn end_turn(
+        &mut self,
+        engine: &Engine,
+        qp: &Arc<QpInner>,
+        core: &mut QpCore,
+        again: bool,
+        now: Time,
+    ) {
+        qp.publish_state(engine, core);
+        self.timers.arm(qp.qpn, core);
+        let QpCore { machine, side } = core;
+        if machine.owes_only_ack() {
+            self.owing.keep(qp, &mut side.ack, now);
+            if again && machine.wants_requests() {
+                make_ready(&mut self.ready, qp);
+            }
+        } else if again && machine.wants_transmit() {
+            make_ready(&mut self.ready, qp);
+        }
+    }
+}
+
+/// One queue pair's turn; true if it wrote anything.
+fn turn(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> bool {
+    let mut written = turn_of_requests(machine, host, tx, now);
+    for _ in 0..TURN_PACKETS {
+        let Some(room) = tx.room() else { return written };
+        let Some(sent) = machine.poll_response(now, host, room) else { break };
+        let Some(path) = &host.side.path else { break };
+        tx.push(path, sent.len);
+        written = true;
+    }
+    written
+}
+
+/// The requests of a turn; true if there was one.
+fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> bool {
+    let mut written = false;
+    let mut bytes = 0;
+    for _ in 0..TURN_PACKETS {
+        if bytes >= TURN_BYTES {
+            break;
+        }
+        let Some(room) = tx.room() else { return written };
+        let Some(sent) = machine.poll_request(now, host, room) else { break };
+        let path = match sent.ah {
+            Some(slot) => host.side.slots.path(slot),
+            None => host.side.path.as_ref(),
+        };
+        // Every request of a state that sends has a path: a post or the way to RTR set it.
+        let Some(path) = path else { break };
+        tx.push(path, sent.len);
+        bytes += sent.len;
+        written = true;
+    }
+    written
+}

@@ -1,0 +1,295 @@
+//! Several processes on one host: traffic between them, death of a peer, the port taken, rest.
+//!
+//! The tests start this program again as the other process; what that one does is in
+//! [`the_other_process`].
+
+#![allow(clippy::print_stdout)] // how the processes talk
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use vernic_engine::*;
+
+/// Tells the other process what it is.
+const ROLE: &str = "VERNIC_TEST_ROLE";
+
+/// The other process with its standard input and output.
+struct Other {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Other {
+    fn start(role: &str) -> Self {
+        Self::run(&mut Command::new(std::env::current_exe().unwrap()), role)
+    }
+
+    fn run(command: &mut Command, role: &str) -> Self {
+        let mut child = command
+            .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// The next line that is for us.
+    fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "the other process ended");
+            // The test harness may have begun the line.
+            if let Some((_, text)) = line.split_once("> ") {
+                return text.trim().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn describe(end: &End, qp: &Qp) -> String {
+    format!("{} {} {}", qp.qpn().value(), end.mr.iova(), end.mr.rkey().value())
+}
+
+fn understand(line: &str) -> (Qpn, Remote) {
+    let n: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    (Qpn::new(n[0] as u32), Remote { addr: n[1], rkey: Rkey(n[2] as u32) })
+}
+
+/// Not a test of its own: what the other process runs.
+#[test]
+fn the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    if role == "namespace" {
+        return in_a_namespace();
+    }
+    let mut lines = std::io::stdin().lines();
+    let say = |text: &str| {
+        println!("> {text}");
+        std::io::stdout().flush().unwrap();
+    };
+    let end = End::with(if role == "wire" { wire_config() } else { test_config() });
+    let qp = end.qp(Service::Rc);
+    for wr_id in 0..100 {
+        qp.post_recv_unless_reset(wr_id);
+    }
+    say(&describe(&end, &qp));
+    let (peer, _) = understand(&lines.next().unwrap().unwrap());
+    connect(&end, &qp, end.gid().1, peer, Setup::default());
+    for wr_id in 0..100 {
+        qp.post_recv(&[RecvWr { wr_id, sges: &[end.sge(wr_id * 4096, 4096)] }]).unwrap();
+    }
+    say("connected");
+    // Whatever else happens here is the background thread's work.
+    let _ = lines.next();
+}
+
+trait PostUnlessReset {
+    fn post_recv_unless_reset(&self, wr_id: u64);
+}
+
+impl PostUnlessReset for Qp {
+    /// Posting in Reset is refused, which the other process checks in passing.
+    fn post_recv_unless_reset(&self, wr_id: u64) {
+        assert!(self.post_recv(&[RecvWr { wr_id, sges: &[] }]).is_err());
+    }
+}
+
+fn wire_config() -> Config {
+    let mut config = test_config();
+    config.set("force_wire", "on").unwrap();
+    config
+}
+
+fn connect_to(other: &mut Other, end: &End, qp: &Qp, setup: Setup) -> Remote {
+    let (peer, remote) = understand(&other.hear());
+    other.tell(&describe(end, qp));
+    assert_eq!(other.hear(), "connected");
+    connect(end, qp, end.gid().1, peer, setup);
+    remote
+}
+
+#[test]
+fn two_processes_exchange_data_while_one_of_them_makes_no_call() {
+    for role in ["private", "wire"] {
+        let mut other = Other::start(role);
+        let end = End::with(if role == "wire" { wire_config() } else { test_config() });
+        let qp = end.qp(Service::Rc);
+        let remote = connect_to(&mut other, &end, &qp, Setup::default());
+        let port = qp.path().unwrap().dst().port();
+        assert_eq!(port == 4791, role == "wire");
+        let data = pattern(1 << 20, 1);
+        end.fill(0, &data);
+        qp.post_send(&[
+            wr(1, SendOp::Write(remote), &[end.sge(0, 1 << 20)]),
+            wr(2, SendOp::Read(remote), &[end.sge(2 << 20, 1 << 20)]),
+            wr(3, SendOp::Send, &[end.sge(0, 4096)]),
+        ])
+        .unwrap();
+        let wcs = end.wait(3);
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?} {:?}", qp.explain());
+        assert_eq!(end.bytes(2 << 20, 1 << 20), data);
+    }
+}
+
+#[test]
+fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
+    let mut other = Other::start("victim");
+    let end = End::new();
+    let qp = end.qp(Service::Rc);
+    let setup = Setup { timeout: AckTimeout::new(10), retry_cnt: 2, ..Setup::default() };
+    let remote = connect_to(&mut other, &end, &qp, setup);
+    qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 100)])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+    other.child.kill().unwrap();
+    other.child.wait().unwrap();
+    qp.post_send(&[wr(2, SendOp::Write(remote), &[end.sge(0, 100)])]).unwrap();
+    let wc = end.wait(1)[0];
+    assert_eq!((wc.wr_id, wc.status), (2, WcStatus::RetryExceeded));
+    let words = qp.explain().unwrap().to_string();
+    for part in ["127.0.0.1", "no answer after", "answered earlier", "work request 2"] {
+        assert!(words.contains(part), "{part:?} is not in {words:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_never_was_is_explained_differently() {
+    let end = End::new();
+    let qp = end.qp(Service::Rc);
+    let setup = Setup { timeout: AckTimeout::new(8), retry_cnt: 1, ..Setup::default() };
+    connect(&end, &qp, end.gid().1, Qpn::new(0x3F_0001), setup);
+    qp.post_send(&[wr(1, SendOp::Send, &[])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+    let words = qp.explain().unwrap().to_string();
+    assert!(words.contains("never answered") && words.contains("0x3f0001"), "{words}");
+}
+
+/// Runs `ip` in the namespace of this process.
+fn ip(args: &str) {
+    let status = Command::new("ip").args(args.split_whitespace()).status().unwrap();
+    assert!(status.success(), "ip {args}");
+}
+
+/// What the other process does in a network namespace of its own, where `lo` may be played with.
+fn in_a_namespace() {
+    let open = || Context::open(Some("lo"), test_config());
+    let holder = std::net::UdpSocket::bind("127.0.0.1:4791").unwrap();
+    let words = open().unwrap_err().to_string();
+    assert!(words.contains("4791") && words.contains("127.0.0.1"), "{words}");
+    drop(holder);
+
+    let context = open().unwrap();
+    assert_eq!(context.port_attr(PortNum(1)).unwrap().active_mtu, Mtu::B4096);
+    let changed = AsyncEvent { kind: EventKind::GidChange, element: Element::Port(PortNum(1)) };
+    let gid = Gid::from_ip("10.77.0.1".parse().unwrap());
+    ip("address add 10.77.0.1/32 dev lo");
+    assert_eq!(context.wait_async_event().unwrap(), changed);
+    let index = context.gid_index(gid).unwrap();
+    assert!(index > 0);
+    ip("address del 10.77.0.1/32 dev lo");
+    assert_eq!(context.wait_async_event().unwrap(), changed);
+    assert_eq!(context.gid_entry(index), None);
+
+    ip("link set lo mtu 1500");
+    let start = Instant::now();
+    while context.port_attr(PortNum(1)).unwrap().active_mtu != Mtu::B1024 {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    let mut config = test_config();
+    config.set("mtu", "4096").unwrap();
+    let words = Context::open(Some("lo"), config).unwrap_err().to_string();
+    assert!(words.contains("4096") && words.contains("1500") && words.contains("1024"), "{words}");
+    ip("link set lo mtu 300");
+    let words = open().unwrap_err().to_string();
+    assert!(words.contains("300") && words.contains("336"), "{words}");
+    println!("> done");
+}
+
+#[test]
+fn a_taken_port_changing_addresses_and_a_small_mtu_are_noticed() {
+    let shell = "ip link set lo up && exec \"$0\" \"$@\"";
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", "sh", "-c"]);
+        command
+    };
+    let probe = unshare().arg("ip link set lo up").stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces, or no `ip`, here");
+        return;
+    }
+    let mut command = unshare();
+    command.arg(shell).arg(std::env::current_exe().unwrap());
+    let mut other = Other::run(&mut command, "namespace");
+    assert_eq!(other.hear(), "done");
+}
+
+/// CPU time of all threads of this process.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    // Linux counts them in 1/100 s whatever the kernel's own tick is.
+    Duration::from_millis(ticks * 10)
+}
+
+#[test]
+#[ignore = "measures CPU time of the whole process: run alone"]
+fn an_idle_device_with_open_queue_pairs_takes_no_cpu_time() {
+    let t = Pair::new(Service::Rc);
+    t.a_qp.post_send(&[wr(1, SendOp::Write(t.b.remote(0)), &[t.a.sge(0, 64)])]).unwrap();
+    t.a.wait(1);
+    std::thread::sleep(Duration::from_millis(100));
+    let (cpu, wall) = (cpu_time(), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let used = cpu_time() - cpu;
+    assert!(used.as_secs_f64() < 0.005 * wall.elapsed().as_secs_f64(), "{used:?}");
+}
+
+/// Resident bytes of this process.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+#[ignore = "measures memory of the whole process: run alone"]
+fn ten_thousand_connected_queue_pairs_take_little_memory_and_time() {
+    const COUNT: usize = 10_000;
+    let end = End::new();
+    let cap =
+        QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+    drop(end.qp_with(Service::Rc, cap, None));
+    let (before, start) = (resident(), Instant::now());
+    let qps: Vec<_> = (0..COUNT).map(|_| end.qp_with(Service::Rc, cap, None)).collect();
+    for qp in &qps {
+        connect(&end, qp, end.gid().1, qp.qpn(), Setup::default());
+    }
+    let (taken, each) = (start.elapsed(), (resident() - before) / COUNT as u64);
+    println!("{COUNT} queue pairs: {taken:?}, {each} bytes each");
+    assert!(each <= 4096, "{each} bytes each");
+    assert!(taken < Duration::from_secs(2), "{taken:?}");
+    assert_eq!(end.context.open_qps(), COUNT);
+    let first = qps[0].qpn();
+    drop(qps);
+    assert_eq!(end.context.open_qps(), 0);
+    assert_ne!(end.qp(Service::Rc).qpn(), first, "numbers are not used again soon");
+}

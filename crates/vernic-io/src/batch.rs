@@ -1,0 +1,588 @@
+//! Batches of packets: what a link sends and receives in one go.
+//!
+//! Owns the packet memory of the data path: one arena per batch, allocated when the batch is
+//! made and never again. The engine appends packets to a [`TxBatch`] and reads packets from an
+//! [`RxBatch`]; links and middlewares do the reverse. No system call is made here.
+//!
+//! # Runs
+//!
+//! Packets of one size to one destination, one after the other, form a *run*:
+//!
+//! ```text
+//!  arena  | pkt ICRC | pkt ICRC | pkt ICRC | pk ICRC | other ICRC | other ICRC |  free ...
+//!         '------- run 0: stride 4 x n, last one shorter ---'------- run 1 ----'
+//! ```
+//!
+//! A run becomes ONE `sendmsg` with `UDP_SEGMENT`, so it obeys the rules of the kernel: equal
+//! sizes but for the last, at most `max_segments` packets and `max_run_bytes` bytes. A shorter
+//! packet closes its run; so does another path or a bigger packet. Order of packets is never
+//! changed.
+//!
+//! Limits: [`TX_ARENA_BYTES`] and [`TX_MAX_RUNS`] per `TxBatch`; [`RX_BUFFERS`] of
+//! [`RX_BUFFER_BYTES`] per `RxBatch`.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use crate::link::{Icrc, LinkLimits, LocalAddr};
+
+/// Bytes of the ICRC that follows each transport packet.
+pub const ICRC_BYTES: usize = 4;
+
+/// Largest transport packet without its ICRC, in bytes: 4096 of payload, and 124 of headers,
+/// twice what the longest header chain of IBTA needs (BTH 12 + RDETH 4 + DETH 8 + AtomicETH 28).
+pub const MAX_TRANSPORT_BYTES: usize = 4096 + 124;
+
+/// Largest packet in a batch, ICRC included, in bytes.
+pub const MAX_PACKET_BYTES: usize = MAX_TRANSPORT_BYTES + ICRC_BYTES;
+
+/// Bytes in the arena of a [`TxBatch`]: four full GSO runs. Enough that one `sendmmsg` carries
+/// 60 packets of 4 KiB; small enough that the arena, written, summed and handed to the kernel in
+/// turn, stays in a 1 MiB L2 cache together with the payload it came from.
+pub const TX_ARENA_BYTES: usize = 256 * 1024;
+
+/// Most runs in a [`TxBatch`]. A batch that alternates between peers packet by packet (ACKs)
+/// has a run per packet; 256 of them fill four `sendmmsg` calls.
+pub const TX_MAX_RUNS: usize = 256;
+
+/// Bytes in one buffer of an [`RxBatch`]: the most that one `recvmsg` with `UDP_GRO` returns.
+pub const RX_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Buffers in an [`RxBatch`]. Pages of a buffer that no large receive ever reached are never
+/// touched, so this costs address space, not memory, when packets are small.
+pub const RX_BUFFERS: usize = 16;
+
+/// Where packets go and how: all that a run has in common.
+///
+/// Small, `Copy`, and compared as plain integers: the batch compares one per packet. Addresses
+/// are kept as 128-bit numbers, IPv4 as IPv4-mapped, which is also their form as a GID.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TxPath {
+    src: u128,
+    dst: u128,
+    scope_id: u32,
+    dst_port: u16,
+    flow: u16,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+impl TxPath {
+    /// Hop limit (TTL) of a path that names none: what Linux uses for its own packets.
+    pub const DEFAULT_HOP_LIMIT: u8 = 64;
+
+    /// A path from the local address `src` to `dst`, flow 0, traffic class 0.
+    ///
+    /// A link-local IPv6 `dst` must carry its scope id (the index of the netdev); it then holds
+    /// for `src` too. Both ends must be of one family, else the link refuses the packets and
+    /// counts them as send errors.
+    pub fn new(src: IpAddr, dst: SocketAddr) -> Self {
+        let scope_id = match dst {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(v6) => v6.scope_id(),
+        };
+        Self {
+            src: to_bits(src),
+            dst: to_bits(dst.ip()),
+            scope_id,
+            dst_port: dst.port(),
+            flow: 0,
+            traffic_class: 0,
+            hop_limit: Self::DEFAULT_HOP_LIMIT,
+        }
+    }
+
+    /// The same path with another flow: a number that spreads traffic over source ports, for
+    /// the sake of ECMP hashing in the network and of receive queues at the peer. The link maps
+    /// it onto the source ports it has open; packets of one QP must keep one flow.
+    #[must_use]
+    pub fn with_flow(mut self, flow: u16) -> Self {
+        self.flow = flow;
+        self
+    }
+
+    /// The same path with another traffic class (the whole TOS byte: DSCP in the upper six
+    /// bits, ECN in the lower two; ECT(0) is 2).
+    #[must_use]
+    pub fn with_traffic_class(mut self, traffic_class: u8) -> Self {
+        self.traffic_class = traffic_class;
+        self
+    }
+
+    /// The same path with another hop limit (TTL), 1 to 255.
+    #[must_use]
+    pub fn with_hop_limit(mut self, hop_limit: u8) -> Self {
+        self.hop_limit = hop_limit;
+        self
+    }
+
+    /// The local address that the packets come from.
+    pub fn src(&self) -> IpAddr {
+        from_bits(self.src)
+    }
+
+    /// The local address with its scope id, as [`Link::activate`](crate::Link::activate) takes it.
+    pub fn local(&self) -> LocalAddr {
+        LocalAddr::new(self.src(), self.scope_id)
+    }
+
+    /// Destination address and UDP port.
+    pub fn dst(&self) -> SocketAddr {
+        match from_bits(self.dst) {
+            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, self.dst_port)),
+            IpAddr::V6(ip) => {
+                SocketAddr::V6(SocketAddrV6::new(ip, self.dst_port, 0, self.scope_id))
+            }
+        }
+    }
+
+    /// The flow.
+    pub fn flow(&self) -> u16 {
+        self.flow
+    }
+
+    /// The traffic class (TOS byte).
+    pub fn traffic_class(&self) -> u8 {
+        self.traffic_class
+    }
+
+    /// The hop limit (TTL).
+    pub fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+}
+
+impl std::fmt::Debug for TxPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} -> {} flow {}", self.src(), self.dst(), self.flow)
+    }
+}
+
+fn to_bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn from_bits(bits: u128) -> IpAddr {
+    let v6 = Ipv6Addr::from_bits(bits);
+    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    path: TxPath,
+    start: u32,
+    bytes: u32,
+    stride: u32,
+    count: u16,
+    /// Packets, from the first, that have their ICRC.
+    stamped: u16,
+    closed: bool,
+}
+
+/// A run of packets, as a link sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct TxRun<'a> {
+    /// Where the run goes.
+    pub path: &'a TxPath,
+    /// All packets of the run, one after the other, each with its ICRC.
+    pub bytes: &'a [u8],
+    /// Bytes of each packet but the last, which may be shorter. ICRC included.
+    pub stride: usize,
+}
+
+impl<'a> TxRun<'a> {
+    /// The packets of the run in order, each from BTH to ICRC.
+    pub fn packets(&self) -> std::slice::Chunks<'a, u8> {
+        self.bytes.chunks(self.stride)
+    }
+
+    /// How many packets there are.
+    pub fn count(&self) -> usize {
+        self.bytes.len().div_ceil(self.stride)
+    }
+}
+
+/// Packets on their way out: an arena cut into runs.
+///
+/// The life of a packet: [`room`](Self::room) lends space, the caller writes BTH to the end of
+/// the padded payload, [`push`](Self::push) closes it, [`Link::stamp`](crate::Link::stamp)
+/// writes the ICRC, [`Link::send`](crate::Link::send) hands it to the kernel and forgets it.
+///
+/// ```
+/// use std::net::{IpAddr, Ipv4Addr};
+/// use vernic_io::{LinkLimits, TxBatch, TxPath};
+///
+/// let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// let path = TxPath::new(home, (home, vernic_io::ROCE_PORT).into());
+/// let mut batch = TxBatch::new(&LinkLimits::default());
+/// for size in [1040, 1040, 300, 1040] {
+///     batch.room().expect("an empty batch has room")[..size].fill(7);
+///     batch.push(&path, size);
+/// }
+/// // The short packet closes the first run.
+/// assert_eq!(batch.runs().map(|run| run.count()).collect::<Vec<_>>(), [3, 1]);
+/// ```
+#[derive(Debug)]
+pub struct TxBatch {
+    arena: Box<[u8]>,
+    used: usize,
+    runs: Vec<Run>,
+    sent: usize,
+    first_unstamped: usize,
+    max_segments: u16,
+    max_run_bytes: u32,
+}
+
+impl TxBatch {
+    /// An empty batch for a link with these limits. Allocates; the data path never does again.
+    pub fn new(limits: &LinkLimits) -> Self {
+        Self {
+            arena: vec![0; TX_ARENA_BYTES].into_boxed_slice(),
+            used: 0,
+            runs: Vec::with_capacity(TX_MAX_RUNS),
+            sent: 0,
+            first_unstamped: 0,
+            max_segments: limits.max_segments.max(1),
+            max_run_bytes: limits.max_run_bytes.max(MAX_PACKET_BYTES as u32),
+        }
+    }
+
+    /// Space for one packet of up to [`MAX_TRANSPORT_BYTES`] (ICRC not counted), or `None` when
+    /// the batch is full: send it first. Asking again without a [`push`](Self::push) returns the
+    /// same space, so a packet that turns out not to be due costs nothing.
+    pub fn room(&mut self) -> Option<&mut [u8]> {
+        if self.is_full() {
+            return None;
+        }
+        Some(&mut self.arena[self.used..self.used + MAX_TRANSPORT_BYTES])
+    }
+
+    /// Closes the packet of `len` bytes that was written at the start of [`room`](Self::room)
+    /// and adds 4 bytes for its ICRC. The packet joins the last run if it may, else starts one.
+    ///
+    /// # Panics
+    /// If the batch is full or `len` is 0 or above [`MAX_TRANSPORT_BYTES`]: an error of the
+    /// caller, who asked for room and knows what it wrote.
+    pub fn push(&mut self, path: &TxPath, len: usize) {
+        assert!(!self.is_full() && len != 0 && len <= MAX_TRANSPORT_BYTES, "push of {len} bytes");
+        let size = (len + ICRC_BYTES) as u32;
+        let (max_segments, max_run_bytes) = (self.max_segments, self.max_run_bytes);
+        match self.runs.last_mut() {
+            Some(run)
+                if !run.closed
+                    && size <= run.stride
+                    && run.count < max_segments
+                    && run.bytes + size <= max_run_bytes
+                    && run.path == *path =>
+            {
+                run.closed = size < run.stride;
+                run.bytes += size;
+                run.count += 1;
+            }
+            _ => self.runs.push(Run {
+                path: *path,
+                start: self.used as u32,
+                bytes: size,
+                stride: size,
+                count: 1,
+                stamped: 0,
+                closed: false,
+            }),
+        }
+        self.used += size as usize;
+    }
+
+    /// Copies a whole packet (BTH to ICRC) in; returns false, and does nothing, if it is too
+    /// long, too short to have an ICRC, or the batch is full. For middlewares, not for the
+    /// data path. The ICRC is written anew by the next stamp.
+    pub fn push_copy(&mut self, path: &TxPath, packet: &[u8]) -> bool {
+        let Some(len) = packet.len().checked_sub(ICRC_BYTES) else { return false };
+        if len == 0 || len > MAX_TRANSPORT_BYTES {
+            return false;
+        }
+        let Some(room) = self.room() else { return false };
+        room[..len].copy_from_slice(&packet[..len]);
+        self.push(path, len);
+        true
+    }
+
+    /// True when no further packet fits.
+    pub fn is_full(&self) -> bool {
+        self.runs.len() >= TX_MAX_RUNS || self.used + MAX_PACKET_BYTES > self.arena.len()
+    }
+
+    /// True when nothing waits to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.sent == self.runs.len()
+    }
+
+    /// Bytes that wait to be sent, ICRCs included.
+    pub fn bytes(&self) -> usize {
+        self.runs[self.sent..].iter().map(|run| run.bytes as usize).sum()
+    }
+
+    /// Packets that wait to be sent.
+    pub fn packets(&self) -> usize {
+        self.runs[self.sent..].iter().map(|run| usize::from(run.count)).sum()
+    }
+
+    /// The runs that wait to be sent, in order.
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = TxRun<'_>> {
+        self.runs[self.sent..].iter().map(|run| TxRun {
+            path: &run.path,
+            bytes: &self.arena[run.start as usize..][..run.bytes as usize],
+            stride: run.stride as usize,
+        })
+    }
+
+    /// The first of [`runs`](Self::runs).
+    pub fn first_run(&self) -> Option<TxRun<'_>> {
+        self.runs().next()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        self.used = 0;
+        self.sent = 0;
+        self.first_unstamped = 0;
+    }
+
+    /// For links: calls `stamp` for the packets of each run that were not stamped yet: with the
+    /// path, the index in the run of the first of them, their bytes, and the stride.
+    pub fn stamp_with(&mut self, mut stamp: impl FnMut(&TxPath, u16, &mut [u8], usize)) {
+        for run in &mut self.runs[self.first_unstamped..] {
+            if run.stamped < run.count {
+                let skip = usize::from(run.stamped) * run.stride as usize;
+                let bytes = &mut self.arena[run.start as usize..][..run.bytes as usize];
+                stamp(&run.path, run.stamped, &mut bytes[skip..], run.stride as usize);
+                run.stamped = run.count;
+            }
+        }
+        // The last run may grow.
+        self.first_unstamped = self.runs.len().saturating_sub(1);
+    }
+
+    /// For links: calls `rewrite` for each waiting run with its path, the bytes of its packets
+    /// that were stamped, and its stride.
+    pub(crate) fn rewrite_stamped(&mut self, mut rewrite: impl FnMut(&TxPath, &mut [u8], usize)) {
+        for run in &self.runs[self.sent..] {
+            let len = (usize::from(run.stamped) * run.stride as usize).min(run.bytes as usize);
+            let bytes = &mut self.arena[run.start as usize..][..len];
+            rewrite(&run.path, bytes, run.stride as usize);
+        }
+    }
+
+    /// For middlewares: the bytes of packet `index` among those that wait, ICRC included, to be
+    /// changed in place (after stamping, if the change is to be seen as damage).
+    pub fn packet_mut(&mut self, mut index: usize) -> Option<&mut [u8]> {
+        for run in &self.runs[self.sent..] {
+            let count = usize::from(run.count);
+            if index < count {
+                let bytes = &mut self.arena[run.start as usize..][..run.bytes as usize];
+                return bytes.chunks_mut(run.stride as usize).nth(index);
+            }
+            index -= count;
+        }
+        None
+    }
+
+    /// For links: the first `packets` packets of the first waiting run are gone, one or more of it
+    /// being left. A link without segmentation offload sends packet by packet, and stops in the
+    /// middle of a run when the socket is full.
+    pub fn retire_part(&mut self, packets: usize) {
+        if let Some(run) = self.runs.get_mut(self.sent) {
+            let packets = (packets as u32).min(u32::from(run.count).saturating_sub(1));
+            run.start += packets * run.stride;
+            run.bytes -= packets * run.stride;
+            run.count -= packets as u16;
+            run.stamped = run.stamped.saturating_sub(packets as u16);
+        }
+    }
+
+    /// For links: the first `runs` waiting runs are gone (sent, or dropped and counted). When
+    /// none is left the whole arena is free again.
+    pub fn retire(&mut self, runs: usize) {
+        self.sent = (self.sent + runs).min(self.runs.len());
+        if self.sent == self.runs.len() {
+            self.clear();
+        }
+    }
+}
+
+/// What all packets of one receive buffer have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct RxMeta {
+    /// Address and UDP port of the sender; IPv6 link-local with its scope id.
+    pub src: SocketAddr,
+    /// Address and UDP port that the packet was sent to. A multicast group for multicast. The
+    /// port is [`ROCE_PORT`](crate::ROCE_PORT) unless the sender is a process of this host.
+    pub dst: SocketAddr,
+    /// The TOS byte (IPv6: traffic class) as received: ECN in the lower two bits, 3 = congestion
+    /// experienced.
+    pub traffic_class: u8,
+    /// TTL (IPv6: hop limit) as received; 0 if the link does not know.
+    pub hop_limit: u8,
+    /// What is known of the ICRC of these packets before [`Link::verify`](crate::Link::verify):
+    /// `Good` for packets another process of this host has verified and handed over.
+    pub icrc: Icrc,
+}
+
+impl RxMeta {
+    /// True if a router on the way marked the packets with congestion experienced (ECN CE).
+    pub fn is_congestion_experienced(&self) -> bool {
+        self.traffic_class & 3 == 3
+    }
+}
+
+/// One received packet.
+#[derive(Clone, Copy, Debug)]
+pub struct RxPacket<'a> {
+    /// From the BTH to the ICRC, both included. Any length, 0 too: nothing was parsed yet.
+    pub bytes: &'a [u8],
+    /// Where it came from and how.
+    pub meta: &'a RxMeta,
+    /// Its place in the buffer that the kernel returned (GRO), from 0.
+    pub segment: u16,
+}
+
+impl<'a> RxPacket<'a> {
+    /// BTH to the end of the payload: the packet without its ICRC. Empty if it is too short to
+    /// have one.
+    pub fn transport(&self) -> &'a [u8] {
+        &self.bytes[..self.bytes.len().saturating_sub(ICRC_BYTES)]
+    }
+
+    /// The destination QPN in the BTH (IBTA 9.2.3), if the packet is long enough to have one.
+    pub fn dest_qpn(&self) -> Option<vernic_wire::Qpn> {
+        let &[a, b, c] = self.bytes.get(5..8)? else { return None };
+        Some(vernic_wire::Qpn::new(u32::from_be_bytes([0, a, b, c])))
+    }
+}
+
+/// A range of a buffer: all of it, unless packets in between were for somebody else.
+#[derive(Clone, Copy, Debug)]
+struct RxRange {
+    start: u32,
+    len: u32,
+    stride: u32,
+    first_segment: u16,
+    meta: RxMeta,
+}
+
+/// Most ranges in an [`RxBatch`]: a few for each buffer. A buffer cut into more loses the rest,
+/// which [`RxBatch::commit_part`] reports.
+const RX_MAX_RANGES: usize = RX_BUFFERS * 8;
+
+/// Packets that came in: buffers filled by [`Link::recv`](crate::Link::recv).
+#[derive(Debug)]
+pub struct RxBatch {
+    arena: Box<[u8]>,
+    ranges: Vec<RxRange>,
+    used_buffers: usize,
+}
+
+impl Default for RxBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RxBatch {
+    /// An empty batch of [`RX_BUFFERS`] buffers. Allocates; the data path never does again.
+    pub fn new() -> Self {
+        Self {
+            arena: vec![0; RX_BUFFERS * RX_BUFFER_BYTES].into_boxed_slice(),
+            ranges: Vec::with_capacity(RX_MAX_RANGES),
+            used_buffers: 0,
+        }
+    }
+
+    /// Forgets everything. [`Link::recv`](crate::Link::recv) does this itself, first.
+    pub fn clear(&mut self) {
+        self.ranges.clear();
+        self.used_buffers = 0;
+    }
+
+    /// True when there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Buffers that are still free.
+    pub fn free(&self) -> usize {
+        RX_BUFFERS - self.used_buffers
+    }
+
+    /// How many packets there are.
+    pub fn len(&self) -> usize {
+        self.totals().map(|(packets, _)| packets).sum()
+    }
+
+    /// Packets and bytes of each range.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.ranges.iter().map(|r| (r.len.div_ceil(r.stride) as usize, r.len as usize))
+    }
+
+    /// The packets, in the order of arrival.
+    pub fn packets(&self) -> impl Iterator<Item = RxPacket<'_>> {
+        self.ranges.iter().flat_map(|range| {
+            let bytes = &self.arena[range.start as usize..][..range.len as usize];
+            bytes.chunks(range.stride as usize).enumerate().map(move |(i, bytes)| RxPacket {
+                bytes,
+                meta: &range.meta,
+                segment: range.first_segment.wrapping_add(i as u16),
+            })
+        })
+    }
+
+    /// For links: the free buffers as one slice, each of [`RX_BUFFER_BYTES`].
+    pub fn spare(&mut self) -> &mut [u8] {
+        &mut self.arena[self.used_buffers * RX_BUFFER_BYTES..]
+    }
+
+    /// For links: the first free buffer now holds `len` bytes in packets of `stride` bytes (the
+    /// last may be shorter). Ignored when no buffer is free. An empty datagram takes its buffer
+    /// and yields no packet.
+    pub fn commit(&mut self, len: usize, stride: usize, meta: RxMeta) {
+        self.commit_part(0, len, stride, 0, meta);
+        self.next_buffer();
+    }
+
+    /// For links: as [`commit`](Self::commit), but for `len` bytes from `offset` of the first
+    /// free buffer, the first packet of them being segment `first_segment`; any number of times
+    /// before [`next_buffer`](Self::next_buffer). Returns false if there are too many parts and
+    /// this one is lost.
+    pub fn commit_part(
+        &mut self,
+        offset: usize,
+        len: usize,
+        stride: usize,
+        first_segment: u16,
+        meta: RxMeta,
+    ) -> bool {
+        if len == 0 {
+            return true;
+        }
+        if self.ranges.len() == RX_MAX_RANGES
+            || self.used_buffers == RX_BUFFERS
+            || offset + len > RX_BUFFER_BYTES
+        {
+            return false;
+        }
+        let start = (self.used_buffers * RX_BUFFER_BYTES + offset) as u32;
+        let stride = stride.clamp(1, len) as u32;
+        self.ranges.push(RxRange { start, len: len as u32, stride, first_segment, meta });
+        true
+    }
+
+    /// For links: the first free buffer is in use from now on.
+    pub fn next_buffer(&mut self) {
+        self.used_buffers = (self.used_buffers + 1).min(RX_BUFFERS);
+    }
+}
+
+#[cfg(test)]
+mod tests;

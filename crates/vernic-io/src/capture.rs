@@ -1,0 +1,339 @@
+//! A middleware that writes the traffic of a link into a pcapng file that Wireshark opens as
+//! RoCEv2.
+//!
+//! A UDP socket shows no IP or UDP headers, so they are made up, right where it matters: addresses,
+//! ports, TOS, and the IPv4 Identification that the ICRC covers. Link type is Ethernet with MAC
+//! addresses of zeros. Each packet carries its direction; a process that is both ends of a
+//! connection writes its packets twice.
+//!
+//! Packets between processes of one host may use a private UDP port (see
+//! [`slot`](crate::slot)). Wireshark knows RoCEv2 by its port, so the capture says 4791 instead,
+//! with the ICRC changed by what that difference amounts to: a right one stays right, a wrong one
+//! stays wrong.
+//!
+//! Limits: [`CaptureConfig::max_bytes`]; the file is flushed every [`FLUSH_EVERY`] packets and when
+//! the link is dropped. An error of the file system ends the capture, not the traffic.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use pcap_file::DataLink;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use vernic_wire::icrc::IcrcFlow;
+use vernic_wire::net::Frame;
+
+use crate::ROCE_PORT;
+use crate::batch::{ICRC_BYTES, MAX_PACKET_BYTES, RxBatch, TxBatch, TxPath, TxRun};
+use crate::icrc::{Found, IcrcChecker};
+use crate::link::{Departure, Link, LinkCounters, Nanos, SendReport, forward_to_inner};
+
+/// Packets between two flushes of the file.
+pub const FLUSH_EVERY: u64 = 64;
+
+/// Longest headers that are made up: Ethernet, IPv6, UDP.
+const MAX_HEADER_BYTES: usize = 14 + 40 + 8;
+
+/// `if_tsresol`: times are in units of 10^-9 seconds.
+const NANOSECONDS: u8 = 9;
+
+/// Direction in `epb_flags`.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// Bytes of a block and its options around the frame: how much a packet adds to the file at most.
+const BLOCK_OVERHEAD_BYTES: u64 = 48;
+
+/// Where to capture to.
+#[derive(Clone, Debug)]
+pub struct CaptureConfig {
+    /// The file, which is replaced if it exists.
+    pub path: PathBuf,
+    /// The capture ends before the file has more bytes than this; `None`: no limit.
+    pub max_bytes: Option<u64>,
+}
+
+/// Why a capture could not begin.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the capture {path}: {source}", path = path.display())]
+pub struct CaptureError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// See the [module](self).
+pub struct CaptureLink {
+    inner: Box<dyn Link>,
+    file: CaptureFile,
+    checker: IcrcChecker,
+}
+
+impl fmt::Debug for CaptureLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaptureLink").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl CaptureLink {
+    /// Captures what goes through `inner`.
+    ///
+    /// # Errors
+    /// When the file cannot be created.
+    pub fn new(inner: Box<dyn Link>, config: CaptureConfig) -> Result<Self, CaptureError> {
+        let path = config.path.clone();
+        let file = CaptureFile::create(config).map_err(|source| CaptureError { path, source })?;
+        Ok(Self { inner, file, checker: IcrcChecker::new() })
+    }
+
+    /// Packets written so far.
+    pub fn packets(&self) -> u64 {
+        self.file.packets
+    }
+
+    /// Packets that were not written: the file was full, or writing failed.
+    pub fn skipped(&self) -> u64 {
+        self.file.skipped
+    }
+
+    fn capture_run(&mut self, now: Nanos, run: &TxRun<'_>) {
+        // A path without an active source is refused by the link: it never is on the wire.
+        let Some(Departure { src, segmented }) = self.inner.departure(run.path) else { return };
+        for (packet, index) in run.packets().zip(0u16..) {
+            let ident = if segmented { index } else { 0 };
+            let packet = Captured {
+                direction: OUTBOUND,
+                src,
+                dst: run.path.dst(),
+                traffic_class: run.path.traffic_class(),
+                hop_limit: run.path.hop_limit(),
+                ident,
+                bytes: packet,
+            };
+            self.file.write(now, &packet);
+        }
+    }
+}
+
+impl Link for CaptureLink {
+    forward_to_inner!();
+
+    fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport {
+        if self.file.writer.is_none() || batch.is_empty() {
+            return self.inner.send(now, batch);
+        }
+        // The batch forgets what it sends, so packets are kept until it is known how many went.
+        self.inner.stamp(batch);
+        let kept: Vec<(TxPath, usize, Vec<u8>)> =
+            batch.runs().map(|run| (*run.path, run.stride, run.bytes.to_vec())).collect();
+        let report = self.inner.send(now, batch);
+        // Refused packets were not sent, but which they are is not told: they are written too.
+        let mut gone = report.packets + report.failed;
+        for (path, stride, bytes) in &kept {
+            let run = TxRun { path, bytes, stride: *stride };
+            let count = run.count().min(gone);
+            gone -= count;
+            let bytes = &bytes[..bytes.len().min(count * stride)];
+            if !bytes.is_empty() {
+                self.capture_run(now, &TxRun { bytes, ..run });
+            }
+        }
+        report
+    }
+
+    fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
+        let count = self.inner.recv(now, batch);
+        if count == 0 || self.file.writer.is_none() {
+            return count;
+        }
+        for packet in batch.packets() {
+            let ident = match self.checker.check(&packet) {
+                Found::Guessed(ident) | Found::Solved(ident) => ident,
+                // No Identification makes it right.
+                Found::Bad => 0,
+            };
+            let meta = packet.meta;
+            let packet = Captured {
+                direction: INBOUND,
+                src: meta.src,
+                dst: meta.dst,
+                traffic_class: meta.traffic_class,
+                hop_limit: meta.hop_limit,
+                ident,
+                bytes: packet.bytes,
+            };
+            self.file.write(now, &packet);
+        }
+        count
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.inner.deadline()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.inner.counters()
+    }
+}
+
+/// One packet and what is known of its headers.
+struct Captured<'a> {
+    direction: u32,
+    src: SocketAddr,
+    dst: SocketAddr,
+    traffic_class: u8,
+    hop_limit: u8,
+    ident: u16,
+    /// BTH to ICRC.
+    bytes: &'a [u8],
+}
+
+impl Captured<'_> {
+    /// Writes the frame into `buf`; returns its length. Longer packets than a link has are cut.
+    fn emit(&self, buf: &mut [u8; MAX_HEADER_BYTES + MAX_PACKET_BYTES]) -> usize {
+        let mut payload = [0; MAX_PACKET_BYTES];
+        let len = self.bytes.len().min(MAX_PACKET_BYTES);
+        payload[..len].copy_from_slice(&self.bytes[..len]);
+        let payload = &mut payload[..len];
+        if self.dst.port() != ROCE_PORT {
+            self.move_icrc(payload);
+        }
+        let dst = SocketAddr::new(self.dst.ip(), ROCE_PORT);
+        let mut frame = Frame::new(self.src, dst, self.traffic_class, self.ident, payload);
+        match &mut frame.ip {
+            vernic_wire::net::Ip::V4(ip) => {
+                ip.ttl = self.hop_limit;
+                ip.checksum = 0;
+                ip.checksum = ip.computed_checksum();
+            }
+            vernic_wire::net::Ip::V6(ip) => ip.hop_limit = self.hop_limit,
+        }
+        frame.emit(buf)
+    }
+
+    /// Changes the ICRC from the one for the real destination port to that for port 4791.
+    fn move_icrc(&self, payload: &mut [u8]) {
+        let Some((transport, icrc)) = payload.split_last_chunk_mut::<ICRC_BYTES>() else { return };
+        let flow = |port| IcrcFlow::new(self.src.ip(), self.dst.ip(), self.src.port(), port);
+        let change = flow(self.dst.port()).compute(self.ident, transport)
+            ^ flow(ROCE_PORT).compute(self.ident, transport);
+        *icrc = (u32::from_le_bytes(*icrc) ^ change).to_le_bytes();
+    }
+}
+
+/// The file, until it is full or fails.
+struct CaptureFile {
+    config: CaptureConfig,
+    writer: Option<PcapNgWriter<BufWriter<File>>>,
+    bytes: u64,
+    packets: u64,
+    skipped: u64,
+    /// Time of day at the zero of the link's clock, from the first packet.
+    epoch: Option<Duration>,
+}
+
+impl fmt::Debug for CaptureFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaptureFile")
+            .field("path", &self.config.path)
+            .field("packets", &self.packets)
+            .field("skipped", &self.skipped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CaptureFile {
+    fn create(config: CaptureConfig) -> io::Result<Self> {
+        let file = BufWriter::new(File::create(&config.path)?);
+        let mut writer = PcapNgWriter::new(file).map_err(to_io)?;
+        let interface = InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed("vernic")),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ],
+        };
+        let bytes = writer.write_pcapng_block(interface).map_err(to_io)? as u64;
+        writer.get_mut().flush()?;
+        let writer = Some(writer);
+        Ok(Self { config, writer, bytes, packets: 0, skipped: 0, epoch: None })
+    }
+
+    fn write(&mut self, now: Nanos, packet: &Captured<'_>) {
+        let Some(writer) = &mut self.writer else {
+            self.skipped += 1;
+            return;
+        };
+        let mut buf = [0; MAX_HEADER_BYTES + MAX_PACKET_BYTES];
+        let len = packet.emit(&mut buf);
+        let limit = self.config.max_bytes.unwrap_or(u64::MAX);
+        if self.bytes + len as u64 + BLOCK_OVERHEAD_BYTES > limit {
+            tracing::warn!(path = %self.config.path.display(), limit, "capture is full");
+            self.end();
+            return;
+        }
+        let since = Duration::from_nanos(now.0);
+        let epoch = *self.epoch.get_or_insert_with(|| {
+            let today = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            today.unwrap_or_default().saturating_sub(since)
+        });
+        let block = EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp: epoch + since,
+            original_len: len as u32,
+            data: Cow::Borrowed(&buf[..len]),
+            options: vec![EnhancedPacketOption::Flags(packet.direction)],
+        };
+        let due = (self.packets + 1).is_multiple_of(FLUSH_EVERY);
+        let result = writer.write_pcapng_block(block).map_err(to_io).and_then(|written| {
+            if due {
+                writer.get_mut().flush()?;
+            }
+            Ok(written)
+        });
+        match result {
+            Ok(written) => {
+                self.packets += 1;
+                self.bytes += written as u64;
+            }
+            Err(error) => {
+                tracing::warn!(path = %self.config.path.display(), %error, "capture ends");
+                self.end();
+            }
+        }
+    }
+
+    /// Closes the file; the packet at hand is not in it.
+    fn end(&mut self) {
+        self.skipped += 1;
+        if let Some(mut writer) = self.writer.take() {
+            let _ = writer.get_mut().flush();
+        }
+    }
+}
+
+impl Drop for CaptureFile {
+    fn drop(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            let _ = writer.get_mut().flush();
+        }
+    }
+}
+
+fn to_io(error: pcap_file::PcapError) -> io::Error {
+    match error {
+        pcap_file::PcapError::IoError(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+use std::process::Command;
+
+use pcap_file::pcapng::{Block, PcapNgReader};
+use vernic_wire::icrc::Verdict;
+use vernic_wire::{Bth, Headers, Opcode, Psn, Qpn};
+
+use super::*;
+use crate::fault::FaultLink;
+use crate::testing::{MemoryLink, SOURCE_PORT, path};
+
+/// A file that vanishes.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str) -> Self {
+        let name = format!("vernic-io-{}-{name}.pcapng", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+    fn config(&self, max_bytes: Option<u64>) -> CaptureConfig {
+        CaptureConfig { path: self.0.clone(), max_bytes }
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Appends a SEND ONLY (RC, opcode 4) with `payload` bytes.
+fn append_send(batch: &mut TxBatch, path: &TxPath, psn: u32, payload: usize) {
+    let bth = Bth::new(Opcode(4), Qpn::new(0x1234), Psn::new(psn));
+    let room = batch.room().expect("the batch has room");
+    let at = Headers::new(bth).emit(room);
+    room[at..at + payload].fill(psn as u8);
+    batch.push(path, at + payload);
+}
+
+/// Direction, destination port and ICRC verdict of each packet in a capture.
+fn read_back(file: &TempFile) -> Vec<(u32, u16, bool)> {
+    let mut reader = PcapNgReader::new(File::open(&file.0).unwrap()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(block) = reader.next_block() {
+        let Block::EnhancedPacket(packet) = block.unwrap() else { continue };
+        let flags = packet.options.iter().find_map(|option| match option {
+            EnhancedPacketOption::Flags(flags) => Some(*flags),
+            _ => None,
+        });
+        let frame = Frame::parse(&packet.data).unwrap();
+        let good = frame.check_icrc() == Verdict::Good;
+        packets.push((flags.unwrap(), frame.udp.dport, good));
+    }
+    packets
+}
+
+/// Sends some packets through a capture, and receives them again.
+fn capture(inner: Box<dyn Link>, config: CaptureConfig, dst: SocketAddr) -> CaptureLink {
+    let mut link = CaptureLink::new(inner, config).unwrap();
+    let mut batch = TxBatch::new(&link.limits());
+    let path = TxPath::new(path().src(), dst).with_traffic_class(2).with_hop_limit(9);
+    for (psn, payload) in [(1, 1024), (2, 1024), (3, 1024), (4, 64), (5, 0)] {
+        append_send(&mut batch, &path, psn, payload);
+    }
+    let report = link.send(Nanos(0), &mut batch);
+    assert_eq!(report.packets, 5);
+    let mut rx = RxBatch::new();
+    assert_eq!(link.recv(Nanos(1000), &mut rx), 5);
+    link
+}
+
+#[test]
+fn both_directions_are_captured_with_right_icrcs() {
+    let file = TempFile::new("both");
+    let link = capture(MemoryLink::boxed().0, file.config(None), path().dst());
+    assert_eq!((link.packets(), link.skipped()), (10, 0));
+    drop(link);
+    let wanted: Vec<_> =
+        [OUTBOUND, INBOUND].iter().flat_map(|d| [(*d, ROCE_PORT, true); 5]).collect();
+    assert_eq!(read_back(&file), wanted);
+}
+
+#[test]
+fn packets_to_a_private_port_are_written_as_roce_with_right_icrcs() {
+    let file = TempFile::new("private");
+    let (inner, _) = MemoryLink::boxed();
+    let mut link = CaptureLink::new(inner, file.config(None)).unwrap();
+    let mut batch = TxBatch::new(&link.limits());
+    let private = SocketAddr::new(path().src(), 41_000);
+    append_send(&mut batch, &TxPath::new(path().src(), private), 1, 64);
+    append_send(&mut batch, &TxPath::new(path().src(), private), 2, 64);
+    link.send(Nanos(0), &mut batch);
+    drop(link);
+    assert_eq!(read_back(&file), [(OUTBOUND, ROCE_PORT, true); 2]);
+}
+
+#[test]
+fn a_damaged_packet_is_damaged_in_the_capture() {
+    let file = TempFile::new("damaged");
+    let (inner, _) = MemoryLink::boxed();
+    let capture = CaptureLink::new(inner, file.config(None)).unwrap();
+    let mut link = FaultLink::new(Box::new(capture), "corrupt=1".parse().unwrap());
+    let mut batch = TxBatch::new(&link.limits());
+    append_send(&mut batch, &path(), 1, 256);
+    link.send(Nanos(0), &mut batch);
+    drop(link);
+    assert_eq!(read_back(&file), [(OUTBOUND, ROCE_PORT, false)]);
+}
+
+#[test]
+fn a_capture_stays_below_its_size_and_counts_what_it_left_out() {
+    let file = TempFile::new("small");
+    let link = capture(MemoryLink::boxed().0, file.config(Some(3000)), path().dst());
+    assert_eq!(link.packets(), 2);
+    drop(link);
+    assert!(std::fs::metadata(&file.0).unwrap().len() <= 3000);
+    assert_eq!(read_back(&file).len(), 2);
+}
+
+#[test]
+fn a_file_that_cannot_be_created_is_a_named_error() {
+    let config = CaptureConfig { path: "/no/such/folder/x.pcapng".into(), max_bytes: None };
+    let error = CaptureLink::new(MemoryLink::boxed().0, config).unwrap_err().to_string();
+    assert!(error.contains("/no/such/folder/x.pcapng") && error.contains("No such file"));
+}
+
+#[test]
+fn packets_of_any_length_are_captured() {
+    let file = TempFile::new("short");
+    let mut capture = CaptureFile::create(file.config(None)).unwrap();
+    let src = SocketAddr::new(path().src(), SOURCE_PORT);
+    for (len, dst) in [0, 1, 4, 15, 16, 4224, 9000].into_iter().zip([4791, 7, 7, 7, 7, 7, 7]) {
+        let bytes = &vec![0xFF; len];
+        let dst = SocketAddr::new(path().src(), dst);
+        let (direction, traffic_class, hop_limit, ident) = (INBOUND, 0, 1, 0);
+        let packet = Captured { direction, src, dst, traffic_class, hop_limit, ident, bytes };
+        capture.write(Nanos(0), &packet);
+    }
+    drop(capture);
+    assert_eq!(read_back(&file).len(), 7);
+}
+
+#[test]
+fn tshark_opens_a_capture_as_roce_with_nothing_malformed() {
+    let file = TempFile::new("tshark");
+    drop(capture(MemoryLink::boxed().0, file.config(None), path().dst()));
+    let fields = ["-e", "_ws.malformed", "-e", "infiniband.bth.opcode", "-e", "infiniband.bth.psn"];
+    // RoCE it must be, not what else it might be: tshark guesses that the empty SEND is RPC.
+    let mut tshark = Command::new("tshark");
+    tshark.args(["--disable-protocol", "rpcordma"]);
+    let output = match tshark.arg("-r").arg(&file.0).args(["-T", "fields"]).args(fields).output() {
+        Ok(output) => output,
+        Err(error) => {
+            let required = std::env::var_os("VERNIC_REQUIRE_TOOLS").is_some();
+            assert!(!required, "tshark is required and cannot run: {error}");
+            println!("skipped: tshark cannot run: {error}");
+            return;
+        }
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let wanted: Vec<String> = (1..=5).chain(1..=5).map(|psn| format!("\t4\t{psn}")).collect();
+    assert_eq!(lines, wanted);
+}

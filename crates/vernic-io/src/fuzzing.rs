@@ -1,0 +1,17 @@
+//! Parsers of what other processes of the host send, for the fuzz targets.
+//!
+//! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API. Each
+//! function returns what was understood, put into bytes again.
+
+use crate::handoff::{HEAD_BYTES, Head};
+
+/// A question or answer about process slots.
+pub fn slot_message(bytes: &[u8]) -> Option<Vec<u8>> {
+    crate::slot::parse_and_emit(bytes)
+}
+
+/// The head of packets that are handed over.
+pub fn handoff_head(bytes: &[u8]) -> Option<Vec<u8>> {
+    let head: &[u8; HEAD_BYTES] = bytes.first_chunk()?;
+    Head::parse(head).map(|head| head.emit().to_vec())
+}

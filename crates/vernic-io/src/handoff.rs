@@ -1,0 +1,174 @@
+//! Packets that reached the wrong process: the message that carries them to the right one.
+//!
+//! Port 4791 is shared by the processes of a user, and the kernel spreads flows over them without
+//! knowing QPNs. The process that gets a packet for a slot that is not its own sends it on to the
+//! slot's `packets` socket, a whole receive buffer per message where all of it is for one process.
+//!
+//! ```text
+//!  byte  0..4    4..6     6..8            8    9     10     11      12..36    36..60
+//!       +-------+--------+---------------+----+-----+------+-------+---------+---------+--------
+//!       | magic | stride | first segment | TC | hop | icrc | zero  | source  |  dest   | packets
+//!       +-------+--------+---------------+----+-----+------+-------+---------+---------+--------
+//!        address: GID (16), scope id (4), port (2), zero (2)          numbers big-endian
+//! ```
+//!
+//! The receiver believes a message only if the kernel says that it comes from its own user. It
+//! checks the ICRC like that of any packet, unless the sender has done so and says so.
+//!
+//! Limits: the queue of a Unix datagram socket (`net.unix.max_dgram_qlen`, 10 messages): beyond
+//! it packets are dropped and counted. A flow that keeps coming to the wrong process is therefore
+//! steered (`udp/steer.rs`).
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use vernic_wire::Gid;
+
+use crate::batch::RxMeta;
+use crate::link::{Icrc, LocalAddr};
+use crate::sys;
+
+const MAGIC: [u8; 4] = *b"VP\x00\x01";
+
+/// Bytes before the packets.
+pub(crate) const HEAD_BYTES: usize = 60;
+
+/// What a message says about the packets in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// Bytes per packet, the last may be shorter.
+    pub(crate) stride: u16,
+    /// Index of the first packet in the buffer that the kernel returned.
+    pub(crate) first_segment: u16,
+    /// Where the packets came from and how.
+    pub(crate) meta: RxMeta,
+}
+
+impl Head {
+    pub(crate) fn emit(&self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&self.stride.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.first_segment.to_be_bytes());
+        bytes[8] = self.meta.traffic_class;
+        bytes[9] = self.meta.hop_limit;
+        bytes[10] = u8::from(self.meta.icrc == Icrc::Good);
+        emit_addr(&mut bytes[12..36], &self.meta.src);
+        emit_addr(&mut bytes[36..60], &self.meta.dst);
+        bytes
+    }
+
+    pub(crate) fn parse(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
+        let number = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        if !bytes.starts_with(&MAGIC) || number(4) == 0 {
+            return None;
+        }
+        let meta = RxMeta {
+            src: parse_addr(&bytes[12..36])?,
+            dst: parse_addr(&bytes[36..60])?,
+            traffic_class: bytes[8],
+            hop_limit: bytes[9],
+            icrc: if bytes[10] == 1 { Icrc::Good } else { Icrc::Unchecked },
+        };
+        Some(Self { stride: number(4), first_segment: number(6), meta })
+    }
+}
+
+fn emit_addr(to: &mut [u8], addr: &SocketAddr) {
+    to[..16].copy_from_slice(&Gid::from_ip(addr.ip()).0);
+    if let SocketAddr::V6(v6) = addr {
+        to[16..20].copy_from_slice(&v6.scope_id().to_be_bytes());
+    }
+    to[20..22].copy_from_slice(&addr.port().to_be_bytes());
+}
+
+fn parse_addr(from: &[u8]) -> Option<SocketAddr> {
+    let (gid, rest) = from.split_first_chunk::<16>()?;
+    let (scope, rest) = rest.split_first_chunk::<4>()?;
+    let port = u16::from_be_bytes(*rest.first_chunk()?);
+    Some(LocalAddr::new(Gid(*gid).to_ip(), u32::from_be_bytes(*scope)).with_port(port))
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandedOver {
+    /// It is in the owner's queue.
+    Yes,
+    /// No process has the slot.
+    NoOwner,
+    /// The owner does not keep up, or the system is short of memory.
+    Full,
+}
+
+/// Sends `packets` to the `packets` socket called `name`, through any Unix datagram socket that
+/// has a name. Never blocks.
+pub(crate) fn send(
+    through: BorrowedFd<'_>,
+    name: &[u8],
+    head: &Head,
+    packets: &[u8],
+) -> HandedOver {
+    match sys::send_abstract(through, name, &head.emit(), packets) {
+        Ok(()) => HandedOver::Yes,
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => HandedOver::NoOwner,
+        Err(_) => HandedOver::Full,
+    }
+}
+
+/// What [`recv`] found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TakenOver {
+    /// Packets, this many bytes of them at the start of the buffer.
+    Packets(Head, usize),
+    /// A message that is malformed or from another user.
+    Rejected,
+    /// Nothing.
+    Empty,
+}
+
+/// Takes one message from a `packets` socket. Never blocks.
+pub(crate) fn recv(packets_socket: BorrowedFd<'_>, buffer: &mut [u8]) -> TakenOver {
+    let mut head = [0; HEAD_BYTES];
+    let Ok(incoming) = sys::recv_abstract(packets_socket, &mut head, buffer) else {
+        return TakenOver::Empty;
+    };
+    let trusted = incoming.credentials.is_some_and(|c| c.uid == sys::uid());
+    let body = incoming.len.checked_sub(HEAD_BYTES);
+    match (Head::parse(&head), body) {
+        (Some(head), Some(len)) if trusted && !incoming.truncated && len != 0 => {
+            TakenOver::Packets(head, len)
+        }
+        _ => TakenOver::Rejected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_survives_the_trip() {
+        let meta = RxMeta {
+            src: "[fe80::1%3]:50000".parse().unwrap(),
+            dst: "10.0.0.1:4791".parse().unwrap(),
+            traffic_class: 3,
+            hop_limit: 64,
+            icrc: Icrc::Good,
+        };
+        let bytes = Head { stride: 1040, first_segment: 5, meta }.emit();
+        let head = Head::parse(&bytes).unwrap();
+        assert_eq!((head.stride, head.first_segment), (1040, 5));
+        assert_eq!((head.meta.src, head.meta.dst), (meta.src, meta.dst));
+        assert_eq!((head.meta.traffic_class, head.meta.hop_limit), (3, 64));
+        assert_eq!(head.meta.icrc, Icrc::Good);
+    }
+
+    #[test]
+    fn rubbish_is_no_head() {
+        assert!(Head::parse(&[0; HEAD_BYTES]).is_none());
+        assert!(Head::parse(&[0xFF; HEAD_BYTES]).is_none());
+        let mut no_stride = [0; HEAD_BYTES];
+        no_stride[..4].copy_from_slice(&MAGIC);
+        assert!(Head::parse(&no_stride).is_none());
+    }
+}

@@ -1,0 +1,139 @@
+//! The ICRC as a UDP link must handle it: stamping runs, and checking packets whose IPv4
+//! Identification cannot be seen.
+//!
+//! Owns the memory of flows (their last Identification). Called by links; calls `vernic-wire`
+//! for the arithmetic.
+//!
+//! On receive the Identification is guessed from what senders do:
+//! 1. Vernic: the segment's index in its run, which after GRO is its index in the buffer; 0 for
+//!    a packet alone, and for all packets of a host without segmentation offload.
+//! 2. Linux rxe: one more than that of the packet before, per flow.
+//! 3. If the difference to the guess is explained by another 16-bit Identification, it is that
+//!    one ([`IdentSolver`]): 1 in 65,536 damaged packets gets through here, and only here.
+//!
+//! Limits: [`FLOWS`] flows remembered, by source port; a flow that loses its place costs one
+//! solve.
+
+use std::net::SocketAddr;
+
+use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict};
+
+use crate::batch::{RxPacket, TxPath};
+use crate::link::Icrc;
+
+/// Flows whose last Identification is remembered. A power of two.
+const FLOWS: usize = 64;
+
+/// The flow of a path that leaves from UDP port `src_port`.
+pub(crate) fn flow_of(path: &TxPath, src_port: u16) -> IcrcFlow {
+    let dst = path.dst();
+    IcrcFlow::new(path.src(), dst.ip(), src_port, dst.port())
+}
+
+/// Writes the ICRC of packets of one run. `first` is the index in the run of the first of them if
+/// the kernel will cut the run up, counting the Identification from 0; `None` if they leave one
+/// by one, with Identification 0.
+pub(crate) fn stamp_run(flow: &IcrcFlow, first: Option<u16>, bytes: &mut [u8], stride: usize) {
+    let mut ident = first.unwrap_or(0);
+    for packet in bytes.chunks_mut(stride) {
+        flow.stamp(ident, packet);
+        ident = ident.wrapping_add(u16::from(first.is_some()));
+    }
+}
+
+/// Changes the ICRC of all packets of a stamped run from segmented (Identification 0, 1, 2...) to
+/// not segmented (0, 0, 0...). A wrong ICRC stays wrong by the same difference, so that damage
+/// done on purpose is not undone.
+pub(crate) fn unsegment_run(flow: &IcrcFlow, bytes: &mut [u8], stride: usize) {
+    if !flow.is_ipv4() {
+        return;
+    }
+    for (packet, ident) in bytes.chunks_mut(stride).zip(0u16..) {
+        if let Some((transport, icrc)) = packet.split_last_chunk_mut::<4>() {
+            let change = flow.compute(ident, transport) ^ flow.compute(0, transport);
+            *icrc = (u32::from_le_bytes(*icrc) ^ change).to_le_bytes();
+        }
+    }
+}
+
+/// How a good ICRC was found to be good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Good, with this Identification (0 over IPv6), which was a guess.
+    Guessed(u16),
+    /// Good, with this Identification, which had to be solved for.
+    Solved(u16),
+    /// Wrong, or too short.
+    Bad,
+}
+
+impl Found {
+    /// As the engine needs it.
+    pub(crate) fn icrc(self) -> Icrc {
+        match self {
+            Self::Guessed(_) | Self::Solved(_) => Icrc::Good,
+            Self::Bad => Icrc::Bad,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FlowEntry {
+    src: SocketAddr,
+    dst: SocketAddr,
+    flow: IcrcFlow,
+    /// Identification to expect if the segment index is not it.
+    next: u16,
+    /// True if the last Identification of the flow was its segment index: the usual guess.
+    by_index: bool,
+}
+
+/// Checks ICRCs of received packets.
+#[derive(Debug)]
+pub(crate) struct IcrcChecker {
+    flows: Box<[Option<FlowEntry>; FLOWS]>,
+    solver: IdentSolver,
+}
+
+impl IcrcChecker {
+    pub(crate) fn new() -> Self {
+        Self { flows: Box::new([None; FLOWS]), solver: IdentSolver::new() }
+    }
+
+    /// Checks one packet.
+    pub(crate) fn check(&mut self, packet: &RxPacket<'_>) -> Found {
+        let (src, dst) = (packet.meta.src, packet.meta.dst);
+        let slot = &mut self.flows[usize::from(src.port()) % FLOWS];
+        let entry = match slot {
+            Some(entry) if entry.src == src && entry.dst == dst => entry,
+            _ => slot.insert(FlowEntry {
+                src,
+                dst,
+                flow: IcrcFlow::new(src.ip(), dst.ip(), src.port(), dst.port()),
+                next: 0,
+                by_index: true,
+            }),
+        };
+        let guess = if entry.by_index { packet.segment } else { entry.next };
+        let found = match entry.flow.check(guess, packet.bytes) {
+            Verdict::Good => Found::Guessed(guess),
+            Verdict::Truncated => Found::Bad,
+            Verdict::Differs { .. } if !entry.flow.is_ipv4() => Found::Bad,
+            Verdict::Differs { diff } => {
+                match self.solver.solve(diff, packet.bytes.len().saturating_sub(4)) {
+                    None => Found::Bad,
+                    Some(change) => {
+                        let ident = guess ^ change;
+                        let expected = ident == 0 || ident == packet.segment || ident == entry.next;
+                        if expected { Found::Guessed(ident) } else { Found::Solved(ident) }
+                    }
+                }
+            }
+        };
+        if let Found::Guessed(ident) | Found::Solved(ident) = found {
+            entry.by_index = ident == packet.segment;
+            entry.next = ident.wrapping_add(1);
+        }
+        found
+    }
+}

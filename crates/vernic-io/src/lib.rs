@@ -1,0 +1,51 @@
+//! Links for RDMA packets: UDP with GSO and GRO, capture, fault injection, trace.
+//!
+//! What this crate owns: sockets and everything that touches the operating system to move
+//! packets. Who calls it: `vernic-engine` (the data path) and `vernic-cli` (captures, listings).
+//! What it may call: `vernic-wire` for the bytes, the operating system for the rest.
+//!
+//! The unit of work is the *batch*, not the packet: a system call per packet caps a link at a
+//! third of what the kernel can carry. See [`batch`] for the two batches, [`link`] for the
+//! contract between the engine and a link, [`udp`] for the RoCEv2 link.
+//!
+//! | file | what |
+//! |---|---|
+//! | `batch.rs` | `TxPath`, `TxBatch`, `RxBatch`: packets on their way out and in |
+//! | `link.rs` | the `Link` trait, limits, counters, errors |
+//! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
+//! | `icrc.rs` | the ICRC where the Identification cannot be seen |
+//! | `slot.rs`, `handoff.rs` | several processes on one host |
+//! | `netdev.rs` | network devices, their addresses, and changes of them |
+//! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
+//! | `wait.rs` | sleeping until a link can be read, and being woken |
+//!
+//! Limits: `unsafe` is in `sys.rs` only, which wraps system calls and does nothing else.
+
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::print_stdout))] // tests say why they skip
+
+pub mod batch;
+pub mod capture;
+pub mod fault;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod handoff;
+mod icrc;
+pub mod link;
+pub mod netdev;
+pub mod slot;
+mod sys;
+#[cfg(test)]
+mod testing;
+pub mod trace;
+pub mod udp;
+pub mod wait;
+
+pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
+pub use link::{Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport};
+pub use slot::{Slot, SlotTable};
+pub use udp::{UdpConfig, UdpLink};
+pub use wait::{Sleeper, Waker};
+
+/// The UDP destination port of RoCEv2 (IANA name `roce`; IBTA annex A17.9.2).
+pub const ROCE_PORT: u16 = 4791;

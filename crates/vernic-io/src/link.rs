@@ -1,0 +1,360 @@
+//! The contract between the engine and whatever moves its packets.
+//!
+//! A [`Link`] owns sockets (or wraps another link: capture, faults, trace). The engine owns the
+//! batches. A link has one caller at a time (`&mut self`, under the engine's lane), never blocks,
+//! never spawns a thread, and never allocates once its addresses are active.
+//!
+//! # Transmit
+//!
+//! ```text
+//!  engine: room/push/stamp ... -> link.send(batch)
+//!                             stamps the packets that are not stamped yet
+//!                             one system call for up to 32 runs
+//!                             retires what went out or failed; what the socket had no space
+//!                             for stays in the batch, stamped, and goes out with a later send
+//! ```
+//!
+//! # Receive
+//!
+//! ```text
+//!  link.recv(batch) -> for packet in batch.packets() { link.verify(&packet) ... }
+//! ```
+//!
+//! `verify` is per packet, so that the engine checks the ICRC and copies the payload while the
+//! packet is in the first-level cache.
+//!
+//! # The ICRC
+//!
+//! It covers the IPv4 Identification and the UDP ports (IBTA annex A17, RoCEv2), so only the link can know it. On transmit, segment `i` of a run leaves with
+//! Identification `i` and DF set. On receive the Identification cannot be seen through a UDP
+//! socket: see [`Icrc`].
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::RawFd;
+
+use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
+
+/// A moment in nanoseconds of a clock that never goes back; its zero is the caller's choice, but
+/// one and the same for the life of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The moment `nanos` later.
+    #[must_use]
+    pub fn plus(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+/// A local address, with the netdev index that makes a link-local IPv6 address complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalAddr {
+    /// The address.
+    pub ip: IpAddr,
+    /// Index of the netdev for a link-local IPv6 address, else 0.
+    pub scope_id: u32,
+}
+
+impl LocalAddr {
+    /// An address and a scope id, which is kept only where it means something.
+    pub fn new(ip: IpAddr, scope_id: u32) -> Self {
+        let link_local = match ip {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
+        };
+        Self { ip, scope_id: if link_local { scope_id } else { 0 } }
+    }
+
+    /// With a port, as sockets take it.
+    pub fn with_port(self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, self.scope_id)),
+        }
+    }
+}
+
+impl From<IpAddr> for LocalAddr {
+    fn from(ip: IpAddr) -> Self {
+        Self::new(ip, 0)
+    }
+}
+
+impl std::fmt::Display for LocalAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.scope_id {
+            0 => write!(f, "{}", self.ip),
+            scope => write!(f, "{}%{scope}", self.ip),
+        }
+    }
+}
+
+/// What a link can do, found by trying when it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLimits {
+    /// Most packets in a run. 1 when there is no segmentation offload.
+    pub max_segments: u16,
+    /// Most bytes in a run, ICRCs included.
+    pub max_run_bytes: u32,
+}
+
+impl Default for LinkLimits {
+    /// What every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes that
+    /// an IPv4 datagram has left after the IP header (20) and the UDP header (8).
+    fn default() -> Self {
+        Self { max_segments: 64, max_run_bytes: 65_507 }
+    }
+}
+
+/// What is known of a packet's invariant CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icrc {
+    /// Nobody looked yet.
+    Unchecked,
+    /// It matches, with the Identification that a Vernic peer sends (0 or the segment index), the
+    /// successor of the last one of this flow, or (IPv4 only) some other 16-bit Identification.
+    Good,
+    /// It matches with no Identification, or the packet is too short to hold one: drop it.
+    Bad,
+}
+
+/// What became of a [`Link::send`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SendReport {
+    /// Packets handed to the kernel.
+    pub packets: usize,
+    /// Bytes handed to the kernel, ICRCs included, IP and UDP headers not.
+    pub bytes: usize,
+    /// Packets that the kernel refused for good: dropped, and counted. To the protocol they are
+    /// lost packets.
+    pub failed: usize,
+    /// True if a socket was full: what is left in the batch should be sent again soon.
+    pub blocked: bool,
+    /// The last refusal: which path, and the error of the operating system.
+    pub failure: Option<(TxPath, i32)>,
+}
+
+/// Totals of a link since it was made. Every packet that a link drops is in exactly one of the
+/// `*_drops` or `*_errors`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Packets handed to the kernel.
+    pub tx_packets: u64,
+    /// Bytes handed to the kernel, ICRCs included.
+    pub tx_bytes: u64,
+    /// Runs handed to the kernel (one `UDP_SEGMENT` send each).
+    pub tx_runs: u64,
+    /// System calls made to send.
+    pub tx_calls: u64,
+    /// Times a socket was full.
+    pub tx_blocked: u64,
+    /// Packets that the kernel refused, dropped.
+    pub tx_errors: u64,
+    /// Packets that came in, handed-over ones included.
+    pub rx_packets: u64,
+    /// Bytes that came in, ICRCs included.
+    pub rx_bytes: u64,
+    /// Buffers that came in (one `UDP_GRO` receive each).
+    pub rx_buffers: u64,
+    /// System calls made to receive.
+    pub rx_calls: u64,
+    /// Receives that failed with an error (ICMP errors included).
+    pub rx_errors: u64,
+    /// Datagrams that were longer than a receive buffer, dropped.
+    pub rx_truncated_drops: u64,
+    /// Datagrams that the kernel dropped because the receive buffer of a socket was full.
+    pub rx_overflow_drops: u64,
+    /// Packets whose ICRC was wrong.
+    pub icrc_errors: u64,
+    /// Packets whose Identification had to be solved for, none of the guesses being right.
+    pub icrc_solved: u64,
+    /// Packets for another process of this host, handed over to it.
+    pub handed_over: u64,
+    /// Packets handed over to us by another process of this host.
+    pub taken_over: u64,
+    /// Packets for another process that were dropped: it was gone, or its queue was full.
+    pub hand_over_drops: u64,
+    /// Hand-over messages from a process of another user, or malformed, dropped.
+    pub hand_over_rejects: u64,
+    /// Flows steered straight to this process's socket after hand-overs.
+    pub steered_flows: u64,
+    /// Times an offload was given up at run time.
+    pub downgrades: u64,
+    /// Packets that fault injection lost on purpose.
+    pub fault_drops: u64,
+    /// Packets that fault injection duplicated, reordered, delayed or corrupted.
+    pub fault_changes: u64,
+}
+
+/// Why a link cannot be opened or an address cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Another user, or a kernel driver, has the RoCEv2 port.
+    #[error(
+        "UDP port {port} on {addr} is held by {holder}: {hint}",
+        port = crate::ROCE_PORT
+    )]
+    PortTaken {
+        /// The address wanted.
+        addr: LocalAddr,
+        /// Who holds it, as far as `/proc/net/udp` tells.
+        holder: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// The address is not one of this host (any more).
+    #[error("{addr} is not an address of this host: see `ip address`")]
+    NoSuchAddress {
+        /// The address wanted.
+        addr: LocalAddr,
+    },
+    /// The address was not activated first.
+    #[error("{addr} is not active on this link")]
+    NotActive {
+        /// The address wanted.
+        addr: LocalAddr,
+    },
+    /// The link has as many of these as it can.
+    #[error("the link has all of its {limit} {what} in use")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The operating system refused.
+    #[error("cannot {what} for {addr}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// The address it was for.
+        addr: LocalAddr,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+/// Something that moves batches of packets.
+///
+/// Implementations: `UdpLink`, and the middlewares, which wrap a
+/// `Box<dyn Link>` and are links themselves.
+pub trait Link: Send {
+    /// What the link can do; make batches with it. Does not change while the link lives: a link
+    /// that loses an offload at run time splits the runs itself.
+    fn limits(&self) -> LinkLimits;
+
+    /// Writes the ICRC of every packet of `batch` that has none yet. [`send`](Self::send) does
+    /// this itself. Call it after each large packet, while it is in the first-level cache (later
+    /// packets may still join its run), or to look at packets as they will be on the wire.
+    fn stamp(&mut self, batch: &mut TxBatch);
+
+    /// Sends what waits in `batch`, in order. Never blocks. What the kernel had no space for
+    /// stays in the batch. What it refuses is dropped and reported: the protocol treats it as
+    /// loss.
+    fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport;
+
+    /// Clears `batch` and fills it with what has arrived, up to its capacity. Never blocks.
+    /// Returns the number of packets.
+    ///
+    /// One call looks at the sockets that had traffic lately, and at the others rarely (each
+    /// link states its bound), so a return of 0 does not prove that every socket is empty: only
+    /// sleeping on [`poll_fds`](Self::poll_fds) does.
+    fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize;
+
+    /// Checks the ICRC of a packet of the batch that this link filled last.
+    fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc;
+
+    /// The file descriptors to sleep on (for reading). Owned by the link, so good for polling
+    /// only; closed at the earliest when [`poll_generation`](Self::poll_generation) changes. A
+    /// descriptor that is stale by then can only cause a needless wake-up.
+    fn poll_fds(&self) -> &[RawFd];
+
+    /// Changes whenever [`poll_fds`](Self::poll_fds) does.
+    fn poll_generation(&self) -> u64;
+
+    /// When [`recv`](Self::recv) or [`send`](Self::send) (with an empty batch) must be called at
+    /// the latest though no descriptor is readable: packets held back on purpose.
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Starts to receive on `local` (port 4791), and makes it usable as a source.
+    /// Activating an active address again is counted: it takes as many deactivations.
+    ///
+    /// # Errors
+    /// [`LinkError::PortTaken`], [`LinkError::NoSuchAddress`], [`LinkError::TooMany`],
+    /// [`LinkError::Os`].
+    fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError>;
+
+    /// Undoes one [`activate`](Self::activate). Unknown addresses are ignored.
+    fn deactivate(&mut self, local: LocalAddr);
+
+    /// Receives packets to the multicast address `group` on the netdev that has `local`.
+    ///
+    /// # Errors
+    /// As [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not active.
+    fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError>;
+
+    /// Undoes one [`join`](Self::join). Unknown groups are ignored.
+    fn leave(&mut self, local: LocalAddr, group: IpAddr);
+
+    /// How a run on this path leaves: for those who must know the headers of its packets. `None`
+    /// if its source is not active.
+    fn departure(&mut self, path: &TxPath) -> Option<Departure>;
+
+    /// The totals so far.
+    fn counters(&self) -> LinkCounters;
+}
+
+/// How packets of a path leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// Source address and UDP port.
+    pub src: SocketAddr,
+    /// True if runs are cut up by the kernel: the IPv4 Identification of a packet is then its index
+    /// in its run, else 0.
+    pub segmented: bool,
+}
+
+/// The methods that a middleware passes on to the link in its field `inner`.
+macro_rules! forward_to_inner {
+    () => {
+        fn limits(&self) -> $crate::LinkLimits {
+            self.inner.limits()
+        }
+        fn stamp(&mut self, batch: &mut $crate::TxBatch) {
+            self.inner.stamp(batch);
+        }
+        fn verify(&mut self, packet: &$crate::RxPacket<'_>) -> $crate::Icrc {
+            self.inner.verify(packet)
+        }
+        fn poll_fds(&self) -> &[std::os::fd::RawFd] {
+            self.inner.poll_fds()
+        }
+        fn poll_generation(&self) -> u64 {
+            self.inner.poll_generation()
+        }
+        fn activate(&mut self, local: $crate::LocalAddr) -> Result<(), $crate::LinkError> {
+            self.inner.activate(local)
+        }
+        fn deactivate(&mut self, local: $crate::LocalAddr) {
+            self.inner.deactivate(local);
+        }
+        fn join(
+            &mut self,
+            local: $crate::LocalAddr,
+            group: std::net::IpAddr,
+        ) -> Result<(), $crate::LinkError> {
+            self.inner.join(local, group)
+        }
+        fn leave(&mut self, local: $crate::LocalAddr, group: std::net::IpAddr) {
+            self.inner.leave(local, group);
+        }
+        fn departure(&mut self, path: &$crate::TxPath) -> Option<$crate::link::Departure> {
+            self.inner.departure(path)
+        }
+    };
+}
+pub(crate) use forward_to_inner;

@@ -1,0 +1,272 @@
+//! Network devices: which there are, what addresses and MTU they have, and when that changes.
+//!
+//! Owns nothing but the change watcher's socket. Called by the engine, when it lists devices and
+//! builds GID tables, and again when the watcher is readable; never on the data path.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use vernic_wire::{Gid, Mtu};
+
+use crate::link::{LinkError, LocalAddr};
+use crate::sys;
+
+/// Bytes that headers may take of a netdev's MTU before the payload of one packet: IPv6 (40), UDP
+/// (8), and the longest transport headers with ICRC, rounded up as Linux does: 80.
+pub const HEADER_ALLOWANCE_BYTES: u32 = 80;
+
+/// Ethernet (`ARPHRD_ETHER`).
+const HARDWARE_ETHERNET: u16 = 1;
+
+/// One network device that can carry RDMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetDev {
+    /// Name, such as `eth0`.
+    pub name: String,
+    /// Index, from 1; stable while the device exists.
+    pub index: u32,
+    /// Ethernet address; `None` for `lo` and for devices without one (`tun`).
+    pub mac: Option<[u8; 6]>,
+    /// MTU of the device in bytes.
+    pub mtu_bytes: u32,
+    /// True if packets can pass now: up, and with a carrier.
+    pub running: bool,
+    /// True for `lo`.
+    pub loopback: bool,
+    /// True if a default route leaves through this device.
+    pub default_route: bool,
+    /// Addresses in the order of a GID table: link-local IPv6, other IPv6, IPv4.
+    pub addrs: Vec<LocalAddr>,
+}
+
+impl NetDev {
+    /// The largest MTU of IBTA that fits (see [`ib_mtu`]).
+    pub fn ib_mtu(&self) -> Option<Mtu> {
+        ib_mtu(self.mtu_bytes)
+    }
+
+    /// The GIDs of this device: one per address, IPv4 as IPv4-mapped.
+    pub fn gids(&self) -> impl Iterator<Item = Gid> {
+        self.addrs.iter().map(|addr| Gid::from_ip(addr.ip))
+    }
+}
+
+/// The largest IBTA MTU, 256 to 4096, that a netdev MTU has room for beside
+/// [`HEADER_ALLOWANCE_BYTES`]; `None` below 336 bytes.
+pub fn ib_mtu(netdev_mtu_bytes: u32) -> Option<Mtu> {
+    let room = netdev_mtu_bytes.checked_sub(HEADER_ALLOWANCE_BYTES)?;
+    Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
+}
+
+/// Why the network devices could not be listed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}: {source}")]
+pub struct NetDevError {
+    what: &'static str,
+    source: io::Error,
+}
+
+/// All devices that are up and have an address, those with a default route first, `lo` last.
+///
+/// # Errors
+/// When the operating system does not list its interfaces.
+pub fn list() -> Result<Vec<NetDev>, NetDevError> {
+    let fail = |what| move |source| NetDevError { what, source };
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+        .or_else(|_| sys::socket(libc::AF_INET6, libc::SOCK_DGRAM, 0))
+        .map_err(fail("open a socket to ask for MTUs"))?;
+    let interfaces = sys::interfaces().map_err(fail("list the network interfaces"))?;
+    let defaults = default_route_devices();
+    let is_up = |flags: u32| flags & libc::IFF_UP as u32 != 0;
+    let mut devices: Vec<NetDev> = interfaces
+        .into_iter()
+        .filter(|i| is_up(i.flags) && !i.addrs.is_empty())
+        .filter_map(|i| {
+            // A device that vanished meanwhile has no MTU.
+            let mtu_bytes = sys::mtu_of(socket.as_fd(), &i.name).ok()?;
+            let mut addrs: Vec<LocalAddr> =
+                i.addrs.iter().map(|a| LocalAddr::new(a.ip, a.scope_id)).collect();
+            addrs.sort_by_key(|addr| rank(addr.ip));
+            Some(NetDev {
+                default_route: defaults.contains(&i.name),
+                index: i.index,
+                mac: i.mac.filter(|_| i.hardware == HARDWARE_ETHERNET),
+                mtu_bytes,
+                running: i.flags & libc::IFF_RUNNING as u32 != 0,
+                loopback: i.flags & libc::IFF_LOOPBACK as u32 != 0,
+                addrs,
+                name: i.name,
+            })
+        })
+        .collect();
+    devices.sort_by_key(|d| (!d.default_route, d.loopback, d.index));
+    Ok(devices)
+}
+
+/// Place in a GID table: link-local IPv6, other IPv6, IPv4.
+fn rank(ip: IpAddr) -> u8 {
+    match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => 0,
+        IpAddr::V6(_) => 1,
+        IpAddr::V4(_) => 2,
+    }
+}
+
+/// The index of the device that has `local`. All of 127.0.0.0/8 belongs to `lo`.
+pub(crate) fn index_of(local: LocalAddr) -> Result<u32, LinkError> {
+    let interfaces = sys::interfaces().map_err(|source| LinkError::Os {
+        what: "list the network interfaces",
+        addr: local,
+        source,
+    })?;
+    let has = |i: &&sys::Interface| {
+        i.addrs.iter().any(|a| LocalAddr::new(a.ip, a.scope_id) == local)
+            || local.ip.is_loopback() && i.flags & libc::IFF_LOOPBACK as u32 != 0
+    };
+    let found = interfaces.iter().find(has).map(|i| i.index);
+    found.ok_or(LinkError::NoSuchAddress { addr: local })
+}
+
+/// Names of the devices that default routes leave through.
+fn default_route_devices() -> Vec<String> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let mut names = default_routes_v4(&read("/proc/thread-self/net/route"));
+    names.extend(default_routes_v6(&read("/proc/thread-self/net/ipv6_route")));
+    names
+}
+
+/// Lines of `/proc/net/route`: device, destination, gateway, flags, three counts, mask.
+fn default_routes_v4(text: &str) -> Vec<String> {
+    let default_of = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let zero = |at: usize| fields.get(at).is_some_and(|f| *f == "00000000");
+        (zero(1) && zero(7)).then(|| fields[0].to_owned())
+    };
+    text.lines().skip(1).filter_map(default_of).collect()
+}
+
+/// Lines of `/proc/net/ipv6_route`: destination, its prefix length, ..., device last. The kernel
+/// lists its reject route, on `lo`, the same way.
+fn default_routes_v6(text: &str) -> Vec<String> {
+    let default_of = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let any = fields.first().is_some_and(|f| f.len() == 32 && f.bytes().all(|b| b == b'0'));
+        let device = *fields.get(9)?;
+        (any && fields[1] == "00" && device != "lo").then(|| device.to_owned())
+    };
+    text.lines().filter_map(default_of).collect()
+}
+
+/// Hears of changes to devices, addresses and routes.
+///
+/// Sleep on its descriptor together with those of the links; when it is readable, ask
+/// [`has_changed`](Self::has_changed) and [`list`] again.
+#[derive(Debug)]
+pub struct ChangeWatcher(OwnedFd);
+
+/// Most messages read in one go; what is left keeps the descriptor readable.
+const MAX_CHANGES: usize = 256;
+
+impl ChangeWatcher {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// When the system has no netlink (a sandbox may refuse it): then poll [`list`] instead.
+    pub fn new() -> Result<Self, NetDevError> {
+        let fail = |source| NetDevError { what: "listen for network changes", source };
+        sys::route_monitor().map(Self).map_err(fail)
+    }
+
+    /// The descriptor to sleep on (for reading). Owned by the watcher: for polling only.
+    pub fn poll_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// True if anything changed since the last call. Never blocks. Changes that were too many for
+    /// the kernel to keep count as a change.
+    pub fn has_changed(&self) -> bool {
+        let mut changed = false;
+        let mut buf = [0; 8192];
+        for _ in 0..MAX_CHANGES {
+            match sys::read(self.0.as_fd(), &mut buf) {
+                Ok(_) => changed = true,
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
+                Err(_) => break,
+            }
+        }
+        changed
+    }
+}
+
+/// True if `ip` is an address of this host, as far as its interfaces tell; all of 127.0.0.0/8 is.
+pub fn is_local(ip: IpAddr) -> bool {
+    let loopback = matches!(ip, IpAddr::V4(v4) if v4.is_loopback() && v4 != Ipv4Addr::UNSPECIFIED);
+    loopback
+        || sys::interfaces().is_ok_and(|all| all.iter().any(|i| i.addrs.iter().any(|a| a.ip == ip)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mtu_leaves_room_for_headers() {
+        let mtus = [1500, 4176, 4175, 65_536, 9000, 336, 335, 0].map(ib_mtu);
+        let bytes = mtus.map(|mtu| mtu.map_or(0, Mtu::bytes));
+        assert_eq!(bytes, [1024, 4096, 2048, 4096, 4096, 256, 0, 0]);
+    }
+
+    #[test]
+    fn the_loopback_device_is_listed_last_with_its_addresses() {
+        let devices = list().unwrap();
+        let Some(lo) = devices.iter().find(|d| d.loopback) else {
+            println!("skipped: lo is down here");
+            return;
+        };
+        assert!(lo.addrs.contains(&LocalAddr::from(IpAddr::V4(Ipv4Addr::LOCALHOST))));
+        assert_eq!(lo.mac, None);
+        assert!(!lo.default_route);
+        assert_eq!(devices.last(), Some(lo));
+        assert_eq!(index_of(lo.addrs[0]).unwrap(), lo.index);
+        assert!(is_local([127, 9, 9, 9].into()));
+        assert!(!is_local([192, 0, 2, 1].into()));
+    }
+
+    #[test]
+    fn gid_candidates_have_the_order_of_the_kernel() {
+        let mut ips: Vec<IpAddr> = ["10.0.0.1", "2001:db8::1", "fe80::1", "10.0.0.2"]
+            .into_iter()
+            .map(|ip| ip.parse().unwrap())
+            .collect();
+        ips.sort_by_key(|&ip| rank(ip));
+        let text: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
+        assert_eq!(text, ["fe80::1", "2001:db8::1", "10.0.0.1", "10.0.0.2"]);
+    }
+
+    #[test]
+    fn default_routes_are_read_from_the_tables_of_the_kernel() {
+        let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n\
+                  eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\n\
+                  eth1\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n\
+                  vpn\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\nrubbish\n";
+        assert_eq!(default_routes_v4(v4), ["eth0"]);
+        let zero = "0".repeat(32);
+        let line = |prefix, device| {
+            format!("{zero} {prefix} {zero} 00 {zero} 00000400 1 0 00000003 {device}\n")
+        };
+        let v6 = line("00", "eth0") + &line("80", "eth1") + &line("00", "lo") + "rubbish\n";
+        assert_eq!(default_routes_v6(&v6), ["eth0"]);
+    }
+
+    #[test]
+    fn a_watcher_that_nothing_happened_to_reports_no_change() {
+        let Ok(watcher) = ChangeWatcher::new() else {
+            println!("skipped: no netlink here");
+            return;
+        };
+        assert!(watcher.poll_fd() >= 0);
+        // Another process may change its network at any time; only the call itself is tested.
+        let _ = watcher.has_changed();
+    }
+}

@@ -1,0 +1,486 @@
+//! Process slots: how processes of one host share the 24 bits of queue pair numbers, and find
+//! each other.
+//!
+//! A QPN is a slot (10 high bits) and an index (14 low bits). A process takes a slot by binding
+//! the abstract Unix socket `\0vernic/<slot>`. Abstract names live in the network namespace, as
+//! IP addresses do, and vanish with the process: there is no file, no lock, no stale state.
+//!
+//! The name holds no GID or netdev: a slot is taken for all addresses of the namespace. A
+//! packet's QPN alone then names its process, whatever address it came to, a process may add
+//! addresses without taking slots again, and 1022 slots of 16,384 QPs are enough for a host.
+//! Slot 0 (QPNs 0 and 1 are SMI and GSI) and slot 1023 (0xFFFFFF means multicast) are never
+//! taken, and the search for a free one begins at random, so that the QPNs of a process that
+//! restarts are not those of its former life.
+//!
+//! Each slot has two sockets:
+//! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP
+//!   port?". Peers on one host need not meet on port 4791.
+//! - `\0vernic/<slot>/packets` takes packets that reached the wrong process
+//!   (`handoff.rs`).
+//!
+//! Both heed only processes of the same user, as the kernel names them (`SO_PASSCRED`).
+//!
+//! A [`SlotTable`] belongs to one link; the engine shares it to claim slots and to look for
+//! peers. [`SlotTable::query`] blocks, for a bounded time, and answers the questions of others
+//! meanwhile, so that two processes that ask each other at once both get an answer.
+
+use std::fmt::{self, Write as _};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use vernic_wire::Qpn;
+
+use crate::handoff::{self, HandedOver, Head};
+use crate::link::LocalAddr;
+use crate::sys;
+
+mod message;
+
+use message::{Answer, MAX_MESSAGE_BYTES, Question};
+
+#[cfg(fuzzing)]
+pub(crate) use message::parse_and_emit;
+
+/// The high bits of a QPN: which process (more exactly, which link of which process).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(u16);
+
+impl Slot {
+    /// Bits of a QPN that are the slot.
+    pub const BITS: u32 = 10;
+    /// Bits of a QPN that are the index.
+    pub const INDEX_BITS: u32 = 14;
+    /// QPNs in a slot.
+    pub const QPNS: u32 = 1 << Self::INDEX_BITS;
+    /// First slot that a process may take.
+    pub const FIRST: Self = Self(1);
+    /// Last slot that a process may take.
+    pub const LAST: Self = Self((1 << Self::BITS) - 2);
+
+    /// The slot of a QPN. May be one that no process can take.
+    pub const fn of(qpn: Qpn) -> Self {
+        Self((qpn.value() >> Self::INDEX_BITS) as u16)
+    }
+
+    /// The QPN with this slot and the low 14 bits of `index`.
+    pub const fn qpn(self, index: u32) -> Qpn {
+        Qpn::new((self.0 as u32) << Self::INDEX_BITS | index & (Self::QPNS - 1))
+    }
+
+    /// The number, 0 to 1023.
+    pub const fn value(self) -> u16 {
+        self.0
+    }
+
+    /// True for slots that belong to a process: not those of QPN 0 and 1, and of multicast.
+    pub const fn is_ordinary(self) -> bool {
+        self.0 >= Self::FIRST.0 && self.0 <= Self::LAST.0
+    }
+}
+
+/// A process of this host that serves an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerProcess {
+    /// Its process id, as the kernel names it.
+    pub pid: u32,
+    /// UDP port, on the address asked for, that only this process receives on.
+    pub private_port: u16,
+}
+
+/// What [`SlotTable::lookup`] knows so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The peer is this process of this host.
+    Here(PeerProcess),
+    /// Not a process of this host (or not of this user): use the standard port.
+    NotHere,
+    /// Asked just now, for the first time in a second, and nothing is known from before. Use the
+    /// standard port meanwhile.
+    Asked,
+    /// Asked a moment ago; no answer yet. Use the standard port meanwhile.
+    Pending,
+}
+
+/// Why no slot could be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlotError {
+    /// All are taken.
+    #[error(
+        "all {} slots of this network namespace are taken: too many processes use RDMA on this \
+         host; `ss -xl | grep vernic/` lists them", Slot::LAST.value()
+    )]
+    NoneFree,
+    /// The operating system refused.
+    #[error("cannot open the socket of a slot: {0}")]
+    Os(#[from] io::Error),
+}
+
+/// Longest name of an abstract socket.
+const MAX_NAME_BYTES: usize = 107;
+/// Longest scope that surely leaves room for slot and suffix in a name.
+const MAX_SCOPE_BYTES: usize = 80;
+/// Answers that [`SlotTable::lookup`] remembers.
+const MAX_LOOKUPS: usize = 256;
+/// How long an answer is believed, and how long one is waited for.
+const LOOKUP_LIFE: Duration = Duration::from_secs(1);
+/// Most messages handled in one go, per socket.
+const MAX_SERVED: usize = 32;
+/// Longest pause between two looks at the sockets while waiting.
+const QUERY_PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+struct Claim {
+    slot: Slot,
+    control: Arc<OwnedFd>,
+    packets: Arc<OwnedFd>,
+}
+
+/// The name of a socket, without allocation.
+struct Name {
+    bytes: [u8; MAX_NAME_BYTES],
+    len: usize,
+}
+
+impl Name {
+    fn new() -> Self {
+        Self { bytes: [0; MAX_NAME_BYTES], len: 0 }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let to = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        to.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Remembered {
+    ip: IpAddr,
+    slot: Slot,
+    since: Instant,
+    state: Lookup,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    claims: Vec<Claim>,
+    served: Vec<(LocalAddr, u16)>,
+    lookups: Vec<Remembered>,
+}
+
+/// The slots of one link, and what it knows of the other processes of this host.
+#[derive(Debug)]
+pub struct SlotTable {
+    state: Mutex<State>,
+    /// For questions that nobody waits for.
+    ask: OwnedFd,
+    generation: AtomicU64,
+    /// One bit per slot that is ours.
+    ours: [AtomicU64; (1 << Slot::BITS) / 64],
+    scope: String,
+}
+
+/// All tables of this process: a slot of another link of the same process is found here.
+static TABLES: Mutex<Vec<Weak<SlotTable>>> = Mutex::new(Vec::new());
+
+fn tables() -> Vec<Arc<SlotTable>> {
+    let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    tables.retain(|table| table.strong_count() != 0);
+    tables.iter().filter_map(Weak::upgrade).collect()
+}
+
+fn new_socket(name: &[u8]) -> io::Result<OwnedFd> {
+    let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)?;
+    sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
+    sys::bind_abstract(fd.as_fd(), name)?;
+    Ok(fd)
+}
+
+impl SlotTable {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// When a socket cannot be opened.
+    pub fn new() -> Result<Arc<Self>, SlotError> {
+        Self::with_scope("vernic")
+    }
+
+    /// A table with a name space of its own (the first 20 characters of `scope`): for tests that
+    /// must not meet the host's processes.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_scope(scope: &str) -> Result<Arc<Self>, SlotError> {
+        let table = Arc::new(Self {
+            state: Mutex::default(),
+            ask: new_socket(b"")?,
+            generation: AtomicU64::new(0),
+            ours: [const { AtomicU64::new(0) }; 16],
+            scope: scope.chars().take(MAX_SCOPE_BYTES / 4).collect(),
+        });
+        let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|table| table.strong_count() != 0);
+        tables.push(Arc::downgrade(&table));
+        Ok(table)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn control_name(&self, slot: Slot) -> Name {
+        let mut name = Name::new();
+        // Fits: the scope was cut when the table was made.
+        let _ = write!(name, "{}/{}", self.scope, slot.0);
+        name
+    }
+
+    fn packets_name(&self, slot: Slot) -> Name {
+        let mut name = self.control_name(slot);
+        let _ = write!(name, "/packets");
+        name
+    }
+
+    /// Sends packets on to the process that has `slot`. Never blocks or allocates.
+    pub(crate) fn hand_over(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandedOver {
+        handoff::send(self.ask.as_fd(), self.packets_name(slot).as_bytes(), head, packets)
+    }
+
+    /// Takes a free slot; the engine allocates the QPNs in it.
+    ///
+    /// # Errors
+    /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened.
+    pub fn claim(&self) -> Result<Slot, SlotError> {
+        self.claim_from(random_seed() % u64::from(Slot::LAST.0))
+    }
+
+    /// Takes the first free slot, counted from `start`.
+    fn claim_from(&self, start: u64) -> Result<Slot, SlotError> {
+        let count = u64::from(Slot::LAST.0);
+        for i in 0..count {
+            let slot = Slot(Slot::FIRST.0 + ((start + i) % count) as u16);
+            match self.open(slot) {
+                Ok(claim) => self.state().claims.push(claim),
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
+                Err(e) => return Err(e.into()),
+            }
+            self.set_ours(slot, true);
+            return Ok(slot);
+        }
+        Err(SlotError::NoneFree)
+    }
+
+    /// Both sockets of a slot; `AddrInUse` if either name is taken: a process that ends closes
+    /// one before the other.
+    fn open(&self, slot: Slot) -> io::Result<Claim> {
+        let control = Arc::new(new_socket(self.control_name(slot).as_bytes())?);
+        let packets = Arc::new(new_socket(self.packets_name(slot).as_bytes())?);
+        Ok(Claim { slot, control, packets })
+    }
+
+    /// Gives a slot back. Unknown slots are ignored.
+    pub fn release(&self, slot: Slot) {
+        self.state().claims.retain(|claim| claim.slot != slot);
+        self.set_ours(slot, false);
+    }
+
+    fn set_ours(&self, slot: Slot, ours: bool) {
+        let word = &self.ours[usize::from(slot.0) / 64];
+        let bit = 1 << (slot.0 % 64);
+        if ours {
+            word.fetch_or(bit, Ordering::Release);
+        } else {
+            word.fetch_and(!bit, Ordering::Release);
+        }
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// True if the slot is one of this table's.
+    #[inline]
+    pub fn is_ours(&self, slot: Slot) -> bool {
+        let bits = self.ours[usize::from(slot.0) / 64 % 16].load(Ordering::Relaxed);
+        bits >> (slot.0 % 64) & 1 != 0
+    }
+
+    /// Changes whenever a slot is claimed or released.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The sockets of each slot: for questions, and for packets.
+    pub(crate) fn sockets(&self) -> Vec<(Arc<OwnedFd>, Arc<OwnedFd>)> {
+        let pair = |claim: &Claim| (Arc::clone(&claim.control), Arc::clone(&claim.packets));
+        self.state().claims.iter().map(pair).collect()
+    }
+
+    /// From now on questions about `local` are answered with `private_port`.
+    pub(crate) fn publish(&self, local: LocalAddr, private_port: u16) {
+        let mut state = self.state();
+        state.served.retain(|(addr, _)| *addr != local);
+        state.served.push((local, private_port));
+    }
+
+    /// Undoes [`publish`](Self::publish).
+    pub(crate) fn withdraw(&self, local: LocalAddr) {
+        self.state().served.retain(|(addr, _)| *addr != local);
+    }
+
+    /// Answers the questions that have come in. Links call this from
+    /// [`recv`](crate::Link::recv); nothing blocks.
+    pub fn serve(&self) {
+        let state = self.state();
+        for claim in &state.claims {
+            serve_socket(claim.control.as_fd(), claim.slot, &state.served);
+        }
+    }
+
+    /// Looks for the process that has `qpn` on the address `ip`, if it is one of this host and
+    /// this user; waits up to `timeout` for its answer. A slot that no process of this host has
+    /// is told by one system call, without waiting.
+    ///
+    /// To be called when a QP goes to RTR; [`lookup`](Self::lookup) is for the data path.
+    pub fn query(&self, ip: IpAddr, qpn: Qpn, timeout: Duration) -> Option<PeerProcess> {
+        let slot = Slot::of(qpn);
+        if !slot.is_ordinary() {
+            return None;
+        }
+        if let Some(known) = self.find_in_this_process(ip, slot) {
+            return known;
+        }
+        let socket = new_socket(b"").ok()?;
+        let question = Question { ip, slot };
+        let name = self.control_name(slot);
+        sys::send_abstract(socket.as_fd(), name.as_bytes(), &question.emit(), &[]).ok()?;
+        let end = Instant::now() + timeout;
+        loop {
+            while let Some((answer, pid)) = receive_answer(socket.as_fd()) {
+                if answer.ip == ip && answer.slot == slot {
+                    return answer.peer(pid);
+                }
+            }
+            // Whoever we ask may be asking us, and wait as we do.
+            let tables = tables();
+            tables.iter().for_each(|table| table.serve());
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let mut fds = vec![sys::PollFd::readable(socket.as_raw_fd())];
+            for table in &tables {
+                let state = table.state();
+                let controls = state.claims.iter().map(|c| c.control.as_raw_fd());
+                fds.extend(controls.map(sys::PollFd::readable));
+            }
+            sys::poll(&mut fds, Some(left.min(QUERY_PAUSE))).ok()?;
+        }
+    }
+
+    /// As [`query`](Self::query), but never waits: the first call sends the question, a later one
+    /// finds the answer. An answer is asked for again after a second, and holds until the new one is
+    /// there or its process is gone.
+    pub fn lookup(&self, ip: IpAddr, qpn: Qpn) -> Lookup {
+        let slot = Slot::of(qpn);
+        if !slot.is_ordinary() {
+            return Lookup::NotHere;
+        }
+        if let Some(known) = self.find_in_this_process(ip, slot) {
+            return known.map_or(Lookup::NotHere, Lookup::Here);
+        }
+        let now = Instant::now();
+        let mut state = self.state();
+        for _ in 0..MAX_SERVED {
+            let Some((answer, pid)) = receive_answer(self.ask.as_fd()) else { break };
+            let asked =
+                state.lookups.iter_mut().find(|l| l.ip == answer.ip && l.slot == answer.slot);
+            if let Some(asked) = asked {
+                asked.state = answer.peer(pid).map_or(Lookup::NotHere, Lookup::Here);
+            }
+        }
+        let mut before = Lookup::Pending;
+        if let Some(at) = state.lookups.iter().position(|l| l.ip == ip && l.slot == slot) {
+            before = state.lookups[at].state;
+            if now.duration_since(state.lookups[at].since) < LOOKUP_LIFE {
+                return before;
+            }
+            state.lookups.swap_remove(at);
+        }
+        let question = Question { ip, slot }.emit();
+        let name = self.control_name(slot);
+        let sent = sys::send_abstract(self.ask.as_fd(), name.as_bytes(), &question, &[]);
+        let state_now = if sent.is_ok() { before } else { Lookup::NotHere };
+        let answer = if state_now == Lookup::Pending { Lookup::Asked } else { state_now };
+        if state.lookups.len() == MAX_LOOKUPS {
+            state.lookups.swap_remove(0);
+        }
+        state.lookups.push(Remembered { ip, slot, since: now, state: state_now });
+        answer
+    }
+
+    /// `None` if the slot is not of this process; `Some(None)` if it is, but the address is not.
+    fn find_in_this_process(&self, ip: IpAddr, slot: Slot) -> Option<Option<PeerProcess>> {
+        let port_in = |table: &Self| {
+            let state = table.state();
+            let port = find_port(&state.served, ip)?;
+            Some(PeerProcess { pid: std::process::id(), private_port: port })
+        };
+        if self.is_ours(slot) {
+            return Some(port_in(self));
+        }
+        let tables = tables();
+        let owner = tables.iter().find(|t| t.scope == self.scope && t.is_ours(slot))?;
+        Some(port_in(owner))
+    }
+}
+
+fn find_port(served: &[(LocalAddr, u16)], ip: IpAddr) -> Option<u16> {
+    served.iter().find(|(addr, _)| addr.ip == ip).map(|&(_, port)| port)
+}
+
+fn serve_socket(control: BorrowedFd<'_>, slot: Slot, served: &[(LocalAddr, u16)]) {
+    for _ in 0..MAX_SERVED {
+        let mut buf = [0; MAX_MESSAGE_BYTES];
+        let Ok(incoming) = sys::recv_abstract(control, &mut buf, &mut []) else { return };
+        let same_user = incoming.credentials.is_some_and(|c| c.uid == sys::uid());
+        let bytes = &buf[..incoming.len.min(buf.len())];
+        let Some(question) = Question::parse(bytes).filter(|q| same_user && q.slot == slot) else {
+            continue;
+        };
+        let private_port = find_port(served, question.ip).unwrap_or(0);
+        let answer = Answer { ip: question.ip, slot, private_port };
+        // An asker that is gone, or whose queue is full, goes without.
+        let _ = sys::send_abstract(control, incoming.sender(), &answer.emit(), &[]);
+    }
+}
+
+fn receive_answer(fd: BorrowedFd<'_>) -> Option<(Answer, u32)> {
+    for _ in 0..MAX_SERVED {
+        let mut buf = [0; MAX_MESSAGE_BYTES];
+        let incoming = sys::recv_abstract(fd, &mut buf, &mut []).ok()?;
+        let Some(from) = incoming.credentials.filter(|c| c.uid == sys::uid()) else { continue };
+        if let Some(answer) = Answer::parse(&buf[..incoming.len.min(buf.len())]) {
+            return Some((answer, from.pid));
+        }
+    }
+    None
+}
+
+/// A number that differs from call to call: `RandomState` is seeded by the operating system.
+pub(crate) fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests;

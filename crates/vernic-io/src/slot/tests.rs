@@ -1,0 +1,76 @@
+use super::*;
+
+const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+fn scope(name: &str) -> String {
+    format!("vt{}{name}", std::process::id())
+}
+
+#[test]
+fn slot_and_index_make_the_qpn_and_leave_out_the_special_ones() {
+    let slot = Slot::of(Qpn::new(0x12_3456));
+    assert_eq!(slot.qpn(0x12_3456), Qpn::new(0x12_3456));
+    assert!(!Slot::of(Qpn::SMI).is_ordinary());
+    assert!(!Slot::of(Qpn::GSI).is_ordinary());
+    assert!(!Slot::of(Qpn::MULTICAST).is_ordinary());
+    assert!(Slot::of(Slot::LAST.qpn(Slot::QPNS - 1)).is_ordinary());
+}
+
+#[test]
+fn claimed_slots_are_distinct_and_free_again_after_release() {
+    let table = SlotTable::with_scope(&scope("claim")).unwrap();
+    let (a, b) = (table.claim().unwrap(), table.claim().unwrap());
+    assert_ne!(a, b);
+    assert!(table.is_ours(a) && table.is_ours(b));
+    table.release(a);
+    assert!(!table.is_ours(a));
+    let name = table.control_name(a);
+    new_socket(name.as_bytes()).expect("the name of a released slot is free");
+}
+
+#[test]
+fn a_slot_whose_second_name_is_still_taken_is_passed_over() {
+    let table = SlotTable::with_scope(&scope("second")).unwrap();
+    let taken = new_socket(table.packets_name(Slot::FIRST).as_bytes()).unwrap();
+    assert_eq!(table.claim_from(0).unwrap(), Slot(Slot::FIRST.0 + 1));
+    drop(taken);
+    assert_eq!(table.claim_from(0).unwrap(), Slot::FIRST, "nothing of it was kept");
+}
+
+#[test]
+fn a_query_for_a_slot_of_this_process_needs_no_socket() {
+    let name = scope("self");
+    let here = SlotTable::with_scope(&name).unwrap();
+    let there = SlotTable::with_scope(&name).unwrap();
+    let slot = there.claim().unwrap();
+    let none = Duration::ZERO;
+    assert_eq!(here.query(LOCALHOST, slot.qpn(5), none), None);
+    there.publish(LOCALHOST.into(), 777);
+    let peer = PeerProcess { pid: std::process::id(), private_port: 777 };
+    assert_eq!(here.query(LOCALHOST, slot.qpn(5), none), Some(peer));
+    assert_eq!(here.lookup(LOCALHOST, slot.qpn(5)), Lookup::Here(peer));
+    there.withdraw(LOCALHOST.into());
+    assert_eq!(here.lookup(LOCALHOST, slot.qpn(5)), Lookup::NotHere);
+}
+
+#[test]
+fn a_query_for_a_slot_that_nobody_has_returns_at_once() {
+    let table = SlotTable::with_scope(&scope("nobody")).unwrap();
+    let long = Duration::from_secs(3600);
+    assert_eq!(table.query(LOCALHOST, Slot::FIRST.qpn(1), long), None);
+    assert_eq!(table.lookup(LOCALHOST, Slot::FIRST.qpn(1)), Lookup::NotHere);
+    assert_eq!(table.query(LOCALHOST, Qpn::GSI, long), None);
+}
+
+#[test]
+fn messages_that_are_no_questions_are_ignored() {
+    for bytes in [&b""[..], b"VQ", &[0; 22], &[0xFF; 24], b"VQ\x00\x01aaaaaaaaaaaaaaaaaaaaaaaaaa"] {
+        assert_eq!(Question::parse(bytes), None);
+        assert_eq!(Answer::parse(bytes), None);
+    }
+    let question = Question { ip: LOCALHOST, slot: Slot(9) };
+    assert_eq!(Question::parse(&question.emit()), Some(question));
+    let answer = Answer { ip: "fe80::1".parse().unwrap(), slot: Slot(9), private_port: 80 };
+    assert_eq!(Answer::parse(&answer.emit()), Some(answer));
+    assert_eq!(Question::parse(&answer.emit()), None);
+}

@@ -1,0 +1,262 @@
+//! Thin safe wrappers over system calls: the only module of this crate with `unsafe`.
+//!
+//! Owns nothing but the translation between Rust types and the C structures of the kernel. Each
+//! function makes one system call (`ifaddrs` aside) and returns its error as it is. No policy: what to do
+//! about an error is for the callers, the other modules of this crate.
+//!
+//! Limits: 32 messages per `sendmmsg`/`recvmmsg`; nothing here allocates but
+//! the list of interfaces.
+
+#![allow(unsafe_code)]
+
+mod ifaddrs;
+mod message;
+mod unix;
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
+pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
+pub(crate) use unix::{bind_abstract, recv_abstract, send_abstract};
+
+/// Turns the -1 of a system call into the error of the thread.
+fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// A new socket, non-blocking and closed on exec.
+pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::socket(family, kind, protocol) })?;
+    // SAFETY: the kernel just returned this descriptor, so it is open and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets an integer socket option.
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set_option_bytes(fd, level, name, &value.to_ne_bytes())
+}
+
+/// Sets a socket option from the bytes of its C structure.
+pub(crate) fn set_option_bytes(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> io::Result<()> {
+    // SAFETY: pointer and length describe `value`, which the kernel only reads.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// An IP address as the C structure of a socket.
+pub(super) union SockAddr {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl SockAddr {
+    fn new(addr: &SocketAddr) -> (Self, libc::socklen_t) {
+        match addr {
+            SocketAddr::V4(a) => {
+                let v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: a.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                    sin_zero: [0; 8],
+                };
+                (Self { v4 }, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+            }
+            SocketAddr::V6(a) => {
+                let v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: a.port().to_be(),
+                    sin6_flowinfo: a.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                    sin6_scope_id: a.scope_id(),
+                };
+                (Self { v6 }, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+            }
+        }
+    }
+
+    /// What the kernel wrote, if it is an IP address.
+    ///
+    /// # Safety
+    /// The structure must be filled for the family that it names; at least the family must be
+    /// initialised.
+    unsafe fn decode(this: *const Self) -> Option<SocketAddr> {
+        // SAFETY: both variants begin with the family, initialised as the caller promises; the
+        // variant of that family is the one that is filled.
+        unsafe {
+            match i32::from((*this).v4.sin_family) {
+                libc::AF_INET => {
+                    let a = &(*this).v4;
+                    let ip = Ipv4Addr::from(a.sin_addr.s_addr.to_ne_bytes());
+                    Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(a.sin_port))))
+                }
+                libc::AF_INET6 => {
+                    let a = &(*this).v6;
+                    let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+                    let port = u16::from_be(a.sin6_port);
+                    Some(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, a.sin6_scope_id)))
+                }
+                _ => None,
+            }
+        }
+    }
+}
+
+/// Binds a socket to an address.
+pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
+    let (addr, len) = SockAddr::new(addr);
+    // SAFETY: pointer and length describe `addr`, which lives through the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(())
+}
+
+/// Connects a datagram socket: from now on it receives from `addr` only.
+pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
+    let (addr, len) = SockAddr::new(addr);
+    // SAFETY: pointer and length describe `addr`, which lives through the call.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(())
+}
+
+/// The address that a socket is bound to.
+pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    let mut addr = MaybeUninit::<SockAddr>::zeroed();
+    let mut len = size_of::<SockAddr>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `addr`, which is that long.
+    check(unsafe { libc::getsockname(fd.as_raw_fd(), addr.as_mut_ptr().cast(), &raw mut len) })?;
+    // SAFETY: zeroed before, so initialised whatever the kernel left out.
+    unsafe { SockAddr::decode(addr.as_ptr()) }
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Joins or leaves a multicast group on the netdev with index `ifindex`.
+pub(crate) fn set_membership(
+    fd: BorrowedFd<'_>,
+    group: std::net::IpAddr,
+    ifindex: u32,
+    join: bool,
+) -> io::Result<()> {
+    match group {
+        std::net::IpAddr::V4(group) => {
+            // struct ip_mreqn: group, address, index.
+            let mut request = [0; 12];
+            request[..4].copy_from_slice(&group.octets());
+            request[8..].copy_from_slice(&(ifindex as i32).to_ne_bytes());
+            let name = if join { libc::IP_ADD_MEMBERSHIP } else { libc::IP_DROP_MEMBERSHIP };
+            set_option_bytes(fd, libc::IPPROTO_IP, name, &request)
+        }
+        std::net::IpAddr::V6(group) => {
+            // struct ipv6_mreq: group, index.
+            let mut request = [0; 20];
+            request[..16].copy_from_slice(&group.octets());
+            request[16..].copy_from_slice(&ifindex.to_ne_bytes());
+            let name = if join { libc::IPV6_ADD_MEMBERSHIP } else { libc::IPV6_DROP_MEMBERSHIP };
+            set_option_bytes(fd, libc::IPPROTO_IPV6, name, &request)
+        }
+    }
+}
+
+/// One descriptor to look at in [`poll`].
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct PollFd(libc::pollfd);
+
+impl PollFd {
+    /// Will look whether `fd` can be read.
+    pub(crate) fn readable(fd: RawFd) -> Self {
+        Self(libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+    }
+
+    /// True if the last [`poll`] found something to read, or an error.
+    pub(crate) fn is_ready(self) -> bool {
+        self.0.revents != 0
+    }
+}
+
+/// Waits until one of `fds` can be read or `timeout` is over (`None`: no limit); returns how
+/// many are ready. A signal ends it early with 0.
+pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
+    let spec = timeout.map(|t| libc::timespec {
+        tv_sec: t.as_secs().min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    let spec_ptr = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `PollFd` is a transparent `pollfd`; pointer and length describe the slice; `spec`
+    // outlives the call.
+    let ret = unsafe {
+        libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, spec_ptr, std::ptr::null())
+    };
+    match check(ret) {
+        Ok(n) => Ok(n as usize),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+/// A new event descriptor, non-blocking and closed on exec.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
+    // SAFETY: the kernel just returned this descriptor, so it is open and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The real user id of this process: what the kernel puts into credentials.
+pub(crate) fn uid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::getuid() }
+}
+
+/// A netlink socket that hears of changes to links, addresses and routes.
+pub(crate) fn route_monitor() -> io::Result<OwnedFd> {
+    let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+    // SAFETY: a sockaddr_nl of zeros is valid.
+    let mut addr: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    addr.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    addr.nl_groups = (libc::RTMGRP_LINK
+        | libc::RTMGRP_IPV4_IFADDR
+        | libc::RTMGRP_IPV6_IFADDR
+        | libc::RTMGRP_IPV4_ROUTE
+        | libc::RTMGRP_IPV6_ROUTE) as u32;
+    // SAFETY: pointer and length describe `addr`, which lives through the call.
+    check(unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            (&raw const addr).cast(),
+            size_of::<libc::sockaddr_nl>() as libc::socklen_t,
+        )
+    })?;
+    Ok(fd)
+}
+
+/// Reads one message from a descriptor (socket or eventfd) into `buf`.
+pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: pointer and length describe `buf`.
+    let n = unsafe { libc::read(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Writes one message to a descriptor.
+pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
+    // SAFETY: pointer and length describe `buf`, which the kernel only reads.
+    let n = unsafe { libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}

@@ -1,0 +1,172 @@
+//! Datagrams between processes of one host: Unix sockets with abstract names and credentials.
+
+use std::io;
+use std::mem::{MaybeUninit, offset_of, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Who sent a datagram, as the kernel vouches for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    /// Process id of the sender.
+    pub(crate) pid: u32,
+    /// User id of the sender.
+    pub(crate) uid: u32,
+}
+
+/// The abstract address `\0name`; `None` if the name is too long (107 bytes).
+fn abstract_addr(name: &[u8]) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: a sockaddr_un of zeros is valid.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = addr.sun_path.get_mut(1..=name.len())?;
+    for (to, from) in path.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let len = offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    Some((addr, len as libc::socklen_t))
+}
+
+fn too_long() -> io::Error {
+    io::Error::from(io::ErrorKind::InvalidInput)
+}
+
+/// Binds a Unix socket to the abstract name `\0name`; an empty name lets the kernel choose.
+pub(crate) fn bind_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    let (addr, mut len) = abstract_addr(name).ok_or_else(too_long)?;
+    if name.is_empty() {
+        len = size_of::<libc::sa_family_t>() as libc::socklen_t;
+    }
+    // SAFETY: pointer and length describe `addr`, which lives through the call.
+    super::check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(())
+}
+
+/// Sends one datagram, `head` followed by `body`, to the abstract name `\0name`. Never blocks.
+pub(crate) fn send_abstract(
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+    head: &[u8],
+    body: &[u8],
+) -> io::Result<()> {
+    let (mut addr, len) = abstract_addr(name).ok_or_else(too_long)?;
+    let mut iov = [head, body]
+        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    // SAFETY: a msghdr of zeros is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = (&raw mut addr).cast();
+    message.msg_namelen = len;
+    message.msg_iov = iov.as_mut_ptr();
+    message.msg_iovlen = iov.len();
+    // SAFETY: the header points to `addr`, `iov`, `head` and `body`, which live through the call
+    // and which the kernel only reads.
+    let n = unsafe {
+        libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A datagram that [`recv_abstract`] received.
+#[derive(Debug)]
+pub(crate) struct UnixIncoming {
+    /// Bytes received, over both parts.
+    pub(crate) len: usize,
+    /// The sender, if the socket has `SO_PASSCRED`.
+    pub(crate) credentials: Option<Credentials>,
+    /// The abstract name of the sender and its length; 0 if it has none.
+    pub(crate) name: ([u8; 107], usize),
+    /// True if the datagram did not fit.
+    pub(crate) truncated: bool,
+}
+
+impl UnixIncoming {
+    /// The abstract name of the sender, without the leading zero; empty if it has none.
+    pub(crate) fn sender(&self) -> &[u8] {
+        &self.name.0[..self.name.1]
+    }
+}
+
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Receives one datagram: its first bytes into `head`, the rest into `body`. Never blocks.
+pub(crate) fn recv_abstract(
+    fd: BorrowedFd<'_>,
+    head: &mut [u8],
+    body: &mut [u8],
+) -> io::Result<UnixIncoming> {
+    let mut addr = MaybeUninit::<libc::sockaddr_un>::zeroed();
+    let mut control = Control([0; 64]);
+    let mut iov = [
+        libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
+        libc::iovec { iov_base: body.as_mut_ptr().cast(), iov_len: body.len() },
+    ];
+    // SAFETY: a msghdr of zeros is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = addr.as_mut_ptr().cast();
+    message.msg_namelen = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    message.msg_iov = iov.as_mut_ptr();
+    message.msg_iovlen = iov.len();
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header points to `addr`, `iov`, `control`, `head` and `body`, which live
+    // through the call and are as long as it says.
+    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut name = ([0; 107], 0);
+    // SAFETY: zeroed before the call, so initialised.
+    let addr = unsafe { addr.assume_init_ref() };
+    let path_len = (message.msg_namelen as usize)
+        .saturating_sub(offset_of!(libc::sockaddr_un, sun_path))
+        .min(addr.sun_path.len());
+    if path_len > 1 && addr.sun_path[0] == 0 {
+        for (to, from) in name.0.iter_mut().zip(&addr.sun_path[1..path_len]) {
+            *to = *from as u8;
+        }
+        name.1 = path_len - 1;
+    }
+    Ok(UnixIncoming {
+        len: n as usize,
+        // SAFETY: the call above filled `message`, whose control buffer is still alive.
+        credentials: unsafe { credentials(&message) },
+        name,
+        truncated: message.msg_flags & libc::MSG_TRUNC != 0,
+    })
+}
+
+/// The credentials among the control messages. Descriptors that a sender passes along are not
+/// asked for, and the kernel closes those that found no room; any that found room are closed.
+///
+/// # Safety
+/// `message` must have been filled by a receive call, and its control buffer be alive.
+unsafe fn credentials(message: &libc::msghdr) -> Option<Credentials> {
+    let mut found = None;
+    // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes in all.
+    unsafe {
+        let mut cmsg = libc::CMSG_FIRSTHDR(message);
+        while !cmsg.is_null() {
+            let data_len = (*cmsg).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            match ((*cmsg).cmsg_level, (*cmsg).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
+                    if data_len >= size_of::<libc::ucred>() =>
+                {
+                    let cred: libc::ucred = std::ptr::read_unaligned(libc::CMSG_DATA(cmsg).cast());
+                    found = Some(Credentials { pid: cred.pid as u32, uid: cred.uid });
+                }
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for i in 0..data_len / size_of::<libc::c_int>() {
+                        let fd = std::ptr::read_unaligned(
+                            libc::CMSG_DATA(cmsg).cast::<libc::c_int>().add(i),
+                        );
+                        libc::close(fd);
+                    }
+                }
+                _ => {}
+            }
+            cmsg = libc::CMSG_NXTHDR(message, cmsg);
+        }
+    }
+    found
+}

@@ -1,0 +1,112 @@
+//! A link for tests of middlewares: remembers what was sent, receives it again when asked.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex};
+
+use crate::ROCE_PORT;
+use crate::batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath};
+use crate::icrc::{self, IcrcChecker};
+use crate::link::{
+    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
+};
+
+/// UDP source port of everything.
+pub(crate) const SOURCE_PORT: u16 = 50_000;
+
+/// Each packet sent, with its index in its run.
+pub(crate) type Sent = Arc<Mutex<Vec<(u16, Vec<u8>)>>>;
+
+/// Sends into memory.
+pub(crate) struct MemoryLink {
+    pub(crate) sent: Sent,
+    received: usize,
+    checker: IcrcChecker,
+}
+
+impl MemoryLink {
+    pub(crate) fn boxed() -> (Box<dyn Link>, Sent) {
+        let sent = Sent::default();
+        let link = Self { sent: Arc::clone(&sent), received: 0, checker: IcrcChecker::new() };
+        (Box::new(link), sent)
+    }
+}
+
+/// A path to oneself.
+pub(crate) fn path() -> TxPath {
+    let home = IpAddr::from([127, 0, 0, 1]);
+    TxPath::new(home, (home, ROCE_PORT).into())
+}
+
+/// Appends a packet of `size` transport bytes of value `fill`.
+pub(crate) fn append(batch: &mut TxBatch, size: usize, fill: u8) {
+    batch.room().expect("the batch has room")[..size].fill(fill);
+    batch.push(&path(), size);
+}
+
+impl Link for MemoryLink {
+    fn limits(&self) -> LinkLimits {
+        LinkLimits::default()
+    }
+    fn stamp(&mut self, batch: &mut TxBatch) {
+        batch.stamp_with(|path, first, bytes, stride| {
+            icrc::stamp_run(&icrc::flow_of(path, SOURCE_PORT), Some(first), bytes, stride);
+        });
+    }
+    fn send(&mut self, _now: Nanos, batch: &mut TxBatch) -> SendReport {
+        self.stamp(batch);
+        let report =
+            SendReport { packets: batch.packets(), bytes: batch.bytes(), ..SendReport::default() };
+        let mut sent = self.sent.lock().unwrap();
+        for run in batch.runs() {
+            sent.extend((0..).zip(run.packets().map(<[u8]>::to_vec)));
+        }
+        batch.clear();
+        report
+    }
+    fn recv(&mut self, _now: Nanos, batch: &mut RxBatch) -> usize {
+        batch.clear();
+        let sent = self.sent.lock().unwrap();
+        let src = SocketAddr::from(([127, 0, 0, 1], SOURCE_PORT));
+        let meta = RxMeta {
+            src,
+            dst: path().dst(),
+            traffic_class: 0,
+            hop_limit: 64,
+            icrc: Icrc::Unchecked,
+        };
+        for (index, bytes) in &sent[self.received..] {
+            if batch.free() == 0 {
+                break;
+            }
+            batch.spare()[..bytes.len()].copy_from_slice(bytes);
+            batch.commit_part(0, bytes.len(), bytes.len(), *index, meta);
+            batch.next_buffer();
+            self.received += 1;
+        }
+        batch.len()
+    }
+    fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc {
+        self.checker.check(packet).icrc()
+    }
+    fn poll_fds(&self) -> &[RawFd] {
+        &[]
+    }
+    fn poll_generation(&self) -> u64 {
+        0
+    }
+    fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {
+        Ok(())
+    }
+    fn deactivate(&mut self, _local: LocalAddr) {}
+    fn join(&mut self, _local: LocalAddr, _group: IpAddr) -> Result<(), LinkError> {
+        Ok(())
+    }
+    fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
+    fn departure(&mut self, path: &TxPath) -> Option<Departure> {
+        Some(Departure { src: path.local().with_port(SOURCE_PORT), segmented: true })
+    }
+    fn counters(&self) -> LinkCounters {
+        LinkCounters::default()
+    }
+}

@@ -1,0 +1,129 @@
+//! A middleware that writes one line per packet through `tracing`.
+//!
+//! Level `TRACE`, target `vernic::packet`:
+//!
+//! ```text
+//! -> 127.0.0.1:50012 > 127.0.0.1:4791 SEND_ONLY ... 64 B
+//! ```
+//!
+//! Costs a formatted line per packet where that target is enabled, and one check per batch where
+//! it is not.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::batch::{ICRC_BYTES, RxBatch, TxBatch};
+use crate::link::{Link, LinkCounters, Nanos, SendReport, forward_to_inner};
+
+/// The target of the lines, to be enabled by the subscriber.
+pub const TARGET: &str = "vernic::packet";
+
+/// See the [module](self).
+pub struct TraceLink {
+    inner: Box<dyn Link>,
+}
+
+impl fmt::Debug for TraceLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceLink").finish_non_exhaustive()
+    }
+}
+
+impl TraceLink {
+    /// Traces what goes through `inner`.
+    pub fn new(inner: Box<dyn Link>) -> Self {
+        Self { inner }
+    }
+}
+
+/// One packet in words: never fails, whatever the bytes.
+struct Line<'a> {
+    arrow: &'static str,
+    src: SocketAddr,
+    dst: SocketAddr,
+    /// BTH to ICRC.
+    bytes: &'a [u8],
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} > {} ", self.arrow, self.src, self.dst)?;
+        let transport = &self.bytes[..self.bytes.len().saturating_sub(ICRC_BYTES)];
+        match vernic_wire::Packet::parse(transport) {
+            Ok(packet) => write!(f, "{packet} {} B", packet.payload().len()),
+            Err(error) => write!(f, "not a packet: {error}; {} B", self.bytes.len()),
+        }
+    }
+}
+
+impl Link for TraceLink {
+    forward_to_inner!();
+
+    fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport {
+        let waiting = batch.packets();
+        if waiting == 0 || !tracing::enabled!(target: TARGET, tracing::Level::TRACE) {
+            return self.inner.send(now, batch);
+        }
+        // Lines are written before sending: afterwards the batch has forgotten the packets. What
+        // the socket has no space for is traced again when it is sent again.
+        for run in batch.runs() {
+            let source = self.inner.departure(run.path);
+            let src = source.map_or_else(|| run.path.local().with_port(0), |source| source.src);
+            for bytes in run.packets() {
+                let line = Line { arrow: "->", src, dst: run.path.dst(), bytes };
+                tracing::trace!(target: TARGET, "{line}");
+            }
+        }
+        let report = self.inner.send(now, batch);
+        if report.packets < waiting {
+            let (failed, waits) = (report.failed, batch.packets());
+            tracing::trace!(target: TARGET, "-> {failed} refused, {waits} wait, of {waiting}");
+        }
+        report
+    }
+
+    fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
+        let count = self.inner.recv(now, batch);
+        if count != 0 && tracing::enabled!(target: TARGET, tracing::Level::TRACE) {
+            for packet in batch.packets() {
+                let (src, dst) = (packet.meta.src, packet.meta.dst);
+                let line = Line { arrow: "<-", src, dst, bytes: packet.bytes };
+                tracing::trace!(target: TARGET, "{line}");
+            }
+        }
+        count
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.inner.deadline()
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.inner.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_have_a_line() {
+        let addr: SocketAddr = "127.0.0.1:4791".parse().unwrap();
+        let bth = vernic_wire::Bth::new(
+            vernic_wire::Opcode(4),
+            vernic_wire::Qpn::new(0x1234),
+            vernic_wire::Psn::new(77),
+        );
+        let mut packet = bth.to_bytes().to_vec();
+        packet.extend([0; 68]);
+        let line = |bytes: &[u8]| Line { arrow: "->", src: addr, dst: addr, bytes }.to_string();
+        let text = line(&packet);
+        assert!(text.starts_with("-> 127.0.0.1:4791 > 127.0.0.1:4791 "), "{text}");
+        assert!(text.contains("77") && text.ends_with("64 B"), "{text}");
+        for len in 0..20 {
+            assert!(!line(&vec![0xFF; len]).is_empty());
+        }
+        assert!(line(&[0xFF; 3]).contains("not a packet"));
+    }
+}

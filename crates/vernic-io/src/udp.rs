@@ -1,0 +1,250 @@
+//! The RoCEv2 link: UDP sockets (IBTA annex A17), no privilege, no kernel module.
+//!
+//! Owns the sockets of one device: per active address one for port 4791, a private one for peers
+//! on this host, and up to [`SOURCE_PORTS`] to send from. Called by the engine through
+//! [`Link`]; calls `sys` and `vernic-wire`'s ICRC.
+//!
+//! | file | what |
+//! |---|---|
+//! | `tx.rs` | stamping and sending of runs, falling back to single packets |
+//! | `rx.rs` | which sockets to look at when, receiving, sorting out what is for others |
+//! | `steer.rs` | flows that keep coming to the wrong process |
+//! | `socket.rs` | the kinds of sockets and their options |
+//! | `gso.rs` `gro.rs` `ecn.rs` `pmtu.rs` `buffer.rs` | one feature of the system each |
+//! | `holder.rs` | who has port 4791 |
+//!
+//! Limits: [`MAX_ADDRESSES`] active addresses, [`MAX_GROUPS`] multicast groups.
+
+mod buffer;
+mod ecn;
+mod gro;
+mod gso;
+mod holder;
+mod pmtu;
+mod rx;
+mod socket;
+mod steer;
+mod tx;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
+use crate::icrc::{Found, IcrcChecker};
+use crate::link::{
+    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
+};
+use crate::slot::{SlotError, SlotTable, random_seed};
+
+/// Most addresses active at a time.
+pub const MAX_ADDRESSES: usize = 1024;
+
+/// Most multicast groups joined at a time.
+pub const MAX_GROUPS: usize = 256;
+
+/// Source ports per address: what flows are spread over. Opened when a flow first needs one.
+pub const SOURCE_PORTS: usize = 16;
+
+/// How a [`UdpLink`] is to be made.
+#[derive(Clone, Debug)]
+pub struct UdpConfig {
+    /// Receive buffer of each socket in bytes; the system may grant less. A full window of a few
+    /// dozen QPs must fit while the process is not scheduled. Default 4 MiB.
+    pub receive_buffer_bytes: u32,
+    /// Send buffer of each socket in bytes; the system may grant less. Default 4 MiB.
+    pub send_buffer_bytes: u32,
+    /// False to do without GSO and GRO, as on systems that have none. Default true.
+    pub offload: bool,
+    /// Name space of the process slots. Default `vernic`; another one only for tests.
+    pub slot_scope: String,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self {
+            receive_buffer_bytes: 4 << 20,
+            send_buffer_bytes: 4 << 20,
+            offload: true,
+            slot_scope: "vernic".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Active {
+    local: LocalAddr,
+    uses: u32,
+}
+
+#[derive(Debug)]
+struct Group {
+    local: LocalAddr,
+    group: IpAddr,
+    uses: u32,
+}
+
+/// The RoCEv2 link. See [`Link`] for what it does.
+#[derive(Debug)]
+pub struct UdpLink {
+    config: UdpConfig,
+    limits: LinkLimits,
+    slots: Arc<SlotTable>,
+    active: Vec<Active>,
+    groups: Vec<Group>,
+    tx: tx::Transmit,
+    rx: rx::Receive,
+    checker: IcrcChecker,
+    counters: LinkCounters,
+}
+
+impl UdpLink {
+    /// Makes a link without addresses: finds out what the system can do, opens no port yet.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn open(config: UdpConfig) -> Result<Self, SlotError> {
+        let max_segments = if config.offload {
+            let homes = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+            homes.into_iter().map(|ip| gso::probe((ip, 0).into())).max().unwrap_or(1)
+        } else {
+            1
+        };
+        let slots = SlotTable::with_scope(&config.slot_scope)?;
+        tracing::debug!(max_segments, "UDP link opened");
+        Ok(Self {
+            limits: LinkLimits { max_segments, ..LinkLimits::default() },
+            tx: tx::Transmit::new(max_segments > 1, random_seed() as u32),
+            rx: rx::Receive::new(Arc::clone(&slots)),
+            slots,
+            config,
+            active: Vec::new(),
+            groups: Vec::new(),
+            checker: IcrcChecker::new(),
+            counters: LinkCounters::default(),
+        })
+    }
+
+    /// The process slots of this link: where the engine takes its QPNs from, and finds peers on
+    /// this host.
+    pub fn slots(&self) -> Arc<SlotTable> {
+        Arc::clone(&self.slots)
+    }
+
+    fn activate_new(&mut self, local: LocalAddr) -> Result<(), LinkError> {
+        if self.active.len() == MAX_ADDRESSES {
+            return Err(LinkError::TooMany { what: "addresses", limit: MAX_ADDRESSES });
+        }
+        let public = socket::public(local, &self.config)?;
+        let (private, port) = socket::private(local, &self.config)?;
+        self.tx.add(local, &self.config)?;
+        self.rx.add(rx::Kind::Public, local, local, crate::ROCE_PORT, public);
+        self.rx.add(rx::Kind::Private, local, local, port, private);
+        self.slots.publish(local, port);
+        self.active.push(Active { local, uses: 1 });
+        tracing::debug!(%local, private_port = port, "address active");
+        Ok(())
+    }
+}
+
+impl Link for UdpLink {
+    fn limits(&self) -> LinkLimits {
+        self.limits
+    }
+
+    fn stamp(&mut self, batch: &mut TxBatch) {
+        self.tx.stamp(batch, &self.config);
+    }
+
+    fn send(&mut self, _now: Nanos, batch: &mut TxBatch) -> SendReport {
+        self.tx.stamp(batch, &self.config);
+        self.tx.send(batch, &mut self.counters)
+    }
+
+    fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
+        self.rx.recv(now, batch, &self.config, &mut self.counters)
+    }
+
+    fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc {
+        if packet.meta.icrc != Icrc::Unchecked {
+            return packet.meta.icrc;
+        }
+        let found = self.checker.check(packet);
+        match found {
+            Found::Guessed(_) => {}
+            Found::Solved(_) => self.counters.icrc_solved += 1,
+            Found::Bad => self.counters.icrc_errors += 1,
+        }
+        found.icrc()
+    }
+
+    fn poll_fds(&self) -> &[RawFd] {
+        self.rx.poll_fds()
+    }
+
+    fn poll_generation(&self) -> u64 {
+        self.rx.poll_generation()
+    }
+
+    fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {
+        match self.active.iter_mut().find(|a| a.local == local) {
+            Some(active) => {
+                active.uses += 1;
+                Ok(())
+            }
+            None => self.activate_new(local),
+        }
+    }
+
+    fn deactivate(&mut self, local: LocalAddr) {
+        let Some(at) = self.active.iter().position(|a| a.local == local) else { return };
+        self.active[at].uses -= 1;
+        if self.active[at].uses == 0 {
+            self.active.swap_remove(at);
+            self.groups.retain(|g| g.local != local);
+            self.slots.withdraw(local);
+            self.tx.remove(local);
+            self.rx.remove(local);
+        }
+    }
+
+    fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
+        if !self.active.iter().any(|a| a.local == local) {
+            return Err(LinkError::NotActive { addr: local });
+        }
+        if let Some(known) = self.groups.iter_mut().find(|g| g.local == local && g.group == group) {
+            known.uses += 1;
+            return Ok(());
+        }
+        if self.groups.len() == MAX_GROUPS {
+            return Err(LinkError::TooMany { what: "multicast groups", limit: MAX_GROUPS });
+        }
+        let ifindex = crate::netdev::index_of(local)?;
+        let socket = socket::group(group, ifindex, &self.config)?;
+        let bound = LocalAddr::new(group, ifindex);
+        self.rx.add(rx::Kind::Group, local, bound, crate::ROCE_PORT, socket);
+        self.groups.push(Group { local, group, uses: 1 });
+        Ok(())
+    }
+
+    fn leave(&mut self, local: LocalAddr, group: IpAddr) {
+        let found = self.groups.iter().position(|g| g.local == local && g.group == group);
+        let Some(at) = found else { return };
+        self.groups[at].uses -= 1;
+        if self.groups[at].uses == 0 {
+            self.groups.swap_remove(at);
+            self.rx.remove_group(local, group);
+        }
+    }
+
+    fn departure(&mut self, path: &TxPath) -> Option<Departure> {
+        self.tx.departure(path, &self.config)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests;

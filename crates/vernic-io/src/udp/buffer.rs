@@ -1,0 +1,21 @@
+//! Socket buffers, as large as we may.
+
+use std::os::fd::BorrowedFd;
+
+use crate::sys;
+
+/// Asks for a receive buffer of `bytes`: with privilege beyond `net.core.rmem_max`, else up to it.
+pub(crate) fn set_receive(fd: BorrowedFd<'_>, bytes: u32) {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
+    }
+}
+
+/// Asks for a send buffer of `bytes`: with privilege beyond `net.core.wmem_max`, else up to it.
+pub(crate) fn set_send(fd: BorrowedFd<'_>, bytes: u32) {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes).is_err() {
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes);
+    }
+}

@@ -1,0 +1,157 @@
+//! Opening the sockets of a UDP link: which kinds there are, and the options of each.
+//!
+//! | kind | bound to | connected | shared with other processes |
+//! |---|---|---|---|
+//! | transmit | address : port >= 49152 | never (Identification!) | no |
+//! | public | address : 4791 | no | yes, `SO_REUSEPORT`, same user |
+//! | private | address : any port | no | no |
+//! | steered | address : 4791 | to one peer's address and port | its bind, yes |
+//! | group | multicast address : 4791 | no | yes |
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::link::{LinkError, LocalAddr};
+use crate::udp::{UdpConfig, buffer, ecn, gro, holder, pmtu};
+use crate::{ROCE_PORT, sys};
+
+/// The first dynamic port (RFC 6335, section 6): source ports carry entropy from here up, as
+/// IBTA A17.9.3 recommends.
+const FIRST_SOURCE_PORT: u16 = 49_152;
+
+/// Source ports to try before giving up.
+const SOURCE_PORT_TRIES: u32 = 64;
+
+fn new_socket(local: LocalAddr) -> Result<OwnedFd, LinkError> {
+    let family = if local.ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    sys::socket(family, libc::SOCK_DGRAM, 0)
+        .and_then(|fd| {
+            if !local.ip.is_ipv4() {
+                sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            }
+            Ok(fd)
+        })
+        .map_err(|source| LinkError::Os { what: "open a UDP socket", addr: local, source })
+}
+
+fn bind_error(local: LocalAddr, source: io::Error) -> LinkError {
+    match source.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL | libc::ENODEV) => LinkError::NoSuchAddress { addr: local },
+        _ => LinkError::Os { what: "bind a UDP socket", addr: local, source },
+    }
+}
+
+/// Opens a transmit socket; returns it with its source port. `seed` chooses the first port tried.
+pub(crate) fn transmit(
+    local: LocalAddr,
+    config: &UdpConfig,
+    seed: u32,
+) -> Result<(OwnedFd, u16), LinkError> {
+    let fd = new_socket(local)?;
+    let v4 = local.ip.is_ipv4();
+    pmtu::forbid_fragments(fd.as_fd(), v4).map_err(|source| LinkError::Os {
+        what: "forbid fragments (IP_MTU_DISCOVER)",
+        addr: local,
+        source,
+    })?;
+    ecn::set_send_defaults(fd.as_fd(), v4);
+    buffer::set_send(fd.as_fd(), config.send_buffer_bytes);
+    // Nobody has a reason to send to this port; what arrives is not kept.
+    let _ = sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
+    set_multicast_device(&fd, local);
+    for i in 0..SOURCE_PORT_TRIES {
+        // Steps of a large odd number visit ports far apart.
+        let port = FIRST_SOURCE_PORT | (seed.wrapping_add(i.wrapping_mul(7919)) & 0x3FFF) as u16;
+        match sys::bind(fd.as_fd(), &local.with_port(port)) {
+            Ok(()) => return Ok((fd, port)),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            Err(e) => return Err(bind_error(local, e)),
+        }
+    }
+    Err(LinkError::TooMany { what: "source ports", limit: SOURCE_PORT_TRIES as usize })
+}
+
+/// Multicast leaves through the device that has the address, whatever the routes say; members on
+/// this host receive it too (the system's default).
+fn set_multicast_device(fd: &OwnedFd, local: LocalAddr) {
+    let _ = match local.ip {
+        IpAddr::V4(ip) => {
+            sys::set_option_bytes(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &ip.octets())
+        }
+        IpAddr::V6(_) => {
+            let Ok(index) = crate::netdev::index_of(local) else { return };
+            let index = i32::try_from(index).unwrap_or(0);
+            sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index)
+        }
+    };
+}
+
+fn set_receive_options(fd: &OwnedFd, v4: bool, config: &UdpConfig) {
+    let fd = fd.as_fd();
+    buffer::set_receive(fd, config.receive_buffer_bytes);
+    ecn::enable_receive(fd, v4);
+    if config.offload {
+        gro::enable(fd);
+    }
+    if !v4 {
+        // rxe sends UDP checksum 0 over IPv6 too (RFC 6936 permits it to tunnels).
+        let _ = sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
+    }
+    let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+}
+
+/// Opens the socket for everything sent to `local`, port 4791.
+pub(crate) fn public(local: LocalAddr, config: &UdpConfig) -> Result<OwnedFd, LinkError> {
+    let fd = new_socket(local)?;
+    share_port(&fd, local)?;
+    set_receive_options(&fd, local.ip.is_ipv4(), config);
+    match sys::bind(fd.as_fd(), &local.with_port(ROCE_PORT)) {
+        Ok(()) => Ok(fd),
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => Err(holder::port_taken(local)),
+        Err(e) => Err(bind_error(local, e)),
+    }
+}
+
+fn share_port(fd: &OwnedFd, local: LocalAddr) -> Result<(), LinkError> {
+    sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(|source| {
+        LinkError::Os { what: "share a port (SO_REUSEPORT)", addr: local, source }
+    })
+}
+
+/// Opens a socket for peers on this host that were told its port; returns it with the port.
+pub(crate) fn private(local: LocalAddr, config: &UdpConfig) -> Result<(OwnedFd, u16), LinkError> {
+    let fd = new_socket(local)?;
+    set_receive_options(&fd, local.ip.is_ipv4(), config);
+    sys::bind(fd.as_fd(), &local.with_port(0)).map_err(|e| bind_error(local, e))?;
+    let port = sys::local_addr(fd.as_fd()).map_err(|e| bind_error(local, e))?.port();
+    Ok((fd, port))
+}
+
+/// Opens a socket that takes all packets from `peer` to `local`, port 4791: a connected socket
+/// goes before an unconnected one when the kernel looks for a receiver. Receive only.
+pub(crate) fn steered(
+    local: LocalAddr,
+    peer: &SocketAddr,
+    config: &UdpConfig,
+) -> Result<OwnedFd, LinkError> {
+    let fd = public(local, config)?;
+    sys::connect(fd.as_fd(), peer).map_err(|source| LinkError::Os {
+        what: "steer a flow",
+        addr: local,
+        source,
+    })?;
+    Ok(fd)
+}
+
+/// Opens a socket for packets to the multicast address `group` that arrive on netdev `ifindex`.
+pub(crate) fn group(group: IpAddr, ifindex: u32, config: &UdpConfig) -> Result<OwnedFd, LinkError> {
+    let local = LocalAddr::new(group, ifindex);
+    let fd = public(local, config)?;
+    sys::set_membership(fd.as_fd(), group, ifindex, true).map_err(|source| LinkError::Os {
+        what: "join the multicast group",
+        addr: local,
+        source,
+    })?;
+    Ok(fd)
+}

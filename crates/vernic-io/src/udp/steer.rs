@@ -1,0 +1,90 @@
+//! Flows that keep coming to the wrong process, and how they are brought home.
+//!
+//! The kernel picks among the processes that share port 4791 by a hash of addresses and ports. A
+//! process that was handed [`HAND_OVERS`] buffers of one flow opens a socket that is bound to
+//! the same address and port and *connected* to the flow's source: a more exact match, which the
+//! kernel prefers (since Linux 5.0 also among sockets that share a port). It needs no privilege,
+//! takes nothing from other flows, and vanishes with the process.
+//!
+//! The alternative is a classic BPF program that picks the process by QPN
+//! (`SO_ATTACH_REUSEPORT_CBPF`). It picks by index in the group of sockets, and the index of the
+//! others changes whenever a process leaves, so it would need all processes to agree anew each
+//! time; and one program serves the whole group, whoever attached it.
+//!
+//! A flow that carries packets for two processes is steered to one and handed over by it to the
+//! other, which by then is not able to steer it: correct, at the price it had before.
+//!
+//! Limits: [`MAX_STEERED`] sockets; one that is idle for [`IDLE_NANOS`] is closed.
+
+use std::net::SocketAddr;
+
+use crate::link::Nanos;
+
+/// Buffers of one flow handed over before it is steered.
+pub(crate) const HAND_OVERS: u32 = 16;
+
+/// Most flows steered at a time.
+pub(crate) const MAX_STEERED: usize = 64;
+
+/// A steered socket that had no packet for this long is closed: ten seconds.
+pub(crate) const IDLE_NANOS: u64 = 10_000_000_000;
+
+/// Flows counted at a time; by source port, so a power of two.
+const COUNTED: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    src: SocketAddr,
+    dst: SocketAddr,
+    hand_overs: u32,
+    since: Nanos,
+}
+
+/// Counts hand-overs per flow.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    flows: Box<[Option<Counted>; COUNTED]>,
+}
+
+impl Steering {
+    pub(crate) fn new() -> Self {
+        Self { flows: Box::new([None; COUNTED]) }
+    }
+
+    /// Notes that a buffer from `src` to `dst` was handed over to us. Returns true when it is
+    /// time to steer the flow: once, and again each [`IDLE_NANOS`] if hand-overs go on.
+    pub(crate) fn note(&mut self, src: SocketAddr, dst: SocketAddr, now: Nanos) -> bool {
+        let place = &mut self.flows[usize::from(src.port()) % COUNTED];
+        let flow = match place {
+            Some(flow)
+                if flow.src == src && flow.dst == dst && now < flow.since.plus(IDLE_NANOS) =>
+            {
+                flow
+            }
+            _ => place.insert(Counted { src, dst, hand_overs: 0, since: now }),
+        };
+        flow.hand_overs = flow.hand_overs.saturating_add(1);
+        flow.hand_overs == HAND_OVERS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_steered_once_after_enough_hand_overs() {
+        let mut steering = Steering::new();
+        let (src, dst) = ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
+        let other = "10.0.0.1:50001".parse().unwrap();
+        let steered: Vec<u32> = (1..100)
+            .filter(|_| {
+                steering.note(other, dst, Nanos(0));
+                steering.note(src, dst, Nanos(0))
+            })
+            .collect();
+        assert_eq!(steered, [HAND_OVERS]);
+        // A flow that comes back after a long time counts from the start.
+        assert!(!steering.note(src, dst, Nanos(IDLE_NANOS)));
+    }
+}

@@ -1,0 +1,309 @@
+//! Sending: runs to sockets, one system call for as many as a socket takes.
+//!
+//! A run goes out through the socket of its source address and flow. Consecutive runs of one
+//! socket share a `sendmmsg` (32 at most). Sending stops where a socket is
+//! full: order is kept, what is left stays in the batch.
+//!
+//! When the kernel refuses a run that is to be cut up, and takes its packets one by one, the
+//! route has no segmentation: the address does without from then on. Packets were stamped for
+//! Identification 0, 1, 2...; one by one they leave with 0, so their ICRCs are changed first.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use vernic_wire::icrc::IcrcFlow;
+
+use crate::batch::{TxBatch, TxPath, TxRun};
+use crate::icrc;
+use crate::link::{Departure, LinkCounters, LinkError, LocalAddr, SendReport};
+use crate::sys;
+use crate::udp::{SOURCE_PORTS, UdpConfig, ecn, gso, socket};
+
+#[derive(Debug)]
+struct SourcePort {
+    fd: OwnedFd,
+    port: u16,
+}
+
+/// The sockets of one source address.
+#[derive(Debug)]
+struct Source {
+    local: LocalAddr,
+    ports: [Option<SourcePort>; SOURCE_PORTS],
+    segmented: bool,
+}
+
+impl Source {
+    /// The socket for a flow: its own, or the first if its own cannot be opened.
+    fn port(&self, flow: u16) -> Option<&SourcePort> {
+        self.ports[usize::from(flow) % SOURCE_PORTS].as_ref().or(self.ports[0].as_ref())
+    }
+}
+
+/// What stamping needs to know of the path it met last.
+#[derive(Debug)]
+struct LastPath {
+    path: TxPath,
+    port: u16,
+    flow: IcrcFlow,
+    segmented: bool,
+}
+
+/// The sending half of a UDP link.
+#[derive(Debug)]
+pub(crate) struct Transmit {
+    sources: Vec<Source>,
+    last: Option<LastPath>,
+    segmented: bool,
+    seed: u32,
+}
+
+/// How far one attempt to send got.
+enum Progress {
+    /// This many runs went out.
+    Sent(usize),
+    /// The socket is full.
+    Blocked,
+    /// The first run was refused.
+    Refused(std::io::Error),
+}
+
+impl Transmit {
+    pub(crate) fn new(segmented: bool, seed: u32) -> Self {
+        Self { sources: Vec::new(), last: None, segmented, seed }
+    }
+
+    /// Makes `local` a source, with one socket for a start.
+    pub(crate) fn add(&mut self, local: LocalAddr, config: &UdpConfig) -> Result<(), LinkError> {
+        let mut source =
+            Source { local, ports: [const { None }; SOURCE_PORTS], segmented: self.segmented };
+        let (fd, port) = socket::transmit(local, config, self.seed)?;
+        source.ports[0] = Some(SourcePort { fd, port });
+        self.seed = self.seed.wrapping_add(1);
+        self.sources.push(source);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, local: LocalAddr) {
+        self.sources.retain(|source| source.local != local);
+        self.last = None;
+    }
+
+    /// All sockets that are open.
+    #[cfg(test)]
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.sources.iter().flat_map(|s| s.ports.iter().flatten()).map(|port| &port.fd)
+    }
+
+    fn index_of(&self, path: &TxPath) -> Option<usize> {
+        let local = path.local();
+        self.sources.iter().position(|source| source.local == local)
+    }
+
+    /// Writes the ICRCs of the runs that have none. Opens the socket of a flow that is new, since
+    /// its port is part of the ICRC. Runs from an unknown source stay as they are, to be refused
+    /// by [`send`](Self::send).
+    pub(crate) fn stamp(&mut self, batch: &mut TxBatch, config: &UdpConfig) {
+        batch.stamp_with(|path, first, bytes, stride| {
+            let (flow, segmented) = match &self.last {
+                Some(last) if last.path == *path => (&last.flow, last.segmented),
+                _ => {
+                    let Some(last) = self.look_up(path, config) else { return };
+                    let last = self.last.insert(last);
+                    (&last.flow, last.segmented)
+                }
+            };
+            icrc::stamp_run(flow, segmented.then_some(first), bytes, stride);
+        });
+    }
+
+    /// How packets of a path leave.
+    pub(crate) fn departure(&mut self, path: &TxPath, config: &UdpConfig) -> Option<Departure> {
+        let found = self.look_up(path, config)?;
+        Some(Departure { src: path.local().with_port(found.port), segmented: found.segmented })
+    }
+
+    /// Finds, or opens, the socket of a path.
+    fn look_up(&mut self, path: &TxPath, config: &UdpConfig) -> Option<LastPath> {
+        let at = self.index_of(path)?;
+        let source = &mut self.sources[at];
+        let slot = usize::from(path.flow()) % SOURCE_PORTS;
+        if source.ports[slot].is_none() {
+            // Out of descriptors or ports: the flow shares the first socket.
+            if let Ok((fd, port)) = socket::transmit(source.local, config, self.seed) {
+                source.ports[slot] = Some(SourcePort { fd, port });
+                self.seed = self.seed.wrapping_add(1);
+            }
+        }
+        let port = source.port(path.flow())?.port;
+        let flow = icrc::flow_of(path, port);
+        Some(LastPath { path: *path, port, flow, segmented: source.segmented })
+    }
+
+    /// Sends what waits in the batch, which is stamped.
+    pub(crate) fn send(&mut self, batch: &mut TxBatch, counters: &mut LinkCounters) -> SendReport {
+        let mut report = SendReport::default();
+        while let Some(first) = batch.first_run() {
+            let Some(at) = self.index_of(first.path) else {
+                fail(&first, libc::EADDRNOTAVAIL, &mut report);
+                batch.retire(1);
+                continue;
+            };
+            let source = &self.sources[at];
+            let single = !source.segmented && first.count() > 1;
+            let progress = if single {
+                send_singly(source, batch, &mut report, counters)
+            } else {
+                send_runs(source, batch, &mut report, counters)
+            };
+            match progress {
+                Progress::Sent(runs) => batch.retire(runs),
+                Progress::Blocked => {
+                    report.blocked = true;
+                    counters.tx_blocked += 1;
+                    break;
+                }
+                Progress::Refused(error) => {
+                    self.refused(at, &error, batch, &mut report, counters);
+                    if report.blocked {
+                        break;
+                    }
+                }
+            }
+        }
+        counters.tx_packets += report.packets as u64;
+        counters.tx_bytes += report.bytes as u64;
+        counters.tx_errors += report.failed as u64;
+        report
+    }
+
+    /// Deals with a first run that the kernel does not take: gives up segmentation if that may be
+    /// the reason, else the run.
+    fn refused(
+        &mut self,
+        at: usize,
+        error: &std::io::Error,
+        batch: &mut TxBatch,
+        report: &mut SendReport,
+        counters: &mut LinkCounters,
+    ) {
+        let Some(run) = batch.first_run() else { return };
+        let source = &mut self.sources[at];
+        if !(source.segmented && run.count() > 1 && gso::is_refusal(error)) {
+            fail(&run, error.raw_os_error().unwrap_or(0), report);
+            batch.retire(1);
+            return;
+        }
+        // Is it segmentation, or these packets? Ask with one packet, whose Identification is 0
+        // either way. If it goes out, segmentation was the reason.
+        let first = TxRun { bytes: &run.bytes[..run.stride], ..run };
+        let Some(port) = source.port(run.path.flow()) else { return };
+        match sys::send_many(port.fd.as_fd(), std::iter::once(outgoing(&first))) {
+            Ok(_) => {
+                count_sent(&first, report);
+                counters.tx_calls += 1;
+                counters.downgrades += 1;
+                tracing::warn!(
+                    local = %source.local, %error,
+                    "segmentation offload is refused on this path: sending packet by packet"
+                );
+                source.segmented = false;
+                self.last = None;
+                let source = &self.sources[at];
+                batch.rewrite_stamped(|path, bytes, stride| {
+                    if path.local() == source.local
+                        && let Some(port) = source.port(path.flow())
+                    {
+                        icrc::unsegment_run(&icrc::flow_of(path, port.port), bytes, stride);
+                    }
+                });
+                batch.retire_part(1);
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => report.blocked = true,
+            Err(e) => {
+                fail(&run, e.raw_os_error().unwrap_or(0), report);
+                batch.retire(1);
+            }
+        }
+    }
+}
+
+fn fail(run: &TxRun<'_>, os_error: i32, report: &mut SendReport) {
+    report.failed += run.count();
+    report.failure = Some((*run.path, os_error));
+}
+
+fn count_sent(run: &TxRun<'_>, report: &mut SendReport) {
+    report.packets += run.count();
+    report.bytes += run.bytes.len();
+}
+
+fn outgoing<'a>(run: &TxRun<'a>) -> sys::Outgoing<'a> {
+    let path = run.path;
+    let class = path.traffic_class();
+    let hops = path.hop_limit();
+    sys::Outgoing {
+        dst: path.dst(),
+        bytes: run.bytes,
+        segment: (run.count() > 1).then_some(run.stride as u16),
+        traffic_class: (class != ecn::DEFAULT_TRAFFIC_CLASS).then_some(class),
+        hop_limit: (hops != TxPath::DEFAULT_HOP_LIMIT).then_some(hops),
+    }
+}
+
+fn progress_of(result: std::io::Result<usize>) -> Progress {
+    match result {
+        Ok(n) => Progress::Sent(n),
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Progress::Blocked,
+        // The queue of the device is full: it is the same to us, but not to poll.
+        Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Progress::Blocked,
+        Err(e) => Progress::Refused(e),
+    }
+}
+
+/// Sends the first runs of the batch that leave through one socket.
+fn send_runs(
+    source: &Source,
+    batch: &TxBatch,
+    report: &mut SendReport,
+    counters: &mut LinkCounters,
+) -> Progress {
+    let Some(first) = batch.first_run() else { return Progress::Sent(0) };
+    let Some(port) = source.port(first.path.flow()) else { return Progress::Blocked };
+    let same_socket = |run: &TxRun<'_>| {
+        (*run.path == *first.path
+            || run.path.local() == source.local
+                && source.port(run.path.flow()).is_some_and(|p| p.port == port.port))
+            && (source.segmented || run.count() == 1)
+    };
+    let messages = batch.runs().take_while(same_socket).map(|run| outgoing(&run));
+    counters.tx_calls += 1;
+    let result = sys::send_many(port.fd.as_fd(), messages);
+    if let Ok(sent) = result {
+        counters.tx_runs += sent as u64;
+        batch.runs().take(sent).for_each(|run| count_sent(&run, report));
+    }
+    progress_of(result)
+}
+
+/// Sends the packets of the first run one by one.
+fn send_singly(
+    source: &Source,
+    batch: &mut TxBatch,
+    report: &mut SendReport,
+    counters: &mut LinkCounters,
+) -> Progress {
+    let Some(run) = batch.first_run() else { return Progress::Sent(0) };
+    let Some(port) = source.port(run.path.flow()) else { return Progress::Blocked };
+    let count = run.count();
+    let messages = run.packets().map(|bytes| outgoing(&TxRun { bytes, ..run }));
+    counters.tx_calls += 1;
+    let result = sys::send_many(port.fd.as_fd(), messages);
+    let Ok(sent) = result else { return progress_of(result) };
+    counters.tx_runs += sent as u64;
+    run.packets().take(sent).for_each(|bytes| count_sent(&TxRun { bytes, ..run }, report));
+    if sent == count {
+        return Progress::Sent(1);
+    }
+    batch.retire_part(sent);
+    Progress::Sent(0)
+}

@@ -1,0 +1,77 @@
+//! Sleeping until a link can be read, and being woken.
+//!
+//! Owns the list of descriptors of a sleeping thread and the event descriptor that wakes it.
+//! Called by the engine's background thread, which has no `unsafe` of its own.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sys;
+
+/// Wakes a thread that sleeps in [`Sleeper::sleep`]; may be cloned and used from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// Wakes the sleeper, now or when it next goes to sleep. Never blocks.
+    pub fn wake(&self) {
+        // The one error possible is a counter at its limit: then a wake-up is pending already.
+        let _ = sys::write(self.0.as_fd(), &1u64.to_ne_bytes());
+    }
+}
+
+/// A thread's place to sleep: in `ppoll`, on a list of descriptors and its own wake-up.
+#[derive(Debug)]
+pub struct Sleeper {
+    event: Arc<OwnedFd>,
+    fds: Vec<sys::PollFd>,
+}
+
+/// Why [`Sleeper::sleep`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Woken {
+    /// A [`Waker`] was used.
+    pub by_waker: bool,
+    /// At least one descriptor of the list is readable, or broken.
+    pub by_fd: bool,
+}
+
+impl Sleeper {
+    /// A place to sleep.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left for the event.
+    pub fn new() -> io::Result<Self> {
+        let event = Arc::new(sys::eventfd()?);
+        let fds = vec![sys::PollFd::readable(event.as_raw_fd())];
+        Ok(Self { event, fds })
+    }
+
+    /// A handle that wakes this sleeper.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.event))
+    }
+
+    /// Replaces the list of descriptors. Call it when
+    /// [`Link::poll_generation`](crate::Link::poll_generation) changes.
+    pub fn watch(&mut self, fds: impl IntoIterator<Item = RawFd>) {
+        self.fds.truncate(1);
+        self.fds.extend(fds.into_iter().map(sys::PollFd::readable));
+    }
+
+    /// Sleeps until a descriptor is readable, a waker is used, or `timeout` is over (`None`: no
+    /// limit). May return early for no reason.
+    pub fn sleep(&mut self, timeout: Option<Duration>) -> Woken {
+        // An error leaves the flags of the last call: clear them by rebuilding none, report none.
+        if sys::poll(&mut self.fds, timeout).unwrap_or(0) == 0 {
+            return Woken { by_waker: false, by_fd: false };
+        }
+        let by_waker = self.fds[0].is_ready();
+        if by_waker {
+            let _ = sys::read(self.event.as_fd(), &mut [0; 8]);
+        }
+        Woken { by_waker, by_fd: self.fds[1..].iter().any(|fd| fd.is_ready()) }
+    }
+}

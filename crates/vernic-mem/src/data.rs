@@ -1,0 +1,443 @@
+//! The data path: check, then copy. Lock-free; nothing shared is written.
+//!
+//! An lkey opens regions of the queue pair's domain (IBTA 10.6.3.1). An rkey opens regions and
+//! bound windows with the right in question (IBTA 9.7.4.1.5 and 10.6.3.2). Accesses of length 0
+//! succeed without a look at the key (IBTA 9.7.4.1.5, C9-88).
+
+use std::sync::atomic::Ordering;
+
+use vernic_wire::{Lkey, Qpn, Rkey};
+
+use crate::racy::{Entry, Kind, Region, flush_fence};
+use crate::{Access, AccessError, Check, Memory, PdId, RemoteAccess, SgCursor, Sge};
+
+/// A checked range: a region and an offset in it.
+#[derive(Clone, Copy)]
+struct Place {
+    region: Region,
+    offset: u64,
+}
+
+#[cold]
+#[inline(never)]
+fn refuse(check: Check, key: u32, addr: u64, len: u64) -> AccessError {
+    AccessError { check, key, addr, len }
+}
+
+/// Why peers cannot use this entry through this queue pair, whatever the range.
+#[cold]
+fn closed(entry: &Entry, pd: PdId) -> Check {
+    match entry.kind {
+        Kind::Unbound => Check::NotBound,
+        Kind::Window2 if entry.pd == pd.0 => Check::WrongQp,
+        Kind::Window2 => Check::WrongPd,
+        _ => Check::KeyKind,
+    }
+}
+
+impl Memory {
+    /// The live entry of `key`.
+    #[inline(always)]
+    fn find(&self, key: u32) -> Result<Entry, Check> {
+        let slot = self.table.get(self.scramble.slot_of(key)).ok_or(Check::KeyUnknown)?;
+        let entry = slot.snapshot().ok_or(Check::KeyStale)?;
+        if entry.key != key || entry.kind == Kind::Free {
+            // The index names one slot for ever; 0 is the key of a slot that was never used.
+            return Err(if entry.key == 0 { Check::KeyUnknown } else { Check::KeyStale });
+        }
+        Ok(entry)
+    }
+
+    #[inline(always)]
+    fn find_local(
+        &self,
+        pd: PdId,
+        lkey: Lkey,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    ) -> Result<Place, Check> {
+        let entry = self.find(lkey.value())?;
+        if !matches!(entry.kind, Kind::Region | Kind::NullRegion) {
+            return Err(Check::KeyKind);
+        }
+        permit(&entry, pd, addr, len, needs)
+    }
+
+    #[inline(always)]
+    fn find_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        (addr, len): (u64, u64),
+        needs: Access,
+    ) -> Result<Place, Check> {
+        let entry = self.find(rkey.value())?;
+        let open = match entry.kind {
+            Kind::Region | Kind::Window1 => true,
+            Kind::Window2 => entry.qpn == qpn.value(),
+            _ => false,
+        };
+        if !open {
+            return Err(closed(&entry, pd));
+        }
+        permit(&entry, pd, addr, len, needs)
+    }
+
+    /// Checks every piece of a list as a work request would use it: to read from, or to write to.
+    ///
+    /// # Errors
+    /// The first piece that is refused.
+    pub fn check_local(&self, pd: PdId, sges: &[Sge], write: bool) -> Result<(), AccessError> {
+        let needs = if write { Access::LOCAL_WRITE } else { Access::empty() };
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            let len = u64::from(sge.length);
+            self.find_local(pd, sge.lkey, sge.addr, len, needs)
+                .map_err(|check| refuse(check, sge.lkey.value(), sge.addr, len))?;
+        }
+        Ok(())
+    }
+
+    /// Gathers `dst.len()` bytes from byte `offset` of the message on.
+    ///
+    /// # Errors
+    /// [`AccessError`]; `dst` may have been filled in part.
+    #[inline]
+    pub fn read_local(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        cursor: &mut SgCursor,
+        offset: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        match sges {
+            [sge] => self.read_local_one(pd, sge, offset, dst),
+            _ => self.gather(pd, sges, cursor, offset, dst),
+        }
+    }
+
+    /// [`Memory::read_local`] of a list of one piece.
+    ///
+    /// # Errors
+    /// [`AccessError`]; nothing was copied.
+    #[inline]
+    pub fn read_local_one(
+        &self,
+        pd: PdId,
+        sge: &Sge,
+        offset: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        let len = dst.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        fits(sge, offset, len)?;
+        let addr = sge.addr.wrapping_add(offset);
+        self.find_local(pd, sge.lkey, addr, len, Access::empty())
+            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Bounds))
+            .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
+    }
+
+    fn gather(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        cursor: &mut SgCursor,
+        mut offset: u64,
+        mut dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        // Each round ends a piece or the message.
+        while !dst.is_empty() {
+            let (sge, inside) = cursor
+                .seek(sges, offset)
+                .ok_or_else(|| list_too_short(sges, offset, dst.len() as u64))?;
+            let n = dst.len().min((u64::from(sge.length) - inside) as usize);
+            let (now, later) = dst.split_at_mut(n);
+            self.read_local_one(pd, sge, inside, now)?;
+            dst = later;
+            offset += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Scatters `src` from byte `offset` of the message on. The order in which the bytes become
+    /// visible is that of the [crate head](crate).
+    ///
+    /// # Errors
+    /// [`AccessError`]; the bytes before the refused piece were written.
+    #[inline]
+    pub fn write_local(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        cursor: &mut SgCursor,
+        offset: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        match sges {
+            [sge] => self.write_local_one(pd, sge, offset, src),
+            _ => self.scatter(pd, sges, cursor, offset, src),
+        }
+    }
+
+    /// [`Memory::write_local`] to a list of one piece.
+    ///
+    /// # Errors
+    /// [`AccessError`]; nothing was copied.
+    #[inline]
+    pub fn write_local_one(
+        &self,
+        pd: PdId,
+        sge: &Sge,
+        offset: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        let len = src.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        fits(sge, offset, len)?;
+        let addr = sge.addr.wrapping_add(offset);
+        self.find_local(pd, sge.lkey, addr, len, Access::LOCAL_WRITE)
+            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Bounds))
+            .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
+    }
+
+    fn scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        cursor: &mut SgCursor,
+        mut offset: u64,
+        mut src: &[u8],
+    ) -> Result<(), AccessError> {
+        // Each round ends a piece or the message.
+        while !src.is_empty() {
+            let (sge, inside) = cursor
+                .seek(sges, offset)
+                .ok_or_else(|| list_too_short(sges, offset, src.len() as u64))?;
+            let n = src.len().min((u64::from(sge.length) - inside) as usize);
+            let (now, later) = src.split_at(n);
+            self.write_local_one(pd, sge, inside, now)?;
+            src = later;
+            offset += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Checks what the header of a request asks for, before any of it is done (responder's
+    /// check_rkey). The accesses themselves check again, so a key that dies between two packets of
+    /// a message stops the message.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    #[inline]
+    pub fn check_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        if len == 0 && !access.is_word() {
+            return Ok(());
+        }
+        let aligned = |place: Place| {
+            let ok = !access.is_word()
+                || (addr.is_multiple_of(8)
+                    && place.region.with_word(place.offset, |_| ()).is_some());
+            if ok { Ok(()) } else { Err(Check::Alignment) }
+        };
+        let len = if access.is_word() { 8 } else { len };
+        self.find_remote(pd, qpn, rkey, (addr, len), access.needs())
+            .and_then(aligned)
+            .map_err(|check| refuse(check, rkey.value(), addr, len))
+    }
+
+    /// RDMA READ of one packet's worth.
+    ///
+    /// # Errors
+    /// [`AccessError`]; nothing was copied.
+    #[inline]
+    pub fn read_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        addr: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        let len = dst.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_READ)
+            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Bounds))
+            .map_err(|check| refuse(check, rkey.value(), addr, len))
+    }
+
+    /// RDMA WRITE of one packet's worth. The order in which the bytes become visible is that of the
+    /// [crate head](crate).
+    ///
+    /// # Errors
+    /// [`AccessError`]; nothing was copied.
+    #[inline]
+    pub fn write_remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        let len = src.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_WRITE)
+            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Bounds))
+            .map_err(|check| refuse(check, rkey.value(), addr, len))
+    }
+
+    /// CMP_SWAP: stores `swap` if the word equals `compare`; returns what it was (IBTA 9.4.5). The
+    /// word is in host byte order, as a local CPU sees it, and the operation is atomic with respect
+    /// to CPUs too.
+    ///
+    /// # Errors
+    /// [`AccessError`]; nothing happened.
+    pub fn atomic_cmp_swap(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        addr: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, AccessError> {
+        self.word(pd, qpn, rkey, addr, Access::REMOTE_ATOMIC, |word| {
+            word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+                .unwrap_or_else(|found| found)
+        })
+    }
+
+    /// FETCH_ADD: adds, wrapping; returns what the word was (IBTA 9.4.5). Host byte order, atomic
+    /// with respect to CPUs too.
+    ///
+    /// # Errors
+    /// [`AccessError`]; nothing happened.
+    pub fn atomic_fetch_add(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        addr: u64,
+        add: u64,
+    ) -> Result<u64, AccessError> {
+        self.word(pd, qpn, rkey, addr, Access::REMOTE_ATOMIC, |word| {
+            word.fetch_add(add, Ordering::SeqCst)
+        })
+    }
+
+    /// ATOMIC WRITE: 8 bytes, as they come from the wire, stored whole, after everything before it
+    /// (IBTA A19).
+    ///
+    /// # Errors
+    /// [`AccessError`]; nothing happened.
+    pub fn atomic_write_8(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        addr: u64,
+        bytes: [u8; 8],
+    ) -> Result<(), AccessError> {
+        self.word(pd, qpn, rkey, addr, Access::REMOTE_WRITE, |word| {
+            word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        })
+    }
+
+    fn word<T>(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        addr: u64,
+        needs: Access,
+        op: impl FnOnce(&std::sync::atomic::AtomicU64) -> T,
+    ) -> Result<T, AccessError> {
+        let run = || {
+            let place = self.find_remote(pd, qpn, rkey, (addr, 8), needs)?;
+            if !addr.is_multiple_of(8) {
+                return Err(Check::Alignment);
+            }
+            place.region.with_word(place.offset, op).ok_or(Check::Alignment)
+        };
+        run().map_err(|check| refuse(check, rkey.value(), addr, 8))
+    }
+
+    /// FLUSH: what peers wrote to the range before is visible to all after (IBTA A19). Memory here
+    /// is plain, coherent memory, so a fence does both placements; persistence lasts as long as the
+    /// mapping does. `range` is (address, bytes), or `None` for the whole region.
+    ///
+    /// # Errors
+    /// [`AccessError`]: `placement` names the rights that are needed, `FLUSH_GLOBAL`,
+    /// `FLUSH_PERSISTENT` or both.
+    pub fn flush(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+        range: Option<(u64, u64)>,
+        placement: Access,
+    ) -> Result<(), AccessError> {
+        let check = || {
+            let range = match range {
+                Some(range) => range,
+                None => (self.find(rkey.value())?.iova, 0),
+            };
+            self.find_remote(pd, qpn, rkey, range, placement)
+        };
+        let (addr, len) = range.unwrap_or((0, 0));
+        check().map_err(|check| refuse(check, rkey.value(), addr, len))?;
+        flush_fence();
+        Ok(())
+    }
+}
+
+/// Domain, rights, bounds, in this order.
+#[inline(always)]
+fn permit(entry: &Entry, pd: PdId, addr: u64, len: u64, needs: Access) -> Result<Place, Check> {
+    if entry.pd != pd.0 {
+        return Err(Check::WrongPd);
+    }
+    if !entry.access.contains(needs) {
+        return Err(Check::Rights(needs.difference(entry.access)));
+    }
+    // An address below the first becomes an offset beyond the end.
+    let offset = addr.wrapping_sub(entry.iova);
+    if !entry.region.contains(offset, len) {
+        return Err(Check::Bounds);
+    }
+    Ok(Place { region: entry.region, offset })
+}
+
+/// Whether `offset..offset + len` lies in the piece.
+#[inline(always)]
+fn fits(sge: &Sge, offset: u64, len: u64) -> Result<(), AccessError> {
+    let length = u64::from(sge.length);
+    if offset > length || len > length - offset {
+        return Err(refuse(Check::ListTooShort, sge.lkey.value(), offset, len));
+    }
+    Ok(())
+}
+
+#[cold]
+fn list_too_short(sges: &[Sge], offset: u64, len: u64) -> AccessError {
+    let key = sges.last().map_or(0, |sge| sge.lkey.value());
+    refuse(Check::ListTooShort, key, offset, len)
+}

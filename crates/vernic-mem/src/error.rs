@@ -1,0 +1,292 @@
+//! Errors: what was refused, with the values, whose fault it usually is, and what to do.
+
+use std::fmt;
+
+use thiserror::Error;
+use vernic_wire::Rkey;
+
+use crate::{Access, PdId};
+
+/// The check that refused an access, in the order in which they run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Check {
+    /// No region or window ever had this key.
+    KeyUnknown,
+    /// The key was valid once: deregistered, rebound, invalidated, or changing at this moment.
+    KeyStale,
+    /// The key is of a window, which has no lkey; or of a null region, which has no rkey.
+    KeyKind,
+    /// The window exists but is not bound.
+    NotBound,
+    /// The key belongs to another protection domain than the queue pair.
+    WrongPd,
+    /// The type 2 window is bound to another queue pair.
+    WrongQp,
+    /// These rights are missing.
+    Rights(Access),
+    /// The range is not inside the region or window.
+    Bounds,
+    /// An 8-byte operation on an address that is not a multiple of 8, on the wire or in memory.
+    Alignment,
+    /// The message is longer than the scatter/gather list.
+    ListTooShort,
+}
+
+/// A refused access to registered memory.
+///
+/// In a responder it becomes a NAK (remote access error, but [`Check::Alignment`]: invalid
+/// request; IBTA 9.7.5.2.4), in a requester or for a receive buffer a completion with a local
+/// protection error, or a local length error for [`Check::ListTooShort`] (IBTA 11.6.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AccessError {
+    /// Which check refused.
+    pub check: Check,
+    /// The lkey or rkey presented.
+    pub key: u32,
+    /// First address wanted; offset in the message for [`Check::ListTooShort`].
+    pub addr: u64,
+    /// Bytes wanted.
+    pub len: u64,
+}
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { check, key, addr, len } = self;
+        write!(f, "key {key:#010x}, {len} bytes at {addr:#x}: ")?;
+        match check {
+            Check::KeyUnknown => f.write_str(
+                "no such key on this device; was the key sent in host byte order, and by the peer \
+                 that owns the memory?",
+            ),
+            Check::KeyStale => f.write_str(
+                "the key is no longer valid: its region was deregistered or its window rebound or \
+                 invalidated; exchange keys again",
+            ),
+            Check::KeyKind => f.write_str(
+                "a key of the wrong kind: local work requests take the lkey of a region, peers \
+                 take an rkey, and a null region has none",
+            ),
+            Check::NotBound => f.write_str("the memory window is not bound; bind it first"),
+            Check::WrongPd => f.write_str(
+                "the region belongs to another protection domain than the queue pair; create both \
+                 from the same one",
+            ),
+            Check::WrongQp => f.write_str(
+                "the type 2 window is bound to another queue pair; use the one it was bound with",
+            ),
+            Check::Rights(missing) => {
+                write!(f, "the right {} is missing; register or bind with it", Names(*missing))
+            }
+            Check::Bounds => f.write_str(
+                "the range leaves the region; check address (zero-based?) and length against what \
+                 was registered",
+            ),
+            Check::Alignment => {
+                f.write_str("8-byte atomics need an address that is a multiple of 8")
+            }
+            Check::ListTooShort => {
+                f.write_str("the message is longer than the buffers posted for it; post more room")
+            }
+        }
+    }
+}
+
+impl fmt::Debug for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AccessError({self})")
+    }
+}
+
+impl std::error::Error for AccessError {}
+
+/// Rights by name, joined by `|`.
+struct Names(Access);
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bitflags::parser::to_writer(&self.0, f)
+    }
+}
+
+/// Why a protection domain was not found or not freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum PdError {
+    /// It does not exist.
+    #[error("protection domain {0} does not exist; was it freed?")]
+    Unknown(PdId),
+    /// Things still live in it (IBTA 11.2.1.7). Nothing changed.
+    #[error(
+        "protection domain {pd} is in use by {regions} regions, {windows} windows and {holders} \
+         queue pairs and the like; destroy them first"
+    )]
+    Busy {
+        /// The domain.
+        pd: PdId,
+        /// Memory regions in it.
+        regions: u32,
+        /// Memory windows in it.
+        windows: u32,
+        /// Queue pairs, shared receive queues and address handles in it (see `hold_pd`).
+        holders: u32,
+    },
+}
+
+/// Why a region was not registered or reregistered, or a window not allocated. Nothing changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The protection domain does not exist.
+    #[error(transparent)]
+    Pd(#[from] PdError),
+    /// The handle is not of a region of this device.
+    #[error("no such memory region; was it deregistered?")]
+    UnknownHandle,
+    /// Longer than a region may be.
+    #[error("{len} bytes exceed the largest region, {max} bytes")]
+    TooLong {
+        /// Bytes wanted.
+        len: u64,
+        /// Bytes permitted.
+        max: u64,
+    },
+    /// Address plus length passes the end of the address space.
+    #[error("{len} bytes at address {addr:#x} wrap around the end of the address space")]
+    WrapsAddress {
+        /// First address.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// I/O virtual address plus length passes 2^64.
+    #[error("{len} bytes at I/O virtual address {iova:#x} wrap around 2^64")]
+    WrapsIova {
+        /// First I/O virtual address.
+        iova: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Null address with a length.
+    #[error("a region of {len} bytes at address 0")]
+    NullAddress {
+        /// Bytes.
+        len: u64,
+    },
+    /// Remote write or atomic rights without the local write right (IBTA 10.6.3.1).
+    #[error("{access:?}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well")]
+    NeedsLocalWrite {
+        /// Rights wanted.
+        access: Access,
+    },
+    /// Bits that are no access right.
+    #[error("access bits {bits:#x} are unknown")]
+    UnknownAccess {
+        /// The unknown bits.
+        bits: u32,
+    },
+    /// Zero-based with an I/O virtual address other than 0.
+    #[error("a zero-based region starts at 0, not at I/O virtual address {iova:#x}")]
+    NotZeroBased {
+        /// I/O virtual address wanted.
+        iova: u64,
+    },
+    /// Windows are bound to the region (IBTA 11.2.8.7).
+    #[error("{windows} memory windows are bound to the region; unbind or free them first")]
+    WindowsBound {
+        /// Number of windows.
+        windows: u32,
+    },
+    /// All keys are in use.
+    #[error("all {max} memory keys of the device are in use")]
+    KeysExhausted {
+        /// Keys in the table.
+        max: u32,
+    },
+}
+
+/// Why a region was not deregistered. Nothing changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum DeregisterError {
+    /// The handle is not of a region of this device, or no longer.
+    #[error("no such memory region; was it deregistered already?")]
+    UnknownHandle,
+    /// Windows are bound to the region (IBTA 10.6.7.2.7, 11.2.8.4).
+    #[error("{windows} memory windows are bound to the region; unbind or free them first")]
+    WindowsBound {
+        /// Number of windows.
+        windows: u32,
+    },
+}
+
+/// Why a window was not bound. Nothing changed (IBTA 10.6.7.2, 11.2.8.11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The handle is not of a window of this device, or no longer.
+    #[error("no such memory window; was it freed?")]
+    UnknownHandle,
+    /// The lkey is not of a region.
+    #[error("lkey {lkey:#010x} is not of a memory region")]
+    UnknownRegion {
+        /// The key presented.
+        lkey: u32,
+    },
+    /// Window, region and queue pair must share one protection domain.
+    #[error("window ({window}), region ({region}) and queue pair ({qp}) differ in their domains")]
+    WrongPd {
+        /// Domain of the window.
+        window: PdId,
+        /// Domain of the region.
+        region: PdId,
+        /// Domain of the queue pair.
+        qp: PdId,
+    },
+    /// The region was registered without [`Access::MW_BIND`].
+    #[error("the region was registered without MW_BIND")]
+    NoBindRight,
+    /// Remote write or atomic rights over a region without local write.
+    #[error("REMOTE_WRITE and REMOTE_ATOMIC need a region registered with LOCAL_WRITE")]
+    NeedsLocalWrite,
+    /// Rights that a window cannot have.
+    #[error("{access:?}: a window takes remote rights and ZERO_BASED only")]
+    BadAccess {
+        /// Rights wanted.
+        access: Access,
+    },
+    /// The range is not inside the region.
+    #[error("{len} bytes at {addr:#x} leave the region")]
+    Bounds {
+        /// First address.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// A type 2 window has to be invalidated before it is bound again.
+    #[error("the type 2 window is bound already; invalidate it first")]
+    AlreadyBound,
+    /// The new key equals the old one: whoever holds the old one would keep access.
+    #[error("the new key byte {key:#04x} is the present one; increment it")]
+    SameKey {
+        /// The byte.
+        key: u8,
+    },
+}
+
+/// Why a key was not invalidated. Nothing changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum InvalidateError {
+    /// No such key, or no longer.
+    #[error("rkey {0} is unknown or no longer valid")]
+    UnknownKey(Rkey),
+    /// A region that was registered by `register`, or a type 1 window: only type 2 windows can be
+    /// invalidated here (IBTA 10.6.5: regions must have been made for fast registration).
+    #[error("rkey {0} is not of a type 2 window: only these can be invalidated")]
+    NotInvalidatable(Rkey),
+    /// The window is of another protection domain.
+    #[error("rkey {0} belongs to another protection domain")]
+    WrongPd(Rkey),
+    /// The window is bound to another queue pair.
+    #[error("rkey {0} is bound to another queue pair")]
+    WrongQp(Rkey),
+}

@@ -1,0 +1,331 @@
+//! Copies between private memory and memory that others access meanwhile.
+//!
+//! Rules kept by every path:
+//! - addresses ascend, each byte is accessed once;
+//! - a naturally aligned 8-byte word that lies inside the racy range is accessed by one move;
+//! - of a store, the aligned word that holds the last byte comes last, with release order. On
+//!   x86-64 all stores become visible in program order anyway; elsewhere the release store orders
+//!   the relaxed ones before it.
+//!
+//! On x86-64 the bulk moves are assembly (16-byte moves: part of the base instruction set, so there
+//! is nothing to detect): the compiler sees neither a race nor a `memcpy` that it might reorder.
+//! Elsewhere, and under Miri, they are relaxed 8-byte atomics. (Miri's emulation of weak memory stops
+//! at accesses of different sizes to the same bytes: run it with
+//! `-Zmiri-disable-weak-memory-emulation`.)
+//!
+//! A region without write rights may be read-only memory: it is only loaded from, by relaxed loads of
+//! at most 8 bytes, which the atomic types permit there.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of the largest unit that is accessed whole.
+const WORD: usize = 8;
+
+/// Bytes from `addr` to the next multiple of [`WORD`].
+#[inline(always)]
+fn to_boundary(addr: usize) -> usize {
+    addr.wrapping_neg() & (WORD - 1)
+}
+
+/// Copies racy memory at `src` into `dst`.
+///
+/// # Safety
+/// `src..src + dst.len()` is mapped and readable during the call, and does not overlap `dst`.
+#[inline]
+pub(super) unsafe fn load(src: *const u8, dst: &mut [u8]) {
+    let n = dst.len();
+    let dst = dst.as_mut_ptr();
+    let head = to_boundary(src.addr()).min(n);
+    // SAFETY: the three ranges partition `0..n`, valid at `src` by contract and at `dst` as a slice.
+    // `src + head` is a multiple of 8, or nothing is left.
+    unsafe {
+        if head > 0 {
+            load_units(src, dst, head);
+        }
+        let body = (n - head) & !(WORD - 1);
+        load_words(src.add(head), dst.add(head), body);
+        let tail = n - head - body;
+        if tail > 0 {
+            load_units(src.add(head + body), dst.add(head + body), tail);
+        }
+    }
+}
+
+/// Copies `src` to racy memory at `dst`, ascending, the last aligned word last and as a release.
+///
+/// # Safety
+/// `dst..dst + src.len()` is mapped and writable during the call, and does not overlap `src`.
+#[inline]
+pub(super) unsafe fn store(dst: *mut u8, src: &[u8]) {
+    let n = src.len();
+    if n == 0 {
+        return;
+    }
+    let src = src.as_ptr();
+    let head = to_boundary(dst.addr()).min(n);
+    // SAFETY: the ranges partition `0..n`, valid at `dst` by contract and at `src` as a slice.
+    // `dst + head` is a multiple of 8, or nothing is left; then so is `dst + head + body`.
+    unsafe {
+        if head > 0 {
+            store_units(dst, src, head);
+        }
+        let rest = n - head;
+        if rest == 0 {
+            return;
+        }
+        let body = (rest - 1) & !(WORD - 1);
+        store_words(dst.add(head), src.add(head), body);
+        let tail = rest - body;
+        let (dst, src) = (dst.add(head + body), src.add(head + body));
+        if tail == WORD {
+            let word = src.cast::<u64>().read_unaligned();
+            AtomicU64::from_ptr(dst.cast()).store(word, Ordering::Release);
+        } else {
+            store_units(dst, src, tail);
+        }
+    }
+}
+
+/// Loads `n` < 8 bytes that lie in one aligned word, in the largest aligned units that fit.
+///
+/// # Safety
+/// `src` is readable racily for `n` bytes, `dst` is private and writable for `n` bytes.
+#[inline]
+unsafe fn load_units(mut src: *const u8, mut dst: *mut u8, mut n: usize) {
+    // At most 5 rounds: units 1, 2, 4 up and 2, 1 down.
+    while n > 0 {
+        let unit = unit_at(src.addr(), n);
+        // SAFETY: `unit` divides the address and is at most `n`. The atomics exist for the load only.
+        unsafe {
+            match unit {
+                4 => {
+                    let v = AtomicU32::from_ptr(src.cast_mut().cast()).load(Ordering::Relaxed);
+                    dst.cast::<u32>().write_unaligned(v);
+                }
+                2 => {
+                    let v = AtomicU16::from_ptr(src.cast_mut().cast()).load(Ordering::Relaxed);
+                    dst.cast::<u16>().write_unaligned(v);
+                }
+                _ => *dst = AtomicU8::from_ptr(src.cast_mut()).load(Ordering::Relaxed),
+            }
+            src = src.add(unit);
+            dst = dst.add(unit);
+        }
+        n -= unit;
+    }
+}
+
+/// Stores `n` < 8 bytes that lie in one aligned word, ascending, each store a release.
+///
+/// # Safety
+/// `dst` is writable racily for `n` bytes, `src` is private and readable for `n` bytes.
+#[inline]
+unsafe fn store_units(mut dst: *mut u8, mut src: *const u8, mut n: usize) {
+    // At most 5 rounds, as in `load_units`.
+    while n > 0 {
+        let unit = unit_at(dst.addr(), n);
+        // SAFETY: `unit` divides the address and is at most `n`.
+        unsafe {
+            match unit {
+                4 => {
+                    let v = src.cast::<u32>().read_unaligned();
+                    AtomicU32::from_ptr(dst.cast()).store(v, Ordering::Release);
+                }
+                2 => {
+                    let v = src.cast::<u16>().read_unaligned();
+                    AtomicU16::from_ptr(dst.cast()).store(v, Ordering::Release);
+                }
+                _ => AtomicU8::from_ptr(dst).store(*src, Ordering::Release),
+            }
+            src = src.add(unit);
+            dst = dst.add(unit);
+        }
+        n -= unit;
+    }
+}
+
+/// The largest of 4, 2, 1 that divides `addr` and is at most `n`; `n` > 0.
+#[inline(always)]
+fn unit_at(addr: usize, n: usize) -> usize {
+    if addr & 3 == 0 && n >= 4 {
+        4
+    } else if addr & 1 == 0 && n >= 2 {
+        2
+    } else {
+        1
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use x86_64::{load_words, store_words};
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+use portable::{load_words, store_words};
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86_64 {
+    use std::arch::asm;
+
+    /// Loads `n` bytes, a multiple of 8, from racy `src`, a multiple of 8.
+    ///
+    /// # Safety
+    /// `src` is readable and `dst` writable for `n` bytes; they do not overlap.
+    #[inline(always)]
+    pub(super) unsafe fn load_words(src: *const u8, dst: *mut u8, n: usize) {
+        // SAFETY: the caller's contract, unchanged.
+        unsafe { copy_words(dst, src, n) }
+    }
+
+    /// Stores `n` bytes, a multiple of 8, to racy `dst`, a multiple of 8.
+    ///
+    /// # Safety
+    /// `dst` is writable and `src` readable for `n` bytes; they do not overlap.
+    #[inline(always)]
+    pub(super) unsafe fn store_words(dst: *mut u8, src: *const u8, n: usize) {
+        // SAFETY: the caller's contract, unchanged.
+        unsafe { copy_words(dst, src, n) }
+    }
+
+    /// Copies `n` bytes, a multiple of 8, ascending, in moves of 16 and at last one of 8. The racy
+    /// side is 8-byte aligned: a 16-byte move that the processor splits, it splits between words.
+    ///
+    /// # Safety
+    /// `src` is readable and `dst` writable for `n` bytes; they do not overlap.
+    #[inline(always)]
+    unsafe fn copy_words(mut dst: *mut u8, mut src: *const u8, n: usize) {
+        let blocks = n / 64;
+        // SAFETY: reads and writes `n` bytes in all, from the start on; `src` and `dst` advance by
+        // what was copied. The assembly touches no other memory and not the stack.
+        unsafe {
+            if blocks > 0 {
+                asm!(
+                    "2:",
+                    "movups {a}, [{src}]",
+                    "movups {b}, [{src} + 16]",
+                    "movups {c}, [{src} + 32]",
+                    "movups {d}, [{src} + 48]",
+                    "movups [{dst}], {a}",
+                    "movups [{dst} + 16], {b}",
+                    "movups [{dst} + 32], {c}",
+                    "movups [{dst} + 48], {d}",
+                    "add {src}, 64",
+                    "add {dst}, 64",
+                    "dec {blocks}",
+                    "jnz 2b",
+                    src = inout(reg) src,
+                    dst = inout(reg) dst,
+                    blocks = inout(reg) blocks => _,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack),
+                );
+            }
+            if n & 32 != 0 {
+                copy_16(dst, src);
+                copy_16(dst.add(16), src.add(16));
+                (dst, src) = (dst.add(32), src.add(32));
+            }
+            if n & 16 != 0 {
+                copy_16(dst, src);
+                (dst, src) = (dst.add(16), src.add(16));
+            }
+            if n & 8 != 0 {
+                asm!(
+                    "mov {word}, [{src}]",
+                    "mov [{dst}], {word}",
+                    src = in(reg) src,
+                    dst = in(reg) dst,
+                    word = out(reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    }
+
+    /// Copies 16 bytes.
+    ///
+    /// # Safety
+    /// `src` is readable and `dst` writable for 16 bytes.
+    #[inline(always)]
+    unsafe fn copy_16(dst: *mut u8, src: *const u8) {
+        // SAFETY: the caller's contract; nothing else is touched.
+        unsafe {
+            asm!(
+                "movups {x}, [{src}]",
+                "movups [{dst}], {x}",
+                src = in(reg) src,
+                dst = in(reg) dst,
+                x = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod portable {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Loads `n` bytes, a multiple of 8, from racy `src`, a multiple of 8.
+    ///
+    /// # Safety
+    /// `src` is readable and `dst` writable for `n` bytes; they do not overlap.
+    #[inline(always)]
+    pub(super) unsafe fn load_words(src: *const u8, dst: *mut u8, n: usize) {
+        for at in (0..n).step_by(8) {
+            // SAFETY: `at + 8 <= n`, and `src + at` is a multiple of 8. The atomic only loads.
+            unsafe {
+                let word = AtomicU64::from_ptr(src.add(at).cast_mut().cast());
+                dst.add(at).cast::<u64>().write_unaligned(word.load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// Stores `n` bytes, a multiple of 8, to racy `dst`, a multiple of 8.
+    ///
+    /// # Safety
+    /// `dst` is writable and `src` readable for `n` bytes; they do not overlap.
+    #[inline(always)]
+    pub(super) unsafe fn store_words(dst: *mut u8, src: *const u8, n: usize) {
+        for at in (0..n).step_by(8) {
+            // SAFETY: `at + 8 <= n`, and `dst + at` is a multiple of 8.
+            unsafe {
+                let word = src.add(at).cast::<u64>().read_unaligned();
+                AtomicU64::from_ptr(dst.add(at).cast()).store(word, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every length around the unit sizes, at every alignment of either side.
+    #[test]
+    fn copies_move_exactly_the_bytes_named_at_any_alignment() {
+        let step = if cfg!(miri) { 13 } else { 1 };
+        for len in (0..200).step_by(step) {
+            for (from, to) in [(0, 0), (1, 0), (0, 3), (5, 7), (8, 4), (2, 6), (7, 1)] {
+                let src: Vec<u8> = (0..220).map(|i| i as u8 ^ 0x5A).collect();
+                let mut racy = [0u64; 32];
+                let base = racy.as_mut_ptr().cast::<u8>();
+                // SAFETY: `racy` has 256 bytes; `to + len` < 256; no reference to it is in use.
+                unsafe { store(base.add(to), &src[from..from + len]) };
+                let mut all = [0xEEu8; 256];
+                // SAFETY: as above, 256 bytes.
+                unsafe { load(base, &mut all) };
+                assert_eq!(all[to..to + len], src[from..from + len], "len {len}, {from} to {to}");
+                assert!(all[..to].iter().chain(&all[to + len..]).all(|&b| b == 0));
+
+                let mut back = [0xEEu8; 256];
+                // SAFETY: as above.
+                unsafe { load(base.add(to), &mut back[from..from + len]) };
+                assert_eq!(back[from..from + len], src[from..from + len]);
+                assert!(back[..from].iter().chain(&back[from + len..]).all(|&b| b == 0xEE));
+            }
+        }
+    }
+}

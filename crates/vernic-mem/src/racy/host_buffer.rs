@@ -1,0 +1,158 @@
+//! Page-aligned, zeroed memory of our own: what a safe API registers.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(not(miri))]
+use std::os::fd::{AsRawFd, FromRawFd};
+
+use super::Region;
+
+/// Bytes to which the mapping is rounded up: the page of every machine we run on is this or a
+/// multiple, and the kernel rounds up by itself; needed only so that no length is 0.
+const ALIGN: usize = 4096;
+
+/// Page-aligned zeroed memory, shared through a memfd where the system has them, so that a peer
+/// process on this host can map it. Freed on drop.
+///
+/// It is meant to be registered, so its bytes may change at any time: there are no references into
+/// it, only copies ([`HostBuffer::read_at`], [`HostBuffer::write_at`]).
+pub struct HostBuffer {
+    region: Region,
+    base: *mut u8,
+    mapped: usize,
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: the mapping belongs to this value and is accessed by racy copies only, which any number
+// of threads may do at once.
+unsafe impl Send for HostBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    /// `len` zeroed bytes. No page is touched until it is used.
+    ///
+    /// # Errors
+    /// What `mmap` says, typically `ENOMEM`; `InvalidInput` for more than [`isize::MAX`] bytes.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let mapped = len
+            .max(1)
+            .checked_next_multiple_of(ALIGN)
+            .filter(|&mapped| isize::try_from(mapped).is_ok())
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let (base, fd) = map(mapped)?;
+        // SAFETY: `base..base + len` is a mapping of ours, readable, writable, without references,
+        // until drop; this copy of the region does not outlive it. Who registers it makes the
+        // promise anew.
+        let region = unsafe { Region::new(base, len as u64) };
+        Ok(Self { region, base, mapped, fd })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.region.len() as usize
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.region.len() == 0
+    }
+
+    /// First byte; page-aligned, never null. Valid until the buffer is dropped.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The memfd that backs it from offset 0 on, if it is shared.
+    pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Copies `dst.len()` bytes from `offset` on. Bytes that a peer writes meanwhile may be seen old
+    /// or new, aligned 8-byte words whole.
+    ///
+    /// # Errors
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the range is not inside; nothing is copied.
+    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> io::Result<()> {
+        self.region.load(offset as u64, dst).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Copies `src` to `offset` and on, in ascending order, the last word last and as a release.
+    ///
+    /// # Errors
+    /// [`WriteZero`](io::ErrorKind::WriteZero) if the range is not inside; nothing is copied.
+    pub fn write_at(&self, offset: usize, src: &[u8]) -> io::Result<()> {
+        self.region.store(offset as u64, src).ok_or_else(|| io::ErrorKind::WriteZero.into())
+    }
+}
+
+impl fmt::Debug for HostBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostBuffer")
+            .field("base", &self.base)
+            .field("len", &self.len())
+            .field("shared", &self.fd.is_some())
+            .finish()
+    }
+}
+
+/// Maps `len` > 0 zeroed bytes: a memfd, or private memory where there is none.
+#[cfg(not(miri))]
+fn map(len: usize) -> io::Result<(*mut u8, Option<OwnedFd>)> {
+    let fd = memfd(len).ok();
+    let (flags, raw) = match &fd {
+        Some(fd) => (libc::MAP_SHARED | libc::MAP_NORESERVE, fd.as_raw_fd()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1),
+    };
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let base = unsafe {
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, raw, 0)
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((base.cast(), fd))
+}
+
+/// A memfd of `len` bytes.
+#[cfg(not(miri))]
+fn memfd(len: usize) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a C string; the flag is known to every kernel that has the call.
+    let raw = unsafe { libc::memfd_create(c"vernic".as_ptr(), libc::MFD_CLOEXEC) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just created, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a descriptor of ours.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), len) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// Zeroed memory from the allocator: Miri has no `mmap` of files.
+#[cfg(miri)]
+fn map(len: usize) -> io::Result<(*mut u8, Option<OwnedFd>)> {
+    let layout = std::alloc::Layout::from_size_align(len, ALIGN).map_err(io::Error::other)?;
+    // SAFETY: `len` > 0.
+    let base = unsafe { std::alloc::alloc_zeroed(layout) };
+    if base.is_null() { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok((base, None)) }
+}
+
+impl Drop for HostBuffer {
+    #[cfg(not(miri))]
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`; nothing of this value is used afterwards.
+        unsafe { libc::munmap(self.base.cast(), self.mapped) };
+    }
+
+    #[cfg(miri)]
+    fn drop(&mut self) {
+        let layout = std::alloc::Layout::from_size_align(self.mapped, ALIGN).unwrap();
+        // SAFETY: allocated by `map` with this layout.
+        unsafe { std::alloc::dealloc(self.base, layout) };
+    }
+}

@@ -1,0 +1,77 @@
+//! The slot table: grows by segments that double, never moves a slot, so readers need no lock.
+
+use std::sync::OnceLock;
+
+use crate::racy::Slot;
+
+/// Slots of the first segment: 64 KiB, the least a device costs.
+const FIRST_BITS: u32 = 10;
+/// Segments: 2^10 + 2^11 + ... + 2^23 slots.
+const SEGMENTS: usize = 14;
+
+/// Slots in a full table: 2^24 - 2^10.
+pub(crate) const MAX_SLOTS: u32 = ((1 << SEGMENTS) - 1) << FIRST_BITS;
+
+/// Slots by number, allocated segment by segment.
+#[derive(Debug)]
+pub(crate) struct Table {
+    segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
+}
+
+impl Table {
+    pub(crate) const fn new() -> Self {
+        Self { segments: [const { OnceLock::new() }; SEGMENTS] }
+    }
+
+    /// Segment of slot `number` and place in it.
+    #[inline(always)]
+    const fn locate(number: u32) -> (usize, usize) {
+        let shifted = number + (1 << FIRST_BITS);
+        let segment = shifted.ilog2() - FIRST_BITS;
+        (segment as usize, (shifted - (1 << (segment + FIRST_BITS))) as usize)
+    }
+
+    /// The slot, if its segment exists. `number` is below 2^24.
+    #[inline(always)]
+    pub(crate) fn get(&self, number: u32) -> Option<&Slot> {
+        let (segment, place) = Self::locate(number);
+        self.segments.get(segment)?.get()?.get(place)
+    }
+
+    /// Makes all slots below `end` exist; `end` is at most [`MAX_SLOTS`].
+    pub(crate) fn grow(&self, end: u32) {
+        for (i, segment) in self.segments.iter().enumerate() {
+            if ((1_u32 << i) - 1) << FIRST_BITS >= end {
+                break;
+            }
+            segment
+                .get_or_init(|| (0..1 << (FIRST_BITS as usize + i)).map(|_| Slot::new()).collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_number_has_its_own_place() {
+        assert_eq!(Table::locate(0), (0, 0));
+        assert_eq!(Table::locate(1023), (0, 1023));
+        assert_eq!(Table::locate(1024), (1, 0));
+        assert_eq!(Table::locate(3071), (1, 2047));
+        assert_eq!(Table::locate(3072), (2, 0));
+        assert_eq!(Table::locate(MAX_SLOTS - 1), (13, (1 << 23) - 1));
+        assert_eq!(Table::locate(MAX_SLOTS), (14, 0));
+    }
+
+    #[test]
+    fn slots_exist_only_after_growth() {
+        let table = Table::new();
+        assert!(table.get(0).is_none());
+        table.grow(1025);
+        assert!(table.get(3071).is_some());
+        assert!(table.get(3072).is_none());
+        assert!(table.get((1 << 24) - 1).is_none());
+    }
+}

@@ -1,0 +1,277 @@
+//! Completions, and what is known about a failure.
+
+use core::fmt;
+use vernic_wire::{Psn, Qpn, Rkey, RnrTimer};
+
+use crate::error::ErrorClass;
+
+/// Status of a completion. Values are those of `ibv_wc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the names are IBTA's, 11.6.2")]
+pub enum WcStatus {
+    Success = 0,
+    LocalLength = 1,
+    LocalQpOperation = 2,
+    LocalProtection = 4,
+    Flushed = 5,
+    MwBind = 6,
+    BadResponse = 7,
+    LocalAccess = 8,
+    RemoteInvalidRequest = 9,
+    RemoteAccess = 10,
+    RemoteOperation = 11,
+    RetryExceeded = 12,
+    RnrRetryExceeded = 13,
+    RemoteAborted = 16,
+    Fatal = 19,
+    ResponseTimeout = 20,
+    General = 21,
+}
+
+/// What completed. Values are those of `ibv_wc_opcode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the names are those of the operations")]
+pub enum WcOpcode {
+    Send = 0,
+    Write = 1,
+    Read = 2,
+    CmpSwap = 3,
+    FetchAdd = 4,
+    BindMw = 5,
+    LocalInv = 6,
+    Flush = 8,
+    AtomicWrite = 9,
+    Recv = 128,
+    RecvWriteImm = 129,
+}
+
+/// The 32-bit extra of a receive completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Tag {
+    /// None.
+    #[default]
+    None,
+    /// Immediate data.
+    Imm(u32),
+    /// The key that a SEND WITH INVALIDATE invalidated.
+    Invalidated(Rkey),
+}
+
+/// A completion of either queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The work request's name.
+    pub wr_id: u64,
+    /// Outcome.
+    pub status: WcStatus,
+    /// What completed (undefined by IBTA on failure; here always what was posted or received).
+    pub opcode: WcOpcode,
+    /// Bytes received, read or swapped; for UD 40 bytes of GRH area included.
+    pub byte_len: u32,
+    /// Immediate data or invalidated key.
+    pub tag: Tag,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Sender of a datagram, else the connected peer.
+    pub src_qpn: Qpn,
+    /// The packet asked for a solicited event.
+    pub solicited: bool,
+    /// The first 40 bytes of the receive buffer are a GRH area.
+    pub grh: bool,
+    /// Service level; for RoCEv2 datagrams the packet type (0xA IPv4, 0x9 IPv6).
+    pub sl: u8,
+    /// Which check failed: [`Cause::vendor_err`], 0 on success.
+    pub vendor_err: u32,
+}
+
+/// A refused access to memory: the check that failed and what it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessFault {
+    /// The check.
+    pub check: AccessCheck,
+    /// The key presented.
+    pub key: u32,
+    /// First byte asked for.
+    pub addr: u64,
+    /// Bytes asked for.
+    pub len: u64,
+}
+
+/// The check that refused an access. Discriminants appear in `vendor_err`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AccessCheck {
+    /// No region or window has this key.
+    KeyUnknown = 1,
+    /// The key was valid and was deregistered, invalidated or rebound.
+    KeyStale = 2,
+    /// The key belongs to another protection domain.
+    WrongPd = 3,
+    /// A type 2 window is bound to another queue pair.
+    WrongQp = 4,
+    /// The range leaves the region.
+    Bounds = 5,
+    /// The region does not grant this right.
+    Rights = 6,
+    /// An atomic whose address is not a multiple of 8.
+    Alignment = 7,
+    /// The queue pair itself does not grant this right (`qp_access_flags`).
+    QpRights = 8,
+    /// The operation is not allowed on this kind of key.
+    Kind = 9,
+}
+
+/// Why work failed, in values: the answer to "RETRY_EXC_ERR: which peer, and why?".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The peer did not answer.
+    AckTimeout {
+        /// Transmissions made, the first included.
+        tries: u32,
+        /// Nanoseconds from the first transmission to giving up.
+        waited: u64,
+        /// Whether this peer has ever answered on this connection.
+        heard: bool,
+    },
+    /// The peer kept reporting gaps.
+    SequenceNak {
+        /// Transmissions made, the first included.
+        tries: u32,
+    },
+    /// The peer kept answering "receiver not ready".
+    RnrNak {
+        /// Transmissions made, the first included.
+        tries: u32,
+        /// The delay that the peer asked for last.
+        delay: RnrTimer,
+    },
+    /// The peer refused: its NAK's class.
+    RemoteNak(ErrorClass),
+    /// A response that does not fit the request.
+    BadResponse(&'static str),
+    /// Local memory refused.
+    LocalMemory(AccessFault),
+    /// The message does not fit the receive, or exceeds a limit.
+    Length {
+        /// Bytes that came or were asked for.
+        length: u64,
+        /// Bytes that fit.
+        limit: u64,
+    },
+    /// This side's responder refused the peer's request.
+    Responder {
+        /// The class of the violation.
+        class: ErrorClass,
+        /// The memory check, where memory was the reason.
+        fault: Option<AccessFault>,
+    },
+    /// The queue pair was moved to the error state, by the application or by an earlier failure.
+    Flushed,
+}
+
+impl Cause {
+    /// A 32-bit code for `vendor_err`: family in the high half, detail in the low half.
+    pub fn vendor_err(&self) -> u32 {
+        let (family, detail): (u32, u32) = match self {
+            Self::AckTimeout { tries, heard, .. } => {
+                (0x01, tries.min(&0xFF) | u32::from(!heard) << 8)
+            }
+            Self::SequenceNak { tries } => (0x02, *tries.min(&0xFF)),
+            Self::RnrNak { tries, delay } => {
+                (0x03, tries.min(&0xFF) | u32::from(delay.code()) << 8)
+            }
+            Self::RemoteNak(class) => (0x04, *class as u32),
+            Self::BadResponse(_) => (0x05, 0),
+            Self::LocalMemory(fault) => (0x06, fault.check as u32),
+            Self::Length { .. } => (0x07, 0),
+            Self::Responder { class, fault } => {
+                (0x08, *class as u32 | fault.map_or(0, |f| f.check as u32) << 8)
+            }
+            Self::Flushed => (0x09, 0),
+        };
+        family << 16 | detail
+    }
+}
+
+/// Nanoseconds in the unit that reads best.
+struct Waited(u64);
+
+impl fmt::Display for Waited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 / 1000 {
+            us @ 0..10_000 => write!(f, "{us} us"),
+            us => write!(f, "{} ms", us / 1000),
+        }
+    }
+}
+
+impl fmt::Display for AccessFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.check {
+            AccessCheck::KeyUnknown => "no region or window has this key",
+            AccessCheck::KeyStale => "the key was deregistered, invalidated or rebound",
+            AccessCheck::WrongPd => "the key belongs to another protection domain",
+            AccessCheck::WrongQp => "the window is bound to another queue pair",
+            AccessCheck::Bounds => "the range leaves the region",
+            AccessCheck::Rights => "the region does not grant this right",
+            AccessCheck::Alignment => "the address of an atomic is not a multiple of 8",
+            AccessCheck::QpRights => "the queue pair does not grant this right",
+            AccessCheck::Kind => "the operation is not allowed on this kind of key",
+        };
+        write!(f, "key {:#010x}, address {:#x}, {} bytes: {why}", self.key, self.addr, self.len)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AckTimeout { tries, waited, heard } => {
+                let hint = if *heard {
+                    "it answered earlier: the process may have died, stalled or reset its queue pair"
+                } else {
+                    "it never answered: wrong address, GID index or QPN, peer not in RTR, or a firewall on UDP 4791"
+                };
+                write!(f, "no answer after {tries} transmissions in {}; {hint}", Waited(*waited))
+            }
+            Self::SequenceNak { tries } => write!(
+                f,
+                "the peer reported lost packets {tries} times in a row; the path loses packets or PSNs disagree"
+            ),
+            Self::RnrNak { tries, delay } => write!(
+                f,
+                "the peer had no receive posted, {tries} times in a row, asking for {} us each; post receives earlier or raise rnr_retry (7 = for ever)",
+                delay.nanos() / 1000
+            ),
+            Self::RemoteNak(class) => write!(f, "the peer refused: {class}"),
+            Self::BadResponse(what) => {
+                write!(f, "the peer's response does not fit the request: {what}")
+            }
+            Self::LocalMemory(fault) => write!(f, "local memory: {fault}"),
+            Self::Length { length, limit } => {
+                write!(f, "message of {length} bytes where {limit} fit")
+            }
+            Self::Responder { class, fault: Some(fault) } => {
+                write!(f, "refused the peer's request: {class}: {fault}")
+            }
+            Self::Responder { class, fault: None } => {
+                write!(f, "refused the peer's request: {class}")
+            }
+            Self::Flushed => write!(f, "the queue pair was in the error state"),
+        }
+    }
+}
+
+/// A failure that moved a queue pair to the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Status of the completion that carries it.
+    pub status: WcStatus,
+    /// The work request, if one can be named.
+    pub wr_id: Option<u64>,
+    /// Sequence number at which it happened.
+    pub psn: Psn,
+    /// Why.
+    pub cause: Cause,
+}

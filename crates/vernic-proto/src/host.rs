@@ -1,0 +1,250 @@
+//! What a queue pair asks of the device around it.
+
+use vernic_wire::{Gid, Rkey};
+
+use crate::completion::{AccessFault, Completion, Failure};
+use crate::wqe::{RecvWqe, SendWqe};
+
+/// A right that a remote operation needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAccess {
+    /// RDMA READ.
+    Read,
+    /// RDMA WRITE.
+    Write,
+    /// Atomics.
+    Atomic,
+    /// FLUSH for global visibility.
+    FlushGlobal,
+    /// FLUSH for persistence.
+    FlushPersistent,
+}
+
+/// An atomic on 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Store `swap` if the value is `compare`.
+    CmpSwap {
+        /// Expected.
+        compare: u64,
+        /// New.
+        swap: u64,
+    },
+    /// Add modulo 2^64.
+    FetchAdd(u64),
+}
+
+/// An affiliated asynchronous event of a queue pair (IBTA 11.6.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpEvent {
+    /// First packet of a connection arrived while in RTR.
+    CommEstablished,
+    /// The send queue has drained.
+    SqDrained,
+    /// Catastrophic local error.
+    Fatal,
+    /// The peer's request was invalid.
+    RequestError,
+    /// The peer's access violated protection.
+    AccessError,
+    /// The last WQE of a QP on an SRQ was consumed.
+    LastWqeReached,
+}
+
+/// The device around a queue pair: memory, receive queue, completion queues.
+///
+/// All calls are made from inside [`Qp`](crate::Qp)'s methods, on the caller's thread, and must not
+/// block. Memory methods may touch memory that others change; the protocol never holds a reference
+/// to it. The engine implements this over registered memory, the simulator over its oracle.
+pub trait Host {
+    /// Copies `buf.len()` bytes at `offset` of the send request in `slot` into `buf`.
+    fn gather(&mut self, slot: u32, offset: u32, buf: &mut [u8]) -> Result<(), AccessFault>;
+
+    /// Stores response data (READ, atomic) at `offset` of the send request in `slot`.
+    fn scatter_response(&mut self, slot: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault>;
+
+    /// Carries out a local operation of the send queue: invalidate or bind.
+    fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault>;
+
+    /// Whether the peer may do `need` on `len` bytes at `addr`. Zero bytes need no key (IBTA C9-88).
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        need: RemoteAccess,
+    ) -> Result<(), AccessFault>;
+
+    /// Stores bytes for a remote WRITE, checked again.
+    fn write_remote(&mut self, rkey: Rkey, addr: u64, data: &[u8]) -> Result<(), AccessFault>;
+
+    /// Fetches bytes for a remote READ, checked again.
+    fn read_remote(&mut self, rkey: Rkey, addr: u64, buf: &mut [u8]) -> Result<(), AccessFault>;
+
+    /// Carries out an atomic and returns the value before it. Values are host-endian.
+    fn atomic(&mut self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, AccessFault>;
+
+    /// Stores 8 bytes at once for ATOMIC WRITE.
+    fn atomic_write(&mut self, rkey: Rkey, addr: u64, data: [u8; 8]) -> Result<(), AccessFault>;
+
+    /// Makes earlier WRITEs to the range visible, or persistent. 0 bytes ask for the whole region
+    /// or window of the key, which is checked all the same.
+    fn flush(
+        &mut self,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        need: RemoteAccess,
+    ) -> Result<(), AccessFault>;
+
+    /// Invalidates a key for SEND WITH INVALIDATE.
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault>;
+
+    /// Takes the next receive off the queue (own or shared) and makes it the current one.
+    fn take_recv(&mut self) -> Option<RecvWqe>;
+
+    /// Receives that could be taken now, for end-to-end credits; `None` with a shared queue.
+    fn recv_credits(&mut self) -> Option<u32>;
+
+    /// Stores bytes at `offset` of the current receive.
+    fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault>;
+
+    /// Completes every receive still on the queue pair's own queue as flushed.
+    /// `current` says whether the current receive was taken and not completed.
+    fn flush_recv(&mut self, current: Option<RecvWqe>);
+
+    /// Delivers a completion of the send queue.
+    fn complete_send(&mut self, completion: Completion);
+
+    /// Delivers a completion of the receive queue.
+    fn complete_recv(&mut self, completion: Completion);
+
+    /// Raises an asynchronous event of this queue pair.
+    fn event(&mut self, event: QpEvent);
+
+    /// Records why this queue pair failed. Called once, before the first failed completion.
+    fn failure(&mut self, failure: Failure);
+}
+
+/// What the link knows about a received packet, beside its transport bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct RxMeta {
+    /// Source address as a GID.
+    pub source: Gid,
+    /// The 40 bytes for the GRH area of a datagram receive: an IPv6 header, or 20 bytes of zero and
+    /// an IPv4 header. Built only for datagrams.
+    pub grh: Option<[u8; 40]>,
+    /// ECN field of the IP header, 0 to 3.
+    pub ecn: u8,
+    /// Packet type for `Completion::sl`.
+    pub sl: u8,
+}
+
+/// One packet written by [`Qp::poll_request`](crate::Qp::poll_request) or
+/// [`Qp::poll_response`](crate::Qp::poll_response).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes written: BTH up to payload and pad, without the ICRC.
+    pub len: usize,
+    /// Destination of a datagram: the caller's address handle; `None` on connected services.
+    pub ah: Option<u32>,
+}
+
+/// What became of a received packet. Each drop reason has a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// Taken as expected.
+    Accepted,
+    /// A request seen before: acknowledged or replayed again.
+    Duplicate,
+    /// Refused with a NAK of this class; on fatal classes the queue pair is now in error.
+    Nak(crate::ErrorClass),
+    /// No receive posted: RNR NAK (RC) sent.
+    Rnr,
+    /// Dropped silently.
+    Drop(DropReason),
+}
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Why a packet was dropped without an answer.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum DropReason { $($(#[$doc])* $name,)* }
+
+        impl DropReason {
+            /// All, in order of their discriminants.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+            /// The counter's name.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// Shorter than its headers.
+    Truncated = "truncated",
+    /// An opcode that nobody defined.
+    UnknownOpcode = "unknown_opcode",
+    /// A transport version other than 0, a pad count beyond the payload.
+    Malformed = "malformed",
+    /// The ICRC does not match.
+    Icrc = "icrc",
+    /// No queue pair has the destination number.
+    UnknownQpn = "unknown_qpn",
+    /// The opcode belongs to another service than the queue pair's.
+    WrongService = "wrong_service",
+    /// The partition key does not match.
+    Pkey = "pkey",
+    /// The queue key does not match.
+    Qkey = "qkey",
+    /// The source is not the connected peer.
+    WrongSource = "wrong_source",
+    /// The queue pair's state does not accept packets.
+    BadState = "bad_state",
+    /// A request ahead of a gap that has been reported.
+    AheadOfNak = "ahead_of_nak",
+    /// A response to nothing outstanding.
+    StaleResponse = "stale_response",
+    /// A duplicate whose replay is no longer possible.
+    LostReplay = "lost_replay",
+    /// A response while waiting out a gap that is being repaired.
+    ResponseAhead = "response_ahead",
+    /// An unreliable message with a missing, unexpected or over-long packet.
+    MessageBroken = "message_broken",
+    /// An unreliable message without a receive.
+    NoReceive = "no_receive",
+    /// An unreliable message refused by a memory check.
+    AccessRefused = "access_refused",
+    /// The payload's length is wrong for an unreliable message.
+    Length = "length",
+    /// A multicast group that nobody here joined.
+    NotAttached = "not_attached",
+    /// Congestion notification, counted elsewhere.
+    Cnp = "cnp",
+}
+
+/// Counters of a queue pair, since its reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is what its name says")]
+pub struct QpCounters {
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub retransmitted_packets: u64,
+    pub ack_timeouts: u64,
+    pub sequence_naks_received: u64,
+    pub sequence_naks_sent: u64,
+    pub implied_naks: u64,
+    pub rnr_naks_received: u64,
+    pub rnr_naks_sent: u64,
+    pub duplicates_received: u64,
+    pub acks_sent: u64,
+    pub acks_received: u64,
+    pub messages_sent: u64,
+    pub messages_received: u64,
+    pub ecn_marked_received: u64,
+}

@@ -1,0 +1,40 @@
+//! Sans-I/O RDMA transport: the state machines of RC, UC and UD queue pairs.
+//!
+//! Owns the protocol: sequence numbers, acknowledgements, retries, the order of checks, what each
+//! violation means. Called by the engine with packets and time; it answers through [`Host`]. Uses
+//! nothing but `vernic-wire`: no clock, socket, thread, random number or unsafe code.
+//!
+//! Start reading at [`Qp`].
+#![forbid(unsafe_code)]
+
+mod completion;
+mod error;
+mod host;
+#[cfg(test)]
+mod hostile;
+mod inbound;
+mod outbound;
+mod qp;
+mod rc;
+mod segment;
+mod sq;
+mod state;
+#[cfg(test)]
+mod test_host;
+mod time;
+mod transition;
+mod uc;
+mod ud;
+mod wqe;
+
+pub use completion::{
+    AccessCheck, AccessFault, Cause, Completion, Failure, Tag, WcOpcode, WcStatus,
+};
+pub use error::{ERRORS, ErrorClass, ErrorRow, requester_status};
+pub use host::{
+    AtomicOp, Disposition, DropReason, Host, QpCounters, QpEvent, RemoteAccess, RxMeta, Transmit,
+};
+pub use qp::{MAX_MESSAGE, PostError, Qp, QpInit};
+pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState};
+pub use time::Time;
+pub use wqe::{MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};

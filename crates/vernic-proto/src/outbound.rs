@@ -1,0 +1,157 @@
+//! The send side of the unreliable services: each request is cut into packets and complete when its
+//! last one has been handed out (IBTA 9.8.3).
+//!
+//! Used by `uc` and `ud`; the queue itself is a [`SendQueue`] whose `una` follows `next`. A local
+//! error completes its request and stops the queue: the owner moves the queue pair to SQE
+//! (IBTA 10.3.1.5).
+
+use vernic_wire::{Position, Qpn, Service};
+
+use crate::completion::{AccessFault, Cause, Failure, WcStatus};
+use crate::host::{Host, QpEvent, Transmit};
+use crate::qp::Cx;
+use crate::rc::completer::{completion, retire};
+use crate::segment::{Segment, packet_count};
+use crate::sq::{Entry, SendQueue};
+use crate::wqe::SendOp;
+
+/// What the send side knows beside its queue.
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    /// Requests not yet started stay where they are: SQD.
+    draining: bool,
+    /// The drained event of SQD is still owed.
+    drain_event_due: bool,
+}
+
+/// How the packets of a service are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) service: Service,
+    /// Payload bytes of a packet, at most.
+    pub(crate) mtu: u32,
+    /// The connected peer; a datagram's own destination comes first.
+    pub(crate) peer: Qpn,
+}
+
+impl Sender {
+    /// RTS to SQD, or back.
+    pub(crate) fn set_draining(
+        &mut self,
+        sq: &SendQueue,
+        draining: bool,
+        event: bool,
+        host: &mut impl Host,
+    ) {
+        self.draining = draining;
+        self.drain_event_due = draining && event;
+        self.check_drained(sq, host);
+    }
+
+    fn check_drained(&mut self, sq: &SendQueue, host: &mut impl Host) {
+        if self.drain_event_due && sq.is_drained() {
+            self.drain_event_due = false;
+            host.event(QpEvent::SqDrained);
+        }
+    }
+
+    /// Whether [`poll`](Self::poll) would send or carry out something.
+    pub(crate) fn wants_requests(&self, sq: &SendQueue) -> bool {
+        sq.at_cursor().is_some() && (!self.draining || sq.cursor_is_started())
+    }
+
+    /// Writes the next packet, carrying out local operations on the way. The flag says that a
+    /// request failed and the queue pair is to enter SQE.
+    pub(crate) fn poll(
+        &mut self,
+        sq: &mut SendQueue,
+        cut: Cut,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> (Option<Transmit>, bool) {
+        // Bounded: each round sends and returns, or passes one local request of the queue.
+        while self.wants_requests(sq) {
+            match step(sq, cut, cx, host, buf) {
+                Ok(sent) => {
+                    sq.acknowledge(sq.next());
+                    retire(sq, cx, host);
+                    self.check_drained(sq, host);
+                    if sent.is_some() {
+                        return (sent, false);
+                    }
+                }
+                Err(fault) => {
+                    fail(sq, cx, fault, host);
+                    return (None, true);
+                }
+            }
+        }
+        (None, false)
+    }
+
+    /// Completes every request still queued as flushed.
+    pub(crate) fn flush(&mut self, sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
+        *self = Self::default();
+        while let Some(entry) = sq.pop() {
+            let code = Cause::Flushed.vendor_err();
+            host.complete_send(completion(&entry, cx, WcStatus::Flushed, code));
+        }
+    }
+}
+
+/// Sends one packet of the request at the cursor, or carries it out if it is a local one.
+fn step(
+    sq: &mut SendQueue,
+    cut: Cut,
+    cx: &mut Cx<'_>,
+    host: &mut impl Host,
+    buf: &mut [u8],
+) -> Result<Option<Transmit>, AccessFault> {
+    let Some((index, &entry)) = sq.at_cursor() else { return Ok(None) };
+    if !sq.cursor_is_started() {
+        sq.start(if entry.is_local() { 0 } else { packet_count(entry.wqe.length, cut.mtu) });
+    }
+    if entry.is_local() {
+        host.local_op(&entry.wqe)?;
+        sq.advance(0);
+        return Ok(None);
+    }
+    let entry = *sq.entry(index);
+    let packet = (sq.next() - entry.first) as u32;
+    let offset = packet * cut.mtu;
+    let segment = Segment {
+        service: cut.service,
+        wqe: &entry.wqe,
+        slot: sq.slot(index),
+        psn: sq.psn(sq.next()),
+        dest: entry.wqe.dest.map_or(cut.peer, |dest| dest.qpn),
+        offset,
+        length: (entry.wqe.length - offset).min(cut.mtu),
+        position: Position::of(packet, entry.packets),
+        ack_req: false,
+    };
+    let len = segment.write(cx, host, buf)?;
+    cx.counters.tx_packets += 1;
+    cx.counters.tx_bytes += len as u64;
+    cx.counters.messages_sent += u64::from(segment.position.ends());
+    sq.advance(1);
+    Ok(Some(Transmit { len, ah: entry.wqe.dest.map(|dest| dest.ah) }))
+}
+
+/// The request at the head met a local error: everything before it is complete.
+fn fail(sq: &mut SendQueue, cx: &Cx<'_>, fault: AccessFault, host: &mut impl Host) {
+    let psn = sq.psn(sq.next());
+    let Some(entry) = sq.pop() else { return };
+    let (status, cause) = (local_status(&entry), Cause::LocalMemory(fault));
+    host.failure(Failure { status, wr_id: Some(entry.wqe.wr_id), psn, cause });
+    host.complete_send(completion(&entry, cx, status, cause.vendor_err()));
+}
+
+fn local_status(entry: &Entry) -> WcStatus {
+    match entry.wqe.op {
+        SendOp::BindMw(_) => WcStatus::MwBind,
+        SendOp::LocalInv(_) => WcStatus::LocalQpOperation,
+        _ => WcStatus::LocalProtection,
+    }
+}

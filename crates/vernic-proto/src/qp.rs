@@ -1,0 +1,487 @@
+//! A queue pair: one state machine of its service behind the verbs' states.
+//!
+//! # The sans-I/O contract
+//!
+//! A [`Qp`] has no clock, socket, thread or memory. Its owner
+//! 1. calls [`handle_packet`](Qp::handle_packet) for each packet addressed to it,
+//! 2. calls [`poll_request`](Qp::poll_request) and [`poll_response`](Qp::poll_response) while they
+//!    return packets and there is room to send,
+//! 3. calls [`handle_timeout`](Qp::handle_timeout) when [`next_deadline`](Qp::next_deadline) has come.
+//!
+//! Whether step 2 has work is [`wants_transmit`](Qp::wants_transmit), valid until the next call with
+//! `&mut self`. Acknowledgements are coalesced: however many packets are handled before step 2, one
+//! leaves. Completions, memory accesses and events go through [`Host`] inside these calls.
+//!
+//! `poll_request` returns `None` while the window is closed, a fence or an RNR delay holds; the call
+//! that lifts the block makes `wants_transmit` true again. Every method's work is bounded by the
+//! size of the packet or of the queues.
+
+use vernic_wire::{Mtu, Packet, Pkey, Qpn, Service};
+
+use crate::host::{Disposition, DropReason, Host, QpCounters, QpEvent, RxMeta, Transmit};
+use crate::rc::Rc;
+use crate::segment;
+use crate::state::{AttrMask, ModifyError, QpAttr, QpState};
+use crate::time::Time;
+use crate::transition::check_modify;
+use crate::uc::Uc;
+use crate::ud::Ud;
+use crate::wqe::{SendOp, SendWqe};
+
+/// Longest message in bytes (IBTA 9.7.7.1): 2^31.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// What a queue pair is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Service: [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`].
+    pub service: Service,
+    /// Send requests that may be outstanding, at least 1 unless nothing is ever sent.
+    pub max_send_wr: u32,
+    /// Largest number of packets in flight on this queue pair (RC), 1 to 2^22.
+    pub max_window: u32,
+    /// The receive queue is shared: no end-to-end credits, no flush of receives.
+    pub shared_rq: bool,
+}
+
+/// Why a send request was refused at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The queue pair's state takes no send requests.
+    #[error("queue pair is in {0:?}: send requests are taken from RTS on")]
+    State(QpState),
+    /// All slots hold outstanding requests.
+    #[error(
+        "send queue full: {0} requests outstanding; poll the completion queue, signal more often, or raise max_send_wr"
+    )]
+    Full(u32),
+    /// The service has no such operation.
+    #[error("{0:?} has no such operation")]
+    Operation(Service),
+    /// Longer than a message can be.
+    #[error("message of {length} bytes, at most {limit}")]
+    Length {
+        /// Asked for.
+        length: u32,
+        /// Limit.
+        limit: u32,
+    },
+    /// A datagram without destination.
+    #[error("a UD send needs an address handle")]
+    NoDestination,
+    /// READ or atomic on a queue pair whose `max_rd_atomic` is 0.
+    #[error("max_rd_atomic is 0: READ and atomics cannot be sent")]
+    NoReadDepth,
+}
+
+/// What the parts of a queue pair may read while they handle something.
+pub(crate) struct Cx<'a> {
+    /// Own number.
+    pub(crate) qpn: Qpn,
+    /// Attributes as last modified.
+    pub(crate) attr: &'a QpAttr,
+    /// Partition key of the attribute's table row (RoCE tables hold the default key only).
+    pub(crate) pkey: Pkey,
+    /// Present.
+    pub(crate) now: Time,
+    /// Counters to count in.
+    pub(crate) counters: &'a mut QpCounters,
+}
+
+/// A queue pair. Its contract stands at the head of this module.
+#[derive(Debug)]
+pub struct Qp {
+    init: QpInit,
+    attr: QpAttr,
+    counters: QpCounters,
+    /// Largest datagram.
+    port_mtu: Mtu,
+    machine: Machine,
+}
+
+/// The service's own state.
+#[derive(Debug)]
+enum Machine {
+    Rc(Box<Rc>),
+    Uc(Box<Uc>),
+    Ud(Box<Ud>),
+}
+
+/// Calls the same method on whichever machine there is.
+macro_rules! each {
+    ($self:expr, $m:ident => $call:expr) => {
+        match $self {
+            Machine::Rc($m) => $call,
+            Machine::Uc($m) => $call,
+            Machine::Ud($m) => $call,
+        }
+    };
+}
+
+macro_rules! cx {
+    ($self:ident, $now:expr) => {
+        &mut Cx {
+            qpn: $self.init.qpn,
+            attr: &$self.attr,
+            pkey: Pkey::DEFAULT,
+            now: $now,
+            counters: &mut $self.counters,
+        }
+    };
+}
+
+impl Qp {
+    /// A queue pair in Reset.
+    ///
+    /// # Panics
+    /// If the service is none of RC, UC and UD.
+    pub fn new(init: QpInit) -> Self {
+        let machine = match init.service {
+            Service::Rc => Machine::Rc(Box::new(Rc::new(&init))),
+            Service::Uc => Machine::Uc(Box::new(Uc::new(&init))),
+            Service::Ud => Machine::Ud(Box::new(Ud::new(&init))),
+            other => panic!("no state machine for {other:?}"),
+        };
+        Self {
+            init,
+            attr: QpAttr::default(),
+            counters: QpCounters::default(),
+            port_mtu: Mtu::B4096,
+            machine,
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.init.qpn
+    }
+    /// Its service.
+    pub fn service(&self) -> Service {
+        self.init.service
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.attr.state
+    }
+    /// Attributes as last modified.
+    pub fn attr(&self) -> &QpAttr {
+        &self.attr
+    }
+    /// Counters since the last reset.
+    pub fn counters(&self) -> &QpCounters {
+        &self.counters
+    }
+    /// Whether a send queue in SQD is still at work (`sq_draining` of a query).
+    pub fn is_draining(&self) -> bool {
+        self.attr.state == QpState::Sqd && !each!(&self.machine, m => m.is_drained())
+    }
+
+    /// Checks the change against the table of transitions and carries it out.
+    ///
+    /// Entering Error flushes both queues through `host`; entering Reset forgets everything silently.
+    pub fn modify(
+        &mut self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        now: Time,
+        host: &mut impl Host,
+    ) -> Result<(), ModifyError> {
+        let from = self.attr.state;
+        let to = check_modify(self.init.service, from, attr, mask)?;
+        self.attr.merge(attr, mask);
+        self.attr.state = to;
+        match (from, to) {
+            (_, QpState::Reset) => {
+                self.attr = QpAttr::default();
+                self.counters = QpCounters::default();
+                each!(&mut self.machine, m => m.reset());
+            }
+            (QpState::Error, QpState::Error) => {}
+            (_, QpState::Error) => self.stop(now, host),
+            (QpState::Init, QpState::Rtr) => {
+                each!(&mut self.machine, m => m.start_responder(&self.attr));
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                each!(&mut self.machine, m => m.start_requester(&self.attr));
+            }
+            (QpState::Rts | QpState::Sqd, QpState::Sqd | QpState::Rts) if from != to => {
+                let draining = to == QpState::Sqd;
+                let event = draining && self.attr.sqd_async_notify;
+                each!(&mut self.machine, m => m.set_draining(draining, event, host));
+            }
+            (QpState::Sqd, QpState::Sqd) => {
+                if let Machine::Rc(rc) = &mut self.machine {
+                    rc.set_read_depths(&self.attr);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Time, host: &mut impl Host) {
+        let cx = cx!(self, now);
+        each!(&mut self.machine, m => m.flush(cx, host));
+    }
+
+    /// Send requests that can be posted now.
+    pub fn send_room(&self) -> u32 {
+        each!(&self.machine, m => m.sq.room())
+    }
+    /// The slot that the next post takes: its scatter list and inline bytes go there first.
+    pub fn next_slot(&self) -> u32 {
+        each!(&self.machine, m => m.sq.next_slot())
+    }
+    /// Number of slots: `max_send_wr` rounded up to a power of two.
+    pub fn send_slots(&self) -> u32 {
+        each!(&self.machine, m => m.sq.slots())
+    }
+
+    /// Appends a send request and returns its slot. In Error and SQE it will be flushed.
+    pub fn post_send(&mut self, wqe: SendWqe) -> Result<u32, PostError> {
+        match self.attr.state {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
+            state => return Err(PostError::State(state)),
+        }
+        let service = self.init.service;
+        if !segment::is_supported(service, &wqe.op) {
+            return Err(PostError::Operation(service));
+        }
+        let limit = match service {
+            Service::Ud => self.port_mtu.bytes(),
+            _ => MAX_MESSAGE,
+        };
+        if wqe.length > limit {
+            return Err(PostError::Length { length: wqe.length, limit });
+        }
+        if service == Service::Ud && wqe.dest.is_none() {
+            return Err(PostError::NoDestination);
+        }
+        if service == Service::Rc && self.attr.max_rd_atomic == 0 && needs_read_depth(&wqe.op) {
+            return Err(PostError::NoReadDepth);
+        }
+        each!(&mut self.machine, m => {
+            if m.sq.room() == 0 {
+                return Err(PostError::Full(m.sq.limit()));
+            }
+            Ok(m.sq.push(wqe))
+        })
+    }
+
+    /// Sets the largest datagram: the port's active MTU (IBTA 9.8.3). 4096 bytes if never called.
+    pub fn set_port_mtu(&mut self, mtu: Mtu) {
+        self.port_mtu = mtu;
+    }
+
+    /// Handles a packet whose destination is this queue pair. The link has verified its ICRC, the
+    /// owner its source where the service is connected.
+    pub fn handle_packet(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        meta: &RxMeta,
+        host: &mut impl Host,
+    ) -> Disposition {
+        if let Err(reason) = self.admit(packet) {
+            return Disposition::Drop(reason);
+        }
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += packet.as_bytes().len() as u64;
+        self.counters.ecn_marked_received += u64::from(meta.ecn == 3);
+        let cx = cx!(self, now);
+        let disposition = match &mut self.machine {
+            Machine::Rc(rc) => {
+                let (disposition, outcome) = rc.handle_packet(cx, packet, meta, host);
+                if let Err(fatal) = outcome {
+                    rc.fail(cx, fatal, host);
+                    self.enter_error(now, host);
+                }
+                disposition
+            }
+            Machine::Uc(uc) => uc.handle_packet(cx, packet, meta, host),
+            Machine::Ud(ud) => ud.handle_packet(cx, packet, meta, host),
+        };
+        match disposition {
+            Disposition::Nak(class) if class.row().fatal => self.enter_error(now, host),
+            Disposition::Duplicate => self.counters.duplicates_received += 1,
+            _ => {}
+        }
+        disposition
+    }
+
+    /// Service, state and partition, before anything looks at the packet (IBTA 9.6.1).
+    fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+        let info = packet.info();
+        if info.service != self.init.service {
+            return Err(DropReason::WrongService);
+        }
+        let state_takes = match self.attr.state {
+            QpState::Rtr => info.is_request(),
+            QpState::Rts | QpState::Sqd | QpState::Sqe => true,
+            QpState::Reset | QpState::Init | QpState::Error => false,
+        };
+        if !state_takes {
+            return Err(DropReason::BadState);
+        }
+        if !packet.bth().pkey.matches(Pkey::DEFAULT) {
+            return Err(DropReason::Pkey);
+        }
+        Ok(())
+    }
+
+    fn enter_error(&mut self, now: Time, host: &mut impl Host) {
+        if self.attr.state != QpState::Error {
+            self.attr.state = QpState::Error;
+            self.stop(now, host);
+        }
+    }
+
+    /// Error is entered: both queues are flushed. A shared receive queue stays as it is, and this
+    /// queue pair takes nothing more off it (IBTA 11.6.3.1, last WQE reached).
+    fn stop(&mut self, now: Time, host: &mut impl Host) {
+        self.flush(now, host);
+        if self.init.shared_rq {
+            host.event(QpEvent::LastWqeReached);
+        }
+    }
+
+    /// Writes the next request packet into `buf`, which holds the path MTU and all headers.
+    ///
+    /// In Error and SQE it sends nothing and flushes what was posted meanwhile.
+    pub fn poll_request(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        match self.attr.state {
+            QpState::Rts | QpState::Sqd => {}
+            QpState::Error => {
+                self.flush(now, host);
+                return None;
+            }
+            QpState::Sqe => {
+                let cx = cx!(self, now);
+                each!(&mut self.machine, m => m.flush_send(cx, host));
+                return None;
+            }
+            _ => return None,
+        }
+        let cx = cx!(self, now);
+        match &mut self.machine {
+            Machine::Rc(rc) => match rc.poll_request(cx, host, buf) {
+                Ok(len) => len.map(|len| Transmit { len, ah: None }),
+                Err(fatal) => {
+                    rc.fail(cx, fatal, host);
+                    self.enter_error(now, host);
+                    None
+                }
+            },
+            Machine::Uc(uc) => {
+                let (sent, failed) = uc.poll_request(cx, host, buf);
+                self.enter_sqe_if(failed, now, host);
+                sent
+            }
+            Machine::Ud(ud) => {
+                let (sent, failed) = ud.poll_request(cx, host, buf);
+                self.enter_sqe_if(failed, now, host);
+                sent
+            }
+        }
+    }
+
+    /// A local error on an unreliable service stops its send queue only (IBTA 10.3.1.5).
+    fn enter_sqe_if(&mut self, failed: bool, now: Time, host: &mut impl Host) {
+        if failed {
+            self.attr.state = QpState::Sqe;
+            let cx = cx!(self, now);
+            each!(&mut self.machine, m => m.flush_send(cx, host));
+        }
+    }
+
+    /// Writes the next response packet into `buf`: an acknowledgement, READ or atomic response.
+    pub fn poll_response(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let cx = cx!(self, now);
+        match &mut self.machine {
+            Machine::Rc(rc) => {
+                let len = rc.poll_response(cx, host, buf)?;
+                self.counters.tx_packets += 1;
+                let failed = rc.response_failed();
+                self.counters.tx_bytes += len as u64;
+                if failed {
+                    self.enter_error(now, host);
+                }
+                Some(Transmit { len, ah: None })
+            }
+            Machine::Uc(_) | Machine::Ud(_) => None,
+        }
+    }
+
+    /// Whether [`poll_request`](Self::poll_request) has something to send, carry out or flush.
+    pub fn wants_requests(&self) -> bool {
+        match self.attr.state {
+            QpState::Rts | QpState::Sqd => match &self.machine {
+                Machine::Rc(rc) => rc.wants_requests(&self.attr),
+                Machine::Uc(uc) => uc.wants_requests(),
+                Machine::Ud(ud) => ud.wants_requests(),
+            },
+            QpState::Sqe | QpState::Error => each!(&self.machine, m => !m.sq.is_empty()),
+            _ => false,
+        }
+    }
+
+    /// Whether [`poll_response`](Self::poll_response) has something to send.
+    pub fn wants_responses(&self) -> bool {
+        matches!(&self.machine, Machine::Rc(rc) if rc.wants_responses())
+    }
+
+    /// Whether all that [`poll_response`](Self::poll_response) has is a positive acknowledgement. It
+    /// may wait a while for more to acknowledge (IBTA 9.7.5.1.2); READ and atomic responses and
+    /// NAKs should not.
+    pub fn owes_only_ack(&self) -> bool {
+        matches!(&self.machine, Machine::Rc(rc) if rc.owes_only_ack())
+    }
+
+    /// Whether either poll has something to do.
+    pub fn wants_transmit(&self) -> bool {
+        self.wants_requests() || self.wants_responses()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) must be called, at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        match &self.machine {
+            Machine::Rc(rc) => rc.next_deadline(),
+            Machine::Uc(_) | Machine::Ud(_) => None,
+        }
+    }
+
+    /// Time has passed: repeats what was not answered, ends an RNR delay, or gives up.
+    /// Does nothing before the deadline.
+    pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
+        let cx = cx!(self, now);
+        if let Machine::Rc(rc) = &mut self.machine
+            && let Err(fatal) = rc.handle_timeout(cx)
+        {
+            rc.fail(cx, fatal, host);
+            self.enter_error(now, host);
+        }
+    }
+}
+
+fn needs_read_depth(op: &SendOp) -> bool {
+    matches!(
+        op,
+        SendOp::Read(_)
+            | SendOp::CmpSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::Flush { .. }
+            | SendOp::AtomicWrite(_)
+    )
+}

@@ -1,0 +1,410 @@
+//! RC completer: what the peer's answers mean for the requests sent (IBTA 9.7.5.2, 9.9.2).
+//!
+//! Owns the retry counters and the ACK timer. Takes ACKs, NAKs, READ and atomic responses; moves the
+//! send queue's `una`, stores response data, sends the requester back after a loss, and says when
+//! patience has ended. Completions are delivered in the order of the posts by [`retire`].
+
+use vernic_wire::opcode::Kind;
+use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
+
+use super::requester::{Fatal, Requester};
+use super::window::Window;
+use crate::completion::{Cause, Completion, Tag, WcStatus};
+use crate::error::requester_status;
+use crate::host::{Disposition, DropReason, Host};
+use crate::qp::Cx;
+use crate::segment::meaning;
+use crate::sq::{Entry, SendQueue};
+use crate::state::QpAttr;
+use crate::time::Time;
+use crate::wqe::SendOp;
+
+/// `rnr_retry` that never gives up (IBTA 9.7.5.2.8).
+const RNR_FOR_EVER: u8 = 7;
+
+#[derive(Debug, Default)]
+pub(crate) struct Completer {
+    /// When the oldest unanswered packet counts as lost.
+    deadline: Option<Time>,
+    /// When the present run of retries began.
+    trouble_since: Option<Time>,
+    /// Repetitions since the last progress: after timeouts and sequence NAKs.
+    retries: u32,
+    /// Repetitions since the last progress: after RNR NAKs.
+    rnr_retries: u32,
+    /// `una` for which the requester was already sent back: further signs of the same loss are old.
+    repairing: Option<u64>,
+    /// The peer has answered at least once.
+    heard: bool,
+}
+
+/// The send side's parts, for the length of one call.
+pub(crate) struct Parts<'a> {
+    pub(crate) sq: &'a mut SendQueue,
+    pub(crate) req: &'a mut Requester,
+    pub(crate) window: &'a mut Window,
+}
+
+/// What an answer led to.
+pub(crate) type Outcome = Result<Disposition, Fatal>;
+
+impl Completer {
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Starts the timer with the first packet in flight.
+    pub(crate) fn on_sent(&mut self, sq: &SendQueue, attr: &QpAttr, now: Time) {
+        if self.deadline.is_none() && sq.is_outstanding() {
+            self.deadline = attr.timeout.nanos().map(|t| now + t);
+        }
+    }
+
+    /// Handles a packet whose opcode is a response's.
+    pub(crate) fn handle_response(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Outcome {
+        let seq = parts.sq.extend(packet.psn());
+        if seq >= parts.sq.high() {
+            return Ok(Disposition::Drop(DropReason::StaleResponse));
+        }
+        self.heard = true;
+        match packet.info().kind {
+            Kind::Ack => {
+                let Some(aeth) = packet.aeth() else {
+                    return Ok(Disposition::Drop(DropReason::Malformed));
+                };
+                cx.counters.acks_received += 1;
+                self.handle_ack(parts, cx, seq, aeth)
+            }
+            Kind::ReadResponse | Kind::AtomicAck => self.handle_data(parts, cx, seq, packet, host),
+            _ => Ok(Disposition::Drop(DropReason::UnknownOpcode)),
+        }
+    }
+
+    fn handle_ack(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        seq: u64,
+        aeth: Aeth,
+    ) -> Outcome {
+        match aeth.syndrome.decode() {
+            AethCode::Ack { .. } => {
+                if seq < parts.sq.una() {
+                    return Ok(Disposition::Duplicate);
+                }
+                take_credits(parts.req, aeth);
+                self.acknowledge(parts, cx, seq + 1)
+            }
+            AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, seq, timer),
+            AethCode::Nak(NakCode::PSN_SEQUENCE) => self.handle_gap(parts, cx, seq),
+            AethCode::Nak(code) => self.handle_refusal(parts, cx, seq, code),
+            AethCode::Reserved(_) => Ok(Disposition::Drop(DropReason::Malformed)),
+        }
+    }
+
+    /// Everything before `limit` has arrived at the peer. An unanswered READ or atomic among it
+    /// means that its response was lost: an implied NAK (IBTA 9.7.5.1.1).
+    fn acknowledge(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, limit: u64) -> Outcome {
+        let before = parts.sq.una();
+        let reached = parts.sq.plain_until(limit);
+        if reached > before {
+            self.progress(parts, cx, reached);
+        }
+        if reached < limit {
+            return self.implied_nak(parts, cx);
+        }
+        Ok(Disposition::Accepted)
+    }
+
+    /// `una` moves: patience and timer start anew.
+    fn progress(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, una: u64) {
+        let full = parts.sq.in_flight() * 2 >= u64::from(parts.window.size());
+        let packets = (una - parts.sq.una()) as u32;
+        parts.sq.acknowledge(una);
+        parts.req.reads.answered(una);
+        parts.window.on_ack(packets, una, full, cx.now);
+        self.retries = 0;
+        self.rnr_retries = 0;
+        self.trouble_since = None;
+        self.repairing = None;
+        // The request that met "not ready" has been taken after all: a copy of it came later.
+        parts.req.rnr_until = None;
+        self.restart_timer(parts.sq, cx);
+    }
+
+    fn restart_timer(&mut self, sq: &SendQueue, cx: &Cx<'_>) {
+        self.deadline = match cx.attr.timeout.nanos() {
+            Some(t) if sq.is_outstanding() => Some(cx.now + t),
+            _ => None,
+        };
+    }
+
+    fn implied_nak(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Outcome {
+        if self.repairing == Some(parts.sq.una()) {
+            return Ok(Disposition::Drop(DropReason::ResponseAhead));
+        }
+        cx.counters.implied_naks += 1;
+        self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })
+    }
+
+    /// NAK "PSN sequence error": the peer has everything before `seq` and misses `seq`.
+    fn handle_gap(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, seq: u64) -> Outcome {
+        cx.counters.sequence_naks_received += 1;
+        if seq < parts.sq.una() {
+            return Ok(Disposition::Drop(DropReason::StaleResponse));
+        }
+        self.acknowledge(parts, cx, seq)?;
+        if parts.sq.una() < seq || self.repairing == Some(seq) {
+            return Ok(Disposition::Accepted);
+        }
+        self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })
+    }
+
+    /// Goes back to the oldest unanswered packet, or gives up.
+    fn repeat(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        cause: impl Fn(u32) -> Cause,
+    ) -> Outcome {
+        self.retries += 1;
+        if self.retries > u32::from(cx.attr.retry_cnt) {
+            return Err(Fatal { status: WcStatus::RetryExceeded, cause: cause(self.retries) });
+        }
+        self.trouble_since.get_or_insert(cx.now);
+        parts.window.on_loss();
+        self.go_back(parts);
+        self.restart_timer(parts.sq, cx);
+        Ok(Disposition::Accepted)
+    }
+
+    fn go_back(&mut self, parts: &mut Parts<'_>) {
+        self.repairing = Some(parts.sq.una());
+        parts.sq.rewind();
+        parts.req.rewound();
+    }
+
+    fn handle_rnr(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        seq: u64,
+        timer: RnrTimer,
+    ) -> Outcome {
+        cx.counters.rnr_naks_received += 1;
+        if seq < parts.sq.una() {
+            return Ok(Disposition::Drop(DropReason::StaleResponse));
+        }
+        self.acknowledge(parts, cx, seq)?;
+        if parts.sq.una() < seq || parts.req.rnr_until.is_some() {
+            return Ok(Disposition::Accepted);
+        }
+        self.rnr_retries += 1;
+        let limit = cx.attr.rnr_retry;
+        if limit != RNR_FOR_EVER && self.rnr_retries > u32::from(limit) {
+            let cause = Cause::RnrNak { tries: self.rnr_retries, delay: timer };
+            return Err(Fatal { status: WcStatus::RnrRetryExceeded, cause });
+        }
+        parts.req.rnr_until = Some(cx.now + timer.nanos());
+        self.go_back(parts);
+        self.deadline = None;
+        Ok(Disposition::Accepted)
+    }
+
+    /// A NAK that ends the connection: requests before it succeeded, the one at `seq` failed.
+    fn handle_refusal(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        seq: u64,
+        code: NakCode,
+    ) -> Outcome {
+        if seq < parts.sq.una() {
+            return Ok(Disposition::Drop(DropReason::StaleResponse));
+        }
+        self.acknowledge(parts, cx, seq)?;
+        if parts.sq.una() < seq {
+            return Ok(Disposition::Accepted);
+        }
+        let (status, class) = requester_status(code);
+        Err(Fatal { status, cause: Cause::RemoteNak(class) })
+    }
+
+    /// A response with data, or an empty one. It implies an ACK of everything before it.
+    fn handle_data(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        seq: u64,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Outcome {
+        if seq < parts.sq.una() {
+            return Ok(Disposition::Duplicate);
+        }
+        match self.acknowledge(parts, cx, seq)? {
+            Disposition::Accepted => {}
+            other => return Ok(other),
+        }
+        if parts.sq.una() != seq {
+            return Ok(Disposition::Drop(DropReason::ResponseAhead));
+        }
+        let Some((index, &entry)) = parts.sq.holding(seq) else {
+            return Ok(Disposition::Drop(DropReason::StaleResponse));
+        };
+        let (offset, data) = expected_data(parts, cx, seq, &entry, packet)?;
+        if let Some(aeth) = packet.aeth() {
+            take_credits(parts.req, aeth);
+        }
+        if !data.is_empty() {
+            let slot = parts.sq.slot(index);
+            host.scatter_response(slot, offset, data.as_slice()).map_err(|fault| Fatal {
+                status: WcStatus::LocalProtection,
+                cause: Cause::LocalMemory(fault),
+            })?;
+        }
+        self.progress(parts, cx, seq + 1);
+        Ok(Disposition::Accepted)
+    }
+
+    /// The ACK timer or the RNR delay has run out.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), Fatal> {
+        if parts.req.rnr_until.is_some_and(|t| cx.now >= t) {
+            parts.req.rnr_until = None;
+            self.repairing = None;
+            self.restart_timer(parts.sq, cx);
+        }
+        if self.deadline.is_none_or(|t| cx.now < t) {
+            return Ok(());
+        }
+        if !parts.sq.is_outstanding() {
+            self.deadline = None;
+            return Ok(());
+        }
+        cx.counters.ack_timeouts += 1;
+        self.retries += 1;
+        let began =
+            *self.trouble_since.get_or_insert(cx.now - cx.attr.timeout.nanos().unwrap_or(0));
+        if self.retries > u32::from(cx.attr.retry_cnt) {
+            let (tries, waited, heard) = (self.retries, cx.now.since(began), self.heard);
+            let cause = Cause::AckTimeout { tries, waited, heard };
+            return Err(Fatal { status: WcStatus::RetryExceeded, cause });
+        }
+        parts.window.on_silence();
+        self.go_back(parts);
+        self.repairing = None;
+        self.restart_timer(parts.sq, cx);
+        Ok(())
+    }
+}
+
+/// End-to-end credits: the peer has receives for messages up to MSN + credits (IBTA 9.7.7.2.5).
+fn take_credits(req: &mut Requester, aeth: Aeth) {
+    if let AethCode::Ack { credits } = aeth.syndrome.decode() {
+        req.set_credit_limit(credits.count().map(|n| aeth.msn.wrapping_add(n) & 0xFF_FFFF));
+    }
+}
+
+/// Response bytes: a slice of the packet, or the 8 bytes of an atomic.
+enum Data<'a> {
+    Slice(&'a [u8]),
+    Word([u8; 8]),
+}
+
+impl Data<'_> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Slice(s) => s,
+            Self::Word(w) => w,
+        }
+    }
+    fn is_empty(&self) -> bool {
+        self.as_slice().is_empty()
+    }
+}
+
+/// Checks the response against the request that waits for it (IBTA 9.7.5.1.7, 9.9.2.3).
+fn expected_data<'p>(
+    parts: &Parts<'_>,
+    cx: &Cx<'_>,
+    seq: u64,
+    entry: &Entry,
+    packet: &Packet<'p>,
+) -> Result<(u32, Data<'p>), Fatal> {
+    let bad = |what| Fatal { status: WcStatus::BadResponse, cause: Cause::BadResponse(what) };
+    match (entry.wqe.op, packet.atomic_ack()) {
+        (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Some(ack)) => {
+            Ok((0, Data::Word(ack.original.to_ne_bytes())))
+        }
+        (SendOp::Read(_), None) => {
+            let mtu = cx.attr.path_mtu.bytes();
+            let offset = (seq - entry.first) as u32 * mtu;
+            let wanted = (entry.wqe.length - offset).min(mtu) as usize;
+            if packet.payload().len() != wanted {
+                return Err(bad("a READ response of the wrong length"));
+            }
+            let ends = parts.req.reads.end_of(seq).is_none_or(|end| end == seq + 1);
+            if packet.info().position.ends() != ends {
+                return Err(bad("a READ response that ends early or late"));
+            }
+            Ok((offset, Data::Slice(packet.payload())))
+        }
+        (SendOp::Flush { .. } | SendOp::AtomicWrite(_), None) => {
+            if !packet.payload().is_empty() {
+                return Err(bad("data in the answer to a FLUSH or ATOMIC WRITE"));
+            }
+            Ok((0, Data::Slice(&[])))
+        }
+        (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, None) => {
+            Err(bad("a READ response to an atomic"))
+        }
+        (_, Some(_)) => Err(bad("an atomic response to another request")),
+        (_, None) => Err(bad("a READ response to a request that has none")),
+    }
+}
+
+/// Delivers the completions of all finished requests, oldest first.
+pub(crate) fn retire(sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
+    while let Some(entry) = sq.retire() {
+        if entry.is_signaled() {
+            host.complete_send(completion(&entry, cx, WcStatus::Success, 0));
+        }
+    }
+}
+
+/// The completion of a send request.
+pub(crate) fn completion(
+    entry: &Entry,
+    cx: &Cx<'_>,
+    status: WcStatus,
+    vendor_err: u32,
+) -> Completion {
+    let (_, _, opcode) = meaning(&entry.wqe.op);
+    Completion {
+        wr_id: entry.wqe.wr_id,
+        status,
+        opcode,
+        byte_len: entry.wqe.length,
+        tag: Tag::None,
+        qpn: cx.qpn,
+        src_qpn: cx.attr.dest_qpn,
+        solicited: false,
+        grh: false,
+        sl: 0,
+        vendor_err,
+    }
+}

@@ -1,0 +1,214 @@
+//! Reliable connection: requester, completer and responder of one queue pair (IBTA 9.7).
+//!
+//! Each part owns its state in a file of its own; this one joins them: it hands packets to the part
+//! that they are for, and carries a failure of any part to both queues.
+
+pub(crate) mod completer;
+mod reads;
+mod requester;
+pub(crate) mod responder;
+mod window;
+
+#[cfg(test)]
+mod send_tests;
+
+use vernic_wire::Packet;
+
+use crate::completion::{Cause, Failure, WcStatus};
+use crate::host::{Disposition, Host, QpEvent, RxMeta};
+use crate::qp::{Cx, QpInit};
+use crate::sq::{Entry, SendQueue};
+use crate::state::QpAttr;
+use crate::time::Time;
+
+use completer::{Completer, Parts, completion, retire};
+use requester::{Fatal, Requester};
+use responder::Responder;
+use window::Window;
+
+/// The machine of an RC queue pair.
+#[derive(Debug)]
+pub(crate) struct Rc {
+    pub(crate) sq: SendQueue,
+    requester: Requester,
+    completer: Completer,
+    responder: Responder,
+    window: Window,
+    max_window: u32,
+    shared_rq: bool,
+    /// The drained event of SQD is still owed.
+    drain_event_due: bool,
+}
+
+macro_rules! parts {
+    ($self:ident) => {
+        Parts { sq: &mut $self.sq, req: &mut $self.requester, window: &mut $self.window }
+    };
+}
+
+impl Rc {
+    pub(crate) fn new(init: &QpInit) -> Self {
+        Self {
+            sq: SendQueue::new(init.max_send_wr),
+            requester: Requester::default(),
+            completer: Completer::default(),
+            responder: Responder::new(),
+            window: Window::new(init.max_window),
+            max_window: init.max_window,
+            shared_rq: init.shared_rq,
+            drain_event_due: false,
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.sq.reset(vernic_wire::Psn::new(0));
+        self.requester.reset(0);
+        self.completer.reset();
+        self.responder = Responder::new();
+        self.window = Window::new(self.max_window);
+        self.drain_event_due = false;
+    }
+
+    /// Init to RTR.
+    pub(crate) fn start_responder(&mut self, attr: &QpAttr) {
+        self.responder.reset(attr, self.shared_rq);
+    }
+
+    /// RTR to RTS.
+    pub(crate) fn start_requester(&mut self, attr: &QpAttr) {
+        self.sq.set_first_psn(attr.sq_psn);
+        self.requester.reset(u32::from(attr.max_rd_atomic));
+        self.completer.reset();
+    }
+
+    /// In SQD: the numbers of READs and atomics at once may have changed.
+    pub(crate) fn set_read_depths(&mut self, attr: &QpAttr) {
+        self.requester.reads.set_depth(u32::from(attr.max_rd_atomic));
+        self.responder.set_depth(attr.max_dest_rd_atomic);
+    }
+
+    /// RTS to SQD, or back.
+    pub(crate) fn set_draining(&mut self, draining: bool, event: bool, host: &mut impl Host) {
+        self.requester.draining = draining;
+        self.drain_event_due = draining && event;
+        self.check_drained(host);
+    }
+
+    fn check_drained(&mut self, host: &mut impl Host) {
+        if self.drain_event_due && self.sq.is_drained() {
+            self.drain_event_due = false;
+            host.event(QpEvent::SqDrained);
+        }
+    }
+
+    /// Whether a send queue in SQD has nothing outstanding any more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sq.is_drained()
+    }
+
+    pub(crate) fn handle_packet(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        meta: &RxMeta,
+        host: &mut impl Host,
+    ) -> (Disposition, Result<(), Fatal>) {
+        if packet.info().is_request() {
+            return (self.responder.handle_request(cx, packet, meta, host), Ok(()));
+        }
+        let outcome = self.completer.handle_response(&mut parts!(self), cx, packet, host);
+        retire(&mut self.sq, cx, host);
+        self.check_drained(host);
+        match outcome {
+            Ok(disposition) => (disposition, Ok(())),
+            Err(fatal) => (Disposition::Accepted, Err(fatal)),
+        }
+    }
+
+    pub(crate) fn poll_request(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, Fatal> {
+        let mut sent = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf)?;
+        // Local operations at the head are finished without an answer.
+        retire(&mut self.sq, cx, host);
+        if sent.is_none() {
+            // That may have left a request at the head that met a local error: it fails now.
+            sent = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf)?;
+        }
+        if sent.is_some() {
+            self.completer.on_sent(&self.sq, cx.attr, cx.now);
+        }
+        Ok(sent)
+    }
+
+    pub(crate) fn poll_response(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        self.responder.poll_response(cx, host, buf)
+    }
+
+    /// Whether answering a READ failed, so that the queue pair is to enter Error.
+    pub(crate) fn response_failed(&self) -> bool {
+        self.responder.has_failed()
+    }
+
+    pub(crate) fn wants_requests(&self, attr: &QpAttr) -> bool {
+        self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
+    }
+
+    pub(crate) fn wants_responses(&self) -> bool {
+        self.responder.wants_transmit()
+    }
+
+    pub(crate) fn owes_only_ack(&self) -> bool {
+        self.responder.owes_only_ack()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        match (self.requester.rnr_until, self.completer.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Cx<'_>) -> Result<(), Fatal> {
+        self.completer.handle_timeout(&mut parts!(self), cx)
+    }
+
+    /// The send side failed: says why, and completes the request that met it.
+    pub(crate) fn fail(&mut self, cx: &Cx<'_>, fatal: Fatal, host: &mut impl Host) {
+        let head: Option<Entry> = self.sq.pop();
+        host.failure(Failure {
+            status: fatal.status,
+            wr_id: head.map(|entry| entry.wqe.wr_id),
+            psn: self.sq.psn(self.sq.una()),
+            cause: fatal.cause,
+        });
+        if let Some(entry) = head {
+            host.complete_send(completion(&entry, cx, fatal.status, fatal.cause.vendor_err()));
+        }
+    }
+
+    /// Completes every send request still queued as flushed.
+    pub(crate) fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        while let Some(entry) = self.sq.pop() {
+            let code = Cause::Flushed.vendor_err();
+            host.complete_send(completion(&entry, cx, WcStatus::Flushed, code));
+        }
+        self.requester.rnr_until = None;
+        self.completer.reset();
+    }
+
+    /// Completes everything still queued, on both queues, as flushed.
+    pub(crate) fn flush(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        self.flush_send(cx, host);
+        self.responder.halt();
+        host.flush_recv(self.responder.take_current());
+    }
+}

@@ -1,0 +1,303 @@
+//! RC requester: which packet leaves next (IBTA 9.7.2 to 9.7.4).
+//!
+//! Owns what decides whether a packet may leave: the reads in flight, the peer's credits, the RNR
+//! delay, the fence, the spacing of acknowledge requests. The sequence itself is the
+//! [`SendQueue`]'s, shared with the completer.
+
+use vernic_wire::opcode::{Position, Service};
+
+use super::reads::Reads;
+use super::window::Window;
+use crate::completion::{AccessFault, Cause, WcStatus};
+use crate::host::Host;
+use crate::qp::Cx;
+use crate::segment::{Segment, packet_count};
+use crate::sq::{Entry, SendQueue};
+use crate::time::Time;
+use crate::wqe::{SendFlags, SendOp};
+
+/// At least one packet in so many asks for an acknowledgement, so that the window keeps moving
+/// inside long messages. The responder coalesces, so asking often costs little.
+const ACK_EVERY: u32 = 16;
+
+/// What the head of the send queue failed with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fatal {
+    pub(crate) status: WcStatus,
+    pub(crate) cause: Cause,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    pub(crate) reads: Reads,
+    /// Message number up to which the peer has receives; `None`: it does not say.
+    credit_limit: Option<u32>,
+    /// Nothing leaves before this time.
+    pub(crate) rnr_until: Option<Time>,
+    /// Packets since the last one that asked for an acknowledgement.
+    since_ack_req: u32,
+    /// Requests not yet started stay where they are: SQD.
+    pub(crate) draining: bool,
+    /// The request at the cursor met a local error and waits until those before it are complete.
+    stuck: bool,
+}
+
+/// Whether, and how, the request at the cursor may proceed.
+enum Turn {
+    Packet { length: u32, packets: u32 },
+    Local,
+    Wait,
+}
+
+impl Requester {
+    pub(crate) fn reset(&mut self, max_rd_atomic: u32) {
+        self.reads.reset(max_rd_atomic);
+        self.credit_limit = None;
+        self.rnr_until = None;
+        self.since_ack_req = 0;
+        self.draining = false;
+        self.stuck = false;
+    }
+
+    /// The peer's newest count of receives: message numbers up to `limit` may be sent.
+    pub(crate) fn set_credit_limit(&mut self, limit: Option<u32>) {
+        self.credit_limit = limit;
+    }
+
+    /// The cursor went back; a local error is met again in its turn.
+    pub(crate) fn rewound(&mut self) {
+        self.stuck = false;
+        self.since_ack_req = 0;
+    }
+
+    /// Whether [`poll`](Self::poll) would send or carry out something now.
+    pub(crate) fn is_ready(&self, sq: &SendQueue, window: &Window, mtu: u32) -> bool {
+        if self.rnr_until.is_some() || (self.stuck && !sq.cursor_is_head()) {
+            return false;
+        }
+        match sq.at_cursor() {
+            Some((_, entry)) => !matches!(self.turn(sq, window, entry, mtu), Turn::Wait),
+            None => false,
+        }
+    }
+
+    /// Writes the next packet, carrying out local operations on the way.
+    pub(crate) fn poll(
+        &mut self,
+        sq: &mut SendQueue,
+        window: &mut Window,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, Fatal> {
+        if self.rnr_until.is_some() {
+            return Ok(None);
+        }
+        let mtu = cx.attr.path_mtu.bytes();
+        // Bounded: each round sends and returns, or passes one local request of the queue.
+        while let Some((index, &entry)) = sq.at_cursor() {
+            let turn = self.turn(sq, window, &entry, mtu);
+            if matches!(turn, Turn::Packet { .. }) && !sq.cursor_is_started() {
+                sq.start(packet_count_of(&entry, mtu));
+            }
+            match turn {
+                Turn::Wait => return Ok(None),
+                Turn::Local => match host.local_op(&entry.wqe) {
+                    // Started only now: one that failed is met again in its turn.
+                    Ok(()) => {
+                        sq.start(0);
+                        sq.advance(0);
+                    }
+                    Err(fault) => return self.local_error(sq, &entry, fault),
+                },
+                Turn::Packet { length, packets } => {
+                    let entry = *sq.entry(index);
+                    return match self.send(
+                        sq,
+                        window,
+                        cx,
+                        host,
+                        buf,
+                        (index, &entry),
+                        (length, packets),
+                    ) {
+                        Ok(len) => Ok(Some(len)),
+                        Err(fault) => self.local_error(sq, &entry, fault),
+                    };
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A local error completes its request only after those before it: until then the queue stands.
+    fn local_error(
+        &mut self,
+        sq: &SendQueue,
+        entry: &Entry,
+        fault: AccessFault,
+    ) -> Result<Option<usize>, Fatal> {
+        if !sq.cursor_is_head() {
+            self.stuck = true;
+            return Ok(None);
+        }
+        let status = match entry.wqe.op {
+            SendOp::BindMw(_) => WcStatus::MwBind,
+            SendOp::LocalInv(_) => WcStatus::LocalQpOperation,
+            _ => WcStatus::LocalProtection,
+        };
+        Err(Fatal { status, cause: Cause::LocalMemory(fault) })
+    }
+
+    /// Decides about the request at the cursor without changing anything.
+    fn turn(&self, sq: &SendQueue, window: &Window, entry: &Entry, mtu: u32) -> Turn {
+        if !sq.cursor_is_started() {
+            let fenced = entry.wqe.flags.contains(SendFlags::FENCE);
+            if self.draining || (fenced && !self.reads.is_empty()) {
+                return Turn::Wait;
+            }
+            if entry.is_local() {
+                return Turn::Local;
+            }
+        }
+        let at_start = !sq.cursor_is_started() || sq.next() == entry.first;
+        if at_start && entry.takes_receive() && !self.has_credit(sq, entry) {
+            return Turn::Wait;
+        }
+        let room = u64::from(window.size()).saturating_sub(sq.in_flight());
+        if room == 0 {
+            return Turn::Wait;
+        }
+        if entry.needs_response() {
+            self.read_turn(sq, window, entry, mtu, room)
+        } else {
+            self.packet_turn(sq, entry, mtu)
+        }
+    }
+
+    fn packet_turn(&self, sq: &SendQueue, entry: &Entry, mtu: u32) -> Turn {
+        let offset = offset_of(sq, entry, mtu);
+        Turn::Packet { length: (entry.wqe.length - offset).min(mtu), packets: 1 }
+    }
+
+    /// A READ asks for as much as the window lets return, or for what it asked for before.
+    fn read_turn(
+        &self,
+        sq: &SendQueue,
+        window: &Window,
+        entry: &Entry,
+        mtu: u32,
+        room: u64,
+    ) -> Turn {
+        let next = sq.next();
+        if !self.reads.may_send(next) {
+            return Turn::Wait;
+        }
+        let offset = offset_of(sq, entry, mtu);
+        let left = if sq.cursor_is_started() {
+            entry.end() - next
+        } else {
+            u64::from(packet_count_of(entry, mtu))
+        };
+        let packets = match self.reads.end_of(next) {
+            Some(end) => end - next,
+            None => {
+                let share = u64::from(window.size() / self.reads.depth().clamp(1, 4)).max(1);
+                let packets = left.min(share);
+                if packets > room && sq.in_flight() > 0 {
+                    return Turn::Wait;
+                }
+                packets
+            }
+        };
+        let length = match entry.wqe.op {
+            SendOp::Read(_) => {
+                (u64::from(entry.wqe.length - offset)).min(packets * u64::from(mtu)) as u32
+            }
+            _ => entry.wqe.length,
+        };
+        Turn::Packet { length, packets: packets as u32 }
+    }
+
+    /// End-to-end flow control (IBTA 9.7.7.2): within the credits, or one message alone as a probe.
+    fn has_credit(&self, sq: &SendQueue, entry: &Entry) -> bool {
+        let Some(limit) = self.credit_limit else { return true };
+        let ssn = if sq.cursor_is_started() { entry.ssn } else { sq.next_ssn() };
+        // Within half the circle of 24 bits: ssn <= limit.
+        (limit.wrapping_sub(ssn) & 0xFF_FFFF) < 0x80_0000 || sq.in_flight() == 0
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one queue pair, split by owner")]
+    fn send(
+        &mut self,
+        sq: &mut SendQueue,
+        window: &mut Window,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+        (index, entry): (u64, &Entry),
+        (length, packets): (u32, u32),
+    ) -> Result<usize, AccessFault> {
+        let mtu = cx.attr.path_mtu.bytes();
+        let next = sq.next();
+        let (position, ack_req) = if entry.needs_response() {
+            (Position::Only, false)
+        } else {
+            let position = Position::of((next - entry.first) as u32, entry.packets);
+            (position, self.asks_ack(sq, window, position))
+        };
+        let segment = Segment {
+            service: Service::Rc,
+            wqe: &entry.wqe,
+            slot: sq.slot(index),
+            psn: sq.psn(next),
+            dest: cx.attr.dest_qpn,
+            offset: offset_of(sq, entry, mtu),
+            length,
+            position,
+            ack_req,
+        };
+        let len = segment.write(cx, host, buf)?;
+        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+        if entry.needs_response()
+            && self.reads.sent(next, next + u64::from(packets))
+            && next != entry.first
+        {
+            // The peer counts each piece as a message of its own.
+            sq.count_message();
+        }
+        if next < sq.high() {
+            cx.counters.retransmitted_packets += 1;
+        } else {
+            window.on_sent(next, cx.now);
+            cx.counters.messages_sent += u64::from(position.ends());
+        }
+        cx.counters.tx_packets += 1;
+        cx.counters.tx_bytes += len as u64;
+        sq.advance(packets);
+        Ok(len)
+    }
+
+    /// Asked at the end of a message, now and then within one, and when the window closes.
+    fn asks_ack(&self, sq: &SendQueue, window: &Window, position: Position) -> bool {
+        position.ends()
+            || self.since_ack_req + 1 >= ACK_EVERY.min(window.size() / 4)
+            || sq.in_flight() + 1 >= u64::from(window.size())
+    }
+}
+
+/// Sequence numbers that the request takes.
+fn packet_count_of(entry: &Entry, mtu: u32) -> u32 {
+    match entry.wqe.op {
+        SendOp::Flush { .. }
+        | SendOp::AtomicWrite(_)
+        | SendOp::CmpSwap { .. }
+        | SendOp::FetchAdd { .. } => 1,
+        _ => packet_count(entry.wqe.length, mtu),
+    }
+}
+
+/// Payload bytes before the packet at `next`.
+fn offset_of(sq: &SendQueue, entry: &Entry, mtu: u32) -> u32 {
+    if sq.cursor_is_started() { (sq.next() - entry.first) as u32 * mtu } else { 0 }
+}

@@ -1,0 +1,429 @@
+//! RC responder: checks each request in the standard's order, carries it out, answers (IBTA 9.7.4,
+//! 9.7.5, 9.9.2).
+//!
+//! Owns the expected sequence number, the message in progress, the receive that it fills, and what
+//! is to be answered. `rc` calls it with request packets, and asks it for response packets. It
+//! calls [`Host`] for memory, receives and completions.
+//!
+//! A request goes through named steps, each of which gives the next one:
+//!
+//! ```text
+//!   check_psn -> check_op_seq -> check_op_valid -> check_resource -> check_length -> check_rkey
+//!      |  |           each may refuse: NAK, by the table of errors              |
+//!      |  +-> answer_again (a duplicate)                                        v
+//!      +----> dropped: ahead of a gap          acknowledge <- complete <- execute
+//! ```
+//! Up to `execute` a step changes nothing but the receive it takes; so a request that was answered
+//! with RNR NAK starts over when it comes again.
+//!
+//! Responses leave in the order of sequence numbers: answers to READs and atomics first, then one
+//! [`Notice`] for everything else, however many packets it covers.
+
+mod answers;
+mod checks;
+#[cfg(test)]
+mod tests;
+
+use vernic_wire::opcode::{self, HeaderSet, Kind, Service};
+use vernic_wire::packet::pad_of;
+use vernic_wire::{
+    Aeth, AethCode, AtomicAckEth, Bth, CreditCode, Headers, NakCode, Opcode, Packet, Psn, Syndrome,
+};
+
+use crate::completion::{AccessFault, Cause, Completion, Failure, Tag};
+use crate::error::ErrorClass;
+use crate::host::{Disposition, DropReason, Host, QpEvent, RxMeta};
+use crate::inbound::{Message, Target, recv_completion, tag_of};
+use crate::qp::Cx;
+use crate::segment::packet_count;
+use crate::state::{QpAttr, QpState};
+use crate::wqe::RecvWqe;
+
+use answers::{Answers, Body, Piece};
+use checks::{
+    Notice, Sequence, Step, acknowledge, atomic_op, check_length, check_op_seq, check_op_valid,
+    check_psn, check_resource, check_rkey, flush, place,
+};
+
+/// The responder of one RC queue pair.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    sequence: Sequence,
+    /// Messages completed, 24 bits: the MSN of the next AETH.
+    msn: u32,
+    message: Message,
+    /// The receive taken for the message in progress.
+    current: Option<RecvWqe>,
+    answers: Answers,
+    notice: Notice,
+    /// Credits are not reported for a shared queue (IBTA 9.7.7.2).
+    shared_rq: bool,
+    /// The communication-established event has been raised.
+    established: bool,
+    /// A READ failed while it was being answered.
+    failed: bool,
+}
+
+impl Responder {
+    /// One that expects nothing yet. Allocates nothing.
+    pub(crate) fn new() -> Self {
+        Self {
+            sequence: Sequence::default(),
+            msn: 0,
+            message: Message::None,
+            current: None,
+            answers: Answers::default(),
+            notice: Notice::None,
+            shared_rq: false,
+            established: false,
+            failed: false,
+        }
+    }
+
+    /// Init to RTR: starts at `rq_psn`, with room for `max_dest_rd_atomic` answers.
+    pub(crate) fn reset(&mut self, attr: &QpAttr, shared_rq: bool) {
+        let mut answers = core::mem::take(&mut self.answers);
+        answers.reset(attr.max_dest_rd_atomic);
+        let sequence = Sequence { expected: attr.rq_psn, ..Sequence::default() };
+        *self = Self { sequence, answers, shared_rq, ..Self::new() };
+    }
+
+    /// SQD: the number of answers kept for replay has changed.
+    pub(crate) fn set_depth(&mut self, max_dest_rd_atomic: u8) {
+        self.answers.set_depth(max_dest_rd_atomic);
+    }
+
+    /// Whether a READ failed in [`poll_response`](Self::poll_response): the queue pair is to enter
+    /// Error, as after a request that was refused.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The receive that was taken and not completed, for the flush.
+    pub(crate) fn take_current(&mut self) -> Option<RecvWqe> {
+        self.current.take()
+    }
+
+    /// The queue pair enters Error. A refusal still leaves, and so does what is due before it: the
+    /// peer would take its absence for a loss. Otherwise unanswered READs are given up.
+    pub(crate) fn halt(&mut self) {
+        if !matches!(self.notice, Notice::Nak(..)) && self.answers.is_due() {
+            self.answers.clear();
+            self.notice = Notice::None;
+        }
+    }
+
+    /// Whether [`poll_response`](Self::poll_response) has something to send.
+    pub(crate) fn wants_transmit(&self) -> bool {
+        self.answers.is_due() || self.notice != Notice::None
+    }
+
+    /// Whether all there is to send is a positive acknowledgement.
+    pub(crate) fn owes_only_ack(&self) -> bool {
+        !self.answers.is_due() && matches!(self.notice, Notice::Ack(_))
+    }
+
+    /// Handles a request packet of this service.
+    ///
+    /// On a fatal class the NAK is queued, the receive in progress completed, failure and event are
+    /// told to `host`; the caller moves the queue pair to Error and flushes.
+    pub(crate) fn handle_request(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        _meta: &RxMeta,
+        host: &mut impl Host,
+    ) -> Disposition {
+        if !matches!(cx.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return Disposition::Drop(DropReason::BadState);
+        }
+        if cx.attr.state == QpState::Rtr && !self.established {
+            host.event(QpEvent::CommEstablished);
+        }
+        self.established = true;
+        let mtu = cx.attr.path_mtu.bytes();
+        let mut step = check_psn(&mut self.sequence, &mut self.notice, packet);
+        // Bounded: every step leads to a later one.
+        loop {
+            step = match step {
+                Step::CheckOpSeq => check_op_seq(&self.message, packet),
+                Step::CheckOpValid => check_op_valid(cx.attr.access, packet),
+                Step::CheckResource => {
+                    check_resource(&mut self.current, &self.answers, packet, host)
+                }
+                Step::CheckLength => check_length(&self.message, self.current, packet, mtu),
+                Step::CheckRkey => check_rkey(packet, host),
+                Step::Execute => self.execute(mtu, packet, host),
+                Step::Complete => self.complete(cx, packet, host),
+                Step::Acknowledge => acknowledge(&mut self.notice, packet),
+                Step::AnswerAgain => self.answer_again(mtu, packet),
+                Step::Refuse(class, fault) => self.refuse(cx, packet, class, fault, host),
+                Step::NotReady => self.not_ready(),
+                Step::Done(disposition) => return disposition,
+            }
+        }
+    }
+
+    /// Does what the request asks for (IBTA 9.7.4.2). READs are answered later, from memory.
+    fn execute(&mut self, mtu: u32, packet: &Packet<'_>, host: &mut impl Host) -> Step {
+        let payload = packet.payload();
+        let target = Target::of(packet);
+        let body = match (packet.info().kind, target) {
+            (Kind::Send | Kind::Write, _) => return place(&self.message, packet, host),
+            (Kind::ReadRequest, Some(Target { rkey, addr, len, .. })) => {
+                Ok(Body::Read { rkey, addr, length: len as u32 })
+            }
+            (Kind::CmpSwap | Kind::FetchAdd, Some(target)) => host
+                .atomic(target.rkey, target.addr, atomic_op(packet))
+                .map(|original| Body::Atomic { original }),
+            (Kind::AtomicWrite, Some(target)) => match payload.try_into() {
+                Ok(data) => host.atomic_write(target.rkey, target.addr, data).map(|()| Body::Empty),
+                Err(_) => return Step::Refuse(ErrorClass::PacketLength, None),
+            },
+            (Kind::Flush, Some(target)) => flush(target, packet, host).map(|()| Body::Empty),
+            _ => return Step::Refuse(ErrorClass::UnsupportedOpcode, None),
+        };
+        match body {
+            Ok(body) => {
+                self.answers.push(packet.psn(), next_msn(self.msn), body, mtu);
+                Step::Complete
+            }
+            Err(fault) => Step::Refuse(ErrorClass::RemoteAccess, Some(fault)),
+        }
+    }
+
+    /// Moves on in the sequence; at the end of a message, completes the receive it took.
+    fn complete(&mut self, cx: &mut Cx<'_>, packet: &Packet<'_>, host: &mut impl Host) -> Step {
+        let ends = packet.info().position.ends();
+        let tag = tag_of(packet);
+        if let Tag::Invalidated(rkey) = tag
+            && let Err(fault) = host.invalidate_remote(rkey)
+        {
+            return Step::Refuse(ErrorClass::Invalidate, Some(fault));
+        }
+        if ends && let Some(recv) = self.current.take() {
+            let byte_len = self.message.total(packet);
+            host.complete_recv(Completion { byte_len, tag, ..recv_completion(cx, recv, packet) });
+        }
+        if ends {
+            self.msn = next_msn(self.msn);
+            cx.counters.messages_received += 1;
+        }
+        self.message = self.message.after(packet);
+        let mtu = cx.attr.path_mtu.bytes();
+        self.sequence.expected = self.sequence.expected.add(numbers_taken(packet, mtu));
+        Step::Acknowledge
+    }
+
+    /// A duplicate: acknowledges again, or answers again without carrying out (IBTA 9.7.5.1.5).
+    fn answer_again(&mut self, mtu: u32, packet: &Packet<'_>) -> Step {
+        let psn = packet.psn();
+        let answered = match packet.info().kind {
+            Kind::Send | Kind::Write => {
+                self.acknowledge_again(psn);
+                true
+            }
+            Kind::ReadRequest => {
+                self.answers.replay_read(psn, packet.reth().unwrap_or_default(), mtu)
+            }
+            kind => {
+                let atomic = matches!(kind, Kind::CmpSwap | Kind::FetchAdd);
+                self.answers.replay_stored(psn, atomic)
+            }
+        };
+        Step::Done(if answered {
+            Disposition::Duplicate
+        } else {
+            Disposition::Drop(DropReason::LostReplay)
+        })
+    }
+
+    /// Acknowledges all there is, but not past a READ or atomic whose answer may be what was lost:
+    /// the peer would count that as one more loss.
+    fn acknowledge_again(&mut self, psn: Psn) {
+        if !matches!(self.notice, Notice::None | Notice::Ack(_)) {
+            return;
+        }
+        let upto = match self.answers.known_and_due_after(psn) {
+            (_, true) => return,
+            (true, false) => psn,
+            (false, false) => self.sequence.expected.sub(1),
+        };
+        match self.notice {
+            Notice::Ack(queued) if !queued.is_before(upto) => {}
+            _ => self.notice = Notice::Ack(upto),
+        }
+    }
+
+    /// Carries out what the table of errors says about `class` (IBTA 9.9.2.4).
+    fn refuse(
+        &mut self,
+        cx: &Cx<'_>,
+        packet: &Packet<'_>,
+        class: ErrorClass,
+        fault: Option<AccessFault>,
+        host: &mut impl Host,
+    ) -> Step {
+        let row = class.row();
+        if !row.fatal {
+            self.sequence.waiting = true;
+            self.notice = Notice::SequenceNak;
+            return Step::Done(Disposition::Nak(class));
+        }
+        let cause = Cause::Responder { class, fault };
+        let wr_id = self.current.map(|recv| recv.wr_id);
+        host.failure(Failure { status: row.recv_status, wr_id, psn: packet.psn(), cause });
+        if let Some(recv) = self.current.take() {
+            let (status, vendor_err) = (row.recv_status, cause.vendor_err());
+            let completion = recv_completion(cx, recv, packet);
+            host.complete_recv(Completion { status, vendor_err, ..completion });
+        }
+        if let Some(event) = row.event {
+            host.event(event);
+        }
+        self.notice = Notice::Nak(packet.psn(), row.nak);
+        Step::Done(Disposition::Nak(class))
+    }
+
+    /// No receive: the peer is asked to come back (IBTA 9.7.5.2.8).
+    fn not_ready(&mut self) -> Step {
+        self.sequence.waiting = true;
+        self.notice = Notice::RnrNak;
+        Step::Done(Disposition::Rnr)
+    }
+
+    /// Writes the next response into `buf`, which holds the path MTU and all headers.
+    pub(crate) fn poll_response(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        if let Some(piece) = self.answers.next_piece(cx.attr.path_mtu.bytes()) {
+            match self.write_piece(cx, &piece, host, buf) {
+                Ok(len) => {
+                    self.answers.sent();
+                    return Some(len);
+                }
+                Err(fault) => return Some(self.read_failed(cx, &piece, fault, host, buf)),
+            }
+        }
+        let (psn, syndrome) = match core::mem::replace(&mut self.notice, Notice::None) {
+            Notice::None => return None,
+            Notice::Ack(psn) => (psn, self.ack_syndrome(host)),
+            Notice::SequenceNak => self.gap_syndrome(host),
+            Notice::RnrNak => (self.sequence.expected, Syndrome::rnr(cx.attr.min_rnr_timer)),
+            Notice::Nak(psn, code) => (psn, Syndrome::nak(code)),
+        };
+        Some(self.write_notice(cx, psn, syndrome, buf))
+    }
+
+    /// The gap, if one is left: packets may have come in another order meanwhile.
+    fn gap_syndrome(&self, host: &mut impl Host) -> (Psn, Syndrome) {
+        let Sequence { expected, ahead, .. } = self.sequence;
+        if ahead.is_before(expected) {
+            (expected.sub(1), self.ack_syndrome(host))
+        } else {
+            (expected, Syndrome::nak(NakCode::PSN_SEQUENCE))
+        }
+    }
+
+    fn ack_syndrome(&self, host: &mut impl Host) -> Syndrome {
+        let credits = if self.shared_rq { None } else { host.recv_credits() };
+        Syndrome::ack(credits.map_or(CreditCode::INVALID, CreditCode::at_most))
+    }
+
+    fn write_notice(&self, cx: &mut Cx<'_>, psn: Psn, syndrome: Syndrome, buf: &mut [u8]) -> usize {
+        let counters = &mut *cx.counters;
+        match syndrome.decode() {
+            AethCode::RnrNak(_) => counters.rnr_naks_sent += 1,
+            AethCode::Nak(NakCode::PSN_SEQUENCE) => counters.sequence_naks_sent += 1,
+            AethCode::Nak(_) => {}
+            _ => counters.acks_sent += 1,
+        }
+        let mut headers = response_headers(cx, Opcode::RC_ACK, psn);
+        headers.aeth = Some(Aeth { syndrome, msn: self.msn });
+        headers.emit(buf)
+    }
+
+    fn write_piece(
+        &self,
+        cx: &Cx<'_>,
+        piece: &Piece,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<usize, AccessFault> {
+        let (kind, payload) = match piece.body {
+            Body::Read { length, .. } => (Kind::ReadResponse, length as usize),
+            Body::Empty => (Kind::ReadResponse, 0),
+            Body::Atomic { .. } => (Kind::AtomicAck, 0),
+        };
+        // Every kind and position above has its row; the fallback keeps this free of panics.
+        let opcode = opcode::response(Service::Rc, kind, piece.position).unwrap_or(Opcode::RC_ACK);
+        let mut headers = response_headers(cx, opcode, piece.psn);
+        headers.bth.pad = pad_of(payload);
+        if opcode.info().has(HeaderSet::AETH) {
+            headers.aeth = Some(Aeth { syndrome: self.ack_syndrome(host), msn: piece.msn });
+        }
+        if let Body::Atomic { original } = piece.body {
+            headers.atomic_ack = Some(AtomicAckEth { original });
+        }
+        let start = headers.emit(buf);
+        let end = start + payload;
+        if let Body::Read { rkey, addr, .. } = piece.body
+            && payload > 0
+        {
+            host.read_remote(rkey, addr, &mut buf[start..end])?;
+        }
+        let padded = end + usize::from(headers.bth.pad);
+        buf[end..padded].fill(0);
+        Ok(padded)
+    }
+
+    /// The memory of a READ has become inaccessible. The first time this ends the connection; for a
+    /// replay only the peer can tell whether it still waits, so it is told and this end goes on.
+    fn read_failed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        piece: &Piece,
+        fault: AccessFault,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> usize {
+        let class = ErrorClass::RemoteAccess;
+        let row = class.row();
+        if piece.replay {
+            self.answers.abandon();
+        } else {
+            self.answers.clear();
+            self.notice = Notice::None;
+            self.failed = true;
+        }
+        if self.failed && cx.attr.state != QpState::Error {
+            let cause = Cause::Responder { class, fault: Some(fault) };
+            host.failure(Failure { status: row.recv_status, wr_id: None, psn: piece.psn, cause });
+            if let Some(event) = row.event {
+                host.event(event);
+            }
+        }
+        self.write_notice(cx, piece.psn, Syndrome::nak(row.nak), buf)
+    }
+}
+
+/// Sequence numbers that a request packet takes: a READ as many as its response (IBTA 9.7.2).
+fn numbers_taken(packet: &Packet<'_>, mtu: u32) -> u32 {
+    match (packet.info().kind, packet.reth()) {
+        (Kind::ReadRequest, Some(reth)) => packet_count(reth.length, mtu),
+        _ => 1,
+    }
+}
+
+fn next_msn(msn: u32) -> u32 {
+    (msn + 1) & 0xFF_FFFF
+}
+
+fn response_headers(cx: &Cx<'_>, opcode: Opcode, psn: Psn) -> Headers {
+    let mut bth = Bth::new(opcode, cx.attr.dest_qpn, psn);
+    bth.pkey = cx.pkey;
+    Headers::new(bth)
+}

@@ -1,0 +1,235 @@
+//! The steps of an RC request up to its execution, each small and without the responder: it gets
+//! only the state that it may change, and gives the next step (IBTA 9.7.4.1).
+
+use vernic_wire::{Kind, NakCode, Packet, Psn, Selectivity};
+
+use super::answers::Answers;
+use crate::completion::{AccessCheck, AccessFault};
+use crate::error::ErrorClass;
+use crate::host::{AtomicOp, Disposition, DropReason, Host};
+use crate::inbound::{Message, Target, takes_receive};
+use crate::qp::MAX_MESSAGE;
+use crate::wqe::RecvWqe;
+
+/// Where a request goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    CheckOpSeq,
+    CheckOpValid,
+    CheckResource,
+    CheckLength,
+    CheckRkey,
+    Execute,
+    Complete,
+    Acknowledge,
+    AnswerAgain,
+    Refuse(ErrorClass, Option<AccessFault>),
+    NotReady,
+    Done(Disposition),
+}
+
+/// `Ok` leads to a step, a fault is refused with a class.
+pub(super) fn step_or_refuse(
+    result: Result<(), AccessFault>,
+    next: Step,
+    class: ErrorClass,
+) -> Step {
+    match result {
+        Ok(()) => next,
+        Err(fault) => Step::Refuse(class, Some(fault)),
+    }
+}
+
+/// What is to be said after the answers that are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// Nothing.
+    None,
+    /// Everything up to and including this has been handled.
+    Ack(Psn),
+    /// The expected packet is missing. Its number is taken when the notice leaves.
+    SequenceNak,
+    /// No receive for the expected packet.
+    RnrNak,
+    /// The packet with this number was refused; the last word of this responder.
+    Nak(Psn, NakCode),
+}
+
+/// The place in the sequence.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sequence {
+    /// Number of the next request packet.
+    pub(super) expected: Psn,
+    /// A NAK or RNR NAK asks for `expected`: what lies ahead of it is dropped until it comes.
+    pub(super) waiting: bool,
+    /// Newest number dropped so.
+    pub(super) ahead: Psn,
+}
+
+/// Expected, seen before, or ahead of a gap (IBTA 9.7.4.1.1). A gap is reported once.
+pub(super) fn check_psn(sequence: &mut Sequence, notice: &mut Notice, packet: &Packet<'_>) -> Step {
+    match packet.psn().offset_from(sequence.expected) {
+        0 => {
+            // An unsent NAK stands, for what was dropped behind the gap is still missing.
+            if *notice != Notice::SequenceNak {
+                sequence.waiting = false;
+            }
+            if *notice == Notice::RnrNak {
+                *notice = Notice::None;
+            }
+            Step::CheckOpSeq
+        }
+        ..0 => Step::AnswerAgain,
+        1.. => {
+            let first_sign = !sequence.waiting;
+            if first_sign || sequence.ahead.is_before(packet.psn()) {
+                sequence.ahead = packet.psn();
+            }
+            if first_sign {
+                Step::Refuse(ErrorClass::PsnSequence, None)
+            } else {
+                Step::Done(Disposition::Drop(DropReason::AheadOfNak))
+            }
+        }
+    }
+}
+
+/// First or only starts a message, middle and last continue one of their kind (IBTA 9.7.4.1.2).
+pub(super) fn check_op_seq(message: &Message, packet: &Packet<'_>) -> Step {
+    let info = packet.info();
+    if message.admits(info.kind, info.position) {
+        Step::CheckOpValid
+    } else {
+        Step::Refuse(ErrorClass::OpcodeSequence, None)
+    }
+}
+
+/// What this queue pair supports and grants (IBTA 9.7.4.1.3).
+pub(super) fn check_op_valid(access: u32, packet: &Packet<'_>) -> Step {
+    let info = packet.info();
+    let supported = match info.kind {
+        Kind::Send | Kind::Write => true,
+        Kind::ReadRequest | Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite => true,
+        Kind::Flush => packet.feth().is_some_and(|feth| {
+            matches!(feth.selectivity, Selectivity::RANGE | Selectivity::MR)
+                && matches!(feth.placement.bits(), 1..=3)
+        }),
+        _ => false,
+    };
+    if !supported {
+        return Step::Refuse(ErrorClass::UnsupportedOpcode, None);
+    }
+    let rights = Target::of(packet).map_or(Ok(()), |target| target.check_qp_rights(access));
+    step_or_refuse(rights, Step::CheckResource, ErrorClass::RemoteAccess)
+}
+
+/// A receive where the message takes one; a place among the answers (IBTA 9.7.4.1.4).
+pub(super) fn check_resource(
+    current: &mut Option<RecvWqe>,
+    answers: &Answers,
+    packet: &Packet<'_>,
+    host: &mut impl Host,
+) -> Step {
+    if takes_receive(packet) {
+        if current.is_none() {
+            *current = host.take_recv();
+        }
+        if current.is_none() {
+            return Step::NotReady;
+        }
+    }
+    let needs_answer = !matches!(packet.info().kind, Kind::Send | Kind::Write);
+    if needs_answer && !answers.has_room() {
+        return Step::Refuse(ErrorClass::TooManyReads, None);
+    }
+    Step::CheckLength
+}
+
+/// Packet and message lengths (IBTA 9.7.4.1.6).
+pub(super) fn check_length(
+    message: &Message,
+    current: Option<RecvWqe>,
+    packet: &Packet<'_>,
+    mtu: u32,
+) -> Step {
+    let length = packet.reth().map_or(0, |reth| reth.length);
+    let result = match packet.info().kind {
+        Kind::Send | Kind::Write => {
+            message.check_length(packet, mtu, current.map_or(0, |recv| recv.capacity))
+        }
+        Kind::ReadRequest if length > MAX_MESSAGE => Err(ErrorClass::MessageLength),
+        Kind::AtomicWrite if length != 8 => Err(ErrorClass::PacketLength),
+        _ => Ok(()),
+    };
+    match result {
+        Ok(()) => Step::CheckRkey,
+        Err(class) => Step::Refuse(class, None),
+    }
+}
+
+/// Key, range and rights of the memory that a request names (IBTA 9.7.4.1.5). Later packets of a
+/// WRITE are checked as they are stored.
+pub(super) fn check_rkey(packet: &Packet<'_>, host: &mut impl Host) -> Step {
+    let Some(target) = Target::of(packet) else { return Step::Execute };
+    let kind = packet.info().kind;
+    let aligned = matches!(kind, Kind::CmpSwap | Kind::FetchAdd | Kind::AtomicWrite);
+    if aligned && target.addr % 8 != 0 {
+        let fault = target.fault(AccessCheck::Alignment);
+        return Step::Refuse(ErrorClass::Misaligned, Some(fault));
+    }
+    // A FLUSH checks its key as it is carried out: it may be for a whole region.
+    if kind == Kind::Flush {
+        return Step::Execute;
+    }
+    step_or_refuse(target.check_region(host), Step::Execute, ErrorClass::RemoteAccess)
+}
+
+/// Stores the payload of a SEND or WRITE packet.
+pub(super) fn place(message: &Message, packet: &Packet<'_>, host: &mut impl Host) -> Step {
+    let payload = packet.payload();
+    if payload.is_empty() {
+        return Step::Complete;
+    }
+    let (result, class) = match message.at(packet) {
+        Message::None => (Ok(()), ErrorClass::OpcodeSequence),
+        Message::Send { received } => {
+            (host.scatter_recv(u64::from(received), payload), ErrorClass::ReceiveMemory)
+        }
+        Message::Write { rkey, addr, .. } => {
+            (host.write_remote(rkey, addr, payload), ErrorClass::RemoteAccess)
+        }
+    };
+    step_or_refuse(result, Step::Complete, class)
+}
+
+pub(super) fn atomic_op(packet: &Packet<'_>) -> AtomicOp {
+    let atomic = packet.atomic().unwrap_or_default();
+    match packet.info().kind {
+        Kind::CmpSwap => AtomicOp::CmpSwap { compare: atomic.compare, swap: atomic.swap_or_add },
+        _ => AtomicOp::FetchAdd(atomic.swap_or_add),
+    }
+}
+
+/// Carries a FLUSH out. The whole region is asked for as 0 bytes: [`Host::flush`] checks the key
+/// all the same.
+pub(super) fn flush(
+    target: Target,
+    packet: &Packet<'_>,
+    host: &mut impl Host,
+) -> Result<(), AccessFault> {
+    let whole = packet.feth().is_some_and(|feth| feth.selectivity == Selectivity::MR);
+    let (addr, len) = if whole { (0, 0) } else { (target.addr, target.len) };
+    target.needs.iter().try_for_each(|need| host.flush(target.rkey, addr, len, *need))
+}
+
+/// Notes what the peer is owed. Answers acknowledge what is before them by themselves.
+pub(super) fn acknowledge(notice: &mut Notice, packet: &Packet<'_>) -> Step {
+    let answered = !matches!(packet.info().kind, Kind::Send | Kind::Write);
+    match *notice {
+        Notice::Ack(_) if answered => *notice = Notice::None,
+        Notice::Ack(_) => *notice = Notice::Ack(packet.psn()),
+        Notice::None if packet.ack_req() && !answered => *notice = Notice::Ack(packet.psn()),
+        _ => {}
+    }
+    Step::Done(Disposition::Accepted)
+}

@@ -1,0 +1,175 @@
+//! How many packets may be in flight: the window of an RC requester, and the round trip under it.
+//!
+//! The window follows the path. It doubles per round trip until something is lost or the round trip
+//! stretches (a queue is filling: on one host that queue is the peer's socket buffer, and a short
+//! queue also stays in the CPU's cache); then it grows by one packet per round trip. Loss takes 30 %
+//! off, silence half. Between [`MIN`] and the limit the queue pair was created with.
+//!
+//! This is the place for congestion control driven by CNPs and ECN: it is told of each
+//! acknowledgement, round trip and loss, and asked for one number.
+
+use crate::time::Time;
+
+/// Smallest window in packets: enough that one loss is found by the packets behind it.
+pub(crate) const MIN: u32 = 8;
+/// First window in packets. Two GSO batches at IB MTU 1024.
+const INITIAL: u32 = 128;
+/// A round trip this much longer than the shortest means that a queue builds up: 50 us plus as much
+/// as the path itself takes.
+const QUEUE_NANOS: u64 = 50_000;
+/// The shortest round trip is forgotten after this many nanoseconds, so a path change is noticed.
+const BASE_LIFETIME: u64 = 5_000_000_000;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// Packets that may be in flight.
+    size: u32,
+    limit: u32,
+    /// Below it the window doubles per round trip.
+    threshold: u32,
+    /// Acknowledged packets not yet turned into growth.
+    credit: u32,
+    /// Packet whose acknowledgement is being timed, and when it left.
+    sample: Option<(u64, Time)>,
+    shortest: u64,
+    shortest_at: Time,
+    latest: u64,
+}
+
+impl Window {
+    pub(crate) fn new(limit: u32) -> Self {
+        let limit = limit.max(1);
+        Self {
+            size: INITIAL.min(limit),
+            limit,
+            threshold: limit,
+            credit: 0,
+            sample: None,
+            shortest: u64::MAX,
+            shortest_at: Time(0),
+            latest: 0,
+        }
+    }
+
+    /// Packets that may be in flight.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Packet `seq` leaves for the first time.
+    pub(crate) fn on_sent(&mut self, seq: u64, now: Time) {
+        if self.sample.is_none() {
+            self.sample = Some((seq, now));
+        }
+    }
+
+    /// `packets` were acknowledged, everything before `una`. `full` says that the window, not the
+    /// application, limited sending.
+    pub(crate) fn on_ack(&mut self, packets: u32, una: u64, full: bool, now: Time) {
+        if let Some((seq, sent)) = self.sample
+            && una > seq
+        {
+            self.sample = None;
+            self.on_round_trip(now.since(sent), now);
+        }
+        if !full {
+            return;
+        }
+        if self.size < self.threshold {
+            self.size = (self.size + packets).min(self.threshold);
+        } else if self.latest <= self.queue_limit() {
+            self.credit += packets;
+            if self.credit >= self.size {
+                self.credit = 0;
+                self.size += 1;
+            }
+        }
+        self.size = self.size.min(self.limit);
+    }
+
+    fn on_round_trip(&mut self, nanos: u64, now: Time) {
+        self.latest = nanos;
+        if nanos <= self.shortest || now.since(self.shortest_at) > BASE_LIFETIME {
+            self.shortest = nanos;
+            self.shortest_at = now;
+        }
+        if self.size < self.threshold && nanos > self.queue_limit() {
+            self.threshold = self.size;
+        }
+    }
+
+    fn queue_limit(&self) -> u64 {
+        self.shortest.saturating_mul(2).saturating_add(QUEUE_NANOS)
+    }
+
+    /// A packet was lost; others got through.
+    pub(crate) fn on_loss(&mut self) {
+        self.shrink(self.size - self.size / 10 * 3);
+    }
+
+    /// Nothing got through for a whole timeout.
+    pub(crate) fn on_silence(&mut self) {
+        self.shrink(self.size / 2);
+    }
+
+    fn shrink(&mut self, size: u32) {
+        self.size = size.max(MIN).min(self.limit);
+        self.threshold = self.size;
+        self.credit = 0;
+        // A repeated packet's acknowledgement may belong to its first copy (Karn).
+        self.sample = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_doubles_while_the_round_trip_is_short() {
+        let mut w = Window::new(4096);
+        w.on_sent(0, Time(0));
+        w.on_ack(128, 128, true, Time(20_000));
+        assert_eq!(w.size(), 256);
+        w.on_sent(128, Time(20_000));
+        w.on_ack(256, 384, true, Time(45_000));
+        assert_eq!(w.size(), 512);
+    }
+
+    #[test]
+    fn window_stops_doubling_when_a_queue_builds_up() {
+        let mut w = Window::new(4096);
+        w.on_sent(0, Time(0));
+        w.on_ack(128, 128, true, Time(20_000));
+        w.on_sent(128, Time(20_000));
+        w.on_ack(256, 384, true, Time(220_000));
+        assert_eq!(w.size(), 256);
+    }
+
+    #[test]
+    fn window_never_leaves_its_bounds() {
+        let mut w = Window::new(4);
+        assert_eq!(w.size(), 4);
+        w.on_loss();
+        w.on_silence();
+        assert_eq!(w.size(), 4);
+        let mut w = Window::new(64);
+        for _ in 0..20 {
+            w.on_silence();
+        }
+        assert_eq!(w.size(), MIN);
+        for i in 0..1000 {
+            w.on_ack(64, i * 64, true, Time(i));
+        }
+        assert_eq!(w.size(), 64);
+    }
+
+    #[test]
+    fn an_application_that_sends_little_does_not_grow_the_window() {
+        let mut w = Window::new(4096);
+        for i in 0..100 {
+            w.on_ack(1, i, false, Time(i));
+        }
+        assert_eq!(w.size(), INITIAL);
+    }
+}

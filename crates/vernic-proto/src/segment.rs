@@ -1,0 +1,153 @@
+//! From a send request to its packets: the one place where requests are cut by the path MTU.
+//!
+//! Used by the requesters of all services. The opcode comes from the opcode table by service,
+//! operation, position and tail; so do the headers. Payload is fetched through [`Host::gather`].
+
+use vernic_wire::opcode::{self, Kind, Position, Service, Tail};
+use vernic_wire::{
+    AtomicEth, Bth, Deth, Feth, Headers, Ieth, ImmDt, Placement, Psn, Qpn, Reth, Rkey, Selectivity,
+};
+
+use crate::completion::{AccessFault, WcOpcode};
+use crate::host::Host;
+use crate::qp::Cx;
+use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
+
+/// Kind and tail of an operation on the wire, and the opcode of its completion.
+pub(crate) fn meaning(op: &SendOp) -> (Kind, Tail, WcOpcode) {
+    match op {
+        SendOp::Send => (Kind::Send, Tail::None, WcOpcode::Send),
+        SendOp::SendImm(_) => (Kind::Send, Tail::Imm, WcOpcode::Send),
+        SendOp::SendInv(_) => (Kind::Send, Tail::Inv, WcOpcode::Send),
+        SendOp::Write(_) => (Kind::Write, Tail::None, WcOpcode::Write),
+        SendOp::WriteImm(..) => (Kind::Write, Tail::Imm, WcOpcode::Write),
+        SendOp::Read(_) => (Kind::ReadRequest, Tail::None, WcOpcode::Read),
+        SendOp::CmpSwap { .. } => (Kind::CmpSwap, Tail::None, WcOpcode::CmpSwap),
+        SendOp::FetchAdd { .. } => (Kind::FetchAdd, Tail::None, WcOpcode::FetchAdd),
+        SendOp::Flush { .. } => (Kind::Flush, Tail::None, WcOpcode::Flush),
+        SendOp::AtomicWrite(_) => (Kind::AtomicWrite, Tail::None, WcOpcode::AtomicWrite),
+        SendOp::LocalInv(_) => (Kind::Unknown, Tail::None, WcOpcode::LocalInv),
+        SendOp::BindMw(_) => (Kind::Unknown, Tail::None, WcOpcode::BindMw),
+    }
+}
+
+/// Whether `service` carries the operation, by the opcode table. Local operations need RC or UC.
+pub(crate) fn is_supported(service: Service, op: &SendOp) -> bool {
+    match meaning(op) {
+        (Kind::Unknown, ..) => matches!(service, Service::Rc | Service::Uc | Service::Xrc),
+        (kind, tail, _) => opcode::request(service, kind, Position::Only, tail).is_some(),
+    }
+}
+
+/// Packets of `length` bytes: at least one.
+pub(crate) fn packet_count(length: u32, mtu: u32) -> u32 {
+    length.div_ceil(mtu).max(1)
+}
+
+/// One request packet: which piece of which request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment<'a> {
+    pub(crate) service: Service,
+    pub(crate) wqe: &'a SendWqe,
+    /// Slot of the request, for its payload.
+    pub(crate) slot: u32,
+    pub(crate) psn: Psn,
+    pub(crate) dest: Qpn,
+    /// First payload byte.
+    pub(crate) offset: u32,
+    /// Payload bytes of a SEND or WRITE; bytes asked for by a READ.
+    pub(crate) length: u32,
+    pub(crate) position: Position,
+    pub(crate) ack_req: bool,
+}
+
+impl Segment<'_> {
+    /// Writes the packet into `buf` and returns its length, without the ICRC.
+    pub(crate) fn write(
+        &self,
+        cx: &Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<usize, AccessFault> {
+        let (kind, mut tail, _) = meaning(&self.wqe.op);
+        if !self.position.ends() {
+            tail = Tail::None;
+        }
+        let opcode = opcode::request(self.service, kind, self.position, tail)
+            .expect("post_send admits only operations that the table has");
+        let payload = match kind {
+            Kind::Send | Kind::Write => self.length as usize,
+            Kind::AtomicWrite => 8,
+            _ => 0,
+        };
+        let mut bth = Bth::new(opcode, self.dest, self.psn);
+        bth.pkey = cx.pkey;
+        bth.pad = (payload.wrapping_neg() & 3) as u8;
+        bth.ack_req = self.ack_req;
+        bth.solicited = self.position.ends()
+            && self.wqe.flags.contains(SendFlags::SOLICITED)
+            && may_solicit(kind, tail);
+        let headers = self.headers(cx, bth);
+        let start = headers.emit(buf);
+        host.gather(self.slot, self.offset, &mut buf[start..start + payload])?;
+        let end = start + payload + usize::from(bth.pad);
+        buf[start + payload..end].fill(0);
+        Ok(end)
+    }
+
+    fn headers(&self, cx: &Cx<'_>, bth: Bth) -> Headers {
+        let mut headers = Headers::new(bth);
+        match self.wqe.op {
+            SendOp::Send => {}
+            SendOp::SendImm(imm) => headers.imm = Some(ImmDt(imm)),
+            SendOp::SendInv(rkey) => headers.ieth = Some(Ieth { rkey }),
+            SendOp::Write(remote) => headers.reth = Some(self.reth(remote)),
+            SendOp::WriteImm(remote, imm) => {
+                headers.reth = Some(self.reth(remote));
+                headers.imm = Some(ImmDt(imm));
+            }
+            SendOp::Read(remote) => headers.reth = Some(self.reth(remote)),
+            SendOp::CmpSwap { remote, compare, swap } => {
+                headers.atomic = Some(atomic_eth(remote, swap, compare));
+            }
+            SendOp::FetchAdd { remote, add } => headers.atomic = Some(atomic_eth(remote, add, 0)),
+            SendOp::Flush { remote, placement, selectivity } => {
+                headers.feth = Some(Feth::new(
+                    Selectivity(selectivity),
+                    Placement::from_bits_retain(placement),
+                ));
+                headers.reth = Some(self.reth(remote));
+            }
+            SendOp::AtomicWrite(remote) => headers.reth = Some(self.reth(remote)),
+            SendOp::LocalInv(_) | SendOp::BindMw(_) => {}
+        }
+        if let Some(dest) = self.wqe.dest {
+            // A queue key with the top bit set stands for the queue pair's own (IBTA 10.2.5).
+            let qkey = if dest.qkey.value() >> 31 == 1 { cx.attr.qkey } else { dest.qkey };
+            headers.deth = Some(Deth::new(qkey, cx.qpn));
+        }
+        headers
+    }
+
+    /// The RETH: of the whole message for WRITE (IBTA 9.3.3.1), of the piece asked for with READ.
+    fn reth(&self, remote: Remote) -> Reth {
+        let Remote { addr, rkey } = remote;
+        match self.wqe.op {
+            SendOp::Read(_) => {
+                Reth { addr: addr.wrapping_add(u64::from(self.offset)), rkey, length: self.length }
+            }
+            _ => Reth { addr, rkey, length: self.wqe.length },
+        }
+    }
+}
+
+fn atomic_eth(remote: Remote, swap_or_add: u64, compare: u64) -> AtomicEth {
+    let Remote { addr, rkey }: Remote = remote;
+    let rkey: Rkey = rkey;
+    AtomicEth { addr, rkey, swap_or_add, compare }
+}
+
+/// Only messages that complete a receive may ask for a solicited event (IBTA 9.2.3).
+fn may_solicit(kind: Kind, tail: Tail) -> bool {
+    kind == Kind::Send || tail == Tail::Imm
+}

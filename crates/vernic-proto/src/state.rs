@@ -1,0 +1,242 @@
+//! States of a queue pair and its attributes (IBTA 10.3, 11.2.5.2); the transitions are in `transition`.
+
+use bitflags::bitflags;
+use vernic_wire::{AckTimeout, Gid, Mtu, PortNum, Psn, Qkey, Qpn, RnrTimer};
+
+/// State of a queue pair (IBTA 10.3.1). Values are those of `ibv_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QpState {
+    /// Created; nothing may be posted.
+    Reset = 0,
+    /// Receives may be posted.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// Send queue drains or is drained.
+    Sqd = 4,
+    /// Send queue error (UC and UD).
+    Sqe = 5,
+    /// Everything posted is flushed.
+    Error = 6,
+}
+
+bitflags! {
+    /// Which attributes a modify names. Values are those of `ibv_qp_attr_mask`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+    pub struct AttrMask: u32 {
+        /// `state`.
+        const STATE = 1 << 0;
+        /// `cur_state`.
+        const CUR_STATE = 1 << 1;
+        /// `sqd_async_notify`.
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `access`.
+        const ACCESS_FLAGS = 1 << 3;
+        /// `pkey_index`.
+        const PKEY_INDEX = 1 << 4;
+        /// `port`.
+        const PORT = 1 << 5;
+        /// `qkey`.
+        const QKEY = 1 << 6;
+        /// `av`.
+        const AV = 1 << 7;
+        /// `path_mtu`.
+        const PATH_MTU = 1 << 8;
+        /// `timeout`.
+        const TIMEOUT = 1 << 9;
+        /// `retry_cnt`.
+        const RETRY_CNT = 1 << 10;
+        /// `rnr_retry`.
+        const RNR_RETRY = 1 << 11;
+        /// `rq_psn`.
+        const RQ_PSN = 1 << 12;
+        /// `max_rd_atomic`.
+        const MAX_RD_ATOMIC = 1 << 13;
+        /// Alternate path: accepted where the table has it, never used.
+        const ALT_PATH = 1 << 14;
+        /// `min_rnr_timer`.
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `sq_psn`.
+        const SQ_PSN = 1 << 16;
+        /// `max_dest_rd_atomic`.
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// Path migration state: accepted where the table has it, never used.
+        const PATH_MIG_STATE = 1 << 18;
+        /// Capabilities: refused, queues are not resized.
+        const CAP = 1 << 19;
+        /// `dest_qpn`.
+        const DEST_QPN = 1 << 20;
+        /// Rate limit: refused.
+        const RATE_LIMIT = 1 << 25;
+    }
+}
+
+/// Where packets go: an address vector (IBTA 11.2.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct AddressVector {
+    /// Destination.
+    pub dgid: Gid,
+    /// Row of the port's GID table that is the source.
+    pub sgid_index: u8,
+    /// IP hop limit; 0 means 64.
+    pub hop_limit: u8,
+    /// IP traffic class (DSCP and ECN).
+    pub traffic_class: u8,
+    /// IPv6 flow label, 20 bits; entropy for the UDP source port.
+    pub flow_label: u32,
+    /// Service level, 0 to 15.
+    pub sl: u8,
+    /// Local port.
+    pub port: PortNum,
+}
+
+/// Attributes of a queue pair. A modify reads those that its mask names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttr {
+    /// Target state; in a query the present one.
+    pub state: QpState,
+    /// State that the caller believes in (checked).
+    pub cur_state: QpState,
+    /// Path MTU (RC, UC).
+    pub path_mtu: Mtu,
+    /// Rights granted to the peer, as `ibv_access_flags` (RC, UC).
+    pub access: u32,
+    /// Row of the P_Key table.
+    pub pkey_index: u16,
+    /// Port.
+    pub port: PortNum,
+    /// Queue key (UD).
+    pub qkey: Qkey,
+    /// Path to the peer (RC, UC).
+    pub av: AddressVector,
+    /// The peer's queue pair (RC, UC).
+    pub dest_qpn: Qpn,
+    /// First expected sequence number (RC, UC).
+    pub rq_psn: Psn,
+    /// First sequence number sent.
+    pub sq_psn: Psn,
+    /// READs and atomics that may be outstanding as requester (RC).
+    pub max_rd_atomic: u8,
+    /// READs and atomics that are kept for replay as responder (RC).
+    pub max_dest_rd_atomic: u8,
+    /// Delay asked for when no receive is posted (RC).
+    pub min_rnr_timer: RnrTimer,
+    /// ACK timeout (RC).
+    pub timeout: AckTimeout,
+    /// Repetitions after loss, 0 to 7 (RC).
+    pub retry_cnt: u8,
+    /// Repetitions after RNR NAK, 0 to 6, 7 = for ever (RC).
+    pub rnr_retry: u8,
+    /// Raise an event when the send queue has drained.
+    pub sqd_async_notify: bool,
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self {
+            state: QpState::Reset,
+            cur_state: QpState::Reset,
+            path_mtu: Mtu::B1024,
+            access: 0,
+            pkey_index: 0,
+            port: PortNum(1),
+            qkey: Qkey(0),
+            av: AddressVector::default(),
+            dest_qpn: Qpn::new(0),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: RnrTimer::new(0),
+            timeout: AckTimeout::new(0),
+            retry_cnt: 0,
+            rnr_retry: 0,
+            sqd_async_notify: false,
+        }
+    }
+}
+
+impl QpAttr {
+    /// Takes over the fields that `mask` names, but for the states.
+    pub(crate) fn merge(&mut self, from: &Self, mask: AttrMask) {
+        macro_rules! take {
+            ($($bit:ident => $field:ident),* $(,)?) => {
+                $(if mask.contains(AttrMask::$bit) { self.$field = from.$field; })*
+            };
+        }
+        take! {
+            EN_SQD_ASYNC_NOTIFY => sqd_async_notify,
+            ACCESS_FLAGS => access,
+            PKEY_INDEX => pkey_index,
+            PORT => port,
+            QKEY => qkey,
+            AV => av,
+            PATH_MTU => path_mtu,
+            TIMEOUT => timeout,
+            RETRY_CNT => retry_cnt,
+            RNR_RETRY => rnr_retry,
+            RQ_PSN => rq_psn,
+            MAX_RD_ATOMIC => max_rd_atomic,
+            MIN_RNR_TIMER => min_rnr_timer,
+            SQ_PSN => sq_psn,
+            MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
+            DEST_QPN => dest_qpn,
+        }
+    }
+}
+
+/// Why a modify was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifyError {
+    /// The table has no such transition for the service.
+    #[error("a {service:?} queue pair cannot go from {from:?} to {to:?}")]
+    Transition {
+        /// Service.
+        service: vernic_wire::Service,
+        /// Present state.
+        from: QpState,
+        /// Asked for.
+        to: QpState,
+    },
+    /// The caller's `cur_state` is not the state.
+    #[error("cur_state says {claimed:?}, but the queue pair is in {actual:?}")]
+    CurState {
+        /// Claimed.
+        claimed: QpState,
+        /// Actual.
+        actual: QpState,
+    },
+    /// Required attributes are missing.
+    #[error("{from:?} -> {to:?} needs {missing:?} as well")]
+    Missing {
+        /// Present state.
+        from: QpState,
+        /// Asked for.
+        to: QpState,
+        /// The attributes.
+        missing: AttrMask,
+    },
+    /// Attributes that this transition does not take.
+    #[error("{from:?} -> {to:?} does not take {forbidden:?}")]
+    Forbidden {
+        /// Present state.
+        from: QpState,
+        /// Asked for.
+        to: QpState,
+        /// The attributes.
+        forbidden: AttrMask,
+    },
+    /// A value out of range.
+    #[error("{attribute} is {value}, allowed: {allowed}")]
+    Value {
+        /// Name of the field.
+        attribute: &'static str,
+        /// Value given.
+        value: u64,
+        /// The range in words.
+        allowed: &'static str,
+    },
+}

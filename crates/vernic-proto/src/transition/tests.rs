@@ -1,0 +1,200 @@
+//! Expectations are written from the tables of ibv_modify_qp(3), not from the table under test.
+
+use vernic_wire::{PortNum, Service};
+
+use super::*;
+
+const STATES: [QpState; 7] = [
+    QpState::Reset,
+    QpState::Init,
+    QpState::Rtr,
+    QpState::Rts,
+    QpState::Sqd,
+    QpState::Sqe,
+    QpState::Error,
+];
+
+fn valid() -> QpAttr {
+    let mut attr = QpAttr { port: PortNum(1), ..QpAttr::default() };
+    attr.av.port = PortNum(1);
+    attr
+}
+
+fn try_modify(
+    service: Service,
+    from: QpState,
+    to: QpState,
+    mask: AttrMask,
+) -> Result<QpState, ModifyError> {
+    let attr = QpAttr { state: to, cur_state: from, ..valid() };
+    check_modify(service, from, &attr, mask | AttrMask::STATE)
+}
+
+/// The manual's line of a transition: accepted with exactly these, refused with any one missing.
+fn needs(service: Service, from: QpState, to: QpState, required: AttrMask, optional: AttrMask) {
+    let name = format!("{service:?} {from:?} -> {to:?}");
+    assert_eq!(try_modify(service, from, to, required), Ok(to), "{name}");
+    assert_eq!(try_modify(service, from, to, required | optional), Ok(to), "{name}");
+    for one in required.iter() {
+        let missing = ModifyError::Missing { from, to, missing: one };
+        assert_eq!(try_modify(service, from, to, required - one), Err(missing), "{name}");
+    }
+    for other in (AttrMask::all() - required - optional - AttrMask::STATE).iter() {
+        let forbidden = ModifyError::Forbidden { from, to, forbidden: other };
+        assert_eq!(try_modify(service, from, to, required | other), Err(forbidden), "{name}");
+    }
+}
+
+#[test]
+fn rc_attributes_are_those_of_the_manual() {
+    use AttrMask as M;
+    use QpState::*;
+    let check = |from, to, required, optional| needs(Service::Rc, from, to, required, optional);
+    let none = M::empty();
+    let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    check(Reset, Init, at_init, none);
+    check(Init, Init, none, at_init);
+    let at_rtr =
+        M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    let at_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
+    let running = M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
+    check(Rtr, Rts, at_rts, running);
+    check(Rts, Rts, none, running);
+    check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
+    check(Sqd, Rts, none, running);
+    let drained = M::PORT
+        | M::AV
+        | M::TIMEOUT
+        | M::RETRY_CNT
+        | M::RNR_RETRY
+        | M::MAX_RD_ATOMIC
+        | M::MAX_DEST_RD_ATOMIC
+        | M::ACCESS_FLAGS
+        | M::PKEY_INDEX
+        | M::MIN_RNR_TIMER;
+    check(Sqd, Sqd, none, drained);
+}
+
+#[test]
+fn uc_attributes_are_those_of_the_manual() {
+    use AttrMask as M;
+    use QpState::*;
+    let check = |from, to, required, optional| needs(Service::Uc, from, to, required, optional);
+    let none = M::empty();
+    let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    let running = M::CUR_STATE | M::ACCESS_FLAGS;
+    check(Reset, Init, at_init, none);
+    check(Init, Init, none, at_init);
+    let at_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    check(Rtr, Rts, M::SQ_PSN, running);
+    check(Rts, Rts, none, running);
+    check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
+    check(Sqd, Rts, none, running);
+    check(Sqd, Sqd, none, M::AV | M::ACCESS_FLAGS | M::PKEY_INDEX);
+    check(Sqe, Rts, none, running);
+}
+
+#[test]
+fn ud_attributes_are_those_of_the_manual() {
+    use AttrMask as M;
+    use QpState::*;
+    let check = |from, to, required, optional| needs(Service::Ud, from, to, required, optional);
+    let none = M::empty();
+    check(Reset, Init, M::PKEY_INDEX | M::PORT | M::QKEY, none);
+    check(Init, Init, none, M::PKEY_INDEX | M::PORT | M::QKEY);
+    check(Init, Rtr, none, M::PKEY_INDEX | M::QKEY);
+    check(Rtr, Rts, M::SQ_PSN, M::CUR_STATE | M::QKEY);
+    check(Rts, Rts, none, M::CUR_STATE | M::QKEY);
+    check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
+    check(Sqd, Rts, none, M::CUR_STATE | M::QKEY);
+    check(Sqd, Sqd, none, M::PKEY_INDEX | M::QKEY);
+    check(Sqe, Rts, none, M::CUR_STATE | M::QKEY);
+}
+
+#[test]
+fn no_other_transition_exists() {
+    use QpState::*;
+    let everywhere = [
+        (Reset, Init),
+        (Init, Init),
+        (Init, Rtr),
+        (Rtr, Rts),
+        (Rts, Rts),
+        (Rts, Sqd),
+        (Sqd, Sqd),
+        (Sqd, Rts),
+    ];
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        for from in STATES {
+            for to in STATES {
+                let exists = everywhere.contains(&(from, to))
+                    || matches!(to, Reset | Error)
+                    || ((from, to) == (Sqe, Rts) && service != Service::Rc);
+                let result = try_modify(service, from, to, AttrMask::empty());
+                let refused = result == Err(ModifyError::Transition { service, from, to });
+                assert_eq!(exists, !refused, "{service:?} {from:?} -> {to:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reset_and_error_are_reached_from_everywhere_and_take_no_attribute() {
+    for from in STATES {
+        for to in [QpState::Reset, QpState::Error] {
+            needs(Service::Rc, from, to, AttrMask::empty(), AttrMask::empty());
+        }
+    }
+}
+
+#[test]
+fn without_state_in_the_mask_the_state_stays() {
+    let attr = QpAttr { state: QpState::Error, ..valid() };
+    let modify = |state| check_modify(Service::Rc, state, &attr, AttrMask::MIN_RNR_TIMER);
+    assert_eq!(modify(QpState::Rts), Ok(QpState::Rts));
+    assert_eq!(modify(QpState::Sqd), Ok(QpState::Sqd));
+    let (from, to) = (QpState::Rtr, QpState::Rtr);
+    let refused = ModifyError::Transition { service: Service::Rc, from, to };
+    assert_eq!(modify(QpState::Rtr), Err(refused));
+}
+
+#[test]
+fn a_wrong_claim_about_the_present_state_is_refused_first() {
+    let attr = QpAttr { state: QpState::Rts, cur_state: QpState::Rtr, ..valid() };
+    let mask = AttrMask::STATE | AttrMask::CUR_STATE;
+    let (claimed, actual) = (QpState::Rtr, QpState::Rts);
+    assert_eq!(
+        check_modify(Service::Rc, QpState::Rts, &attr, mask),
+        Err(ModifyError::CurState { claimed, actual })
+    );
+}
+
+#[test]
+fn values_out_of_range_name_their_field() {
+    let field = |mask, change: fn(&mut QpAttr)| {
+        let mut attr = valid();
+        change(&mut attr);
+        match check_values(&attr, mask) {
+            Err(ModifyError::Value { attribute, .. }) => attribute,
+            other => panic!("{other:?}"),
+        }
+    };
+    use AttrMask as M;
+    assert_eq!(field(M::RETRY_CNT, |a| a.retry_cnt = 8), "retry_cnt");
+    assert_eq!(field(M::RNR_RETRY, |a| a.rnr_retry = 8), "rnr_retry");
+    assert_eq!(field(M::PORT, |a| a.port = PortNum(0)), "port");
+    assert_eq!(field(M::PKEY_INDEX, |a| a.pkey_index = 1), "pkey_index");
+    assert_eq!(field(M::AV, |a| a.av.port = PortNum(0)), "av.port");
+    assert_eq!(field(M::AV, |a| a.av.sl = 16), "av.sl");
+    assert_eq!(field(M::AV, |a| a.av.flow_label = 1 << 20), "av.flow_label");
+    assert_eq!(field(M::MAX_RD_ATOMIC, |a| a.max_rd_atomic = 129), "max_rd_atomic");
+    assert_eq!(field(M::MAX_DEST_RD_ATOMIC, |a| a.max_dest_rd_atomic = 129), "max_dest_rd_atomic");
+}
+
+#[test]
+fn values_that_the_mask_does_not_name_are_not_looked_at() {
+    let attr = QpAttr { retry_cnt: 200, port: PortNum(0), ..QpAttr::default() };
+    assert_eq!(check_values(&attr, AttrMask::MIN_RNR_TIMER), Ok(()));
+}

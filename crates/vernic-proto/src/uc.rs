@@ -1,0 +1,236 @@
+//! Unreliable connection (IBTA 9.8.2): SEND and WRITE in packets, nothing acknowledged.
+//!
+//! Owns the expected sequence number, the message in progress and the receive that it fills; sends
+//! through [`Sender`]. Called by [`Qp`](crate::Qp).
+//!
+//! A message that misses a packet, or breaks a rule, is dropped whole: the receive it had taken stays
+//! the current one and is filled by the next message; of a WRITE, packets before the fault have been
+//! stored. The next first or only packet restarts the sequence. That holds for a message too
+//! long for its receive as well (IBTA 9.9.3, class D); the receiver sees it in the drop counters.
+
+use vernic_wire::{Packet, Psn, Service};
+
+use crate::completion::{AccessFault, Completion};
+use crate::host::{Disposition, DropReason, Host, QpEvent, RxMeta, Transmit};
+use crate::inbound::{Message, Target, fail_receive, recv_completion, tag_of, takes_receive};
+use crate::outbound::{Cut, Sender};
+use crate::qp::{Cx, QpInit};
+use crate::sq::SendQueue;
+use crate::state::{QpAttr, QpState};
+use crate::wqe::RecvWqe;
+
+/// The machine of a UC queue pair.
+#[derive(Debug)]
+pub(crate) struct Uc {
+    pub(crate) sq: SendQueue,
+    sender: Sender,
+    /// Number of the next packet.
+    expected: Psn,
+    message: Message,
+    /// The receive taken and not completed.
+    current: Option<RecvWqe>,
+    /// The communication-established event has been raised.
+    established: bool,
+}
+
+/// Why a packet was not accepted: a dropped message, or an error of the receive itself.
+enum Broken {
+    Drop(DropReason),
+    Receive(AccessFault),
+}
+
+impl Uc {
+    pub(crate) fn new(init: &QpInit) -> Self {
+        Self {
+            sq: SendQueue::new(init.max_send_wr),
+            sender: Sender::default(),
+            expected: Psn::new(0),
+            message: Message::None,
+            current: None,
+            established: false,
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.sq.reset(Psn::new(0));
+        self.sender = Sender::default();
+        self.message = Message::None;
+        self.current = None;
+        self.established = false;
+    }
+
+    /// Init to RTR.
+    pub(crate) fn start_responder(&mut self, attr: &QpAttr) {
+        self.expected = attr.rq_psn;
+    }
+
+    /// RTR to RTS.
+    pub(crate) fn start_requester(&mut self, attr: &QpAttr) {
+        self.sq.set_first_psn(attr.sq_psn);
+    }
+
+    /// RTS to SQD, or back.
+    pub(crate) fn set_draining(&mut self, draining: bool, event: bool, host: &mut impl Host) {
+        self.sender.set_draining(&self.sq, draining, event, host);
+    }
+
+    /// Whether nothing started is left in the send queue.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sq.is_drained()
+    }
+
+    /// Whether [`poll_request`](Self::poll_request) has something to do.
+    pub(crate) fn wants_requests(&self) -> bool {
+        self.sender.wants_requests(&self.sq)
+    }
+
+    /// Writes the next packet; the flag says that the queue pair is to enter SQE.
+    pub(crate) fn poll_request(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> (Option<Transmit>, bool) {
+        let (mtu, peer) = (cx.attr.path_mtu.bytes(), cx.attr.dest_qpn);
+        self.sender.poll(&mut self.sq, Cut { service: Service::Uc, mtu, peer }, cx, host, buf)
+    }
+
+    /// Completes every send request still queued as flushed.
+    pub(crate) fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        self.sender.flush(&mut self.sq, cx, host);
+    }
+
+    /// Completes everything still queued, on both queues, as flushed.
+    pub(crate) fn flush(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        self.flush_send(cx, host);
+        self.message = Message::None;
+        host.flush_recv(self.current.take());
+    }
+
+    /// Handles a packet of this service. [`Disposition::Nak`] stands for a fatal error of the
+    /// receive; nothing is sent.
+    pub(crate) fn handle_packet(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        _meta: &RxMeta,
+        host: &mut impl Host,
+    ) -> Disposition {
+        if cx.attr.state == QpState::Rtr && !self.established {
+            host.event(QpEvent::CommEstablished);
+        }
+        self.established = true;
+        self.follow_sequence(packet);
+        let result = self
+            .check_op_seq(packet)
+            .and_then(|()| self.check_resource(packet, host))
+            .and_then(|()| self.check_length(cx, packet))
+            .and_then(|()| check_rkey(cx, packet, host))
+            .and_then(|()| self.execute(packet, host));
+        match result {
+            Ok(()) => self.complete(cx, packet, host),
+            Err(Broken::Drop(reason)) => {
+                self.message = Message::None;
+                Disposition::Drop(reason)
+            }
+            Err(Broken::Receive(fault)) => self.fail(cx, packet, fault, host),
+        }
+    }
+
+    /// A gap breaks the message in progress; the start of one sets the sequence (IBTA 9.8.2.2.1).
+    fn follow_sequence(&mut self, packet: &Packet<'_>) {
+        if packet.psn() != self.expected {
+            self.message = Message::None;
+        }
+        self.expected = packet.psn().next();
+    }
+
+    /// A start is always taken: what it cuts off is abandoned (IBTA 9.8.2.2.2).
+    fn check_op_seq(&mut self, packet: &Packet<'_>) -> Result<(), Broken> {
+        let info = packet.info();
+        if info.position.starts() {
+            self.message = Message::None;
+        }
+        if info.is_request() && self.message.admits(info.kind, info.position) {
+            Ok(())
+        } else {
+            Err(Broken::Drop(DropReason::MessageBroken))
+        }
+    }
+
+    fn check_resource(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Broken> {
+        if !takes_receive(packet) {
+            return Ok(());
+        }
+        self.current = self.current.or_else(|| host.take_recv());
+        self.current.map(|_| ()).ok_or(Broken::Drop(DropReason::NoReceive))
+    }
+
+    fn check_length(&self, cx: &Cx<'_>, packet: &Packet<'_>) -> Result<(), Broken> {
+        let capacity = self.current.map_or(0, |recv| recv.capacity);
+        self.message
+            .check_length(packet, cx.attr.path_mtu.bytes(), capacity)
+            .map_err(|_| Broken::Drop(DropReason::Length))
+    }
+
+    fn execute(&self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Broken> {
+        let payload = packet.payload();
+        match self.message.at(packet) {
+            _ if payload.is_empty() => Ok(()),
+            Message::None => Err(Broken::Drop(DropReason::MessageBroken)),
+            Message::Send { received } => {
+                host.scatter_recv(u64::from(received), payload).map_err(Broken::Receive)
+            }
+            Message::Write { rkey, addr, .. } => host
+                .write_remote(rkey, addr, payload)
+                .map_err(|_| Broken::Drop(DropReason::AccessRefused)),
+        }
+    }
+
+    /// At the end of a message that takes one, the receive completes. A WRITE without immediate data
+    /// leaves a receive alone that an earlier, broken message had taken.
+    fn complete(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Disposition {
+        if packet.info().position.ends() {
+            let is_send = matches!(self.message.at(packet), Message::Send { .. });
+            if (is_send || takes_receive(packet))
+                && let Some(recv) = self.current.take()
+            {
+                let (byte_len, tag) = (self.message.total(packet), tag_of(packet));
+                let completion = recv_completion(cx, recv, packet);
+                host.complete_recv(Completion { byte_len, tag, ..completion });
+            }
+            cx.counters.messages_received += 1;
+        }
+        self.message = self.message.after(packet);
+        Disposition::Accepted
+    }
+
+    /// The receive's own scatter list is invalid: it completes in error, and so does everything.
+    fn fail(
+        &mut self,
+        cx: &Cx<'_>,
+        packet: &Packet<'_>,
+        fault: AccessFault,
+        host: &mut impl Host,
+    ) -> Disposition {
+        self.message = Message::None;
+        fail_receive(cx, packet, self.current.take(), fault, host)
+    }
+}
+
+/// Rights of the queue pair, then key, range and rights of the region; zero bytes need no key.
+fn check_rkey(cx: &Cx<'_>, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Broken> {
+    let Some(target) = Target::of(packet) else { return Ok(()) };
+    target
+        .check_qp_rights(cx.attr.access)
+        .and_then(|()| target.check_region(host))
+        .map_err(|_| Broken::Drop(DropReason::AccessRefused))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! `vernic-sim`: runs seeds, reports violations with a command that replays them, ends with totals.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "its output is what it is for")]
+
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use clap::Parser;
+use vernic_sim::{Count, Cover, Plan, Report, run};
+
+/// Deterministic simulation of the Vernic protocol core under every fault at once.
+#[derive(Debug, Parser)]
+struct Args {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Run this one seed only.
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
+    seed: Option<u64>,
+    /// Print everything that happens (with --seed).
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Seeds run at the same time; the number of cores if left out.
+    #[arg(long)]
+    jobs: Option<NonZero<usize>>,
+    /// Report all violations instead of stopping at the first.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let (first, seeds) = args.seed.map_or((args.first, args.seeds), |seed| (seed, 1));
+    println!(
+        "vernic-sim: seeds {first} to {} ({seeds})",
+        first.saturating_add(seeds).saturating_sub(1)
+    );
+    let started = Instant::now();
+    let jobs =
+        args.jobs.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZero::get);
+    let next = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let totals = Mutex::new((Cover::default(), 0_u64, 0_u64));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.min(seeds.max(1) as usize) {
+            scope.spawn(|| {
+                loop {
+                    let step = next.fetch_add(1, Ordering::Relaxed);
+                    if step >= seeds || stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let seed = first.wrapping_add(step);
+                    let (cover, violation) = one(seed, args.trace);
+                    let mut totals = totals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    totals.0.merge(&cover);
+                    totals.1 += 1;
+                    if let Some(what) = violation {
+                        totals.2 += 1;
+                        println!("VIOLATION: cargo run --release -p vernic-sim -- --seed {seed} --trace : {what}");
+                        stop.store(!args.keep_going, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let (cover, ran, violations) =
+        totals.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let wall = started.elapsed();
+    println!(
+        "totals: seeds={ran} violations={violations} wall_s={:.1} seeds_per_s={:.0} virtual_s={:.1} {cover}",
+        wall.as_secs_f64(),
+        ran as f64 / wall.as_secs_f64(),
+        cover.of(Count::VirtualMs) as f64 / 1000.0,
+    );
+    if violations > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Runs one seed; a panic is a violation like any other.
+fn one(seed: u64, trace: bool) -> (Cover, Option<String>) {
+    match catch_unwind(AssertUnwindSafe(|| run(Plan::of_seed(seed), trace))) {
+        Ok(Report { cover, violation, trace, .. }) => {
+            for line in trace {
+                println!("{line}");
+            }
+            (cover, violation)
+        }
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text =
+                text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            (Cover::default(), Some(format!("panic: {text}")))
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Two connected RC queue pairs for scenario tests that read as a trace.
+//!
+//! ```
+//! use vernic_sim::{RcPair, expect};
+//! use vernic_wire::{Mtu, Psn};
+//!
+//! let mut t = RcPair::new(Mtu::B1024);
+//! t.a.post_write(3 * 1024);
+//! t.wire.lose(Psn::new(1));
+//! t.run(expect![[r#"
+//!     A->B WRITE_FIRST psn=0
+//!     A->B WRITE_MIDDLE psn=1 LOST
+//!     A->B WRITE_LAST psn=2
+//!     B->A NAK psn=1 seq
+//!     A->B WRITE_MIDDLE psn=1
+//!     A->B WRITE_LAST psn=2
+//!     B->A ACK psn=2 credits=0
+//!     A wc 0 Write Success"#]]);
+//! ```
+//!
+//! The pair lives in the simulator's world: virtual time, the oracle's memory and all its checks are
+//! there too; a violation fails the test. A's sequence starts at 0, B's at 1000; a packet takes 1 us.
+//! Orders to the sides and to the wire are carried out by [`RcPair::run`].
+
+use expect_test::Expect;
+use vernic_proto::{QpCounters, QpState, Remote, SendFlags, SendOp};
+use vernic_wire::{Mtu, Psn, Qpn, Service};
+
+use crate::app::Draft;
+use crate::cover::Count;
+use crate::ctx::{Trace, fail};
+use crate::flow::{Bad, Recv};
+use crate::plan::{ConnPlan, LinkPlan, Mutation, Plan, SidePlan};
+use crate::trace::{Deed, Order};
+use crate::world::{Event, World};
+
+/// What a pair is made with. The defaults are those of most tests.
+#[derive(Clone, Debug)]
+pub struct PairConfig {
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// First sequence number of A.
+    pub psn: u32,
+    /// ACK timeout exponent: 4.096 us * 2^n.
+    pub timeout: u8,
+    /// Repetitions after loss.
+    pub retry_cnt: u8,
+    /// Repetitions after RNR NAK, 7 = for ever.
+    pub rnr_retry: u8,
+    /// RNR timer code: 1 is 10 us.
+    pub min_rnr_timer: u8,
+    /// READs and atomics at once, both ways.
+    pub max_rd_atomic: u8,
+    /// Packets in flight.
+    pub window: u32,
+    /// B receives from a shared queue: no credits.
+    pub shared_rq: bool,
+}
+
+impl PairConfig {
+    /// The defaults: PSN 0, timeout 67 us, 3 retries, 7 RNR retries (for ever), RNR timer 10 us,
+    /// 4 READs, a window of 128 packets, own receive queues.
+    pub fn new(mtu: Mtu) -> Self {
+        Self {
+            mtu,
+            psn: 0,
+            timeout: 4,
+            retry_cnt: 3,
+            rnr_retry: 7,
+            min_rnr_timer: 1,
+            max_rd_atomic: 4,
+            window: 128,
+            shared_rq: false,
+        }
+    }
+}
+
+/// An order to a side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    Post { op: Posted, len: u32, flags: SendFlags, bad: Bad },
+    Recv { capacity: u32, bad: bool },
+    State(QpState),
+    RevokeWriteKey,
+}
+
+/// Operations by their names in a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    Send,
+    SendImm(u32),
+    SendInv,
+    Write,
+    WriteImm(u32),
+    Read,
+    FetchAdd(u64),
+    CmpSwap(u64, u64),
+    Flush,
+    AtomicWrite,
+    LocalInv,
+    BindMw,
+}
+
+/// A side's pen: what it shall do at the next [`RcPair::run`].
+#[derive(Debug, Default)]
+pub struct Pen {
+    commands: Vec<(u64, Command)>,
+    delay: u64,
+    extra: SendFlags,
+    unsignaled: bool,
+    bad: Bad,
+}
+
+macro_rules! posts {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) = $op:expr, $len:expr;)*) => {
+        $($(#[$doc])* pub fn $name(&mut self $(, $arg: $type)*) -> &mut Self { self.post($op, $len) })*
+    };
+}
+
+impl Pen {
+    /// What follows is done so many nanoseconds after the start of the run.
+    pub fn after(&mut self, nanos: u64) -> &mut Self {
+        self.delay = nanos;
+        self
+    }
+    /// The next post is fenced.
+    pub fn fenced(&mut self) -> &mut Self {
+        self.extra |= SendFlags::FENCE;
+        self
+    }
+    /// The next post asks for a solicited event.
+    pub fn solicited(&mut self) -> &mut Self {
+        self.extra |= SendFlags::SOLICITED;
+        self
+    }
+    /// The next post is unsignaled.
+    pub fn unsignaled(&mut self) -> &mut Self {
+        self.unsignaled = true;
+        self
+    }
+    /// The next post's key grants nothing at the peer.
+    pub fn denied(&mut self) -> &mut Self {
+        self.bad = Bad::Key;
+        self
+    }
+    /// The next post's own memory refuses from this offset on.
+    pub fn broken_at(&mut self, offset: u32) -> &mut Self {
+        self.bad = Bad::Local(offset);
+        self
+    }
+
+    fn post(&mut self, op: Posted, len: u32) -> &mut Self {
+        let mut flags = SendFlags::SIGNALED | std::mem::take(&mut self.extra);
+        if std::mem::take(&mut self.unsignaled) {
+            flags.remove(SendFlags::SIGNALED);
+        }
+        let bad = std::mem::take(&mut self.bad);
+        self.commands.push((self.delay, Command::Post { op, len, flags, bad }));
+        self
+    }
+
+    posts! {
+        /// Posts a SEND of `len` bytes.
+        post_send(len: u32) = Posted::Send, len;
+        /// Posts a SEND with immediate data.
+        post_send_imm(len: u32, imm: u32) = Posted::SendImm(imm), len;
+        /// Posts a SEND that invalidates a key of the peer.
+        post_send_inv(len: u32) = Posted::SendInv, len;
+        /// Posts a WRITE.
+        post_write(len: u32) = Posted::Write, len;
+        /// Posts a WRITE with immediate data.
+        post_write_imm(len: u32, imm: u32) = Posted::WriteImm(imm), len;
+        /// Posts a READ.
+        post_read(len: u32) = Posted::Read, len;
+        /// Posts a FETCH & ADD on the peer's first cell.
+        post_fetch_add(add: u64) = Posted::FetchAdd(add), 8;
+        /// Posts a COMPARE & SWAP on the peer's first cell.
+        post_cmp_swap(compare: u64, swap: u64) = Posted::CmpSwap(compare, swap), 8;
+        /// Posts a FLUSH of `len` bytes.
+        post_flush(len: u32) = Posted::Flush, len;
+        /// Posts an ATOMIC WRITE.
+        post_atomic_write() = Posted::AtomicWrite, 8;
+        /// Posts a local invalidate.
+        post_local_inv() = Posted::LocalInv, 0;
+        /// Posts a bind of this side's window.
+        post_bind_mw() = Posted::BindMw, 0;
+    }
+
+    /// Posts a receive.
+    pub fn post_recv(&mut self, capacity: u32) -> &mut Self {
+        self.commands.push((self.delay, Command::Recv { capacity, bad: false }));
+        self
+    }
+    /// Posts a receive whose memory refuses.
+    pub fn post_broken_recv(&mut self, capacity: u32) -> &mut Self {
+        self.commands.push((self.delay, Command::Recv { capacity, bad: true }));
+        self
+    }
+    /// Moves the queue pair to a state.
+    pub fn modify(&mut self, state: QpState) -> &mut Self {
+        self.commands.push((self.delay, Command::State(state)));
+        self
+    }
+    /// Ends the key that the peer's WRITEs use.
+    pub fn revoke_write_key(&mut self) -> &mut Self {
+        self.commands.push((self.delay, Command::RevokeWriteKey));
+        self
+    }
+}
+
+/// The wire's pen: what becomes of chosen packets.
+#[derive(Debug, Default)]
+pub struct Wire {
+    orders: Vec<Order>,
+}
+
+impl Wire {
+    fn order(&mut self, deed: Deed, from: usize, psn: Psn, request: bool, times: u32) {
+        self.orders.push(Order { deed, from, psn, request, times });
+    }
+    /// Loses A's next request packet with this number.
+    pub fn lose(&mut self, psn: Psn) {
+        self.lose_times(psn, 1);
+    }
+    /// Loses A's next `times` request packets with this number.
+    pub fn lose_times(&mut self, psn: Psn, times: u32) {
+        self.order(Deed::Lose, 0, psn, true, times);
+    }
+    /// Loses B's next response packet with this number.
+    pub fn lose_response(&mut self, psn: Psn) {
+        self.order(Deed::Lose, 1, psn, false, 1);
+    }
+    /// Delivers A's next request packet with this number twice.
+    pub fn duplicate(&mut self, psn: Psn) {
+        self.duplicate_after(psn, 1);
+    }
+    /// Delivers A's next request packet with this number again, so many nanoseconds later.
+    pub fn duplicate_after(&mut self, psn: Psn, nanos: u64) {
+        self.order(Deed::Duplicate(nanos), 0, psn, true, 1);
+    }
+}
+
+/// Two RC queue pairs, connected and in RTS, and the wire between them.
+#[derive(Debug)]
+pub struct RcPair {
+    /// The first side.
+    pub a: Pen,
+    /// The second side.
+    pub b: Pen,
+    /// The network.
+    pub wire: Wire,
+    world: World,
+    printed: usize,
+}
+
+impl RcPair {
+    /// A pair with the defaults.
+    pub fn new(mtu: Mtu) -> Self {
+        Self::with(PairConfig::new(mtu))
+    }
+
+    /// A pair.
+    ///
+    /// # Panics
+    /// If the queue pairs cannot be brought up.
+    pub fn with(config: PairConfig) -> Self {
+        let mut world = World::new(plan(&config), true);
+        world.run_to_silence();
+        let printed = world.lines().len();
+        let pair =
+            Self { a: Pen::default(), b: Pen::default(), wire: Wire::default(), world, printed };
+        pair.check();
+        pair
+    }
+
+    /// Carries out the orders, runs until nothing happens any more, and compares what was sent,
+    /// completed and raised with `expected`.
+    ///
+    /// # Panics
+    /// If the trace differs, or the oracle finds a violation.
+    pub fn run(&mut self, expected: Expect) {
+        self.world.orders.append(&mut self.wire.orders);
+        for (s, pen) in [&mut self.a, &mut self.b].into_iter().enumerate() {
+            pen.delay = 0;
+            for (delay, command) in pen.commands.drain(..) {
+                self.world.commands.push(command);
+                let number = self.world.commands.len() - 1;
+                if delay == 0 {
+                    self.world.obey(0, s, number);
+                } else {
+                    self.world.at(delay, Event::Command(0, s, number));
+                }
+            }
+        }
+        self.world.run_to_silence();
+        let lines = self.world.lines();
+        let shown = lines[self.printed..].iter().filter_map(|line| shorten(line));
+        let trace = shown.collect::<Vec<_>>().join("\n");
+        self.printed = lines.len();
+        self.check();
+        expected.assert_eq(&trace);
+    }
+
+    fn check(&self) {
+        if let Some(what) = &self.world.ctx.violation {
+            panic!("{what}\n{}", self.world.lines().join("\n"));
+        }
+    }
+
+    /// Virtual time, in nanoseconds from the creation of the pair.
+    pub fn nanos(&self) -> u64 {
+        self.world.ctx.now.nanos()
+    }
+    /// Counters of A.
+    pub fn counters_a(&self) -> &QpCounters {
+        self.world.conns[0].sides[0].qp.counters()
+    }
+    /// Counters of B.
+    pub fn counters_b(&self) -> &QpCounters {
+        self.world.conns[0].sides[1].qp.counters()
+    }
+    /// Number of A.
+    pub fn qpn_a(&self) -> Qpn {
+        self.world.conns[0].sides[0].qp.qpn()
+    }
+    /// State of A and B.
+    pub fn states(&self) -> (QpState, QpState) {
+        (self.world.conns[0].sides[0].qp.state(), self.world.conns[0].sides[1].qp.state())
+    }
+    /// Why A failed, in words.
+    pub fn failure_a(&self) -> Option<String> {
+        self.world.conns[0].sides[0].st.failure.map(|failure| failure.cause.to_string())
+    }
+    /// Value of B's first atomic cell.
+    pub fn cell_b(&self) -> u64 {
+        let st = &self.world.conns[0].sides[1].st;
+        self.world.nodes[st.node].memory.load_u64(st.areas.cells)
+    }
+    /// Whether no byte of either node's memory differs from what the messages made it.
+    pub fn memory_is_right(&self) -> bool {
+        self.world.nodes.iter().all(|node| node.memory.difference().is_none())
+    }
+}
+
+/// What a scenario shows of a line: no time, no receptions, no posts.
+fn shorten(line: &str) -> Option<String> {
+    let text = line.get(13..)?;
+    let shown = text.contains("->B ") || text.contains("->A ") || text.contains(" -> ");
+    let shown =
+        shown || text.contains(" wc ") || text.contains(" recv ") || text.contains(" event ");
+    (shown && !text.contains(" <- ")).then(|| text.to_owned())
+}
+
+fn plan(config: &PairConfig) -> Plan {
+    let side = |psn: u32, srq: bool| SidePlan {
+        timeout: config.timeout,
+        retry_cnt: config.retry_cnt,
+        rnr_retry: config.rnr_retry,
+        min_rnr: config.min_rnr_timer,
+        max_rd: config.max_rd_atomic,
+        max_dest: config.max_rd_atomic,
+        window: config.window,
+        sq: 64,
+        rq: 64,
+        srq,
+        psn,
+        quota: 0,
+        post_delay: 0,
+        recv_delay: 0,
+        tx_delay: 0,
+        burst: 64,
+        reject_reads: false,
+    };
+    let conn = ConnPlan {
+        service: Service::Rc,
+        nodes: [0, 1],
+        mtu: config.mtu,
+        sides: [side(config.psn, false), side(1000, config.shared_rq)],
+        link: LinkPlan { delay: 1_000, ..LinkPlan::default() },
+        mix: [0; 13],
+        max_len: 1 << 16,
+        bad_ppm: 0,
+        fence_percent: 0,
+        unsignaled_percent: 0,
+        careless: false,
+        fresh_qpn: false,
+        ghosts: false,
+        staggered: false,
+        lenient: false,
+        hasty: false,
+    };
+    Plan {
+        seed: 1,
+        mutation: Mutation::None,
+        fuse: 0,
+        nodes: 2,
+        conns: vec![conn],
+        heal_at: u64::MAX,
+        chaos: Vec::new(),
+    }
+}
+
+impl World {
+    fn lines(&self) -> &[String] {
+        match &self.ctx.trace {
+            Trace::Lines(lines) => lines,
+            Trace::Off => &[],
+        }
+    }
+
+    /// Carries out an order of a scenario.
+    pub(crate) fn obey(&mut self, c: usize, s: usize, number: usize) {
+        match self.commands[number] {
+            Command::Post { op, len, flags, bad } => {
+                let draft = self.scenario_draft(c, s, op, len, bad);
+                self.post(c, s, draft, flags);
+            }
+            Command::Recv { capacity, bad } => {
+                let st = &mut self.conns[c].sides[s].st;
+                let recv =
+                    Recv { wr_id: 1 << 63 | st.recvs_posted, capacity, bad, data: Vec::new() };
+                if st.shared {
+                    let node = &mut self.nodes[st.node];
+                    node.srq.push_back(Recv { wr_id: 1 << 63 | node.srq_posted, ..recv });
+                    node.srq_posted += 1;
+                } else {
+                    st.recvs_posted += 1;
+                    st.rq.push_back(recv);
+                }
+            }
+            Command::State(state) => {
+                let flow = &self.conns[c].flows[s];
+                let started = flow.msgs.iter().position(|msg| msg.first >= flow.high);
+                let drain_from = started.unwrap_or(flow.msgs.len());
+                let st = &mut self.conns[c].sides[s].st;
+                (st.draining, st.drained) = (state == QpState::Sqd, false);
+                st.drain_from = if st.draining { drain_from } else { usize::MAX };
+                st.forced |= state == QpState::Error;
+                self.change(c, s, state);
+            }
+            Command::RevokeWriteKey => {
+                let st = &self.conns[c].sides[s].st;
+                if !self.nodes[st.node].memory.revoke(st.areas.write_key) {
+                    fail!(self.ctx, "the key was not valid");
+                }
+            }
+        }
+        self.settle(c, s);
+    }
+
+    fn scenario_draft(&mut self, c: usize, s: usize, op: Posted, len: u32, bad: Bad) -> Draft {
+        let peer = self.conns[c].sides[1 - s].st.areas;
+        let number = self.conns[c].flows[s].msgs.len();
+        let key = |good| if bad == Bad::Key { peer.mute_key } else { good };
+        let cell = Remote { addr: peer.cells, rkey: key(peer.cells_key) };
+        let mut place = || {
+            let addr =
+                self.place(c, s, u64::from(len), number).expect("a scenario's WRITEs fit the area");
+            Remote { addr, rkey: key(peer.write_key) }
+        };
+        let (op, count) = match op {
+            Posted::Send => (SendOp::Send, Count::OpSend),
+            Posted::SendImm(imm) => (SendOp::SendImm(imm), Count::OpSendImm),
+            Posted::SendInv => (SendOp::SendInv(self.disposable_key(c, 1 - s)), Count::OpSendInv),
+            Posted::Write => (SendOp::Write(place()), Count::OpWrite),
+            Posted::WriteImm(imm) => (SendOp::WriteImm(place(), imm), Count::OpWriteImm),
+            Posted::AtomicWrite => (SendOp::AtomicWrite(place()), Count::OpAtomicWrite),
+            Posted::Read => {
+                (SendOp::Read(Remote { addr: peer.read, rkey: key(peer.read_key) }), Count::OpRead)
+            }
+            Posted::FetchAdd(add) => (SendOp::FetchAdd { remote: cell, add }, Count::OpFetchAdd),
+            Posted::CmpSwap(compare, swap) => {
+                (SendOp::CmpSwap { remote: cell, compare, swap }, Count::OpCmpSwap)
+            }
+            Posted::Flush => {
+                let remote = Remote { addr: peer.write, rkey: key(peer.write_key) };
+                (SendOp::Flush { remote, placement: 1, selectivity: 0 }, Count::OpFlush)
+            }
+            Posted::LocalInv => (SendOp::LocalInv(self.disposable_key(c, s)), Count::OpLocalInv),
+            Posted::BindMw => (self.draft_local(c, s, Count::OpBindMw).op, Count::OpBindMw),
+        };
+        Draft { op, count, len, source: (peer.read_id, 0), bad }
+    }
+}

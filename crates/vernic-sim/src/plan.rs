@@ -1,0 +1,316 @@
+//! What a seed stands for: topology, attributes, traffic and faults of one run.
+//!
+//! Swarm testing (Groce et al., 2012): each seed switches a random subset of the features on, so that
+//! rare combinations occur and no feature always hides another. Drawn once, before the run; the run
+//! reads it only. All times in nanoseconds of virtual time, probabilities in parts per million.
+
+use vernic_wire::{Mtu, Service};
+
+use crate::rng::Rng;
+
+/// A deliberate fault of the simulation itself, to prove that the oracle can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mutation {
+    /// None: the real thing.
+    #[default]
+    None,
+    /// The network changes a payload byte and delivers the packet as good.
+    SilentCorruption,
+    /// The network delivers a request twice, the copy with the next sequence number.
+    Replay,
+    /// The host stores a wrong byte of a WRITE.
+    LostByte,
+    /// The host stores a wrong byte of a receive.
+    LostByteOfReceive,
+    /// The host writes one byte too many.
+    OverlongWrite,
+    /// The host keeps a send completion for itself.
+    LostCompletion,
+    /// The host delivers a send completion twice.
+    RepeatedCompletion,
+    /// The host returns a wrong value from an atomic.
+    WrongAtomic,
+    /// The network swallows everything for ever, healed or not.
+    DeadNetwork,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) mutation: Mutation,
+    /// Chances that the mutation lets pass.
+    pub(crate) fuse: u32,
+    pub(crate) nodes: usize,
+    pub(crate) conns: Vec<ConnPlan>,
+    /// End of the faults.
+    pub(crate) heal_at: u64,
+    pub(crate) chaos: Vec<(u64, Chaos, usize, usize)>,
+}
+
+/// A connection: two queue pairs and the path between them.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnPlan {
+    pub(crate) service: Service,
+    pub(crate) nodes: [usize; 2],
+    pub(crate) mtu: Mtu,
+    pub(crate) sides: [SidePlan; 2],
+    pub(crate) link: LinkPlan,
+    pub(crate) mix: [u8; 13],
+    pub(crate) max_len: u32,
+    /// Probability that a request or a receive is deliberately wrong.
+    pub(crate) bad_ppm: u32,
+    pub(crate) fence_percent: u32,
+    pub(crate) unsignaled_percent: u32,
+    /// Windows may be invalidated while the peer uses them.
+    pub(crate) careless: bool,
+    /// A reconnect takes new numbers at once; else it waits until the old packets are gone.
+    pub(crate) fresh_qpn: bool,
+    /// A reconnect keeps the numbers and does not wait: packets of the old connection arrive at the
+    /// new one. Its sequence starts a quarter of the circle away, so nothing of them may count.
+    pub(crate) ghosts: bool,
+    /// The sides come up at different times.
+    pub(crate) staggered: bool,
+    pub(crate) lenient: bool,
+    pub(crate) hasty: bool,
+}
+
+/// One side's attributes and application.
+#[derive(Clone, Debug)]
+pub(crate) struct SidePlan {
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr: u8,
+    pub(crate) max_rd: u8,
+    pub(crate) max_dest: u8,
+    pub(crate) window: u32,
+    pub(crate) sq: u32,
+    pub(crate) rq: usize,
+    pub(crate) srq: bool,
+    pub(crate) psn: u32,
+    pub(crate) quota: u32,
+    pub(crate) post_delay: u64,
+    pub(crate) recv_delay: u64,
+    pub(crate) tx_delay: u64,
+    pub(crate) burst: u32,
+    pub(crate) reject_reads: bool,
+}
+
+/// The path, each way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LinkPlan {
+    pub(crate) delay: u64,
+    pub(crate) jitter: u64,
+    pub(crate) loss: u32,
+    pub(crate) duplicate: u32,
+    pub(crate) reorder: u32,
+    pub(crate) corrupt: u32,
+    pub(crate) garbage: u32,
+    pub(crate) ns_per_kib: u64,
+}
+
+/// Something that happens to a connection once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chaos {
+    /// Nothing passes, from this side, for so long.
+    Partition(u64),
+    /// Packets above so many bytes vanish, for so long.
+    MtuCut(usize, u64),
+    /// A key of this side's memory ends while in use.
+    Revoke,
+    /// The application moves the queue pair to Error.
+    Error,
+    /// The application moves the queue pair to Reset.
+    Reset,
+    /// The send queue drains, and starts again after so long.
+    Drain(u64),
+}
+
+const MS: u64 = 1_000_000;
+const US: u64 = 1_000;
+
+impl Plan {
+    /// Draws the run of a seed.
+    pub fn of_seed(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let nodes = rng.range(2, 3) as usize;
+        let count = rng.pick(&[1, 1, 1, 2, 2, 3]);
+        let large = rng.percent(4);
+        let conns: Vec<_> = (0..count).map(|i| conn(&mut rng.fork(), nodes, i, large)).collect();
+        let heal_at = rng.range(1, 8) * rng.pick(&[MS, 5 * MS, 20 * MS]);
+        let mut plan = Self {
+            seed,
+            mutation: Mutation::None,
+            fuse: 0,
+            nodes,
+            conns,
+            heal_at,
+            chaos: Vec::new(),
+        };
+        plan.draw_chaos(&mut rng);
+        plan
+    }
+
+    /// The same run with a deliberate fault at its `fuse`th chance.
+    #[must_use]
+    pub fn with_mutation(mut self, mutation: Mutation, fuse: u32) -> Self {
+        self.mutation = mutation;
+        self.fuse = fuse;
+        self
+    }
+
+    fn draw_chaos(&mut self, rng: &mut Rng) {
+        if rng.percent(45) {
+            return;
+        }
+        let kinds = rng.word();
+        for index in 0..self.conns.len() {
+            for _ in 0..rng.below(4) {
+                let at = rng.below(self.heal_at * 3 / 4) + 1;
+                let length = rng.range(1, self.heal_at / 2);
+                let chaos = match rng.below(6) {
+                    0 => Chaos::Partition(length),
+                    1 => Chaos::MtuCut(rng.pick(&[64, 300, 600, 1100]), length),
+                    2 => Chaos::Revoke,
+                    3 => Chaos::Error,
+                    4 => Chaos::Reset,
+                    _ => Chaos::Drain(length),
+                };
+                let bit = match chaos {
+                    Chaos::Partition(_) => 0,
+                    Chaos::MtuCut(..) => 1,
+                    Chaos::Revoke => 2,
+                    Chaos::Error => 3,
+                    Chaos::Reset => 4,
+                    Chaos::Drain(_) => 5,
+                };
+                if kinds >> bit & 1 == 1 {
+                    self.chaos.push((at, chaos, index, rng.below(2) as usize));
+                }
+            }
+        }
+    }
+}
+
+fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
+    let service = match rng.below(10) {
+        0 if index > 0 || rng.percent(50) => Service::Ud,
+        1 | 2 => Service::Uc,
+        _ => Service::Rc,
+    };
+    let mtu = rng.pick(&Mtu::ALL);
+    let max_len = match service {
+        Service::Ud => mtu.bytes(),
+        _ if large => rng.pick(&[300_000, 500_000, 1 << 20]),
+        _ => rng.pick(&[64, 2048, 2048, 8192, 8192, 20_000, 65_536]),
+    };
+    let link = link(rng);
+    let hasty = rng.percent(6);
+    let a = rng.below(nodes as u64) as usize;
+    let b = if rng.percent(10) { a } else { (a + 1) % nodes };
+    let mut sides = [side(rng, &link, hasty, large), side(rng, &link, hasty, large)];
+    for s in 0..2 {
+        sides[s].max_rd = sides[s].max_rd.min(sides[1 - s].max_dest);
+    }
+    if rng.percent(20) {
+        sides[1].quota = 0;
+    }
+    let mut mix = [0; 13];
+    for weight in &mut mix {
+        *weight = if rng.percent(50) { rng.range(1, 8) as u8 } else { 0 };
+    }
+    mix[rng.pick(&[0, 3, 5])] = 4;
+    ConnPlan {
+        service,
+        nodes: [a, b],
+        mtu,
+        sides,
+        link,
+        mix,
+        max_len,
+        bad_ppm: if rng.percent(25) { rng.pick(&[5_000, 30_000, 100_000]) } else { 0 },
+        fence_percent: rng.pick(&[0, 0, 10, 50]),
+        unsignaled_percent: rng.pick(&[0, 30, 90]),
+        careless: rng.percent(15),
+        fresh_qpn: false,
+        ghosts: false,
+        staggered: rng.percent(30),
+        lenient: false,
+        hasty,
+    }
+    .with_numbers(rng)
+    .with_garbage(rng)
+}
+
+impl ConnPlan {
+    fn with_numbers(mut self, rng: &mut Rng) -> Self {
+        match rng.below(4) {
+            0 => self.ghosts = self.service == Service::Rc,
+            1 | 2 => self.fresh_qpn = true,
+            _ => {}
+        }
+        self
+    }
+
+    fn with_garbage(mut self, rng: &mut Rng) -> Self {
+        if rng.percent(8) {
+            self.lenient = true;
+            self.link.garbage = rng.pick(&[10_000, 100_000, 500_000]);
+        }
+        self
+    }
+}
+
+fn link(rng: &mut Rng) -> LinkPlan {
+    let mut chance =
+        |percent: u32, values: &[u32]| if rng.percent(percent) { rng.pick(values) } else { 0 };
+    let loss = chance(45, &[1_000, 10_000, 50_000, 150_000]);
+    let duplicate = chance(30, &[1_000, 20_000, 200_000]);
+    let reorder = chance(30, &[1_000, 20_000, 200_000]);
+    let corrupt = chance(25, &[1_000, 20_000]);
+    LinkPlan {
+        delay: rng.pick(&[500, 2 * US, 20 * US, 200 * US]),
+        jitter: rng.pick(&[0, 0, 100, 1_000]),
+        loss,
+        duplicate,
+        reorder,
+        corrupt,
+        garbage: 0,
+        ns_per_kib: rng.pick(&[10, 100, 800]),
+    }
+}
+
+fn side(rng: &mut Rng, link: &LinkPlan, hasty: bool, large: bool) -> SidePlan {
+    // A round trip takes at most the delays, the reordering, and a burst's time on the wire.
+    let floor: u8 = if link.delay >= 100 * US { 11 } else { 9 };
+    let timeout = if hasty {
+        rng.range(1, 6) as u8
+    } else {
+        floor + rng.below(4) as u8 + u8::from(large) * 2
+    };
+    let quota = if large { rng.range(4, 16) } else { rng.pick(&[6, 20, 20, 60]) } as u32;
+    SidePlan {
+        timeout,
+        retry_cnt: rng.pick(&[0, 1, 3, 7, 7, 7]),
+        rnr_retry: rng.pick(&[0, 1, 3, 6, 7, 7, 7]),
+        min_rnr: rng.pick(&[0, 1, 1, 5, 12, 12, 18, 31]),
+        max_rd: rng.range(1, 16) as u8,
+        max_dest: rng.range(1, 16) as u8,
+        window: rng.pick(&[1, 2, 7, 32, 128, 1024, 1 << 16]),
+        sq: rng.pick(&[1, 2, 5, 16, 64, 100]),
+        rq: rng.pick(&[1, 2, 8, 32, 64]),
+        srq: rng.percent(25),
+        psn: if rng.percent(40) {
+            0x100_0000 - rng.range(1, 40) as u32
+        } else {
+            rng.below(1 << 24) as u32
+        },
+        quota,
+        post_delay: rng.pick(&[0, US, 20 * US, 200 * US]),
+        recv_delay: rng.pick(&[0, US, 20 * US, 500 * US, 5 * MS]),
+        tx_delay: rng.pick(&[0, 300, 2 * US]),
+        burst: rng.pick(&[1, 4, 16, 64]),
+        reject_reads: rng.percent(3),
+    }
+}

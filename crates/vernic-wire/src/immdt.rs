@@ -1,0 +1,75 @@
+//! Immediate data (ImmDt): 4 bytes for the receiver's completion (IBTA 9.3.6).
+//!
+//! ```text
+//!  byte   0..3
+//!       +----------------+
+//!       | immediate data |
+//!       +----------------+
+//!         32 bits
+//! ```
+
+use core::fmt;
+
+use crate::ParseError;
+use crate::error::head;
+
+/// Immediate data, as the number whose big-endian bytes are on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ImmDt(pub u32);
+
+impl ImmDt {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header at the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`ParseError::Truncated`].
+    #[inline]
+    pub const fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        match head(bytes) {
+            Ok(head) => Ok(Self::from_bytes(head)),
+            Err(error) => Err(error),
+        }
+    }
+    /// Reads the header from its bytes.
+    #[inline]
+    pub const fn from_bytes(b: &[u8; Self::LEN]) -> Self {
+        Self(u32::from_be_bytes(*b))
+    }
+    /// Writes the header at the start of `buf`.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than [`Self::LEN`].
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8]) {
+        buf[..Self::LEN].copy_from_slice(&self.0.to_be_bytes());
+    }
+}
+
+impl fmt::Display for ImmDt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "imm={:#x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_where_the_picture_says() {
+        let bytes = [1, 2, 3, 4];
+        let header = ImmDt::parse(&bytes).unwrap();
+        assert_eq!(header, ImmDt(0x0102_0304));
+        let mut out = [0; ImmDt::LEN];
+        header.emit(&mut out);
+        assert_eq!(out, bytes);
+    }
+
+    #[test]
+    fn three_bytes_are_truncated() {
+        let error = ParseError::Truncated { need: 4, have: 3 };
+        assert_eq!(ImmDt::parse(&[0; 3]), Err(error));
+    }
+}

@@ -1,0 +1,56 @@
+//! RDMA wire formats: bytes to meaning and back.
+//!
+//! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
+//! opcode table that says which of them a packet has, the invariant CRC, the header that management
+//! datagrams share, and the Ethernet, IP and UDP headers around them in captures. Everyone above
+//! calls it; it calls nothing of ours, holds no state, allocates nothing, has no clock and no
+//! `unsafe`.
+//!
+//! - One header per file, with the same shape: layout picture, `LEN`, repr, `parse`, `emit`,
+//!   `Display`, tests. Learn [`Bth`] and you know all.
+//! - Parsing never panics and never rejects a value only because it is unknown: fields with open
+//!   value sets are newtypes with named constants. Reserved bits are kept, so `emit(parse(b)) == b`.
+//! - Emitting is total but for a buffer that is too short, which is the caller's mistake and panics.
+//! - [`Packet`] is the receive path's view: checked once, then read without checks that can fail.
+//!   [`Headers`] is the send path's repr.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod aeth;
+mod atomic;
+mod atomic_ack;
+mod bth;
+mod deth;
+mod error;
+mod feth;
+mod grh;
+pub mod icrc;
+mod ieth;
+mod immdt;
+mod lrh;
+pub mod mad;
+pub mod net;
+pub mod num;
+pub mod opcode;
+pub mod packet;
+mod rdeth;
+mod reth;
+mod xrceth;
+
+pub use aeth::{Aeth, AethCode, CreditCode, NakCode, Syndrome};
+pub use atomic::AtomicEth;
+pub use atomic_ack::AtomicAckEth;
+pub use bth::Bth;
+pub use deth::Deth;
+pub use error::ParseError;
+pub use feth::{Feth, Placement, Selectivity};
+pub use grh::Grh;
+pub use ieth::Ieth;
+pub use immdt::ImmDt;
+pub use lrh::Lrh;
+pub use num::{AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer};
+pub use opcode::{HeaderSet, Kind, Opcode, OpcodeInfo, Position, Service, Tail};
+pub use packet::{Headers, Packet};
+pub use rdeth::Rdeth;
+pub use reth::Reth;
+pub use xrceth::Xrceth;

@@ -1,0 +1,213 @@
+//! Devices: what there is, opening one, asking it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use vernic_engine::{
+    self as engine, Context, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, PortAttr,
+};
+
+use crate::event::Events;
+use crate::{CompChannel, Config, Cq, CreateError, Error, Gid, OpenError, Pd, PortNum};
+
+/// An open device: one per usable netdev of this machine. A clone is another handle to it; it closes
+/// with the last handle and the last object that was made from it.
+///
+/// ```
+/// use vernic::Device;
+/// for info in Device::list()? {
+///     println!("{} is {}, addresses {:?}", info.name, info.netdev, info.addresses);
+/// }
+/// let device = Device::open("lo")?; // or its Vernic name
+/// println!("{:?}", device.port());
+/// for row in device.gid_table() {
+///     println!("GID {}: {}", row.index, row.gid);
+/// }
+/// # Ok::<(), vernic::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Device {
+    context: Arc<Context>,
+    /// The address that it was opened for.
+    address: Option<IpAddr>,
+}
+
+impl Device {
+    /// The devices of this machine, the one of the default route first, `lo` last. Opens none.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the system does not list its netdevs.
+    pub fn list() -> Result<Vec<DeviceInfo>, OpenError> {
+        engine::devices()
+    }
+
+    /// Opens the configured device, or the first of [`Device::list`].
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Open`]: no netdev that is up, UDP port 4791 in use by others, a
+    /// netdev with too small an MTU; each says what to do.
+    pub fn open_default() -> Result<Self, Error> {
+        Ok(Self::new(Context::open(None, Config::load()?)?))
+    }
+
+    /// Opens a device by its name (`vernic0`) or that of its netdev (`eth0`), with the settings of
+    /// file and environment.
+    ///
+    /// # Errors
+    /// As [`Device::open_default`]; a wrong name is answered with those that exist.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        Ok(Self::new(Context::open(Some(name), Config::load()?)?))
+    }
+
+    /// Opens the device that has an IP address, which becomes the address of its queue pairs: the
+    /// answer to "which device and which GID index?" where a TCP connection to the peer exists.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; [`OpenError::NoSuchDevice`] with the address if no device has it.
+    ///
+    /// ```no_run
+    /// # use vernic::Device;
+    /// let stream = std::net::TcpStream::connect("peer:18515")?;
+    /// let device = Device::open_for(stream.local_addr()?.ip())?;
+    /// # Ok::<(), vernic::Error>(())
+    /// ```
+    pub fn open_for(address: IpAddr) -> Result<Self, Error> {
+        let address = address.to_canonical();
+        let has = |info: &DeviceInfo| info.addresses.iter().any(|local| local.ip == address);
+        let name =
+            Self::list()?.into_iter().find(has).map_or(address.to_string(), |info| info.name);
+        let mut device = Self::open(&name)?;
+        device.address = Some(address);
+        Ok(device)
+    }
+
+    /// Opens the device that `config` names, with exactly its settings: neither file nor environment
+    /// is looked at.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    ///
+    /// ```
+    /// use vernic::{Config, Device, Mtu};
+    /// let config = Config { device: "lo".into(), mtu: Some(Mtu::B1024), ..Config::default() };
+    /// let device = Device::open_with(config)?;
+    /// assert_eq!(device.port().active_mtu, Mtu::B1024);
+    /// # Ok::<(), vernic::Error>(())
+    /// ```
+    pub fn open_with(config: Config) -> Result<Self, Error> {
+        Ok(Self::new(Context::open(None, config)?))
+    }
+
+    fn new(context: Arc<Context>) -> Self {
+        Self { context, address: None }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Its names, addresses and netdev, as they were when it was opened.
+    pub fn info(&self) -> &DeviceInfo {
+        self.context.info()
+    }
+
+    /// The settings that it was opened with.
+    pub fn config(&self) -> &Config {
+        self.context.config()
+    }
+
+    /// Its attributes and limits (IBTA 11.2.1.2).
+    pub fn attributes(&self) -> DeviceAttr {
+        self.context.device_attr()
+    }
+
+    /// Its port: state, MTUs, sizes of its tables.
+    pub fn port(&self) -> PortAttr {
+        match self.context.port_attr(PortNum(1)) {
+            Ok(attr) => attr,
+            Err(error) => unreachable!("every device has port 1: {error}"),
+        }
+    }
+
+    /// The filled rows of its GID table: its addresses.
+    pub fn gid_table(&self) -> Vec<GidEntry> {
+        self.context.gid_table()
+    }
+
+    /// The GID in a row of the table.
+    pub fn gid(&self, index: u8) -> Option<Gid> {
+        self.context.gid_entry(index).map(|row| row.gid)
+    }
+
+    /// The row that queue pairs use unless told otherwise: that of the address for which the device
+    /// was opened, else the first IPv4 address, else the first IPv6 address that is not link-local,
+    /// else the first row.
+    pub fn default_gid_index(&self) -> Option<u8> {
+        let rows = self.gid_table();
+        let first = |fits: &dyn Fn(IpAddr) -> bool| {
+            rows.iter().find(|row| fits(row.gid.to_ip())).map(|row| row.index)
+        };
+        first(&|ip| self.address == Some(ip))
+            .or_else(|| first(&|ip| ip.is_ipv4()))
+            .or_else(|| first(&|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())))
+            .or_else(|| first(&|_| true))
+    }
+
+    /// The row to reach `gid` from: the default row if it is of the same IP version, else the first
+    /// that is.
+    pub fn gid_index_for(&self, gid: Gid) -> Option<u8> {
+        let ipv4 = gid.to_ip().is_ipv4();
+        let same = |index: &u8| self.gid(*index).is_some_and(|own| own.to_ip().is_ipv4() == ipv4);
+        let any = || self.gid_table().iter().map(|row| row.index).find(same);
+        self.default_gid_index().filter(same).or_else(any)
+    }
+
+    /// A protection domain: what may be used together (IBTA 10.2.3).
+    ///
+    /// # Errors
+    /// None at present; domains are plentiful.
+    pub fn alloc_pd(&self) -> Result<Pd, CreateError> {
+        Ok(Pd::new(self))
+    }
+
+    /// A completion queue that holds `depth` completions: 1 to 1,048,576.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`].
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, CreateError> {
+        Ok(Cq::new(self.context.create_cq(depth, None)?))
+    }
+
+    /// A completion queue that reports on a channel when armed.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`]; [`CreateError::OtherDevice`] if the channel is another's.
+    pub fn create_cq_on(&self, depth: u32, channel: &CompChannel) -> Result<Cq, CreateError> {
+        Ok(Cq::new(self.context.create_cq(depth, Some(channel.inner()))?))
+    }
+
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// [`CreateError::Os`] when the process has no descriptor left.
+    pub fn create_channel(&self) -> Result<CompChannel, CreateError> {
+        Ok(CompChannel::new(self.context.create_channel()?))
+    }
+
+    /// Its asynchronous events.
+    pub fn events(&self) -> Events {
+        Events::new(self.clone())
+    }
+
+    /// Totals since it was opened: packets, bytes, system calls, and one count per reason for which a
+    /// packet was dropped. Briefly stops the device: not for the data path.
+    pub fn counters(&self) -> DeviceCounters {
+        self.context.counters()
+    }
+
+    /// Sends and receives once on this thread, for programs that spin on memory instead of polling a
+    /// completion queue. Never blocks.
+    pub fn progress(&self) {
+        self.context.progress();
+    }
+}

@@ -1,0 +1,183 @@
+//! The only module with `unsafe`: telling the engine which memory it may access.
+//!
+//! Owns [`Registered`], which ties a registration to the buffer under it so that the buffer cannot
+//! go first, and [`RawMr`], for memory that the caller vouches for. With the feature `tokio` also
+//! the one call of tokio that asks for a promise about a descriptor.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use vernic_engine as engine;
+use vernic_mem::{Access as Bits, Sge};
+
+use crate::error::RangeError;
+use crate::mr::resolve;
+use crate::{Access, Buffer, CreateError, Lkey, Pd, RemoteMr, Rkey};
+
+/// A registration together with the buffer that it covers.
+///
+/// Invariant: `mr` was registered over `buffer`, is the only reference to that registration, and is
+/// dropped before `buffer` (fields drop in the order in which they are declared).
+#[derive(Debug)]
+pub(crate) struct Registered {
+    mr: Arc<engine::Mr>,
+    buffer: Buffer,
+}
+
+impl Registered {
+    pub(crate) fn new(pd: &Pd, buffer: Buffer, access: Access) -> Result<Self, CreateError> {
+        let memory = buffer.memory();
+        let addr = memory.as_mut_ptr();
+        let iova = iova(addr, access);
+        // SAFETY: the range is the buffer's mapping, readable and writable. It lives at least as
+        // long as this value holds `buffer`, and this value drops `mr` first: the last reference to
+        // it, whose drop ends the registration and waits for accesses in flight. There are no
+        // references into the mapping: `Buffer` copies in and out by racy accesses only.
+        let mr = unsafe { pd.inner().reg_mr(addr, memory.len() as u64, iova, access.mem())? };
+        Ok(Self { mr, buffer })
+    }
+
+    pub(crate) fn mr(&self) -> &engine::Mr {
+        &self.mr
+    }
+
+    pub(crate) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Ends the registration.
+    pub(crate) fn into_buffer(self) -> Buffer {
+        let Self { mr, buffer } = self;
+        drop(mr);
+        buffer
+    }
+}
+
+fn iova(addr: *mut u8, access: Access) -> u64 {
+    if access.mem().contains(Bits::ZERO_BASED) { 0 } else { addr.addr() as u64 }
+}
+
+/// A region over memory that the caller owns: shared with C, mapped from a file, of a device.
+///
+/// Made by [`Pd::register_raw`]. There are no methods to look at the bytes: the caller has them.
+/// Dropping it ends the registration and waits for accesses in flight; then the memory may go.
+#[derive(Debug)]
+pub struct RawMr {
+    mr: Arc<engine::Mr>,
+}
+
+impl Pd {
+    /// Registers memory that stays the caller's. No page is touched or pinned, whatever the length.
+    ///
+    /// [`Pd::register`] does the same for memory that the region owns, and needs no promise.
+    ///
+    /// # Safety
+    /// Until the returned region has been dropped:
+    /// - `addr..addr + len` stays mapped and readable, and writable if `access` has
+    ///   [`local_write`](Access::local_write);
+    /// - all accesses to it by other code are atomic or volatile, or from another language or
+    ///   process, or do not overlap in time with work requests and operations of peers that
+    ///   conflict with them. While such operations may run there is no `&mut` to the bytes and, if
+    ///   they write, no `&` either.
+    ///
+    /// # Errors
+    /// [`CreateError`]: null with a length, a range that wraps, no key left.
+    pub unsafe fn register_raw(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<RawMr, CreateError> {
+        let iova = iova(addr, access);
+        // SAFETY: the caller promises it until the region is dropped, whose only reference to the
+        // registration ends it then.
+        let mr = unsafe { self.inner().reg_mr(addr, len as u64, iova, access.mem())? };
+        Ok(RawMr { mr })
+    }
+}
+
+impl RawMr {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.mr.len() as usize
+    }
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.mr.is_empty()
+    }
+    /// Key for local work requests.
+    pub fn lkey(&self) -> Lkey {
+        self.mr.lkey()
+    }
+    /// Key for peers.
+    pub fn rkey(&self) -> Rkey {
+        self.mr.rkey()
+    }
+    /// What a peer needs to reach it, to be sent there.
+    pub fn remote(&self) -> RemoteMr {
+        RemoteMr { addr: self.mr.iova(), rkey: self.mr.rkey(), len: self.mr.len() }
+    }
+    /// A part of it, for work requests.
+    ///
+    /// # Errors
+    /// [`RangeError`] if the range is not inside.
+    pub fn slice(
+        &self,
+        range: impl std::ops::RangeBounds<usize>,
+    ) -> Result<RawSlice<'_>, RangeError> {
+        let (offset, len) = resolve(range, self.len())?;
+        Ok(RawSlice { mr: self, offset, len })
+    }
+}
+
+/// A part of a [`RawMr`].
+#[derive(Clone, Copy, Debug)]
+pub struct RawSlice<'m> {
+    mr: &'m RawMr,
+    offset: usize,
+    len: usize,
+}
+
+impl RawSlice<'_> {
+    pub(crate) fn sge(&self) -> Sge {
+        Sge {
+            addr: self.mr.mr.iova().wrapping_add(self.offset as u64),
+            length: self.len as u32,
+            lkey: self.mr.lkey(),
+        }
+    }
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A value that keeps one descriptor open and the same for as long as it lives.
+///
+/// # Safety
+/// `as_raw_fd` gives the same open descriptor each time, until the value is dropped, whatever is
+/// done to it through `&` and `&mut`.
+#[cfg(feature = "tokio")]
+pub(crate) unsafe trait OneDescriptor: std::os::fd::AsRawFd {}
+
+// SAFETY: the descriptor belongs to the channel that the value holds a reference to for its whole
+// life; it is closed with the last of these. The field is private and never replaced.
+#[cfg(feature = "tokio")]
+unsafe impl OneDescriptor for crate::CompChannel {}
+// SAFETY: the descriptor belongs to the device that the value holds a reference to, as above.
+#[cfg(feature = "tokio")]
+unsafe impl OneDescriptor for crate::Events {}
+
+/// Has the runtime watch the value's descriptor for input.
+#[cfg(feature = "tokio")]
+pub(crate) fn watch<T: OneDescriptor>(value: T) -> std::io::Result<tokio::io::unix::AsyncFd<T>> {
+    tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
+    let interest = tokio::io::Interest::READABLE;
+    // SAFETY: the descriptor stays open and the same as long as `AsyncFd` owns the value.
+    let watched = unsafe { tokio::io::unix::AsyncFd::register_with_interest(value, interest) };
+    watched.map_err(Into::into)
+}

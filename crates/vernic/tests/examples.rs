@@ -1,0 +1,89 @@
+//! Every example runs: both ends in one process, and as two processes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No example takes longer, on however slow a machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// `cargo test` builds examples beside the tests.
+fn example(name: &str) -> Command {
+    let test = std::env::current_exe().unwrap();
+    let target: PathBuf = test.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(target.exists(), "{} is not built: run `cargo test -p vernic`", target.display());
+    let mut command = Command::new(target);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Waits for the end of a process, which must be a good one, and returns what it printed.
+fn finish(mut child: Child, what: &str) -> String {
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if start.elapsed() > LIMIT {
+            child.kill().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let (mut out, mut err) = (String::new(), String::new());
+    let _ = child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
+    let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
+    assert!(status.is_some_and(|s| s.success()), "{what}: {status:?} (None: too slow)\n{out}{err}");
+    out
+}
+
+fn alone(name: &str) -> String {
+    finish(example(name).spawn().unwrap(), name)
+}
+
+fn two_processes(name: &str) -> String {
+    let mut server = example(name).args(["server", "0"]).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(server.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    let port = line.rsplit(' ').next().unwrap().trim();
+    let client = example(name).args(["client", "127.0.0.1", port]).spawn().unwrap();
+    let report = finish(client, name);
+    finish(server, name);
+    report
+}
+
+#[test]
+fn hello_runs() {
+    alone("hello");
+}
+
+#[test]
+fn every_pingpong_makes_its_round_trips_in_one_process() {
+    for name in ["rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong"] {
+        assert!(alone(name).contains("round trips"), "{name}");
+    }
+}
+
+#[test]
+fn every_pingpong_makes_its_round_trips_between_two_processes() {
+    for name in ["rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong"] {
+        assert!(two_processes(name).contains("round trips"), "{name}");
+    }
+}
+
+#[test]
+fn one_sided_operations_work_and_the_failure_at_the_end_explains_itself() {
+    for report in [alone("write_read_atomic"), two_processes("write_read_atomic")] {
+        assert!(report.contains("counter by READ:          100"), "{report}");
+        assert!(report.contains("RemoteAccess") && report.contains("127.0.0.1"), "{report}");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_answered_with_the_right_ones() {
+    let output = example("rc_pingpong").arg("both").output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("client HOST"));
+}

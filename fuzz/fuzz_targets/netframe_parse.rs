@@ -1,0 +1,20 @@
+//! Any bytes: what the frame parser accepts is emitted as it was, and its ICRC can be checked.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use vernic_wire::ParseError;
+use vernic_wire::net::Frame;
+
+fuzz_target!(|bytes: &[u8]| {
+    match Frame::parse(bytes) {
+        Ok(frame) => {
+            let mut out = vec![0; bytes.len()];
+            assert_eq!(frame.emit(&mut out), bytes.len());
+            assert_eq!(out, bytes);
+            let _ = frame.check_icrc();
+            assert!(!frame.to_string().is_empty());
+        }
+        Err(ParseError::Truncated { need, have }) => assert!(have < need),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+});

@@ -1,0 +1,202 @@
+//! The figures this project means to reach, each against its comparison in the same run.
+
+use super::schema::{Baseline, Measured, Report, Resources};
+
+type Figure = fn(&Measured) -> Option<f64>;
+
+/// What a figure is held against.
+enum Bar {
+    /// At least this many times the best throughput of a TCP socket.
+    TimesTcp(f64),
+    /// At most this many times the median latency of a UDP ping-pong of the same size.
+    TimesUdpLatency(f64),
+    /// At least this, in the figure's own unit.
+    AtLeast(f64, &'static str),
+}
+
+/// One row: which result, which of its figures, which bar.
+struct Row {
+    what: &'static str,
+    op: &'static str,
+    service: &'static str,
+    size_bytes: u64,
+    mtu_bytes: Option<u64>,
+    figure: Figure,
+    bar: Bar,
+}
+
+const MIB: u64 = 1 << 20;
+const THROUGHPUT: Figure = |f| f.gbytes_per_s;
+const LATENCY: Figure = |f| f.latency_us_p50;
+const RATE: Figure = |f| f.mmsg_per_s;
+
+#[rustfmt::skip] // a table reads best one row a line
+const ROWS: &[Row] = &[
+    row("RC WRITE 1 MiB, MTU 4096",    "write", "rc", MIB, Some(4096), THROUGHPUT, Bar::TimesTcp(1.6)),
+    row("RC SEND 1 MiB, MTU 4096",     "send",  "rc", MIB, Some(4096), THROUGHPUT, Bar::TimesTcp(1.6)),
+    row("RC WRITE 1 MiB, MTU 1024",    "write", "rc", MIB, Some(1024), THROUGHPUT, Bar::TimesTcp(1.1)),
+    row("RC SEND 1 MiB, MTU 1024",     "send",  "rc", MIB, Some(1024), THROUGHPUT, Bar::TimesTcp(1.1)),
+    row("RC READ 1 MiB, MTU 4096",     "read",  "rc", MIB, Some(4096), THROUGHPUT, Bar::TimesTcp(1.3)),
+    row("RC SEND 64 B, one way",       "send",  "rc", 64,  None,       LATENCY,    Bar::TimesUdpLatency(1.4)),
+    row("RC WRITE 8 B, message rate",  "write", "rc", 8,   None,       RATE,       Bar::AtLeast(2.0, "M msg/s")),
+    row("UD SEND 64 B, message rate",  "send",  "ud", 64,  None,       RATE,       Bar::AtLeast(1.0, "M msg/s")),
+];
+
+const fn row(
+    what: &'static str,
+    op: &'static str,
+    service: &'static str,
+    size_bytes: u64,
+    mtu_bytes: Option<u64>,
+    figure: Figure,
+    bar: Bar,
+) -> Row {
+    Row { what, op, service, size_bytes, mtu_bytes, figure, bar }
+}
+
+/// A cost of a device that rests, with its bar.
+struct Cost {
+    what: &'static str,
+    bar: &'static str,
+    at_most: f64,
+    figure: fn(&Resources) -> f64,
+    shown: fn(&Resources) -> String,
+}
+
+const COSTS: &[Cost] = &[
+    Cost {
+        what: "memory of an idle RC QP",
+        bar: "at most 4096 bytes beyond its rings",
+        at_most: 4096.0,
+        figure: |r| r.bytes_per_qp as f64,
+        shown: |r| format!("{} bytes, rings of one entry included", r.bytes_per_qp),
+    },
+    Cost {
+        what: "opening 10,000 RC QPs",
+        bar: "under 2 s",
+        at_most: 2.0,
+        figure: |r| r.open_s * 10_000.0 / r.qps as f64,
+        shown: |r| format!("{:.2} s for {}, connected", r.open_s, r.qps),
+    },
+    Cost {
+        what: "CPU of an idle device",
+        bar: "under 0.5 % of a core",
+        at_most: 0.5,
+        figure: |r| r.idle_cpu_percent,
+        shown: |r| format!("{:.3} %", r.idle_cpu_percent),
+    },
+];
+
+impl Cost {
+    fn judge(&self, resources: Option<&Resources>) -> Judged {
+        let (measured, verdict) = match resources {
+            Some(r) if (self.figure)(r) <= self.at_most => ((self.shown)(r), "reached"),
+            Some(r) => ((self.shown)(r), "short"),
+            None => ("-".into(), "not measured"),
+        };
+        Judged { what: self.what, bar: self.bar.into(), measured, verdict }
+    }
+}
+
+/// A bar with what was measured for it, ready to print.
+pub(crate) struct Judged {
+    pub(crate) what: &'static str,
+    pub(crate) bar: String,
+    pub(crate) measured: String,
+    /// `reached`, `short`, or `not measured`.
+    pub(crate) verdict: &'static str,
+}
+
+/// Every bar, in order.
+pub(crate) fn judge(report: &Report) -> Vec<Judged> {
+    let costs = COSTS.iter().map(|cost| cost.judge(report.resources.as_ref()));
+    ROWS.iter().map(|row| row.judge(report)).chain(costs).collect()
+}
+
+impl Row {
+    fn judge(&self, report: &Report) -> Judged {
+        let best = if matches!(self.bar, Bar::TimesUdpLatency(_)) { f64::min } else { f64::max };
+        let figure =
+            report.results.iter().filter(|r| self.selects(r)).filter_map(self.figure).reduce(best);
+        let (bar, judged) = match self.bar {
+            Bar::TimesTcp(times) => (
+                format!("at least {times} x TCP"),
+                figure.zip(fastest_tcp(report)).map(|(f, tcp)| {
+                    let ratio = f / tcp;
+                    (format!("{f:.2} GB/s, TCP {tcp:.2} GB/s: {ratio:.2} x"), ratio >= times)
+                }),
+            ),
+            Bar::TimesUdpLatency(times) => (
+                format!("at most {times} x UDP ping-pong"),
+                figure.zip(udp_latency(report, self.size_bytes)).map(|(f, udp)| {
+                    let ratio = f / udp;
+                    (format!("{f:.2} us, UDP {udp:.2} us: {ratio:.2} x"), ratio <= times)
+                }),
+            ),
+            Bar::AtLeast(least, unit) => (
+                format!("at least {least} {unit}"),
+                figure.map(|f| (format!("{f:.2} {unit}"), f >= least)),
+            ),
+        };
+        let (measured, verdict) = match judged {
+            Some((measured, true)) => (measured, "reached"),
+            Some((measured, false)) => (measured, "short"),
+            None => ("-".into(), "not measured"),
+        };
+        Judged { what: self.what, bar, measured, verdict }
+    }
+
+    /// One QP, this operation and size; names in any case.
+    fn selects(&self, result: &Measured) -> bool {
+        result.op.eq_ignore_ascii_case(self.op)
+            && result.service.eq_ignore_ascii_case(self.service)
+            && result.size_bytes == self.size_bytes
+            && result.qps.unwrap_or(1) == 1
+            && self.mtu_bytes.is_none_or(|mtu| result.mtu_bytes == Some(mtu))
+    }
+}
+
+/// The fastest TCP stream at any size: the comparison that favours us least.
+fn fastest_tcp(report: &Report) -> Option<f64> {
+    let tcp = |b: &&Baseline| b.name == "tcp";
+    report.baselines.iter().filter(tcp).filter_map(|b| b.gbytes_per_s).reduce(f64::max)
+}
+
+fn udp_latency(report: &Report, size_bytes: u64) -> Option<f64> {
+    let udp = |b: &&Baseline| b.name == "udp" && b.size_bytes == size_bytes;
+    report.baselines.iter().filter(udp).filter_map(|b| b.latency_us_p50).reduce(f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::tests::SAMPLE;
+    use super::*;
+
+    #[test]
+    fn a_bar_is_reached_short_or_not_measured() {
+        let judged = judge(&Report::parse(SAMPLE).unwrap());
+        let verdict = |what: &str| judged.iter().find(|j| j.what == what).unwrap().verdict;
+        assert_eq!(verdict("RC WRITE 1 MiB, MTU 4096"), "reached");
+        assert_eq!(verdict("RC WRITE 8 B, message rate"), "short");
+        assert_eq!(verdict("RC SEND 64 B, one way"), "reached");
+        assert_eq!(verdict("UD SEND 64 B, message rate"), "not measured");
+        assert_eq!(verdict("CPU of an idle device"), "not measured");
+    }
+
+    #[test]
+    fn costs_of_rest_are_judged() {
+        let with = r#""resources": {"qps": 5000, "open_s": 0.9, "bytes_per_qp": 5000,
+            "idle_cpu_percent": 0.01}, "baselines""#;
+        let report = Report::parse(&SAMPLE.replacen(r#""baselines""#, with, 1)).unwrap();
+        let verdicts: Vec<_> = judge(&report).iter().rev().map(|j| j.verdict).take(3).collect();
+        assert_eq!(verdicts, ["reached", "reached", "short"]);
+    }
+
+    #[test]
+    fn the_fastest_tcp_is_the_comparison() {
+        let slower = r#"{"name": "tcp", "size_bytes": 64, "gbytes_per_s": 0.1},
+            {"name": "tcp""#;
+        let report = Report::parse(&SAMPLE.replacen(r#"{"name": "tcp""#, slower, 1)).unwrap();
+        assert_eq!(fastest_tcp(&report), Some(4.0));
+    }
+}

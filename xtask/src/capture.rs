@@ -1,0 +1,221 @@
+//! What goes over the wire, judged from outside: benchmarks run with the capture on, tshark reads
+//! the files, and every ICRC is checked.
+//!
+//! tshark shows the ICRC but does not verify it: that is done by `vernic-wire`, whose own judges
+//! are golden packets of another implementation and a capture of two kernels.
+
+mod pcap;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vernic_wire::icrc::{self, Verdict};
+use vernic_wire::net::Frame;
+use vernic_wire::{Opcode, Packet};
+
+use crate::shell::run;
+use crate::{Result, root};
+
+/// Where the files go, relative to the root.
+const FOLDER: &str = "target/capture";
+
+/// One packet, and first, middle and last ones.
+const BENCH: &str = "bench --rounds 1 -n 60 -s 64,20000 --no-baselines --json";
+
+/// A benchmark whose packets are captured.
+struct Bench {
+    /// Beginning of the names of its captures.
+    name: &'static str,
+    /// Options beside those of [`BENCH`].
+    options: &'static str,
+    /// Settings beside the capture itself.
+    settings: &'static [(&'static str, &'static str)],
+}
+
+/// The first goes as processes of one host talk, the others over port 4791 as between hosts. Lost,
+/// doubled and overtaken packets make requester and responder repeat themselves; a benchmark of UC
+/// or UD ends when messages are lost.
+const BENCHES: &[Bench] = &[
+    Bench { name: "one-host", options: "-c rc,uc,ud", settings: &[] },
+    Bench {
+        name: "single-packets",
+        options: "-c rc,uc,ud",
+        settings: &[("VERNIC_FORCE_WIRE", "on"), ("VERNIC_OFFLOAD", "off")],
+    },
+    Bench {
+        name: "faults",
+        options: "-c rc",
+        settings: &[
+            ("VERNIC_FORCE_WIRE", "on"),
+            ("VERNIC_FAULT", "loss=0.01,dup=0.01,reorder=0.01,delay_us=20,seed=1"),
+        ],
+    },
+];
+
+/// Opcodes that must be among the captured ones, or the run did not show what it is for.
+const WANTED: &[Opcode] = &[
+    Opcode::RC_SEND_ONLY,
+    Opcode::RC_SEND_MIDDLE,
+    Opcode::RC_WRITE_ONLY,
+    Opcode::RC_WRITE_LAST,
+    Opcode::RC_READ_REQUEST,
+    Opcode::RC_READ_RESPONSE_MIDDLE,
+    Opcode::RC_ACK,
+    Opcode::RC_FETCH_ADD,
+    Opcode::RC_ATOMIC_ACK,
+    Opcode::UC_SEND_FIRST,
+    Opcode::UC_WRITE_ONLY,
+    Opcode::UD_SEND_ONLY,
+];
+
+/// Packets by opcode.
+type Counts = BTreeMap<u8, usize>;
+
+/// Captures, and judges what was captured.
+pub(crate) fn check() -> Result {
+    let folder = root().join(FOLDER);
+    // It need not be there yet.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).map_err(|e| format!("{FOLDER}: {e}"))?;
+    let mut seen = Counts::new();
+    for Bench { name, options, settings } in BENCHES {
+        let mut bench =
+            run(&format!("cargo run --release --quiet -p vernic-cli -- {BENCH} {options}"))
+                .env("VERNIC_CAPTURE", &format!("{FOLDER}/{name}-%p-%d.pcapng"));
+        for (variable, value) in *settings {
+            bench = bench.env(variable, value);
+        }
+        println!("$ {}", bench.line());
+        bench.limit_min(5).output()?;
+        let mut files = 0;
+        for file in captures(&folder, name)? {
+            let counts = judge(&file)?;
+            let shown = file.strip_prefix(root()).unwrap_or(&file).display();
+            println!("{shown}: {} packets, {} opcodes", sum(&counts), counts.len());
+            files += 1;
+            for (opcode, count) in counts {
+                *seen.entry(opcode).or_default() += count;
+            }
+        }
+        if files < 2 {
+            return Err(format!("{name}: two processes wrote {files} captures"));
+        }
+    }
+    match WANTED.iter().find(|opcode| !seen.contains_key(&opcode.0)) {
+        Some(missing) => Err(format!("no {missing} was captured")),
+        None => Ok(()),
+    }
+}
+
+fn sum(counts: &Counts) -> usize {
+    counts.values().sum()
+}
+
+/// The captures of a run.
+fn captures(folder: &Path, name: &str) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let ours = |path: &PathBuf| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        file.starts_with(name) && file.ends_with(".pcapng")
+    };
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(ours).collect();
+    files.sort();
+    Ok(files)
+}
+
+/// One capture: tshark's view and ours, packet by packet.
+fn judge(file: &Path) -> Result<Counts> {
+    let shown = tshark_fields(file)?;
+    let plain = file.with_extension("pcap");
+    run("tshark -n -F pcap")
+        .args(&["-r", &file.to_string_lossy(), "-w", &plain.to_string_lossy()])
+        .limit_min(5)
+        .output()?;
+    let bytes = fs::read(&plain).map_err(|e| format!("{}: {e}", plain.display()))?;
+    // Large, and nothing that the first file does not say.
+    let _ = fs::remove_file(&plain);
+    let frames = pcap::frames(&bytes)?;
+    if frames.is_empty() || frames.len() != shown.len() {
+        let (ours, tsharks) = (frames.len(), shown.len());
+        return Err(format!("{}: {ours} frames, tshark shows {tsharks}", file.display()));
+    }
+    let mut counts = Counts::new();
+    for (index, (frame, shown)) in frames.iter().zip(&shown).enumerate() {
+        let opcode = judge_frame(frame, shown)
+            .map_err(|why| format!("{} frame {}: {why}", file.display(), index + 1))?;
+        *counts.entry(opcode.0).or_default() += 1;
+    }
+    Ok(counts)
+}
+
+/// One frame: no complaint by tshark, the same opcode, a right ICRC, no bytes left over.
+fn judge_frame(frame: &[u8], shown: &Shown) -> Result<Opcode> {
+    if !shown.complaints.is_empty() {
+        return Err(format!("tshark says: {}", shown.complaints));
+    }
+    let frame = Frame::parse(frame).map_err(|e| e.to_string())?;
+    if !frame.is_roce_v2() {
+        return Err(format!("to UDP port {}", frame.udp.dport));
+    }
+    if frame.check_icrc() != Verdict::Good {
+        return Err("wrong ICRC".into());
+    }
+    let transport = &frame.payload[..frame.payload.len() - icrc::LEN];
+    let opcode = Packet::parse(transport).map_err(|e| e.to_string())?.opcode();
+    if shown.opcode != Some(opcode.0) {
+        return Err(format!("{opcode}, but tshark reads {:?}", shown.opcode));
+    }
+    Ok(opcode)
+}
+
+/// What tshark shows of a frame.
+struct Shown {
+    opcode: Option<u8>,
+    /// Malformed, suspicious, or with a wrong checksum; empty if nothing is.
+    complaints: String,
+}
+
+fn tshark_fields(file: &Path) -> Result<Vec<Shown>> {
+    // A wrong checksum of IP or UDP is an expert message once they are looked at.
+    let text = run("tshark -n -o ip.check_checksum:TRUE -o udp.check_checksum:TRUE -T fields")
+        .args(&["-E", "separator=|", "-e", "infiniband.bth.opcode"])
+        .args(&["-e", "_ws.malformed", "-e", "_ws.expert.message"])
+        .args(&["-r", &file.to_string_lossy()])
+        .limit_min(5)
+        .output()?;
+    Ok(text.lines().map(shown).collect())
+}
+
+fn shown(line: &str) -> Shown {
+    let (opcode, complaints) = line.split_once('|').unwrap_or((line, ""));
+    Shown { opcode: opcode.parse().ok(), complaints: complaints.trim_matches('|').to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_tshark_is_an_opcode_and_complaints() {
+        assert_eq!(shown("4||").opcode, Some(4));
+        assert_eq!(shown("4||").complaints, "");
+        assert_eq!(shown("4|1|Malformed Packet").complaints, "1|Malformed Packet");
+        assert_eq!(shown("||").opcode, None);
+    }
+
+    #[test]
+    fn a_frame_with_a_damaged_icrc_is_found() {
+        let mut payload = vec![0; 16];
+        payload[0] = Opcode::RC_SEND_ONLY.0;
+        let (src, dst) = ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
+        Frame::new(src, dst, 0, 3, &[]).flow().stamp(3, &mut payload);
+        let mut bytes = vec![0; 100];
+        let len = Frame::new(src, dst, 0, 3, &payload).emit(&mut bytes);
+        bytes.truncate(len);
+        assert_eq!(judge_frame(&bytes, &shown("4||")), Ok(Opcode::RC_SEND_ONLY));
+        assert!(judge_frame(&bytes, &shown("6||")).unwrap_err().contains("tshark reads"));
+        *bytes.last_mut().unwrap() ^= 1;
+        assert!(judge_frame(&bytes, &shown("4||")).unwrap_err().contains("ICRC"));
+    }
+}

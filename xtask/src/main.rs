@@ -1,0 +1,145 @@
+//! One entry for CI and humans: `cargo xtask <command>`.
+//!
+//! Owns the list of checks this repository must pass, the installation of the tools they need, and
+//! the report of `vernic bench` in BENCHMARKS.md. Called by `.ci/run` and by people; calls cargo,
+//! git, rustup, apt-get and tshark as programs, and of the library only `vernic-wire`.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `plan` | a list of steps: order, needs, times, the totals |
+//! | `steps` | the steps themselves, one function each |
+//! | `tools` | programs the steps need, found or installed |
+//! | `rules` | what is checked by reading the repository's own files |
+//! | `bench` | the JSON of `vernic bench`: schema, bars, the table in BENCHMARKS.md |
+//! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
+//! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
+//! | `shell` | running a program with a time limit |
+
+#![expect(clippy::print_stdout, reason = "a command-line program")]
+
+mod bench;
+mod capture;
+mod pages;
+mod plan;
+mod rules;
+mod settings;
+mod shell;
+mod steps;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// What every part returns: nothing useful, or one sentence that says what went wrong.
+type Result<T = ()> = std::result::Result<T, String>;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Checks, tests, fuzzing and benchmarks of this repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what the tests need and run all of them
+    Test(TestArgs),
+    /// The fast part of `test`: repository rules, formatting, clippy, documentation
+    Lint,
+    /// Run the simulator in release mode
+    Sim {
+        /// How many seeds
+        #[arg(long, default_value_t = 20_000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long)]
+        first: Option<u64>,
+    },
+    /// Run every fuzz target
+    Fuzz {
+        /// Seconds for each target
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Only this target
+        #[arg(long)]
+        target: Option<String>,
+    },
+    /// Capture benchmarks and let tshark and the ICRC judge every packet
+    Capture,
+    /// Rewrite the table of settings in README.md
+    Settings,
+    /// Run `vernic bench` and write its figures into BENCHMARKS.md
+    Bench {
+        /// Read this JSON instead of running the benchmark ("-" is standard input)
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+        /// A run under 30 seconds; its figures are noisier
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+/// Options of `cargo xtask test`.
+#[derive(Args)]
+struct TestArgs {
+    /// Run only these steps, by name, and the tools they need (repeatable)
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+    /// Leave these steps out, by name (repeatable)
+    #[arg(long, value_name = "STEP")]
+    skip: Vec<String>,
+    /// Print the names of the steps and stop
+    #[arg(long)]
+    list: bool,
+    /// Simulator seeds
+    #[arg(long, default_value_t = 20_000)]
+    seeds: u64,
+    /// Seconds for each fuzz target
+    #[arg(long, default_value_t = 5)]
+    fuzz_seconds: u64,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Test(args) => return test(&args),
+        Command::Lint => return plan::run(&steps::lint()),
+        Command::Sim { seeds, first } => steps::simulator(seeds, first),
+        Command::Fuzz { seconds, target } => {
+            tools::cargo_fuzz().and_then(|()| steps::fuzz(seconds, target.as_deref()))
+        }
+        Command::Capture => capture::check(),
+        Command::Settings => settings::write(),
+        Command::Bench { from, quick } => bench::report(from.as_deref(), quick),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test(args: &TestArgs) -> ExitCode {
+    let all = steps::all(args.seeds, args.fuzz_seconds);
+    if args.list {
+        for step in &all {
+            println!("{:<16} {}", step.name, step.title);
+        }
+        return ExitCode::SUCCESS;
+    }
+    match plan::select(all, &args.only, &args.skip) {
+        Ok(chosen) => plan::run(&chosen),
+        Err(why) => {
+            println!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository, wherever the command was started.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
+}

@@ -1,0 +1,272 @@
+//! Checks made by reading the repository's own files.
+//!
+//! One function per rule; each returns the findings, a line each, so that one run shows them all.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::shell::run;
+use crate::{Result, root};
+
+/// A file git tracks, as text; binary files are left out.
+struct Tracked {
+    path: String,
+    text: String,
+}
+
+/// Every rule over every tracked file.
+pub(crate) fn check() -> Result {
+    let files = tracked()?;
+    let mut findings = Vec::new();
+    findings.extend(stands_alone(&files));
+    findings.extend(core_is_pure(&files));
+    findings.extend(file_lengths(&files));
+    findings.extend(links_lead_somewhere(&files));
+    findings.extend(architecture_is_true(&files));
+    findings.extend(one_test_command(&files));
+    findings.extend(dependencies_have_lines(&files, &direct_dependencies()?));
+    for finding in &findings {
+        println!("{finding}");
+    }
+    match findings.len() {
+        0 => Ok(()),
+        n => Err(format!("{n} findings, listed above")),
+    }
+}
+
+fn tracked() -> Result<Vec<Tracked>> {
+    // Files not yet added count too, so that a finding appears before the commit and not after.
+    let listed = run("git ls-files -z --cached --others --exclude-standard").output()?;
+    let paths = listed.split('\0').filter(|path| !path.is_empty());
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(root().join(path)).ok()?;
+        Some(Tracked { path: path.to_owned(), text })
+    };
+    Ok(paths.filter_map(read).collect())
+}
+
+/// Paths that exist only on a developer's machine.
+fn stands_alone(files: &[Tracked]) -> Vec<String> {
+    // In two pieces, or this file would break its own rule.
+    const MUST_NOT_APPEAR: &[&str] =
+        &[concat!("../", "shared"), concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+    let mut findings = Vec::new();
+    for file in files {
+        for (number, line) in file.text.lines().enumerate() {
+            for word in MUST_NOT_APPEAR.iter().filter(|word| line.contains(**word)) {
+                findings.push(format!("{}:{}: mentions `{word}`", file.path, number + 1));
+            }
+        }
+    }
+    findings
+}
+
+/// The wire formats and the protocol machines know no clock, socket, thread or chance.
+fn core_is_pure(files: &[Tracked]) -> Vec<String> {
+    const PURE: &[&str] = &["crates/vernic-wire/", "crates/vernic-proto/"];
+    const IMPURE: &[&str] = &[
+        "Instant",
+        "SystemTime",
+        "UdpSocket",
+        "TcpStream",
+        "std::thread",
+        "std::fs",
+        "std::env",
+        "rand::",
+    ];
+    let mut findings = Vec::new();
+    for krate in PURE {
+        let lib = format!("{krate}src/lib.rs");
+        if !files.iter().any(|f| f.path == lib && f.text.contains("#![forbid(unsafe_code)]")) {
+            findings.push(format!("{lib}: does not forbid unsafe code"));
+        }
+        let sources = files.iter().filter(|f| f.path.starts_with(&format!("{krate}src/")));
+        for file in sources.filter(|f| !f.path.ends_with("tests.rs")) {
+            let code = || code_of(&file.text).lines().filter(|l| !l.trim_start().starts_with("//"));
+            for word in IMPURE.iter().filter(|word| code().any(|line| line.contains(**word))) {
+                findings.push(format!("{}: uses `{word}`", file.path));
+            }
+        }
+    }
+    findings
+}
+
+/// A file without its unit tests, which stand at its end.
+fn code_of(text: &str) -> &str {
+    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text)
+}
+
+/// No source file is longer than a reader's patience, tests apart.
+fn file_lengths(files: &[Tracked]) -> Vec<String> {
+    const LONGEST: usize = 800;
+    let sources = files.iter().filter(|f| f.path.ends_with(".rs") && !is_test(&f.path));
+    sources
+        .map(|f| (f, code_of(&f.text).lines().count()))
+        .filter(|(_, lines)| *lines > LONGEST)
+        .map(|(f, lines)| format!("{}: {lines} lines, at most {LONGEST}", f.path))
+        .collect()
+}
+
+fn is_test(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+/// Relative links in Markdown lead to files that exist.
+fn links_lead_somewhere(files: &[Tracked]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in files.iter().filter(|f| f.path.ends_with(".md")) {
+        let folder = root().join(&file.path).parent().map(Path::to_path_buf).unwrap_or_default();
+        for target in relative_links(&file.text) {
+            if !folder.join(target).exists() {
+                findings.push(format!("{}: link to `{target}`, which is not there", file.path));
+            }
+        }
+    }
+    findings
+}
+
+fn relative_links(markdown: &str) -> impl Iterator<Item = &str> {
+    markdown
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', '#', ' ']).next())
+        // Paths of items (`crate::Mr`) are rustdoc's, which checks them.
+        .filter(|target| !target.is_empty() && !target.contains("://") && !target.contains("::"))
+}
+
+/// Every file and every `Type::item` that ARCHITECTURE.md names exists.
+fn architecture_is_true(files: &[Tracked]) -> Vec<String> {
+    const PAGE: &str = "ARCHITECTURE.md";
+    let page = files.iter().find(|f| f.path == PAGE).map_or("", |f| &f.text);
+    let sources: Vec<_> =
+        files.iter().filter(|f| f.path.starts_with("crates/") && f.path.ends_with(".rs")).collect();
+    let is_true = |name: &str| {
+        if name.starts_with("vernic") && name.contains('/') {
+            return files.iter().any(|f| f.path.starts_with(&format!("crates/{name}")));
+        }
+        match name.rsplit_once("::") {
+            Some((_, item)) => sources.iter().any(|f| defines(&f.text, item)),
+            None => true,
+        }
+    };
+    // What stands between backticks is every second piece; the drawing in its fence is cut out.
+    let text: String = page.split("```").step_by(2).collect();
+    let names = text.split('`').skip(1).step_by(2).filter(|name| !is_true(name));
+    names.map(|name| format!("{PAGE}: there is no `{name}`")).collect()
+}
+
+/// Whether Rust code defines an item of this name.
+fn defines(code: &str, item: &str) -> bool {
+    const KEYWORDS: &[&str] = &["fn", "struct", "enum", "trait", "const", "static", "type", "mod"];
+    KEYWORDS.iter().any(|keyword| {
+        let definition = format!("{keyword} {item}");
+        code.match_indices(&definition).any(|(at, _)| {
+            let next = code[at + definition.len()..].chars().next();
+            !next.is_some_and(|c| c.is_alphanumeric() || c == '_')
+        })
+    })
+}
+
+/// README names the command that CI runs.
+fn one_test_command(files: &[Tracked]) -> Vec<String> {
+    const COMMAND: &str = "cargo xtask test";
+    let starts = |path: &str| {
+        let mut lines = files.iter().filter(|f| f.path == path).flat_map(|f| f.text.lines());
+        lines.any(|line| line.starts_with(COMMAND))
+    };
+    let without = ["README.md", ".ci/run"].into_iter().filter(|path| !starts(path));
+    without.map(|path| format!("{path}: no line starts with `{COMMAND}`")).collect()
+}
+
+/// The names of what the manifests ask from a registry, the fuzz package's included.
+fn direct_dependencies() -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        if !root().join(manifest).exists() {
+            continue;
+        }
+        let line =
+            format!("cargo metadata --no-deps --format-version 1 --manifest-path {manifest}");
+        let metadata: Value = serde_json::from_str(&run(&line).output()?)
+            .map_err(|e| format!("cargo metadata: {e}"))?;
+        let packages = metadata["packages"].as_array().into_iter().flatten();
+        let dependencies =
+            packages.flat_map(|p| p["dependencies"].as_array().into_iter().flatten());
+        // Dependencies by path have no source.
+        let foreign = dependencies.filter(|d| !d["source"].is_null());
+        names.extend(foreign.filter_map(|d| d["name"].as_str()).map(str::to_owned));
+    }
+    Ok(names)
+}
+
+/// DEPENDENCIES.md has a row for every direct dependency, and no row for anything else.
+fn dependencies_have_lines(files: &[Tracked], direct: &BTreeSet<String>) -> Vec<String> {
+    let page = files.iter().find(|f| f.path == "DEPENDENCIES.md").map_or("", |f| &f.text);
+    let explained: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .map(str::to_owned)
+        .collect();
+    let missing = direct.difference(&explained).map(|name| format!("no row for `{name}`"));
+    let stale = explained.difference(direct).map(|name| format!("row for unused `{name}`"));
+    missing.chain(stale).map(|finding| format!("DEPENDENCIES.md: {finding}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> Vec<Tracked> {
+        vec![Tracked { path: path.into(), text: text.into() }]
+    }
+
+    #[test]
+    fn this_repository_keeps_its_rules() {
+        check().unwrap();
+    }
+
+    #[test]
+    fn a_path_of_one_machine_is_found_with_its_line() {
+        let text = format!("fine\nsee {}/vectors", concat!("../", "shared"));
+        let findings = stands_alone(&file("a.rs", &text));
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].starts_with("a.rs:2: "), "{findings:?}");
+    }
+
+    #[test]
+    fn a_clock_in_the_protocol_core_is_found_but_not_in_its_tests() {
+        let lib = "#![forbid(unsafe_code)]\nuse std::time::Instant;\n";
+        let proto = file("crates/vernic-proto/src/lib.rs", lib);
+        assert!(core_is_pure(&proto).iter().any(|f| f.ends_with("uses `Instant`")));
+        let lib = "#![forbid(unsafe_code)]\n#[cfg(test)]\nmod tests { use std::time::Instant; }\n";
+        let proto = file("crates/vernic-proto/src/lib.rs", lib);
+        assert!(!core_is_pure(&proto).iter().any(|f| f.contains("Instant")));
+    }
+
+    #[test]
+    fn a_dependency_without_a_row_and_a_row_without_a_dependency_are_found() {
+        let page = file("DEPENDENCIES.md", "| `libc` | system calls |\n| `rand` | chance |\n");
+        let direct = ["libc", "clap"].map(String::from).into();
+        let findings = dependencies_have_lines(&page, &direct);
+        assert_eq!(findings.len(), 2, "{findings:?}");
+    }
+
+    #[test]
+    fn names_that_the_architecture_page_invents_are_found() {
+        let text = "`Qp::post`, `Qp::poll`, `vernic-x/src/qp.rs`, `vernic-x/src/no.rs`, `sendmsg`";
+        let code = "impl Qp { pub fn post_send() {} pub fn poll() {} }";
+        let mut files = file("ARCHITECTURE.md", text);
+        files.extend(file("crates/vernic-x/src/qp.rs", code));
+        let findings = architecture_is_true(&files);
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert!(findings[0].ends_with("`Qp::post`") && findings[1].ends_with("no.rs`"));
+    }
+
+    #[test]
+    fn only_relative_links_are_looked_up() {
+        let text = "[a](b.md) [c](https://x.y/z) [d](e.md#f) [g](#h) [i](crate::I)";
+        assert_eq!(relative_links(text).collect::<Vec<_>>(), ["b.md", "e.md"]);
+    }
+}

@@ -1,0 +1,177 @@
+//! The steps of `cargo xtask test`: what this repository is judged by.
+//!
+//! TESTING.md says what each judge proves; a step added here gets its row there.
+
+use crate::plan::{Done, Step};
+use crate::shell::run;
+use crate::{Result, bench, capture, root, rules, settings, tools};
+
+/// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
+/// CRC that they call. `vernic-proto` has no `unsafe`, and nothing of its dependencies has much: it
+/// takes Miri eight minutes to find nothing. The others make system calls that Miri does not know.
+const MIRI_CRATES: &[&str] = &["vernic-mem", "vernic-wire"];
+
+/// Every step, in the order of running: quick ones first.
+pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
+    let mut steps = vec![
+        Step::new(
+            "packages",
+            "system packages: tshark, scapy, g++, iproute2",
+            &[],
+            tools::system_packages,
+        ),
+        Step::new("cargo-deny", "cargo-deny is installed", &[], tools::cargo_deny),
+        Step::new("cargo-fuzz", "cargo-fuzz is installed", &[], tools::cargo_fuzz),
+        Step::may_skip("nightly", "a nightly toolchain with Miri is installed", &[], tools::miri),
+    ];
+    steps.extend(lint());
+    steps.extend([
+        Step::new("deny", "licences, sources and bans of dependencies", &["cargo-deny"], deny),
+        Step::new("tests", "unit, integration and documentation tests", &["packages"], tests),
+        Step::new("golden", "scapy makes the golden packets again", &["packages"], golden),
+        Step::new("sim", format!("simulator, {seeds} seeds"), &[], move || simulator(seeds, None)),
+        Step::new("bench", "vernic bench --quick --json keeps its schema", &[], bench::check_quick),
+        Step::new(
+            "capture",
+            "captured packets: tshark's opinion, every ICRC",
+            &["packages"],
+            capture::check,
+        ),
+        Step::new(
+            "fuzz",
+            format!("each fuzz target for {fuzz_seconds} s"),
+            &["packages", "cargo-fuzz"],
+            move || fuzz(fuzz_seconds, None),
+        ),
+        Step::may_skip("miri", "unit tests of mem and wire under Miri", &[], miri),
+    ]);
+    steps
+}
+
+/// The steps that need no tools beyond rustup's own: `cargo xtask lint`.
+pub(crate) fn lint() -> Vec<Step> {
+    vec![
+        Step::new("rules", "what the repository's own files must keep", &[], rules::check),
+        Step::new("fmt", "formatting", &[], fmt),
+        Step::new("settings", "README's table of settings is the engine's", &[], settings::check),
+        Step::new("clippy", "clippy, no warnings", &[], || {
+            run("cargo clippy --workspace --all-targets -- -D warnings").limit_min(20).go()
+        }),
+        Step::new("docs", "documentation, no warnings", &[], || {
+            // The command's binary and the library are both called `vernic`, and would overwrite
+            // each other's pages.
+            run("cargo doc --workspace --no-deps --exclude vernic-cli")
+                .env("RUSTDOCFLAGS", "-D warnings")
+                .limit_min(20)
+                .go()
+        }),
+    ]
+}
+
+fn fmt() -> Result {
+    run("cargo fmt --all --check").go()?;
+    run("cargo fmt --manifest-path fuzz/Cargo.toml --check").go()
+}
+
+/// Advisories are left out: their database is fetched from GitHub, and this command must pass on
+/// machines that reach nothing but a crate registry. `cargo deny check` runs them too.
+fn deny() -> Result {
+    println!("(the advisory database is not checked here: that needs GitHub)");
+    run("cargo deny --all-features check bans licenses sources").limit_min(5).go()
+}
+
+fn tests() -> Result {
+    run("cargo test --workspace --no-fail-fast").env(REQUIRE_TOOLS, "1").limit_min(20).go()
+}
+
+/// With this variable set, a test whose outside judge (tshark, scapy) is missing fails instead of
+/// skipping itself.
+const REQUIRE_TOOLS: &str = "VERNIC_REQUIRE_TOOLS";
+
+/// The golden packets are what scapy makes today, comments (its version) apart.
+fn golden() -> Result {
+    const FILE: &str = "crates/vernic-wire/tests/data/golden.txt";
+    let committed =
+        std::fs::read_to_string(root().join(FILE)).map_err(|e| format!("{FILE}: {e}"))?;
+    let made = run("python3 tools/golden/make.py").limit_min(2).output()?;
+    let packets = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    };
+    let (committed, made) = (packets(&committed), packets(&made));
+    match committed.iter().zip(&made).position(|(a, b)| a != b) {
+        Some(line) => Err(format!("{FILE}: scapy makes packet {} another one", line + 1)),
+        None if committed.len() != made.len() => {
+            Err(format!("{FILE}: {} packets, scapy makes {}", committed.len(), made.len()))
+        }
+        None => {
+            println!("{} packets, all as committed", made.len());
+            Ok(())
+        }
+    }
+}
+
+/// The simulator over this many seeds, release build.
+pub(crate) fn simulator(seeds: u64, first: Option<u64>) -> Result {
+    let mut sim = run("cargo run --release -p vernic-sim -- --seeds").arg(seeds.to_string());
+    if let Some(first) = first {
+        sim = sim.arg("--first").arg(first.to_string());
+    }
+    sim.limit_min(15).go()
+}
+
+/// Every fuzz target (or the one named), this long each.
+///
+/// On nightly the address sanitizer is on; without nightly, coverage only.
+pub(crate) fn fuzz(seconds: u64, only: Option<&str>) -> Result {
+    let (cargo, sanitizer) = if tools::has_nightly() {
+        ("rustup run nightly cargo fuzz", "address")
+    } else {
+        println!("no nightly toolchain: fuzzing on stable, without the address sanitizer");
+        ("cargo fuzz", "none")
+    };
+    let options = format!("--fuzz-dir fuzz --target-dir target/fuzz --sanitizer {sanitizer}");
+    let list = run(&format!("{cargo} list --fuzz-dir fuzz")).output()?;
+    let targets: Vec<&str> =
+        list.split_whitespace().filter(|t| only.is_none_or(|o| o == *t)).collect();
+    if targets.is_empty() {
+        return Err(match only {
+            Some(only) => format!("there is no fuzz target `{only}`; there are: {}", list.trim()),
+            None => "fuzz/ has no targets".into(),
+        });
+    }
+    run(&format!("{cargo} build {options}")).limit_min(15).go()?;
+    let mut crashed = Vec::new();
+    for target in targets {
+        // New inputs go to the first directory; committed seeds, where there are any, only lead.
+        let corpus = format!("fuzz/corpus/{target}");
+        std::fs::create_dir_all(root().join(&corpus)).map_err(|e| format!("{corpus}: {e}"))?;
+        let seeds = format!("fuzz/seeds/{target}");
+        let seeds = if root().join(&seeds).is_dir() { seeds } else { String::new() };
+        let line = format!(
+            "{cargo} run {options} {target} {corpus} {seeds} -- -max_total_time={seconds} -timeout=10 -print_final_stats=1"
+        );
+        if let Err(why) = run(&line).limit_min(2 + seconds / 60).go() {
+            crashed.push(why);
+        }
+    }
+    if crashed.is_empty() { Ok(()) } else { Err(crashed.join("; ")) }
+}
+
+/// Unit tests under Miri: undefined behaviour, data races, leaks.
+fn miri() -> Result<Done> {
+    if !tools::has_miri() {
+        return Ok(Done::Skipped("Miri is not installed; nothing was checked by it".into()));
+    }
+    for package in MIRI_CRATES {
+        run(&format!(
+            "rustup run nightly cargo miri test --target-dir target/miri --lib -p {package}"
+        ))
+        // Property tests read their case count from the environment, and their own path.
+        // The racy copies mix access sizes, which Miri's weak-memory emulation cannot do.
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-disable-weak-memory-emulation")
+        .env("PROPTEST_CASES", "2")
+        .limit_min(20)
+        .go()?;
+    }
+    Ok(Done::Passed)
+}

@@ -1,0 +1,108 @@
+//! Programs that the checks need: found, or installed.
+//!
+//! System packages come from apt-get (as root, or through `sudo -n`), cargo's subcommands from the
+//! registry, Miri from rustup. Where none of these works the error names the package to install.
+
+use crate::Result;
+use crate::plan::Done;
+use crate::shell::{on_path, run};
+
+/// A tool, the command that succeeds where it is there, and the Debian package that brings it.
+const PACKAGES: &[(&str, &[&str], &str)] = &[
+    ("tshark", &["tshark", "--version"], "tshark"),
+    (SCAPY, &["python3", "-c", "import scapy.contrib.roce"], "python3-scapy"),
+    ("a C++ compiler", &["c++", "--version"], "g++"),
+    ("ip", &["ip", "-V"], "iproute2"),
+];
+
+const SCAPY: &str = "scapy's RoCE layer";
+
+/// tshark and scapy (independent judges of our packets), a C++ compiler (libFuzzer), `ip`.
+pub(crate) fn system_packages() -> Result {
+    let missing: Vec<_> = PACKAGES.iter().filter(|(_, probe, _)| !found(probe)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|(_, _, package)| *package).collect();
+    apt_get(&names)?;
+    for (what, probe, _) in missing {
+        // python3 on the PATH may be another one than Debian's, which sees Debian's packages.
+        if !found(probe) && *what == SCAPY {
+            run("python3 -m pip install --quiet scapy").go()?;
+        }
+        if !found(probe) {
+            return Err(format!("{what} is still missing after the installation"));
+        }
+    }
+    Ok(())
+}
+
+fn found(probe: &[&str]) -> bool {
+    run(probe[0]).args(&probe[1..]).succeeds()
+}
+
+fn apt_get(packages: &[&str]) -> Result {
+    let wanted = packages.join(" ");
+    if !on_path("apt-get") {
+        return Err(format!("please install by hand (names as in Debian): {wanted}"));
+    }
+    let sudo = if run("id -u").output()?.trim() == "0" {
+        ""
+    } else if run("sudo -n true").succeeds() {
+        "sudo -n "
+    } else {
+        return Err(format!("not root; please run: sudo apt-get install {wanted}"));
+    };
+    run(&format!("{sudo}apt-get update -q")).limit_min(5).go()?;
+    run(&format!("{sudo}env DEBIAN_FRONTEND=noninteractive apt-get install -q -y"))
+        .arg("--no-install-recommends")
+        .args(packages)
+        .limit_min(10)
+        .go()
+}
+
+/// cargo-deny, built without optimisation: it runs for a second, and builds in a third of the time.
+pub(crate) fn cargo_deny() -> Result {
+    cargo_install("deny")
+}
+
+/// cargo-fuzz.
+pub(crate) fn cargo_fuzz() -> Result {
+    cargo_install("fuzz")
+}
+
+fn cargo_install(subcommand: &str) -> Result {
+    if run(&format!("cargo {subcommand} --version")).succeeds() {
+        return Ok(());
+    }
+    run(&format!("cargo install --locked --debug cargo-{subcommand}")).limit_min(25).go()
+}
+
+/// A nightly toolchain with Miri; skipped, with the reason, where rustup cannot bring it.
+pub(crate) fn miri() -> Result<Done> {
+    if has_miri() {
+        return Ok(Done::Passed);
+    }
+    if !on_path("rustup") {
+        return Ok(Done::Skipped("there is no rustup to install a nightly toolchain with".into()));
+    }
+    let profile = "rustup toolchain install nightly --profile minimal --no-self-update";
+    let components = "rustup component add --toolchain nightly miri rust-src";
+    let installed = (if has_nightly() { Ok(()) } else { run(profile).limit_min(10).go() })
+        .and_then(|()| run(components).limit_min(10).go());
+    match installed {
+        Ok(()) if has_miri() => Ok(Done::Passed),
+        Ok(()) => Ok(Done::Skipped("this nightly toolchain has no working Miri".into())),
+        Err(why) => Ok(Done::Skipped(format!("rustup cannot install Miri: {why}"))),
+    }
+}
+
+/// Whether `rustup run nightly` has a compiler.
+pub(crate) fn has_nightly() -> bool {
+    run("rustup run nightly rustc --version").succeeds()
+}
+
+/// Whether `rustup run nightly cargo miri` works.
+pub(crate) fn has_miri() -> bool {
+    run("rustup run nightly cargo miri --version").succeeds()
+}
