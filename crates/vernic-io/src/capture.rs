@@ -11,13 +11,18 @@
 //! with the ICRC changed by what that difference amounts to: a right one stays right, a wrong one
 //! stays wrong.
 //!
-//! Limits: [`CaptureConfig::max_bytes`]; the file is flushed every [`FLUSH_EVERY`] packets and when
-//! the link is dropped. An error of the file system ends the capture, not the traffic.
+//! The file always ends with a whole block, so that it can be read while it grows and after its
+//! process was killed (see [`blocks`]). A file that another link is writing is left to it: the name
+//! of the second one gets `-2`, and so on.
+//!
+//! Limits: [`CaptureConfig::max_bytes`]. An error of the file system ends the capture, not the
+//! traffic.
+
+mod blocks;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -31,19 +36,20 @@ use pcap_file::pcapng::blocks::interface_description::{
 use vernic_wire::icrc::IcrcFlow;
 use vernic_wire::net::Frame;
 
+use self::blocks::Blocks;
 use crate::ROCE_PORT;
 use crate::batch::{ICRC_BYTES, MAX_PACKET_BYTES, RxBatch, TxBatch, TxPath, TxRun};
 use crate::icrc::{Found, IcrcChecker};
 use crate::link::{Departure, Link, LinkCounters, Nanos, SendReport, forward_to_inner};
-
-/// Packets between two flushes of the file.
-pub const FLUSH_EVERY: u64 = 64;
 
 /// Longest headers that are made up: Ethernet, IPv6, UDP.
 const MAX_HEADER_BYTES: usize = 14 + 40 + 8;
 
 /// `if_tsresol`: times are in units of 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
+
+/// Longest time that a packet waits to be written to the file.
+const FLUSH_AFTER_NANOS: u64 = 20_000_000;
 
 /// Direction in `epb_flags`.
 const INBOUND: u32 = 1;
@@ -55,7 +61,7 @@ const BLOCK_OVERHEAD_BYTES: u64 = 48;
 /// Where to capture to.
 #[derive(Clone, Debug)]
 pub struct CaptureConfig {
-    /// The file, which is replaced if it exists.
+    /// The file, which is replaced if it exists and nobody is writing it.
     pub path: PathBuf,
     /// The capture ends before the file has more bytes than this; `None`: no limit.
     pub max_bytes: Option<u64>,
@@ -126,6 +132,7 @@ impl Link for CaptureLink {
     forward_to_inner!();
 
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport {
+        self.file.flush_if_due(now);
         if self.file.writer.is_none() || batch.is_empty() {
             return self.inner.send(now, batch);
         }
@@ -149,6 +156,7 @@ impl Link for CaptureLink {
     }
 
     fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
+        self.file.flush_if_due(now);
         let count = self.inner.recv(now, batch);
         if count == 0 || self.file.writer.is_none() {
             return count;
@@ -175,7 +183,7 @@ impl Link for CaptureLink {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        self.inner.deadline()
+        self.inner.deadline().into_iter().chain(self.file.flush_at).min()
     }
 
     fn counters(&self) -> LinkCounters {
@@ -231,10 +239,12 @@ impl Captured<'_> {
 /// The file, until it is full or fails.
 struct CaptureFile {
     config: CaptureConfig,
-    writer: Option<PcapNgWriter<BufWriter<File>>>,
+    writer: Option<PcapNgWriter<Blocks>>,
     bytes: u64,
     packets: u64,
     skipped: u64,
+    /// When blocks that wait in memory are to be written; `None`: none wait.
+    flush_at: Option<Nanos>,
     /// Time of day at the zero of the link's clock, from the first packet.
     epoch: Option<Duration>,
 }
@@ -250,9 +260,17 @@ impl fmt::Debug for CaptureFile {
 }
 
 impl CaptureFile {
-    fn create(config: CaptureConfig) -> io::Result<Self> {
-        let file = BufWriter::new(File::create(&config.path)?);
-        let mut writer = PcapNgWriter::new(file).map_err(to_io)?;
+    fn create(mut config: CaptureConfig) -> io::Result<Self> {
+        let (blocks, path) = Blocks::create(&config.path)?;
+        if path != config.path {
+            tracing::info!(
+                asked = %config.path.display(), path = %path.display(),
+                "somebody else writes this capture: writing another (%p and %d in the name give \
+                 each process and device its own)"
+            );
+            config.path = path;
+        }
+        let mut writer = PcapNgWriter::new(blocks).map_err(to_io)?;
         let interface = InterfaceDescriptionBlock {
             linktype: DataLink::ETHERNET,
             snaplen: 0,
@@ -262,9 +280,9 @@ impl CaptureFile {
             ],
         };
         let bytes = writer.write_pcapng_block(interface).map_err(to_io)? as u64;
-        writer.get_mut().flush()?;
+        writer.get_mut().write_out()?;
         let writer = Some(writer);
-        Ok(Self { config, writer, bytes, packets: 0, skipped: 0, epoch: None })
+        Ok(Self { config, writer, bytes, packets: 0, skipped: 0, flush_at: None, epoch: None })
     }
 
     fn write(&mut self, now: Nanos, packet: &Captured<'_>) {
@@ -277,6 +295,7 @@ impl CaptureFile {
         let limit = self.config.max_bytes.unwrap_or(u64::MAX);
         if self.bytes + len as u64 + BLOCK_OVERHEAD_BYTES > limit {
             tracing::warn!(path = %self.config.path.display(), limit, "capture is full");
+            self.skipped += 1;
             self.end();
             return;
         }
@@ -292,10 +311,12 @@ impl CaptureFile {
             data: Cow::Borrowed(&buf[..len]),
             options: vec![EnhancedPacketOption::Flags(packet.direction)],
         };
-        let due = (self.packets + 1).is_multiple_of(FLUSH_EVERY);
         let result = writer.write_pcapng_block(block).map_err(to_io).and_then(|written| {
-            if due {
-                writer.get_mut().flush()?;
+            if writer.get_ref().is_full() {
+                writer.get_mut().write_out()?;
+                self.flush_at = None;
+            } else {
+                self.flush_at.get_or_insert(now.plus(FLUSH_AFTER_NANOS));
             }
             Ok(written)
         });
@@ -305,26 +326,41 @@ impl CaptureFile {
                 self.bytes += written as u64;
             }
             Err(error) => {
-                tracing::warn!(path = %self.config.path.display(), %error, "capture ends");
-                self.end();
+                self.skipped += 1;
+                self.fail(&error);
             }
         }
     }
 
-    /// Closes the file; the packet at hand is not in it.
+    fn flush_if_due(&mut self, now: Nanos) {
+        if self.flush_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.flush_at = None;
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = writer.get_mut().write_out()
+        {
+            self.fail(&error);
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        tracing::warn!(path = %self.config.path.display(), %error, "capture ends");
+        self.end();
+    }
+
+    /// Closes the file. What cannot be written to it is lost.
     fn end(&mut self) {
-        self.skipped += 1;
+        self.flush_at = None;
         if let Some(mut writer) = self.writer.take() {
-            let _ = writer.get_mut().flush();
+            let _ = writer.get_mut().write_out();
         }
     }
 }
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        if let Some(writer) = &mut self.writer {
-            let _ = writer.get_mut().flush();
-        }
+        self.end();
     }
 }
 

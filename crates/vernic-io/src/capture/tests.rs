@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::process::Command;
 
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -161,4 +162,39 @@ fn tshark_opens_a_capture_as_roce_with_nothing_malformed() {
     let lines: Vec<&str> = text.lines().collect();
     let wanted: Vec<String> = (1..=5).chain(1..=5).map(|psn| format!("\t4\t{psn}")).collect();
     assert_eq!(lines, wanted);
+}
+
+#[test]
+fn a_capture_of_a_process_that_dies_ends_with_a_whole_block() {
+    let file = TempFile::new("killed");
+    let mut link = CaptureLink::new(MemoryLink::boxed().0, file.config(None)).unwrap();
+    let mut batch = TxBatch::new(&link.limits());
+    // More than waits in memory, and not a multiple of it.
+    for psn in 0..100 {
+        append_send(&mut batch, &path(), psn, 1000);
+        link.send(Nanos(1), &mut batch);
+    }
+    let written = read_back(&file).len();
+    assert!((1..100).contains(&written), "{written} packets were written at once");
+    // What waits has a deadline, at which it is written.
+    let due = link.deadline().expect("packets wait");
+    link.recv(Nanos(due.0 - 1), &mut RxBatch::new());
+    assert_eq!(read_back(&file).iter().filter(|p| p.0 == OUTBOUND).count(), written);
+    link.recv(due, &mut RxBatch::new());
+    assert_eq!(read_back(&file).iter().filter(|p| p.0 == OUTBOUND).count(), 100);
+    // Nothing of it is cleaned up, as in a process that is killed.
+    std::mem::forget(link);
+}
+
+#[test]
+fn two_captures_of_one_name_get_a_file_each() {
+    let (file, second) = (TempFile::new("shared"), TempFile::new("shared-2"));
+    let first = capture(MemoryLink::boxed().0, file.config(None), path().dst());
+    drop(capture(MemoryLink::boxed().0, file.config(None), path().dst()));
+    assert_eq!(read_back(&second).len(), 10);
+    drop(first);
+    assert_eq!(read_back(&file).len(), 10);
+    // The name is free again.
+    drop(CaptureLink::new(MemoryLink::boxed().0, file.config(None)).unwrap());
+    assert_eq!(read_back(&file).len(), 0);
 }

@@ -1,0 +1,80 @@
+//! The file of a capture: whole blocks only, one writer only.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes that wait in memory before they are written.
+const FULL_BYTES: usize = 64 * 1024;
+
+/// Names to try before giving up.
+const MAX_NAMES: u32 = 10_000;
+
+/// A file that is written block by block: bytes gather in memory until
+/// [`write_out`](Self::write_out), which is called between blocks. So the file ends with a whole block
+/// whenever its process ends.
+pub(super) struct Blocks {
+    file: File,
+    waiting: Vec<u8>,
+}
+
+impl Blocks {
+    /// Creates or replaces the file, or one with a number added to its name if another writer has
+    /// it. Returns the path that it got.
+    pub(super) fn create(path: &Path) -> io::Result<(Self, PathBuf)> {
+        for number in 1..=MAX_NAMES {
+            let path = numbered(path, number);
+            // Not truncated before it is ours.
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => continue,
+                // A file system without locks: nobody can be asked.
+                Err(TryLockError::Error(_)) => {}
+            }
+            // A pipe or a terminal has no length to take away.
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            return Ok((Self { file, waiting: Vec::with_capacity(2 * FULL_BYTES) }, path));
+        }
+        Err(io::Error::other(format!("{MAX_NAMES} other writers have this file and its numbers")))
+    }
+
+    /// Whether it is time to write.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= FULL_BYTES
+    }
+
+    /// Writes what waits, which are whole blocks.
+    pub(super) fn write_out(&mut self) -> io::Result<()> {
+        let result = self.file.write_all(&self.waiting);
+        self.waiting.clear();
+        result
+    }
+}
+
+impl Write for Blocks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.waiting.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    /// Does nothing: who writes a block does not know where blocks end.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `a.pcapng`, `a-2.pcapng`, `a-3.pcapng`...
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let Some(stem) = path.file_stem().filter(|_| number > 1) else { return path.to_owned() };
+    let mut name = OsString::from(stem);
+    name.push(format!("-{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
