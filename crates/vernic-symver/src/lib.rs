@@ -1,0 +1,273 @@
+//! For build scripts: a `cdylib` whose C functions carry symbol versions, from a list.
+//!
+//! Programs that were linked against a library with versioned symbols do not start with one that has
+//! none. rustc gives a `cdylib` an anonymous version script of its own, which cannot be combined with
+//! a second one as long as the names in question are Rust's. So the public names are not Rust
+//! functions: each is a jump, written in assembly, to a Rust function of another name, and the
+//! versions come from a second script. Both are made from one list, `abi/exports.txt`:
+//!
+//! ```text
+//! # symbol                version        answered by
+//! ibv_get_device_list     IBVERBS_1.1    ibverbs::device::device_list
+//! verbs_allow_everything  IBVERBS_1.1    data:8
+//! ```
+//!
+//! The third column is the path of a function in the crate (`extern "C"`, of that symbol's signature),
+//! or `data:SIZE` for an object of SIZE zero bytes. A build script that has the list is one line,
+//! [`build`]; the crate includes what it writes:
+//!
+//! ```text
+//! include!(concat!(env!("OUT_DIR"), "/trampolines.rs"));
+//! ```
+//!
+//! LLD, which rustc uses by itself on x86-64, takes the second script. GNU ld refuses it; where there
+//! is no LLD, or `SYMVER_LD=bfd` asks for it, a wrapper around GNU ld replaces rustc's script by ours.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "how a build script talks to cargo")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// The list, relative to the crate.
+const LIST: &str = "abi/exports.txt";
+
+/// Environment variable that chooses the linker: `lld` or `bfd`.
+const LINKER_VARIABLE: &str = "SYMVER_LD";
+
+/// One line of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The public name.
+    pub symbol: String,
+    /// The version node it belongs to.
+    pub version: String,
+    /// What the name stands for.
+    pub answer: Answer,
+}
+
+/// What a public name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A function: its path in the crate.
+    Function(String),
+    /// An object of this many zero bytes.
+    Data(usize),
+}
+
+/// The whole work of a build script: reads the crate's list, writes `trampolines.rs` and the version
+/// script, and tells cargo how to link.
+///
+/// # Panics
+/// A build script's way to fail: the list is missing or wrong, or the output cannot be written.
+pub fn build() {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    println!("cargo::rerun-if-changed={LIST}");
+    println!("cargo::rerun-if-env-changed={LINKER_VARIABLE}");
+
+    let text = fs::read_to_string(manifest.join(LIST)).unwrap_or_else(|e| panic!("{LIST}: {e}"));
+    let exports = parse(&text).unwrap_or_else(|why| panic!("{LIST}: {why}"));
+    let code = trampolines(&exports, &arch).unwrap_or_else(|why| panic!("{why}"));
+    let script = out.join("versions.map");
+    write(&out.join("trampolines.rs"), &code);
+    write(&script, &version_script(&exports));
+    for argument in link_arguments(&out, &script) {
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
+}
+
+/// Reads a list.
+///
+/// # Errors
+/// A sentence that names the line: it has not three columns, or repeats a symbol. Of two versions of
+/// one name only the newest is ever linked against, so a list has one.
+pub fn parse(list: &str) -> Result<Vec<Export>, String> {
+    let mut exports = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (number, line) in list.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default();
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let (symbol, version, answer) = match columns[..] {
+            [] => continue,
+            [symbol, version, answer] => (symbol, version, answer),
+            _ => return Err(format!("line {}: not `symbol version answer`", number + 1)),
+        };
+        if !seen.insert(symbol) {
+            return Err(format!("line {}: `{symbol}` is there twice", number + 1));
+        }
+        let answer = match answer.strip_prefix("data:") {
+            Some(size) => Answer::Data(
+                size.parse().map_err(|_| format!("line {}: `{size}` is no size", number + 1))?,
+            ),
+            None => Answer::Function(answer.to_owned()),
+        };
+        exports.push(Export { symbol: symbol.to_owned(), version: version.to_owned(), answer });
+    }
+    if exports.is_empty() { Err("the list is empty".into()) } else { Ok(exports) }
+}
+
+/// Rust code that defines each public name: a jump, or zeroes.
+///
+/// # Errors
+/// The processor has no jump here yet.
+pub fn trampolines(exports: &[Export], arch: &str) -> Result<String, String> {
+    let jump = match arch {
+        "x86_64" => "jmp",
+        "aarch64" => "b",
+        "riscv64" => "tail",
+        _ => return Err(format!("no trampolines are known for the processor `{arch}`")),
+    };
+    let mut code = String::new();
+    for Export { symbol, answer, .. } in exports {
+        let (section, kind, body, operand) = match answer {
+            Answer::Function(path) => (
+                format!(".text.{symbol},\\\"ax\\\",@progbits"),
+                "function",
+                format!("{symbol}: {jump} {{f}}"),
+                format!(", f = sym crate::{path}"),
+            ),
+            Answer::Data(size) => (
+                format!(".bss.{symbol},\\\"aw\\\",@nobits"),
+                "object",
+                format!("\".balign 16\", \"{symbol}: .zero {size}"),
+                String::new(),
+            ),
+        };
+        // An object's body opens with a directive of its own, and brings its quotes.
+        let body = if kind == "object" { body } else { format!("\"{body}") };
+        let _ = writeln!(
+            code,
+            "core::arch::global_asm!(\".pushsection {section}\", \".globl {symbol}\", \
+             \".type {symbol},@{kind}\", {body}\", \".size {symbol}, .-{symbol}\", \
+             \".popsection\"{operand});"
+        );
+    }
+    Ok(code)
+}
+
+/// The linker's version script: a node per version, everything else hidden.
+pub fn version_script(exports: &[Export]) -> String {
+    let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for export in exports {
+        nodes.entry(&export.version).or_default().push(&export.symbol);
+    }
+    let mut script = String::new();
+    for (index, (version, symbols)) in nodes.iter().enumerate() {
+        let hidden = if index == 0 { " local: *;" } else { "" };
+        let _ = writeln!(script, "{version} {{ global: {};{hidden} }};", symbols.join("; "));
+    }
+    script
+}
+
+fn link_arguments(out: &Path, script: &Path) -> Vec<String> {
+    // Programs close libraries of which threads still run.
+    let mut arguments = vec!["-Wl,-z,nodelete".to_owned()];
+    if uses_lld() {
+        arguments.push("-fuse-ld=lld".to_owned());
+        arguments.push(format!("-Wl,--version-script={}", script.display()));
+    } else {
+        let wrapper = out.join("ld.bfd");
+        write(&wrapper, &bfd_wrapper(script));
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))
+            .unwrap_or_else(|e| panic!("{}: {e}", wrapper.display()));
+        arguments.push(format!("-B{}", out.display()));
+        arguments.push("-fuse-ld=bfd".to_owned());
+    }
+    arguments
+}
+
+/// Whether to link with LLD: as the variable says, else where rustc's own or the system's is there.
+fn uses_lld() -> bool {
+    match env::var(LINKER_VARIABLE).as_deref() {
+        Ok("lld") => true,
+        Ok("bfd") => false,
+        Ok(other) => panic!("{LINKER_VARIABLE}={other}: allowed are lld and bfd"),
+        Err(_) => rustc_brings_lld() || on_path("ld.lld"),
+    }
+}
+
+/// rustc passes the folder of its own LLD to the C compiler on this target alone.
+fn rustc_brings_lld() -> bool {
+    let target = env::var("TARGET").unwrap_or_default();
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let Ok(output) = std::process::Command::new(rustc).args(["--print", "sysroot"]).output() else {
+        return false;
+    };
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    target == "x86_64-unknown-linux-gnu"
+        && sysroot.join("lib/rustlib").join(target).join("bin/gcc-ld/ld.lld").exists()
+}
+
+fn on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// A program named `ld.bfd` that calls GNU ld with our script in the place of rustc's.
+fn bfd_wrapper(script: &Path) -> String {
+    format!(
+        r#"#!/bin/sh
+count=$#
+while [ "$count" -gt 0 ]; do
+    argument=$1
+    shift
+    count=$((count - 1))
+    case "$argument" in
+    --version-script=*/rustc*/list) argument="--version-script={}" ;;
+    esac
+    set -- "$@" "$argument"
+done
+exec ld "$@"
+"#,
+        script.display()
+    )
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &str = "# symbol version answer\nb V_2 m::b\na V_1 m::a # newest\n\nd V_1 data:8\n";
+
+    #[test]
+    fn a_list_has_functions_and_data_and_comments() {
+        let exports = parse(LIST).unwrap();
+        assert_eq!(exports.len(), 3);
+        assert_eq!(exports[1].answer, Answer::Function("m::a".into()));
+        assert_eq!(exports[2].answer, Answer::Data(8));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        assert!(parse("a V_1 f\nb V_1\n").unwrap_err().starts_with("line 2: "));
+        assert!(parse("a V_1 f\na V_2 f\n").unwrap_err().contains("twice"));
+        assert!(parse("a V_1 data:x\n").unwrap_err().contains("no size"));
+        assert!(parse("# nothing\n").is_err());
+    }
+
+    #[test]
+    fn each_version_is_a_node_and_the_first_hides_the_rest() {
+        assert_eq!(
+            version_script(&parse(LIST).unwrap()),
+            "V_1 { global: a; d; local: *; };\nV_2 { global: b; };\n"
+        );
+    }
+
+    #[test]
+    fn a_function_is_a_jump_and_data_are_zeroes() {
+        let code = trampolines(&parse(LIST).unwrap(), "aarch64").unwrap();
+        assert!(
+            code.contains(r#""b: b {f}", ".size b, .-b", ".popsection", f = sym crate::m::b);"#)
+        );
+        assert!(code.contains(r#"".type d,@object", ".balign 16", "d: .zero 8", ".size d, .-d""#));
+        assert!(trampolines(&[], "vax").is_err());
+    }
+}
