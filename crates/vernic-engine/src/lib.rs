@@ -72,7 +72,7 @@ pub use events::{AsyncEvent, CqId, Element, EventKind, MAX_EVENTS, SrqId};
 pub use explanation::Explanation;
 pub use gid::{GidEntry, GidType};
 pub use limits::{DeviceAttr, PortAttr, PortState};
-pub use mr::{Mr, Mw};
+pub use mr::{Mr, MrChange, Mw};
 pub use pd::Pd;
 pub use qp::{Qp, QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};

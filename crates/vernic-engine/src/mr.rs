@@ -7,11 +7,14 @@
 //! A region that is dropped has to end, whatever is bound to it and whatever other threads do with
 //! its windows: the memory behind it goes next. `Memory::retire` does that in one step and needs
 //! nothing that is kept here.
+//!
+//! A region that is reregistered keeps its keys; what accesses see of it changes in one step.
 
 use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vernic_mem::{Access, Bind, BindError, MrHandle, MwHandle, MwType};
+use vernic_mem::{Access, Bind, BindError, MrHandle, MwHandle, MwType, RegisterError, Reregister};
 use vernic_wire::{Lkey, Qpn, Rkey};
 
 use crate::error::{CreateError, FreeError};
@@ -22,14 +25,33 @@ use crate::pd::Pd;
 /// allocated, and may be bound again. Windows over other regions stay as they are.
 #[derive(Debug)]
 pub struct Mr {
-    pd: Arc<Pd>,
-    handle: Mutex<Option<MrHandle>>,
+    home: Mutex<Home>,
     lkey: Lkey,
     rkey: Rkey,
-    addr: usize,
-    len: u64,
-    iova: u64,
-    access: Access,
+    // What was registered last. Changed under the lock of `home`; each can be read alone.
+    addr: AtomicUsize,
+    len: AtomicU64,
+    iova: AtomicU64,
+    access: AtomicU32,
+}
+
+/// What the control path needs to change or end a region.
+#[derive(Debug)]
+struct Home {
+    pd: Arc<Pd>,
+    /// `None` once it has ended.
+    handle: Option<MrHandle>,
+}
+
+/// What [`Mr::rereg`] changes; `None` keeps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MrChange<'a> {
+    /// Another protection domain of the same device.
+    pub pd: Option<&'a Arc<Pd>>,
+    /// Other rights.
+    pub access: Option<Access>,
+    /// Other memory: first byte, bytes, I/O virtual address of the first byte.
+    pub range: Option<(*mut u8, u64, u64)>,
 }
 
 impl Mr {
@@ -42,20 +64,19 @@ impl Mr {
         access: Access,
     ) -> Arc<Self> {
         Arc::new(Self {
-            pd: pd.clone(),
-            handle: Mutex::new(Some(keys.handle)),
+            home: Mutex::new(Home { pd: pd.clone(), handle: Some(keys.handle) }),
             lkey: keys.lkey,
             rkey: keys.rkey,
-            addr,
-            len,
-            iova,
-            access,
+            addr: AtomicUsize::new(addr),
+            len: AtomicU64::new(len),
+            iova: AtomicU64::new(iova),
+            access: AtomicU32::new(access.bits()),
         })
     }
 
     /// Its protection domain.
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
+    pub fn pd(&self) -> Arc<Pd> {
+        lock(&self.home).pd.clone()
     }
     /// Key for local work requests.
     pub fn lkey(&self) -> Lkey {
@@ -67,23 +88,62 @@ impl Mr {
     }
     /// Address in this process of its first byte.
     pub fn addr(&self) -> usize {
-        self.addr
+        self.addr.load(Ordering::Relaxed)
     }
     /// Bytes.
     pub fn len(&self) -> u64 {
-        self.len
+        self.len.load(Ordering::Relaxed)
     }
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
     /// The address by which work requests and peers know its first byte.
     pub fn iova(&self) -> u64 {
-        self.iova
+        self.iova.load(Ordering::Relaxed)
     }
     /// Its rights.
     pub fn access(&self) -> Access {
-        self.access
+        Access::from_bits_retain(self.access.load(Ordering::Relaxed))
+    }
+
+    /// Changes memory, rights or domain and keeps the keys (IBTA 11.2.8.7 permits either). Work
+    /// that runs meanwhile sees the old or the new region, never a mixture. When this returns, no
+    /// access to the old memory is in flight.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] as of [`Pd::reg_mr`], with [`RegisterError::WindowsBound`] while
+    /// windows are bound to it; [`CreateError::OtherDevice`]. The region is as it was then.
+    ///
+    /// # Safety
+    /// As for [`Pd::reg_mr`], with the memory and the rights that result.
+    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+    pub unsafe fn rereg(&self, change: MrChange<'_>) -> Result<(), CreateError> {
+        let MrChange { pd, access, range } = change;
+        let mut home = lock(&self.home);
+        let handle = home.handle.ok_or(RegisterError::UnknownHandle)?;
+        if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), home.pd.context())) {
+            return Err(CreateError::OtherDevice { what: "memory region" });
+        }
+        let engine = home.pd.context().engine();
+        let change = Reregister { pd: pd.map(|pd| pd.id()), access, range };
+        // SAFETY: the caller promises what `Memory::reregister` asks for; the lanes pass a barrier
+        // below, before the old memory may go.
+        unsafe { engine.memory.reregister(handle, change) }?;
+        engine.barrier();
+        if let Some((addr, len, iova)) = range {
+            self.addr.store(addr.addr(), Ordering::Relaxed);
+            self.len.store(len, Ordering::Relaxed);
+            self.iova.store(iova, Ordering::Relaxed);
+        }
+        if let Some(access) = access {
+            self.access.store(access.bits(), Ordering::Relaxed);
+        }
+        let old = pd.map(|pd| std::mem::replace(&mut home.pd, pd.clone()));
+        drop(home);
+        // Outside the lock: it may be the last reference to its domain.
+        drop(old);
+        Ok(())
     }
 
     /// Ends the region: its keys are dead, and no access to its memory is in flight, when this
@@ -92,21 +152,21 @@ impl Mr {
     /// # Errors
     /// [`FreeError`] while memory windows are bound to it; it lives on then.
     pub fn deregister(&self) -> Result<(), FreeError> {
-        let mut handle = lock(&self.handle);
-        let Some(live) = *handle else { return Ok(()) };
-        let engine = self.pd.context().engine();
+        let mut home = lock(&self.home);
+        let Some(live) = home.handle else { return Ok(()) };
+        let engine = home.pd.context().engine();
         engine.memory.deregister(live)?;
-        *handle = None;
         engine.barrier();
+        home.handle = None;
         Ok(())
     }
 }
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let handle = self.handle.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some(live) = handle.take() else { return };
-        let engine = self.pd.context().engine();
+        let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(live) = home.handle.take() else { return };
+        let engine = home.pd.context().engine();
         let windows = engine.memory.retire(live);
         engine.barrier();
         if windows != 0 {

@@ -142,6 +142,9 @@ pub enum RegisterError {
     /// The handle is not of a region of this device.
     #[error("no such memory region; was it deregistered?")]
     UnknownHandle,
+    /// A region without memory of the application, a null region, has only a domain to change.
+    #[error("a null region has no memory and no rights that could be changed; register another")]
+    NoMemory,
     /// Longer than a region may be.
     #[error("{len} bytes exceed the largest region, {max} bytes")]
     TooLong {

@@ -264,7 +264,7 @@ impl Memory {
         }
         let mut entry = record.entry;
         if entry.kind == Kind::NullRegion && (change.range.is_some() || change.access.is_some()) {
-            return Err(RegisterError::UnknownHandle);
+            return Err(RegisterError::NoMemory);
         }
         let old_pd = PdId(entry.pd);
         if let Some((addr, len, iova)) = change.range {

@@ -148,3 +148,101 @@ fn dropped_window_takes_no_other_off_the_list() {
     assert!(is_listed(&pd, &second));
     assert!(!lock(&pd.context().engine().windows).contains_key(&index));
 }
+
+/// Changes the region as the C API does, which vouches for any memory.
+fn rereg(mr: &Mr, change: MrChange<'_>) -> Result<(), CreateError> {
+    // SAFETY: all ranges of these tests are of buffers that outlive the regions.
+    unsafe { mr.rereg(change) }
+}
+
+fn write(pd: &Pd, rkey: Rkey, addr: u64, bytes: &[u8]) -> Result<(), Check> {
+    let memory = &pd.context().engine().memory;
+    memory.write_remote(pd.id(), QP, rkey, addr, bytes).map_err(|error| error.check)
+}
+
+#[test]
+fn reregistered_region_keeps_its_keys_and_leads_to_the_new_memory() {
+    let pd = open();
+    let old = HostBuffer::new(BYTES as usize).unwrap();
+    let room = Room::new(&pd);
+    let range = Some((old.as_mut_ptr(), 16, 0x1_0000));
+    let rkey = room.mr.rkey();
+    rereg(&room.mr, MrChange { range, ..MrChange::default() }).unwrap();
+    assert_eq!(
+        (room.mr.rkey(), room.mr.addr(), room.mr.len(), room.mr.iova()),
+        (rkey, old.as_mut_ptr().addr(), 16, 0x1_0000)
+    );
+    assert_eq!(write(&pd, rkey, 0, b"x"), Err(Check::Bounds));
+    assert_eq!(write(&pd, rkey, 0x1_0010, b"x"), Err(Check::Bounds));
+    write(&pd, rkey, 0x1_0008, b"newplace").unwrap();
+    let mut found = [0; 8];
+    old.read_at(8, &mut found).unwrap();
+    assert_eq!(&found, b"newplace");
+    drop(room);
+}
+
+#[test]
+fn reregistered_region_has_the_new_rights_and_domain_only() {
+    let pd = open();
+    let room = Room::new(&pd);
+    let rkey = room.mr.rkey();
+    let access = Some(Access::LOCAL_WRITE | Access::REMOTE_READ);
+    rereg(&room.mr, MrChange { access, ..MrChange::default() }).unwrap();
+    assert_eq!(Some(room.mr.access()), access);
+    assert_eq!(write(&pd, rkey, 0, b"x"), Err(Check::Rights(Access::REMOTE_WRITE)));
+
+    let other = pd.context().alloc_pd();
+    let access = Some(Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    rereg(&room.mr, MrChange { access, pd: Some(&other), range: None }).unwrap();
+    assert_eq!(room.mr.pd().id(), other.id());
+    assert_eq!(write(&pd, rkey, 0, b"x"), Err(Check::WrongPd));
+    assert_eq!(write(&other, rkey, 0, b"x"), Ok(()));
+    pd.destroy().unwrap();
+    assert!(other.destroy().is_err(), "the region lives in it now");
+}
+
+#[test]
+fn refused_reregistration_changes_nothing() {
+    let pd = open();
+    let room = Room::new(&pd);
+    let stranger = open();
+    let with = |change| rereg(&room.mr, change).unwrap_err();
+    let error = with(MrChange { pd: Some(&stranger), ..MrChange::default() });
+    assert!(matches!(error, CreateError::OtherDevice { .. }), "{error}");
+    let access = Some(Access::REMOTE_WRITE);
+    let error = with(MrChange { access, ..MrChange::default() });
+    assert!(matches!(error, CreateError::Memory(RegisterError::NeedsLocalWrite { .. })), "{error}");
+
+    let window = Mw::new(&pd, MwType::Type1).unwrap();
+    room.bind(&window).unwrap();
+    let access = Some(Access::LOCAL_WRITE);
+    let error = with(MrChange { access, ..MrChange::default() });
+    let bound = RegisterError::WindowsBound { windows: 1 };
+    assert!(matches!(error, CreateError::Memory(is) if is == bound), "{error}");
+    assert_eq!(write(&pd, room.mr.rkey(), 0, b"x"), Ok(()), "all as it was");
+    drop(window);
+
+    room.mr.deregister().unwrap();
+    let error = with(MrChange::default());
+    assert!(matches!(error, CreateError::Memory(RegisterError::UnknownHandle)), "{error}");
+
+    let null = pd.alloc_null_mr().unwrap();
+    let error = rereg(&null, MrChange { access: Some(Access::empty()), ..MrChange::default() });
+    assert!(matches!(error, Err(CreateError::Memory(RegisterError::NoMemory))), "{error:?}");
+}
+
+#[test]
+fn region_of_no_bytes_can_be_registered_at_null_and_filled_later() {
+    let pd = open();
+    let buffer = HostBuffer::new(64).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED;
+    // SAFETY: no bytes.
+    let mr = unsafe { pd.reg_mr(std::ptr::null_mut(), 0, 0, access) }.unwrap();
+    assert_eq!(write(&pd, mr.rkey(), 0, b"x"), Err(Check::Bounds));
+    assert_eq!(write(&pd, mr.rkey(), 0, b""), Ok(()));
+    rereg(&mr, MrChange { range: Some((buffer.as_mut_ptr(), 64, 0)), ..MrChange::default() })
+        .unwrap();
+    assert_eq!(write(&pd, mr.rkey(), 56, b"lasteight"), Err(Check::Bounds));
+    assert_eq!(write(&pd, mr.rkey(), 56, b"last8byt"), Ok(()));
+    drop(mr);
+}
