@@ -192,8 +192,9 @@ pub enum ConfigError {
 }
 
 /// Variables with our prefix that are no settings: of the command's bench, and of the tests.
-const OTHER_VARIABLES: [&str; 3] =
-    ["VERNIC_BENCH_TOKEN", "VERNIC_REQUIRE_TOOLS", "VERNIC_TEST_ROLE"];
+/// The third names the folder of device files that `vernic run` shows to programs.
+const OTHER_VARIABLES: [&str; 4] =
+    ["VERNIC_BENCH_TOKEN", "VERNIC_REQUIRE_TOOLS", "VERNIC_PATHS", "VERNIC_TEST_ROLE"];
 
 impl Config {
     /// Defaults, then the file, then the environment.

@@ -1,0 +1,22 @@
+//! Shows a program the files of RDMA devices that the kernel does not have, without privilege.
+//!
+//! A few programs look for `/sys/class/infiniband` or `/dev/infiniband` themselves, or start `ls` to do
+//! so. `vernic run` prepares a folder with these files and names it in `VERNIC_PATHS`; this library,
+//! preloaded (`LD_PRELOAD`), stands before the functions of libc that take a path, and puts the folder
+//! in front of such paths. Every other path, and everything without that variable, goes through
+//! untouched.
+//!
+//! It lives in every process that the program starts, so it does next to nothing: it has no state but
+//! the addresses of the next functions, allocates nothing, prints nothing, and runs nothing when it is
+//! loaded. A path that would become too long is left alone.
+//!
+//! Limits: programs that make system calls themselves (static ones, Go) are not reached; nor is what
+//! libc does by itself in `glob` and `nftw`. `/sys/class` does not list what is shown below it.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `shown` | which paths are concerned, and where they lead |
+//! | `libc_functions` | the functions that stand before those of libc, a line each |
+
+mod libc_functions;
+mod shown;
