@@ -27,7 +27,7 @@ use crate::gid::{GidEntry, GidTable};
 use crate::limits::{DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PortAttr, PortState};
 use crate::middleware::wrap_link;
 use crate::pd::Pd;
-use crate::progress::{Engine, EngineParts};
+use crate::progress::{Clocks, Engine, EngineParts};
 
 /// The only port of a device.
 pub(crate) const PORT: PortNum = PortNum(1);
@@ -213,6 +213,11 @@ impl Context {
     /// Time of the device: nanoseconds since it was opened.
     pub fn now(&self) -> Time {
         self.engine.now()
+    }
+
+    /// The clock of completions and the time of day, both now (`ibv_query_rt_values_ex`).
+    pub fn clocks(&self) -> Clocks {
+        Clocks::read()
     }
 
     pub(crate) fn engine(&self) -> &Engine {

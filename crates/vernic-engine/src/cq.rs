@@ -22,11 +22,30 @@ use crate::error::{Busy, CreateError, ResizeError};
 use crate::events::{AsyncEvent, CqId, Element, EventKind, lock};
 use crate::limits::MAX_CQE;
 
-/// A completion.
-pub type Wc = Completion;
+/// A completion, and when it came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// What completed.
+    pub completion: Completion,
+    /// When: nanoseconds of CLOCK_MONOTONIC ([`Context::clocks`](crate::Context::clocks) tells the
+    /// time of day that goes with it). Completions of one batch of packets have one time, that at
+    /// which the batch was begun: some microseconds early, never late.
+    pub timestamp_ns: u64,
+}
+
+impl std::ops::Deref for Wc {
+    type Target = Completion;
+
+    #[inline]
+    fn deref(&self) -> &Completion {
+        &self.completion
+    }
+}
 
 /// A completion to fill arrays with before a poll.
-pub const EMPTY_WC: Wc = Wc {
+pub const EMPTY_WC: Wc = Wc { completion: EMPTY, timestamp_ns: 0 };
+
+const EMPTY: Completion = Completion {
     wr_id: 0,
     status: WcStatus::General,
     opcode: WcOpcode::Send,

@@ -6,10 +6,11 @@
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, QpEvent, RecvWqe,
-    RemoteAccess, SendOp, SendWqe, Tag, WcOpcode, WcStatus,
+    RemoteAccess, SendOp, SendWqe, Tag, Time, WcOpcode, WcStatus,
 };
 use vernic_wire::{Qpn, Rkey};
 
+use crate::cq::Wc;
 use crate::events::{AsyncEvent, Element, lock};
 use crate::mr::window_index;
 use crate::progress::Engine;
@@ -18,6 +19,8 @@ use crate::qp_state::{QpInner, QpSide};
 /// The host of one queue pair, for one call.
 pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Engine,
+    /// Time of the batch.
+    pub(crate) now: Time,
     pub(crate) qp: &'a QpInner,
     pub(crate) side: &'a mut QpSide,
 }
@@ -95,6 +98,11 @@ impl QpHost<'_> {
             key: Some(bind.new_rkey.value() as u8),
         };
         self.engine.memory.bind_mw(handle, &request).map(drop).map_err(|e| bind_fault(bind, e))
+    }
+
+    #[inline]
+    fn stamped(&self, completion: Completion) -> Wc {
+        Wc { completion, timestamp_ns: self.engine.timestamp_ns(self.now) }
     }
 
     fn flushed_recv(&self, wr_id: u64) -> Completion {
@@ -236,12 +244,12 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn complete_send(&mut self, completion: Completion) {
-        self.side.cq_failed |= !self.qp.send_cq.push(completion);
+        self.side.cq_failed |= !self.qp.send_cq.push(self.stamped(completion));
     }
 
     #[inline]
     fn complete_recv(&mut self, completion: Completion) {
-        self.side.cq_failed |= !self.qp.recv_cq.push(completion);
+        self.side.cq_failed |= !self.qp.recv_cq.push(self.stamped(completion));
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -128,7 +128,7 @@ impl Lane {
                     continue;
                 }
                 if core.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
-                    qp.with_host(engine, &mut core, |machine, host| {
+                    qp.with_host(engine, now, &mut core, |machine, host| {
                         machine.handle_timeout(now, host);
                     });
                     let peer = core.machine.attr().dest_qpn;

@@ -74,6 +74,7 @@ pub use gid::{GidEntry, GidType};
 pub use limits::{DeviceAttr, PortAttr, PortState};
 pub use mr::{Mr, MrChange, Mw};
 pub use pd::Pd;
+pub use progress::Clocks;
 pub use qp::{Qp, QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use srq::{Srq, SrqInit};

@@ -21,6 +21,8 @@ pub const MAX_INLINE: u32 = 1024;
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// Longest message, bytes (IBTA 9.3.3.2.4: 2^31).
 pub const MAX_MSG_BYTES: u32 = 1 << 31;
+/// Ticks of the completion clock per millisecond: its unit is the nanosecond.
+pub const CLOCK_KHZ: u64 = 1_000_000;
 /// Rows of the GID table: what an address vector's 8-bit index can name.
 pub const MAX_GIDS: usize = 256;
 /// Rows of the P_Key table: the default partition only, as every RoCE device.

@@ -40,8 +40,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Instant;
+use std::time::SystemTime;
 
+use nix::time::{ClockId, clock_gettime};
 use vernic_io::slot::SlotTable;
 use vernic_io::{TxPath, Waker};
 use vernic_mem::{Memory, MwHandle, PdId};
@@ -90,7 +91,8 @@ pub(crate) struct Engine {
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
     rung: AtomicBool,
-    started: Instant,
+    /// CLOCK_MONOTONIC when the device was opened, nanoseconds.
+    started_ns: u64,
     /// Polls in a row that found nothing.
     idle_polls: AtomicU32,
     /// The path on which the kernel refused packets last, and its error.
@@ -115,6 +117,38 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Engine({})", self.info.name)
     }
+}
+
+/// The device's clock and the time of day at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clocks {
+    /// The clock of [`Wc::timestamp_ns`](crate::Wc::timestamp_ns): CLOCK_MONOTONIC, nanoseconds.
+    pub device_ns: u64,
+    /// Time of day: nanoseconds since 1970, UTC.
+    pub wall_ns: u64,
+}
+
+impl Clocks {
+    /// Both clocks now.
+    pub(crate) fn read() -> Self {
+        let device_ns = monotonic_ns();
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self { device_ns, wall_ns: since_1970.map_or(0, |since| since.as_nanos() as u64) }
+    }
+
+    /// The time of day at which the device's clock showed `timestamp_ns`, as far as nobody has set
+    /// the time of day since.
+    pub const fn wall_of(&self, timestamp_ns: u64) -> u64 {
+        // Wraps back: the difference may be negative.
+        self.wall_ns.wrapping_add(timestamp_ns.wrapping_sub(self.device_ns))
+    }
+}
+
+/// CLOCK_MONOTONIC, nanoseconds. Every Linux has it.
+#[inline]
+fn monotonic_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
 /// What an [`Engine`] is made of, beside what starts empty.
@@ -148,7 +182,7 @@ impl Engine {
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
             rung: AtomicBool::new(false),
-            started: Instant::now(),
+            started_ns: monotonic_ns(),
             idle_polls: AtomicU32::new(0),
             refusal: Mutex::default(),
             inline_calls: AtomicU64::new(0),
@@ -164,7 +198,13 @@ impl Engine {
     /// Nanoseconds since the device was opened.
     #[inline]
     pub(crate) fn now(&self) -> Time {
-        Time(self.started.elapsed().as_nanos() as u64)
+        Time(monotonic_ns().saturating_sub(self.started_ns))
+    }
+
+    /// `now` as completions tell it: nanoseconds of CLOCK_MONOTONIC.
+    #[inline]
+    pub(crate) fn timestamp_ns(&self, now: Time) -> u64 {
+        self.started_ns + now.nanos()
     }
 
     /// Largest path MTU that fits the netdev now.

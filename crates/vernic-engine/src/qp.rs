@@ -241,9 +241,10 @@ impl Qp {
         if self.gone.load(Ordering::Acquire) {
             return Err(ModifyError::Destroyed(qpn));
         }
+        let now = engine.now();
         self.inner
-            .with_host(engine, &mut core, |machine, host| {
-                machine.modify(attr, mask, engine.now(), host)
+            .with_host(engine, now, &mut core, |machine, host| {
+                machine.modify(attr, mask, now, host)
             })
             .map_err(|source| ModifyError::State { qpn, source })?;
         if core.machine.state() == QpState::Reset {
@@ -402,7 +403,9 @@ impl Qp {
             let engine = self.context().engine();
             let mut core = lock(&self.inner.core);
             if core.machine.state() == QpState::Error {
-                self.inner.with_host(engine, &mut core, |_, host| host.flush_recv(None));
+                self.inner.with_host(engine, engine.now(), &mut core, |_, host| {
+                    host.flush_recv(None);
+                });
             }
         }
     }
@@ -427,8 +430,9 @@ impl Qp {
             let mut core = lock(&self.inner.core);
             let attr = QpAttr::default();
             // Reset can be entered from every state, and asks the host for nothing.
-            self.inner.with_host(engine, &mut core, |machine, host| {
-                let _ = machine.modify(&attr, AttrMask::STATE, engine.now(), host);
+            let now = engine.now();
+            self.inner.with_host(engine, now, &mut core, |machine, host| {
+                let _ = machine.modify(&attr, AttrMask::STATE, now, host);
             });
             self.inner.publish_state(engine, &mut core);
             self.forget(&mut core);

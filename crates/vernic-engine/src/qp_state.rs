@@ -110,7 +110,7 @@ impl QpInner {
         // The machine flushed when it entered Error. A receive that was posted after that and before
         // the store saw a state that takes receives; those after the store flush themselves.
         if state == QpState::Error as u8 {
-            self.with_host(engine, core, |_, host| host.flush_recv(None));
+            self.with_host(engine, engine.now(), core, |_, host| host.flush_recv(None));
         }
     }
 
@@ -118,34 +118,35 @@ impl QpInner {
         self.state.load(Ordering::SeqCst) == state as u8
     }
 
-    /// Runs `f` with the machine and its host.
+    /// Runs `f` with the machine and its host. Completions are stamped with `now`.
     pub(crate) fn with_host<T>(
         &self,
         engine: &Engine,
+        now: Time,
         core: &mut QpCore,
         f: impl FnOnce(&mut vernic_proto::Qp, &mut QpHost<'_>) -> T,
     ) -> T {
-        let mut host = QpHost { engine, qp: self, side: &mut core.side };
+        let mut host = QpHost { engine, now, qp: self, side: &mut core.side };
         let result = f(&mut core.machine, &mut host);
         if core.side.cq_failed {
-            self.fail_for_cq(engine, core);
+            self.fail_for_cq(engine, now, core);
         }
         result
     }
 
     /// A completion did not fit its queue: the queue pair cannot go on (IBTA 11.6.3.1).
     #[cold]
-    fn fail_for_cq(&self, engine: &Engine, core: &mut QpCore) {
+    fn fail_for_cq(&self, engine: &Engine, now: Time, core: &mut QpCore) {
         core.side.cq_failed = false;
         let state = core.machine.state();
         if matches!(state, QpState::Reset | QpState::Init | QpState::Error) {
             return;
         }
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        let mut host = QpHost { engine, qp: self, side: &mut core.side };
+        let mut host = QpHost { engine, now, qp: self, side: &mut core.side };
         host.event(vernic_proto::QpEvent::Fatal);
         // Error can be entered from every state.
-        let _ = core.machine.modify(&attr, AttrMask::STATE, engine.now(), &mut host);
+        let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);
         core.side.cq_failed = false;
         self.publish_state(engine, core);
     }

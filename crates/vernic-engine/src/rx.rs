@@ -112,7 +112,7 @@ impl<'a> Demux<'a> {
             return Err(DropReason::WrongSource);
         }
         let (engine, now) = (self.engine, self.now);
-        let disposition = qp.with_host(engine, core, |machine, host| {
+        let disposition = qp.with_host(engine, now, core, |machine, host| {
             machine.handle_packet(now, parsed, &meta, host)
         });
         let counters = &engine.counters;

@@ -22,65 +22,70 @@ impl Wc {
 
     /// The name of the work request.
     pub const fn wr_id(&self) -> WrId {
-        WrId(self.0.wr_id)
+        WrId(self.0.completion.wr_id)
     }
     /// The outcome. [`Cq::check`](crate::Cq::check) turns a failure into an error that explains it.
     pub const fn status(&self) -> WcStatus {
-        self.0.status
+        self.0.completion.status
     }
     /// Whether the status is success.
     pub fn is_success(&self) -> bool {
-        self.0.status == WcStatus::Success
+        self.0.completion.status == WcStatus::Success
     }
     /// What completed.
     pub const fn opcode(&self) -> WcOpcode {
-        self.0.opcode
+        self.0.completion.opcode
     }
     /// Whether it is a receive.
     pub const fn is_recv(&self) -> bool {
-        matches!(self.0.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm)
+        matches!(self.0.completion.opcode, WcOpcode::Recv | WcOpcode::RecvWriteImm)
     }
     /// Bytes received, read or swapped. A datagram's includes the 40 bytes of GRH area before it.
     pub const fn byte_len(&self) -> u32 {
-        self.0.byte_len
+        self.0.completion.byte_len
     }
     /// Immediate data that came with the message.
     pub const fn imm(&self) -> Option<u32> {
-        match self.0.tag {
+        match self.0.completion.tag {
             Tag::Imm(imm) => Some(imm),
             _ => None,
         }
     }
     /// The key that a SEND with invalidate has invalidated.
     pub const fn invalidated(&self) -> Option<Rkey> {
-        match self.0.tag {
+        match self.0.completion.tag {
             Tag::Invalidated(rkey) => Some(rkey),
             _ => None,
         }
     }
     /// The queue pair.
     pub const fn qpn(&self) -> Qpn {
-        self.0.qpn
+        self.0.completion.qpn
     }
     /// The sender of a datagram, else the connected peer.
     pub const fn src_qpn(&self) -> Qpn {
-        self.0.src_qpn
+        self.0.completion.src_qpn
     }
     /// The sender asked for a solicited event.
     pub const fn is_solicited(&self) -> bool {
-        self.0.solicited
+        self.0.completion.solicited
     }
     /// Whether the first 40 bytes of the receive hold a GRH area (UD).
     pub const fn has_grh(&self) -> bool {
-        self.0.grh
+        self.0.completion.grh
     }
     /// Service level; of a RoCEv2 datagram the packet type: 0xA for IPv4, 0x9 for IPv6.
     pub const fn sl(&self) -> u8 {
-        self.0.sl
+        self.0.completion.sl
+    }
+    /// When it completed: nanoseconds of the system's CLOCK_MONOTONIC. Completions of one batch of
+    /// packets have one time.
+    pub const fn timestamp_ns(&self) -> u64 {
+        self.0.timestamp_ns
     }
     /// A code of the check that failed; 0 on success.
     pub const fn vendor_err(&self) -> u32 {
-        self.0.vendor_err
+        self.0.completion.vendor_err
     }
 }
 

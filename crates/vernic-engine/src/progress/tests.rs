@@ -2,6 +2,7 @@
 //! left when its address comes back.
 
 use std::sync::{Arc, Barrier};
+use std::time::Instant;
 
 use vernic_proto::{AttrMask, DropReason, QpAttr, QpState, SendFlags, SendOp};
 use vernic_wire::{Gid, PortNum, Qkey, Qpn, Service};
