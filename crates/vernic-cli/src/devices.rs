@@ -30,6 +30,8 @@ struct DeviceView {
     netdev: String,
     node_guid: String,
     version: String,
+    vendor_id: String,
+    vendor_part_id: u32,
     port: PortView,
     gids: Vec<GidView>,
     limits: Vec<Named>,
@@ -153,6 +155,8 @@ impl DeviceView {
             netdev: info.netdev.clone(),
             node_guid: guid_text(attributes.node_guid),
             version: attributes.firmware.into(),
+            vendor_id: format!("{:#x}", attributes.vendor_id),
+            vendor_part_id: attributes.vendor_part_id,
             port: PortView::of(device),
             gids: device.gid_table().iter().map(|row| GidView::of(row, &info.netdev)).collect(),
             limits: limits(&attributes),
@@ -320,6 +324,7 @@ fn device_text(view: &DeviceView) -> String {
     let _ = writeln!(text, "{} on netdev {}", view.name, view.netdev);
     let facts = [
         ("version", view.version.clone()),
+        ("vendor, part", format!("{}, {}", view.vendor_id, view.vendor_part_id)),
         ("node GUID", view.node_guid.clone()),
         ("port", format!("{}, {}, {}", port.number, port.state, port.link_layer)),
         (

@@ -90,6 +90,11 @@ config! {
     /// Faults to inject into what is sent, as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,
     /// delay_us=50,seed=7`; empty injects none.
     fault: String = String::new(), "VERNIC_FAULT", "fault specification", text, String::clone;
+    /// Vendor that the device names (an OUI, IBTA 11.2.1.2). The default is one that nobody owns.
+    vendor_id: u32 = 0x02_76_6e, "VERNIC_VENDOR_ID", "1 to 0xffffff", vendor_id, show_hex;
+    /// Part number that the device names, in its vendor's terms: some programs use more of a device
+    /// whose number they know, perftest inline data and `ibv_wr_*` on 4115 (ConnectX-4).
+    vendor_part_id: u32 = 1, "VERNIC_VENDOR_PART_ID", "0 to 0xffffffff", vendor_part_id, show;
     /// Log every packet at level `trace`.
     trace: bool = false, "VERNIC_TRACE", "on or off", switch, show_switch;
 }
@@ -123,6 +128,23 @@ fn bytes(value: &str) -> Result<u64, &'static str> {
     number(value, 0, 1 << 63)
 }
 
+/// Decimal, or hexadecimal after 0x.
+fn identifier(value: &str, min: u64, max: u64) -> Result<u32, &'static str> {
+    let n = match value.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| "not a number")?,
+        None => value.parse().map_err(|_| "not a number")?,
+    };
+    if (min..=max).contains(&n) { Ok(n as u32) } else { Err("out of range") }
+}
+
+fn vendor_id(value: &str) -> Result<u32, &'static str> {
+    identifier(value, 1, 0xff_ffff)
+}
+
+fn vendor_part_id(value: &str) -> Result<u32, &'static str> {
+    identifier(value, 0, u32::MAX.into())
+}
+
 fn flows(value: &str) -> Result<u16, &'static str> {
     number(value, 1, vernic_io::udp::SOURCE_PORTS as u64).map(|n| n as u16)
 }
@@ -137,6 +159,10 @@ fn switch(value: &str) -> Result<bool, &'static str> {
 
 fn show<T: ToString>(value: &T) -> String {
     value.to_string()
+}
+
+fn show_hex(value: &u32) -> String {
+    format!("{value:#x}")
 }
 
 fn show_switch(value: &bool) -> String {

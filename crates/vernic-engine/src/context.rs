@@ -93,7 +93,7 @@ impl Context {
 
     /// Attributes and limits (IBTA 11.2.1.2).
     pub fn device_attr(&self) -> DeviceAttr {
-        DeviceAttr::new(self.engine.info.node_guid)
+        DeviceAttr::new(self.engine.info.node_guid, &self.engine.config)
     }
 
     /// Attributes of the port.

@@ -7,6 +7,8 @@
 
 use vernic_wire::{Gid, Mtu, PortNum};
 
+use crate::config::Config;
+
 /// Most entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 20;
 /// Most outstanding work requests of one queue, send or receive.
@@ -41,6 +43,10 @@ pub struct DeviceAttr {
     pub firmware: &'static str,
     /// Node GUID: from the netdev's MAC address, EUI-64.
     pub node_guid: u64,
+    /// Vendor: an OUI, never 0; [`Config::vendor_id`](crate::Config::vendor_id).
+    pub vendor_id: u32,
+    /// Part number; [`Config::vendor_part_id`](crate::Config::vendor_part_id).
+    pub vendor_part_id: u32,
     /// Largest region, bytes.
     pub max_mr_bytes: u64,
     /// Most queue pairs of the device.
@@ -84,10 +90,12 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    pub(crate) fn new(node_guid: u64) -> Self {
+    pub(crate) fn new(node_guid: u64, config: &Config) -> Self {
         Self {
             firmware: env!("CARGO_PKG_VERSION"),
             node_guid,
+            vendor_id: config.vendor_id,
+            vendor_part_id: config.vendor_part_id,
             max_mr_bytes: 1 << 47,
             max_qp: MAX_QP,
             max_qp_wr: MAX_QP_WR,
@@ -147,4 +155,22 @@ pub struct PortAttr {
     pub bad_pkey_count: u64,
     /// Packets with a wrong Q_Key.
     pub bad_qkey_count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_names_the_vendor_that_its_settings_name() {
+        let mut config = Config::default();
+        assert_ne!(DeviceAttr::new(1, &config).vendor_id, 0);
+        config.set("vendor_id", "0x2c9").unwrap();
+        config.set("vendor_part_id", "4115").unwrap();
+        let attributes = DeviceAttr::new(1, &config);
+        assert_eq!((attributes.vendor_id, attributes.vendor_part_id), (0x2c9, 4115));
+        for wrong in ["0", "0x1000000", "x", ""] {
+            assert!(config.set("vendor_id", wrong).is_err(), "{wrong}");
+        }
+    }
 }
