@@ -48,7 +48,7 @@ pub use grh::Grh;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use lrh::Lrh;
-pub use num::{AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer};
+pub use num::{AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Srqn};
 pub use opcode::{HeaderSet, Kind, Opcode, OpcodeInfo, Position, Service, Tail};
 pub use packet::{Headers, Packet};
 pub use rdeth::Rdeth;

@@ -101,6 +101,32 @@ impl fmt::Display for Qpn {
     }
 }
 
+/// Number of an XRC shared receive queue: 24 bits (IBTA annex A14).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// The low 24 bits of `value`.
+    pub const fn new(value: u32) -> Self {
+        Self(value & 0xFF_FFFF)
+    }
+    /// The value, 0 to 2^24 - 1.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+impl fmt::Display for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
 macro_rules! plain_number {
     ($(#[$doc:meta])* $name:ident($int:ty), $format:literal) => {
         $(#[$doc])*

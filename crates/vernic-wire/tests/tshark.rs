@@ -17,7 +17,7 @@ use vernic_wire::opcode::PayloadRule;
 use vernic_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, CreditCode, Deth, Feth, HeaderSet, Headers, Ieth, ImmDt,
     Kind, NakCode, Opcode, Pkey, Placement, Psn, Qkey, Qpn, Rdeth, Reth, Rkey, RnrTimer,
-    Selectivity, Service, Syndrome, Xrceth,
+    Selectivity, Service, Srqn, Syndrome, Xrceth,
 };
 
 /// How much of a packet tshark can judge.
@@ -58,7 +58,7 @@ fn headers(opcode: Opcode, index: u32) -> Headers {
         bth,
         rdeth: Some(Rdeth { reserved: 0, ee_context: 0x77_0000 + index }),
         deth: Some(Deth::new(Qkey(0x1111_0000 + index), Qpn::new(0x22_0000 + index))),
-        xrceth: Some(Xrceth { reserved: 0, srqn: 0x33_0000 + index }),
+        xrceth: Some(Xrceth::new(Srqn::new(0x33_0000 + index))),
         feth: Some(Feth::new(Selectivity::RANGE, Placement::GLOBAL)),
         reth: Some(Reth {
             addr: 0x1234_5678_9ABC_0000 + u64::from(index),
@@ -230,7 +230,7 @@ fn judge(file: &str, src: &str, dst: &str) {
     let opcodes = (0..=255).map(Opcode).filter(|opcode| opcode.is_known());
     let packets: Vec<_> = opcodes.zip(0..).map(|(opcode, i)| packet(src, dst, opcode, i)).collect();
     let frames: Vec<_> = packets.iter().map(|(_, frame)| frame.clone()).collect();
-    assert_eq!(frames.len(), 85);
+    assert_eq!(frames.len(), 87);
     let expectations: Vec<_> = packets
         .iter()
         .map(|(headers, bytes)| {

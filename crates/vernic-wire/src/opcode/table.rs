@@ -174,6 +174,8 @@ opcodes! {
     XRC_FETCH_ADD = 0xb4, Xrc, FetchAdd, Only, [XRCETH ATOMIC], None;
     XRC_SEND_LAST_INV = 0xb6, Xrc, Send, Last, [XRCETH IETH], Any;
     XRC_SEND_ONLY_INV = 0xb7, Xrc, Send, Only, [XRCETH IETH], Any;
+    XRC_FLUSH = 0xbc, Xrc, Flush, Only, [XRCETH FETH RETH], None;
+    XRC_ATOMIC_WRITE = 0xbd, Xrc, AtomicWrite, Only, [XRCETH RETH], Exactly(8);
 
     CNP = 0x81, Cnp, Cnp, Only, [], Exactly(16);
 }

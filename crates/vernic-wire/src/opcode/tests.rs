@@ -19,7 +19,7 @@ fn rows_count_as_the_standard_does() {
     assert_eq!(count(Service::Uc), 12);
     assert_eq!(count(Service::Rd), 22);
     assert_eq!(count(Service::Ud), 2);
-    assert_eq!(count(Service::Xrc), 23);
+    assert_eq!(count(Service::Xrc), 25);
     assert_eq!(count(Service::Cnp), 1);
 }
 
@@ -34,6 +34,7 @@ fn header_lengths_are_those_of_the_standard() {
     assert_eq!(len(Opcode::UD_SEND_ONLY_IMM), 24);
     assert_eq!(len(Opcode::RD_CMP_SWAP), 52);
     assert_eq!(len(Opcode::XRC_SEND_ONLY), 16);
+    assert_eq!(len(Opcode::XRC_FLUSH), 36);
     assert_eq!(OPCODES.iter().map(|row| row.header_len).max(), Some(52));
 }
 
