@@ -1,7 +1,7 @@
-//! A queue pair of each service against whatever bytes a stranger sends, with sends of its own in
+//! A queue pair of each type against whatever bytes a stranger sends, with sends of its own in
 //! flight. Nothing may panic, and every packet that it emits must parse.
 //!
-//! Input: one byte chooses the service; then steps, each an action byte and its data. A packet step
+//! Input: one byte chooses the type; then steps, each an action byte and its data. A packet step
 //! is a length byte (in units of 4) and that many bytes, with the opcode's service bits and the
 //! sequence number brought near what the queue pair expects, so that the input gets past the door.
 #![no_main]
@@ -9,10 +9,10 @@
 use libfuzzer_sys::fuzz_target;
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, AttrMask, Completion, Failure, Host, Qp, QpAttr, QpEvent,
-    QpInit, QpState, RecvWqe, Remote, RemoteAccess, RxMeta, SendFlags, SendOp, SendWqe, Time,
-    UdDest,
+    QpInit, QpState, QpType, RecvWqe, Remote, RemoteAccess, RxMeta, SendFlags, SendOp, SendWqe,
+    SrqFault, Time, UdDest,
 };
-use vernic_wire::{AckTimeout, Gid, Packet, PortNum, Qkey, Qpn, Rkey, Service};
+use vernic_wire::{AckTimeout, Gid, Packet, PortNum, Qkey, Qpn, Rkey, Srqn};
 
 /// Memory that refuses odd keys, a receive queue that is sometimes empty.
 struct FuzzHost {
@@ -68,6 +68,13 @@ impl Host for FuzzHost {
     fn invalidate_remote(&mut self, k: Rkey) -> Result<(), AccessFault> {
         self.access(k)
     }
+    fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
+        match srqn.value() & 3 {
+            3 => Err(SrqFault::WrongDomain),
+            2 => Err(SrqFault::Unknown),
+            _ => Ok(()),
+        }
+    }
     fn take_recv(&mut self) -> Option<RecvWqe> {
         self.receives = self.receives.checked_sub(1)?;
         Some(RecvWqe { wr_id: 1, capacity: 2000 })
@@ -89,11 +96,11 @@ impl Host for FuzzHost {
     fn failure(&mut self, _: Failure) {}
 }
 
-fn connect(service: Service, host: &mut FuzzHost) -> Qp {
+fn connect(qp_type: QpType, host: &mut FuzzHost) -> Qp {
     use AttrMask as M;
     let qpn = Qpn::new(0x11);
     let mut qp =
-        Qp::new(QpInit { qpn, service, max_send_wr: 16, max_window: 64, shared_rq: false });
+        Qp::new(QpInit { qpn, qp_type, max_send_wr: 16, max_window: 64, shared_rq: false });
     let mut attr = QpAttr {
         access: 0xF,
         dest_qpn: Qpn::new(0x22),
@@ -106,14 +113,19 @@ fn connect(service: Service, host: &mut FuzzHost) -> Qp {
         ..QpAttr::default()
     };
     attr.av.port = PortNum(1);
-    let (init, rtr, rts) = match service {
-        Service::Ud => (M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN),
-        Service::Uc => (
+    let (init, rtr, rts) = match qp_type {
+        QpType::Ud => (M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN),
+        QpType::Uc => (
             M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
             M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
             M::SQ_PSN,
         ),
-        _ => (
+        QpType::XrcIni => (
+            M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
+            M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC,
+        ),
+        QpType::Rc | QpType::XrcTgt => (
             M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
             M::AV
                 | M::PATH_MTU
@@ -121,7 +133,10 @@ fn connect(service: Service, host: &mut FuzzHost) -> Qp {
                 | M::RQ_PSN
                 | M::MAX_DEST_RD_ATOMIC
                 | M::MIN_RNR_TIMER,
-            M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC,
+            match qp_type {
+                QpType::XrcTgt => M::SQ_PSN | M::TIMEOUT,
+                _ => M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC,
+            },
         ),
     };
     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
@@ -132,7 +147,7 @@ fn connect(service: Service, host: &mut FuzzHost) -> Qp {
 }
 
 /// A send whose kind and length the byte chooses.
-fn send(byte: u8, service: Service) -> SendWqe {
+fn send(byte: u8, qp_type: QpType) -> SendWqe {
     let remote = Remote { addr: 0x1000, rkey: Rkey(2) };
     let op = match byte & 7 {
         0 => SendOp::Send,
@@ -144,10 +159,9 @@ fn send(byte: u8, service: Service) -> SendWqe {
         6 => SendOp::SendInv(Rkey(4)),
         _ => SendOp::Flush { remote, placement: 1, selectivity: 0 },
     };
-    let dest =
-        (service == Service::Ud).then_some(UdDest { ah: 0, qpn: Qpn::new(3), qkey: Qkey(7) });
+    let dest = (qp_type == QpType::Ud).then_some(UdDest { ah: 0, qpn: Qpn::new(3), qkey: Qkey(7) });
     let length = if byte & 7 == 5 { 8 } else { u32::from(byte >> 3) * 150 };
-    SendWqe { wr_id: 1, op, flags: SendFlags::SIGNALED, length, dest }
+    SendWqe { wr_id: 1, op, flags: SendFlags::SIGNALED, length, dest, srqn: Some(Srqn::new(1)) }
 }
 
 fn drain(qp: &mut Qp, now: Time, host: &mut FuzzHost) {
@@ -165,10 +179,15 @@ fn drain(qp: &mut Qp, now: Time, host: &mut FuzzHost) {
 
 fuzz_target!(|data: &[u8]| {
     let Some((&first, mut data)) = data.split_first() else { return };
-    let (service, bits) =
-        [(Service::Rc, 0x00), (Service::Uc, 0x20), (Service::Ud, 0x60)][usize::from(first) % 3];
+    let (qp_type, bits) = [
+        (QpType::Rc, 0x00),
+        (QpType::Uc, 0x20),
+        (QpType::Ud, 0x60),
+        (QpType::XrcIni, 0xA0),
+        (QpType::XrcTgt, 0xA0),
+    ][usize::from(first) % 5];
     let mut host = FuzzHost { receives: 0, sends_completed: 0 };
-    let mut qp = connect(service, &mut host);
+    let mut qp = connect(qp_type, &mut host);
     let mut now = Time(0);
     let mut posted = 0;
     while let [action, argument, rest @ ..] = data {
@@ -192,7 +211,7 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
             2 => {
-                posted += u32::from(qp.post_send(send(*argument, service)).is_ok());
+                posted += u32::from(qp.post_send(send(*argument, qp_type)).is_ok());
                 host.receives += u32::from(*argument) & 3;
             }
             _ => {

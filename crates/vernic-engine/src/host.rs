@@ -6,9 +6,9 @@
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, QpEvent, RecvWqe,
-    RemoteAccess, SendOp, SendWqe, Tag, Time, WcOpcode, WcStatus,
+    RemoteAccess, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
 };
-use vernic_wire::{Qpn, Rkey};
+use vernic_wire::{Qpn, Rkey, Srqn};
 
 use crate::cq::Wc;
 use crate::events::{AsyncEvent, Element, lock};
@@ -202,6 +202,11 @@ impl Host for QpHost<'_> {
             .memory
             .invalidate_remote(self.qp.pd, self.qp.qpn, rkey)
             .map_err(|e| invalidate_fault(rkey, e))
+    }
+
+    /// No queue pair of the engine is an XRC target.
+    fn select_srq(&mut self, _: Srqn) -> Result<(), SrqFault> {
+        Err(SrqFault::Unknown)
     }
 
     #[inline]

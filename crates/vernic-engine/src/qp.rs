@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
 use vernic_proto::{
-    AttrMask, Host, PostError, QpAttr, QpCounters, QpState, SendFlags, SendWqe, UdDest,
+    AttrMask, Host, PostError, QpAttr, QpCounters, QpState, QpType, SendFlags, SendWqe, UdDest,
 };
 use vernic_wire::{Gid, Qpn, Service};
 
@@ -97,10 +97,11 @@ impl Qp {
         let own_wrs = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let recv_sges = srq.as_ref().map_or(cap.max_recv_sge, |srq| srq.query().max_sge);
         let recv_pd = srq.as_ref().map_or(pd.id(), |srq| srq.pd().id());
+        let qp_type = qp_type_of(service)?;
         let inner = engine.open_qp(|qpn| {
             let mut machine = vernic_proto::Qp::new(vernic_proto::QpInit {
                 qpn,
-                service,
+                qp_type,
                 max_send_wr: cap.max_send_wr,
                 max_window: engine.config.max_window,
                 shared_rq: srq.is_some(),
@@ -393,7 +394,14 @@ impl Qp {
             }
             _ => None,
         };
-        machine.post_send(SendWqe { wr_id: wr.wr_id, op: wr.op, flags, length, dest })?;
+        machine.post_send(SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags,
+            length,
+            dest,
+            srqn: None,
+        })?;
         Ok(())
     }
 
@@ -455,10 +463,17 @@ impl Drop for Qp {
     }
 }
 
-fn check(pd: &Arc<Pd>, init: &QpInit) -> Result<(), CreateError> {
-    if !matches!(init.service, Service::Rc | Service::Uc | Service::Ud) {
-        return Err(CreateError::Service(init.service));
+fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
+    match service {
+        Service::Rc => Ok(QpType::Rc),
+        Service::Uc => Ok(QpType::Uc),
+        Service::Ud => Ok(QpType::Ud),
+        other => Err(CreateError::Service(other)),
     }
+}
+
+fn check(pd: &Arc<Pd>, init: &QpInit) -> Result<(), CreateError> {
+    qp_type_of(init.service)?;
     let cap = &init.cap;
     check_limit("max_send_wr", cap.max_send_wr, 0, MAX_QP_WR)?;
     check_limit("max_recv_wr", cap.max_recv_wr, 0, MAX_QP_WR)?;

@@ -121,6 +121,8 @@ pub enum AccessCheck {
     QpRights = 8,
     /// The operation is not allowed on this kind of key.
     Kind = 9,
+    /// The shared receive queue that the XRC request named, and so its protection domain, is gone.
+    Srq = 10,
 }
 
 /// Why work failed, in values: the answer to "RETRY_EXC_ERR: which peer, and why?".
@@ -219,6 +221,7 @@ impl fmt::Display for AccessFault {
             AccessCheck::Alignment => "the address of an atomic is not a multiple of 8",
             AccessCheck::QpRights => "the queue pair does not grant this right",
             AccessCheck::Kind => "the operation is not allowed on this kind of key",
+            AccessCheck::Srq => "the shared receive queue that the request named is gone",
         };
         write!(f, "key {:#010x}, address {:#x}, {} bytes: {why}", self.key, self.addr, self.len)
     }

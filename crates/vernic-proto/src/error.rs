@@ -34,6 +34,10 @@ pub enum ErrorClass {
     RemoteOperational = 10,
     /// The key of a SEND WITH INVALIDATE cannot be invalidated.
     Invalidate = 11,
+    /// An XRC request that names no shared receive queue, or another than its message's first packet.
+    SrqUnknown = 12,
+    /// An XRC request for a shared receive queue of another XRC domain.
+    XrcDomain = 13,
 }
 
 /// What a class means at both ends.
@@ -65,7 +69,7 @@ const fn row(
 }
 
 /// One row for each class, in order.
-pub const ERRORS: [ErrorRow; 11] = {
+pub const ERRORS: [ErrorRow; 13] = {
     use ErrorClass as C;
     use NakCode as N;
     use QpEvent as E;
@@ -158,6 +162,22 @@ pub const ERRORS: [ErrorRow; 11] = {
             true,
             Some(E::AccessError),
             "the key to invalidate is not valid there",
+        ),
+        row(
+            C::SrqUnknown,
+            N::INVALID_REQUEST,
+            S::RemoteInvalidRequest,
+            true,
+            Some(E::RequestError),
+            "the XRC request names no shared receive queue there, or changes it within a message",
+        ),
+        row(
+            C::XrcDomain,
+            N::REMOTE_ACCESS,
+            S::RemoteAccess,
+            true,
+            Some(E::AccessError),
+            "the shared receive queue belongs to another XRC domain than the queue pair",
         ),
     ]
 };

@@ -1,6 +1,6 @@
 //! What a queue pair asks of the device around it.
 
-use vernic_wire::{Gid, Rkey};
+use vernic_wire::{Gid, Rkey, Srqn};
 
 use crate::completion::{AccessFault, Completion, Failure};
 use crate::wqe::{RecvWqe, SendWqe};
@@ -32,6 +32,15 @@ pub enum AtomicOp {
     },
     /// Add modulo 2^64.
     FetchAdd(u64),
+}
+
+/// Why a shared receive queue cannot be used by an XRC target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SrqFault {
+    /// No XRC shared receive queue has the number.
+    Unknown,
+    /// It belongs to another XRC domain than the queue pair.
+    WrongDomain,
 }
 
 /// An affiliated asynchronous event of a queue pair (IBTA 11.6.3.1).
@@ -99,6 +108,11 @@ pub trait Host {
 
     /// Invalidates a key for SEND WITH INVALIDATE.
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault>;
+
+    /// On an XRC target: what follows is for this shared receive queue, until the next such call.
+    /// Receives are taken from it, and remote keys must be of its protection domain (IBTA A14). A
+    /// receive taken before stays the current one.
+    fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault>;
 
     /// Takes the next receive off the queue (own or shared) and makes it the current one.
     fn take_recv(&mut self) -> Option<RecvWqe>;
@@ -194,7 +208,8 @@ drop_reasons! {
     Icrc = "icrc",
     /// No queue pair has the destination number.
     UnknownQpn = "unknown_qpn",
-    /// The opcode belongs to another service than the queue pair's.
+    /// The opcode belongs to another service than the queue pair's, or to the other end's half of an
+    /// XRC connection.
     WrongService = "wrong_service",
     /// The partition key does not match.
     Pkey = "pkey",

@@ -1,4 +1,4 @@
-//! Sans-I/O RDMA transport: the state machines of RC, UC and UD queue pairs.
+//! Sans-I/O RDMA transport: the state machines of RC, XRC, UC and UD queue pairs.
 //!
 //! Owns the protocol: sequence numbers, acknowledgements, retries, the order of checks, what each
 //! violation means. Called by the engine with packets and time; it answers through [`Host`]. Uses
@@ -32,9 +32,10 @@ pub use completion::{
 };
 pub use error::{ERRORS, ErrorClass, ErrorRow, requester_status};
 pub use host::{
-    AtomicOp, Disposition, DropReason, Host, QpCounters, QpEvent, RemoteAccess, RxMeta, Transmit,
+    AtomicOp, Disposition, DropReason, Host, QpCounters, QpEvent, RemoteAccess, RxMeta, SrqFault,
+    Transmit,
 };
 pub use qp::{MAX_MESSAGE, PostError, Qp, QpInit};
-pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState};
+pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};
 pub use time::Time;
 pub use wqe::{MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};

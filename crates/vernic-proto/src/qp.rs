@@ -21,7 +21,7 @@ use vernic_wire::{Mtu, Packet, Pkey, Qpn, Service};
 use crate::host::{Disposition, DropReason, Host, QpCounters, QpEvent, RxMeta, Transmit};
 use crate::rc::Rc;
 use crate::segment;
-use crate::state::{AttrMask, ModifyError, QpAttr, QpState};
+use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 use crate::time::Time;
 use crate::transition::check_modify;
 use crate::uc::Uc;
@@ -36,13 +36,14 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 pub struct QpInit {
     /// Its number.
     pub qpn: Qpn,
-    /// Service: [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`].
-    pub service: Service,
+    /// Its type.
+    pub qp_type: QpType,
     /// Send requests that may be outstanding, at least 1 unless nothing is ever sent.
     pub max_send_wr: u32,
     /// Largest number of packets in flight on this queue pair (RC), 1 to 2^22.
     pub max_window: u32,
-    /// The receive queue is shared: no end-to-end credits, no flush of receives.
+    /// The receive queue is shared: no end-to-end credits, no flush of receives. So it is for an XRC
+    /// target, and an XRC initiator has none.
     pub shared_rq: bool,
 }
 
@@ -71,6 +72,12 @@ pub enum PostError {
     /// A datagram without destination.
     #[error("a UD send needs an address handle")]
     NoDestination,
+    /// An XRC target sends nothing of its own.
+    #[error("an XRC target has no send queue: the initiator at the other end sends")]
+    NoSendQueue,
+    /// An XRC request without the peer's shared receive queue.
+    #[error("an XRC request needs the number of the peer's shared receive queue")]
+    NoSrqn,
     /// READ or atomic on a queue pair whose `max_rd_atomic` is 0.
     #[error("max_rd_atomic is 0: READ and atomics cannot be sent")]
     NoReadDepth,
@@ -80,6 +87,8 @@ pub enum PostError {
 pub(crate) struct Cx<'a> {
     /// Own number.
     pub(crate) qpn: Qpn,
+    /// Transport service.
+    pub(crate) service: Service,
     /// Attributes as last modified.
     pub(crate) attr: &'a QpAttr,
     /// Partition key of the attribute's table row (RoCE tables hold the default key only).
@@ -124,6 +133,7 @@ macro_rules! cx {
     ($self:ident, $now:expr) => {
         &mut Cx {
             qpn: $self.init.qpn,
+            service: $self.init.qp_type.service(),
             attr: &$self.attr,
             pkey: Pkey::DEFAULT,
             now: $now,
@@ -134,15 +144,11 @@ macro_rules! cx {
 
 impl Qp {
     /// A queue pair in Reset.
-    ///
-    /// # Panics
-    /// If the service is none of RC, UC and UD.
     pub fn new(init: QpInit) -> Self {
-        let machine = match init.service {
-            Service::Rc => Machine::Rc(Box::new(Rc::new(&init))),
-            Service::Uc => Machine::Uc(Box::new(Uc::new(&init))),
-            Service::Ud => Machine::Ud(Box::new(Ud::new(&init))),
-            other => panic!("no state machine for {other:?}"),
+        let machine = match init.qp_type {
+            QpType::Rc | QpType::XrcIni | QpType::XrcTgt => Machine::Rc(Box::new(Rc::new(&init))),
+            QpType::Uc => Machine::Uc(Box::new(Uc::new(&init))),
+            QpType::Ud => Machine::Ud(Box::new(Ud::new(&init))),
         };
         Self {
             init,
@@ -157,9 +163,13 @@ impl Qp {
     pub fn qpn(&self) -> Qpn {
         self.init.qpn
     }
+    /// Its type.
+    pub fn qp_type(&self) -> QpType {
+        self.init.qp_type
+    }
     /// Its service.
     pub fn service(&self) -> Service {
-        self.init.service
+        self.init.qp_type.service()
     }
     /// Its state.
     pub fn state(&self) -> QpState {
@@ -189,7 +199,7 @@ impl Qp {
         host: &mut impl Host,
     ) -> Result<(), ModifyError> {
         let from = self.attr.state;
-        let to = check_modify(self.init.service, from, attr, mask)?;
+        let to = check_modify(self.init.qp_type, from, attr, mask)?;
         self.attr.merge(attr, mask);
         self.attr.state = to;
         match (from, to) {
@@ -241,11 +251,14 @@ impl Qp {
 
     /// Appends a send request and returns its slot. In Error and SQE it will be flushed.
     pub fn post_send(&mut self, wqe: SendWqe) -> Result<u32, PostError> {
+        if !self.init.qp_type.sends() {
+            return Err(PostError::NoSendQueue);
+        }
         match self.attr.state {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
             state => return Err(PostError::State(state)),
         }
-        let service = self.init.service;
+        let service = self.service();
         if !segment::is_supported(service, &wqe.op) {
             return Err(PostError::Operation(service));
         }
@@ -259,8 +272,12 @@ impl Qp {
         if service == Service::Ud && wqe.dest.is_none() {
             return Err(PostError::NoDestination);
         }
-        if service == Service::Rc && self.attr.max_rd_atomic == 0 && needs_read_depth(&wqe.op) {
+        let reliable = matches!(service, Service::Rc | Service::Xrc);
+        if reliable && self.attr.max_rd_atomic == 0 && needs_read_depth(&wqe.op) {
             return Err(PostError::NoReadDepth);
+        }
+        if service == Service::Xrc && wqe.srqn.is_none() && !is_local(&wqe.op) {
+            return Err(PostError::NoSrqn);
         }
         each!(&mut self.machine, m => {
             if m.sq.room() == 0 {
@@ -314,7 +331,9 @@ impl Qp {
     /// Service, state and partition, before anything looks at the packet (IBTA 9.6.1).
     fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         let info = packet.info();
-        if info.service != self.init.service {
+        let qp_type = self.init.qp_type;
+        let mine = if info.is_request() { qp_type.receives() } else { qp_type.sends() };
+        if info.service != qp_type.service() || !mine {
             return Err(DropReason::WrongService);
         }
         let state_takes = match self.attr.state {
@@ -473,6 +492,10 @@ impl Qp {
             self.enter_error(now, host);
         }
     }
+}
+
+fn is_local(op: &SendOp) -> bool {
+    matches!(op, SendOp::LocalInv(_) | SendOp::BindMw(_))
 }
 
 fn needs_read_depth(op: &SendOp) -> bool {

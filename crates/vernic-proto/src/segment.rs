@@ -6,6 +6,7 @@
 use vernic_wire::opcode::{self, Kind, Position, Service, Tail};
 use vernic_wire::{
     AtomicEth, Bth, Deth, Feth, Headers, Ieth, ImmDt, Placement, Psn, Qpn, Reth, Rkey, Selectivity,
+    Xrceth,
 };
 
 use crate::completion::{AccessFault, WcOpcode};
@@ -120,6 +121,10 @@ impl Segment<'_> {
             }
             SendOp::AtomicWrite(remote) => headers.reth = Some(self.reth(remote)),
             SendOp::LocalInv(_) | SendOp::BindMw(_) => {}
+        }
+        if self.service == Service::Xrc {
+            // `post_send` takes no XRC request without the number.
+            headers.xrceth = Some(Xrceth::new(self.wqe.srqn.unwrap_or_default()));
         }
         if let Some(dest) = self.wqe.dest {
             // A queue key with the top bit set stands for the queue pair's own (IBTA 10.2.5).

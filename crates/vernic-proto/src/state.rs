@@ -1,7 +1,45 @@
-//! States of a queue pair and its attributes (IBTA 10.3, 11.2.5.2); the transitions are in `transition`.
+//! Types, states and attributes of a queue pair (IBTA 10.3, 11.2.5.2); the transitions are in
+//! `transition`.
 
 use bitflags::bitflags;
-use vernic_wire::{AckTimeout, Gid, Mtu, PortNum, Psn, Qkey, Qpn, RnrTimer};
+use vernic_wire::{AckTimeout, Gid, Mtu, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
+
+/// Type of a queue pair. Values are those of `ibv_qp_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc = 2,
+    /// Unreliable connection.
+    Uc = 3,
+    /// Unreliable datagram.
+    Ud = 4,
+    /// Initiator of an XRC connection: a send queue alone (IBTA A14).
+    XrcIni = 9,
+    /// Target of an XRC connection: no queue of its own; each request names the shared receive
+    /// queue that it is for (IBTA A14).
+    XrcTgt = 10,
+}
+
+impl QpType {
+    /// The transport service.
+    pub const fn service(self) -> Service {
+        match self {
+            Self::Rc => Service::Rc,
+            Self::Uc => Service::Uc,
+            Self::Ud => Service::Ud,
+            Self::XrcIni | Self::XrcTgt => Service::Xrc,
+        }
+    }
+    /// Whether it sends requests.
+    pub const fn sends(self) -> bool {
+        !matches!(self, Self::XrcTgt)
+    }
+    /// Whether it takes requests.
+    pub const fn receives(self) -> bool {
+        !matches!(self, Self::XrcIni)
+    }
+}
 
 /// State of a queue pair (IBTA 10.3.1). Values are those of `ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -191,11 +229,11 @@ impl QpAttr {
 /// Why a modify was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// The table has no such transition for the service.
-    #[error("a {service:?} queue pair cannot go from {from:?} to {to:?}")]
+    /// The table has no such transition for the type.
+    #[error("a {qp_type:?} queue pair cannot go from {from:?} to {to:?}")]
     Transition {
-        /// Service.
-        service: vernic_wire::Service,
+        /// Type.
+        qp_type: QpType,
         /// Present state.
         from: QpState,
         /// Asked for.

@@ -2,16 +2,21 @@
 
 use std::collections::VecDeque;
 
-use vernic_wire::{Gid, Rkey};
+use vernic_wire::{Gid, Rkey, Srqn};
 
 use crate::completion::{AccessCheck, AccessFault, Completion, Failure};
-use crate::host::{AtomicOp, Host, QpEvent, RemoteAccess, RxMeta};
+use crate::host::{AtomicOp, Host, QpEvent, RemoteAccess, RxMeta, SrqFault};
 use crate::wqe::{RecvWqe, SendWqe};
 
 /// Key of the region.
 pub(crate) const RKEY: Rkey = Rkey(0x77);
 /// First byte of the region.
 pub(crate) const BASE: u64 = 0x10_0000;
+
+/// The XRC shared receive queue that there is.
+pub(crate) const SRQN: Srqn = Srqn::new(0x33);
+/// One of another XRC domain.
+pub(crate) const FOREIGN_SRQN: Srqn = Srqn::new(0x44);
 
 /// Memory, receives, and a record of everything that was called.
 pub(crate) struct TestHost {
@@ -34,6 +39,10 @@ pub(crate) struct TestHost {
     pub(crate) invalidated: Vec<Rkey>,
     pub(crate) flushes: Vec<(u64, u64, RemoteAccess)>,
     pub(crate) atomics: u32,
+    /// Shared receive queues that were selected.
+    pub(crate) selected: Vec<Srqn>,
+    /// The shared receive queue is destroyed.
+    pub(crate) srq_gone: bool,
 }
 
 impl TestHost {
@@ -55,6 +64,8 @@ impl TestHost {
             invalidated: Vec::new(),
             flushes: Vec::new(),
             atomics: 0,
+            selected: Vec::new(),
+            srq_gone: false,
         }
     }
 
@@ -148,6 +159,14 @@ impl Host for TestHost {
         self.range(rkey, BASE, 0)?;
         self.invalidated.push(rkey);
         Ok(())
+    }
+    fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
+        self.selected.push(srqn);
+        match srqn {
+            SRQN if !self.srq_gone => Ok(()),
+            FOREIGN_SRQN => Err(SrqFault::WrongDomain),
+            _ => Err(SrqFault::Unknown),
+        }
     }
     fn take_recv(&mut self) -> Option<RecvWqe> {
         self.recvs.pop_front()

@@ -1,18 +1,20 @@
 //! The one table of state transitions and the check of a modify against it (IBTA 10.3.1, 11.2.5.2).
 //!
-//! Owns which transitions exist for which service, which attributes each needs and takes, and the
+//! Owns which transitions exist for which type of queue pair, which attributes each needs and takes, and the
 //! ranges of the attributes. [`Qp::modify`](crate::Qp::modify) calls [`check_modify`] before it
 //! touches anything; the check is a pure function.
+//!
+//! The XRC columns are those of Linux (`ib_modify_qp_is_ok`): the initiator has what of RC belongs to
+//! the requester, the target what belongs to the responder, and SQ_PSN and TIMEOUT, which it must be
+//! given and never uses.
 //!
 //! Left out of the rows, and so refused instead of ignored: `ALT_PATH` and `PATH_MIG_STATE` (there
 //! is no automatic path migration), `CAP` (queues are not resized) and `RATE_LIMIT` (no pacing by
 //! the application).
 
-use vernic_wire::Service;
+use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 
-use crate::state::{AttrMask, ModifyError, QpAttr, QpState};
-
-/// Attributes of one transition of one service.
+/// Attributes of one transition of one type.
 #[derive(Clone, Copy)]
 struct Attrs {
     /// Must be named.
@@ -21,13 +23,15 @@ struct Attrs {
     optional: AttrMask,
 }
 
-/// One transition; `None` where a service does not have it.
+/// One transition; `None` where a type does not have it.
 struct Row {
     from: QpState,
     to: QpState,
     rc: Option<Attrs>,
     uc: Option<Attrs>,
     ud: Option<Attrs>,
+    xrc_ini: Option<Attrs>,
+    xrc_tgt: Option<Attrs>,
 }
 
 /// `[REQUIRED ...] + [OPTIONAL ...]`, or `none`.
@@ -42,13 +46,11 @@ macro_rules! attrs {
 }
 
 macro_rules! transitions {
-    ($($from:ident -> $to:ident { rc: $rc:tt $(+ $rc_opt:tt)?, uc: $uc:tt $(+ $uc_opt:tt)?, ud: $ud:tt $(+ $ud_opt:tt)? })*) => {
+    ($($from:ident -> $to:ident { $($column:ident: $need:tt $(+ $may:tt)?),* })*) => {
         &[$(Row {
             from: QpState::$from,
             to: QpState::$to,
-            rc: attrs!($rc $(+ $rc_opt)?),
-            uc: attrs!($uc $(+ $uc_opt)?),
-            ud: attrs!($ud $(+ $ud_opt)?),
+            $($column: attrs!($need $(+ $may)?),)*
         },)*]
     };
 }
@@ -59,66 +61,85 @@ static TRANSITIONS: &[Row] = transitions! {
     Reset -> Init {
         rc: [PKEY_INDEX PORT ACCESS_FLAGS] + [],
         uc: [PKEY_INDEX PORT ACCESS_FLAGS] + [],
-        ud: [PKEY_INDEX PORT QKEY] + []
+        ud: [PKEY_INDEX PORT QKEY] + [],
+        xrc_ini: [PKEY_INDEX PORT ACCESS_FLAGS] + [],
+        xrc_tgt: [PKEY_INDEX PORT ACCESS_FLAGS] + []
     }
     Init -> Init {
         rc: [] + [PKEY_INDEX PORT ACCESS_FLAGS],
         uc: [] + [PKEY_INDEX PORT ACCESS_FLAGS],
-        ud: [] + [PKEY_INDEX PORT QKEY]
+        ud: [] + [PKEY_INDEX PORT QKEY],
+        xrc_ini: [] + [PKEY_INDEX PORT ACCESS_FLAGS],
+        xrc_tgt: [] + [PKEY_INDEX PORT ACCESS_FLAGS]
     }
     Init -> Rtr {
         rc: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX],
         uc: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX],
-        ud: [] + [PKEY_INDEX QKEY]
+        ud: [] + [PKEY_INDEX QKEY],
+        xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX],
+        xrc_tgt: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX]
     }
     Rtr -> Rts {
         rc: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         uc: [SQ_PSN] + [CUR_STATE ACCESS_FLAGS],
-        ud: [SQ_PSN] + [CUR_STATE QKEY]
+        ud: [SQ_PSN] + [CUR_STATE QKEY],
+        xrc_ini: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ACCESS_FLAGS],
+        xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Rts -> Rts {
         rc: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         uc: [] + [CUR_STATE ACCESS_FLAGS],
-        ud: [] + [CUR_STATE QKEY]
+        ud: [] + [CUR_STATE QKEY],
+        xrc_ini: [] + [CUR_STATE ACCESS_FLAGS],
+        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Rts -> Sqd {
         rc: [] + [EN_SQD_ASYNC_NOTIFY],
         uc: [] + [EN_SQD_ASYNC_NOTIFY],
-        ud: [] + [EN_SQD_ASYNC_NOTIFY]
+        ud: [] + [EN_SQD_ASYNC_NOTIFY],
+        xrc_ini: [] + [EN_SQD_ASYNC_NOTIFY],
+        xrc_tgt: [] + [EN_SQD_ASYNC_NOTIFY]
     }
     Sqd -> Sqd {
         rc: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC MAX_DEST_RD_ATOMIC
                   ACCESS_FLAGS MIN_RNR_TIMER],
         uc: [] + [AV PKEY_INDEX ACCESS_FLAGS],
-        ud: [] + [PKEY_INDEX QKEY]
+        ud: [] + [PKEY_INDEX QKEY],
+        xrc_ini: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC ACCESS_FLAGS],
+        xrc_tgt: [] + [AV PORT PKEY_INDEX TIMEOUT MAX_DEST_RD_ATOMIC ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Sqd -> Rts {
         rc: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         uc: [] + [CUR_STATE ACCESS_FLAGS],
-        ud: [] + [CUR_STATE QKEY]
+        ud: [] + [CUR_STATE QKEY],
+        xrc_ini: [] + [CUR_STATE ACCESS_FLAGS],
+        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Sqe -> Rts {
         rc: none,
         uc: [] + [CUR_STATE ACCESS_FLAGS],
-        ud: [] + [CUR_STATE QKEY]
+        ud: [] + [CUR_STATE QKEY],
+        xrc_ini: none,
+        xrc_tgt: none
     }
 };
 
-/// The attributes of a transition, or `None` where the service does not have it.
-fn attrs_of(service: Service, from: QpState, to: QpState) -> Option<Attrs> {
+/// The attributes of a transition, or `None` where the type does not have it.
+fn attrs_of(qp_type: QpType, from: QpState, to: QpState) -> Option<Attrs> {
     if matches!(to, QpState::Reset | QpState::Error) {
         return Some(Attrs { required: AttrMask::empty(), optional: AttrMask::empty() });
     }
     let row = TRANSITIONS.iter().find(|row| row.from == from && row.to == to)?;
-    match service {
-        Service::Rc | Service::Xrc => row.rc,
-        Service::Uc => row.uc,
-        Service::Ud => row.ud,
-        Service::Rd | Service::Cnp | Service::Unknown => None,
+    match qp_type {
+        QpType::Rc => row.rc,
+        QpType::Uc => row.uc,
+        QpType::Ud => row.ud,
+        QpType::XrcIni => row.xrc_ini,
+        QpType::XrcTgt => row.xrc_tgt,
     }
 }
 
-/// Whether a queue pair of `service` in `state` may be modified so, and the state it is then in.
+/// Whether a queue pair of `qp_type` in `state` may be modified so, and the state it is then in.
 ///
 /// Without [`AttrMask::STATE`] the state stays; that too must be a row of the table, so it exists
 /// in Init, RTS and SQD. [`AttrMask::CUR_STATE`] names the state the caller believes in; it changes
@@ -127,7 +148,7 @@ fn attrs_of(service: Service, from: QpState, to: QpState) -> Option<Attrs> {
 /// # Errors
 /// See [`ModifyError`]; checked in the order claimed state, transition, missing, forbidden, values.
 pub(crate) fn check_modify(
-    service: Service,
+    qp_type: QpType,
     state: QpState,
     attr: &QpAttr,
     mask: AttrMask,
@@ -137,7 +158,7 @@ pub(crate) fn check_modify(
         return Err(ModifyError::CurState { claimed: attr.cur_state, actual: from });
     }
     let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
-    let attrs = attrs_of(service, from, to).ok_or(ModifyError::Transition { service, from, to })?;
+    let attrs = attrs_of(qp_type, from, to).ok_or(ModifyError::Transition { qp_type, from, to })?;
     let missing = attrs.required.difference(mask);
     if !missing.is_empty() {
         return Err(ModifyError::Missing { from, to, missing });
@@ -201,8 +222,8 @@ fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
 
 /// The attributes that a transition needs, for tests that bring queue pairs up.
 #[cfg(test)]
-pub(crate) fn required(service: Service, from: QpState, to: QpState) -> Option<AttrMask> {
-    attrs_of(service, from, to).map(|attrs| attrs.required)
+pub(crate) fn required(qp_type: QpType, from: QpState, to: QpState) -> Option<AttrMask> {
+    attrs_of(qp_type, from, to).map(|attrs| attrs.required)
 }
 
 #[cfg(test)]

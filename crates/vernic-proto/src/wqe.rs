@@ -5,7 +5,7 @@
 //! [`Host`](crate::Host).
 
 use bitflags::bitflags;
-use vernic_wire::{Lkey, Qkey, Qpn, Rkey};
+use vernic_wire::{Lkey, Qkey, Qpn, Rkey, Srqn};
 
 bitflags! {
     /// Flags of a send work request. Values are those of `ibv_send_flags`.
@@ -120,6 +120,9 @@ pub struct SendWqe {
     pub length: u32,
     /// Destination, for UD only.
     pub dest: Option<UdDest>,
+    /// The peer's shared receive queue, for XRC only: it takes the message, and its protection
+    /// domain holds the remote memory.
+    pub srqn: Option<Srqn>,
 }
 
 /// A receive work request that the responder has taken off its queue.

@@ -13,6 +13,7 @@ use crate::lifecycle::CELLS;
 use crate::memory::access;
 use crate::rng::mix;
 use crate::world::{Event, Phase, World};
+use crate::xrc::{self, QUEUES, is_reliable};
 
 /// Operations in the order of the plan's weights.
 const KINDS: [Count; 13] = [
@@ -55,11 +56,15 @@ impl World {
         }
         let conn = &self.conns[c];
         let (plan, side) = (&conn.plan.sides[s], &conn.sides[s]);
+        let plan_service = conn.plan.service;
         let delay = if self.healed { 1_000 } else { plan.recv_delay };
         let takes = !matches!(state, QpState::Reset | QpState::Error);
         if side.st.shared {
             let node = side.st.node;
-            if self.nodes[node].srq.len() < plan.rq && !self.nodes[node].srq_scheduled {
+            let queues = &self.nodes[node].srqs;
+            let used = if plan_service == Service::Xrc { &queues[..] } else { &queues[..1] };
+            let short = used.iter().any(|queue| queue.len() < plan.rq);
+            if short && !self.nodes[node].srq_scheduled {
                 self.nodes[node].srq_scheduled = true;
                 let delay = self.rng.below(delay + 1);
                 self.at(delay, Event::PostShared(node));
@@ -104,16 +109,20 @@ impl World {
         let (depth, bad) = mine.fold((1, 0), |(depth, bad), (conn, s)| {
             (depth.max(conn.plan.sides[s].rq), bad.max(conn.plan.bad_ppm))
         });
-        let missing = depth.saturating_sub(self.nodes[number].srq.len()) as u64;
-        let batch = self.rng.range(1, missing.max(1)).min(missing);
-        for _ in 0..batch {
-            let wr_id = 3 << 62 | (number as u64) << 56 | self.nodes[number].srq_posted;
-            let recv = self.recv(wr_id, self.nodes[number].srq_len, bad);
-            let node = &mut self.nodes[number];
-            node.srq.push_back(recv);
-            node.srq_posted += 1;
+        let used = if self.nodes[number].has_xrc { QUEUES } else { 1 };
+        for queue in 0..used {
+            let missing = depth.saturating_sub(self.nodes[number].srqs[queue].len()) as u64;
+            let batch = self.rng.range(1, missing.max(1)).min(missing);
+            for _ in 0..batch {
+                let name = 3 << 62 | (number as u64) << 56 | xrc::recv_name(queue);
+                let wr_id = name | self.nodes[number].srq_posted;
+                let recv = self.recv(wr_id, self.nodes[number].srq_len, bad);
+                let node = &mut self.nodes[number];
+                node.srqs[queue].push_back(recv);
+                node.srq_posted += 1;
+            }
         }
-        if self.nodes[number].srq.len() < depth {
+        if self.nodes[number].srqs[..used].iter().any(|queue| queue.len() < depth) {
             self.nodes[number].srq_scheduled = true;
             self.at(1_000, Event::PostShared(number));
         }
@@ -173,7 +182,7 @@ impl World {
         if self.rng.percent(plan.unsignaled_percent) && !must {
             flags.remove(SendFlags::SIGNALED);
         }
-        if self.rng.percent(plan.fence_percent) && plan.service == Service::Rc {
+        if self.rng.percent(plan.fence_percent) && is_reliable(plan.service) {
             flags |= SendFlags::FENCE;
         }
         if self.rng.percent(10) {
@@ -185,6 +194,11 @@ impl World {
     /// Posts one message and enters it into the oracle's books.
     pub(crate) fn post(&mut self, c: usize, s: usize, draft: Draft, flags: SendFlags) -> usize {
         self.next_id += 1;
+        let xrc = self.conns[c].plan.service == Service::Xrc;
+        let queue = match (xrc, self.manual) {
+            (true, false) => self.rng.below(QUEUES as u64) as usize,
+            _ => self.next_queue,
+        };
         let conn = &mut self.conns[c];
         let peer_qkey = conn.sides[1 - s].st.qkey;
         let flow = &mut conn.flows[s];
@@ -200,6 +214,7 @@ impl World {
             first: flow.next_seq,
             packets: 1,
             bad: draft.bad,
+            queue,
             source: draft.source,
             sink: Vec::new(),
             original: None,
@@ -223,6 +238,7 @@ impl World {
             flags,
             length: msg.len,
             dest,
+            srqn: xrc.then(|| xrc::srqn(queue, msg.bad)),
         };
         self.ctx.say(format_args!(
             "{} post {number} {:?} {} bytes {flags:?} {:?}",
@@ -256,7 +272,7 @@ impl World {
     fn draw_kind(&mut self, c: usize) -> Count {
         let plan = &self.conns[c].plan;
         let allowed: &[usize] = match plan.service {
-            Service::Rc => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+            Service::Rc | Service::Xrc => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
             Service::Uc => &[0, 1, 3, 4],
             _ => &[0, 1],
         };
@@ -353,8 +369,8 @@ impl World {
             // No room in the peer's memory before earlier messages are complete.
             return draft(Count::OpSend, SendOp::Send);
         };
-        let rc = self.conns[c].plan.service == Service::Rc;
-        let window = peer.window_bound && word & 3 == 0 && rc;
+        let reliable = is_reliable(self.conns[c].plan.service);
+        let window = peer.window_bound && word & 3 == 0 && reliable;
         if window {
             self.ctx.hit(Count::OpWindow);
         }
@@ -466,6 +482,11 @@ impl World {
         let len = draft.len;
         if service == Service::Ud && word & 1 == 0 {
             draft.bad = Bad::Qkey;
+            return;
+        }
+        let local_op = matches!(draft.op, SendOp::LocalInv(_) | SendOp::BindMw(_));
+        if service == Service::Xrc && word >> 24 & 3 == 0 && !local_op {
+            draft.bad = if word >> 26 & 1 == 0 { Bad::UnknownSrq } else { Bad::ForeignSrq };
             return;
         }
         let from = self.rng.below(u64::from(len) + 1) as u32;

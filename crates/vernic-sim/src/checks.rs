@@ -4,13 +4,13 @@
 //! oracle's books only.
 
 use vernic_proto::{QpState, SendOp, WcStatus};
-use vernic_wire::Service;
 
 use crate::complete;
 use crate::ctx::fail;
 use crate::flow::Bad;
 use crate::memory::Memory;
 use crate::world::{Event, Phase, World};
+use crate::xrc::is_reliable;
 
 impl World {
     /// Notices that a queue pair has failed, and whether it had a reason.
@@ -42,7 +42,7 @@ impl World {
             && !peer_refused
             && conn.flows[s].failed.is_none()
             && !side.st.lenient
-            && conn.plan.service == Service::Rc
+            && is_reliable(conn.plan.service)
         {
             fail!(
                 self.ctx,
@@ -144,7 +144,7 @@ impl World {
                 SendOp::Write(remote)
                 | SendOp::WriteImm(remote, _)
                 | SendOp::AtomicWrite(remote)
-                    if msg.len > 0 && conn.plan.service == Service::Rc =>
+                    if msg.len > 0 && is_reliable(conn.plan.service) =>
                 {
                     let memory = &self.nodes[conn.plan.nodes[1 - s]].memory;
                     let at = Memory::index(remote.addr);
@@ -219,12 +219,12 @@ impl World {
                 .filter(|side| side.st.node == number && side.st.shared)
                 .map(|side| side.st.recvs_done)
                 .sum();
-            if node.srq_posted != shared + node.srq.len() as u64 {
+            let left = node.srqs.iter().map(|queue| queue.len() as u64).sum::<u64>();
+            if node.srq_posted != shared + left {
                 fail!(
                     self.ctx,
-                    "node {number}: {} shared receives posted, {shared} completed, {} left",
+                    "node {number}: {} shared receives posted, {shared} completed, {left} left",
                     node.srq_posted,
-                    node.srq.len()
                 );
             }
         }
@@ -240,7 +240,7 @@ impl World {
                     "[{} {:?} {:?} {:?}: {} to post, {} posted, {} completed, executed {} of {}, sent {}, receives {}+{}, deadline {:?}, wants {}] ",
                     side.st.label(), conn.plan.service, conn.phase, side.qp.state(), side.remaining, flow.msgs.len(),
                     flow.next_done, flow.exec, flow.next_seq, flow.high, side.st.rq.len(),
-                    self.nodes[side.st.node].srq.len(), side.qp.next_deadline(), side.qp.wants_transmit(),
+                    self.nodes[side.st.node].srqs[0].len(), side.qp.next_deadline(), side.qp.wants_transmit(),
                 ));
             }
         }

@@ -15,6 +15,7 @@ use crate::cover::Count;
 use crate::ctx::fail;
 use crate::flow::{Bad, Flow, Msg};
 use crate::host::{SideState, SimHost};
+use crate::xrc::{is_reliable, queue_of_recv};
 
 /// Bytes before the payload in a datagram's receive.
 pub(crate) const GRH_AREA: usize = 40;
@@ -107,7 +108,7 @@ fn succeeded(host: &mut SimHost<'_>, index: usize) {
         if !msg.local_done {
             fail!(host.ctx, "message {index} {:?} succeeded and was not carried out", msg.op);
         }
-    } else if host.st.service == Service::Rc && !host.st.lenient {
+    } else if is_reliable(host.st.service) && !host.st.lenient {
         if out.exec < msg.end() {
             fail!(
                 host.ctx,
@@ -267,6 +268,9 @@ pub(crate) fn recv(host: &mut SimHost<'_>, c: &Completion) {
         c.byte_len,
         c.tag
     ));
+    if host.st.service == Service::Xrc {
+        host.ctx.say(format_args!("{} recv of queue {}", host.st.label(), queue_of_recv(c.wr_id)));
+    }
     host.st.fx.recvs_done += 1;
     host.st.recvs_done += 1;
     let Some(recv) = host.st.current.take() else {
@@ -335,11 +339,15 @@ fn check_received(host: &mut SimHost<'_>, index: usize, data: &[u8], c: &Complet
             host.st.peer_qpn
         );
     }
+    if host.st.service == Service::Xrc && queue_of_recv(c.wr_id) != msg.queue {
+        let from = queue_of_recv(c.wr_id);
+        fail!(host.ctx, "message {index} for queue {} took a receive of queue {from}", msg.queue);
+    }
     let payload = if ud { data.get(GRH_AREA..).unwrap_or_default() } else { data };
     let want = if msg.is_send() { msg.len as usize } else { 0 };
     // What a broken message left in the receive of an unreliable service may be longer.
     let payload =
-        if host.st.service == Service::Rc { payload } else { &payload[..want.min(payload.len())] };
+        if is_reliable(host.st.service) { payload } else { &payload[..want.min(payload.len())] };
     if payload.len() != want {
         fail!(host.ctx, "message {index}: {} bytes in the receive, {want} sent", payload.len());
     } else if let Some(at) = content::mismatch(msg.id, 0, payload) {
@@ -367,7 +375,7 @@ pub(crate) fn drained(host: &mut SimHost<'_>) {
         .take_while(|msg| msg.is_local() || msg.first < host.out.high)
         .enumerate();
     for (index, msg) in unfinished.skip(host.out.next_done) {
-        if host.st.service == Service::Rc
+        if is_reliable(host.st.service)
             && (host.out.exec < msg.end() || !msg.is_answered())
             && !msg.is_local()
         {

@@ -28,7 +28,7 @@ macro_rules! counts {
 
 counts! {
     Packets = "packets", Messages = "messages", Bytes = "bytes", Events = "events",
-    ConnRc = "rc", ConnUc = "uc", ConnUd = "ud",
+    ConnRc = "rc", ConnUc = "uc", ConnUd = "ud", ConnXrc = "xrc",
     OpSend = "send", OpSendImm = "send_imm", OpSendInv = "send_inv", OpWrite = "write",
     OpWriteImm = "write_imm", OpRead = "read", OpReadBack = "read_back", OpCmpSwap = "cmp_swap",
     OpFetchAdd = "fetch_add", OpFlush = "flush", OpAtomicWrite = "atomic_write",

@@ -35,6 +35,10 @@ pub(crate) enum Bad {
     Invalidate,
     /// The Q_Key of a datagram.
     Qkey,
+    /// An XRC request for a shared receive queue that does not exist.
+    UnknownSrq,
+    /// An XRC request for a shared receive queue of another XRC domain.
+    ForeignSrq,
 }
 
 /// A message: one send request.
@@ -51,6 +55,8 @@ pub(crate) struct Msg {
     pub(crate) first: u64,
     pub(crate) packets: u32,
     pub(crate) bad: Bad,
+    /// The peer's shared receive queue that it is for (XRC).
+    pub(crate) queue: usize,
     /// What a READ must return: content number and offset.
     pub(crate) source: (u64, u64),
     /// What came back so far.

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, QpEvent, QpState,
-    RecvWqe, RemoteAccess, SendOp, SendWqe, Time, WcStatus,
+    RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Time, WcStatus,
 };
-use vernic_wire::{AethCode, Mtu, NakCode, Packet, Qkey, Qpn, Rkey, Service};
+use vernic_wire::{AethCode, Mtu, NakCode, Packet, Qkey, Qpn, Rkey, Service, Srqn};
 
 use crate::complete;
 use crate::content;
@@ -20,6 +20,7 @@ use crate::ctx::{Ctx, fail};
 use crate::flow::{Bad, Flow, Recv};
 use crate::memory::{Asker, Grant, Memory};
 use crate::plan::Mutation;
+use crate::xrc::{FOREIGN, QUEUES, is_reliable, queue_of};
 
 /// What the packet under way did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +119,8 @@ pub(crate) struct SideState {
     pub(crate) hasty: bool,
     pub(crate) areas: Areas,
     pub(crate) piece: Option<Piece>,
+    /// The shared receive queue that an XRC target works for.
+    pub(crate) selected: Option<usize>,
     pub(crate) fx: Effects,
     // The engine's part.
     pub(crate) pump_at: Option<Time>,
@@ -127,7 +130,7 @@ pub(crate) struct SideState {
 /// Everything that a queue pair reaches during one call.
 pub(crate) struct SimHost<'a> {
     pub(crate) memory: &'a mut Memory,
-    pub(crate) srq: &'a mut VecDeque<Recv>,
+    pub(crate) srqs: &'a mut [VecDeque<Recv>; QUEUES],
     pub(crate) st: &'a mut SideState,
     /// Messages that this side sends.
     pub(crate) out: &'a mut Flow,
@@ -404,11 +407,27 @@ impl Host for SimHost<'_> {
         Err(AccessFault { check: AccessCheck::KeyStale, key: rkey.value(), addr: 0, len: 0 })
     }
 
+    fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
+        if self.st.service != Service::Xrc {
+            fail!(self.ctx, "{} selected {srqn} and is no XRC target", self.st.label());
+        }
+        let Some(mut queue) = queue_of(srqn) else {
+            let foreign = srqn == FOREIGN;
+            return Err(if foreign { SrqFault::WrongDomain } else { SrqFault::Unknown });
+        };
+        if self.ctx.mutates(Mutation::WrongQueue) {
+            queue = QUEUES - 1 - queue;
+        }
+        self.st.selected = Some(queue);
+        Ok(())
+    }
+
     fn take_recv(&mut self) -> Option<RecvWqe> {
         if self.st.current.is_some() {
             fail!(self.ctx, "a receive taken while another is in use");
         }
-        let queue = if self.st.shared { &mut *self.srq } else { &mut self.st.rq };
+        let at = self.st.selected.unwrap_or(0);
+        let queue = if self.st.shared { &mut self.srqs[at] } else { &mut self.st.rq };
         let recv = queue.pop_front()?;
         self.st.fx.recvs_taken += 1;
         self.st.last_capacity = Some(recv.capacity);
@@ -498,12 +517,12 @@ impl Host for SimHost<'_> {
             failure.cause
         ));
         let again = self.st.failure.filter(|before| {
-            self.st.service == Service::Rc || !matches!(before.cause, Cause::LocalMemory(_))
+            is_reliable(self.st.service) || !matches!(before.cause, Cause::LocalMemory(_))
         });
         if let Some(before) = again {
             fail!(self.ctx, "a second failure {failure:?} after {before:?}");
         }
-        if self.out.failed.is_some() && self.st.service == Service::Rc {
+        if self.out.failed.is_some() && is_reliable(self.st.service) {
             fail!(self.ctx, "failure {failure:?} reported after the failed completion");
         }
         self.st.failure = Some(failure);

@@ -16,6 +16,7 @@ use crate::flow::{Bad, Flow, Msg, Refusal};
 use crate::host::{Effects, Piece, SideState};
 use crate::memory::Memory;
 use crate::net::Tag;
+use crate::xrc::is_reliable;
 
 /// The piece that a request packet is, if it is one that may be executed now; and its extended
 /// sequence number.
@@ -26,7 +27,7 @@ pub(crate) fn expect(
     tag: &Tag,
 ) -> (Option<Piece>, u64) {
     let mtu = st.mtu.bytes();
-    if st.service == Service::Rc {
+    if is_reliable(st.service) {
         let Some(seq) = inn.extend(packet.psn(), inn.exec) else { return (None, u64::MAX) };
         let Some(number) = inn.holding(seq).filter(|_| seq == inn.exec) else { return (None, seq) };
         let msg = &inn.msgs[number];
@@ -41,7 +42,7 @@ fn piece(msg: &Msg, number: usize, index: u32, mtu: u32) -> Piece {
     Piece { msg: number, offset, len, first: index == 0, last: index + 1 == msg.packets }
 }
 
-/// Judges a request packet on RC.
+/// Judges a request packet on RC or XRC.
 pub(crate) fn judge_rc(
     ctx: &mut Ctx,
     st: &SideState,
@@ -113,6 +114,18 @@ pub(crate) fn sequence_numbers(packet: &Packet<'_>, mtu: u32) -> u64 {
 
 fn done_in_full(ctx: &mut Ctx, st: &SideState, inn: &Flow, piece: &Piece, fx: &Effects) {
     let msg = &inn.msgs[piece.msg];
+    let wrong_queue = matches!(msg.bad, Bad::UnknownSrq | Bad::ForeignSrq);
+    if st.service == Service::Xrc && (wrong_queue || st.selected != Some(msg.queue)) {
+        fail!(
+            ctx,
+            "{} accepted message {} for queue {} ({:?}) as for {:?}",
+            st.label(),
+            piece.msg,
+            msg.queue,
+            msg.bad,
+            st.selected
+        );
+    }
     let is_atomic_write = matches!(msg.op, SendOp::AtomicWrite(_));
     let want = Effects {
         written: if msg.is_write() || is_atomic_write { piece.len } else { 0 },
@@ -161,6 +174,8 @@ fn refused(
         ErrorClass::UnsupportedOpcode => msg.bad == Bad::QpRights,
         ErrorClass::MessageLength => msg.is_send() && short,
         ErrorClass::ReceiveMemory => msg.takes_recv() && st.last_recv_bad,
+        ErrorClass::SrqUnknown => msg.bad == Bad::UnknownSrq,
+        ErrorClass::XrcDomain => msg.bad == Bad::ForeignSrq,
         _ => false,
     };
     if !good_reason {

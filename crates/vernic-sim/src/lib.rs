@@ -38,6 +38,7 @@
 //! | success is only reported for what the peer executed and answered; atomics return the value that was there | [`complete`] |
 //! | receive completions fit the messages one to one: bytes, length, immediate data, invalidated key | [`complete`] |
 //! | a failure has its reason in what was injected, and both ends agree about it | [`complete`], [`judge`] |
+//! | XRC executes a request for the shared receive queue that it names, and for no other | [`judge`], [`complete`], [`wirecheck`] |
 //! | UC delivers a message whole or not at all and in order; UD never more often than the network did | [`judge`] |
 //! | every packet parses, emits again identically, fits the MTU, and is due (window, fence, read depth, RNR delay, SQD) | [`wirecheck`] |
 //! | the contract of `Qp`: deadlines lie ahead, `wants_transmit` tells the truth, nothing panics on garbage | [`world`] |
@@ -73,6 +74,7 @@ mod rng;
 mod trace;
 mod wirecheck;
 mod world;
+mod xrc;
 
 pub use cover::{Count, Cover};
 pub use expect_test::expect;

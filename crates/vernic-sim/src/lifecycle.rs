@@ -3,7 +3,7 @@
 //! Owns building the world from the plan, the modify sequences, every [`Chaos`], and healing. Called
 //! by the world's loop.
 
-use vernic_proto::{AddressVector, AttrMask, Qp, QpAttr, QpInit, QpState};
+use vernic_proto::{AddressVector, AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
 use vernic_wire::{AckTimeout, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
 
 use crate::content;
@@ -16,6 +16,7 @@ use crate::net::Link;
 use crate::plan::{Chaos, ConnPlan};
 use crate::rng::Rng;
 use crate::world::{Conn, Event, Node, Phase, Side, World};
+use crate::xrc::{is_reliable, qp_type};
 
 /// Atomic cells of a node.
 pub(crate) const CELLS: u64 = 8;
@@ -28,10 +29,11 @@ impl Node {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         Self {
             memory: Memory::new(rng.word() as u32),
-            srq: Default::default(),
+            srqs: Default::default(),
             srq_posted: 0,
             srq_scheduled: false,
             srq_len: 0,
+            has_xrc: false,
         }
     }
 }
@@ -47,12 +49,14 @@ impl World {
             self.ctx.hit(match plan.service {
                 Service::Rc => Count::ConnRc,
                 Service::Uc => Count::ConnUc,
+                Service::Xrc => Count::ConnXrc,
                 _ => Count::ConnUd,
             });
             for s in 0..2 {
                 if plan.sides[s].srq {
                     let node = &mut self.nodes[plan.nodes[s]];
                     node.srq_len = node.srq_len.max(plan.max_len + 40);
+                    node.has_xrc |= plan.service == Service::Xrc;
                 }
             }
             self.conns.push(Conn {
@@ -225,10 +229,10 @@ impl World {
         };
         use AttrMask as M;
         let from = side.qp.state();
-        let more = match (from, state, conn.plan.service) {
-            (_, QpState::Init, Service::Ud) => M::PKEY_INDEX | M::PORT | M::QKEY,
+        let more = match (from, state, qp_type(conn.plan.service, s)) {
+            (_, QpState::Init, QpType::Ud) => M::PKEY_INDEX | M::PORT | M::QKEY,
             (_, QpState::Init, _) => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-            (_, QpState::Rtr, Service::Rc) => {
+            (_, QpState::Rtr, QpType::Rc | QpType::XrcTgt) => {
                 M::AV
                     | M::PATH_MTU
                     | M::DEST_QPN
@@ -236,10 +240,13 @@ impl World {
                     | M::MAX_DEST_RD_ATOMIC
                     | M::MIN_RNR_TIMER
             }
-            (_, QpState::Rtr, Service::Uc) => M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
-            (QpState::Rtr, QpState::Rts, Service::Rc) => {
+            (_, QpState::Rtr, QpType::Uc | QpType::XrcIni) => {
+                M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN
+            }
+            (QpState::Rtr, QpState::Rts, QpType::Rc | QpType::XrcIni) => {
                 M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC
             }
+            (QpState::Rtr, QpState::Rts, QpType::XrcTgt) => M::TIMEOUT | M::SQ_PSN,
             (QpState::Rtr, QpState::Rts, _) => M::SQ_PSN,
             (_, QpState::Sqd, _) => M::EN_SQD_ASYNC_NOTIFY,
             _ => M::empty(),
@@ -293,7 +300,7 @@ impl World {
                 let st = &mut conn.sides[s].st;
                 st.draining = true;
                 st.drain_from = started.unwrap_or(flow.msgs.len());
-                if st.service != Service::Rc {
+                if !is_reliable(st.service) {
                     st.drain_from = usize::MAX;
                 }
                 self.change(c, s, QpState::Sqd);
@@ -381,7 +388,7 @@ impl World {
         self.ctx.say(format_args!("healed"));
         for node in &mut self.nodes {
             let longest = node.srq_len;
-            for recv in &mut node.srq {
+            for recv in node.srqs.iter_mut().flatten() {
                 recv.bad = false;
                 recv.capacity = recv.capacity.max(longest);
             }
@@ -445,6 +452,7 @@ impl SideState {
             hasty: plan.hasty,
             areas,
             piece: None,
+            selected: None,
             fx: Effects::default(),
             pump_at: None,
             timer_at: None,
@@ -489,7 +497,7 @@ fn new_qp(plan: &ConnPlan, st: &SideState) -> Qp {
     let side = &plan.sides[st.side];
     let mut qp = Qp::new(QpInit {
         qpn: st.qpn,
-        service: plan.service,
+        qp_type: qp_type(plan.service, st.side),
         max_send_wr: side.sq,
         max_window: side.window,
         shared_rq: side.srq,

@@ -33,6 +33,7 @@ use crate::flow::{Bad, Recv};
 use crate::plan::{ConnPlan, LinkPlan, Mutation, Plan, SidePlan};
 use crate::trace::{Deed, Order};
 use crate::world::{Event, World};
+use crate::xrc::recv_name;
 
 /// What a pair is made with. The defaults are those of most tests.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub struct PairConfig {
     pub window: u32,
     /// B receives from a shared queue: no credits.
     pub shared_rq: bool,
+    /// A is an XRC initiator, B an XRC target with two shared queues.
+    pub xrc: bool,
 }
 
 impl PairConfig {
@@ -71,6 +74,7 @@ impl PairConfig {
             max_rd_atomic: 4,
             window: 128,
             shared_rq: false,
+            xrc: false,
         }
     }
 }
@@ -78,8 +82,8 @@ impl PairConfig {
 /// An order to a side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Command {
-    Post { op: Posted, len: u32, flags: SendFlags, bad: Bad },
-    Recv { capacity: u32, bad: bool },
+    Post { op: Posted, len: u32, flags: SendFlags, bad: Bad, queue: usize },
+    Recv { capacity: u32, bad: bool, queue: usize },
     State(QpState),
     RevokeWriteKey,
 }
@@ -109,6 +113,7 @@ pub struct Pen {
     extra: SendFlags,
     unsignaled: bool,
     bad: Bad,
+    queue: usize,
 }
 
 macro_rules! posts {
@@ -149,13 +154,30 @@ impl Pen {
         self
     }
 
+    /// Posts and receives that follow are for this shared queue of B, 0 or 1 (XRC).
+    pub fn queue(&mut self, queue: usize) -> &mut Self {
+        self.queue = queue;
+        self
+    }
+    /// The next post names a shared queue that B does not have (XRC).
+    pub fn to_unknown_queue(&mut self) -> &mut Self {
+        self.bad = Bad::UnknownSrq;
+        self
+    }
+    /// The next post names a shared queue of another XRC domain.
+    pub fn to_foreign_queue(&mut self) -> &mut Self {
+        self.bad = Bad::ForeignSrq;
+        self
+    }
+
     fn post(&mut self, op: Posted, len: u32) -> &mut Self {
         let mut flags = SendFlags::SIGNALED | std::mem::take(&mut self.extra);
         if std::mem::take(&mut self.unsignaled) {
             flags.remove(SendFlags::SIGNALED);
         }
         let bad = std::mem::take(&mut self.bad);
-        self.commands.push((self.delay, Command::Post { op, len, flags, bad }));
+        let queue = self.queue;
+        self.commands.push((self.delay, Command::Post { op, len, flags, bad, queue }));
         self
     }
 
@@ -188,12 +210,14 @@ impl Pen {
 
     /// Posts a receive.
     pub fn post_recv(&mut self, capacity: u32) -> &mut Self {
-        self.commands.push((self.delay, Command::Recv { capacity, bad: false }));
+        let queue = self.queue;
+        self.commands.push((self.delay, Command::Recv { capacity, bad: false, queue }));
         self
     }
     /// Posts a receive whose memory refuses.
     pub fn post_broken_recv(&mut self, capacity: u32) -> &mut Self {
-        self.commands.push((self.delay, Command::Recv { capacity, bad: true }));
+        let queue = self.queue;
+        self.commands.push((self.delay, Command::Recv { capacity, bad: true, queue }));
         self
     }
     /// Moves the queue pair to a state.
@@ -240,7 +264,7 @@ impl Wire {
     }
 }
 
-/// Two RC queue pairs, connected and in RTS, and the wire between them.
+/// Two RC queue pairs, or the two halves of an XRC connection, connected and in RTS, and the wire between them.
 #[derive(Debug)]
 pub struct RcPair {
     /// The first side.
@@ -372,10 +396,10 @@ fn plan(config: &PairConfig) -> Plan {
         reject_reads: false,
     };
     let conn = ConnPlan {
-        service: Service::Rc,
+        service: if config.xrc { Service::Xrc } else { Service::Rc },
         nodes: [0, 1],
         mtu: config.mtu,
-        sides: [side(config.psn, false), side(1000, config.shared_rq)],
+        sides: [side(config.psn, false), side(1000, config.shared_rq || config.xrc)],
         link: LinkPlan { delay: 1_000, ..LinkPlan::default() },
         mix: [0; 13],
         max_len: 1 << 16,
@@ -411,17 +435,19 @@ impl World {
     /// Carries out an order of a scenario.
     pub(crate) fn obey(&mut self, c: usize, s: usize, number: usize) {
         match self.commands[number] {
-            Command::Post { op, len, flags, bad } => {
+            Command::Post { op, len, flags, bad, queue } => {
+                self.next_queue = queue;
                 let draft = self.scenario_draft(c, s, op, len, bad);
                 self.post(c, s, draft, flags);
             }
-            Command::Recv { capacity, bad } => {
+            Command::Recv { capacity, bad, queue } => {
                 let st = &mut self.conns[c].sides[s].st;
                 let recv =
                     Recv { wr_id: 1 << 63 | st.recvs_posted, capacity, bad, data: Vec::new() };
                 if st.shared {
                     let node = &mut self.nodes[st.node];
-                    node.srq.push_back(Recv { wr_id: 1 << 63 | node.srq_posted, ..recv });
+                    let wr_id = 1 << 63 | recv_name(queue) | node.srq_posted;
+                    node.srqs[queue].push_back(Recv { wr_id, ..recv });
                     node.srq_posted += 1;
                 } else {
                     st.recvs_posted += 1;

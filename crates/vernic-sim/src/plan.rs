@@ -30,6 +30,8 @@ pub enum Mutation {
     RepeatedCompletion,
     /// The host returns a wrong value from an atomic.
     WrongAtomic,
+    /// The host takes receives from another shared queue than the XRC request names.
+    WrongQueue,
     /// The network swallows everything for ever, healed or not.
     DeadNetwork,
 }
@@ -197,6 +199,7 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
     let service = match rng.below(10) {
         0 if index > 0 || rng.percent(50) => Service::Ud,
         1 | 2 => Service::Uc,
+        3 => Service::Xrc,
         _ => Service::Rc,
     };
     let mtu = rng.pick(&Mtu::ALL);
@@ -213,8 +216,13 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
     for s in 0..2 {
         sides[s].max_rd = sides[s].max_rd.min(sides[1 - s].max_dest);
     }
-    if rng.percent(20) {
+    if rng.percent(20) || service == Service::Xrc {
         sides[1].quota = 0;
+    }
+    if service == Service::Xrc {
+        // The initiator receives nothing; the target has shared queues only.
+        sides[0].rq = 0;
+        (sides[0].srq, sides[1].srq) = (false, true);
     }
     let mut mix = [0; 13];
     for weight in &mut mix {

@@ -24,7 +24,10 @@ pub(crate) fn line(packet: &Packet<'_>) -> String {
     }
     let name = packet.info().name;
     let name = name.split_once('_').map_or(name, |(_, rest)| rest);
-    format!("{name} psn={psn}")
+    match packet.xrceth() {
+        Some(header) => format!("{name} psn={psn} srqn={}", header.srqn.value()),
+        None => format!("{name} psn={psn}"),
+    }
 }
 
 /// What a scenario orders the network to do with a packet.

@@ -11,7 +11,7 @@
 
 use vernic_proto::{ErrorClass, SendFlags, SendOp};
 use vernic_wire::opcode::{self, Kind, Position, Service, Tail};
-use vernic_wire::{AethCode, Headers, NakCode, Packet};
+use vernic_wire::{AethCode, Headers, NakCode, Packet, Xrceth};
 
 use crate::content;
 use crate::cover::Count;
@@ -20,6 +20,7 @@ use crate::flow::{Flow, Msg, Refusal};
 use crate::host::SideState;
 use crate::memory::Memory;
 use crate::net::Tag;
+use crate::xrc::{is_reliable, srqn};
 
 /// What both directions have in common.
 pub(crate) fn any(ctx: &mut Ctx, st: &SideState, packet: &Packet<'_>) {
@@ -82,7 +83,7 @@ pub(crate) fn request(
         fail!(ctx, "{} sent {packet} as a request", st.label());
         return Tag::default();
     }
-    let found = if st.service == Service::Rc {
+    let found = if is_reliable(st.service) {
         place_rc(ctx, st, out, packet, max_reads)
     } else {
         place_unreliable(ctx, st, out, packet)
@@ -101,7 +102,7 @@ pub(crate) fn request(
     Tag { msg: number, index }
 }
 
-/// RC: the place follows from the sequence number.
+/// RC and XRC: the place follows from the sequence number.
 fn place_rc(
     ctx: &mut Ctx,
     st: &SideState,
@@ -239,7 +240,11 @@ fn headers_fit(
         );
     }
     let solicited = msg.flags.contains(SendFlags::SOLICITED) && msg.takes_recv() && position.ends();
-    if !target_fits(msg, index, mtu, packet) || packet.solicited() != solicited {
+    let queue = (st.service == Service::Xrc).then(|| Xrceth::new(srqn(msg.queue, msg.bad)));
+    if !target_fits(msg, index, mtu, packet)
+        || packet.solicited() != solicited
+        || packet.xrceth() != queue
+    {
         fail!(
             ctx,
             "{} sent {packet} for message {number} {:?} of {} bytes",
@@ -379,6 +384,11 @@ fn read_response(ctx: &mut Ctx, st: &SideState, inn: &Flow, packet: &Packet<'_>,
             fail!(ctx, "{} sent {packet} with a payload for {:?}", st.label(), msg.op);
         }
         return;
+    }
+    let selected = st.service != Service::Xrc || st.selected == Some(msg.queue);
+    if !selected && !packet.payload().is_empty() {
+        let found = st.selected;
+        fail!(ctx, "{} answered READ {number} for queue {} as {found:?}", st.label(), msg.queue);
     }
     let offset = (seq - msg.first) as u32 * st.mtu.bytes();
     let want =

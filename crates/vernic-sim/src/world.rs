@@ -25,6 +25,7 @@ use crate::plan::{Chaos, ConnPlan, Mutation, Plan};
 use crate::rng::Rng;
 use crate::trace::{self, Deed};
 use crate::wirecheck;
+use crate::xrc::{QUEUES, is_reliable};
 
 /// Events of one run; more mean an endless loop. The busiest seeds need a tenth of it.
 const MAX_EVENTS: u64 = 20_000_000;
@@ -71,15 +72,18 @@ impl Ord for Entry {
     }
 }
 
-/// A machine: memory and its shared receive queue.
+/// A machine: memory and its shared receive queues.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) memory: Memory,
-    pub(crate) srq: VecDeque<Recv>,
+    /// The second is for XRC alone.
+    pub(crate) srqs: [VecDeque<Recv>; QUEUES],
     pub(crate) srq_posted: u64,
     pub(crate) srq_scheduled: bool,
     /// Largest message that a connection with the shared queue can receive; 0: not used.
     pub(crate) srq_len: u32,
+    /// XRC targets are here.
+    pub(crate) has_xrc: bool,
 }
 
 /// One end of a connection.
@@ -130,6 +134,8 @@ pub(crate) struct World {
     pub(crate) manual: bool,
     pub(crate) orders: Vec<trace::Order>,
     pub(crate) commands: Vec<Command>,
+    /// The shared receive queue that a scenario's next XRC post is for.
+    pub(crate) next_queue: usize,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
     air: Air,
@@ -172,6 +178,7 @@ impl World {
             manual: plan.heal_at == u64::MAX,
             orders: Vec::new(),
             commands: Vec::new(),
+            next_queue: 0,
             queue: BinaryHeap::new(),
             order: 0,
             air: Air::default(),
@@ -245,7 +252,7 @@ impl World {
         let now = ctx.now;
         let mut host = SimHost {
             memory: &mut node.memory,
-            srq: &mut node.srq,
+            srqs: &mut node.srqs,
             st: &mut side.st,
             out,
             inn,
@@ -326,7 +333,7 @@ impl World {
         if side.st.lenient {
             return;
         }
-        if is_request && service == Service::Rc {
+        if is_request && is_reliable(service) {
             let memory = &nodes[side.st.node].memory;
             judge::judge_rc(
                 ctx,

@@ -95,3 +95,10 @@ fn a_network_that_never_heals_is_noticed() {
     let noticed = (1..=40).filter(|&seed| run(plan(seed), false).violation.is_some()).count();
     assert!(noticed >= 25, "{noticed} of 40"); // seeds without RC have nothing to wait for
 }
+
+#[test]
+fn a_host_that_takes_receives_of_another_shared_queue_is_noticed() {
+    // What finds that queue empty, or is refused for another reason, bears no harm.
+    let n = noticed(Mutation::WrongQueue, 40);
+    assert!(n >= 30, "{n}");
+}

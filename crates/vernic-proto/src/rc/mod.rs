@@ -1,4 +1,5 @@
-//! Reliable connection: requester, completer and responder of one queue pair (IBTA 9.7).
+//! Reliable connection: requester, completer and responder of one queue pair (IBTA 9.7). An XRC
+//! initiator uses the first two, an XRC target the last (IBTA A14).
 //!
 //! Each part owns its state in a file of its own; this one joins them: it hands packets to the part
 //! that they are for, and carries a failure of any part to both queues.

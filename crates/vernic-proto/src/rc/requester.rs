@@ -4,7 +4,7 @@
 //! delay, the fence, the spacing of acknowledge requests. The sequence itself is the
 //! [`SendQueue`]'s, shared with the completer.
 
-use vernic_wire::opcode::{Position, Service};
+use vernic_wire::opcode::Position;
 
 use super::reads::Reads;
 use super::window::Window;
@@ -247,7 +247,7 @@ impl Requester {
             (position, self.asks_ack(sq, window, position))
         };
         let segment = Segment {
-            service: Service::Rc,
+            service: cx.service,
             wqe: &entry.wqe,
             slot: sq.slot(index),
             psn: sq.psn(next),

@@ -8,10 +8,10 @@
 //! A request goes through named steps, each of which gives the next one:
 //!
 //! ```text
-//!   check_psn -> check_op_seq -> check_op_valid -> check_resource -> check_length -> check_rkey
-//!      |  |           each may refuse: NAK, by the table of errors              |
-//!      |  +-> answer_again (a duplicate)                                        v
-//!      +----> dropped: ahead of a gap          acknowledge <- complete <- execute
+//!   check_psn -> check_op_seq -> check_op_valid -> check_srq -> check_resource -> check_length
+//!      |  |           each may refuse: NAK, by the table of errors                      |
+//!      |  +-> answer_again (a duplicate)                                                v
+//!      +----> dropped: ahead of a gap       acknowledge <- complete <- execute <- check_rkey
 //! ```
 //! Up to `execute` a step changes nothing but the receive it takes; so a request that was answered
 //! with RNR NAK starts over when it comes again.
@@ -24,13 +24,14 @@ mod checks;
 #[cfg(test)]
 mod tests;
 
-use vernic_wire::opcode::{self, HeaderSet, Kind, Service};
+use vernic_wire::opcode::{self, HeaderSet, Kind};
 use vernic_wire::packet::pad_of;
 use vernic_wire::{
-    Aeth, AethCode, AtomicAckEth, Bth, CreditCode, Headers, NakCode, Opcode, Packet, Psn, Syndrome,
+    Aeth, AethCode, AtomicAckEth, Bth, CreditCode, Headers, NakCode, Opcode, Packet, Position, Psn,
+    Srqn, Syndrome,
 };
 
-use crate::completion::{AccessFault, Cause, Completion, Failure, Tag};
+use crate::completion::{AccessCheck, AccessFault, Cause, Completion, Failure, Tag};
 use crate::error::ErrorClass;
 use crate::host::{Disposition, DropReason, Host, QpEvent, RxMeta};
 use crate::inbound::{Message, Target, recv_completion, tag_of};
@@ -42,7 +43,7 @@ use crate::wqe::RecvWqe;
 use answers::{Answers, Body, Piece};
 use checks::{
     Notice, Sequence, Step, acknowledge, atomic_op, check_length, check_op_seq, check_op_valid,
-    check_psn, check_resource, check_rkey, flush, place,
+    check_psn, check_resource, check_rkey, check_srq, flush, place,
 };
 
 /// The responder of one RC queue pair.
@@ -52,6 +53,8 @@ pub(crate) struct Responder {
     /// Messages completed, 24 bits: the MSN of the next AETH.
     msn: u32,
     message: Message,
+    /// On XRC, the shared receive queue that its packets name.
+    srqn: Option<Srqn>,
     /// The receive taken for the message in progress.
     current: Option<RecvWqe>,
     answers: Answers,
@@ -71,6 +74,7 @@ impl Responder {
             sequence: Sequence::default(),
             msn: 0,
             message: Message::None,
+            srqn: None,
             current: None,
             answers: Answers::default(),
             notice: Notice::None,
@@ -148,6 +152,7 @@ impl Responder {
             step = match step {
                 Step::CheckOpSeq => check_op_seq(&self.message, packet),
                 Step::CheckOpValid => check_op_valid(cx.attr.access, packet),
+                Step::CheckSrq => check_srq(self.srqn, packet, host),
                 Step::CheckResource => {
                     check_resource(&mut self.current, &self.answers, packet, host)
                 }
@@ -171,7 +176,7 @@ impl Responder {
         let body = match (packet.info().kind, target) {
             (Kind::Send | Kind::Write, _) => return place(&self.message, packet, host),
             (Kind::ReadRequest, Some(Target { rkey, addr, len, .. })) => {
-                Ok(Body::Read { rkey, addr, length: len as u32 })
+                Ok(Body::Read { rkey, addr, length: len as u32, srqn: srqn_of(packet) })
             }
             (Kind::CmpSwap | Kind::FetchAdd, Some(target)) => host
                 .atomic(target.rkey, target.addr, atomic_op(packet))
@@ -210,6 +215,7 @@ impl Responder {
             cx.counters.messages_received += 1;
         }
         self.message = self.message.after(packet);
+        self.srqn = srqn_of(packet);
         let mtu = cx.attr.path_mtu.bytes();
         self.sequence.expected = self.sequence.expected.add(numbers_taken(packet, mtu));
         Step::Acknowledge
@@ -341,7 +347,7 @@ impl Responder {
             AethCode::Nak(_) => {}
             _ => counters.acks_sent += 1,
         }
-        let mut headers = response_headers(cx, Opcode::RC_ACK, psn);
+        let mut headers = response_headers(cx, response_opcode(cx, Kind::Ack, Position::Only), psn);
         headers.aeth = Some(Aeth { syndrome, msn: self.msn });
         headers.emit(buf)
     }
@@ -358,8 +364,7 @@ impl Responder {
             Body::Empty => (Kind::ReadResponse, 0),
             Body::Atomic { .. } => (Kind::AtomicAck, 0),
         };
-        // Every kind and position above has its row; the fallback keeps this free of panics.
-        let opcode = opcode::response(Service::Rc, kind, piece.position).unwrap_or(Opcode::RC_ACK);
+        let opcode = response_opcode(cx, kind, piece.position);
         let mut headers = response_headers(cx, opcode, piece.psn);
         headers.bth.pad = pad_of(payload);
         if opcode.info().has(HeaderSet::AETH) {
@@ -370,9 +375,12 @@ impl Responder {
         }
         let start = headers.emit(buf);
         let end = start + payload;
-        if let Body::Read { rkey, addr, .. } = piece.body
+        if let Body::Read { rkey, addr, srqn, .. } = piece.body
             && payload > 0
         {
+            let (check, key, len) = (AccessCheck::Srq, rkey.value(), payload as u64);
+            let gone = |_| AccessFault { check, key, addr, len };
+            srqn.map_or(Ok(()), |srqn| host.select_srq(srqn).map_err(gone))?;
             host.read_remote(rkey, addr, &mut buf[start..end])?;
         }
         let padded = end + usize::from(headers.bth.pad);
@@ -416,6 +424,17 @@ fn numbers_taken(packet: &Packet<'_>, mtu: u32) -> u32 {
         (Kind::ReadRequest, Some(reth)) => packet_count(reth.length, mtu),
         _ => 1,
     }
+}
+
+/// The shared receive queue that an XRC request names.
+fn srqn_of(packet: &Packet<'_>) -> Option<Srqn> {
+    packet.xrceth().map(|header| header.srqn)
+}
+
+/// The service's opcode. Every kind and position that is asked for has its row; the fallback keeps
+/// this free of panics.
+fn response_opcode(cx: &Cx<'_>, kind: Kind, position: Position) -> Opcode {
+    opcode::response(cx.service, kind, position).unwrap_or(Opcode::RC_ACK)
 }
 
 fn next_msn(msn: u32) -> u32 {

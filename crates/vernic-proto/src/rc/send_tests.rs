@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use vernic_wire::opcode::{Kind, Opcode, Position, response};
 use vernic_wire::{
     AckTimeout, Aeth, AtomicAckEth, Bth, CreditCode, Headers, Mtu, NakCode, Packet, Psn, Qpn, Rkey,
-    RnrTimer, Service, Syndrome,
+    RnrTimer, Service, Srqn, Syndrome,
 };
 
 use crate::*;
@@ -64,6 +64,9 @@ impl Host for TestHost {
     fn invalidate_remote(&mut self, _: Rkey) -> Result<(), AccessFault> {
         Ok(())
     }
+    fn select_srq(&mut self, _: Srqn) -> Result<(), SrqFault> {
+        Ok(())
+    }
     fn take_recv(&mut self) -> Option<RecvWqe> {
         None
     }
@@ -104,7 +107,7 @@ impl Sender {
     fn with(change: impl FnOnce(&mut QpAttr)) -> Self {
         let init = QpInit {
             qpn: Qpn::new(0x11),
-            service: Service::Rc,
+            qp_type: QpType::Rc,
             max_send_wr: 64,
             max_window: 1024,
             shared_rq: false,
@@ -147,7 +150,7 @@ impl Sender {
         self.post_flags(op, length, SendFlags::SIGNALED);
     }
     fn post_flags(&mut self, op: SendOp, length: u32, flags: SendFlags) {
-        let wqe = SendWqe { wr_id: self.next_id, op, flags, length, dest: None };
+        let wqe = SendWqe { wr_id: self.next_id, op, flags, length, dest: None, srqn: None };
         self.next_id += 1;
         self.qp.post_send(wqe).unwrap();
     }

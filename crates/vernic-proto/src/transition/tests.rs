@@ -1,6 +1,6 @@
 //! Expectations are written from the tables of ibv_modify_qp(3), not from the table under test.
 
-use vernic_wire::{PortNum, Service};
+use vernic_wire::PortNum;
 
 use super::*;
 
@@ -14,6 +14,8 @@ const STATES: [QpState; 7] = [
     QpState::Error,
 ];
 
+const ALL: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcIni, QpType::XrcTgt];
+
 fn valid() -> QpAttr {
     let mut attr = QpAttr { port: PortNum(1), ..QpAttr::default() };
     attr.av.port = PortNum(1);
@@ -21,27 +23,27 @@ fn valid() -> QpAttr {
 }
 
 fn try_modify(
-    service: Service,
+    qp_type: QpType,
     from: QpState,
     to: QpState,
     mask: AttrMask,
 ) -> Result<QpState, ModifyError> {
     let attr = QpAttr { state: to, cur_state: from, ..valid() };
-    check_modify(service, from, &attr, mask | AttrMask::STATE)
+    check_modify(qp_type, from, &attr, mask | AttrMask::STATE)
 }
 
 /// The manual's line of a transition: accepted with exactly these, refused with any one missing.
-fn needs(service: Service, from: QpState, to: QpState, required: AttrMask, optional: AttrMask) {
-    let name = format!("{service:?} {from:?} -> {to:?}");
-    assert_eq!(try_modify(service, from, to, required), Ok(to), "{name}");
-    assert_eq!(try_modify(service, from, to, required | optional), Ok(to), "{name}");
+fn needs(qp_type: QpType, from: QpState, to: QpState, required: AttrMask, optional: AttrMask) {
+    let name = format!("{qp_type:?} {from:?} -> {to:?}");
+    assert_eq!(try_modify(qp_type, from, to, required), Ok(to), "{name}");
+    assert_eq!(try_modify(qp_type, from, to, required | optional), Ok(to), "{name}");
     for one in required.iter() {
         let missing = ModifyError::Missing { from, to, missing: one };
-        assert_eq!(try_modify(service, from, to, required - one), Err(missing), "{name}");
+        assert_eq!(try_modify(qp_type, from, to, required - one), Err(missing), "{name}");
     }
     for other in (AttrMask::all() - required - optional - AttrMask::STATE).iter() {
         let forbidden = ModifyError::Forbidden { from, to, forbidden: other };
-        assert_eq!(try_modify(service, from, to, required | other), Err(forbidden), "{name}");
+        assert_eq!(try_modify(qp_type, from, to, required | other), Err(forbidden), "{name}");
     }
 }
 
@@ -49,7 +51,7 @@ fn needs(service: Service, from: QpState, to: QpState, required: AttrMask, optio
 fn rc_attributes_are_those_of_the_manual() {
     use AttrMask as M;
     use QpState::*;
-    let check = |from, to, required, optional| needs(Service::Rc, from, to, required, optional);
+    let check = |from, to, required, optional| needs(QpType::Rc, from, to, required, optional);
     let none = M::empty();
     let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
     check(Reset, Init, at_init, none);
@@ -80,7 +82,7 @@ fn rc_attributes_are_those_of_the_manual() {
 fn uc_attributes_are_those_of_the_manual() {
     use AttrMask as M;
     use QpState::*;
-    let check = |from, to, required, optional| needs(Service::Uc, from, to, required, optional);
+    let check = |from, to, required, optional| needs(QpType::Uc, from, to, required, optional);
     let none = M::empty();
     let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
     let running = M::CUR_STATE | M::ACCESS_FLAGS;
@@ -97,10 +99,65 @@ fn uc_attributes_are_those_of_the_manual() {
 }
 
 #[test]
+fn xrc_initiators_take_what_belongs_to_the_requester() {
+    use AttrMask as M;
+    use QpState::*;
+    let check = |from, to, required, optional| needs(QpType::XrcIni, from, to, required, optional);
+    let none = M::empty();
+    let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    let running = M::CUR_STATE | M::ACCESS_FLAGS;
+    check(Reset, Init, at_init, none);
+    check(Init, Init, none, at_init);
+    let at_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    let at_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
+    check(Rtr, Rts, at_rts, running);
+    check(Rts, Rts, none, running);
+    check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
+    check(Sqd, Rts, none, running);
+    let drained = M::PORT
+        | M::AV
+        | M::TIMEOUT
+        | M::RETRY_CNT
+        | M::RNR_RETRY
+        | M::MAX_RD_ATOMIC
+        | M::ACCESS_FLAGS
+        | M::PKEY_INDEX;
+    check(Sqd, Sqd, none, drained);
+}
+
+#[test]
+fn xrc_targets_take_what_belongs_to_the_responder() {
+    use AttrMask as M;
+    use QpState::*;
+    let check = |from, to, required, optional| needs(QpType::XrcTgt, from, to, required, optional);
+    let none = M::empty();
+    let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    let running = M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
+    check(Reset, Init, at_init, none);
+    check(Init, Init, none, at_init);
+    let at_rtr =
+        M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    check(Rtr, Rts, M::SQ_PSN | M::TIMEOUT, running);
+    check(Rts, Rts, none, running);
+    check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
+    check(Sqd, Rts, none, running);
+    let drained = M::PORT
+        | M::AV
+        | M::TIMEOUT
+        | M::MAX_DEST_RD_ATOMIC
+        | M::ACCESS_FLAGS
+        | M::PKEY_INDEX
+        | M::MIN_RNR_TIMER;
+    check(Sqd, Sqd, none, drained);
+}
+
+#[test]
 fn ud_attributes_are_those_of_the_manual() {
     use AttrMask as M;
     use QpState::*;
-    let check = |from, to, required, optional| needs(Service::Ud, from, to, required, optional);
+    let check = |from, to, required, optional| needs(QpType::Ud, from, to, required, optional);
     let none = M::empty();
     check(Reset, Init, M::PKEY_INDEX | M::PORT | M::QKEY, none);
     check(Init, Init, none, M::PKEY_INDEX | M::PORT | M::QKEY);
@@ -126,15 +183,15 @@ fn no_other_transition_exists() {
         (Sqd, Sqd),
         (Sqd, Rts),
     ];
-    for service in [Service::Rc, Service::Uc, Service::Ud] {
+    for qp_type in ALL {
         for from in STATES {
             for to in STATES {
                 let exists = everywhere.contains(&(from, to))
                     || matches!(to, Reset | Error)
-                    || ((from, to) == (Sqe, Rts) && service != Service::Rc);
-                let result = try_modify(service, from, to, AttrMask::empty());
-                let refused = result == Err(ModifyError::Transition { service, from, to });
-                assert_eq!(exists, !refused, "{service:?} {from:?} -> {to:?}");
+                    || ((from, to) == (Sqe, Rts) && matches!(qp_type, QpType::Uc | QpType::Ud));
+                let result = try_modify(qp_type, from, to, AttrMask::empty());
+                let refused = result == Err(ModifyError::Transition { qp_type, from, to });
+                assert_eq!(exists, !refused, "{qp_type:?} {from:?} -> {to:?}");
             }
         }
     }
@@ -144,7 +201,7 @@ fn no_other_transition_exists() {
 fn reset_and_error_are_reached_from_everywhere_and_take_no_attribute() {
     for from in STATES {
         for to in [QpState::Reset, QpState::Error] {
-            needs(Service::Rc, from, to, AttrMask::empty(), AttrMask::empty());
+            needs(QpType::Rc, from, to, AttrMask::empty(), AttrMask::empty());
         }
     }
 }
@@ -152,11 +209,11 @@ fn reset_and_error_are_reached_from_everywhere_and_take_no_attribute() {
 #[test]
 fn without_state_in_the_mask_the_state_stays() {
     let attr = QpAttr { state: QpState::Error, ..valid() };
-    let modify = |state| check_modify(Service::Rc, state, &attr, AttrMask::MIN_RNR_TIMER);
+    let modify = |state| check_modify(QpType::Rc, state, &attr, AttrMask::MIN_RNR_TIMER);
     assert_eq!(modify(QpState::Rts), Ok(QpState::Rts));
     assert_eq!(modify(QpState::Sqd), Ok(QpState::Sqd));
     let (from, to) = (QpState::Rtr, QpState::Rtr);
-    let refused = ModifyError::Transition { service: Service::Rc, from, to };
+    let refused = ModifyError::Transition { qp_type: QpType::Rc, from, to };
     assert_eq!(modify(QpState::Rtr), Err(refused));
 }
 
@@ -166,7 +223,7 @@ fn a_wrong_claim_about_the_present_state_is_refused_first() {
     let mask = AttrMask::STATE | AttrMask::CUR_STATE;
     let (claimed, actual) = (QpState::Rtr, QpState::Rts);
     assert_eq!(
-        check_modify(Service::Rc, QpState::Rts, &attr, mask),
+        check_modify(QpType::Rc, QpState::Rts, &attr, mask),
         Err(ModifyError::CurState { claimed, actual })
     );
 }

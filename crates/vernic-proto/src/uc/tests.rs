@@ -6,7 +6,7 @@ use vernic_wire::{Headers, Mtu, Opcode, PortNum, Qpn};
 use super::*;
 use crate::completion::{AccessCheck, Cause, Tag, WcOpcode, WcStatus};
 use crate::qp::Qp;
-use crate::state::AttrMask;
+use crate::state::{AttrMask, QpType};
 use crate::test_host::{BASE, RKEY, TestHost, meta};
 use crate::time::Time;
 use crate::wqe::{MwBind, Remote, SendFlags, SendOp, SendWqe};
@@ -25,7 +25,7 @@ impl Rig {
     fn new() -> Self {
         let init = QpInit {
             qpn: Qpn::new(0x11),
-            service: Service::Uc,
+            qp_type: QpType::Uc,
             max_send_wr: 8,
             max_window: 1024,
             shared_rq: false,
@@ -68,7 +68,7 @@ impl Rig {
 
     fn post(&mut self, wr_id: u64, op: SendOp, length: u32) {
         let flags = SendFlags::SIGNALED;
-        self.qp.post_send(SendWqe { wr_id, op, flags, length, dest: None }).unwrap();
+        self.qp.post_send(SendWqe { wr_id, op, flags, length, dest: None, srqn: None }).unwrap();
     }
 
     fn poll(&mut self) -> Option<Vec<u8>> {
@@ -338,7 +338,8 @@ fn local_operations_are_carried_out_in_their_turn() {
 fn operations_that_need_an_answer_do_not_exist() {
     let mut t = Rig::new();
     for op in [SendOp::Read(remote(0)), SendOp::SendInv(RKEY), SendOp::AtomicWrite(remote(0))] {
-        let wqe = SendWqe { wr_id: 1, op, flags: SendFlags::empty(), length: 8, dest: None };
+        let wqe =
+            SendWqe { wr_id: 1, op, flags: SendFlags::empty(), length: 8, dest: None, srqn: None };
         assert!(t.qp.post_send(wqe).is_err());
     }
     assert_eq!(Opcode::UC_SEND_ONLY.info().service, Service::Uc);

@@ -5,7 +5,7 @@ use vernic_wire::{Headers, Mtu, PortNum, Qkey, Qpn};
 use super::*;
 use crate::completion::{Tag, WcStatus};
 use crate::qp::{PostError, Qp};
-use crate::state::{AttrMask, QpState};
+use crate::state::{AttrMask, QpState, QpType};
 use crate::test_host::{TestHost, meta};
 use crate::time::Time;
 use crate::wqe::{SendFlags, SendOp, SendWqe, UdDest};
@@ -22,7 +22,7 @@ impl Rig {
     fn new() -> Self {
         let init = QpInit {
             qpn: Qpn::new(0x11),
-            service: Service::Ud,
+            qp_type: QpType::Ud,
             max_send_wr: 4,
             max_window: 1,
             shared_rq: false,
@@ -45,7 +45,7 @@ impl Rig {
     fn post(&mut self, op: SendOp, length: u32, qkey: Qkey) -> Result<u32, PostError> {
         let dest = Some(UdDest { ah: 5, qpn: Qpn::new(0x33), qkey });
         let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-        self.qp.post_send(SendWqe { wr_id: 1, op, flags, length, dest })
+        self.qp.post_send(SendWqe { wr_id: 1, op, flags, length, dest, srqn: None })
     }
 
     fn poll(&mut self) -> Option<(Option<u32>, Vec<u8>)> {

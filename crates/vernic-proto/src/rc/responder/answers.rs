@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use vernic_wire::{Position, Psn, Reth, Rkey};
+use vernic_wire::{Position, Psn, Reth, Rkey, Srqn};
 
 use crate::segment::packet_count;
 
@@ -27,6 +27,8 @@ pub(crate) enum Body {
         addr: u64,
         /// Bytes.
         length: u32,
+        /// On XRC, the shared receive queue whose protection domain the key is of.
+        srqn: Option<Srqn>,
     },
     /// Atomic: the value before it.
     Atomic {
@@ -170,7 +172,7 @@ impl Answers {
     pub(crate) fn replay_read(&mut self, psn: Psn, reth: Reth, mtu: u32) -> bool {
         let Some((index, packet)) = self.find(psn) else { return false };
         let answer = &mut self.ring[index];
-        let Body::Read { rkey, addr, length } = answer.body else { return false };
+        let Body::Read { rkey, addr, length, .. } = answer.body else { return false };
         // Both fit: packet < packets, and packets * mtu <= length rounded up to the MTU.
         let skipped = u64::from(packet) * u64::from(mtu);
         let end_byte = skipped + u64::from(reth.length);
@@ -210,11 +212,11 @@ impl Answers {
     pub(crate) fn next_piece(&self, mtu: u32) -> Option<Piece> {
         let answer = self.ring.get(self.cursor)?;
         let body = match answer.body {
-            Body::Read { rkey, addr, .. } => {
+            Body::Read { rkey, addr, srqn, .. } => {
                 let offset = u64::from(answer.next) * u64::from(mtu);
                 let left = u64::from(answer.end_byte).saturating_sub(offset);
                 let length = left.min(u64::from(mtu)) as u32;
-                Body::Read { rkey, addr: addr.wrapping_add(offset), length }
+                Body::Read { rkey, addr: addr.wrapping_add(offset), length, srqn }
             }
             other => other,
         };

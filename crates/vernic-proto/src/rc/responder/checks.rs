@@ -1,12 +1,12 @@
 //! The steps of an RC request up to its execution, each small and without the responder: it gets
 //! only the state that it may change, and gives the next step (IBTA 9.7.4.1).
 
-use vernic_wire::{Kind, NakCode, Packet, Psn, Selectivity};
+use vernic_wire::{Kind, NakCode, Packet, Psn, Selectivity, Srqn};
 
 use super::answers::Answers;
 use crate::completion::{AccessCheck, AccessFault};
 use crate::error::ErrorClass;
-use crate::host::{AtomicOp, Disposition, DropReason, Host};
+use crate::host::{AtomicOp, Disposition, DropReason, Host, SrqFault};
 use crate::inbound::{Message, Target, takes_receive};
 use crate::qp::MAX_MESSAGE;
 use crate::wqe::RecvWqe;
@@ -16,6 +16,7 @@ use crate::wqe::RecvWqe;
 pub(super) enum Step {
     CheckOpSeq,
     CheckOpValid,
+    CheckSrq,
     CheckResource,
     CheckLength,
     CheckRkey,
@@ -120,7 +121,23 @@ pub(super) fn check_op_valid(access: u32, packet: &Packet<'_>) -> Step {
         return Step::Refuse(ErrorClass::UnsupportedOpcode, None);
     }
     let rights = Target::of(packet).map_or(Ok(()), |target| target.check_qp_rights(access));
-    step_or_refuse(rights, Step::CheckResource, ErrorClass::RemoteAccess)
+    step_or_refuse(rights, Step::CheckSrq, ErrorClass::RemoteAccess)
+}
+
+/// The shared receive queue that an XRC request names: one of the queue pair's domain, and the same
+/// in all packets of a message (IBTA A14).
+pub(super) fn check_srq(srqn: Option<Srqn>, packet: &Packet<'_>, host: &mut impl Host) -> Step {
+    let Some(named) = packet.xrceth().map(|header| header.srqn) else {
+        return Step::CheckResource;
+    };
+    if !packet.info().position.starts() && srqn != Some(named) {
+        return Step::Refuse(ErrorClass::SrqUnknown, None);
+    }
+    match host.select_srq(named) {
+        Ok(()) => Step::CheckResource,
+        Err(SrqFault::Unknown) => Step::Refuse(ErrorClass::SrqUnknown, None),
+        Err(SrqFault::WrongDomain) => Step::Refuse(ErrorClass::XrcDomain, None),
+    }
 }
 
 /// A receive where the message takes one; a place among the answers (IBTA 9.7.4.1.4).

@@ -6,9 +6,11 @@ mod duplicates;
 mod messages;
 mod sequence;
 mod states;
+mod xrc;
 
 use vernic_wire::{
     AtomicEth, Feth, Ieth, ImmDt, Mtu, Pkey, Placement, Qpn, Reth, Rkey, RnrTimer, Selectivity,
+    Service,
 };
 
 use super::*;
@@ -23,6 +25,7 @@ const ALL_RIGHTS: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 8 | 1 << 9;
 struct Rig {
     responder: Responder,
     attr: QpAttr,
+    service: Service,
     counters: QpCounters,
     host: TestHost,
 }
@@ -107,7 +110,13 @@ impl Rig {
         };
         let mut responder = Responder::new();
         responder.reset(&attr, false);
-        Self { responder, attr, counters: QpCounters::default(), host: TestHost::new() }
+        Self {
+            responder,
+            attr,
+            service: Service::Rc,
+            counters: QpCounters::default(),
+            host: TestHost::new(),
+        }
     }
 
     fn take(&mut self, request: Request) -> Disposition {
@@ -115,6 +124,7 @@ impl Rig {
         let packet = Packet::parse(&bytes).unwrap();
         let cx = &mut Cx {
             qpn: Qpn::new(0x11),
+            service: self.service,
             attr: &self.attr,
             pkey: Pkey::DEFAULT,
             now: Time(0),
@@ -127,6 +137,7 @@ impl Rig {
         let mut buf = vec![0xEE; Headers::MAX_LEN + MTU];
         let cx = &mut Cx {
             qpn: Qpn::new(0x11),
+            service: self.service,
             attr: &self.attr,
             pkey: Pkey::DEFAULT,
             now: Time(0),
