@@ -4,6 +4,7 @@
 //! kin) where those have one, so that fingers need not learn new ones.
 
 use crate::bench::spec::{Kind, MAX_SIZE, Op, Service};
+use crate::run;
 use clap::{Args, Parser, Subcommand};
 
 /// RDMA in user space: devices, their attributes, and a benchmark.
@@ -38,6 +39,10 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Run a verbs program on these devices: perftest, UCX, anything that uses libibverbs
+    Run(Box<run::Arguments>),
+    /// Print what `vernic run` sets, for a shell: eval "$(vernic env)"
+    Env(Box<run::Options>),
     /// Measure latency, bandwidth and message rate beside UDP and TCP
     Bench(Box<BenchArguments>),
 }

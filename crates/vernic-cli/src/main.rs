@@ -1,13 +1,14 @@
-//! The `vernic` command: devices, their attributes, settings, and a benchmark.
+//! The `vernic` command: devices, their attributes, settings, programs run on them, a benchmark.
 //!
 //! Uses the safe API of the `vernic` crate only. Exit status: 0 success, 1 failure (the reason is on
-//! standard error), 2 wrong usage.
+//! standard error), 2 wrong usage; of `vernic run`, the program's own, or 127 and 126 as in a shell.
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
 mod devices;
 mod failure;
+mod run;
 mod table;
 
 use args::{Arguments, Command};
@@ -16,8 +17,8 @@ use failure::Outcome;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+    match execute(Arguments::parse().command) {
+        Ok(status) => status,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("vernic: {failure}");
@@ -26,15 +27,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Option<Command>) -> Outcome<()> {
+fn execute(command: Option<Command>) -> Outcome<ExitCode> {
     match command {
-        Some(Command::Bench(arguments)) => bench::run(&arguments),
+        Some(Command::Run(arguments)) => return Ok(run::run(&arguments)),
+        Some(Command::Env(options)) => return Ok(run::env(&options)),
+        Some(Command::Bench(arguments)) => bench::run(&arguments)?,
         None => {
             eprintln!("running `vernic bench`; `vernic --help` lists what else there is");
-            bench::run(&args::BenchArguments { mode: None, options: args::BenchOptions::default() })
+            let options = args::BenchOptions::default();
+            bench::run(&args::BenchArguments { mode: None, options })?;
         }
-        Some(Command::Devices { json }) => devices::list(json),
-        Some(Command::Info { device, json }) => devices::info(device.as_deref(), json),
-        Some(Command::Config { json }) => devices::config(json),
+        Some(Command::Devices { json }) => devices::list(json)?,
+        Some(Command::Info { device, json }) => devices::info(device.as_deref(), json)?,
+        Some(Command::Config { json }) => devices::config(json)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -19,7 +19,7 @@ fn stderr(output: &Output) -> String {
 fn help_names_every_command_and_hides_the_internal_one() {
     let output = vernic(&["--help"]);
     assert!(output.status.success());
-    for command in ["devices", "info", "config", "bench"] {
+    for command in ["devices", "info", "config", "run", "env", "bench"] {
         assert!(stdout(&output).contains(command), "{command}");
     }
     assert!(!stdout(&vernic(&["bench", "--help"])).contains("peer"));

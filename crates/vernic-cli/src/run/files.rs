@@ -1,0 +1,110 @@
+//! The files of devices, as the kernel shows them for its own.
+//!
+//! Contents follow the kernel's documentation of `/sys/class/infiniband` (stable/sysfs-class-infiniband).
+//! They are a snapshot: addresses that come later are seen by the library, and here by the next
+//! `vernic run`.
+
+use super::Entry;
+use vernic::{DeviceInfo, Gid};
+
+/// Folder of the files, in the user's folder: what `VERNIC_PATHS` names.
+pub(super) const FOLDER: &str = "files";
+
+/// Files of all devices. A program that opens a node of `/dev` gets one that takes and gives
+/// nothing; what matters is that it is a character device.
+pub(super) fn of_devices(devices: &[DeviceInfo]) -> Vec<Entry> {
+    let at = |path: &str| format!("{FOLDER}/{path}");
+    let mut entries = vec![
+        Entry::folder(at("sys/class/infiniband_mad")),
+        Entry::file(at("sys/class/infiniband_verbs/abi_version"), "6\n"),
+        Entry::link(at("dev/infiniband/rdma_cm"), "/dev/null"),
+    ];
+    if devices.is_empty() {
+        entries.push(Entry::folder(at("sys/class/infiniband")));
+    }
+    for (number, device) in devices.iter().enumerate() {
+        let name = &device.name;
+        let verbs = at(&format!("sys/class/infiniband_verbs/uverbs{number}"));
+        entries.extend([
+            Entry::link(at(&format!("dev/infiniband/uverbs{number}")), "/dev/null"),
+            Entry::file(format!("{verbs}/ibdev"), format!("{name}\n")),
+            Entry::file(format!("{verbs}/abi_version"), "1\n"),
+            Entry::file(format!("{verbs}/dev"), "1:3\n"), // of /dev/null
+            Entry::link(format!("{verbs}/device"), format!("../../infiniband/{name}/device")),
+        ]);
+        entries.extend(of_device(&at(&format!("sys/class/infiniband/{name}")), device));
+    }
+    entries
+}
+
+fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
+    let (name, netdev) = (&device.name, &device.netdev);
+    let guid = format!("{}\n", groups(&device.node_guid.to_be_bytes()));
+    let port = format!("{folder}/ports/1");
+    let (state, phys_state) =
+        if device.up { ("4: ACTIVE\n", "5: LinkUp\n") } else { ("1: DOWN\n", "3: Disabled\n") };
+    let mut entries = vec![
+        Entry::file(format!("{folder}/node_type"), "1: CA\n"),
+        Entry::file(format!("{folder}/node_guid"), guid.clone()),
+        Entry::file(format!("{folder}/sys_image_guid"), guid),
+        Entry::file(format!("{folder}/node_desc"), format!("{name}\n")),
+        Entry::file(format!("{folder}/fw_ver"), concat!(env!("CARGO_PKG_VERSION"), "\n")),
+        Entry::file(format!("{folder}/hca_type"), "vernic\n"),
+        Entry::file(format!("{folder}/uevent"), format!("NAME={name}\n")),
+        Entry::link(format!("{folder}/device/net/{netdev}"), format!("/sys/class/net/{netdev}")),
+        Entry::file(format!("{port}/state"), state),
+        Entry::file(format!("{port}/phys_state"), phys_state),
+        Entry::file(format!("{port}/link_layer"), "Ethernet\n"),
+        Entry::file(format!("{port}/rate"), "100 Gb/sec (4X EDR)\n"),
+        Entry::file(format!("{port}/lid"), "0x0\n"),
+        Entry::file(format!("{port}/lid_mask_count"), "0\n"),
+        Entry::file(format!("{port}/sm_lid"), "0x0\n"),
+        Entry::file(format!("{port}/sm_sl"), "0\n"),
+        Entry::file(format!("{port}/cap_mask"), "0x00010000\n"), // IsCommunicationManagementSupported
+        Entry::file(format!("{port}/pkeys/0"), "0xffff\n"),
+    ];
+    for (index, address) in device.addresses.iter().enumerate() {
+        let gid = groups(&Gid::from_ip(address.ip).0);
+        entries.extend([
+            Entry::file(format!("{port}/gids/{index}"), format!("{gid}\n")),
+            Entry::file(format!("{port}/gid_attrs/types/{index}"), "RoCE v2\n"),
+            Entry::file(format!("{port}/gid_attrs/ndevs/{index}"), format!("{netdev}\n")),
+        ]);
+    }
+    entries
+}
+
+/// Groups of four hexadecimal digits, none left out.
+fn groups(bytes: &[u8]) -> String {
+    let groups = bytes.chunks(2).map(|pair| pair.iter().map(|b| format!("{b:02x}")).collect());
+    groups.collect::<Vec<String>>().join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vernic::Device;
+
+    #[test]
+    fn identifiers_are_written_in_full() {
+        assert_eq!(groups(&[0, 2, 0xc9, 0xff]), "0002:c9ff");
+        let gid = Gid::from_ip("10.0.0.1".parse().unwrap());
+        assert_eq!(groups(&gid.0), "0000:0000:0000:0000:0000:ffff:0a00:0001");
+    }
+
+    #[test]
+    fn each_device_has_its_port_its_netdev_and_its_node() {
+        let devices = Device::list().unwrap();
+        let entries = of_devices(&devices);
+        let has = |path: &str| entries.iter().any(|entry| entry.path == format!("{FOLDER}/{path}"));
+        for (number, device) in devices.iter().enumerate() {
+            let folder = format!("sys/class/infiniband/{}", device.name);
+            assert!(has(&format!("{folder}/ports/1/state")));
+            assert!(has(&format!("{folder}/device/net/{}", device.netdev)));
+            assert!(has(&format!("dev/infiniband/uverbs{number}")));
+            for index in 0..device.addresses.len() {
+                assert!(has(&format!("{folder}/ports/1/gid_attrs/types/{index}")));
+            }
+        }
+    }
+}

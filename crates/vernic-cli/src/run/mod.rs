@@ -1,0 +1,158 @@
+//! `vernic run`, `vernic env`: unmodified verbs programs on Vernic's devices.
+//!
+//! A program finds the libraries through `LD_LIBRARY_PATH`, in a folder of symbolic links that bear
+//! their usual names; the files of devices through the preloaded `libvernic_paths.so`; the settings
+//! through the environment. `vernic run` prepares all that and becomes the program (`exec`), so that
+//! process id, signals and exit status are the program's own.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `options` | the options that both commands share, and the settings they stand for |
+//! | `libraries` | where Vernic's libraries are, and the names programs know them by |
+//! | `files` | the files of devices, as the kernel shows them |
+//! | `folder` | the user's folder that holds links and files |
+//! | `program` | what can be told of a program before it runs |
+
+mod files;
+mod folder;
+mod libraries;
+mod options;
+mod program;
+
+pub(crate) use options::Options;
+
+use crate::failure::{Doing, Failure, Outcome, output_failure};
+use folder::Entry;
+use libraries::Libraries;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+use vernic::Device;
+
+/// Exit status of a shell for a program that is not there.
+const NOT_FOUND: u8 = 127;
+/// Exit status of a shell for a program that cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// Exit status for wrong usage, as for a mistyped option.
+const USAGE: u8 = 2;
+
+/// The arguments of `vernic run`.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "vernic run [OPTIONS] [--] PROGRAM [ARGS]...")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// The program, and its arguments; options behind it are its own
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Environment variables and their values.
+type Variables = Vec<(&'static str, OsString)>;
+
+/// `vernic run`: returns only if the program cannot be started.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let variables = match surroundings(&arguments.options) {
+        Ok(variables) => variables,
+        Err(status) => return status,
+    };
+    let Some((name, rest)) = arguments.command.split_first() else { return ExitCode::from(USAGE) };
+    for warning in program::warnings(name) {
+        eprintln!("vernic: warning: {warning}");
+    }
+    let error = Command::new(name).args(rest).envs(variables).exec();
+    eprintln!("vernic: cannot run {}: {error}", name.display());
+    ExitCode::from(match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_EXECUTABLE,
+    })
+}
+
+/// `vernic env`: prints what a shell shall evaluate.
+pub(crate) fn env(options: &Options) -> ExitCode {
+    let variables = match surroundings(options) {
+        Ok(variables) => variables,
+        Err(status) => return status,
+    };
+    let mut text = b"# for this shell: eval \"$(vernic env)\"\n".to_vec();
+    for (name, value) in variables {
+        text.extend_from_slice(format!("export {name}=").as_bytes());
+        text.extend(quoted(&value));
+        text.push(b'\n');
+    }
+    match io::stdout().write_all(&text).map_err(output_failure) {
+        Err(failure) if !failure.is_broken_pipe() => failed(&failure, 1),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn failed(failure: &Failure, status: u8) -> ExitCode {
+    eprintln!("vernic: {failure}");
+    ExitCode::from(status)
+}
+
+/// Everything that a program needs around it.
+fn surroundings(options: &Options) -> Result<Variables, ExitCode> {
+    let settings = options.settings().map_err(|failure| failed(&failure, USAGE))?;
+    prepared(options, settings).map_err(|failure| failed(&failure, 1))
+}
+
+fn prepared(options: &Options, settings: Variables) -> Outcome<Variables> {
+    let libraries = Libraries::find()?;
+    let mut entries = libraries.links();
+    if !options.no_paths {
+        let devices = Device::list().doing(|| "list the RDMA devices".into())?;
+        entries.extend(files::of_devices(&devices));
+    }
+    let folder = folder::prepare(&entries)?;
+    let links = folder.join(libraries::FOLDER);
+    let mut variables = vec![("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", links.as_os_str()))];
+    if !options.no_paths {
+        let shim = links.join(libraries::PATHS);
+        variables.push(("LD_PRELOAD", before("LD_PRELOAD", shim.as_os_str())));
+        variables.push(("VERNIC_PATHS", folder.join(files::FOLDER).into()));
+    }
+    variables.extend(settings);
+    Ok(variables)
+}
+
+/// The present value of a list in the environment, with `first` before all else, and nowhere else.
+fn before(variable: &str, first: &OsStr) -> OsString {
+    let present = std::env::var_os(variable).unwrap_or_default();
+    let mut list = first.to_owned();
+    // An empty element would mean the working directory.
+    let others = present.as_bytes().split(|byte| *byte == b':');
+    for other in others.filter(|other| !other.is_empty() && *other != first.as_bytes()) {
+        list.push(":");
+        list.push(OsStr::from_bytes(other));
+    }
+    list
+}
+
+/// A word that a shell reads as these bytes.
+fn quoted(word: &OsStr) -> Vec<u8> {
+    let mut text = vec![b'\''];
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => text.extend_from_slice(br"'\''"),
+            byte => text.push(*byte),
+        }
+    }
+    text.push(b'\'');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_back_what_was_quoted() {
+        let word = OsStr::new("a b'c\"$d\\");
+        let script = [b"printf %s ".as_slice(), &quoted(word)].concat();
+        let output = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&script)).output().unwrap();
+        assert_eq!(output.stdout, word.as_bytes());
+    }
+}

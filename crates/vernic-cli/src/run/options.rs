@@ -1,0 +1,190 @@
+//! The options that `vernic run` and `vernic env` share, and the settings they stand for.
+
+use super::Variables;
+use crate::failure::{Doing, Failure, Outcome};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use vernic::{Config, Device, KEYS};
+
+/// What a user may want to vary around a program.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Options {
+    /// Device that programs shall use, as vernic0, or its netdev, as eth0
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    device: Option<String>,
+    /// Lose this share of the packets sent, 0 to 1
+    #[arg(long, value_name = "SHARE", help_heading = "Faults")]
+    loss: Option<String>,
+    /// Send this share of the packets twice
+    #[arg(long, value_name = "SHARE", help_heading = "Faults")]
+    duplicate: Option<String>,
+    /// Send this share of the packets after the next one
+    #[arg(long, value_name = "SHARE", help_heading = "Faults")]
+    reorder: Option<String>,
+    /// Damage this share of the packets
+    #[arg(long, value_name = "SHARE", help_heading = "Faults")]
+    corrupt: Option<String>,
+    /// Send packets so many microseconds later
+    #[arg(long, value_name = "MICROSECONDS", help_heading = "Faults")]
+    delay: Option<String>,
+    /// Where chance begins: the same seed, the same faults
+    #[arg(long, value_name = "NUMBER", help_heading = "Faults")]
+    seed: Option<String>,
+    /// All of these at once, as loss=0.01,delay_us=50,seed=7
+    #[arg(long, value_name = "SPEC", help_heading = "Faults")]
+    #[arg(conflicts_with_all = ["loss", "duplicate", "reorder", "corrupt", "delay", "seed"])]
+    fault: Option<String>,
+    /// Capture every packet into this pcapng file; %p becomes the process id, %d the device
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// Use UDP port 4791 also between processes of this host
+    #[arg(long)]
+    force_wire: bool,
+    /// Vendor that devices name, as 0x2c9
+    #[arg(long, value_name = "NUMBER")]
+    vendor_id: Option<String>,
+    /// Part number that devices name; with 4115 perftest uses inline data and ibv_wr_*
+    #[arg(long, value_name = "NUMBER")]
+    vendor_part_id: Option<String>,
+    /// Any other setting of `vernic config` (repeatable)
+    #[arg(long = "set", value_name = "SETTING=VALUE")]
+    set: Vec<String>,
+    /// Do not show /sys/class/infiniband and /dev/infiniband (nothing is preloaded)
+    #[arg(long)]
+    pub(super) no_paths: bool,
+}
+
+impl Options {
+    /// The variables of the settings, each checked as the library will check it.
+    pub(super) fn settings(&self) -> Outcome<Variables> {
+        let mut config = Config::load().doing(|| "read the configuration".into())?;
+        let mut variables = Variables::new();
+        for (name, value) in self.named()? {
+            config.set(name, &value).map_err(|error| Failure::new(error.to_string()))?;
+            let key = KEYS.iter().find(|key| key.name == name);
+            let key = key.ok_or_else(|| Failure::new(format!("there is no setting {name:?}")))?;
+            variables.push((key.variable, OsString::from(value)));
+        }
+        self.check_device()?;
+        Ok(variables)
+    }
+
+    /// The settings by name, those of `--set` last.
+    fn named(&self) -> Outcome<Vec<(&str, String)>> {
+        let mut named = Vec::new();
+        let mut option = |name, value: Option<&String>| {
+            named.extend(value.map(|value| (name, value.clone())));
+        };
+        option("device", self.device.as_ref());
+        option("fault", self.faults().as_ref());
+        option("capture", self.capture()?.as_ref());
+        option("force_wire", self.force_wire.then(|| "on".to_owned()).as_ref());
+        option("vendor_id", self.vendor_id.as_ref());
+        option("vendor_part_id", self.vendor_part_id.as_ref());
+        for setting in &self.set {
+            let (name, value) = setting.split_once('=').ok_or_else(|| {
+                Failure::new(format!("--set {setting}: not of the form SETTING=VALUE"))
+                    .hint("`vernic config` lists the settings")
+            })?;
+            named.push((name.trim(), value.trim().to_owned()));
+        }
+        Ok(named)
+    }
+
+    /// The options of faults as one specification.
+    fn faults(&self) -> Option<String> {
+        let parts = [
+            ("loss", &self.loss),
+            ("dup", &self.duplicate),
+            ("reorder", &self.reorder),
+            ("corrupt", &self.corrupt),
+            ("delay_us", &self.delay),
+            ("seed", &self.seed),
+        ];
+        let parts: Vec<String> = parts
+            .iter()
+            .filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)))
+            .collect();
+        self.fault.clone().or_else(|| (!parts.is_empty()).then(|| parts.join(",")))
+    }
+
+    /// The capture's file from the root: programs may change their directory.
+    fn capture(&self) -> Outcome<Option<String>> {
+        let Some(file) = &self.capture else { return Ok(None) };
+        let path = std::path::absolute(file).doing(|| format!("find {}", file.display()))?;
+        let folder = path.parent().filter(|folder| !folder.is_dir());
+        if let Some(folder) = folder {
+            return Err(Failure::new(format!(
+                "--capture: there is no folder {}",
+                folder.display()
+            )));
+        }
+        let unreadable = || Failure::new(format!("--capture {}: not UTF-8", path.display()));
+        Ok(Some(path.to_str().ok_or_else(unreadable)?.to_owned()))
+    }
+
+    /// A device that is not there would otherwise be found out by the program, in its own words.
+    fn check_device(&self) -> Outcome<()> {
+        let Some(wanted) = &self.device else { return Ok(()) };
+        let devices = Device::list().doing(|| "list the RDMA devices".into())?;
+        if devices.iter().any(|info| info.name == *wanted || info.netdev == *wanted) {
+            return Ok(());
+        }
+        let names: Vec<&str> = devices.iter().map(|info| info.name.as_str()).collect();
+        Err(Failure::new(format!("there is no device {wanted}"))
+            .hint(format!("there are: {}; `vernic devices` shows more", names.join(", "))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Only {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(words: &[&str]) -> Options {
+        Only::try_parse_from(["run"].iter().chain(words)).unwrap().options
+    }
+
+    fn settings(words: &[&str]) -> Vec<(&'static str, String)> {
+        let variables = options(words).settings().unwrap();
+        variables.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
+    }
+
+    #[test]
+    fn options_of_faults_become_one_setting() {
+        let words = ["--loss", "0.01", "--delay", "50", "--seed", "7"];
+        let expected = [("VERNIC_FAULT", "loss=0.01,delay_us=50,seed=7".to_owned())];
+        assert_eq!(settings(&words), expected);
+        assert_eq!(settings(&["--fault", "loss=0.01,delay_us=50,seed=7"]), expected);
+        assert!(Only::try_parse_from(["run", "--loss", "0.1", "--fault", "loss=1"]).is_err());
+    }
+
+    #[test]
+    fn any_setting_can_be_given_by_its_name() {
+        assert_eq!(settings(&["--set", "mtu=1024"]), [("VERNIC_MTU", "1024".to_owned())]);
+        for wrong in ["mtu", "mtu=7", "nonsense=1"] {
+            let failure = options(&["--set", wrong]).settings().unwrap_err().to_string();
+            assert!(failure.contains(wrong.split('=').next().unwrap()), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_capture_lies_where_the_command_was_given() {
+        let here = std::env::current_dir().unwrap().join("x.pcapng");
+        let expected = [("VERNIC_CAPTURE", here.to_str().unwrap().to_owned())];
+        assert_eq!(settings(&["--capture", "x.pcapng"]), expected);
+        assert!(options(&["--capture", "/nowhere/x.pcapng"]).settings().is_err());
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_named_with_those_that_are() {
+        let failure = options(&["-d", "mlx5_0"]).settings().unwrap_err().to_string();
+        assert!(failure.contains("mlx5_0") && failure.contains("vernic0"), "{failure}");
+    }
+}

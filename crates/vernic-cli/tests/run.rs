@@ -1,0 +1,190 @@
+//! `vernic run` and `vernic env`, with everyday programs in the place of verbs programs.
+//!
+//! The command is installed into a folder of the test's own, with empty files for the libraries that
+//! these programs do not load.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// An installation, with a run-time folder of its own; removed at the end.
+struct Installed(PathBuf);
+
+impl Installed {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Relaxed);
+        let name = format!("installed-{}-{count}", std::process::id());
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        for folder in ["bin", "lib/vernic", "runtime"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        fs::hard_link(env!("CARGO_BIN_EXE_vernic"), root.join("bin/vernic")).unwrap();
+        for library in ["libvernic_abi.so", "libvernic_providers.so"] {
+            fs::write(root.join("lib/vernic").join(library), "").unwrap();
+        }
+        let built = std::env::current_exe().unwrap().with_file_name("libvernic_paths.so");
+        fs::hard_link(built, root.join("lib/vernic/libvernic_paths.so")).unwrap();
+        Self(root)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.0.join("bin/vernic"));
+        command.args(arguments).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.0.join("runtime")).env("LC_ALL", "C");
+        command
+    }
+
+    fn vernic(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// What a shell under `vernic run` prints.
+    fn shell(&self, options: &[&str], line: &str) -> String {
+        let output = self.vernic(&[&["run"], options, &["--", "sh", "-c", line]].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn the_program_takes_the_place_of_the_command() {
+    let installed = Installed::new();
+    let mut command = installed.command(&["run", "sh", "-c", "echo $$; exit 7"]);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{id}\n"));
+    assert_eq!(output.status.code(), Some(7));
+    let killed = installed.vernic(&["run", "--", "sh", "-c", "kill -TERM $$"]);
+    assert_eq!(killed.status.signal(), Some(15));
+}
+
+#[test]
+fn a_program_finds_the_libraries_under_the_names_it_was_linked_against() {
+    let installed = Installed::new();
+    let library = installed.0.join("lib/vernic");
+    for (name, file) in [
+        ("libibverbs.so.1", "libvernic_abi.so"),
+        ("librdmacm.so.1", "libvernic_abi.so"),
+        ("libibumad.so.3", "libvernic_abi.so"),
+        ("libmlx5.so.1", "libvernic_providers.so"),
+        ("libefa.so.1", "libvernic_providers.so"),
+    ] {
+        let line = format!("readlink ${{LD_LIBRARY_PATH%%:*}}/{name}");
+        let target = installed.shell(&[], &line);
+        assert_eq!(Path::new(target.trim_end()), library.join(file), "{name}");
+    }
+}
+
+#[test]
+fn what_the_environment_had_comes_after_ours() {
+    let installed = Installed::new();
+    let mut command =
+        installed.command(&["run", "--no-paths", "sh", "-c", "echo $LD_LIBRARY_PATH"]);
+    let output = command.env("LD_LIBRARY_PATH", "/one::/two").output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let (first, rest) = printed.trim_end().split_once(':').unwrap();
+    assert!(first.starts_with(installed.0.join("runtime").to_str().unwrap()), "{printed}");
+    assert_eq!(rest, "/one:/two");
+}
+
+#[test]
+fn devices_are_shown_to_programs_and_their_children() {
+    let installed = Installed::new();
+    let line = "ls /sys/class/infiniband/vernic0/device/net/ | cat";
+    let netdev = installed.shell(&[], line);
+    assert!(Path::new("/sys/class/net").join(netdev.trim_end()).exists(), "{netdev}");
+    let line = "cd /sys/class/infiniband/vernic0/ports/1 && cat gid_attrs/types/0 link_layer";
+    assert_eq!(installed.shell(&[], line), "RoCE v2\nEthernet\n");
+    let line = "test -c /dev/infiniband/uverbs0 -a -w /dev/infiniband/rdma_cm && echo yes";
+    assert_eq!(installed.shell(&[], line), "yes\n");
+    assert_eq!(installed.shell(&["--no-paths"], "echo $LD_PRELOAD$VERNIC_PATHS"), "\n");
+}
+
+#[test]
+fn options_become_settings() {
+    let installed = Installed::new();
+    let options = ["--loss", "0.01", "--seed", "3", "--force-wire", "--vendor-part-id", "4115"];
+    let line = "echo $VERNIC_FAULT $VERNIC_FORCE_WIRE $VERNIC_VENDOR_PART_ID";
+    assert_eq!(installed.shell(&options, line), "loss=0.01,seed=3 on 4115\n");
+}
+
+#[test]
+fn a_shell_that_evaluates_env_has_what_run_gives() {
+    let installed = Installed::new();
+    let line = "eval \"$(\"$0\" env --set mtu=1024)\" && ls /sys/class/infiniband >/dev/null \
+                && echo $VERNIC_MTU";
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).arg(installed.0.join("bin/vernic"));
+    let output = command.env("XDG_RUNTIME_DIR", installed.0.join("runtime")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1024\n", "{output:?}");
+}
+
+#[test]
+fn a_program_that_cannot_run_exits_as_in_a_shell() {
+    let installed = Installed::new();
+    let missing = installed.vernic(&["run", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(stderr(&missing).contains("no-such-program"), "{}", stderr(&missing));
+    let folder = installed.vernic(&["run", "--", "/etc/passwd"]);
+    assert_eq!(folder.status.code(), Some(126), "{}", stderr(&folder));
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_is_right() {
+    let installed = Installed::new();
+    for (arguments, word) in [
+        (&["run"][..], "PROGRAM"),
+        (&["run", "--los", "1", "--", "true"], "--loss"),
+        (&["run", "--set", "mtu=7", "--", "true"], "1024"),
+        (&["run", "--set", "mtuu=1024", "--", "true"], "vernic config"),
+        (&["run", "-d", "mlx5_0", "--", "true"], "vernic0"),
+        (&["env", "--vendor-id", "0"], "0xffffff"),
+    ] {
+        let output = installed.vernic(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_command_without_its_libraries_says_how_to_get_them() {
+    let installed = Installed::new();
+    fs::remove_file(installed.0.join("lib/vernic/libvernic_abi.so")).unwrap();
+    let output = installed.vernic(&["run", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("libvernic_abi.so") && text.contains("cargo build"), "{text}");
+}
+
+#[test]
+fn runs_that_start_together_share_one_folder() {
+    let installed = Installed::new();
+    let runs: Vec<_> = (0..12)
+        .map(|_| {
+            let line =
+                "cat $VERNIC_PATHS/sys/class/infiniband/vernic0/node_type; echo $VERNIC_PATHS";
+            let mut command = installed.command(&["run", "--", "sh", "-c", line]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let printed: Vec<String> = runs
+        .into_iter()
+        .map(|run| String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap())
+        .collect();
+    assert!(printed[0].starts_with("1: CA\n/"), "{printed:?}");
+    assert!(printed.iter().all(|text| *text == printed[0]), "{printed:?}");
+}
