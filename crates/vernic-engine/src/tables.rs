@@ -44,6 +44,8 @@ impl Engine {
         let gone = self.with_lane(|lane| {
             // A doorbell that it rang would bring it back to the ready list.
             self.answer_doorbells(lane);
+            // The application has seen what it was sent: the peer must not wait for the ACK.
+            lane.transmit_all(self, self.now());
             let mut at = 0;
             while let Some(group) = lane.groups.get_mut(at) {
                 group.members.retain(|&member| member != qpn);

@@ -294,3 +294,15 @@ fn a_path_mtu_beyond_the_port_is_an_error_that_says_what_to_do() {
         "{words}"
     );
 }
+
+#[test]
+fn destroying_a_queue_pair_sends_the_ack_that_it_owes() {
+    for _ in 0..20 {
+        let t = Pair::new(Service::Rc);
+        t.b_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+        t.a_qp.post_send(&[wr(2, SendOp::Send, &[])]).unwrap();
+        assert_eq!(t.b.wait(1)[0].status, WcStatus::Success);
+        t.b_qp.destroy().unwrap();
+        assert_eq!(t.a.wait(1)[0].status, WcStatus::Success, "{:?}", t.a_qp.explain());
+    }
+}
