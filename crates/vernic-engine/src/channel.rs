@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::error::{Busy, CreateError, os};
+use crate::error::{Busy, CreateError, orphan_io, os};
 use crate::events::{CqId, EventQueue};
 
 /// A completion channel.
@@ -24,6 +24,9 @@ pub struct CompChannel {
 
 impl CompChannel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, CreateError> {
+        if context.is_orphan() {
+            return Err(CreateError::Orphan);
+        }
         let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
         Ok(Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) }))
     }
@@ -40,6 +43,9 @@ impl CompChannel {
     /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
     /// `Interrupted` if a signal came.
     pub fn wait(&self) -> io::Result<Arc<Cq>> {
+        if self.context.is_orphan() {
+            return Err(orphan_io());
+        }
         // A dead queue's events are skipped; each turn takes one from the bounded queue.
         loop {
             if let Some(cq) = self.queue.wait()?.1.upgrade() {
@@ -51,6 +57,9 @@ impl CompChannel {
 
     /// Takes the next event if there is one; never waits.
     pub fn try_next(&self) -> Option<Arc<Cq>> {
+        if self.context.is_orphan() {
+            return None;
+        }
         loop {
             if let Some(cq) = self.queue.try_next()?.1.upgrade() {
                 cq.count_event();
@@ -67,6 +76,7 @@ impl CompChannel {
     pub fn destroy(&self) -> Result<(), Busy> {
         match self.users.load(Ordering::Acquire) {
             0 => Ok(()),
+            _ if self.context.is_orphan() => Ok(()),
             users => Err(Busy { object: "completion channel", users, by: "completion queues" }),
         }
     }
@@ -77,6 +87,14 @@ impl CompChannel {
 
     pub(crate) fn purge(&self, id: CqId) {
         self.queue.purge(|entry| entry.0 != id);
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        if self.context.is_orphan() {
+            self.queue.abandon();
+        }
     }
 }
 

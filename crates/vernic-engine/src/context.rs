@@ -5,8 +5,8 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use vernic_io::netdev::{self, ChangeWatcher, HEADER_ALLOWANCE_BYTES};
@@ -20,10 +20,11 @@ use crate::config::Config;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
 use crate::device::{DeviceInfo, choose};
-use crate::error::{CreateError, OpenError, PathError};
+use crate::error::{CreateError, OpenError, PathError, orphan_io};
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue, lock};
 use crate::explanation::Explanation;
 use crate::gid::{GidEntry, GidTable};
+use crate::lane::Lane;
 use crate::limits::{DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PortAttr, PortState};
 use crate::middleware::wrap_link;
 use crate::pd::Pd;
@@ -81,6 +82,15 @@ impl Context {
         Ok(Arc::new(Self { engine, thread: Mutex::new(Some(thread)), ids: AtomicU64::new(1) }))
     }
 
+    /// Whether it was opened before this process was forked. Such a device and everything made on
+    /// it belong to the parent, which goes on undisturbed: here their calls fail, return nothing or
+    /// do nothing, their destruction succeeds, and what they hold is leaked. Open the device again
+    /// to use it in this process.
+    #[inline]
+    pub fn is_orphan(&self) -> bool {
+        self.engine.is_orphan()
+    }
+
     /// What was opened, as it was then.
     pub fn info(&self) -> &DeviceInfo {
         &self.engine.info
@@ -102,6 +112,9 @@ impl Context {
     /// [`PathError::Port`] for a port other than 1.
     pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
         self.engine.check_port(port)?;
+        if self.is_orphan() {
+            return Err(PathError::Orphan);
+        }
         let up = self.engine.port_up.load(Ordering::Relaxed);
         Ok(PortAttr {
             port,
@@ -120,17 +133,23 @@ impl Context {
 
     /// The filled rows of the GID table.
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        lock(&self.engine.gids).iter().cloned().collect()
+        self.gids(|gids| gids.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// A row of the GID table, if it is filled.
     pub fn gid_entry(&self, index: u8) -> Option<GidEntry> {
-        lock(&self.engine.gids).row(index).cloned()
+        self.gids(|gids| gids.row(index).cloned()).flatten()
     }
 
     /// The index of a GID in the table.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
-        lock(&self.engine.gids).iter().find(|row| row.gid == gid).map(|row| row.index)
+        let find = |gids: &GidTable| Some(gids.iter().find(|row| row.gid == gid)?.index);
+        self.gids(find).flatten()
+    }
+
+    /// Looks at the GID table, unless it is an orphan's.
+    fn gids<T>(&self, look: impl FnOnce(&GidTable) -> T) -> Option<T> {
+        (!self.is_orphan()).then(|| look(&lock(&self.engine.gids)))
     }
 
     /// A row of the P_Key table: the default partition in row 0.
@@ -180,34 +199,44 @@ impl Context {
     /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
     /// `Interrupted` if a signal came.
     pub fn wait_async_event(&self) -> std::io::Result<AsyncEvent> {
+        if self.is_orphan() {
+            return Err(orphan_io());
+        }
         self.engine.events.wait()
     }
 
     /// Takes the next asynchronous event if there is one; never waits.
     pub fn try_async_event(&self) -> Option<AsyncEvent> {
-        self.engine.events.try_next()
+        if self.is_orphan() { None } else { self.engine.events.try_next() }
     }
 
     /// Totals since the device was opened. Waits for the lane: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
-        let link = self.engine.with_lane(|lane| lane.link.counters());
+        let link = self.with_lane(|lane| lane.link.counters()).unwrap_or_default();
         self.engine.counters.snapshot(link, self.engine.events.dropped())
     }
 
     /// Queue pairs that are open. Waits for the lane.
     pub fn open_qps(&self) -> usize {
-        self.engine.with_lane(|lane| lane.table.len())
+        self.with_lane(|lane| lane.table.len()).unwrap_or(0)
     }
 
     /// Why a queue pair failed, if it is open and has failed. Waits for the lane.
     pub fn explain(&self, qpn: Qpn) -> Option<Explanation> {
-        self.engine.with_lane(|lane| lane.table.find(qpn).cloned())?.explain(&self.engine)
+        self.with_lane(|lane| lane.table.find(qpn).cloned())??.explain(&self.engine)
+    }
+
+    /// Waits for the lane and runs `f` with it, unless it is an orphan's.
+    fn with_lane<T>(&self, f: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+        (!self.is_orphan()).then(|| self.engine.with_lane(f))
     }
 
     /// Sends and receives once on this thread, for programs that poll something else than a
     /// completion queue (their own memory, say). Never blocks.
     pub fn progress(&self) {
-        self.engine.progress_inline();
+        if !self.is_orphan() {
+            self.engine.progress_inline();
+        }
     }
 
     /// Time of the device: nanoseconds since it was opened.
@@ -243,6 +272,13 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.is_orphan() {
+            // The thread is not in this process, and nobody may touch what the lane holds.
+            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(thread.take());
+            std::mem::forget(self.engine.clone());
+            return;
+        }
         self.stop_background();
     }
 }

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use vernic_proto::{Completion, Tag, WcOpcode, WcStatus};
 use vernic_wire::Qpn;
@@ -101,6 +101,9 @@ impl Cq {
         depth: u32,
         channel: Option<&Arc<CompChannel>>,
     ) -> Result<Arc<Self>, CreateError> {
+        if context.is_orphan() {
+            return Err(CreateError::Orphan);
+        }
         check_depth(depth)?;
         if let Some(channel) = channel {
             if !Arc::ptr_eq(channel.context(), context) {
@@ -139,9 +142,9 @@ impl Cq {
         self.channel.as_ref()
     }
 
-    /// Completions that it holds at most.
+    /// Completions that it holds at most; none if it is an orphan's.
     pub fn depth(&self) -> u32 {
-        lock(&self.ring).depth
+        if self.context.is_orphan() { 0 } else { lock(&self.ring).depth }
     }
 
     /// Whether a completion was lost because the queue was full. It stays failed until destroyed.
@@ -156,6 +159,9 @@ impl Cq {
     /// When it returns completions it leaves acknowledgements that are due for the next call into
     /// the device, or for the background thread: the application comes first.
     pub fn poll<T: From<Wc>>(&self, out: &mut [T]) -> usize {
+        if self.context.is_orphan() {
+            return 0;
+        }
         let taken = self.take(out);
         if taken == 0 {
             return self.context.engine().poll_inline(|| self.take(out));
@@ -171,7 +177,7 @@ impl Cq {
     /// one) raises an event on its channel, once. Completions that wait already raise none: poll
     /// after arming (IBTA 11.4.2.2). Without a channel it does nothing.
     pub fn req_notify(&self, solicited_only: bool) {
-        if self.channel.is_none() {
+        if self.channel.is_none() || self.context.is_orphan() {
             return;
         }
         let wanted = if solicited_only { Armed::Solicited } else { Armed::Next };
@@ -204,6 +210,9 @@ impl Cq {
         if depth == 0 || depth > MAX_CQE {
             return Err(ResizeError::Limit { value: depth, max: MAX_CQE });
         }
+        if self.context.is_orphan() {
+            return Err(ResizeError::Orphan);
+        }
         let mut ring = lock(&self.ring);
         let held = ring.entries.len() as u32;
         if held > depth {
@@ -226,6 +235,7 @@ impl Cq {
                 self.retire();
                 Ok(())
             }
+            _ if self.context.is_orphan() => Ok(()),
             users => Err(Busy { object: "completion queue", users, by: "queue pairs" }),
         }
     }
@@ -309,6 +319,9 @@ impl Cq {
     }
 
     fn retire(&self) {
+        if self.context.is_orphan() {
+            return;
+        }
         let was = std::mem::replace(&mut lock(&self.ring).armed, Armed::No);
         if was != Armed::No {
             self.context.engine().cq_disarmed();
@@ -324,6 +337,11 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         self.retire();
+        if self.context.is_orphan() {
+            // Another thread of the parent may have been at work on it.
+            let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(&mut ring.entries));
+        }
         if let Some(channel) = &self.channel {
             channel.users.fetch_sub(1, Ordering::AcqRel);
         }

@@ -13,6 +13,15 @@ use vernic_wire::{Gid, Mtu, Qpn, Service};
 
 use crate::config::ConfigError;
 
+/// What everything says that was made before this process was forked.
+pub(crate) const ORPHAN: &str = "made by the process that this one was forked from, and unusable \
+                                 here: open the device again in this process";
+
+/// [`ORPHAN`] where only the system's errors fit: EIO.
+pub(crate) fn orphan_io() -> io::Error {
+    nix::errno::Errno::EIO.into()
+}
+
 /// Why a device was not opened, or devices were not listed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -114,6 +123,9 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
     /// A size beyond the device's limit.
     #[error("{what} is {value}, the device allows {min} to {max}")]
     Limit {
@@ -180,6 +192,9 @@ pub struct Busy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
     /// The source row is empty or beyond the table.
     #[error("sgid_index {index} names no GID: the table has {rows} (see `vernic info`)")]
     NoSuchGid {
@@ -232,6 +247,9 @@ pub enum PathError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyError {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
     /// The state machine refused.
     #[error("{qpn}: {source}")]
     State {
@@ -264,6 +282,9 @@ pub enum ModifyError {
 /// Why a completion queue was not resized, or a shared receive queue not modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
     /// Beyond the device's limit.
     #[error("{value} entries, the device allows 1 to {max}")]
     Limit {
@@ -302,6 +323,9 @@ pub enum FreeError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum McastError {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
     /// Only datagrams are multicast.
     #[error("{qpn} is {service:?}: only UD queue pairs join multicast groups")]
     Service {

@@ -192,6 +192,13 @@ impl<T> EventQueue<T> {
         matches!(self.poll_fd(PollTimeout::ZERO), Ok(true)) && self.fd.read().is_ok()
     }
 
+    /// Leaks the entries: in a child of the process that made the queue, where they may have been
+    /// left half changed by a thread that is not there.
+    pub(crate) fn abandon(&mut self) {
+        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(queue));
+    }
+
     /// Whether the descriptor is, or becomes, readable.
     fn poll_fd(&self, timeout: PollTimeout) -> io::Result<bool> {
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vernic_mem::{Access, Bind, BindError, MrHandle, MwHandle, MwType, RegisterError, Reregister};
 use vernic_wire::{Lkey, Qpn, Rkey};
 
+use crate::context::Context;
 use crate::error::{CreateError, FreeError};
 use crate::events::lock;
 use crate::pd::Pd;
@@ -25,6 +26,7 @@ use crate::pd::Pd;
 /// allocated, and may be bound again. Windows over other regions stay as they are.
 #[derive(Debug)]
 pub struct Mr {
+    context: Arc<Context>,
     home: Mutex<Home>,
     lkey: Lkey,
     rkey: Rkey,
@@ -64,6 +66,7 @@ impl Mr {
         access: Access,
     ) -> Arc<Self> {
         Arc::new(Self {
+            context: pd.context().clone(),
             home: Mutex::new(Home { pd: pd.clone(), handle: Some(keys.handle) }),
             lkey: keys.lkey,
             rkey: keys.rkey,
@@ -74,9 +77,9 @@ impl Mr {
         })
     }
 
-    /// Its protection domain.
-    pub fn pd(&self) -> Arc<Pd> {
-        lock(&self.home).pd.clone()
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
     /// Key for local work requests.
     pub fn lkey(&self) -> Lkey {
@@ -120,12 +123,15 @@ impl Mr {
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn rereg(&self, change: MrChange<'_>) -> Result<(), CreateError> {
         let MrChange { pd, access, range } = change;
+        if self.context.is_orphan() {
+            return Err(CreateError::Orphan);
+        }
         let mut home = lock(&self.home);
         let handle = home.handle.ok_or(RegisterError::UnknownHandle)?;
-        if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), home.pd.context())) {
+        if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), &self.context)) {
             return Err(CreateError::OtherDevice { what: "memory region" });
         }
-        let engine = home.pd.context().engine();
+        let engine = self.context.engine();
         let change = Reregister { pd: pd.map(|pd| pd.id()), access, range };
         // SAFETY: the caller promises what `Memory::reregister` asks for; the lanes pass a barrier
         // below, before the old memory may go.
@@ -152,9 +158,12 @@ impl Mr {
     /// # Errors
     /// [`FreeError`] while memory windows are bound to it; it lives on then.
     pub fn deregister(&self) -> Result<(), FreeError> {
+        let engine = self.context.engine();
+        if engine.is_orphan() {
+            return Ok(());
+        }
         let mut home = lock(&self.home);
         let Some(live) = home.handle else { return Ok(()) };
-        let engine = home.pd.context().engine();
         engine.memory.deregister(live)?;
         engine.barrier();
         home.handle = None;
@@ -164,9 +173,12 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        let engine = self.context.engine();
+        if engine.is_orphan() {
+            return;
+        }
         let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(live) = home.handle.take() else { return };
-        let engine = home.pd.context().engine();
         let windows = engine.memory.retire(live);
         engine.barrier();
         if windows != 0 {
@@ -183,7 +195,7 @@ pub struct Mw {
     handle: MwHandle,
     /// Of all its keys: its place in the engine's map.
     index: u32,
-    rkey: Mutex<Rkey>,
+    rkey: AtomicU32,
 }
 
 impl Mw {
@@ -192,7 +204,7 @@ impl Mw {
         let keys = engine.memory.alloc_mw(pd.id(), mw_type)?;
         let (handle, index) = (keys.handle, window_index(keys.rkey));
         lock(&engine.windows).insert(index, (pd.id(), handle));
-        let rkey = Mutex::new(keys.rkey);
+        let rkey = AtomicU32::new(keys.rkey.value());
         Ok(Arc::new(Self { pd: pd.clone(), mw_type, handle, index, rkey }))
     }
 
@@ -207,7 +219,7 @@ impl Mw {
     /// Its key as allocated or as last bound by [`Mw::bind`]. A bind by work request takes the
     /// application's choice of key, which the application knows.
     pub fn rkey(&self) -> Rkey {
-        *lock(&self.rkey)
+        Rkey(self.rkey.load(Ordering::Relaxed))
     }
     /// The key that its next bind should ask for.
     pub fn next_rkey(&self) -> Rkey {
@@ -215,7 +227,7 @@ impl Mw {
     }
     /// Notes that a bind with this key was posted.
     pub fn set_rkey(&self, rkey: Rkey) {
-        *lock(&self.rkey) = rkey;
+        self.rkey.store(rkey.value(), Ordering::Relaxed);
     }
 
     /// Binds the window at once, outside any send queue, and returns its new key.
@@ -230,8 +242,12 @@ impl Mw {
         len: u64,
         access: Access,
     ) -> Result<Rkey, BindError> {
+        let engine = self.pd.context().engine();
+        if engine.is_orphan() {
+            return Err(BindError::UnknownHandle);
+        }
         let bind = Bind { qp_pd: self.pd.id(), qpn, lkey, addr, len, access, key: None };
-        let rkey = self.pd.context().engine().memory.bind_mw(self.handle, &bind)?;
+        let rkey = engine.memory.bind_mw(self.handle, &bind)?;
         self.set_rkey(rkey);
         Ok(rkey)
     }
@@ -240,6 +256,9 @@ impl Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let engine = self.pd.context().engine();
+        if engine.is_orphan() {
+            return;
+        }
         // Nobody else frees this handle, so it is known. The key is dead before the map forgets it.
         let _ = engine.memory.dealloc_mw(self.handle);
         // From here on a new window may have our index, and have put itself in our place.

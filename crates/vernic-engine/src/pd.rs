@@ -21,7 +21,8 @@ pub struct Pd {
 
 impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
-        let id = context.engine().memory.alloc_pd();
+        let orphan = context.is_orphan();
+        let id = if orphan { PdId::NONE } else { context.engine().memory.alloc_pd() };
         Arc::new(Self { context: context.clone(), id })
     }
 
@@ -56,6 +57,7 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
         // SAFETY: the caller promises what `Memory::register` asks for; `Mr` deregisters and then
         // lets every lane pass a barrier before it returns from `deregister` or its drop.
         let keys =
@@ -68,6 +70,7 @@ impl Pd {
     /// # Errors
     /// [`CreateError::Memory`] when all keys are in use.
     pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
         let keys = self.context.engine().memory.alloc_null_mr(self.id)?;
         Ok(Mr::new(self, keys, 0, 0, 0, Access::LOCAL_WRITE))
     }
@@ -77,6 +80,7 @@ impl Pd {
     /// # Errors
     /// [`CreateError::Memory`] when all keys are in use.
     pub fn alloc_mw(self: &Arc<Self>, mw_type: MwType) -> Result<Arc<Mw>, CreateError> {
+        self.alive()?;
         Mw::new(self, mw_type)
     }
 
@@ -85,6 +89,7 @@ impl Pd {
     /// # Errors
     /// [`CreateError::Limit`].
     pub fn create_srq(self: &Arc<Self>, init: SrqInit) -> Result<Arc<Srq>, CreateError> {
+        self.alive()?;
         Srq::new(self, init)
     }
 
@@ -93,6 +98,7 @@ impl Pd {
     /// # Errors
     /// [`CreateError::Path`] if the address vector cannot be used.
     pub fn create_ah(self: &Arc<Self>, av: AddressVector) -> Result<Arc<Ah>, CreateError> {
+        self.alive()?;
         Ah::new(self, av)
     }
 
@@ -101,6 +107,7 @@ impl Pd {
     /// # Errors
     /// [`CreateError`]: limits, objects of other devices, no number left.
     pub fn create_qp(self: &Arc<Self>, init: QpInit) -> Result<Arc<Qp>, CreateError> {
+        self.alive()?;
         Qp::new(self, init)
     }
 
@@ -109,6 +116,9 @@ impl Pd {
     /// # Errors
     /// [`PdError::Busy`] with what lives in it.
     pub fn destroy(&self) -> Result<(), PdError> {
+        if self.context.is_orphan() {
+            return Ok(());
+        }
         self.context.engine().memory.dealloc_pd(self.id)
     }
 
@@ -118,7 +128,14 @@ impl Pd {
     }
 
     pub(crate) fn release(&self) {
-        self.context.engine().memory.release_pd(self.id);
+        if !self.context.is_orphan() {
+            self.context.engine().memory.release_pd(self.id);
+        }
+    }
+
+    /// Refuses to make anything in an orphan's domain.
+    fn alive(&self) -> Result<(), CreateError> {
+        if self.context.is_orphan() { Err(CreateError::Orphan) } else { Ok(()) }
     }
 }
 

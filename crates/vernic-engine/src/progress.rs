@@ -44,7 +44,7 @@ use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
 use vernic_io::slot::SlotTable;
-use vernic_io::{TxPath, Waker};
+use vernic_io::{Origin, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle, PdId};
 use vernic_proto::Time;
 use vernic_wire::Mtu;
@@ -75,6 +75,8 @@ pub(crate) const SLEEPS: u64 = u64::MAX;
 pub(crate) struct Engine {
     pub(crate) info: DeviceInfo,
     pub(crate) config: Config,
+    /// The process that opened the device.
+    origin: Origin,
     pub(crate) memory: Memory,
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, (PdId, MwHandle)>>,
@@ -172,6 +174,7 @@ impl Engine {
             active_mtu: AtomicU8::new(active_mtu as u8),
             info,
             config,
+            origin: Origin::here(),
             memory: Memory::new(),
             windows: Mutex::default(),
             gids: Mutex::new(gids),
@@ -193,6 +196,14 @@ impl Engine {
             waker,
             stop: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the device was opened before this process was forked: its sockets are closed, its
+    /// thread is gone, and any of its locks may be held by a thread that is gone. Nothing but
+    /// atomics and what never changes may be touched then.
+    #[inline]
+    pub(crate) fn is_orphan(&self) -> bool {
+        !self.origin.is_here()
     }
 
     /// Nanoseconds since the device was opened.

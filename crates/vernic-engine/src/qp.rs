@@ -180,28 +180,35 @@ impl Qp {
     }
     /// Its state.
     pub fn state(&self) -> QpState {
-        lock(&self.inner.core).machine.state()
+        self.look(|core| core.machine.state()).unwrap_or(QpState::Error)
     }
     /// Its attributes as last modified, the present state included.
     pub fn query(&self) -> QpAttr {
-        *lock(&self.inner.core).machine.attr()
+        let orphaned = || QpAttr { state: QpState::Error, ..QpAttr::default() };
+        self.look(|core| *core.machine.attr()).unwrap_or_else(orphaned)
     }
     /// Whether a send queue in SQD is still at work.
     pub fn is_draining(&self) -> bool {
-        lock(&self.inner.core).machine.is_draining()
+        self.look(|core| core.machine.is_draining()).unwrap_or(false)
     }
     /// Its counters since the last reset.
     pub fn counters(&self) -> QpCounters {
-        *lock(&self.inner.core).machine.counters()
+        self.look(|core| *core.machine.counters()).unwrap_or_default()
     }
     /// The path to its peer, of a connected service from RTR on.
     pub fn path(&self) -> Option<TxPath> {
-        lock(&self.inner.core).side.path
+        self.look(|core| core.side.path).flatten()
+    }
+
+    /// Looks at what changes, unless it is an orphan's.
+    fn look<T>(&self, look: impl FnOnce(&QpCore) -> T) -> Option<T> {
+        (!self.context().is_orphan()).then(|| look(&lock(&self.inner.core)))
     }
 
     /// Why it failed, if it did since the last reset.
     pub fn explain(&self) -> Option<Explanation> {
-        self.inner.explain(self.context().engine())
+        let engine = self.context().engine();
+        if engine.is_orphan() { None } else { self.inner.explain(engine) }
     }
 
     /// Changes attributes and state (IBTA 11.2.5.2). Nothing changes on an error.
@@ -213,6 +220,9 @@ impl Qp {
     /// [`ModifyError`].
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
         let qpn = self.inner.qpn;
+        if self.context().is_orphan() {
+            return Err(ModifyError::Orphan);
+        }
         if self.gone.load(Ordering::Acquire) {
             return Err(ModifyError::Destroyed(qpn));
         }
@@ -278,7 +288,11 @@ impl Qp {
         &self,
         wrs: impl IntoIterator<Item = SendWr<'a>>,
     ) -> Result<(), PostSendError> {
+        let engine = self.context().engine();
         let mut index = 0;
+        if engine.is_orphan() {
+            return Err(PostSendError { index, source: SendRefusal::Orphan });
+        }
         let mut result = Ok(());
         let mut core = lock(&self.inner.core);
         for wr in wrs {
@@ -290,7 +304,7 @@ impl Qp {
         }
         drop(core);
         if index != 0 {
-            self.context().engine().kick(&self.inner);
+            engine.kick(&self.inner);
         }
         result.map_err(|source| PostSendError { index, source })
     }
@@ -312,6 +326,9 @@ impl Qp {
         wrs: impl IntoIterator<Item = RecvWr<'a>>,
     ) -> Result<(), PostRecvError> {
         let refuse = |source| Err(PostRecvError { index: 0, source });
+        if self.context().is_orphan() {
+            return refuse(RecvRefusal::Orphan);
+        }
         if self.inner.srq.is_some() {
             return refuse(RecvRefusal::Shared);
         }
@@ -332,6 +349,9 @@ impl Qp {
     /// [`McastError`].
     pub fn attach_mcast(&self, group: Gid) -> Result<(), McastError> {
         let (qpn, service) = (self.inner.qpn, self.inner.service);
+        if self.context().is_orphan() {
+            return Err(McastError::Orphan);
+        }
         if service != Service::Ud {
             return Err(McastError::Service { qpn, service });
         }
@@ -346,6 +366,9 @@ impl Qp {
     /// # Errors
     /// [`McastError::NotAttached`].
     pub fn detach_mcast(&self, group: Gid) -> Result<(), McastError> {
+        if self.context().is_orphan() {
+            return Err(McastError::Orphan);
+        }
         self.context().engine().detach_mcast(self.inner.qpn, group)?;
         self.groups.fetch_sub(1, Ordering::AcqRel);
         Ok(())
@@ -362,6 +385,7 @@ impl Qp {
                 self.shut_down();
                 Ok(())
             }
+            _ if self.context().is_orphan() => Ok(()),
             users => Err(Busy { object: "queue pair", users, by: "multicast groups" }),
         }
     }
@@ -384,7 +408,8 @@ impl Qp {
         }
         let dest = match (&wr.dest, self.inner.service) {
             (Some(dest), Service::Ud) => {
-                if dest.ah.pd().id() != self.inner.pd {
+                // By name: numbers of domains of two devices may be equal.
+                if !Arc::ptr_eq(dest.ah.pd(), &self.pd) {
                     return Err(SendRefusal::WrongPd);
                 }
                 side.slots.set_path(slot, dest.ah.path_to(dest.qpn));
@@ -428,6 +453,9 @@ impl Qp {
     }
 
     fn shut_down(&self) {
+        if self.context().is_orphan() {
+            return;
+        }
         if self.gone.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -459,6 +487,10 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.context().is_orphan() {
+            // Never freed: a thread of the parent may have been at work on it.
+            std::mem::forget(self.inner.clone());
+        }
         self.shut_down();
     }
 }

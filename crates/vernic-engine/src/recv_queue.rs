@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vernic_mem::{SgCursor, Sge, total_len};
 use vernic_proto::{QpState, RecvWqe};
 
+use crate::error::ORPHAN;
 use crate::events::lock;
 
 /// A receive work request.
@@ -26,6 +27,9 @@ pub struct RecvWr<'a> {
 /// Why a receive was refused. It was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecvRefusal {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
     /// The queue pair takes no receives in this state.
     #[error("queue pair is in {0:?}: receives are taken from Init on")]
     State(QpState),

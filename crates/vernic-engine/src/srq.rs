@@ -8,7 +8,7 @@ use crate::error::{Busy, CreateError, ResizeError};
 use crate::events::{AsyncEvent, Element, EventKind, SrqId};
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::pd::{Pd, check_limit};
-use crate::recv_queue::{PostRecvError, RecvQueue, RecvWr};
+use crate::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 
 /// What a shared receive queue is created with.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +76,9 @@ impl Srq {
         &self,
         wrs: impl IntoIterator<Item = RecvWr<'a>>,
     ) -> Result<(), PostRecvError> {
+        if self.context().is_orphan() {
+            return Err(PostRecvError { index: 0, source: RecvRefusal::Orphan });
+        }
         self.queue.post(wrs).map(drop)
     }
 
@@ -85,6 +88,9 @@ impl Srq {
     /// # Errors
     /// [`ResizeError::SrqLimit`] if the limit exceeds the queue's size.
     pub fn arm_limit(&self, limit: u32) -> Result<(), ResizeError> {
+        if self.context().is_orphan() {
+            return Err(ResizeError::Orphan);
+        }
         if limit > self.queue.max_wr() {
             return Err(ResizeError::SrqLimit { limit, size: self.queue.max_wr() });
         }
@@ -95,7 +101,8 @@ impl Srq {
     /// Its present attributes; `limit` is 0 once the event was raised.
     pub fn query(&self) -> SrqInit {
         let (max_wr, max_sge) = (self.queue.max_wr(), self.queue.max_sge());
-        SrqInit { max_wr, max_sge, limit: self.queue.limit() }
+        let limit = if self.context().is_orphan() { 0 } else { self.queue.limit() };
+        SrqInit { max_wr, max_sge, limit }
     }
 
     /// Checks that no queue pair uses it any more; later events of it are not delivered.
@@ -108,6 +115,7 @@ impl Srq {
                 self.purge_events();
                 Ok(())
             }
+            _ if self.context().is_orphan() => Ok(()),
             users => Err(Busy { object: "shared receive queue", users, by: "queue pairs" }),
         }
     }
@@ -131,6 +139,9 @@ impl Srq {
     }
 
     fn purge_events(&self) {
+        if self.context().is_orphan() {
+            return;
+        }
         let element = Element::Srq(self.id);
         self.context().engine().events.purge(|event| event.element != element);
     }

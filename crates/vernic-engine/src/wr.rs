@@ -8,6 +8,7 @@ use vernic_proto::{PostError, SendFlags, SendOp};
 use vernic_wire::{Qkey, Qpn};
 
 use crate::ah::Ah;
+use crate::error::ORPHAN;
 
 /// The local bytes of a send request.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,9 @@ pub struct SendWr<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendRefusal {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
     /// State, room, operation or length.
     #[error(transparent)]
     Protocol(#[from] PostError),

@@ -18,6 +18,7 @@
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
+//! | `sys/fork.rs` | descriptors that a child of `fork` does not keep |
 //!
 //! Limits: `unsafe` is in `sys.rs` only, which wraps system calls and does nothing else.
 
@@ -44,6 +45,7 @@ pub mod wait;
 pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
 pub use link::{Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport};
 pub use slot::{Slot, SlotTable};
+pub use sys::Origin;
 pub use udp::{UdpConfig, UdpLink};
 pub use wait::{Sleeper, Waker};
 

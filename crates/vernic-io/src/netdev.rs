@@ -5,12 +5,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use vernic_wire::{Gid, Mtu};
 
 use crate::link::{LinkError, LocalAddr};
-use crate::sys;
+use crate::sys::{self, OwnFd};
 
 /// Bytes that headers may take of a netdev's MTU before the payload of one packet: IPv6 (40), UDP
 /// (8), and the longest transport headers with ICRC, rounded up as Linux does: 80.
@@ -163,7 +163,7 @@ fn default_routes_v6(text: &str) -> Vec<String> {
 /// Sleep on its descriptor together with those of the links; when it is readable, ask
 /// [`has_changed`](Self::has_changed) and [`list`] again.
 #[derive(Debug)]
-pub struct ChangeWatcher(OwnedFd);
+pub struct ChangeWatcher(OwnFd);
 
 /// Most messages read in one go; what is left keeps the descriptor readable.
 const MAX_CHANGES: usize = 256;

@@ -27,7 +27,7 @@
 use std::fmt::{self, Write as _};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ use vernic_wire::Qpn;
 
 use crate::handoff::{self, HandedOver, Head};
 use crate::link::LocalAddr;
-use crate::sys;
+use crate::sys::{self, Gate, Origin, OwnFd};
 
 mod message;
 
@@ -136,8 +136,8 @@ const QUERY_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 struct Claim {
     slot: Slot,
-    control: Arc<OwnedFd>,
-    packets: Arc<OwnedFd>,
+    control: Arc<OwnFd>,
+    packets: Arc<OwnFd>,
 }
 
 /// The name of a socket, without allocation.
@@ -185,23 +185,26 @@ struct State {
 pub struct SlotTable {
     state: Mutex<State>,
     /// For questions that nobody waits for.
-    ask: OwnedFd,
+    ask: OwnFd,
     generation: AtomicU64,
     /// One bit per slot that is ours.
     ours: [AtomicU64; (1 << Slot::BITS) / 64],
     scope: String,
 }
 
-/// All tables of this process: a slot of another link of the same process is found here.
-static TABLES: Mutex<Vec<Weak<SlotTable>>> = Mutex::new(Vec::new());
+/// All tables of this process: a slot of another link of the same process is found here. Locked
+/// behind the gate only, so that no child inherits the lock held. A child finds its parent's tables
+/// here, which it leaves alone.
+static TABLES: Mutex<Vec<(Origin, Weak<SlotTable>)>> = Mutex::new(Vec::new());
 
 fn tables() -> Vec<Arc<SlotTable>> {
+    let _gate = Gate::enter();
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
-    tables.retain(|table| table.strong_count() != 0);
-    tables.iter().filter_map(Weak::upgrade).collect()
+    tables.retain(|(origin, table)| origin.is_here() && table.strong_count() != 0);
+    tables.iter().filter_map(|(_, table)| table.upgrade()).collect()
 }
 
-fn new_socket(name: &[u8]) -> io::Result<OwnedFd> {
+fn new_socket(name: &[u8]) -> io::Result<OwnFd> {
     let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)?;
     sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
     sys::bind_abstract(fd.as_fd(), name)?;
@@ -230,9 +233,10 @@ impl SlotTable {
             ours: [const { AtomicU64::new(0) }; 16],
             scope: scope.chars().take(MAX_SCOPE_BYTES / 4).collect(),
         });
+        let _gate = Gate::enter();
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
-        tables.retain(|table| table.strong_count() != 0);
-        tables.push(Arc::downgrade(&table));
+        tables.retain(|(origin, table)| origin.is_here() && table.strong_count() != 0);
+        tables.push((Origin::here(), Arc::downgrade(&table)));
         Ok(table)
     }
 
@@ -320,7 +324,7 @@ impl SlotTable {
     }
 
     /// The sockets of each slot: for questions, and for packets.
-    pub(crate) fn sockets(&self) -> Vec<(Arc<OwnedFd>, Arc<OwnedFd>)> {
+    pub(crate) fn sockets(&self) -> Vec<(Arc<OwnFd>, Arc<OwnFd>)> {
         let pair = |claim: &Claim| (Arc::clone(&claim.control), Arc::clone(&claim.packets));
         self.state().claims.iter().map(pair).collect()
     }

@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+mod fork;
 mod ifaddrs;
 mod message;
 mod unix;
@@ -16,9 +17,11 @@ mod unix;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+pub use fork::Origin;
+pub(crate) use fork::{Gate, OwnFd};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
 pub(crate) use unix::{bind_abstract, recv_abstract, send_abstract};
@@ -29,12 +32,10 @@ fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// A new socket, non-blocking and closed on exec.
-pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnFd> {
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
-    let fd = check(unsafe { libc::socket(family, kind, protocol) })?;
-    // SAFETY: the kernel just returned this descriptor, so it is open and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    OwnFd::open(|| check(unsafe { libc::socket(family, kind, protocol) }))
 }
 
 /// Sets an integer socket option.
@@ -212,11 +213,14 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
 }
 
 /// A new event descriptor, non-blocking and closed on exec.
-pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+pub(crate) fn eventfd() -> io::Result<OwnFd> {
     // SAFETY: no pointers are passed.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
-    // SAFETY: the kernel just returned this descriptor, so it is open and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    OwnFd::open(|| check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) }))
+}
+
+/// Takes a descriptor over that `std` has opened, closed on exec.
+pub(crate) fn own(fd: OwnedFd) -> io::Result<OwnFd> {
+    OwnFd::open(|| Ok(fd.into_raw_fd()))
 }
 
 /// The real user id of this process: what the kernel puts into credentials.
@@ -226,7 +230,7 @@ pub(crate) fn uid() -> u32 {
 }
 
 /// A netlink socket that hears of changes to links, addresses and routes.
-pub(crate) fn route_monitor() -> io::Result<OwnedFd> {
+pub(crate) fn route_monitor() -> io::Result<OwnFd> {
     let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
     // SAFETY: a sockaddr_nl of zeros is valid.
     let mut addr: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -259,4 +263,18 @@ pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `buf`, which the kernel only reads.
     let n = unsafe { libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Writes all of `buf` to a descriptor that blocks, a file.
+pub(crate) fn write_all(fd: BorrowedFd<'_>, mut buf: &[u8]) -> io::Result<()> {
+    // Each turn writes at least a byte, or was interrupted by a signal.
+    while !buf.is_empty() {
+        match write(fd, buf) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => buf = &buf[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }

@@ -4,15 +4,15 @@
 //! Called by the engine's background thread, which has no `unsafe` of its own.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sys;
+use crate::sys::{self, OwnFd};
 
 /// Wakes a thread that sleeps in [`Sleeper::sleep`]; may be cloned and used from any thread.
 #[derive(Clone, Debug)]
-pub struct Waker(Arc<OwnedFd>);
+pub struct Waker(Arc<OwnFd>);
 
 impl Waker {
     /// Wakes the sleeper, now or when it next goes to sleep. Never blocks.
@@ -25,7 +25,7 @@ impl Waker {
 /// A thread's place to sleep: in `ppoll`, on a list of descriptors and its own wake-up.
 #[derive(Debug)]
 pub struct Sleeper {
-    event: Arc<OwnedFd>,
+    event: Arc<OwnFd>,
     fds: Vec<sys::PollFd>,
 }
 

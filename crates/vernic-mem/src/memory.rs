@@ -17,6 +17,9 @@ use crate::{Access, DeregisterError, PdError, RegisterError};
 pub struct PdId(pub(crate) u32);
 
 impl PdId {
+    /// The number of no domain: nothing can be made in it.
+    pub const NONE: Self = Self(0);
+
     /// The number, from 1.
     pub const fn value(self) -> u32 {
         self.0

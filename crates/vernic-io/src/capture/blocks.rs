@@ -1,9 +1,12 @@
 //! The file of a capture: whole blocks only, one writer only.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+
+use crate::sys::{self, OwnFd};
 
 /// Bytes that wait in memory before they are written.
 const FULL_BYTES: usize = 64 * 1024;
@@ -15,7 +18,7 @@ const MAX_NAMES: u32 = 10_000;
 /// [`write_out`](Self::write_out), which is called between blocks. So the file ends with a whole block
 /// whenever its process ends.
 pub(super) struct Blocks {
-    file: File,
+    file: OwnFd,
     waiting: Vec<u8>,
 }
 
@@ -37,6 +40,8 @@ impl Blocks {
             if file.metadata()?.is_file() {
                 file.set_len(0)?;
             }
+            // A child of this process neither writes it nor keeps its lock.
+            let file = sys::own(file.into())?;
             return Ok((Self { file, waiting: Vec::with_capacity(2 * FULL_BYTES) }, path));
         }
         Err(io::Error::other(format!("{MAX_NAMES} other writers have this file and its numbers")))
@@ -49,7 +54,7 @@ impl Blocks {
 
     /// Writes what waits, which are whole blocks.
     pub(super) fn write_out(&mut self) -> io::Result<()> {
-        let result = self.file.write_all(&self.waiting);
+        let result = sys::write_all(self.file.as_fd(), &self.waiting);
         self.waiting.clear();
         result
     }

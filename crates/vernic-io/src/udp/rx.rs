@@ -15,14 +15,14 @@
 //!
 //! A packet on port 4791 whose QPN is in another process's slot is handed over to that process.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
 use crate::handoff::{self, HandedOver, Head, TakenOver};
 use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
 use crate::slot::{Slot, SlotTable};
-use crate::sys;
+use crate::sys::{self, OwnFd};
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};
 use crate::udp::{UdpConfig, socket};
 
@@ -68,7 +68,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 struct Socket {
     kind: Kind,
-    fd: Arc<OwnedFd>,
+    fd: Arc<OwnFd>,
     /// The active address it belongs to; `None` for the sockets of slots.
     owner: Option<LocalAddr>,
     /// Where its packets are sent to.
@@ -128,7 +128,7 @@ impl Receive {
         owner: LocalAddr,
         bound: LocalAddr,
         port: u16,
-        fd: OwnedFd,
+        fd: OwnFd,
     ) {
         self.push(kind, Some(owner), bound, port, Arc::new(fd));
         self.changed();
@@ -140,7 +140,7 @@ impl Receive {
         owner: Option<LocalAddr>,
         bound: LocalAddr,
         port: u16,
-        fd: Arc<OwnedFd>,
+        fd: Arc<OwnFd>,
     ) {
         self.sockets.push(Socket {
             kind,

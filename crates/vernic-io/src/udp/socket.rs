@@ -10,9 +10,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use crate::link::{LinkError, LocalAddr};
+use crate::sys::OwnFd;
 use crate::udp::{UdpConfig, buffer, ecn, gro, holder, pmtu};
 use crate::{ROCE_PORT, sys};
 
@@ -23,7 +24,7 @@ const FIRST_SOURCE_PORT: u16 = 49_152;
 /// Source ports to try before giving up.
 const SOURCE_PORT_TRIES: u32 = 64;
 
-fn new_socket(local: LocalAddr) -> Result<OwnedFd, LinkError> {
+fn new_socket(local: LocalAddr) -> Result<OwnFd, LinkError> {
     let family = if local.ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     sys::socket(family, libc::SOCK_DGRAM, 0)
         .and_then(|fd| {
@@ -47,7 +48,7 @@ pub(crate) fn transmit(
     local: LocalAddr,
     config: &UdpConfig,
     seed: u32,
-) -> Result<(OwnedFd, u16), LinkError> {
+) -> Result<(OwnFd, u16), LinkError> {
     let fd = new_socket(local)?;
     let v4 = local.ip.is_ipv4();
     pmtu::forbid_fragments(fd.as_fd(), v4).map_err(|source| LinkError::Os {
@@ -74,7 +75,7 @@ pub(crate) fn transmit(
 
 /// Multicast leaves through the device that has the address, whatever the routes say; members on
 /// this host receive it too (the system's default).
-fn set_multicast_device(fd: &OwnedFd, local: LocalAddr) {
+fn set_multicast_device(fd: &OwnFd, local: LocalAddr) {
     let _ = match local.ip {
         IpAddr::V4(ip) => {
             sys::set_option_bytes(fd.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &ip.octets())
@@ -87,7 +88,7 @@ fn set_multicast_device(fd: &OwnedFd, local: LocalAddr) {
     };
 }
 
-fn set_receive_options(fd: &OwnedFd, v4: bool, config: &UdpConfig) {
+fn set_receive_options(fd: &OwnFd, v4: bool, config: &UdpConfig) {
     let fd = fd.as_fd();
     buffer::set_receive(fd, config.receive_buffer_bytes);
     ecn::enable_receive(fd, v4);
@@ -102,7 +103,7 @@ fn set_receive_options(fd: &OwnedFd, v4: bool, config: &UdpConfig) {
 }
 
 /// Opens the socket for everything sent to `local`, port 4791.
-pub(crate) fn public(local: LocalAddr, config: &UdpConfig) -> Result<OwnedFd, LinkError> {
+pub(crate) fn public(local: LocalAddr, config: &UdpConfig) -> Result<OwnFd, LinkError> {
     let fd = new_socket(local)?;
     share_port(&fd, local)?;
     set_receive_options(&fd, local.ip.is_ipv4(), config);
@@ -113,14 +114,14 @@ pub(crate) fn public(local: LocalAddr, config: &UdpConfig) -> Result<OwnedFd, Li
     }
 }
 
-fn share_port(fd: &OwnedFd, local: LocalAddr) -> Result<(), LinkError> {
+fn share_port(fd: &OwnFd, local: LocalAddr) -> Result<(), LinkError> {
     sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(|source| {
         LinkError::Os { what: "share a port (SO_REUSEPORT)", addr: local, source }
     })
 }
 
 /// Opens a socket for peers on this host that were told its port; returns it with the port.
-pub(crate) fn private(local: LocalAddr, config: &UdpConfig) -> Result<(OwnedFd, u16), LinkError> {
+pub(crate) fn private(local: LocalAddr, config: &UdpConfig) -> Result<(OwnFd, u16), LinkError> {
     let fd = new_socket(local)?;
     set_receive_options(&fd, local.ip.is_ipv4(), config);
     sys::bind(fd.as_fd(), &local.with_port(0)).map_err(|e| bind_error(local, e))?;
@@ -134,7 +135,7 @@ pub(crate) fn steered(
     local: LocalAddr,
     peer: &SocketAddr,
     config: &UdpConfig,
-) -> Result<OwnedFd, LinkError> {
+) -> Result<OwnFd, LinkError> {
     let fd = public(local, config)?;
     sys::connect(fd.as_fd(), peer).map_err(|source| LinkError::Os {
         what: "steer a flow",
@@ -145,7 +146,7 @@ pub(crate) fn steered(
 }
 
 /// Opens a socket for packets to the multicast address `group` that arrive on netdev `ifindex`.
-pub(crate) fn group(group: IpAddr, ifindex: u32, config: &UdpConfig) -> Result<OwnedFd, LinkError> {
+pub(crate) fn group(group: IpAddr, ifindex: u32, config: &UdpConfig) -> Result<OwnFd, LinkError> {
     let local = LocalAddr::new(group, ifindex);
     let fd = public(local, config)?;
     sys::set_membership(fd.as_fd(), group, ifindex, true).map_err(|source| LinkError::Os {

@@ -8,19 +8,19 @@
 //! route has no segmentation: the address does without from then on. Packets were stamped for
 //! Identification 0, 1, 2...; one by one they leave with 0, so their ICRCs are changed first.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use vernic_wire::icrc::IcrcFlow;
 
 use crate::batch::{TxBatch, TxPath, TxRun};
 use crate::icrc;
 use crate::link::{Departure, LinkCounters, LinkError, LocalAddr, SendReport};
-use crate::sys;
+use crate::sys::{self, OwnFd};
 use crate::udp::{SOURCE_PORTS, UdpConfig, ecn, gso, socket};
 
 #[derive(Debug)]
 struct SourcePort {
-    fd: OwnedFd,
+    fd: OwnFd,
     port: u16,
 }
 
@@ -90,7 +90,7 @@ impl Transmit {
 
     /// All sockets that are open.
     #[cfg(test)]
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnedFd> {
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnFd> {
         self.sources.iter().flat_map(|s| s.ports.iter().flatten()).map(|port| &port.fd)
     }
 

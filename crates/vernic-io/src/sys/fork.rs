@@ -1,0 +1,194 @@
+//! Descriptors that stay with the process that opened them, and what a fork does to them.
+//!
+//! A child of `fork` inherits every descriptor, the same socket as its parent's: it would keep the
+//! parent's ports and slots taken after the parent is gone, and read its packets. So each
+//! descriptor of this crate is an [`OwnFd`], marked in one table of bits. `pthread_atfork` has three
+//! functions of ours called: before the fork one waits until no thread is between opening (or
+//! closing) a descriptor and marking it, in the child one closes all that are marked and counts the
+//! fork. From then on everything made before belongs to another process ([`Origin::is_here`] says
+//! so), and is left alone: its threads are gone and its locks may be held for ever.
+//!
+//! The child's function runs in a process that may have had many threads: it takes no lock and
+//! allocates nothing.
+//!
+//! Limits: descriptors below 2^20, the kernel's own default bound. `vfork`, `posix_spawn` and exec
+//! need nothing: every descriptor is closed on exec.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Descriptors are below this: `fs.nr_open` as the kernel has it by default.
+const MAX_FDS: usize = 1 << 20;
+
+/// How often a forking thread looks whether it may go on, letting others run in between. Nobody
+/// keeps it waiting for longer than a system call; but a program that forks in a signal handler may
+/// have interrupted the very thread that it waits for.
+const MAX_WAITS: u32 = 100_000;
+
+/// The process in which something was made: of two processes related by fork, which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin(u32);
+
+/// Forks between the first process and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+impl Origin {
+    /// This process.
+    pub fn here() -> Self {
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// False in a child, of what was made before the fork.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self.0 == FORKS.load(Ordering::Relaxed)
+    }
+}
+
+/// One bit per descriptor that a child closes.
+static MARKED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+/// Words of [`MARKED`] that were ever used.
+static WORDS: AtomicUsize = AtomicUsize::new(0);
+/// The functions are in place.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Thread id of who is inside the gate, or 0.
+static INSIDE: AtomicI32 = AtomicI32::new(0);
+
+/// While it lives, no other thread forks. For a few system calls at most; not to be nested.
+#[derive(Debug)]
+pub(crate) struct Gate(());
+
+impl Gate {
+    /// Waits for those inside: bounded by their few system calls, or by a fork.
+    pub(crate) fn enter() -> Self {
+        while !try_enter() {
+            std::thread::yield_now();
+        }
+        Self(())
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        INSIDE.store(0, Ordering::Release);
+    }
+}
+
+fn try_enter() -> bool {
+    INSIDE.compare_exchange(0, thread_id(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+fn thread_id() -> i32 {
+    // SAFETY: takes no pointers and cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// Before a fork, on the thread that forks.
+extern "C" fn prepare() {
+    for _ in 0..MAX_WAITS {
+        if try_enter() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// After a fork, in the parent.
+extern "C" fn parent() {
+    // Somebody else's if `prepare` gave up.
+    let _ = INSIDE.compare_exchange(thread_id(), 0, Ordering::Release, Ordering::Relaxed);
+}
+
+/// After a fork, in the child.
+extern "C" fn child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    for (word, marked) in MARKED.iter().enumerate().take(WORDS.load(Ordering::Relaxed)) {
+        let mut bits = marked.swap(0, Ordering::Relaxed);
+        // A bit goes with each turn.
+        while bits != 0 {
+            let fd = word * 64 + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            // SAFETY: takes no pointers. A marked descriptor is owned by an `OwnFd`, which knows
+            // that it is of another process now and neither uses nor closes it.
+            unsafe { libc::close(fd as RawFd) };
+        }
+    }
+    // Whoever was inside is not in this process, if it is not this thread.
+    INSIDE.store(0, Ordering::Relaxed);
+}
+
+/// Has the three functions called, once per process image. Under the gate.
+fn install() -> io::Result<()> {
+    if INSTALLED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    // SAFETY: the functions have the signatures asked for and live as long as the library; `child`
+    // makes only calls that are allowed between a fork and an exec.
+    match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
+        0 => INSTALLED.store(true, Ordering::Relaxed),
+        errno => return Err(io::Error::from_raw_os_error(errno)),
+    }
+    Ok(())
+}
+
+/// A descriptor that a child of this process does not keep. Closed when dropped, here.
+#[derive(Debug)]
+pub(crate) struct OwnFd {
+    fd: RawFd,
+    origin: Origin,
+}
+
+impl OwnFd {
+    /// Owns what `open` opens, which must be closed on exec and belong to nobody else.
+    pub(super) fn open(open: impl FnOnce() -> io::Result<RawFd>) -> io::Result<Self> {
+        let _gate = Gate::enter();
+        install()?;
+        let fd = Self { fd: open()?, origin: Origin::here() };
+        let Some(marked) = MARKED.get(fd.word()) else {
+            // SAFETY: just opened for us.
+            unsafe { libc::close(fd.fd) };
+            std::mem::forget(fd);
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        };
+        marked.fetch_or(fd.bit(), Ordering::Relaxed);
+        WORDS.fetch_max(fd.word() + 1, Ordering::Relaxed);
+        Ok(fd)
+    }
+
+    fn word(&self) -> usize {
+        self.fd as usize / 64
+    }
+
+    fn bit(&self) -> u64 {
+        1 << (self.fd % 64)
+    }
+}
+
+impl AsRawFd for OwnFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd
+    }
+}
+
+impl AsFd for OwnFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open until this is dropped; a child that inherited this closes the descriptor, and
+        // does not use what is of another origin.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+}
+
+impl Drop for OwnFd {
+    fn drop(&mut self) {
+        if !self.origin.is_here() {
+            return;
+        }
+        let _gate = Gate::enter();
+        if let Some(marked) = MARKED.get(self.word()) {
+            marked.fetch_and(!self.bit(), Ordering::Relaxed);
+        }
+        // SAFETY: owned by this value alone and open.
+        unsafe { libc::close(self.fd) };
+    }
+}
