@@ -251,6 +251,7 @@ pub struct QpCounters {
     pub rx_bytes: u64,
     pub retransmitted_packets: u64,
     pub ack_timeouts: u64,
+    pub tail_probes: u64,
     pub sequence_naks_received: u64,
     pub sequence_naks_sent: u64,
     pub implied_naks: u64,

@@ -6,6 +6,7 @@
 use vernic_proto::{QpState, SendOp, WcStatus};
 
 use crate::complete;
+use crate::cover::Count;
 use crate::ctx::fail;
 use crate::flow::Bad;
 use crate::memory::Memory;
@@ -99,7 +100,7 @@ impl World {
     pub(crate) fn check_counters(&mut self, c: usize, s: usize) {
         let conn = &self.conns[c];
         let side = &conn.sides[s];
-        let k = side.qp.counters();
+        let k = *side.qp.counters();
         if side.qp.state() == QpState::Reset || conn.incarnation == 0 {
             return;
         }
@@ -113,7 +114,9 @@ impl World {
             );
         }
         let quiet = conn.flows.iter().all(|flow| flow.trouble == 0) && !conn.plan.hasty;
-        let repaired = k.ack_timeouts + k.sequence_naks_received + k.implied_naks;
+        self.ctx.cover.add(Count::TailProbes, k.tail_probes);
+        self.ctx.cover.add(Count::AckTimeouts, k.ack_timeouts);
+        let repaired = k.ack_timeouts + k.tail_probes + k.sequence_naks_received + k.implied_naks;
         let repeated = repaired > 0 || k.retransmitted_packets > 0;
         if quiet && repeated && k.rnr_naks_received == 0 && !side.st.lenient {
             fail!(self.ctx, "{} repeated itself on a perfect path: {k:?}", side.st.label());

@@ -46,7 +46,7 @@ counts! {
     WcLocalProtection = "wc_local_protection", WcRemoteInvalid = "wc_remote_invalid",
     WcRemoteAccess = "wc_remote_access", WcRemoteOperation = "wc_remote_operation",
     WcRetryExceeded = "wc_retry_exceeded", WcRnrExceeded = "wc_rnr_exceeded", WcOther = "wc_other",
-    VirtualMs = "virtual_ms",
+    TailProbes = "tail_probes", AckTimeouts = "ack_timeouts", VirtualMs = "virtual_ms",
 }
 
 /// Counters of a seed or of many.

@@ -16,6 +16,8 @@ pub(crate) struct Ctx {
     pub(crate) cover: Cover,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Trace,
+    /// Time of the newest line of the trace.
+    pub(crate) said_at: Time,
     /// The deliberate fault of a mutation check, once, after `fuse` chances.
     mutation: Mutation,
     fuse: u32,
@@ -38,6 +40,7 @@ impl Ctx {
             cover: Cover::default(),
             violation: None,
             trace: if trace { Trace::Lines(Vec::new()) } else { Trace::Off },
+            said_at: Time(0),
             mutation,
             fuse,
             mutated: false,
@@ -64,6 +67,7 @@ impl Ctx {
         let now = self.now;
         if let Trace::Lines(lines) = &mut self.trace {
             lines.push(format!("{:>12} {line}", format!("{:?}", now)));
+            self.said_at = now;
         }
     }
 

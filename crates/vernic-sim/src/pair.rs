@@ -19,8 +19,8 @@
 //! ```
 //!
 //! The pair lives in the simulator's world: virtual time, the oracle's memory and all its checks are
-//! there too; a violation fails the test. A's sequence starts at 0, B's at 1000; a packet takes 1 us.
-//! Orders to the sides and to the wire are carried out by [`RcPair::run`].
+//! there too; a violation fails the test. A's sequence starts at 0, B's at 1000; a packet takes 1 us
+//! unless told otherwise. Orders to the sides and to the wire are carried out by [`RcPair::run`].
 
 use expect_test::Expect;
 use vernic_proto::{QpCounters, QpState, Remote, SendFlags, SendOp};
@@ -54,6 +54,8 @@ pub struct PairConfig {
     pub max_rd_atomic: u8,
     /// Packets in flight.
     pub window: u32,
+    /// Nanoseconds that a packet takes.
+    pub delay: u64,
     /// B receives from a shared queue: no credits.
     pub shared_rq: bool,
     /// A is an XRC initiator, B an XRC target with two shared queues.
@@ -61,8 +63,8 @@ pub struct PairConfig {
 }
 
 impl PairConfig {
-    /// The defaults: PSN 0, timeout 67 us, 3 retries, 7 RNR retries (for ever), RNR timer 10 us,
-    /// 4 READs, a window of 128 packets, own receive queues.
+    /// The defaults: PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for ever), RNR timer 10 us,
+    /// 4 READs, a window of 128 packets, 1 us from side to side, own receive queues.
     pub fn new(mtu: Mtu) -> Self {
         Self {
             mtu,
@@ -73,6 +75,7 @@ impl PairConfig {
             min_rnr_timer: 1,
             max_rd_atomic: 4,
             window: 128,
+            delay: 1_000,
             shared_rq: false,
             xrc: false,
         }
@@ -335,6 +338,11 @@ impl RcPair {
     pub fn nanos(&self) -> u64 {
         self.world.ctx.now.nanos()
     }
+    /// When the last thing happened that a trace shows, on the same clock; timers may have run out for
+    /// nothing since.
+    pub fn last_nanos(&self) -> u64 {
+        self.world.ctx.said_at.nanos()
+    }
     /// Counters of A.
     pub fn counters_a(&self) -> &QpCounters {
         self.world.conns[0].sides[0].qp.counters()
@@ -400,7 +408,7 @@ fn plan(config: &PairConfig) -> Plan {
         nodes: [0, 1],
         mtu: config.mtu,
         sides: [side(config.psn, false), side(1000, config.shared_rq || config.xrc)],
-        link: LinkPlan { delay: 1_000, ..LinkPlan::default() },
+        link: LinkPlan { delay: config.delay, ..LinkPlan::default() },
         mix: [0; 13],
         max_len: 1 << 16,
         bad_ppm: 0,

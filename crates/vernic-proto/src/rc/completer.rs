@@ -7,6 +7,7 @@
 use vernic_wire::opcode::Kind;
 use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
 
+use super::probe::Probe;
 use super::requester::{Fatal, Requester};
 use super::window::Window;
 use crate::completion::{Cause, Completion, Tag, WcStatus};
@@ -15,7 +16,6 @@ use crate::host::{Disposition, DropReason, Host};
 use crate::qp::Cx;
 use crate::segment::meaning;
 use crate::sq::{Entry, SendQueue};
-use crate::state::QpAttr;
 use crate::time::Time;
 use crate::wqe::SendOp;
 
@@ -43,6 +43,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) sq: &'a mut SendQueue,
     pub(crate) req: &'a mut Requester,
     pub(crate) window: &'a mut Window,
+    pub(crate) probe: &'a mut Probe,
 }
 
 /// What an answer led to.
@@ -57,10 +58,10 @@ impl Completer {
         self.deadline
     }
 
-    /// Starts the timer with the first packet in flight.
-    pub(crate) fn on_sent(&mut self, sq: &SendQueue, attr: &QpAttr, now: Time) {
-        if self.deadline.is_none() && sq.is_outstanding() {
-            self.deadline = attr.timeout.nanos().map(|t| now + t);
+    /// Starts the timers with the first packet in flight.
+    pub(crate) fn on_sent(&mut self, parts: &mut Parts<'_>, cx: &Cx<'_>) {
+        if self.deadline.is_none() {
+            self.restart_timer(parts, cx);
         }
     }
 
@@ -132,21 +133,24 @@ impl Completer {
         let packets = (una - parts.sq.una()) as u32;
         parts.sq.acknowledge(una);
         parts.req.reads.answered(una);
-        parts.window.on_ack(packets, una, full, cx.now);
+        if let Some(nanos) = parts.window.on_ack(packets, una, full, cx.now) {
+            parts.probe.on_round_trip(nanos);
+        }
+        parts.probe.on_progress();
         self.retries = 0;
         self.rnr_retries = 0;
         self.trouble_since = None;
         self.repairing = None;
         // The request that met "not ready" has been taken after all: a copy of it came later.
         parts.req.rnr_until = None;
-        self.restart_timer(parts.sq, cx);
+        self.restart_timer(parts, cx);
     }
 
-    fn restart_timer(&mut self, sq: &SendQueue, cx: &Cx<'_>) {
-        self.deadline = match cx.attr.timeout.nanos() {
-            Some(t) if sq.is_outstanding() => Some(cx.now + t),
-            _ => None,
-        };
+    fn restart_timer(&mut self, parts: &mut Parts<'_>, cx: &Cx<'_>) {
+        let timeout = cx.attr.timeout.nanos().filter(|_| parts.sq.is_outstanding());
+        self.deadline = timeout.map(|t| cx.now + t);
+        // Without retries the application wants to hear of a loss, not to have it repaired.
+        parts.probe.restart(cx.now, timeout.filter(|_| cx.attr.retry_cnt > 0));
     }
 
     fn implied_nak(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Outcome {
@@ -184,7 +188,7 @@ impl Completer {
         self.trouble_since.get_or_insert(cx.now);
         parts.window.on_loss();
         self.go_back(parts);
-        self.restart_timer(parts.sq, cx);
+        self.restart_timer(parts, cx);
         Ok(Disposition::Accepted)
     }
 
@@ -192,6 +196,7 @@ impl Completer {
         self.repairing = Some(parts.sq.una());
         parts.sq.rewind();
         parts.req.rewound();
+        parts.window.on_repeat();
     }
 
     fn handle_rnr(
@@ -218,6 +223,7 @@ impl Completer {
         parts.req.rnr_until = Some(cx.now + timer.nanos());
         self.go_back(parts);
         self.deadline = None;
+        parts.probe.restart(cx.now, None);
         Ok(Disposition::Accepted)
     }
 
@@ -277,7 +283,7 @@ impl Completer {
         Ok(Disposition::Accepted)
     }
 
-    /// The ACK timer or the RNR delay has run out.
+    /// The ACK timer, the RNR delay or the patience before a probe has run out.
     pub(crate) fn handle_timeout(
         &mut self,
         parts: &mut Parts<'_>,
@@ -286,9 +292,10 @@ impl Completer {
         if parts.req.rnr_until.is_some_and(|t| cx.now >= t) {
             parts.req.rnr_until = None;
             self.repairing = None;
-            self.restart_timer(parts.sq, cx);
+            self.restart_timer(parts, cx);
         }
         if self.deadline.is_none_or(|t| cx.now < t) {
+            self.probe_if_due(parts, cx);
             return Ok(());
         }
         if !parts.sq.is_outstanding() {
@@ -307,8 +314,20 @@ impl Completer {
         parts.window.on_silence();
         self.go_back(parts);
         self.repairing = None;
-        self.restart_timer(parts.sq, cx);
+        self.restart_timer(parts, cx);
         Ok(())
+    }
+
+    /// A probe moves neither the sequence nor the ACK timer, and counts no retry: see `probe`.
+    fn probe_if_due(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) {
+        if parts.probe.due().is_none_or(|t| cx.now < t) {
+            return;
+        }
+        let in_flight = parts.sq.in_flight() > 0;
+        if parts.probe.fire(cx.now, in_flight) {
+            cx.counters.tail_probes += 1;
+            parts.window.on_repeat();
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! that they are for, and carries a failure of any part to both queues.
 
 pub(crate) mod completer;
+mod probe;
 mod reads;
 mod requester;
 pub(crate) mod responder;
@@ -23,6 +24,7 @@ use crate::state::QpAttr;
 use crate::time::Time;
 
 use completer::{Completer, Parts, completion, retire};
+use probe::Probe;
 use requester::{Fatal, Requester};
 use responder::Responder;
 use window::Window;
@@ -35,6 +37,7 @@ pub(crate) struct Rc {
     completer: Completer,
     responder: Responder,
     window: Window,
+    probe: Probe,
     max_window: u32,
     shared_rq: bool,
     /// The drained event of SQD is still owed.
@@ -43,7 +46,12 @@ pub(crate) struct Rc {
 
 macro_rules! parts {
     ($self:ident) => {
-        Parts { sq: &mut $self.sq, req: &mut $self.requester, window: &mut $self.window }
+        Parts {
+            sq: &mut $self.sq,
+            req: &mut $self.requester,
+            window: &mut $self.window,
+            probe: &mut $self.probe,
+        }
     };
 }
 
@@ -55,6 +63,7 @@ impl Rc {
             completer: Completer::default(),
             responder: Responder::new(),
             window: Window::new(init.max_window),
+            probe: Probe::default(),
             max_window: init.max_window,
             shared_rq: init.shared_rq,
             drain_event_due: false,
@@ -67,6 +76,7 @@ impl Rc {
         self.completer.reset();
         self.responder = Responder::new();
         self.window = Window::new(self.max_window);
+        self.probe = Probe::default();
         self.drain_event_due = false;
     }
 
@@ -132,6 +142,12 @@ impl Rc {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Option<usize>, Fatal> {
+        if self.probe.is_pending() {
+            let probe = &mut self.probe;
+            if let Some(len) = self.requester.poll_probe(&self.sq, probe, cx, host, buf) {
+                return Ok(Some(len));
+            }
+        }
         let mut sent = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf)?;
         // Local operations at the head are finished without an answer.
         retire(&mut self.sq, cx, host);
@@ -140,7 +156,7 @@ impl Rc {
             sent = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf)?;
         }
         if sent.is_some() {
-            self.completer.on_sent(&self.sq, cx.attr, cx.now);
+            self.completer.on_sent(&mut parts!(self), cx);
         }
         Ok(sent)
     }
@@ -160,7 +176,8 @@ impl Rc {
     }
 
     pub(crate) fn wants_requests(&self, attr: &QpAttr) -> bool {
-        self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
+        self.probe.is_pending()
+            || self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
     }
 
     pub(crate) fn wants_responses(&self) -> bool {
@@ -172,10 +189,8 @@ impl Rc {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        match (self.requester.rnr_until, self.completer.deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let deadlines = [self.requester.rnr_until, self.completer.deadline(), self.probe.due()];
+        deadlines.into_iter().flatten().min()
     }
 
     pub(crate) fn handle_timeout(&mut self, cx: &mut Cx<'_>) -> Result<(), Fatal> {
@@ -204,6 +219,7 @@ impl Rc {
         }
         self.requester.rnr_until = None;
         self.completer.reset();
+        self.probe = Probe::default();
     }
 
     /// Completes everything still queued, on both queues, as flushed.

@@ -5,6 +5,7 @@
 //! repeated READ up by its sequence numbers, and rxe refuses one that spans two requests.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// A request whose responses take the sequence numbers `first..end`.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +46,14 @@ impl Reads {
         self.pieces.len() < self.depth as usize || self.end_of(seq).is_some()
     }
 
+    /// The piece in flight that holds `seq`, as the numbers of its responses.
+    pub(crate) fn piece_of(&self, seq: u64) -> Option<Range<u64>> {
+        self.pieces.iter().rev().map(|p| p.first..p.end).find(|piece| piece.contains(&seq))
+    }
+
     /// End of the piece in flight that holds `seq`.
     pub(crate) fn end_of(&self, seq: u64) -> Option<u64> {
-        self.pieces.iter().rev().find(|p| (p.first..p.end).contains(&seq)).map(|p| p.end)
+        self.piece_of(seq).map(|piece| piece.end)
     }
 
     /// Records that `first..end` is asked for; true if it is for the first time.

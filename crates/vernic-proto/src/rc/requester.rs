@@ -6,6 +6,7 @@
 
 use vernic_wire::opcode::Position;
 
+use super::probe::{Probe, Repeat};
 use super::reads::Reads;
 use super::window::Window;
 use crate::completion::{AccessFault, Cause, WcStatus};
@@ -176,8 +177,7 @@ impl Requester {
     }
 
     fn packet_turn(&self, sq: &SendQueue, entry: &Entry, mtu: u32) -> Turn {
-        let offset = offset_of(sq, entry, mtu);
-        Turn::Packet { length: (entry.wqe.length - offset).min(mtu), packets: 1 }
+        Turn::Packet { length: length_of(entry, offset_of(sq, entry, mtu), 1, mtu), packets: 1 }
     }
 
     /// A READ asks for as much as the window lets return, or for what it asked for before.
@@ -193,7 +193,6 @@ impl Requester {
         if !self.reads.may_send(next) {
             return Turn::Wait;
         }
-        let offset = offset_of(sq, entry, mtu);
         let left = if sq.cursor_is_started() {
             entry.end() - next
         } else {
@@ -210,12 +209,7 @@ impl Requester {
                 packets
             }
         };
-        let length = match entry.wqe.op {
-            SendOp::Read(_) => {
-                (u64::from(entry.wqe.length - offset)).min(packets * u64::from(mtu)) as u32
-            }
-            _ => entry.wqe.length,
-        };
+        let length = length_of(entry, offset_of(sq, entry, mtu), packets, mtu);
         Turn::Packet { length, packets: packets as u32 }
     }
 
@@ -278,6 +272,65 @@ impl Requester {
         Ok(len)
     }
 
+    /// Writes the next packet of a probe, if one is under way. A packet that local memory refuses
+    /// is left out: going back meets the error in its turn.
+    pub(crate) fn poll_probe(
+        &self,
+        sq: &SendQueue,
+        probe: &mut Probe,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        let mtu = cx.attr.path_mtu.bytes();
+        // Bounded: a probe has two packets.
+        while let Some(repeat) = probe.take() {
+            let Some((seq, packets)) = self.repeated(sq, repeat) else { continue };
+            let Some((index, entry)) = sq.holding(seq) else { continue };
+            let number = (seq - entry.first) as u32;
+            let several = !entry.needs_response();
+            let position =
+                if several { Position::of(number, entry.packets) } else { Position::Only };
+            let segment = Segment {
+                service: cx.service,
+                wqe: &entry.wqe,
+                slot: sq.slot(index),
+                psn: sq.psn(seq),
+                dest: cx.attr.dest_qpn,
+                offset: number * mtu,
+                length: length_of(entry, number * mtu, packets, mtu),
+                position,
+                ack_req: several,
+            };
+            if let Ok(len) = segment.write(cx, host, buf) {
+                cx.counters.retransmitted_packets += 1;
+                cx.counters.tx_packets += 1;
+                cx.counters.tx_bytes += len as u64;
+                return Some(len);
+            }
+        }
+        None
+    }
+
+    /// Number of a packet that a probe repeats, and how many responses it asks for; `None` if the
+    /// newest is the oldest. A READ is asked for again from its first missing response on.
+    fn repeated(&self, sq: &SendQueue, repeat: Repeat) -> Option<(u64, u64)> {
+        let (una, next) = (sq.una(), sq.next());
+        if una >= next {
+            return None;
+        }
+        let last = match repeat {
+            Repeat::Oldest => una,
+            Repeat::Newest => next - 1,
+        };
+        let seq = match self.reads.piece_of(last) {
+            Some(piece) => piece.start.max(una),
+            None => last,
+        };
+        let packets = self.reads.end_of(seq).map_or(1, |end| end - seq);
+        (repeat == Repeat::Oldest || seq > una).then_some((seq, packets))
+    }
+
     /// Asked at the end of a message, now and then within one, and when the window closes.
     fn asks_ack(&self, sq: &SendQueue, window: &Window, position: Position) -> bool {
         position.ends()
@@ -294,6 +347,17 @@ fn packet_count_of(entry: &Entry, mtu: u32) -> u32 {
         | SendOp::CmpSwap { .. }
         | SendOp::FetchAdd { .. } => 1,
         _ => packet_count(entry.wqe.length, mtu),
+    }
+}
+
+/// Payload bytes of a packet of a SEND or WRITE, bytes that a READ asks for with `packets` of them.
+fn length_of(entry: &Entry, offset: u32, packets: u64, mtu: u32) -> u32 {
+    match entry.wqe.op {
+        _ if !entry.needs_response() => (entry.wqe.length - offset).min(mtu),
+        SendOp::Read(_) => {
+            u64::from(entry.wqe.length - offset).min(packets * u64::from(mtu)) as u32
+        }
+        _ => entry.wqe.length,
     }
 }
 

@@ -64,17 +64,21 @@ impl Window {
     }
 
     /// `packets` were acknowledged, everything before `una`. `full` says that the window, not the
-    /// application, limited sending.
-    pub(crate) fn on_ack(&mut self, packets: u32, una: u64, full: bool, now: Time) {
-        if let Some((seq, sent)) = self.sample
-            && una > seq
-        {
+    /// application, limited sending. Returns the round trip in nanoseconds where this ends one that
+    /// was timed.
+    pub(crate) fn on_ack(&mut self, packets: u32, una: u64, full: bool, now: Time) -> Option<u64> {
+        let timed = self.sample.filter(|(seq, _)| una > *seq).map(|(_, sent)| now.since(sent));
+        if let Some(nanos) = timed {
             self.sample = None;
-            self.on_round_trip(now.since(sent), now);
+            self.on_round_trip(nanos, now);
         }
-        if !full {
-            return;
+        if full {
+            self.grow(packets);
         }
+        timed
+    }
+
+    fn grow(&mut self, packets: u32) {
         if self.size < self.threshold {
             self.size = (self.size + packets).min(self.threshold);
         } else if self.latest <= self.queue_limit() {
@@ -116,7 +120,11 @@ impl Window {
         self.size = size.max(MIN).min(self.limit);
         self.threshold = self.size;
         self.credit = 0;
-        // A repeated packet's acknowledgement may belong to its first copy (Karn).
+        self.on_repeat();
+    }
+
+    /// A packet is repeated: its acknowledgement may belong to its first copy (Karn).
+    pub(crate) fn on_repeat(&mut self) {
         self.sample = None;
     }
 }
