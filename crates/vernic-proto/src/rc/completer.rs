@@ -186,7 +186,7 @@ impl Completer {
             return Err(Fatal { status: WcStatus::RetryExceeded, cause: cause(self.retries) });
         }
         self.trouble_since.get_or_insert(cx.now);
-        parts.window.on_loss();
+        parts.window.on_loss(cx.now);
         self.go_back(parts);
         self.restart_timer(parts, cx);
         Ok(Disposition::Accepted)

@@ -3,7 +3,13 @@
 //! The window follows the path. It doubles per round trip until something is lost or the round trip
 //! stretches (a queue is filling: on one host that queue is the peer's socket buffer, and a short
 //! queue also stays in the CPU's cache); then it grows by one packet per round trip. Loss takes 30 %
-//! off, silence half. Between [`MIN`] and the limit the queue pair was created with.
+//! off, once per round trip and not below [`MIN_AFTER_LOSS`]; silence takes half, down to [`MIN`].
+//! The upper limit is what the queue pair was created with.
+//!
+//! What this gives on a path that loses each packet with probability `p`: a loss every `1/p` packets,
+//! between which the window grows by `1/pW`, and `0.3 W` taken off at each, so `W` settles near
+//! `sqrt(1/0.3p)`: 18 packets at 1 %, which the floor lifts to 32. Go-back-N sends what followed the
+//! lost packet again, a window of it: `1/(1 + pW)` of what is sent is new, three quarters at 1 %.
 //!
 //! This is the place for congestion control driven by CNPs and ECN: it is told of each
 //! acknowledgement, round trip and loss, and asked for one number.
@@ -12,6 +18,11 @@ use crate::time::Time;
 
 /// Smallest window in packets: enough that one loss is found by the packets behind it.
 pub(crate) const MIN: u32 = 8;
+/// Window in packets below which loss alone does not press it. Random loss of 1 % would hold the window
+/// at 18 packets (see above), less than one `sendmsg` carries. Measured over loopback at 1 %, on a busy
+/// machine: 32 gives a third more than 8, up to twice; 64 a quarter more again, but would be 256 KiB
+/// that a congested path never gets rid of.
+const MIN_AFTER_LOSS: u32 = 32;
 /// First window in packets. Two GSO batches at IB MTU 1024.
 const INITIAL: u32 = 128;
 /// A round trip this much longer than the shortest means that a queue builds up: 50 us plus as much
@@ -34,6 +45,8 @@ pub(crate) struct Window {
     shortest: u64,
     shortest_at: Time,
     latest: u64,
+    /// When loss took something off the window last.
+    shrunk_at: Option<Time>,
 }
 
 impl Window {
@@ -48,6 +61,7 @@ impl Window {
             shortest: u64::MAX,
             shortest_at: Time(0),
             latest: 0,
+            shrunk_at: None,
         }
     }
 
@@ -106,9 +120,15 @@ impl Window {
         self.shortest.saturating_mul(2).saturating_add(QUEUE_NANOS)
     }
 
-    /// A packet was lost; others got through.
-    pub(crate) fn on_loss(&mut self) {
-        self.shrink(self.size - self.size / 10 * 3);
+    /// A packet was lost; others got through. Signs within one round trip are of one flight of
+    /// packets, and count once.
+    pub(crate) fn on_loss(&mut self, now: Time) {
+        if self.shrunk_at.is_some_and(|at| now.since(at) < self.latest) {
+            return self.on_repeat();
+        }
+        self.shrunk_at = Some(now);
+        let floor = self.size.min(MIN_AFTER_LOSS);
+        self.shrink((self.size - self.size / 10 * 3).max(floor));
     }
 
     /// Nothing got through for a whole timeout.
@@ -158,7 +178,7 @@ mod tests {
     fn window_never_leaves_its_bounds() {
         let mut w = Window::new(4);
         assert_eq!(w.size(), 4);
-        w.on_loss();
+        w.on_loss(Time(0));
         w.on_silence();
         assert_eq!(w.size(), 4);
         let mut w = Window::new(64);
@@ -170,6 +190,30 @@ mod tests {
             w.on_ack(64, i * 64, true, Time(i));
         }
         assert_eq!(w.size(), 64);
+    }
+
+    #[test]
+    fn loss_alone_presses_the_window_to_its_floor_and_does_not_lift_it() {
+        let mut w = Window::new(4096);
+        for i in 0..20 {
+            w.on_loss(Time(i));
+        }
+        assert_eq!(w.size(), MIN_AFTER_LOSS);
+        w.on_silence();
+        w.on_loss(Time(100));
+        assert_eq!(w.size(), MIN_AFTER_LOSS / 2);
+    }
+
+    #[test]
+    fn loss_counts_once_per_round_trip() {
+        let mut w = Window::new(4096);
+        w.on_sent(0, Time(0));
+        w.on_ack(1, 1, false, Time(20_000));
+        w.on_loss(Time(30_000));
+        w.on_loss(Time(49_999));
+        assert_eq!(w.size(), 92);
+        w.on_loss(Time(50_000));
+        assert_eq!(w.size(), 65);
     }
 
     #[test]
