@@ -245,6 +245,8 @@ fn counters(counters: &DeviceCounters) -> Vec<Named> {
         ("duplicates", counters.duplicates),
         ("naks_sent", counters.naks_sent),
         ("rnr_naks_sent", counters.rnr_naks_sent),
+        ("ack_timeouts", counters.ack_timeouts),
+        ("tail_probes", counters.tail_probes),
         ("cnps_received", counters.cnps_received),
         ("ecn_marked_received", counters.ecn_marked_received),
         ("qp_failures", counters.qp_failures),

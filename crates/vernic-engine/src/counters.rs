@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::LinkCounters;
-use vernic_proto::DropReason;
+use vernic_proto::{DropReason, QpCounters};
 
 const REASONS: usize = DropReason::ALL.len();
 
@@ -33,6 +33,8 @@ pub(crate) struct Counters {
     pub(crate) duplicates: Count,
     pub(crate) naks_sent: Count,
     pub(crate) rnr_naks_sent: Count,
+    pub(crate) ack_timeouts: Count,
+    pub(crate) tail_probes: Count,
     pub(crate) cnps: Count,
     pub(crate) ecn_marked: Count,
     pub(crate) qp_failures: Count,
@@ -46,6 +48,8 @@ impl Default for Counters {
             duplicates: Count::default(),
             naks_sent: Count::default(),
             rnr_naks_sent: Count::default(),
+            ack_timeouts: Count::default(),
+            tail_probes: Count::default(),
             cnps: Count::default(),
             ecn_marked: Count::default(),
             qp_failures: Count::default(),
@@ -55,6 +59,12 @@ impl Default for Counters {
 }
 
 impl Counters {
+    /// Counts what a queue pair's timer led to: its counters before and after.
+    pub(crate) fn timer_fired(&self, before: &QpCounters, after: &QpCounters) {
+        self.ack_timeouts.add(after.ack_timeouts - before.ack_timeouts);
+        self.tail_probes.add(after.tail_probes - before.tail_probes);
+    }
+
     /// Counts a dropped packet.
     pub(crate) fn drop_packet(&self, reason: DropReason) {
         self.drops[reason as usize].add(1);
@@ -71,6 +81,8 @@ impl Counters {
             duplicates: self.duplicates.value(),
             naks_sent: self.naks_sent.value(),
             rnr_naks_sent: self.rnr_naks_sent.value(),
+            ack_timeouts: self.ack_timeouts.value(),
+            tail_probes: self.tail_probes.value(),
             cnps_received: self.cnps.value(),
             ecn_marked_received: self.ecn_marked.value(),
             qp_failures: self.qp_failures.value(),
@@ -93,6 +105,10 @@ pub struct DeviceCounters {
     pub naks_sent: u64,
     /// "Receiver not ready" answers sent.
     pub rnr_naks_sent: u64,
+    /// ACK timeouts: nothing was answered for the whole of it, and everything was sent again.
+    pub ack_timeouts: u64,
+    /// Tail-loss probes: nothing was answered for some round trips, and two packets were sent again.
+    pub tail_probes: u64,
     /// Congestion notifications received.
     pub cnps_received: u64,
     /// Packets received with the ECN mark "congestion experienced".

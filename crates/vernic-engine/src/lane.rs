@@ -128,9 +128,11 @@ impl Lane {
                     continue;
                 }
                 if core.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
+                    let before = *core.machine.counters();
                     qp.with_host(engine, now, &mut core, |machine, host| {
                         machine.handle_timeout(now, host);
                     });
+                    engine.counters.timer_fired(&before, core.machine.counters());
                     let peer = core.machine.attr().dest_qpn;
                     let path = core.side.path.as_ref();
                     if let Some(path) = path.and_then(|path| engine.straighten(path, peer)) {

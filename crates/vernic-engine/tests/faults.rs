@@ -96,6 +96,22 @@ fn writes_reads_and_atomics_are_exact_over_a_lossy_path() {
 }
 
 #[test]
+fn probes_find_losses_long_before_the_ack_timeout_and_the_device_counts_them() {
+    let setup = Setup { mtu: Mtu::B1024, timeout: AckTimeout::new(20), ..Setup::default() };
+    let [a, b] = [1, 2].map(|seed| faulty(&format!("loss=0.2,seed={seed}")));
+    let t = Pair::with(Service::Rc, setup, a, b);
+    // About 80 of these WRITEs or their ACKs are lost, with nothing behind them. The ACK timeout is 4.3 s.
+    for n in 0..200 {
+        t.a_qp.post_send(&[wr(n, SendOp::Write(t.b.remote(0)), &[t.a.sge(0, 8)])]).unwrap();
+        let wcs = t.a.wait_beside(1, || t.b.context.progress());
+        assert_eq!(wcs[0].status, WcStatus::Success, "{:?}", t.a_qp.explain());
+    }
+    let (qp, device) = (t.a_qp.counters(), t.a.context.counters());
+    assert!(qp.tail_probes >= 50, "{qp:?}");
+    assert_eq!((device.tail_probes, device.ack_timeouts), (qp.tail_probes, qp.ack_timeouts));
+}
+
+#[test]
 fn a_bad_fault_specification_is_an_error_when_the_device_is_opened() {
     let error = Context::open(Some("lo"), faulty("loss=2")).unwrap_err().to_string();
     assert!(error.contains("fault") && error.contains("loss=2"), "{error}");
