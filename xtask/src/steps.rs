@@ -55,7 +55,9 @@ pub(crate) fn lint() -> Vec<Step> {
         Step::new("fmt", "formatting", &[], fmt),
         Step::new("settings", "README's table of settings is the engine's", &[], settings::check),
         Step::new("clippy", "clippy, no warnings", &[], || {
-            run("cargo clippy --workspace --all-targets -- -D warnings").limit_min(20).go()
+            run(&format!("cargo clippy --workspace {FEATURES} --all-targets -- -D warnings"))
+                .limit_min(20)
+                .go()
         }),
         Step::new("docs", "documentation, no warnings", &[], || {
             // The command's binary and the library are both called `vernic`, and would overwrite
@@ -81,8 +83,13 @@ fn deny() -> Result {
 }
 
 fn tests() -> Result {
-    run("cargo test --workspace --no-fail-fast").env(REQUIRE_TOOLS, "1").limit_min(20).go()
+    let line = format!("cargo test --workspace {FEATURES} --no-fail-fast");
+    run(&line).env(REQUIRE_TOOLS, "1").limit_min(20).go()
 }
+
+/// Features are code that users build, so it is judged too: `vernic`'s `tokio`. Both steps take the same
+/// set, and dependencies are built once for it.
+const FEATURES: &str = "--all-features";
 
 /// With this variable set, a test whose outside judge (tshark, scapy) is missing fails instead of
 /// skipping itself.
