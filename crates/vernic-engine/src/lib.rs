@@ -86,7 +86,7 @@ pub use vernic_mem::{
 };
 pub use vernic_proto::{
     AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PostError, QpAttr, QpCounters,
-    QpState, Remote, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
+    QpState, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
 };
 pub use vernic_wire::{
     AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Service,

@@ -4,6 +4,7 @@ use core::fmt;
 use vernic_wire::{Psn, Qpn, Rkey, RnrTimer};
 
 use crate::error::ErrorClass;
+use crate::wqe::{Remote, SendOp, SendWqe};
 
 /// Status of a completion. Values are those of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,6 +126,37 @@ pub enum AccessCheck {
     Srq = 10,
 }
 
+/// Memory of the peer that a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRange {
+    /// The first byte, and the key that was sent with it.
+    pub remote: Remote,
+    /// Bytes.
+    pub length: u32,
+}
+
+impl RemoteRange {
+    /// What `wqe` names, if it is one-sided.
+    pub(crate) fn of(wqe: &SendWqe) -> Option<Self> {
+        let remote = match wqe.op {
+            SendOp::Write(remote) | SendOp::WriteImm(remote, _) => remote,
+            SendOp::Read(remote) | SendOp::AtomicWrite(remote) => remote,
+            SendOp::CmpSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => remote,
+            SendOp::Flush { remote, .. } => remote,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => return None,
+            SendOp::LocalInv(_) | SendOp::BindMw(_) => return None,
+        };
+        Some(Self { remote, length: wqe.length })
+    }
+}
+
+impl fmt::Display for RemoteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { remote: Remote { addr, rkey }, length } = self;
+        write!(f, "{length} bytes at {addr:#x} with R_Key {:#010x}", rkey.value())
+    }
+}
+
 /// Why work failed, in values: the answer to "RETRY_EXC_ERR: which peer, and why?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -149,8 +181,13 @@ pub enum Cause {
         /// The delay that the peer asked for last.
         delay: RnrTimer,
     },
-    /// The peer refused: its NAK's class.
-    RemoteNak(ErrorClass),
+    /// The peer refused with a NAK.
+    RemoteNak {
+        /// The NAK's class.
+        class: ErrorClass,
+        /// What the request asked for at the peer; `None` for a SEND.
+        asked: Option<RemoteRange>,
+    },
     /// A response that does not fit the request.
     BadResponse(&'static str),
     /// Local memory refused.
@@ -184,7 +221,7 @@ impl Cause {
             Self::RnrNak { tries, delay } => {
                 (0x03, tries.min(&0xFF) | u32::from(delay.code()) << 8)
             }
-            Self::RemoteNak(class) => (0x04, *class as u32),
+            Self::RemoteNak { class, .. } => (0x04, *class as u32),
             Self::BadResponse(_) => (0x05, 0),
             Self::LocalMemory(fault) => (0x06, fault.check as u32),
             Self::Length { .. } => (0x07, 0),
@@ -247,7 +284,17 @@ impl fmt::Display for Cause {
                 "the peer had no receive posted, {tries} times in a row, asking for {} us each; post receives earlier or raise rnr_retry (7 = for ever)",
                 delay.nanos() / 1000
             ),
-            Self::RemoteNak(class) => write!(f, "the peer refused: {class}"),
+            Self::RemoteNak { class, asked } => {
+                write!(f, "the peer refused: {class}")?;
+                if let Some(asked) = asked {
+                    write!(f, "; it was asked for {asked}")?;
+                }
+                // A NAK carries its class and no more: which check failed is known where it was made.
+                write!(
+                    f,
+                    "; the peer's log and its queue pair's explanation say which check failed"
+                )
+            }
             Self::BadResponse(what) => {
                 write!(f, "the peer's response does not fit the request: {what}")
             }

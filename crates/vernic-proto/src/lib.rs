@@ -28,7 +28,7 @@ mod ud;
 mod wqe;
 
 pub use completion::{
-    AccessCheck, AccessFault, Cause, Completion, Failure, Tag, WcOpcode, WcStatus,
+    AccessCheck, AccessFault, Cause, Completion, Failure, RemoteRange, Tag, WcOpcode, WcStatus,
 };
 pub use error::{ERRORS, ErrorClass, ErrorRow, requester_status};
 pub use host::{

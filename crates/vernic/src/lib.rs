@@ -94,7 +94,8 @@ pub use vernic_engine::{
     AckTimeout, AddressVector, AsyncEvent, Cause, Config, CqId, DeviceAttr, DeviceCounters,
     DeviceInfo, DropReason, Element, EventKind, Explanation, Failure, Gid, GidEntry, GidType,
     LinkCounters, Lkey, LocalAddr, Mtu, Pkey, PortAttr, PortNum, PortState, Psn, Qkey, QpAttr,
-    QpCap, QpCounters, QpState, Qpn, Rkey, RnrTimer, SrqId, TxPath, WcOpcode, WcStatus, limits,
+    QpCap, QpCounters, QpState, Qpn, RemoteRange, Rkey, RnrTimer, SrqId, TxPath, WcOpcode,
+    WcStatus, limits,
 };
 
 /// The example of the repository's README, tested.

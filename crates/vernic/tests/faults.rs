@@ -39,7 +39,14 @@ fn a_dead_remote_key_is_refused_and_explained_at_both_ends() {
     pair.a.post_write(WrId(1), &local, place.at(0)).unwrap();
     let error = failure(&pair.cq_a);
     assert_eq!(error.status(), WcStatus::RemoteAccess);
-    assert!(matches!(error.explanation().unwrap().failure.cause, Cause::RemoteNak(_)), "{error}");
+    let Cause::RemoteNak { asked: Some(asked), .. } = error.explanation().unwrap().failure.cause
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((asked.remote.addr, asked.remote.rkey), (place.addr, place.rkey));
+    let sent = format!("64 bytes at {:#x} with R_Key {:#010x}", place.addr, place.rkey.value());
+    assert!(error.to_string().contains(&sent), "{error}");
+    assert!(error.to_string().contains("the peer's log"), "{error}");
     let event = pair.device.events().wait(Some(LONG)).unwrap().expect("an access error at b");
     assert_eq!((event.kind, event.element), (EventKind::QpAccessError, Element::Qp(pair.b.qpn())));
     let at_b = pair.b.explain().unwrap().to_string();

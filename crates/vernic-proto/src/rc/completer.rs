@@ -10,7 +10,7 @@ use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
 use super::probe::Probe;
 use super::requester::{Fatal, Requester};
 use super::window::Window;
-use crate::completion::{Cause, Completion, Tag, WcStatus};
+use crate::completion::{Cause, Completion, RemoteRange, Tag, WcStatus};
 use crate::error::requester_status;
 use crate::host::{Disposition, DropReason, Host};
 use crate::qp::Cx;
@@ -243,7 +243,8 @@ impl Completer {
             return Ok(Disposition::Accepted);
         }
         let (status, class) = requester_status(code);
-        Err(Fatal { status, cause: Cause::RemoteNak(class) })
+        let asked = parts.sq.holding(seq).and_then(|(_, entry)| RemoteRange::of(&entry.wqe));
+        Err(Fatal { status, cause: Cause::RemoteNak { class, asked } })
     }
 
     /// A response with data, or an empty one. It implies an ACK of everything before it.

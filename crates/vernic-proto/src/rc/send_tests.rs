@@ -431,17 +431,17 @@ fn local_error_waits_for_the_requests_before_it() {
 }
 
 #[test]
-fn refusal_fails_the_request_it_names_and_flushes_the_rest() {
+fn refusal_fails_the_request_it_names_with_its_key_and_flushes_the_rest() {
     let mut s = Sender::new();
-    for _ in 0..3 {
-        s.post(SendOp::Write(Remote::default()), 1);
+    for n in 1..=3 {
+        s.post(SendOp::Write(Remote { addr: 0x1000 * n, rkey: Rkey(0x100 * n as u32) }), 1);
     }
     s.drain();
     s.nak(1, NakCode::REMOTE_ACCESS);
     check(
         &s.log(),
         expect![
-            "wc 1 Success; failed: the peer refused: key, bounds or rights of the remote memory; wc 2 RemoteAccess; wc 3 Flushed;"
+            "wc 1 Success; failed: the peer refused: key, bounds or rights of the remote memory; it was asked for 1 bytes at 0x2000 with R_Key 0x00000200; the peer's log and its queue pair's explanation say which check failed; wc 2 RemoteAccess; wc 3 Flushed;"
         ],
     );
 }
