@@ -1,5 +1,7 @@
 //! The list of devices: one per usable netdev.
 
+use std::net::IpAddr;
+
 use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
 use vernic_wire::Mtu;
@@ -68,20 +70,60 @@ pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
 /// Chooses a device by its name or that of its netdev; an empty name takes the first.
 pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     let mut all = devices()?;
-    if all.is_empty() {
-        return Err(OpenError::NoDevice);
-    }
-    if name.is_empty() {
+    if name.is_empty() && !all.is_empty() {
         return Ok(all.swap_remove(0));
     }
-    match all.iter().position(|device| device.name == name || device.netdev == name) {
-        Some(place) => Ok(all.swap_remove(place)),
-        None => {
-            let names: Vec<String> =
-                all.iter().map(|device| format!("{} ({})", device.name, device.netdev)).collect();
-            Err(OpenError::NoSuchDevice { name: name.to_owned(), present: names.join(", ") })
-        }
+    if let Some(place) = all.iter().position(|device| device.name == name || device.netdev == name)
+    {
+        return Ok(all.swap_remove(place));
     }
+    if let Some(netdev) = netdev::unusable()?.into_iter().find(|netdev| netdev.name == name) {
+        return Err(OpenError::Unusable { netdev });
+    }
+    if all.is_empty() {
+        return Err(no_device()?);
+    }
+    let present = listed(&all, |device| format!("({})", device.netdev));
+    Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
+}
+
+/// The device that has an address.
+///
+/// # Errors
+/// [`OpenError::NoSuchAddress`] with the addresses that there are, [`OpenError::NoDevice`],
+/// [`OpenError::NetDev`].
+pub fn device_with(address: IpAddr) -> Result<DeviceInfo, OpenError> {
+    let mut all = devices()?;
+    let has = |info: &DeviceInfo| info.addresses.iter().any(|local| local.ip == address);
+    if let Some(place) = all.iter().position(has) {
+        return Ok(all.swap_remove(place));
+    }
+    if all.is_empty() {
+        return Err(no_device()?);
+    }
+    let addresses = |device: &DeviceInfo| {
+        device.addresses.iter().map(|local| local.ip.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let present = listed(&all, |device| format!("({}): {}", device.netdev, addresses(device)));
+    Err(OpenError::NoSuchAddress { address, present })
+}
+
+/// The error for a machine without a device: it says what is in the way of each netdev.
+pub fn no_device() -> Result<OpenError, OpenError> {
+    let netdevs = netdev::unusable()?;
+    let netdevs: Vec<String> = netdevs.iter().map(ToString::to_string).collect();
+    let netdevs = match netdevs.is_empty() {
+        true => "there is no netdev at all".to_owned(),
+        false => netdevs.join(", "),
+    };
+    Ok(OpenError::NoDevice { netdevs })
+}
+
+/// The devices, each with what `tell` says of it.
+fn listed(devices: &[DeviceInfo], tell: impl Fn(&DeviceInfo) -> String) -> String {
+    let words: Vec<String> =
+        devices.iter().map(|device| format!("{} {}", device.name, tell(device))).collect();
+    words.join(", ")
 }
 
 #[cfg(test)]
@@ -92,6 +134,14 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_that_exist() {
         let error = choose("mlx5_0").unwrap_err().to_string();
         assert!(error.contains("mlx5_0") && error.contains("vernic0"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_address_is_answered_with_those_that_exist() {
+        assert_eq!(device_with([127, 0, 0, 1].into()).unwrap().netdev, "lo");
+        let error = device_with([192, 0, 2, 77].into()).unwrap_err().to_string();
+        assert!(error.starts_with("no device has the address 192.0.2.77"), "{error}");
+        assert!(error.contains("(lo): ") && error.contains("127.0.0.1"), "{error}");
     }
 
     #[test]

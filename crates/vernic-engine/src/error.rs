@@ -4,9 +4,10 @@
 //! and `recv_queue.rs` beside what raises them; configuration errors in `config.rs`.
 
 use std::io;
+use std::net::IpAddr;
 
 use vernic_io::LinkError;
-use vernic_io::netdev::NetDevError;
+use vernic_io::netdev::{NetDevError, Unusable};
 use vernic_io::slot::SlotError;
 use vernic_mem::{DeregisterError, RegisterError};
 use vernic_wire::{Gid, Mtu, Qpn, Service};
@@ -37,9 +38,26 @@ pub enum OpenError {
         /// Names that exist.
         present: String,
     },
+    /// No device has this address.
+    #[error("no device has the address {address}; this machine has: {present}")]
+    NoSuchAddress {
+        /// Address asked for.
+        address: IpAddr,
+        /// Devices that exist, with their addresses.
+        present: String,
+    },
+    /// The netdev asked for exists, but is down or has no address.
+    #[error("there is no device on {}: {netdev}", netdev.name)]
+    Unusable {
+        /// The netdev, with what is in its way.
+        netdev: Unusable,
+    },
     /// There is no device at all.
-    #[error("no netdev is up and has an address: bring one up, as `ip link set lo up`")]
-    NoDevice,
+    #[error("there is no device, for no netdev is up and has an address: {netdevs}")]
+    NoDevice {
+        /// The netdevs, each with what is in its way.
+        netdevs: String,
+    },
     /// The netdev is there but has nothing to be addressed by.
     #[error(
         "{device} ({netdev}) has no usable IP address: give it one, as `ip address add ADDR dev {netdev}`"
@@ -66,7 +84,7 @@ pub enum OpenError {
     },
     /// The configuration asks for a larger MTU than fits.
     #[error(
-        "{device}: mtu = {wanted} does not fit {netdev}, whose MTU is {netdev_mtu_bytes} bytes; the largest that fits is {fits}"
+        "{device}: the setting mtu (VERNIC_MTU) is {wanted}, which does not fit {netdev}, whose MTU is {netdev_mtu_bytes} bytes; the largest that fits is {fits}, and 0 takes that"
     )]
     MtuTooLarge {
         /// The device.
@@ -188,6 +206,17 @@ pub struct Busy {
     pub by: &'static str,
 }
 
+/// A completion queue was full when a completion came: it is lost, the queue has failed, and so have
+/// the queue pairs whose completions are lost (IBTA 11.6.3.1). It can only be destroyed now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the completion queue of {depth} entries overflowed and lost completions: make it as deep as all queues that feed it together"
+)]
+pub struct CqOverrun {
+    /// Completions that it holds.
+    pub depth: u32,
+}
+
 /// Why an address vector cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -238,6 +267,18 @@ pub enum PathError {
         /// MTU that the netdev would need.
         needed_bytes: u32,
     },
+    /// The path MTU exceeds what the setting `mtu` allows.
+    #[error(
+        "path MTU {wanted} exceeds {allowed}, which the setting mtu (VERNIC_MTU) allows: use that, or raise the setting (0 takes the largest that fits {netdev})"
+    )]
+    MtuSetting {
+        /// Asked for.
+        wanted: Mtu,
+        /// The setting.
+        allowed: Mtu,
+        /// The netdev.
+        netdev: String,
+    },
     /// A port other than 1.
     #[error("port {0} does not exist: the device has port 1")]
     Port(u8),
@@ -251,7 +292,7 @@ pub enum ModifyError {
     #[error("{}", ORPHAN)]
     Orphan,
     /// The state machine refused.
-    #[error("{qpn}: {source}")]
+    #[error("queue pair {qpn}: {source}")]
     State {
         /// The queue pair.
         qpn: Qpn,
@@ -259,7 +300,7 @@ pub enum ModifyError {
         source: vernic_proto::ModifyError,
     },
     /// The path cannot be used.
-    #[error("{qpn}: {source}")]
+    #[error("queue pair {qpn}: {source}")]
     Path {
         /// The queue pair.
         qpn: Qpn,
@@ -267,7 +308,7 @@ pub enum ModifyError {
         source: PathError,
     },
     /// A P_Key row other than 0.
-    #[error("{qpn}: P_Key index {index} names no row: the table has one")]
+    #[error("queue pair {qpn}: P_Key index {index} names no row: the table has one")]
     Pkey {
         /// The queue pair.
         qpn: Qpn,
@@ -275,7 +316,7 @@ pub enum ModifyError {
         index: u16,
     },
     /// The object was destroyed.
-    #[error("{0} was destroyed")]
+    #[error("queue pair {0} was destroyed")]
     Destroyed(Qpn),
 }
 
@@ -327,7 +368,7 @@ pub enum McastError {
     #[error("{}", ORPHAN)]
     Orphan,
     /// Only datagrams are multicast.
-    #[error("{qpn} is {service:?}: only UD queue pairs join multicast groups")]
+    #[error("queue pair {qpn} is {service:?}: only UD queue pairs join multicast groups")]
     Service {
         /// The queue pair.
         qpn: Qpn,
@@ -335,7 +376,7 @@ pub enum McastError {
         service: Service,
     },
     /// The queue pair was destroyed.
-    #[error("{0} was destroyed")]
+    #[error("queue pair {0} was destroyed")]
     Destroyed(Qpn),
     /// Not a group.
     #[error("{0} is no multicast GID (ff00::/8, or ::ffff:224.0.0.0/4)")]
@@ -355,7 +396,7 @@ pub enum McastError {
         limit: u32,
     },
     /// Detached without being attached.
-    #[error("{qpn} is not attached to {group}")]
+    #[error("queue pair {qpn} is not attached to {group}")]
     NotAttached {
         /// The queue pair.
         qpn: Qpn,

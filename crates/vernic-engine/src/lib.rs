@@ -64,9 +64,10 @@ pub use config::{Config, ConfigError};
 pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};
-pub use device::{DeviceInfo, devices};
+pub use device::{DeviceInfo, device_with, devices, no_device};
 pub use error::{
-    Busy, CreateError, FreeError, McastError, ModifyError, OpenError, PathError, ResizeError,
+    Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,
+    ResizeError,
 };
 pub use events::{AsyncEvent, CqId, Element, EventKind, MAX_EVENTS, SrqId};
 pub use explanation::Explanation;

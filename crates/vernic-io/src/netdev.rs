@@ -3,6 +3,7 @@
 //! Owns nothing but the change watcher's socket. Called by the engine, when it lists devices and
 //! builds GID tables, and again when the watcher is readable; never on the data path.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -102,6 +103,51 @@ pub fn list() -> Result<Vec<NetDev>, NetDevError> {
         .collect();
     devices.sort_by_key(|d| (!d.default_route, d.loopback, d.index));
     Ok(devices)
+}
+
+/// Why a network device is not in [`list`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// It is down.
+    Down,
+    /// It is up and has no IP address.
+    NoAddress,
+}
+
+/// A network device that cannot carry RDMA as it is. Its `Display` says why and what helps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Name, such as `eth0`.
+    pub name: String,
+    /// Why not.
+    pub obstacle: Obstacle,
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match self.obstacle {
+            Obstacle::Down => write!(f, "{name} is down (`ip link set {name} up`)"),
+            Obstacle::NoAddress => {
+                write!(f, "{name} has no IP address (`ip address add ADDRESS dev {name}`)")
+            }
+        }
+    }
+}
+
+/// The devices that [`list`] leaves out: for the error when none is left, or the one asked for is not.
+///
+/// # Errors
+/// When the operating system does not list its interfaces.
+pub fn unusable() -> Result<Vec<Unusable>, NetDevError> {
+    let fail = |source| NetDevError { what: "list the network interfaces", source };
+    let left_out = |i: sys::Interface| {
+        let up = i.flags & libc::IFF_UP as u32 != 0;
+        let obstacle = if up { Obstacle::NoAddress } else { Obstacle::Down };
+        (!up || i.addrs.is_empty()).then_some(Unusable { name: i.name, obstacle })
+    };
+    Ok(sys::interfaces().map_err(fail)?.into_iter().filter_map(left_out).collect())
 }
 
 /// Place in a GID table: link-local IPv6, other IPv6, IPv4.
@@ -231,6 +277,15 @@ mod tests {
         assert_eq!(index_of(lo.addrs[0]).unwrap(), lo.index);
         assert!(is_local([127, 9, 9, 9].into()));
         assert!(!is_local([192, 0, 2, 1].into()));
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_used_is_named_with_what_helps() {
+        let text = |obstacle| Unusable { name: "eth1".into(), obstacle }.to_string();
+        assert_eq!(text(Obstacle::Down), "eth1 is down (`ip link set eth1 up`)");
+        assert!(text(Obstacle::NoAddress).contains("ip address add ADDRESS dev eth1"));
+        let names: Vec<String> = list().unwrap().into_iter().map(|dev| dev.name).collect();
+        assert!(unusable().unwrap().iter().all(|dev| !names.contains(&dev.name)));
     }
 
     #[test]

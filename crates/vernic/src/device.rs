@@ -33,12 +33,21 @@ pub struct Device {
 }
 
 impl Device {
-    /// The devices of this machine, the one of the default route first, `lo` last. Opens none.
+    /// The devices of this machine, the one of the default route first, `lo` last: each netdev that is
+    /// up and has an address. Opens none.
     ///
     /// # Errors
     /// [`OpenError`] if the system does not list its netdevs.
     pub fn list() -> Result<Vec<DeviceInfo>, OpenError> {
         engine::devices()
+    }
+
+    /// Why [`Device::list`] is empty: what is in the way of each netdev, and what helps.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the system does not list its netdevs.
+    pub fn why_none() -> Result<OpenError, OpenError> {
+        engine::no_device()
     }
 
     /// Opens the configured device, or the first of [`Device::list`].
@@ -63,7 +72,8 @@ impl Device {
     /// answer to "which device and which GID index?" where a TCP connection to the peer exists.
     ///
     /// # Errors
-    /// As [`Device::open`]; [`OpenError::NoSuchDevice`] with the address if no device has it.
+    /// As [`Device::open`]; [`OpenError::NoSuchAddress`] if no device has it. The setting `device` plays
+    /// no part: the address decides.
     ///
     /// ```no_run
     /// # use vernic::Device;
@@ -73,10 +83,7 @@ impl Device {
     /// ```
     pub fn open_for(address: IpAddr) -> Result<Self, Error> {
         let address = address.to_canonical();
-        let has = |info: &DeviceInfo| info.addresses.iter().any(|local| local.ip == address);
-        let name =
-            Self::list()?.into_iter().find(has).map_or(address.to_string(), |info| info.name);
-        let mut device = Self::open(&name)?;
+        let mut device = Self::open(&engine::device_with(address)?.name)?;
         device.address = Some(address);
         Ok(device)
     }
