@@ -4,12 +4,16 @@
 //! nothing here is consulted on the data path. An unknown key or a bad value is an error that
 //! names the key, the value and what is allowed: no setting is ever silently ignored.
 //!
-//! The file is named by `VERNIC_CONFIG`; without it `$HOME/.config/vernic.conf` and then
-//! `/etc/vernic.conf` are read if they exist. It holds lines `key = value` and `#` comments.
+//! Where a value comes from, and which file is read: `config/settings.rs`.
 
-use std::path::{Path, PathBuf};
+mod settings;
 
+use std::path::PathBuf;
+
+use vernic_io::fault::FaultConfig;
 use vernic_wire::Mtu;
+
+pub use settings::{Origin, Settings};
 
 /// Environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "VERNIC_CONFIG";
@@ -28,7 +32,7 @@ pub struct Key {
     pub unit: &'static str,
     /// What it does.
     pub doc: &'static str,
-    set: fn(&mut Config, &str) -> Result<(), &'static str>,
+    set: fn(&mut Config, &str) -> Result<(), String>,
     show: fn(&Config) -> String,
 }
 
@@ -51,7 +55,7 @@ macro_rules! config {
             unit: $unit,
             doc: concat!($($doc,)+),
             set: |config, text| {
-                let parse: fn(&str) -> Result<$type, &'static str> = $parse;
+                let parse: fn(&str) -> Result<$type, String> = $parse;
                 config.$field = parse(text)?;
                 Ok(())
             },
@@ -64,7 +68,8 @@ macro_rules! config {
 }
 
 config! {
-    /// Device to open when the program names none; empty takes the first one.
+    /// Device to open when the program names neither a device nor an address; empty takes the
+    /// first one.
     device: String = String::new(), "VERNIC_DEVICE", "name, as vernic0, or netdev, as eth0", text, String::clone;
     /// Upper bound of the port's active MTU; 0 takes the largest that fits the netdev.
     mtu: Option<Mtu> = None, "VERNIC_MTU", "0, 256, 512, 1024, 2048 or 4096 bytes", mtu, show_mtu;
@@ -89,71 +94,80 @@ config! {
     capture_max_bytes: u64 = 1 << 30, "VERNIC_CAPTURE_MAX_BYTES", "0 to 2^63 bytes", bytes, show;
     /// Faults to inject into what is sent, as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,
     /// delay_us=50,seed=7`; empty injects none.
-    fault: String = String::new(), "VERNIC_FAULT", "fault specification", text, String::clone;
+    fault: String = String::new(), "VERNIC_FAULT", "name=value, with commas between: loss, dup, reorder, corrupt from 0 to 1; delay_us; seed", fault, String::clone;
     /// Vendor that the device names (an OUI, IBTA 11.2.1.2). The default is one that nobody owns.
     vendor_id: u32 = 0x02_76_6e, "VERNIC_VENDOR_ID", "1 to 0xffffff", vendor_id, show_hex;
     /// Part number that the device names, in its vendor's terms: some programs use more of a device
     /// whose number they know, perftest inline data and `ibv_wr_*` on 4115 (ConnectX-4).
     vendor_part_id: u32 = 1, "VERNIC_VENDOR_PART_ID", "0 to 0xffffffff", vendor_part_id, show;
-    /// Log every packet at level `trace`.
+    /// Log every packet at level `trace`: the `vernic` command prints it on standard error, other
+    /// programs where their subscriber to `tracing` does.
     trace: bool = false, "VERNIC_TRACE", "on or off", switch, show_switch;
 }
 
-fn text(value: &str) -> Result<String, &'static str> {
+fn text(value: &str) -> Result<String, String> {
     Ok(value.to_owned())
 }
 
-fn mtu(value: &str) -> Result<Option<Mtu>, &'static str> {
-    match value.parse::<u32>() {
-        Ok(0) => Ok(None),
-        Ok(bytes) => Mtu::from_bytes(bytes).map(Some).ok_or("no MTU of InfiniBand"),
-        Err(_) => Err("not a number"),
+/// Kept as text; what it cannot mean is refused here and not when a device is opened.
+fn fault(value: &str) -> Result<String, String> {
+    match value.parse::<FaultConfig>() {
+        Ok(_) => Ok(value.to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
-fn number(value: &str, min: u64, max: u64) -> Result<u64, &'static str> {
-    let n = value.parse::<u64>().map_err(|_| "not a number")?;
-    if (min..=max).contains(&n) { Ok(n) } else { Err("out of range") }
+fn mtu(value: &str) -> Result<Option<Mtu>, String> {
+    match value.parse::<u32>() {
+        Ok(0) => Ok(None),
+        Ok(bytes) => Mtu::from_bytes(bytes).map(Some).ok_or_else(|| "no MTU of InfiniBand".into()),
+        Err(_) => Err("not a number".into()),
+    }
 }
 
-fn micros(value: &str) -> Result<u64, &'static str> {
+fn number(value: &str, min: u64, max: u64) -> Result<u64, String> {
+    let n = value.parse::<u64>().map_err(|_| "not a number")?;
+    if (min..=max).contains(&n) { Ok(n) } else { Err("out of range".into()) }
+}
+
+fn micros(value: &str) -> Result<u64, String> {
     number(value, 1, MAX_US)
 }
 
-fn window(value: &str) -> Result<u32, &'static str> {
+fn window(value: &str) -> Result<u32, String> {
     number(value, 1, 1 << 16).map(|n| n as u32)
 }
 
-fn bytes(value: &str) -> Result<u64, &'static str> {
+fn bytes(value: &str) -> Result<u64, String> {
     number(value, 0, 1 << 63)
 }
 
 /// Decimal, or hexadecimal after 0x.
-fn identifier(value: &str, min: u64, max: u64) -> Result<u32, &'static str> {
+fn identifier(value: &str, min: u64, max: u64) -> Result<u32, String> {
     let n = match value.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| "not a number")?,
         None => value.parse().map_err(|_| "not a number")?,
     };
-    if (min..=max).contains(&n) { Ok(n as u32) } else { Err("out of range") }
+    if (min..=max).contains(&n) { Ok(n as u32) } else { Err("out of range".into()) }
 }
 
-fn vendor_id(value: &str) -> Result<u32, &'static str> {
+fn vendor_id(value: &str) -> Result<u32, String> {
     identifier(value, 1, 0xff_ffff)
 }
 
-fn vendor_part_id(value: &str) -> Result<u32, &'static str> {
+fn vendor_part_id(value: &str) -> Result<u32, String> {
     identifier(value, 0, u32::MAX.into())
 }
 
-fn flows(value: &str) -> Result<u16, &'static str> {
+fn flows(value: &str) -> Result<u16, String> {
     number(value, 1, vernic_io::udp::SOURCE_PORTS as u64).map(|n| n as u16)
 }
 
-fn switch(value: &str) -> Result<bool, &'static str> {
+fn switch(value: &str) -> Result<bool, String> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "on" | "yes" | "true" => Ok(true),
         "0" | "off" | "no" | "false" => Ok(false),
-        _ => Err("neither on nor off"),
+        _ => Err("neither on nor off".into()),
     }
 }
 
@@ -193,7 +207,7 @@ pub enum ConfigError {
         /// What was given.
         value: String,
         /// What is wrong.
-        reason: &'static str,
+        reason: String,
         /// What is allowed.
         allowed: &'static str,
         /// Where.
@@ -217,38 +231,13 @@ pub enum ConfigError {
     },
 }
 
-/// Variables with our prefix that are no settings: of the command's bench, and of the tests.
-/// The third names the folder of device files that `vernic run` shows to programs.
-const OTHER_VARIABLES: [&str; 4] =
-    ["VERNIC_BENCH_TOKEN", "VERNIC_REQUIRE_TOOLS", "VERNIC_PATHS", "VERNIC_TEST_ROLE"];
-
 impl Config {
-    /// Defaults, then the file, then the environment.
+    /// Defaults, then the file, then the environment: [`Settings::load`] without the origins.
     ///
     /// # Errors
     /// [`ConfigError`] for the first setting that is unknown or has a bad value.
     pub fn load() -> Result<Self, ConfigError> {
-        let mut config = Self::default();
-        config.load_file()?;
-        for (variable, value) in std::env::vars() {
-            if !variable.starts_with("VERNIC_") || variable == CONFIG_VARIABLE {
-                continue;
-            }
-            config.apply_variable(&variable, &value)?;
-        }
-        Ok(config)
-    }
-
-    /// A mistyped variable is an error: nobody shall believe that faults are injected when none are.
-    fn apply_variable(&mut self, variable: &str, value: &str) -> Result<(), ConfigError> {
-        match KEYS.iter().find(|key| key.variable == variable) {
-            Some(key) => self.apply(key, value, || variable.to_owned()),
-            None if OTHER_VARIABLES.contains(&variable) => Ok(()),
-            None => {
-                let (name, origin) = (variable.to_owned(), "environment".to_owned());
-                Err(ConfigError::UnknownKey { name, origin })
-            }
-        }
+        Ok(Settings::load()?.into_config())
     }
 
     /// Sets one setting by name.
@@ -256,7 +245,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::UnknownKey`], [`ConfigError::BadValue`].
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        self.set_from(name, value, || "set".to_owned())
+        self.set_from(name, value, || Origin::Code.to_string()).map(drop)
     }
 
     /// Every setting with its present value, in the order of [`KEYS`].
@@ -267,57 +256,33 @@ impl Config {
     /// Reads settings from the text of a file; `origin` names it in errors.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first line that is wrong.
+    /// [`ConfigError`] for the first line that is wrong; those before it are set.
     pub fn parse_file(&mut self, text: &str, origin: &str) -> Result<(), ConfigError> {
-        for (number, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or("").trim();
-            if line.is_empty() {
-                continue;
-            }
-            let place = || format!("{origin} line {}", number + 1);
-            let Some((name, value)) = line.split_once('=') else {
-                return Err(ConfigError::BadLine { line: line.to_owned(), origin: place() });
-            };
-            self.set_from(name.trim(), value.trim(), place)?;
-        }
-        Ok(())
+        settings::for_each_line(text, origin, |name, value, line| {
+            self.set_from(name, value, || format!("{origin} line {line}")).map(drop)
+        })
     }
 
-    fn load_file(&mut self) -> Result<(), ConfigError> {
-        let named = std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
-        if let Some(path) = named {
-            let text = std::fs::read_to_string(&path)
-                .map_err(|source| ConfigError::File { path: path.clone(), source })?;
-            return self.parse_file(&text, &path.display().to_string());
-        }
-        let home =
-            std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/vernic.conf"));
-        for path in home.into_iter().chain([PathBuf::from("/etc/vernic.conf")]) {
-            if let Ok(text) = std::fs::read_to_string(&path) {
-                return self.parse_file(&text, &path.display().to_string());
-            }
-        }
-        Ok(())
-    }
-
+    /// Sets one setting by name and returns its place in [`KEYS`]; `origin` is for the error.
     fn set_from(
         &mut self,
         name: &str,
         value: &str,
         origin: impl Fn() -> String,
-    ) -> Result<(), ConfigError> {
-        match KEYS.iter().find(|key| key.name == name) {
-            Some(key) => self.apply(key, value, origin),
+    ) -> Result<usize, ConfigError> {
+        match KEYS.iter().position(|key| key.name == name) {
+            Some(place) => self.apply(place, value, origin).map(|()| place),
             None => Err(ConfigError::UnknownKey { name: name.to_owned(), origin: origin() }),
         }
     }
 
     fn apply(
         &mut self,
-        key: &'static Key,
+        place: usize,
         value: &str,
         origin: impl Fn() -> String,
     ) -> Result<(), ConfigError> {
+        let key = &KEYS[place];
         (key.set)(self, value.trim()).map_err(|reason| ConfigError::BadValue {
             name: key.name,
             value: value.to_owned(),
@@ -343,16 +308,6 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_variable_is_an_error_and_those_of_the_tests_are_not() {
-        let mut config = Config::default();
-        let error = config.apply_variable("VERNIC_FAULTS", "loss=1").unwrap_err().to_string();
-        assert!(error.contains("VERNIC_FAULTS"), "{error}");
-        config.apply_variable("VERNIC_REQUIRE_TOOLS", "1").unwrap();
-        config.apply_variable("VERNIC_FAULT", "loss=1").unwrap();
-        assert_eq!(config.fault, "loss=1");
-    }
-
-    #[test]
     fn unknown_keys_and_bad_values_are_named_with_their_place() {
         let mut config = Config::default();
         let error = config.parse_file("# ok\nmtu = 1024\nmtuu = 1", "x.conf").unwrap_err();
@@ -364,6 +319,8 @@ mod tests {
         let error = config.set("mtu", "1500").unwrap_err().to_string();
         assert!(error.contains("1500") && error.contains("256, 512, 1024"), "{error}");
         assert!(config.set("offload", "maybe").is_err());
+        let error = config.set("fault", "loss=2").unwrap_err().to_string();
+        assert!(error.contains("loss=2 is not a probability"), "{error}");
         assert!(config.set("takeover_us", "0").is_err());
         assert!(config.parse_file("mtu 1024", "x").is_err());
     }

@@ -60,7 +60,7 @@ mod wr;
 
 pub use ah::Ah;
 pub use channel::CompChannel;
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Origin, Settings};
 pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};

@@ -89,7 +89,7 @@ pub use service::{CanReceive, Connected, Init, Rc, Reset, Rtr, Rts, Service, Sta
 pub use srq::Srq;
 pub use wc::{Wc, WcError, WrId};
 
-pub use vernic_engine::config::{KEYS, Key};
+pub use vernic_engine::config::{KEYS, Key, Origin, Settings};
 pub use vernic_engine::{
     AckTimeout, AddressVector, AsyncEvent, Cause, Config, CqId, DeviceAttr, DeviceCounters,
     DeviceInfo, DropReason, Element, EventKind, Explanation, Failure, Gid, GidEntry, GidType,

@@ -1,0 +1,253 @@
+//! Settings with their origins: defaults < file < environment < code, the last one wins.
+//!
+//! Owns the search for the file and the reading of the environment. Called when a device is opened
+//! without settings of its own, and by `vernic config`, which shows the origins.
+//!
+//! The file is the one that `VERNIC_CONFIG` names (none, if that is empty); without the variable it
+//! is the first that exists of `$XDG_CONFIG_HOME/vernic.conf` (where the variable is unset or not
+//! absolute, `$HOME/.config/vernic.conf`) and `/etc/vernic.conf`. It holds lines `key = value` and `#`
+//! comments.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::{CONFIG_VARIABLE, Config, ConfigError, KEYS, Key};
+
+/// What all variables of settings begin with.
+const PREFIX: &str = "VERNIC_";
+/// Variables with our prefix that are no settings: of the command's bench, and of the tests.
+/// The third names the folder of device files that `vernic run` shows to programs.
+const OTHER_VARIABLES: [&str; 4] =
+    ["VERNIC_BENCH_TOKEN", "VERNIC_REQUIRE_TOOLS", "VERNIC_PATHS", "VERNIC_TEST_ROLE"];
+/// Name of a settings file in a directory of such files.
+const FILE_NAME: &str = "vernic.conf";
+
+/// Where the value of a setting comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// Nobody set it.
+    Default,
+    /// A line of the settings file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// This environment variable.
+    Variable(&'static str),
+    /// The program, by [`Settings::set`].
+    Code,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "file {} line {line}", path.display()),
+            Self::Variable(name) => write!(f, "environment variable {name}"),
+            Self::Code => f.write_str("code"),
+        }
+    }
+}
+
+/// A [`Config`] that remembers where each value comes from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    config: Config,
+    /// In the order of [`KEYS`].
+    origins: Vec<Origin>,
+}
+
+impl Default for Settings {
+    /// All defaults.
+    fn default() -> Self {
+        Self { config: Config::default(), origins: vec![Origin::Default; KEYS.len()] }
+    }
+}
+
+impl Settings {
+    /// Defaults, then the file, then the environment.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first setting that is unknown or has a bad value, or for a file that
+    /// is there and cannot be read.
+    pub fn load() -> Result<Self, ConfigError> {
+        let mut settings = Self::default();
+        if let Some((path, text)) = read_file(|name| std::env::var_os(name))? {
+            settings.take_file(&text, &path)?;
+        }
+        for (name, value) in std::env::vars_os() {
+            // Variables of others may hold any bytes; ours are text.
+            let name = name.to_string_lossy();
+            if name.starts_with(PREFIX) && name != CONFIG_VARIABLE {
+                settings.take_variable(&name, &value.to_string_lossy())?;
+            }
+        }
+        Ok(settings)
+    }
+
+    /// The values.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The values, to open a device with.
+    pub fn into_config(self) -> Config {
+        self.config
+    }
+
+    /// Sets one setting by name: from here on its origin is [`Origin::Code`].
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownKey`], [`ConfigError::BadValue`].
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let place = self.config.set_from(name, value, || Origin::Code.to_string())?;
+        self.origins[place] = Origin::Code;
+        Ok(())
+    }
+
+    /// Every setting with its value and where that comes from, in the order of [`KEYS`].
+    pub fn rows(&self) -> impl Iterator<Item = (&'static Key, String, &Origin)> {
+        self.config.values().zip(&self.origins).map(|((key, value), origin)| (key, value, origin))
+    }
+
+    /// Where the value of the setting of this name comes from; `None` if there is no such setting.
+    pub fn origin(&self, name: &str) -> Option<&Origin> {
+        KEYS.iter().position(|key| key.name == name).map(|place| &self.origins[place])
+    }
+
+    fn take_file(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
+        let shown = path.display().to_string();
+        for_each_line(text, &shown, |name, value, line| {
+            let place = self.config.set_from(name, value, || format!("{shown} line {line}"))?;
+            self.origins[place] = Origin::File { path: path.to_owned(), line };
+            Ok(())
+        })
+    }
+
+    /// A mistyped variable is an error: nobody shall believe that faults are injected when none are.
+    fn take_variable(&mut self, variable: &str, value: &str) -> Result<(), ConfigError> {
+        match KEYS.iter().position(|key| key.variable == variable) {
+            Some(place) => {
+                self.config.apply(place, value, || variable.to_owned())?;
+                self.origins[place] = Origin::Variable(KEYS[place].variable);
+                Ok(())
+            }
+            None if OTHER_VARIABLES.contains(&variable) => Ok(()),
+            None => {
+                let (name, origin) = (variable.to_owned(), "environment".to_owned());
+                Err(ConfigError::UnknownKey { name, origin })
+            }
+        }
+    }
+}
+
+/// Calls `take` with name, value and number of each line that sets something.
+pub(super) fn for_each_line(
+    text: &str,
+    origin: &str,
+    mut take: impl FnMut(&str, &str, usize) -> Result<(), ConfigError>,
+) -> Result<(), ConfigError> {
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or("").trim();
+        if line.is_empty() {
+            continue;
+        }
+        let number = index + 1;
+        let Some((name, value)) = line.split_once('=') else {
+            let origin = format!("{origin} line {number}");
+            return Err(ConfigError::BadLine { line: line.to_owned(), origin });
+        };
+        take(name.trim(), value.trim(), number)?;
+    }
+    Ok(())
+}
+
+/// The settings file, if there is one, and what is in it.
+fn read_file(
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<(PathBuf, String)>, ConfigError> {
+    let read = |path: PathBuf| match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some((path, text))),
+        Err(source) => Err(ConfigError::File { path, source }),
+    };
+    match variable(CONFIG_VARIABLE) {
+        Some(named) if named.is_empty() => Ok(None),
+        Some(named) => read(named.into()),
+        // One that cannot even be seen (another user's home) is not there.
+        None => candidates(variable).into_iter().find(|path| path.exists()).map_or(Ok(None), read),
+    }
+}
+
+/// Where a settings file is looked for that no variable names, in this order.
+fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    // The XDG base directory specification: a relative path is invalid and to be ignored.
+    let xdg = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || Some(PathBuf::from(variable("HOME")?).join(".config"));
+    let directories = xdg.or_else(home).into_iter().chain([PathBuf::from("/etc")]);
+    directories.map(|directory| directory.join(FILE_NAME)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_variable_is_an_error_and_those_of_the_tests_are_not() {
+        let mut settings = Settings::default();
+        let error = settings.take_variable("VERNIC_FAULTS", "loss=1").unwrap_err().to_string();
+        assert!(error.contains("VERNIC_FAULTS"), "{error}");
+        settings.take_variable("VERNIC_REQUIRE_TOOLS", "1").unwrap();
+        settings.take_variable("VERNIC_FAULT", "loss=1").unwrap();
+        assert_eq!(settings.config().fault, "loss=1");
+    }
+
+    #[test]
+    fn each_value_tells_the_last_place_that_set_it() {
+        let mut settings = Settings::default();
+        let path = Path::new("/x/vernic.conf");
+        settings.take_file("mtu = 1024\n\nflows = 2 # few\ntrace = on\n", path).unwrap();
+        settings.take_variable("VERNIC_FLOWS", "3").unwrap();
+        settings.set("trace", "off").unwrap();
+        let origin = |name| settings.origin(name).unwrap().to_string();
+        assert_eq!(origin("device"), "default");
+        assert_eq!(origin("mtu"), "file /x/vernic.conf line 1");
+        assert_eq!(origin("flows"), "environment variable VERNIC_FLOWS");
+        assert_eq!(origin("trace"), "code");
+        assert_eq!(settings.config().flows, 3);
+        assert_eq!(settings.origin("no such"), None);
+    }
+
+    #[test]
+    fn the_file_is_looked_for_where_xdg_says() {
+        let look = |xdg: Option<&str>, home: Option<&str>| {
+            let value = |name: &str| match name {
+                "XDG_CONFIG_HOME" => xdg.map(OsString::from),
+                "HOME" => home.map(OsString::from),
+                _ => None,
+            };
+            let paths = candidates(value);
+            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        let etc = "/etc/vernic.conf";
+        assert_eq!(look(Some("/xdg"), Some("/home/u")), format!("/xdg/vernic.conf {etc}"));
+        for none in [None, Some(""), Some("relative")] {
+            let expected = format!("/home/u/.config/vernic.conf {etc}");
+            assert_eq!(look(none, Some("/home/u")), expected);
+        }
+        assert_eq!(look(None, None), etc);
+    }
+
+    #[test]
+    fn a_file_that_is_named_must_be_there_unless_the_name_is_empty() {
+        let named = |path: &'static str| {
+            read_file(move |name| (name == CONFIG_VARIABLE).then(|| path.into()))
+        };
+        assert!(named("").unwrap().is_none());
+        let error = named("/no/such/file").unwrap_err().to_string();
+        assert!(error.contains("/no/such/file"), "{error}");
+    }
+}
