@@ -100,8 +100,12 @@ impl Engine {
         if wanted <= active {
             return Ok(());
         }
-        let needed_bytes = wanted.bytes() + HEADER_ALLOWANCE_BYTES;
         let netdev = self.info.netdev.clone();
+        // Where both are in the way the setting comes first: without it the netdev has its say.
+        if let Some(allowed) = self.config.mtu.filter(|&allowed| allowed < wanted) {
+            return Err(PathError::MtuSetting { wanted, allowed, netdev });
+        }
+        let needed_bytes = wanted.bytes() + HEADER_ALLOWANCE_BYTES;
         Err(PathError::Mtu { wanted, active, netdev, needed_bytes })
     }
 

@@ -289,10 +289,11 @@ fn a_path_mtu_beyond_the_port_is_an_error_that_says_what_to_do() {
         | M::MAX_DEST_RD_ATOMIC
         | M::MIN_RNR_TIMER;
     let words = qp.modify(&attr, mask).unwrap_err().to_string();
-    assert!(
-        words.contains("4096") && words.contains("1024") && words.contains("mtu 4176"),
-        "{words}"
-    );
+    // The netdev would carry more; its MTU is not what has to change.
+    for part in ["4096", "1024", "VERNIC_MTU", "queue pair 0x"] {
+        assert!(words.contains(part), "{words}");
+    }
+    assert!(!words.contains("ip link"), "{words}");
 }
 
 #[test]
