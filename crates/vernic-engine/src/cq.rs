@@ -6,8 +6,9 @@
 //!
 //! Lock order: lane, queue pair, completion queue. The ring's lock is held for copies only.
 //!
-//! Limits: [`MAX_CQE`] entries. One more than fits loses the entry, fails the queue and raises
-//! [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun").
+//! Limits: [`MAX_CQE`] entries. One more than fits loses the entry, fails the queue, raises
+//! [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun") and wakes who sleeps on its channel; polling it
+//! is an error once the entries before the lost one are taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use vernic_wire::Qpn;
 
 use crate::channel::CompChannel;
 use crate::context::Context;
-use crate::error::{Busy, CreateError, ResizeError};
+use crate::error::{Busy, CqOverrun, CreateError, ResizeError};
 use crate::events::{AsyncEvent, CqId, Element, EventKind, lock};
 use crate::limits::MAX_CQE;
 
@@ -158,19 +159,35 @@ impl Cq {
     ///
     /// When it returns completions it leaves acknowledgements that are due for the next call into
     /// the device, or for the background thread: the application comes first.
-    pub fn poll<T: From<Wc>>(&self, out: &mut [T]) -> usize {
+    ///
+    /// # Errors
+    /// [`CqOverrun`] once the queue has lost a completion and those before it are taken.
+    pub fn poll<T: From<Wc>>(&self, out: &mut [T]) -> Result<usize, CqOverrun> {
         if self.context.is_orphan() {
-            return 0;
+            return Ok(0);
         }
         let taken = self.take(out);
         if taken == 0 {
-            return self.context.engine().poll_inline(|| self.take(out));
+            let taken = self.context.engine().poll_inline(|| self.take(out));
+            if taken == 0 && self.is_failed() {
+                return self.overrun();
+            }
+            return Ok(taken);
         }
         if self.polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_PROGRESS == POLLS_PER_PROGRESS - 1
         {
             self.context.engine().progress_inline();
         }
-        taken
+        Ok(taken)
+    }
+
+    /// What polling a failed queue says: nothing yet while completions wait (`out` had no room).
+    #[cold]
+    fn overrun(&self) -> Result<usize, CqOverrun> {
+        match self.held.load(Ordering::Acquire) {
+            0 => Err(CqOverrun { depth: self.depth() }),
+            _ => Ok(0),
+        }
     }
 
     /// Arms the queue: its next completion (with `solicited_only`, the next solicited or failed
@@ -257,8 +274,9 @@ impl Cq {
         let fire = {
             let mut ring = lock(&self.ring);
             if ring.entries.len() >= ring.depth as usize {
+                let armed = std::mem::replace(&mut ring.armed, Armed::No) != Armed::No;
                 drop(ring);
-                self.overflow();
+                self.overflow(armed);
                 return false;
             }
             ring.entries.push_back(wc);
@@ -274,11 +292,18 @@ impl Cq {
             }
             fire
         };
-        if let Some(channel) = self.channel.as_ref().filter(|_| fire) {
+        if fire {
+            self.raise();
+        }
+        true
+    }
+
+    /// Reports on the channel: the queue was armed and is not any more.
+    fn raise(&self) {
+        if let Some(channel) = &self.channel {
             self.context.engine().cq_disarmed();
             channel.push(self.id, self.this.clone());
         }
-        true
     }
 
     /// Removes the completions of a queue pair that is destroyed (IBTA 11.2.4.4).
@@ -302,8 +327,9 @@ impl Cq {
         count
     }
 
+    /// `armed`: somebody sleeps, or is about to, until the queue reports.
     #[cold]
-    fn overflow(&self) {
+    fn overflow(&self, armed: bool) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             let depth = self.depth();
             tracing::warn!(
@@ -315,6 +341,9 @@ impl Cq {
             engine.counters.cq_overflows.add(1);
             let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(self.id) };
             engine.events.push(event);
+        }
+        if armed {
+            self.raise();
         }
     }
 

@@ -39,7 +39,7 @@ fn sends_arrive_once_and_in_order_over_a_lossy_path() {
             t.a_qp.post_send(&[wr(posted, SendOp::Send, &[t.a.sge(at, len(posted))])]).unwrap();
             posted += 1;
         }
-        let n = t.b.cq.poll(&mut wcs);
+        let n = t.b.cq.poll(&mut wcs).unwrap();
         for wc in &wcs[..n] {
             assert_eq!(
                 (wc.status, wc.wr_id),
@@ -55,7 +55,7 @@ fn sends_arrive_once_and_in_order_over_a_lossy_path() {
             );
             received += 1;
         }
-        let n = t.a.cq.poll(&mut wcs);
+        let n = t.a.cq.poll(&mut wcs).unwrap();
         for wc in &wcs[..n] {
             assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, sent), "{:?}", t.a_qp.explain());
             sent += 1;

@@ -18,7 +18,8 @@ fn is_readable(fd: impl AsFd, wait: bool) -> bool {
 #[test]
 fn an_overflowing_queue_fails_and_takes_its_queue_pairs_along() {
     let t = Pair::new(Service::Rc);
-    let small = t.a.context.create_cq(2, None).unwrap();
+    let channel = t.a.context.create_channel().unwrap();
+    let small = t.a.context.create_cq(2, Some(&channel)).unwrap();
     let init = QpInit {
         service: Service::Rc,
         send_cq: small.clone(),
@@ -32,6 +33,8 @@ fn an_overflowing_queue_fails_and_takes_its_queue_pairs_along() {
     connect(&t.a, &qp, t.b.gid().1, peer.qpn(), Setup::default());
     connect(&t.b, &peer, t.a.gid().1, qp.qpn(), Setup::default());
     let one = wr(1, SendOp::Write(t.b.remote(0)), &[]);
+    // Somebody sleeps for what is special: the overflow is, and must wake them.
+    small.req_notify(true);
     qp.post_send(&[one, one, one, one]).unwrap();
     let start = std::time::Instant::now();
     while !small.is_failed() {
@@ -47,7 +50,10 @@ fn an_overflowing_queue_fails_and_takes_its_queue_pairs_along() {
         events.contains(&AsyncEvent { kind: EventKind::QpFatal, element: Element::Qp(qp.qpn()) })
     );
     assert_eq!(qp.state(), QpState::Error);
-    assert_eq!(small.poll(&mut [EMPTY_WC; 8]), 2);
+    assert!(Arc::ptr_eq(&channel.try_next().unwrap(), &small));
+    small.ack_events(1);
+    assert_eq!(small.poll(&mut [EMPTY_WC; 8]).unwrap(), 2);
+    assert_eq!(small.poll(&mut [EMPTY_WC; 8]), Err(CqOverrun { depth: 2 }));
     assert_eq!(t.a.context.counters().cq_overflows, 1);
 }
 
@@ -60,7 +66,7 @@ fn a_queue_can_be_resized_down_to_what_it_holds() {
     assert_eq!(t.a.cq.resize(4), Err(ResizeError::Held { value: 4, held: 5 }));
     t.a.cq.resize(5).unwrap();
     assert_eq!(t.a.cq.depth(), 5);
-    assert_eq!(t.a.cq.poll(&mut [EMPTY_WC; 8]), 5);
+    assert_eq!(t.a.cq.poll(&mut [EMPTY_WC; 8]).unwrap(), 5);
     assert!(matches!(t.a.cq.resize(0), Err(ResizeError::Limit { .. })));
 }
 
@@ -130,13 +136,13 @@ fn a_sleeper_that_arms_then_polls_then_waits_never_misses_a_completion() {
                 if b_qp.post_send(&[wr(sent, SendOp::Send, &[])]).is_ok() {
                     sent += 1;
                 }
-                b.cq.poll(&mut [EMPTY_WC; 64]);
+                b.cq.poll(&mut [EMPTY_WC; 64]).unwrap();
                 if sent % 7 == 0 {
                     std::thread::yield_now();
                 }
             }
             while b_qp.counters().messages_sent < MESSAGES {
-                b.cq.poll(&mut [EMPTY_WC; 64]);
+                b.cq.poll(&mut [EMPTY_WC; 64]).unwrap();
             }
         });
         let mut got = 0;
@@ -144,7 +150,7 @@ fn a_sleeper_that_arms_then_polls_then_waits_never_misses_a_completion() {
         while got < MESSAGES {
             a.cq.req_notify(false);
             loop {
-                let n = a.cq.poll(&mut wcs);
+                let n = a.cq.poll(&mut wcs).unwrap();
                 got += n as u64;
                 for _ in 0..n {
                     a_qp.post_recv(&[RecvWr { wr_id: 0, sges: &[] }]).unwrap();
@@ -283,7 +289,7 @@ fn posts_of_many_threads_on_many_queue_pairs_all_complete() {
                             qp.post_send(&[wr(posted, SendOp::Write(b.remote(0)), &sges)]).unwrap();
                             posted += 1;
                         }
-                        let n = cq.poll(&mut wcs);
+                        let n = cq.poll(&mut wcs).unwrap();
                         for wc in &wcs[..n] {
                             assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, completed));
                             completed += 1;

@@ -63,10 +63,7 @@ impl Cq {
     /// # Ok::<(), vernic::Error>(())
     /// ```
     pub fn poll<'w>(&self, wcs: &'w mut [Wc]) -> Result<&'w [Wc], WaitError> {
-        let taken = if wcs.is_empty() { 0 } else { self.inner.poll(wcs) };
-        if taken == 0 && self.inner.is_failed() {
-            return Err(WaitError::Overflow { depth: self.depth() });
-        }
+        let taken = if wcs.is_empty() { 0 } else { self.inner.poll(wcs)? };
         Ok(&wcs[..taken])
     }
 

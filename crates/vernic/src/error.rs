@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 pub use vernic_engine::{
-    BindError, Busy, ConfigError, CreateError, McastError, ModifyError, OpenError, PathError,
-    PostRecvError, RecvRefusal, ResizeError, SendRefusal,
+    BindError, Busy, ConfigError, CqOverrun, CreateError, McastError, ModifyError, OpenError,
+    PathError, PostRecvError, RecvRefusal, ResizeError, SendRefusal,
 };
 
 /// Why the protocol refused a send: state, room, operation or length.
@@ -119,11 +119,6 @@ pub enum WaitError {
     )]
     Timeout(Duration),
     /// Completions were lost because the queue was full; it can only be destroyed now.
-    #[error(
-        "the completion queue of {depth} entries overflowed and lost completions: make it as deep as all queues that feed it together"
-    )]
-    Overflow {
-        /// Entries that it holds.
-        depth: u32,
-    },
+    #[error(transparent)]
+    Overflow(#[from] CqOverrun),
 }

@@ -153,7 +153,7 @@ fn an_overflowed_completion_queue_is_an_error_and_no_silence() {
     let mut wcs = [Wc::default(); 4];
     assert_eq!(tiny.wait(&mut wcs, LONG).unwrap().len(), 1);
     let error = tiny.wait(&mut wcs, Duration::ZERO).unwrap_err();
-    assert_eq!(error, WaitError::Overflow { depth: 1 });
+    assert_eq!(error, WaitError::Overflow(error::CqOverrun { depth: 1 }));
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl End {
         let mut got = Vec::new();
         let mut batch = [EMPTY_WC; 16];
         while got.len() < count {
-            let n = self.cq.poll(&mut batch);
+            let n = self.cq.poll(&mut batch).unwrap();
             got.extend_from_slice(&batch[..n]);
             other();
             assert!(start.elapsed() < PATIENCE, "{} of {count} completions: {got:?}", got.len());
