@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use vernic_io::netdev::{self, ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::{Link, LinkError, Sleeper, UdpConfig, UdpLink};
-use vernic_proto::{DropReason, Time};
+use vernic_proto::{DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
 use crate::background::Background;
@@ -221,9 +221,13 @@ impl Context {
         self.with_lane(|lane| lane.table.len()).unwrap_or(0)
     }
 
-    /// Why a queue pair failed, if it is open and has failed. Waits for the lane.
+    /// Why a queue pair failed, if it did. Of those that were reset or destroyed since, the last 64 are
+    /// known, each until its number is in use again. Waits for the lane.
     pub fn explain(&self, qpn: Qpn) -> Option<Explanation> {
-        self.with_lane(|lane| lane.table.find(qpn).cloned())??.explain(&self.engine)
+        match self.with_lane(|lane| lane.table.find(qpn).cloned())? {
+            Some(qp) if !qp.has_state(QpState::Reset) => qp.explain(&self.engine),
+            _ => lock(&self.engine.past_failures).find(qpn).cloned(),
+        }
     }
 
     /// Waits for the lane and runs `f` with it, unless it is an orphan's.

@@ -1,13 +1,17 @@
 //! Why a queue pair failed, in values and in words.
+//!
+//! A queue pair that lives keeps its failure itself. That of one that was reset or destroyed is kept by
+//! the device in [`PastFailures`], since completions that were polled before may be asked about later.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use vernic_io::TxPath;
-use vernic_proto::Failure;
+use vernic_proto::{Cause, Failure};
 use vernic_wire::{Qpn, Service};
 
 /// Why a queue pair failed, and who its peer was: "RETRY_EXC" in words.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Explanation {
     /// The queue pair.
     pub qpn: Qpn,
@@ -22,6 +26,61 @@ pub struct Explanation {
     /// The operating system's error, if the kernel last refused packets on this path: it, not the
     /// peer, may be the reason.
     pub refused: Option<i32>,
+    /// The setting `fault`, if this process damages what it sends on purpose.
+    pub faults: Option<String>,
+}
+
+impl Explanation {
+    /// What else speaks for the failure: circumstances of this process and host, each as "; ...".
+    /// Empty where there are none.
+    pub fn circumstances(&self) -> impl fmt::Display + '_ {
+        Circumstances(self)
+    }
+}
+
+struct Circumstances<'a>(&'a Explanation);
+
+impl fmt::Display for Circumstances<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { failure, refused, faults, .. } = self.0;
+        if let Some(errno) = *refused {
+            let error = std::io::Error::from_raw_os_error(errno);
+            write!(f, "; this host's kernel refused packets on this path: {error}")?;
+        }
+        let lossy = matches!(failure.cause, Cause::AckTimeout { .. } | Cause::SequenceNak { .. });
+        if let Some(faults) = faults.as_ref().filter(|_| lossy) {
+            write!(f, "; this process injects faults: fault (VERNIC_FAULT) is set to {faults}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Failures of queue pairs that were reset or destroyed since, the latest [`MAX_PAST`].
+#[derive(Debug, Default)]
+pub(crate) struct PastFailures(VecDeque<Explanation>);
+
+/// Enough for an application that looks into its completions soon; bounds the memory of one that makes
+/// queue pairs fail by the thousand.
+const MAX_PAST: usize = 64;
+
+impl PastFailures {
+    /// Keeps one, in the place of an earlier one of the same number.
+    pub(crate) fn keep(&mut self, explanation: Explanation) {
+        self.forget(explanation.qpn);
+        if self.0.len() == MAX_PAST {
+            self.0.pop_front();
+        }
+        self.0.push_back(explanation);
+    }
+
+    /// Forgets that of a number: it has a new queue pair.
+    pub(crate) fn forget(&mut self, qpn: Qpn) {
+        self.0.retain(|past| past.qpn != qpn);
+    }
+
+    pub(crate) fn find(&self, qpn: Qpn) -> Option<&Explanation> {
+        self.0.iter().find(|past| past.qpn == qpn)
+    }
 }
 
 impl fmt::Display for Explanation {
@@ -36,10 +95,50 @@ impl fmt::Display for Explanation {
             write!(f, " at work request {wr_id}")?;
         }
         write!(f, ", PSN {psn}: {cause}")?;
-        if let Some(errno) = self.refused {
-            let error = std::io::Error::from_raw_os_error(errno);
-            write!(f, "; this host's kernel refused packets on this path: {error}")?;
+        write!(f, "{}", self.circumstances())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vernic_proto::WcStatus;
+    use vernic_wire::Psn;
+
+    fn explanation(qpn: u32, cause: Cause) -> Explanation {
+        let status = WcStatus::RetryExceeded;
+        Explanation {
+            qpn: Qpn::new(qpn),
+            service: Service::Rc,
+            path: None,
+            peer_qpn: None,
+            failure: Failure { status, wr_id: None, psn: Psn::new(0), cause },
+            refused: None,
+            faults: Some("loss=0.5".into()),
         }
-        Ok(())
+    }
+
+    #[test]
+    fn injected_faults_are_named_where_packets_were_missed_and_nowhere_else() {
+        let missed = explanation(1, Cause::AckTimeout { tries: 8, waited: 1, heard: true });
+        let text = missed.to_string();
+        assert!(text.ends_with("fault (VERNIC_FAULT) is set to loss=0.5"), "{text}");
+        let other = explanation(1, Cause::BadResponse("x")).to_string();
+        assert!(!other.contains("loss"), "{other}");
+    }
+
+    #[test]
+    fn the_latest_failures_are_kept_one_for_each_number() {
+        let mut past = PastFailures::default();
+        for n in 0..=MAX_PAST as u32 {
+            past.keep(explanation(n, Cause::BadResponse("first")));
+        }
+        assert!(past.find(Qpn::new(0)).is_none());
+        past.keep(explanation(9, Cause::BadResponse("second")));
+        assert_eq!(past.0.len(), MAX_PAST);
+        let kept = past.find(Qpn::new(9)).unwrap();
+        assert_eq!(kept.failure.cause, Cause::BadResponse("second"));
+        past.forget(Qpn::new(9));
+        assert!(past.find(Qpn::new(9)).is_none());
     }
 }

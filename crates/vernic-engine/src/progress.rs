@@ -53,6 +53,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::device::DeviceInfo;
 use crate::events::{AsyncEvent, EventQueue, lock};
+use crate::explanation::PastFailures;
 use crate::gid::GidTable;
 use crate::lane::Lane;
 use crate::qp_state::QpInner;
@@ -82,6 +83,7 @@ pub(crate) struct Engine {
     pub(crate) windows: Mutex<HashMap<u32, (PdId, MwHandle)>>,
     pub(crate) gids: Mutex<GidTable>,
     pub(crate) events: EventQueue<AsyncEvent>,
+    pub(crate) past_failures: Mutex<PastFailures>,
     pub(crate) counters: Counters,
     pub(crate) slots: Arc<SlotTable>,
     pub(crate) port_up: AtomicBool,
@@ -179,6 +181,7 @@ impl Engine {
             windows: Mutex::default(),
             gids: Mutex::new(gids),
             events,
+            past_failures: Mutex::default(),
             counters: Counters::default(),
             slots,
             lane: Mutex::new(Lane::new(link, Time(0))),

@@ -253,13 +253,14 @@ impl Qp {
             return Err(ModifyError::Destroyed(qpn));
         }
         let now = engine.now();
+        let past = self.inner.explanation(engine, &core);
         self.inner
             .with_host(engine, now, &mut core, |machine, host| {
                 machine.modify(attr, mask, now, host)
             })
             .map_err(|source| ModifyError::State { qpn, source })?;
         if core.machine.state() == QpState::Reset {
-            self.forget(&mut core);
+            self.forget(&mut core, past);
         } else if let Some(resolved) = resolved {
             core.side.path = Some(resolved.path);
             core.side.peer = Some((resolved.peer, resolved.local));
@@ -443,8 +444,11 @@ impl Qp {
         }
     }
 
-    /// What entering Reset forgets beside the machine.
-    fn forget(&self, core: &mut QpCore) {
+    /// What entering Reset forgets beside the machine. Why it failed, if it did, the device remembers.
+    fn forget(&self, core: &mut QpCore, past: Option<Explanation>) {
+        if let Some(past) = past {
+            lock(&self.context().engine().past_failures).keep(past);
+        }
         let QpSide { path, peer, failure, .. } = &mut core.side;
         (*path, *peer, *failure) = (None, None, None);
         self.inner.rq.clear();
@@ -465,13 +469,14 @@ impl Qp {
         {
             let mut core = lock(&self.inner.core);
             let attr = QpAttr::default();
+            let past = self.inner.explanation(engine, &core);
             // Reset can be entered from every state, and asks the host for nothing.
             let now = engine.now();
             self.inner.with_host(engine, now, &mut core, |machine, host| {
                 let _ = machine.modify(&attr, AttrMask::STATE, now, host);
             });
             self.inner.publish_state(engine, &mut core);
-            self.forget(&mut core);
+            self.forget(&mut core, past);
         }
         engine.memory.release_qp(self.inner.qpn);
         let element = Element::Qp(self.inner.qpn);

@@ -155,21 +155,19 @@ impl QpInner {
 impl QpInner {
     pub(crate) fn explain(&self, engine: &Engine) -> Option<Explanation> {
         let core = lock(&self.core);
-        Some(self.explanation(engine, &core.side, core.machine.attr(), core.side.failure?))
+        self.explanation(engine, &core)
     }
 
-    pub(crate) fn explanation(
-        &self,
-        engine: &Engine,
-        side: &QpSide,
-        attr: &QpAttr,
-        failure: Failure,
-    ) -> Explanation {
-        let peer_qpn = side.path.map(|_| attr.dest_qpn);
+    /// Why it failed, if it has since the last reset.
+    pub(crate) fn explanation(&self, engine: &Engine, core: &QpCore) -> Option<Explanation> {
+        let side = &core.side;
+        let failure = side.failure?;
+        let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
         let (qpn, service, path) = (self.qpn, self.service, side.path);
         let refusal = *lock(&engine.refusal);
         let refused = refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno);
-        Explanation { qpn, service, path, peer_qpn, failure, refused }
+        let faults = Some(engine.config.fault.clone()).filter(|fault| !fault.is_empty());
+        Some(Explanation { qpn, service, path, peer_qpn, failure, refused, faults })
     }
 }
 

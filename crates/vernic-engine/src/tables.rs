@@ -32,6 +32,7 @@ impl Engine {
             let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
             Ok((qp, lane.table.slots() != slots))
         })?;
+        lock(&self.past_failures).forget(qp.qpn);
         if new_slot {
             // The background thread has new descriptors to watch: other processes may ask us.
             self.waker.wake();

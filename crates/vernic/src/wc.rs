@@ -140,8 +140,9 @@ impl WcError {
     pub fn status(&self) -> WcStatus {
         self.wc.status()
     }
-    /// What failed first on the queue pair, in values. `None` if the queue pair was destroyed or
-    /// reset in the meantime.
+    /// What failed first on the queue pair, in values. `None` if the queue pair did not fail itself
+    /// (the application moved it to Error), or was reset or destroyed so long ago that the device has
+    /// forgotten it: it keeps the last 64 failures of such queue pairs.
     pub fn explanation(&self) -> Option<&Explanation> {
         self.explanation.as_deref()
     }
@@ -152,15 +153,14 @@ impl fmt::Display for WcError {
         let wc = &self.wc;
         let (opcode, wr_id, status) = (wc.opcode(), wc.wr_id().0, wc.status());
         write!(f, "{opcode:?} (work request {wr_id}) failed with {status:?}: ")?;
-        let Some(Explanation { qpn, service, path, peer_qpn, failure, refused }) =
-            self.explanation()
-        else {
+        let Some(explanation) = self.explanation() else {
             let (qpn, code) = (wc.qpn(), wc.vendor_err());
             return write!(
                 f,
                 "queue pair {qpn} is gone or did not fail itself, vendor error {code:#010x}"
             );
         };
+        let Explanation { qpn, service, path, peer_qpn, failure, .. } = explanation;
         write!(f, "{service:?} queue pair {qpn}")?;
         if let Some(path) = path {
             write!(f, " at {}", path.src())?;
@@ -175,11 +175,7 @@ impl fmt::Display for WcError {
             }
         }
         write!(f, ", PSN {}: {}", failure.psn, failure.cause)?;
-        if let Some(errno) = refused {
-            let error = std::io::Error::from_raw_os_error(*errno);
-            write!(f, "; this host's kernel refused packets on this path: {error}")?;
-        }
-        Ok(())
+        write!(f, "{}", explanation.circumstances())
     }
 }
 

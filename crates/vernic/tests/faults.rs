@@ -31,6 +31,32 @@ fn a_peer_that_is_not_there_is_named_with_the_number_of_transmissions() {
 }
 
 #[test]
+fn a_failure_is_explained_also_after_its_queue_pair_was_reset_or_destroyed() {
+    for destroy in [false, true] {
+        let pair = Pair::new();
+        drop(pair.b);
+        pair.a.post_send(WrId(7), Inline(b"anybody?")).unwrap();
+        let mut wcs = [Wc::default()];
+        let wc = pair.cq_a.wait(&mut wcs, LONG).unwrap()[0];
+        let mut kept = None;
+        if destroy {
+            drop(pair.a);
+        } else {
+            kept = Some(pair.a.reset().unwrap());
+        }
+        let error = pair.cq_a.check(&wc).unwrap_err().to_string();
+        assert!(error.contains("no answer after 3 transmissions"), "{error}");
+        // What it is brought up for next is another story.
+        if let Some(qp) = kept {
+            let qp = qp.init(InitAttr::default()).unwrap();
+            assert!(qp.explain().is_none());
+            let error = pair.cq_a.check(&wc).unwrap_err().to_string();
+            assert!(!error.contains("no answer"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn a_dead_remote_key_is_refused_and_explained_at_both_ends() {
     let pair = Pair::new();
     let (local, remote) = (pair.mr(64), pair.mr(64));
