@@ -344,16 +344,16 @@ impl Engine {
             self.with_lane(|lane| {
                 for &local in &changes.removed {
                     lane.link.deactivate(local);
+                    lane.leave_home(local);
                 }
                 for &local in &changes.added {
-                    match lane.link.activate(local) {
-                        Ok(()) => lane.rejoin(local),
-                        Err(error) => {
-                            tracing::debug!(%local, %error, "address not usable (yet)");
-                            lock(&self.gids).remove(local);
-                        }
+                    if let Err(error) = lane.link.activate(local) {
+                        tracing::debug!(%local, %error, "address not usable (yet)");
+                        lock(&self.gids).remove(local);
                     }
                 }
+                let locals: Vec<_> = lock(&self.gids).iter().map(|row| row.local).collect();
+                lane.rejoin(&locals);
             });
             tracing::debug!(added = ?changes.added, removed = ?changes.removed, "GID table changed");
             self.port_event(EventKind::GidChange);

@@ -39,7 +39,8 @@ const TIMERS_PER_CALL: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) gid: Gid,
-    pub(crate) local: LocalAddr,
+    /// The address on whose netdev it is joined; `None` while the device has none of its IP version.
+    pub(crate) local: Option<LocalAddr>,
     pub(crate) members: Vec<Qpn>,
 }
 

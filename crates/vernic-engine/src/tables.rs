@@ -83,7 +83,7 @@ impl Engine {
                 return Err(McastError::Full { limit: MAX_MCAST_GROUPS });
             }
             lane.link.join(local, ip)?;
-            lane.groups.push(Group { gid, local, members: vec![qpn] });
+            lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
             Ok(true)
         })?;
         // The link may have a new descriptor to watch.
@@ -125,12 +125,26 @@ impl Group {
 }
 
 impl Lane {
-    /// Joins the groups of an address that went and came back: with the address the link gave up
-    /// their sockets, while their members stayed attached.
-    pub(crate) fn rejoin(&mut self, local: LocalAddr) {
-        for group in self.groups.iter().filter(|group| group.local == local) {
-            if let Err(error) = self.link.join(local, group.gid.to_ip()) {
-                tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
+    /// An address is gone, and with it the link gave up the sockets of its groups. Their members stay
+    /// attached.
+    pub(crate) fn leave_home(&mut self, local: LocalAddr) {
+        for group in self.groups.iter_mut().filter(|group| group.local == Some(local)) {
+            group.local = None;
+        }
+    }
+
+    /// Joins the groups that have lost their address again, on the first of `locals` of their IP
+    /// version: the same one when it is back, another when it is not.
+    pub(crate) fn rejoin(&mut self, locals: &[LocalAddr]) {
+        for group in self.groups.iter_mut().filter(|group| group.local.is_none()) {
+            let ip = group.gid.to_ip();
+            let home = locals.iter().find(|local| local.ip.is_ipv4() == ip.is_ipv4());
+            let Some(&local) = home else { continue };
+            match self.link.join(local, ip) {
+                Ok(()) => group.local = Some(local),
+                Err(error) => {
+                    tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
+                }
             }
         }
     }
@@ -138,7 +152,9 @@ impl Lane {
 
 fn leave(lane: &mut Lane, at: usize) {
     let group = lane.groups.swap_remove(at);
-    lane.link.leave(group.local, group.gid.to_ip());
+    if let Some(local) = group.local {
+        lane.link.leave(local, group.gid.to_ip());
+    }
 }
 
 #[cfg(test)]
@@ -149,7 +165,7 @@ mod tests {
     fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
         let ip = std::net::IpAddr::from([239, 77, 1, 3]);
         let home = LocalAddr::from(std::net::IpAddr::from([127, 0, 0, 1]));
-        let mut group = Group { gid: Gid::from_ip(ip), local: home, members: Vec::new() };
+        let mut group = Group { gid: Gid::from_ip(ip), local: Some(home), members: Vec::new() };
         for n in 0..MAX_MCAST_QPS {
             assert!(group.add(Qpn::new(n)).unwrap());
         }

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
+use vernic_io::LocalAddr;
 use vernic_proto::{AttrMask, DropReason, QpAttr, QpState, SendFlags, SendOp};
 use vernic_wire::{Gid, PortNum, Qkey, Qpn, Service};
 
@@ -91,11 +92,11 @@ fn a_doorbell_is_never_left_behind_when_all_threads_have_returned() {
                     barrier.wait();
                     poster.post();
                     if round % 3 == 0 {
-                        poster.cq.poll(&mut [EMPTY_WC; 64]);
+                        poster.cq.poll(&mut [EMPTY_WC; 64]).unwrap();
                     }
                     barrier.wait();
                     // Not part of the race: empties the send queue for the next round.
-                    while poster.cq.poll(&mut [EMPTY_WC; 64]) != 0 {}
+                    while poster.cq.poll(&mut [EMPTY_WC; 64]).unwrap() != 0 {}
                     barrier.wait();
                 }
             });
@@ -138,24 +139,58 @@ fn group_ip(n: u8) -> std::net::IpAddr {
     std::net::IpAddr::from([239, 77, 2, n])
 }
 
+/// What `poster` sends to `group` comes back to it.
+fn assert_reached(context: &Arc<Context>, poster: &Poster, row: &GidEntry, group: Gid) {
+    let ah = ah_to(&poster.pd, row, group);
+    poster.post_to(&ah, Qpn::MULTICAST);
+    // No receive is posted: that the packet came is known by its drop.
+    let start = Instant::now();
+    while context.engine().counters.drops(DropReason::NoReceive) == 0 {
+        poster.cq.poll(&mut [EMPTY_WC; 8]).unwrap();
+        assert!(start.elapsed().as_secs() < 10, "{:?}", context.counters());
+    }
+}
+
+fn ipv4_row(context: &Context) -> GidEntry {
+    context.gid_table().into_iter().find(|row| row.local.ip.is_ipv4()).unwrap()
+}
+
 #[test]
 fn a_multicast_group_works_again_when_its_address_has_gone_and_returned() {
     let context = open_without_background();
     let engine = context.engine();
     let poster = poster(&context);
-    let row = context.gid_table().into_iter().find(|row| row.local.ip.is_ipv4()).unwrap();
+    let row = ipv4_row(&context);
     let group = Gid::from_ip(group_ip(5));
     poster.qp.attach_mcast(group).unwrap();
-    engine.with_lane(|lane| lane.link.deactivate(row.local));
+    engine.with_lane(|lane| {
+        lane.link.deactivate(row.local);
+        lane.leave_home(row.local);
+    });
     lock(&engine.gids).remove(row.local);
     engine.refresh_addresses();
     assert_eq!(context.gid_index(row.gid), Some(row.index));
-    let ah = ah_to(&poster.pd, &row, group);
-    poster.post_to(&ah, Qpn::MULTICAST);
-    // No receive is posted: that the packet came is known by its drop.
-    let start = Instant::now();
-    while engine.counters.drops(DropReason::NoReceive) == 0 {
-        poster.cq.poll(&mut [EMPTY_WC; 8]);
-        assert!(start.elapsed().as_secs() < 10, "{:?}", context.counters());
-    }
+    assert_reached(&context, &poster, &row, group);
+}
+
+#[test]
+fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
+    let context = open_without_background();
+    let engine = context.engine();
+    let poster = poster(&context);
+    let row = ipv4_row(&context);
+    // All of 127.0.0.0/8 can be used, but this one is not an address of the netdev.
+    let passing = LocalAddr::from(std::net::IpAddr::from([127, 7, 7, 7]));
+    engine.with_lane(|lane| {
+        lane.link.deactivate(row.local);
+        lane.link.activate(passing).unwrap();
+    });
+    lock(&engine.gids).update(engine.info.netdev_index, &[passing]);
+    let group = Gid::from_ip(group_ip(6));
+    poster.qp.attach_mcast(group).unwrap();
+    let home = || engine.with_lane(|lane| lane.groups[0].local);
+    assert_eq!(home(), Some(passing));
+    engine.refresh_addresses();
+    assert_eq!(home(), Some(row.local));
+    assert_reached(&context, &poster, &ipv4_row(&context), group);
 }
