@@ -87,7 +87,7 @@ impl QpHost<'_> {
             return Err(unknown(AccessCheck::Kind));
         }
         let window = lock(&self.engine.windows).get(&index).copied();
-        let (_, handle) = window.ok_or_else(|| unknown(AccessCheck::KeyUnknown))?;
+        let handle = window.ok_or_else(|| unknown(AccessCheck::KeyUnknown))?;
         let request = Bind {
             qp_pd: self.qp.pd,
             qpn: self.qp.qpn,

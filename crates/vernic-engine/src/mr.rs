@@ -203,7 +203,7 @@ impl Mw {
         let engine = pd.context().engine();
         let keys = engine.memory.alloc_mw(pd.id(), mw_type)?;
         let (handle, index) = (keys.handle, window_index(keys.rkey));
-        lock(&engine.windows).insert(index, (pd.id(), handle));
+        lock(&engine.windows).insert(index, handle);
         let rkey = AtomicU32::new(keys.rkey.value());
         Ok(Arc::new(Self { pd: pd.clone(), mw_type, handle, index, rkey }))
     }
@@ -263,7 +263,7 @@ impl Drop for Mw {
         let _ = engine.memory.dealloc_mw(self.handle);
         // From here on a new window may have our index, and have put itself in our place.
         if let Entry::Occupied(place) = lock(&engine.windows).entry(self.index)
-            && place.get().1 == self.handle
+            && *place.get() == self.handle
         {
             place.remove();
         }

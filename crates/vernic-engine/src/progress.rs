@@ -45,7 +45,7 @@ use std::time::SystemTime;
 use nix::time::{ClockId, clock_gettime};
 use vernic_io::slot::SlotTable;
 use vernic_io::{Origin, TxPath, Waker};
-use vernic_mem::{Memory, MwHandle, PdId};
+use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::Mtu;
 
@@ -80,7 +80,7 @@ pub(crate) struct Engine {
     origin: Origin,
     pub(crate) memory: Memory,
     /// Windows by the part of their key that binds do not change.
-    pub(crate) windows: Mutex<HashMap<u32, (PdId, MwHandle)>>,
+    pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
     pub(crate) events: EventQueue<AsyncEvent>,
     pub(crate) past_failures: Mutex<PastFailures>,

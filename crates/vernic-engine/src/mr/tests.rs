@@ -52,7 +52,7 @@ fn knock(pd: &Pd, rkey: Rkey) -> Result<(), Check> {
 
 fn is_listed(pd: &Pd, window: &Mw) -> bool {
     let entry = lock(&pd.context().engine().windows).get(&window_index(window.rkey())).copied();
-    entry.is_some_and(|(_, handle)| handle == window.handle)
+    entry.is_some_and(|handle| handle == window.handle)
 }
 
 #[test]
