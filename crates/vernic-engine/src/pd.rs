@@ -44,7 +44,8 @@ impl Pd {
     /// [`CreateError::Memory`]: null or wrapping range, rights that contradict each other.
     ///
     /// # Safety
-    /// Until [`Mr::deregister`] has returned or the last reference to the region is dropped:
+    /// Until [`Mr::deregister`] has returned `Ok` or the drop of the last reference to the region has
+    /// returned:
     /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
     /// - accesses to it by other code are atomic, volatile, in another language or process, or do
     ///   not overlap in time with work requests and remote operations that conflict with them; no
@@ -58,8 +59,12 @@ impl Pd {
         access: Access,
     ) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
-        // SAFETY: the caller promises what `Memory::register` asks for; `Mr` deregisters and then
-        // lets every lane pass a barrier before it returns from `deregister` or its drop.
+        // SAFETY: `Memory::register` asks for the memory until its keys are dead and every lane has
+        // passed a barrier after that. The caller promises it until `Mr::deregister` has returned `Ok`
+        // or `Mr`'s drop has returned. Both do these two things in this order before they return; a
+        // `deregister` that fails changes nothing, and then the promise goes on. No other code frees
+        // the handle. If this call fails there is no key, and nothing to promise. In a process that was
+        // forked later they return at once, where no lane runs that could access the memory.
         let keys =
             unsafe { self.context.engine().memory.register(self.id, addr, len, iova, access) };
         Ok(Mr::new(self, keys?, addr as usize, len, iova, access))
