@@ -74,6 +74,33 @@ fn every_pingpong_makes_its_round_trips_between_two_processes() {
 }
 
 #[test]
+fn every_example_gets_through_over_a_lossy_path() {
+    let names =
+        ["rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong", "write_read_atomic", "hello"];
+    for name in names {
+        let mut command = example(name);
+        let spec = "loss=0.02,dup=0.01,reorder=0.01,corrupt=0.005,seed=3";
+        let out = finish(command.env("VERNIC_FAULT", spec).spawn().unwrap(), name);
+        if let Some(line) = out.lines().find(|line| line.ends_with("were sent again")) {
+            assert!(!line.starts_with("0 "), "nothing was lost: {out}");
+        }
+    }
+}
+
+#[test]
+fn a_path_that_passes_nothing_is_told_with_the_number_of_attempts() {
+    let names = ["uc_pingpong", "ud_pingpong"];
+    let running = names.map(|name| example(name).env("VERNIC_FAULT", "loss=1").spawn().unwrap());
+    for child in running {
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("no answer to message 1, sent "), "{text}");
+        assert!(text.contains("times in 10 s"), "{text}");
+    }
+}
+
+#[test]
 fn one_sided_operations_work_and_the_failure_at_the_end_explains_itself() {
     for report in [alone("write_read_atomic"), two_processes("write_read_atomic")] {
         assert!(report.contains("counter by READ:          100"), "{report}");

@@ -1,6 +1,8 @@
 //! What the examples share: roles, the TCP connection over which both ends meet, the report.
 #![allow(dead_code, reason = "each example uses a part of it")]
 
+pub(crate) mod lossy;
+
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
