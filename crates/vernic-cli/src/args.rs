@@ -3,9 +3,12 @@
 //! Options of `bench` have the names and letters of the perftest programs (`ib_send_bw` and its
 //! kin) where those have one, so that fingers need not learn new ones.
 
-use crate::bench::spec::{Kind, MAX_SIZE, Op, Service};
+use crate::bench::spec::{
+    Kind, MAX_DEPTH, MAX_OUTSTANDING, MAX_QPS, MAX_SIZE, Op, Service, parse_mtu,
+};
 use crate::run;
 use clap::{Args, Parser, Subcommand};
+use vernic::limits::MAX_INLINE;
 
 /// RDMA in user space: devices, their attributes, and a benchmark.
 #[derive(Debug, Parser)]
@@ -27,7 +30,7 @@ pub(crate) enum Command {
     },
     /// Show everything about a device: attributes, port, GIDs, limits, counters
     Info {
-        /// Name of the device, as `vernic devices` lists it [default: all devices]
+        /// Device or netdev, as `vernic devices` lists them [default: VERNIC_DEVICE, else all]
         device: Option<String>,
         /// Print JSON
         #[arg(long)]
@@ -105,7 +108,8 @@ pub(crate) struct ServerOptions {
 /// Which device and address to use.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct DeviceOptions {
-    /// Device [default: the one with the largest MTU for a bench on one machine, else the first]
+    /// Device or netdev [default: VERNIC_DEVICE; else on one machine the one with the largest MTU,
+    /// and between hosts the one that the connection to the other side uses]
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     pub(crate) device: Option<String>,
     /// Index into the device's GID table (see `vernic info`) [default: chosen]
@@ -141,7 +145,7 @@ pub(crate) struct BenchOptions {
     )]
     pub(crate) connection: Vec<Service>,
     /// Latency (lat), bandwidth and message rate (bw) [default: both]
-    #[arg(long, value_delimiter = ',', help_heading = "What to measure")]
+    #[arg(long, value_delimiter = ',', ignore_case = true, help_heading = "What to measure")]
     pub(crate) test: Vec<Kind>,
     /// Message sizes in bytes, with k, m or g for powers of 1024 [default: a selection]
     #[arg(short, long, value_delimiter = ',', value_parser = parse_size)]
@@ -150,8 +154,10 @@ pub(crate) struct BenchOptions {
     /// All sizes from 2 bytes to 8 MiB, by powers of two
     #[arg(short, long, conflicts_with = "size", help_heading = "What to measure")]
     pub(crate) all: bool,
-    /// Path MTU in bytes [default: the largest the device has, and 1024 at 1 MiB]
-    #[arg(short, long, value_delimiter = ',', help_heading = "What to measure")]
+    /// Path MTUs in bytes: 256, 512, 1024, 2048, 4096 [default: the largest that both ends have, and
+    /// for RC bandwidth at 1 MiB and more also 1024]
+    #[arg(short, long, value_delimiter = ',', value_parser = parse_mtu)]
+    #[arg(help_heading = "What to measure")]
     pub(crate) mtu: Vec<u32>,
     /// No UDP, TCP and memcpy beside it
     #[arg(long, help_heading = "What to measure")]
@@ -161,36 +167,45 @@ pub(crate) struct BenchOptions {
     #[arg(short = 'n', long, conflicts_with = "duration", help_heading = "How to measure")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=8_388_608))]
     pub(crate) iters: Option<u64>,
-    /// Seconds of each measurement [default: 0.2, quick: 0.1]
+    /// Seconds of each measurement [default: 0.2, quick: 0.08]
     #[arg(short = 'D', long, value_parser = parse_seconds, help_heading = "How to measure")]
     pub(crate) duration: Option<f64>,
-    /// Rounds: each measures everything once, medians over rounds are shown [default: 7, quick: 3]
+    /// Rounds: each measures everything once, medians over rounds are shown [default: 7, quick: 3 or
+    /// as many as fit 24 s]
     #[arg(long, help_heading = "How to measure")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
     /// Queue pairs used at once (bandwidth)
     #[arg(short, long = "qp", default_value_t = 1, help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_QPS)))]
     pub(crate) qps: u32,
     /// Sends in flight per queue pair [default: by message size]
     #[arg(short, long, help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     pub(crate) tx_depth: Option<u32>,
     /// Receives posted per queue pair [default: by message size]
     #[arg(short, long, help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     pub(crate) rx_depth: Option<u32>,
     /// Sends posted with one doorbell [default: by message size]
     #[arg(short = 'l', long = "post_list", help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     pub(crate) post_list: Option<u32>,
     /// One completion for every so many sends [default: by transmit depth]
     #[arg(short = 'Q', long, help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_DEPTH)))]
     pub(crate) cq_mod: Option<u32>,
     /// Messages up to this size are copied into the work request
     #[arg(short = 'I', long = "inline_size", default_value_t = 0, help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_INLINE)))]
     pub(crate) inline_size: u32,
     /// READs and ATOMICs outstanding per queue pair
     #[arg(short, long = "outs", default_value_t = 16, help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_OUTSTANDING)))]
     pub(crate) outstanding: u32,
     /// ACK timeout exponent: 4.096 us * 2^n
     #[arg(short = 'u', long, default_value_t = 14, help_heading = "How to measure")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=31))]
     pub(crate) qp_timeout: u32,
     /// The passive side of WRITE, READ and ATOMIC sleeps; its background thread does the work
     #[arg(long, help_heading = "How to measure")]

@@ -1,15 +1,15 @@
-//! `vernic devices`, `vernic info`, `vernic config`: what there is, in words and in JSON.
+//! `vernic devices`, `vernic info`: what there is, in words and in JSON.
 //!
 //! Each command fills a plain view from the `vernic` crate; views are rendered here and nowhere else.
 
-use crate::failure::{Doing, Outcome};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::select::Chosen;
 use crate::table::{Align, Table, print, print_json};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use vernic::{
-    Config, Device, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, GidType, LinkCounters,
-    PortState,
+    Device, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, GidType, LinkCounters, PortState,
 };
 
 /// One line of `vernic devices`.
@@ -46,6 +46,8 @@ struct PortView {
     link_layer: &'static str,
     netdev_mtu_bytes: u32,
     active_mtu_bytes: u32,
+    /// What decides the active MTU: `netdev`, or `setting`.
+    active_mtu_by: &'static str,
     max_mtu_bytes: u32,
     max_message_bytes: u64,
     pkeys: Vec<String>,
@@ -70,36 +72,39 @@ struct Named {
     value: u64,
 }
 
-/// A setting of `vernic config`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Setting {
-    name: &'static str,
-    value: String,
-    default: String,
-    variable: &'static str,
-    allowed: &'static str,
-    meaning: String,
-}
-
 /// `vernic devices`.
 pub(crate) fn list(json: bool) -> Outcome<()> {
     let devices = Device::list().doing(|| "list the RDMA devices".into())?;
     let lines: Vec<DeviceLine> = devices.iter().map(DeviceLine::of).collect();
-    if json { print_json(&lines) } else { print(&devices_text(&lines)) }
+    match json {
+        true => print_json(&lines),
+        false if lines.is_empty() => Err(no_device()),
+        false => print(&devices_text(&lines)),
+    }
 }
 
-/// `vernic info`: of one device, or of all.
+/// Why there is no device, and what helps.
+pub(crate) fn no_device() -> Failure {
+    match Device::why_none() {
+        Ok(why) | Err(why) => Failure::new(why.to_string()),
+    }
+}
+
+/// `vernic info`: of the device that the command line or the settings name, else of all.
 pub(crate) fn info(name: Option<&str>, json: bool) -> Outcome<()> {
-    let names = match name {
-        Some(name) => vec![name.to_owned()],
+    let chosen = match Chosen::find(name)? {
+        Some(chosen) => vec![chosen],
         None => {
             let devices = Device::list().doing(|| "list the RDMA devices".into())?;
-            devices.into_iter().map(|info| info.name).collect()
+            devices.into_iter().map(|info| Chosen::by_option(&info.name)).collect()
         }
     };
+    if chosen.is_empty() && !json {
+        return Err(no_device());
+    }
     let (mut views, mut failed) = (Vec::new(), None);
-    for name in names {
-        match Device::open(&name).doing(|| format!("open {name}")) {
+    for named in chosen {
+        match named.open() {
             Ok(device) => views.push(DeviceView::of(&device)),
             // The others are shown all the same.
             Err(failure) => failed = failed.or(Some(failure)),
@@ -114,25 +119,6 @@ pub(crate) fn info(name: Option<&str>, json: bool) -> Outcome<()> {
         print(&texts.join("\n"))?;
     }
     failed.map_or(Ok(()), Err)
-}
-
-/// `vernic config`.
-pub(crate) fn config(json: bool) -> Outcome<()> {
-    let config = Config::load().doing(|| "read the configuration".into())?;
-    let defaults = Config::default();
-    let settings: Vec<Setting> = config
-        .values()
-        .zip(defaults.values())
-        .map(|((key, value), (_, default))| Setting {
-            name: key.name,
-            value,
-            default,
-            variable: key.variable,
-            allowed: key.unit,
-            meaning: key.doc.split_whitespace().collect::<Vec<_>>().join(" "),
-        })
-        .collect();
-    if json { print_json(&settings) } else { print(&config_text(&settings)) }
 }
 
 impl DeviceLine {
@@ -178,6 +164,10 @@ impl PortView {
             link_layer: "Ethernet",
             netdev_mtu_bytes: port.netdev_mtu_bytes,
             active_mtu_bytes: port.active_mtu.bytes(),
+            active_mtu_by: match device.config().mtu {
+                Some(allowed) if allowed == port.active_mtu => "setting",
+                _ => "netdev",
+            },
             max_mtu_bytes: port.max_mtu.bytes(),
             max_message_bytes: port.max_msg_bytes.into(),
             // One row, the default partition, on every RoCE device.
@@ -332,8 +322,13 @@ fn device_text(view: &DeviceView) -> String {
         (
             "MTU",
             format!(
-                "{} active, {} at most; the netdev's {} bytes decide",
-                port.active_mtu_bytes, port.max_mtu_bytes, port.netdev_mtu_bytes
+                "{} active, {} at most; {}",
+                port.active_mtu_bytes,
+                port.max_mtu_bytes,
+                match port.active_mtu_by {
+                    "setting" => "the setting mtu (VERNIC_MTU) decides".into(),
+                    _ => format!("the netdev's {} bytes decide", port.netdev_mtu_bytes),
+                }
             ),
         ),
         ("longest message", crate::table::size_text(port.max_message_bytes)),
@@ -368,26 +363,11 @@ pub(crate) fn counters_text(device: &Device) -> String {
 fn counted_text(counters: &[Named]) -> String {
     let counted: Vec<Named> =
         counters.iter().filter(|counter| counter.value > 0).cloned().collect();
-    let heading = "counters of this process since it opened the device; those not listed are 0";
-    format!("{heading}\n{}", named_text(&counted))
-}
-
-fn config_text(settings: &[Setting]) -> String {
-    let mut text = String::new();
-    for setting in settings {
-        let Setting { name, value, default, variable, allowed, meaning } = setting;
-        let shown = if value.is_empty() { "(empty)" } else { value };
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "{name} = {shown}");
-        let _ = writeln!(text, "  {meaning}");
-        let changed =
-            if value == default { String::new() } else { format!("; default {default:?}") };
-        let _ = writeln!(text, "  {variable}: {allowed}{changed}\n");
+    let heading = "counters of this process since it opened the device";
+    if counted.is_empty() {
+        return format!("{heading}: all are 0\n");
     }
-    text.push_str(
-        "Set in the environment, or as `name = value` in the file that VERNIC_CONFIG names.\n",
-    );
-    text
+    format!("{heading}; those not listed are 0\n{}", named_text(&counted))
 }
 
 fn named_text(rows: &[Named]) -> String {

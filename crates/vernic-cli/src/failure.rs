@@ -4,14 +4,26 @@
 //! back and, where the usual cause is known, what to do about it.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
 
 /// An error of the command, with an optional line of advice.
 #[derive(Debug)]
 pub(crate) struct Failure {
     what: String,
     hint: Option<String>,
-    broken_pipe: bool,
+    kind: Kind,
+}
+
+/// What a failure means for the exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It could not be done.
+    Failed,
+    /// It was asked for in a way that cannot be meant.
+    Usage,
+    /// The reader of standard output has gone: no error to speak of.
+    BrokenPipe,
 }
 
 /// The result of everything in this crate that can fail.
@@ -20,7 +32,18 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// An error that says `what`.
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, broken_pipe: false }
+        Self { what: what.into(), hint: None, kind: Kind::Failed }
+    }
+
+    /// An error in the command line, which says `what` and what is allowed.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self { kind: Kind::Usage, ..Self::new(what) }
+    }
+
+    /// The same error, as one in the command line.
+    #[must_use]
+    pub(crate) fn into_usage(self) -> Self {
+        Self { kind: Kind::Usage, ..self }
     }
 
     /// The same error with a line of advice.
@@ -35,10 +58,21 @@ impl Failure {
         &self.what
     }
 
-    /// True when standard output was closed by its reader (`vernic info | head`): no error to speak of.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        self.broken_pipe
+    /// Tells it on standard error, and gives the exit status. Silent when standard output was closed
+    /// by its reader (`vernic info | head`).
+    pub(crate) fn report(&self) -> ExitCode {
+        match self.kind {
+            Kind::BrokenPipe => return ExitCode::SUCCESS,
+            Kind::Failed | Kind::Usage => complain(format_args!("vernic: {self}")),
+        }
+        ExitCode::from(if self.kind == Kind::Usage { 2 } else { 1 })
     }
+}
+
+/// A line on standard error. One that is closed has nobody to be told, and is no reason to panic, as
+/// `eprintln` would.
+pub(crate) fn complain(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 impl fmt::Display for Failure {
@@ -65,8 +99,11 @@ impl<T, E: fmt::Display> Doing<T> for Result<T, E> {
 
 /// Wraps an error of writing to standard output.
 pub(crate) fn output_failure(cause: io::Error) -> Failure {
-    let broken_pipe = cause.kind() == io::ErrorKind::BrokenPipe;
-    Failure { what: format!("cannot write the output: {cause}"), hint: None, broken_pipe }
+    let failure = Failure::new(format!("cannot write the output: {cause}"));
+    match cause.kind() {
+        io::ErrorKind::BrokenPipe => Failure { kind: Kind::BrokenPipe, ..failure },
+        _ => failure,
+    }
 }
 
 #[cfg(test)]
@@ -86,7 +123,8 @@ mod tests {
 
     #[test]
     fn a_closed_output_pipe_is_told_apart() {
-        assert!(output_failure(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
-        assert!(!output_failure(io::ErrorKind::StorageFull.into()).is_broken_pipe());
+        let kind = |cause: io::ErrorKind| output_failure(cause.into()).kind;
+        assert_eq!(kind(io::ErrorKind::BrokenPipe), Kind::BrokenPipe);
+        assert_eq!(kind(io::ErrorKind::StorageFull), Kind::Failed);
     }
 }

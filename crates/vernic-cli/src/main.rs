@@ -8,22 +8,23 @@ mod args;
 mod bench;
 mod devices;
 mod failure;
+mod logger;
 mod run;
+mod select;
+mod settings;
 mod table;
 
 use args::{Arguments, Command};
 use clap::Parser as _;
-use failure::Outcome;
+use failure::{Outcome, complain};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match execute(Arguments::parse().command) {
+    let command = Arguments::parse().command;
+    logger::install();
+    match execute(command) {
         Ok(status) => status,
-        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("vernic: {failure}");
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report(),
     }
 }
 
@@ -33,13 +34,15 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
         Some(Command::Env(options)) => return Ok(run::env(&options)),
         Some(Command::Bench(arguments)) => bench::run(&arguments)?,
         None => {
-            eprintln!("running `vernic bench`; `vernic --help` lists what else there is");
+            complain(format_args!(
+                "running `vernic bench`; `vernic --help` lists what else there is"
+            ));
             let options = args::BenchOptions::default();
             bench::run(&args::BenchArguments { mode: None, options })?;
         }
         Some(Command::Devices { json }) => devices::list(json)?,
         Some(Command::Info { device, json }) => devices::info(device.as_deref(), json)?,
-        Some(Command::Config { json }) => devices::config(json)?,
+        Some(Command::Config { json }) => settings::show(json)?,
     }
     Ok(ExitCode::SUCCESS)
 }

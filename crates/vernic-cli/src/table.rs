@@ -33,11 +33,6 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// True when no row was added.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// The text of the table, two blanks before and between columns, a newline after each line.
     pub(crate) fn render(&self) -> String {
         let width = |index: usize| {
@@ -100,7 +95,6 @@ mod tests {
     fn numbers_are_flush_right_and_lines_have_no_trailing_blanks() {
         let mut table =
             Table::new(&[("op", Align::Left), ("size", Align::Right), ("", Align::Left)]);
-        assert!(table.is_empty());
         table.row(["SEND", "64 B"]);
         table.row(["WRITE", "1024 KiB", "note"]);
         assert_eq!(

@@ -34,10 +34,72 @@ fn the_loopback_device_is_listed_and_described() {
 
 #[test]
 fn a_device_that_does_not_exist_is_answered_with_those_that_do() {
-    let output = vernic(&["info", "mlx5_0"]);
+    // A name on the command line is wrong usage, one in the settings is not.
+    let by_option = vernic(&["info", "mlx5_0"]);
+    assert_eq!(by_option.status.code(), Some(2));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    let by_setting = command.args(["info"]).env("VERNIC_DEVICE", "mlx5_0").output().unwrap();
+    assert_eq!(by_setting.status.code(), Some(1));
+    for output in [by_option, by_setting.clone()] {
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("mlx5_0") && text.contains("vernic0"), "{text}");
+    }
+    let text = String::from_utf8(by_setting.stderr).unwrap();
+    assert!(text.contains("environment variable VERNIC_DEVICE"), "{text}");
+}
+
+#[test]
+fn the_configured_device_is_the_one_that_is_shown_and_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    let output = command.args(["info", "--json"]).env("VERNIC_DEVICE", "lo").output().unwrap();
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown.as_array().unwrap().len(), 1);
+    assert_eq!(shown[0]["netdev"], "lo");
+    let line = "bench -n 5 --rounds 1 -c RC --op send --test lat -s 64 --no-baselines";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    let output = command.args(line.split(' ')).env("VERNIC_DEVICE", "mlx5_0").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("mlx5_0") && text.contains("vernic0"), "{text}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("mlx5_0"));
+}
+
+#[test]
+fn a_configured_mtu_is_named_as_what_decides() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    let output = command.args(["info", "lo"]).env("VERNIC_MTU", "512").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("512 active") && text.contains("VERNIC_MTU"), "{text}");
+}
+
+#[test]
+fn every_value_says_where_it_comes_from() {
+    let directory = std::env::temp_dir().join(format!("vernic-settings-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("vernic.conf");
+    std::fs::write(&file, "# for a test\nmtu = 1024\nflows = 2\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    command.args(["config", "--json"]).env_remove("VERNIC_CONFIG");
+    let output = command.env("XDG_CONFIG_HOME", &directory).env("VERNIC_FLOWS", "3").output();
+    let output = output.unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let settings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = |name: &str| {
+        let all = settings.as_array().unwrap();
+        all.iter().find(|setting| setting["name"] == name).unwrap().clone()
+    };
+    assert_eq!(row("mtu")["origin"], format!("file {} line 2", file.display()));
+    assert_eq!(row("flows")["origin"], "environment variable VERNIC_FLOWS");
+    assert_eq!(
+        (row("flows")["value"].as_str(), row("trace")["origin"].as_str()),
+        (Some("3"), Some("default"))
+    );
+}
+
+#[test]
+fn the_trace_shows_packets_on_standard_error() {
+    let line = "bench -d lo -n 2 --rounds 1 -c RC --op send --test lat -s 64 --no-baselines";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    let output = command.args(line.split(' ')).env("VERNIC_TRACE", "on").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("trace: -> "), "{output:?}");
 }
 
 #[test]

@@ -42,8 +42,60 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
 }
 
 #[test]
-fn a_combination_that_does_not_exist_exits_with_1_and_the_reason() {
-    let output = vernic(&["bench", "-c", "UD", "--op", "read"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("UD has SEND"), "{}", stderr(&output));
+fn numbers_out_of_range_are_refused_at_once_with_what_is_allowed() {
+    for (arguments, word) in [
+        (&["bench", "-q", "0"][..], "1..=1024"),
+        (&["bench", "-l", "0"], "1..=32768"),
+        (&["bench", "-l", "64", "-t", "32"], "1 to 32"),
+        (&["bench", "-t", "99999"], "1..=32768"),
+        (&["bench", "-I", "1025"], "0..=1024"),
+        (&["bench", "-o", "129"], "1..=128"),
+        (&["bench", "-u", "32"], "0..=31"),
+        (&["bench", "-m", "1500"], "256, 512, 1024, 2048 or 4096"),
+        (&["bench", "-c", "UD", "--op", "read"], "UD has SEND"),
+        (&["bench", "-d", "lo", "-x", "77"], "it has: 0 ("),
+        (&["bench", "-d", "mlx5_0"], "vernic0"),
+        (&["bench", "server", "-d", "mlx5_0"], "vernic0"),
+        (&["bench", "server", "-x", "77"], "it has: 0 ("),
+        // Nobody listens there: what is wrong with the device comes first.
+        (&["bench", "client", "127.0.0.1", "-p", "1", "-d", "mlx5_0"], "vernic0"),
+        (&["info", "mlx5_0"], "vernic0"),
+    ] {
+        let output = vernic(arguments);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(word), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn an_mtu_beyond_the_device_is_refused_with_those_that_fit() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    command.args(["bench", "-d", "lo", "-m", "4096"]).env("VERNIC_MTU", "1024");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("256, 512, 1024\n"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_closed_output_is_no_panic() {
+    // The reader of each is gone before the command starts.
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    for arguments in [&["info", "mlx5_0"][..], &["bench", "-q", "0"], &["bench", "peer", "-p", "1"]]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+        let status = command.args(arguments).stderr(closed()).stdout(closed()).status().unwrap();
+        assert!(matches!(status.code(), Some(1 | 2)), "{arguments:?}: {status}");
+    }
+    let line = "bench -d lo -n 5 --rounds 1 -c RC --op send --test lat -s 64 --no-baselines";
+    for arguments in ["info lo", "devices", "config", line] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+        command.args(arguments.split(' ')).env("VERNIC_FAULT", "delay_us=1");
+        let status = command.stderr(closed()).stdout(closed()).status().unwrap();
+        assert!(status.success(), "{arguments}: {status}");
+    }
 }

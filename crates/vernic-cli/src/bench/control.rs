@@ -21,13 +21,15 @@ use std::time::{Duration, Instant};
 /// Longest control message: 1024 queue pairs at about 200 bytes each, with room to spare.
 pub(crate) const MAX_LINE_BYTES: u64 = 1 << 20;
 /// Messages read ahead of their use; the protocol is lock-step, so few are ever in flight.
-const MAX_QUEUED: usize = 16;
+const MAX_QUEUED: usize = 4;
 /// How long a lock-step answer may take before the other side is given up.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a measurement may stand still before it is given up.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Version of the messages; both sides must have the same.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
+/// Most characters shown of what the other side said.
+const MAX_SHOWN: usize = 1000;
 
 /// What the two sides say to each other, in the order of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +40,11 @@ pub(crate) enum Message {
         protocol: u32,
         /// What the bench that started this process told it, empty between hosts.
         token: String,
+    },
+    /// Passive to active: this end has a device.
+    Ready {
+        /// Its largest path MTU in bytes.
+        max_mtu: u32,
     },
     /// Active to passive: open your end of this.
     Prepare(Task),
@@ -105,8 +112,11 @@ impl Control {
     /// Takes over a fresh connection and starts its reader. `on_gone` runs when the other side has
     /// closed: a bench's child process ends itself there.
     pub(crate) fn new(stream: TcpStream, on_gone: impl FnOnce() + Send + 'static) -> Outcome<Self> {
-        stream.set_nodelay(true).doing(|| "set up the control connection".into())?;
-        let reading = stream.try_clone().doing(|| "set up the control connection".into())?;
+        let attempt = || "set up the control connection".to_string();
+        stream.set_nodelay(true).doing(attempt)?;
+        // One that never reads fills its window, and would hold up the sender.
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).doing(attempt)?;
+        let reading = stream.try_clone().doing(attempt)?;
         let arrived = Arc::new(AtomicU64::new(0));
         let (sender, inbox) = sync_channel(MAX_QUEUED);
         let reader_arrived = Arc::clone(&arrived);
@@ -122,8 +132,18 @@ impl Control {
 
     /// Says hello and checks the other side's.
     pub(crate) fn greet(&self, token: &str) -> Outcome<()> {
-        self.send(&Message::Hello { protocol: PROTOCOL, token: token.into() })?;
-        match self.receive()? {
+        self.say_hello(token)?;
+        self.hear_hello(token, ANSWER_TIMEOUT)
+    }
+
+    /// The first half of [`Control::greet`].
+    pub(crate) fn say_hello(&self, token: &str) -> Outcome<()> {
+        self.send(&Message::Hello { protocol: PROTOCOL, token: token.into() })
+    }
+
+    /// The second half of [`Control::greet`], which waits up to `limit`.
+    pub(crate) fn hear_hello(&self, token: &str, limit: Duration) -> Outcome<()> {
+        match self.receive_within(limit)? {
             Message::Hello { protocol: PROTOCOL, token: theirs } if theirs == token => Ok(()),
             Message::Hello { protocol: PROTOCOL, .. } => {
                 Err(Failure::new("a process that this bench did not start connected to it"))
@@ -145,13 +165,18 @@ impl Control {
 
     /// Waits for the next message; the other side's failure is returned as this side's.
     pub(crate) fn receive(&self) -> Outcome<Message> {
+        self.receive_within(ANSWER_TIMEOUT)
+    }
+
+    /// As [`Control::receive`], with a limit of the caller's.
+    pub(crate) fn receive_within(&self, limit: Duration) -> Outcome<Message> {
         if let Some(message) = self.early.take() {
             return Ok(message);
         }
-        let message = match self.inbox.recv_timeout(ANSWER_TIMEOUT) {
+        let message = match self.inbox.recv_timeout(limit) {
             Ok(message) => message,
             Err(RecvTimeoutError::Timeout) => {
-                let seconds = ANSWER_TIMEOUT.as_secs();
+                let seconds = limit.as_secs();
                 return Err(Failure::new(format!(
                     "the other side has not answered for {seconds} s"
                 )));
@@ -159,14 +184,6 @@ impl Control {
             Err(RecvTimeoutError::Disconnected) => Err(gone()),
         };
         self.take(message)
-    }
-
-    /// Waits for a message without a limit: a passive side between measurements.
-    pub(crate) fn receive_patiently(&self) -> Outcome<Message> {
-        match self.early.take() {
-            Some(message) => Ok(message),
-            None => self.take(self.inbox.recv().unwrap_or_else(|_| Err(gone()))),
-        }
     }
 
     /// Takes the next message, if it is there, to find out whether the other side has failed; what
@@ -182,7 +199,9 @@ impl Control {
     fn take(&self, message: Outcome<Message>) -> Outcome<Message> {
         self.taken.set(self.taken.get() + 1);
         match message? {
-            Message::Failed(why) => Err(Failure::new(format!("the other side failed: {why}"))),
+            Message::Failed(why) => {
+                Err(Failure::new(format!("the other side failed: {}", presentable(&why))))
+            }
             message => Ok(message),
         }
     }
@@ -245,7 +264,18 @@ fn gone() -> Failure {
 
 /// The failure for a message out of order.
 pub(crate) fn unexpected(message: &Message) -> Failure {
-    Failure::new(format!("the other side of the bench said {message:?} out of turn"))
+    let said = presentable(&format!("{message:?}"));
+    Failure::new(format!("the other side of the bench said {said} out of turn"))
+}
+
+/// What the other side said, fit for a terminal: it may be anybody, and may say anything.
+fn presentable(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { ' ' } else { c };
+    let mut shown: String = text.chars().take(MAX_SHOWN).map(safe).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
+        shown.push_str("...");
+    }
+    shown
 }
 
 /// Keeps a spinning loop from spinning for ever: call [`Watch::idle`] after each fruitless poll.
@@ -376,6 +406,15 @@ mod tests {
         a.send(&Message::Failed("no device named x".into())).unwrap();
         let failure = b.receive().unwrap_err();
         assert_eq!(failure.what(), "the other side failed: no device named x");
+    }
+
+    #[test]
+    fn what_a_stranger_says_is_shown_without_its_control_characters_and_cut() {
+        let (a, b) = pair();
+        a.send(&Message::Failed(format!("\u{1b}[2J{}", "x".repeat(2 * MAX_SHOWN)))).unwrap();
+        let what = b.receive().unwrap_err().what().to_owned();
+        assert!(what.starts_with("the other side failed:  [2Jxxx"), "{what}");
+        assert!(what.len() < MAX_SHOWN + 100, "{}", what.len());
     }
 
     #[test]

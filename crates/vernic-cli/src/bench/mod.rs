@@ -4,28 +4,31 @@
 //! suite    which tasks            spec     what a task is
 //! rounds   in which order         side     how the two sides run a task
 //! opposite where the other is     control  how they talk
+//! server   who waits for clients  memory   how much of it a measurement may take
 //! report   what is printed        baselines, verbs   the traffic itself
 //! ```
 
 mod baselines;
 mod control;
+mod memory;
 mod opposite;
 mod report;
 mod rounds;
+mod server;
 mod side;
 pub(crate) mod spec;
 mod stats;
 mod suite;
 mod verbs;
 
-use crate::args::{BenchArguments, BenchMode, BenchOptions, DeviceOptions, ServerOptions};
-use crate::failure::{Doing, Failure, Outcome};
+use crate::args::{BenchArguments, BenchMode, BenchOptions, DeviceOptions};
+use crate::failure::{Failure, Outcome};
+use crate::select::Chosen;
 use crate::table::{print, print_json};
 use control::{Control, Message};
 use opposite::Opposite;
 use rounds::Plan;
 use side::Extent;
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::time::Duration;
 use verbs::{Reach, Verbs};
 
@@ -44,7 +47,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Outcome<()> {
         Some(BenchMode::Client { host, port, options }) => {
             active(options, &Opposite::Host(host.clone(), *port))
         }
-        Some(BenchMode::Server(options)) => server(options),
+        Some(BenchMode::Server(options)) => server::run(options),
         Some(BenchMode::Peer { port, device }) => peer(*port, device),
     }
 }
@@ -52,13 +55,21 @@ pub(crate) fn run(arguments: &BenchArguments) -> Outcome<()> {
 fn active(options: &BenchOptions, opposite: &Opposite) -> Outcome<()> {
     // A wrong combination of options is told before anything is opened.
     suite::tasks(options, vernic::Mtu::B4096.bytes())?;
-    let session = opposite.open()?;
-    let reach = match opposite {
-        Opposite::ThisMachine(_) => Reach::ThisMachine,
-        Opposite::Host(..) => Reach::Via(session.control().local_ip()?),
+    let named = Chosen::find(options.device.device.as_deref())?;
+    // So is a wrong device; without a name it is the connection that says which.
+    let early = match (opposite, &named) {
+        (Opposite::Host(..), None) => None,
+        _ => Some(Verbs::open(named.as_ref(), options.device.gid_index, Reach::ThisMachine)?),
     };
-    let verbs = Verbs::open(&options.device, reach)?;
-    let tasks = suite::tasks(options, verbs.max_mtu())?;
+    let session = opposite.open()?;
+    let verbs = match early {
+        Some(verbs) => verbs,
+        None => {
+            let reach = Reach::Via(session.control().local_ip()?);
+            Verbs::open(None, options.device.gid_index, reach)?
+        }
+    };
+    let tasks = suite::tasks(options, verbs.max_mtu().min(session.max_mtu()))?;
     let local = matches!(opposite, Opposite::ThisMachine(_));
     let resources = match local && suite::is_standard(options) {
         true => Some(verbs.resources()?),
@@ -69,7 +80,7 @@ fn active(options: &BenchOptions, opposite: &Opposite) -> Outcome<()> {
     if options.json {
         print_json(&report::report(&series, resources))?;
     } else {
-        let heading = report::heading(verbs.info(), &series);
+        let heading = report::heading(verbs.info(), &series, plan);
         print(&(heading + &report::text(&series, resources)))?;
         if options.counters {
             print(&format!("\n{}", verbs.counters_text()))?;
@@ -96,44 +107,12 @@ fn plan(options: &BenchOptions) -> Plan {
     Plan { rounds: options.rounds.unwrap_or(rounds), extent, budget: Duration::from_secs(budget) }
 }
 
-fn server(options: &ServerOptions) -> Outcome<()> {
-    let port = options.port;
-    // An IPv6 wildcard socket takes IPv4 connections too.
-    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
-        .doing(|| format!("listen on TCP port {port}"))
-        .map_err(|failure| failure.hint("another server may run there; choose a port with -p"))?;
-    print(&format!("waiting for `vernic bench client` on TCP port {port}\n"))?;
-    loop {
-        let (stream, address) = listener.accept().doing(|| "accept a client".into())?;
-        let ip = address.ip().to_canonical();
-        match serve_client(stream, options) {
-            Ok(()) => print(&format!("served {ip}\n"))?,
-            Err(failure) => print(&format!("client {ip}: {failure}\n"))?,
-        }
-        if options.once {
-            return Ok(());
-        }
-    }
-}
-
-fn serve_client(stream: TcpStream, options: &ServerOptions) -> Outcome<()> {
-    let control = Control::new(stream, || ())?;
-    control.greet("")?;
-    let reach = Reach::Via(control.local_ip()?);
-    let verbs = told(&control, Verbs::open(&options.device, reach))?;
-    let served = side::serve(&control, &verbs);
-    if options.counters {
-        print(&verbs.counters_text())?;
-    }
-    served
-}
-
 fn peer(port: u16, device: &DeviceOptions) -> Outcome<()> {
     let control = opposite::connect_to_parent(port)?;
     // The parent hears of a failure over the connection and reports it.
-    let _ = told(&control, Verbs::open(device, Reach::ThisMachine))
-        .and_then(|verbs| side::serve(&control, &verbs));
+    let verbs = Chosen::find(device.device.as_deref())
+        .and_then(|named| Verbs::open(named.as_ref(), device.gid_index, Reach::ThisMachine));
+    let _ = told(&control, verbs).and_then(|verbs| side::serve(&control, &verbs));
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 //! whatever the reason (end, error, Ctrl-C, SIGKILL of the parent), and dropping [`Child`] waits for it
 //! and kills it if it does not go by itself.
 
-use super::control::Control;
+use super::control::{Control, Message, unexpected};
 use crate::args::DeviceOptions;
 use crate::failure::{Doing, Failure, Outcome};
 use std::hash::{BuildHasher, Hasher};
@@ -37,14 +37,21 @@ pub(crate) enum Opposite {
 pub(crate) struct Session {
     control: Control,
     child: Option<Child>,
+    max_mtu: u32,
 }
 
 impl Opposite {
     /// Starts the child, or connects to the server.
     pub(crate) fn open(&self) -> Outcome<Session> {
-        match self {
-            Self::ThisMachine(device) => open_child(device),
-            Self::Host(host, port) => open_host(host, *port),
+        let (control, child) = match self {
+            Self::ThisMachine(device) => open_child(device)?,
+            Self::Host(host, port) => (open_host(host, *port)?, None),
+        };
+        let mut session = Session { control, child, max_mtu: 0 };
+        match session.control.receive() {
+            Ok(Message::Ready { max_mtu }) => Ok(Session { max_mtu, ..session }),
+            Ok(other) => Err(unexpected(&other)),
+            Err(failure) => Err(session.explain(failure)),
         }
     }
 }
@@ -53,6 +60,11 @@ impl Session {
     /// The connection.
     pub(crate) fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// The largest path MTU of the other side's device, in bytes.
+    pub(crate) fn max_mtu(&self) -> u32 {
+        self.max_mtu
     }
 
     /// `failure`, with what became of the child, if it has died.
@@ -70,7 +82,7 @@ impl Session {
     /// Says goodbye and waits for the child, if there is one.
     pub(crate) fn close(self) {
         // An error means that the other side is already gone.
-        let _ = self.control.send(&super::control::Message::Bye);
+        let _ = self.control.send(&Message::Bye);
     }
 }
 
@@ -107,9 +119,11 @@ impl Drop for Child {
     }
 }
 
-fn open_child(device: &DeviceOptions) -> Outcome<Session> {
+fn open_child(device: &DeviceOptions) -> Outcome<(Control, Option<Child>)> {
     let attempt = || "start the second process of the bench".to_string();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing(attempt)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .doing(attempt)
+        .map_err(|failure| failure.hint("`ip link set lo up`: the two processes talk over lo"))?;
     listener.set_nonblocking(true).doing(attempt)?;
     let port = listener.local_addr().doing(attempt)?.port();
     let token = fresh_token();
@@ -121,14 +135,16 @@ fn open_child(device: &DeviceOptions) -> Outcome<Session> {
     if let Some(index) = device.gid_index {
         command.args(["--gid-index", &index.to_string()]);
     }
-    command.env(TOKEN_VARIABLE, &token).stdin(Stdio::null()).stdout(Stdio::null());
+    // Pipes that nobody holds rather than /dev/null, which a sandbox may lack.
+    command.env(TOKEN_VARIABLE, &token).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = Child(command.spawn().doing(attempt)?);
+    drop((child.0.stdin.take(), child.0.stdout.take()));
     let stream = accept(&listener, &mut child)?;
     stream.set_nonblocking(false).doing(attempt)?;
-    let mut session = Session { control: Control::new(stream, || ())?, child: Some(child) };
-    match session.control.greet(&token) {
-        Ok(()) => Ok(session),
-        Err(failure) => Err(session.explain(failure)),
+    let control = Control::new(stream, || ())?;
+    match control.greet(&token) {
+        Ok(()) => Ok((control, Some(child))),
+        Err(failure) => Err(Session { control, child: Some(child), max_mtu: 0 }.explain(failure)),
     }
 }
 
@@ -158,7 +174,7 @@ fn fresh_token() -> String {
     format!("{:016x}{:016x}", word(), word())
 }
 
-fn open_host(host: &str, port: u16) -> Outcome<Session> {
+fn open_host(host: &str, port: u16) -> Outcome<Control> {
     let advice = || {
         let option =
             if port == crate::args::DEFAULT_PORT { String::new() } else { format!(" -p {port}") };
@@ -173,8 +189,10 @@ fn open_host(host: &str, port: u16) -> Outcome<Session> {
         match TcpStream::connect_timeout(&address, START_TIMEOUT) {
             Ok(stream) => {
                 let control = Control::new(stream, || ())?;
-                control.greet("")?;
-                return Ok(Session { control, child: None });
+                control.greet("").map_err(|failure| {
+                    failure.hint("a server that is at work for another client lets this one wait")
+                })?;
+                return Ok(control);
             }
             Err(error) => last = Err::<(), _>(error).doing(attempt).unwrap_err().hint(advice()),
         }

@@ -3,7 +3,7 @@
 //! Values are medians over rounds. A ratio is the median of the ratios of each round, so that both
 //! of its sides saw the same machine.
 
-use super::rounds::Series;
+use super::rounds::{Plan, Series};
 use super::side::Reading;
 use super::spec::{Baseline, Kind, Op, Service, Spec, Task};
 use super::stats::median;
@@ -242,18 +242,31 @@ impl Section {
     }
 }
 
-/// On what was measured.
-pub(crate) fn heading(device: &vernic::DeviceInfo, series: &[Series]) -> String {
+/// On what was measured, and how often.
+pub(crate) fn heading(device: &vernic::DeviceInfo, series: &[Series], plan: Plan) -> String {
     let rounds = series.iter().map(|entry| entry.readings.len()).max().unwrap_or(0);
+    let rounds = rounds_text(rounds, plan);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
-        "vernic {} on {} ({}), {cores} cores, Linux {}; rounds: {rounds}\n",
+        "vernic {} on {} ({}), {cores} cores, Linux {}; {rounds}\n",
         env!("CARGO_PKG_VERSION"),
         device.name,
         device.netdev,
-        kernel.trim(),
+        if kernel.is_empty() { "of unknown version" } else { kernel.trim() },
     )
+}
+
+fn rounds_text(rounds: usize, plan: Plan) -> String {
+    let wanted = plan.rounds as usize;
+    match rounds {
+        0 => "nothing was measured".into(),
+        1 => "one round".into(),
+        rounds if rounds < wanted => {
+            format!("medians of {rounds} rounds, as many as fit {} s", plan.budget.as_secs())
+        }
+        rounds => format!("medians of {rounds} rounds"),
+    }
 }
 
 /// The tables of `series`, and the failures below them.
@@ -263,6 +276,10 @@ pub(crate) fn text(series: &[Series], resources: Option<Resources>) -> String {
         let mut table = Table::new(&section.columns());
         let mut entries: Vec<&Series> =
             series.iter().filter(|entry| Section::of(&entry.task) == section).collect();
+        if entries.iter().all(|entry| entry.readings.is_empty()) {
+            // Nothing but failures, which are told below.
+            continue;
+        }
         // Baselines first, by name and size; what is measured follows in the order of the suite.
         entries.sort_by_key(|entry| match entry.task {
             Task::Baseline { baseline, size } => (0, Some(baseline.name()), size),
@@ -271,10 +288,8 @@ pub(crate) fn text(series: &[Series], resources: Option<Resources>) -> String {
         for entry in entries {
             table.row(cells(section, entry, series));
         }
-        if !table.is_empty() {
-            // Writing to a String does not fail.
-            let _ = write!(text, "\n{}\n{}", section.title(), table.render());
-        }
+        // Writing to a String does not fail.
+        let _ = write!(text, "\n{}\n{}", section.title(), table.render());
     }
     if let Some(Resources { qps, open_s, bytes_per_qp, idle_cpu_percent }) = resources {
         let _ = write!(
@@ -416,6 +431,33 @@ mod tests {
         assert_eq!(rounded(0.000_012_345_67), 0.000_012_346);
         assert_eq!(rounded(123_456.7), 123_460.0);
         assert_eq!(rounded(0.0), 0.0);
+    }
+
+    #[test]
+    fn the_heading_says_how_many_rounds_there_were_and_why_not_more() {
+        use super::super::side::Extent;
+        use std::time::Duration;
+        let (extent, budget) = (Extent::Iterations(1), Duration::from_secs(24));
+        let plan = Plan { rounds: 3, extent, budget };
+        let texts = [0, 1, 2, 3].map(|rounds| rounds_text(rounds, plan));
+        let expected = [
+            "nothing was measured",
+            "one round",
+            "medians of 2 rounds, as many as fit 24 s",
+            "medians of 3 rounds",
+        ];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn a_table_of_nothing_but_failures_is_not_printed() {
+        let mut series = sample();
+        for entry in &mut series {
+            entry.readings.clear();
+            entry.failure = Some(Failure::new("no answer"));
+        }
+        let text = text(&series, None);
+        assert!(!text.contains("GB/s") && text.contains("no answer"), "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! active                         passive
+//!                  <-------------  Ready (once, when its device is open)
 //!   Prepare(task)  ------------->  opens its end
 //!                  <-------------  Endpoint
 //!   Endpoint       ------------->  connects
@@ -194,12 +195,17 @@ pub(super) fn throughput(size: u64, messages: u64, elapsed: Duration) -> Reading
     }
 }
 
+/// Longest silence of an active side between two measurements: it measures memory by itself, for up to
+/// an hour (`-D`) and its warm-up.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2 * 3600);
+
 /// Answers the active side until it says goodbye.
 ///
 /// A failure is told to the active side before it is returned.
 pub(crate) fn serve(control: &Control, verbs: &Verbs) -> Outcome<()> {
+    control.send(&Message::Ready { max_mtu: verbs.max_mtu() })?;
     loop {
-        match control.receive_patiently()? {
+        match control.receive_within(PATIENCE)? {
             Message::Prepare(task) => {
                 super::told(control, serve_task(control, verbs, &task))?;
             }

@@ -6,6 +6,8 @@
 use crate::failure::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use vernic::Mtu;
+use vernic::limits::MAX_INLINE;
 
 /// A verbs operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -142,8 +144,24 @@ pub(crate) struct Spec {
 pub(crate) const MAX_QPS: u32 = 1024;
 /// Deepest queue of one measurement.
 pub(crate) const MAX_DEPTH: u32 = 32_768;
+/// Most READs and ATOMICs outstanding on a queue pair: what a device takes.
+pub(crate) const MAX_OUTSTANDING: u32 = 128;
+/// Largest exponent of the ACK timeout: its field has 5 bits.
+const MAX_TIMEOUT: u32 = 31;
 /// Largest message (IBTA 9.3.1: 2^31 bytes).
 pub(crate) const MAX_SIZE: u64 = 1 << 31;
+
+/// Reads a path MTU.
+pub(crate) fn parse_mtu(text: &str) -> Result<u32, String> {
+    mtu_from_bytes(text.parse().map_err(|_| "not a number")?)
+}
+
+fn mtu_from_bytes(bytes: u32) -> Result<u32, String> {
+    match Mtu::from_bytes(bytes) {
+        Some(_) => Ok(bytes),
+        None => Err(format!("{bytes} is no RDMA path MTU; choose 256, 512, 1024, 2048 or 4096")),
+    }
+}
 
 impl Spec {
     /// True for a latency that is quoted as a round trip; a ping-pong is quoted one way.
@@ -153,7 +171,7 @@ impl Spec {
 
     /// Says why this combination cannot be measured, if so.
     pub(crate) fn check(&self) -> Outcome<()> {
-        let no = |why: String| Err(Failure::new(why));
+        let no = |why: String| Err(Failure::usage(why));
         let Self { op, service, size, mtu, .. } = *self;
         match (service, op) {
             (Service::Rc, _) | (Service::Uc, Op::Send | Op::Write) | (Service::Ud, Op::Send) => {}
@@ -162,9 +180,6 @@ impl Spec {
                     "{service} has no {op}; RC has all, UC SEND and WRITE, UD SEND"
                 ));
             }
-        }
-        if !matches!(mtu, 256 | 512 | 1024 | 2048 | 4096) {
-            return no(format!("{mtu} is no RDMA path MTU; choose 256, 512, 1024, 2048 or 4096"));
         }
         if service == Service::Ud && size > u64::from(mtu) {
             return no(format!("a UD message is one packet: {size} bytes exceed the MTU of {mtu}"));
@@ -175,21 +190,35 @@ impl Spec {
         if size == 0 || size > MAX_SIZE {
             return no(format!("a message of {size} bytes; the range is 1 byte to 2 GiB"));
         }
+        self.check_ranges()
+    }
+
+    /// Says which number is out of range, if one is: a mistake whatever the combination.
+    pub(crate) fn check_ranges(&self) -> Outcome<()> {
+        let no = |why: String| Err(Failure::usage(why));
+        if let Err(why) = mtu_from_bytes(self.mtu) {
+            return no(why);
+        }
         let ranges = [
             ("queue pairs (-q)", self.qps, MAX_QPS),
             ("transmit depth (-t)", self.tx_depth, MAX_DEPTH),
             ("receive depth (-r)", self.rx_depth, MAX_DEPTH),
             ("post list (-l)", self.post_list, self.tx_depth),
             ("CQ moderation (-Q)", self.cq_mod, self.tx_depth),
-            ("outstanding READs (-o)", self.outstanding, 128),
+            ("outstanding READs (-o)", self.outstanding, MAX_OUTSTANDING),
         ];
         for (name, value, max) in ranges {
             if value == 0 || value > max {
                 return no(format!("{name}: {value} is outside 1 to {max}"));
             }
         }
-        if self.qp_timeout > 31 {
-            return no(format!("QP timeout (-u): {} is outside 0 to 31", self.qp_timeout));
+        if self.qp_timeout > MAX_TIMEOUT {
+            let value = self.qp_timeout;
+            return no(format!("QP timeout (-u): {value} is outside 0 to {MAX_TIMEOUT}"));
+        }
+        if self.inline_size > MAX_INLINE {
+            let value = self.inline_size;
+            return no(format!("inline size (-I): {value} is outside 0 to {MAX_INLINE}"));
         }
         Ok(())
     }
@@ -281,6 +310,7 @@ pub(crate) mod tests {
             (Spec { cq_mod: 0, ..base }, "-Q"),
             (Spec { outstanding: 129, ..base }, "-o"),
             (Spec { qp_timeout: 32, ..base }, "-u"),
+            (Spec { inline_size: 1025, ..base }, "-I"),
         ] {
             let failure = wrong.check().unwrap_err();
             assert!(failure.what().contains(word), "{failure}");

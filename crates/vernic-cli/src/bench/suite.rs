@@ -3,7 +3,7 @@
 //! Without options: a table of rows that shows each operation over each service at the sizes where
 //! latency, bandwidth and message rate are decided. Options narrow it or replace its sizes.
 
-use super::spec::{Baseline, Kind, Op, Service, Spec, Task};
+use super::spec::{Baseline, Kind, MAX_DEPTH, Op, Service, Spec, Task};
 use crate::args::BenchOptions;
 use crate::failure::{Failure, Outcome};
 
@@ -70,8 +70,19 @@ pub(crate) fn is_message_rate(size: u64) -> bool {
 }
 
 /// The tasks that `options` ask for, baselines among the tasks that they are compared with.
-/// `max_mtu` is the largest path MTU of the device.
+/// `max_mtu` is the largest path MTU that both ends have.
+///
+/// Fails, as wrong usage, when a number is out of range, or when nothing is left to measure.
 pub(crate) fn tasks(options: &BenchOptions, max_mtu: u32) -> Outcome<Vec<Task>> {
+    if let Some(mtu) = options.mtu.iter().find(|&&mtu| mtu > max_mtu) {
+        let all = [256, 512, 1024, 2048, 4096].into_iter().filter(|&mtu| mtu <= max_mtu);
+        let fit: Vec<String> = all.map(|mtu: u32| mtu.to_string()).collect();
+        return Err(Failure::usage(format!(
+            "path MTU (-m): {mtu} does not fit both ends; these do: {}",
+            fit.join(", ")
+        ))
+        .hint("`vernic info` at each end says what its MTU is, and what decides it"));
+    }
     let mut tasks = Vec::new();
     for spec in specs(options, max_mtu)? {
         let references = if options.no_baselines { Vec::new() } else { references(&spec) };
@@ -121,6 +132,7 @@ fn specs(options: &BenchOptions, max_mtu: u32) -> Outcome<Vec<Spec>> {
         for &size in sizes {
             for mtu in mtus_of(options, max_mtu, kind, service, size) {
                 let spec = spec(options, kind, op, service, size, mtu);
+                spec.check_ranges()?;
                 match spec.check() {
                     Ok(()) if specs.contains(&spec) => {}
                     Ok(()) => specs.push(spec),
@@ -132,7 +144,7 @@ fn specs(options: &BenchOptions, max_mtu: u32) -> Outcome<Vec<Spec>> {
     match refused {
         // A UD message of 1 MiB in a list of sizes is left out; asked for alone, it is an error.
         Some(failure) if specs.is_empty() => Err(failure),
-        _ if specs.is_empty() => Err(Failure::new("no measurement has all these options")
+        _ if specs.is_empty() => Err(Failure::usage("no measurement has all these options")
             .hint("RC has all operations, UC has SEND and WRITE, UD has SEND")),
         _ => Ok(specs),
     }
@@ -160,6 +172,9 @@ fn spec(options: &BenchOptions, kind: Kind, op: Op, service: Service, size: u64,
         65_537..=MIB => 8,
         _ => 4,
     };
+    // A list that is asked for must fit the queue that is not.
+    let lists = options.post_list.unwrap_or(1).max(options.cq_mod.unwrap_or(1));
+    let default_depth = lists.max(default_depth);
     let tx_depth = options.tx_depth.unwrap_or(default_depth);
     let quarter = (tx_depth / 4).clamp(1, 64);
     Spec {
@@ -170,7 +185,7 @@ fn spec(options: &BenchOptions, kind: Kind, op: Op, service: Service, size: u64,
         mtu,
         qps: if latency { 1 } else { options.qps },
         tx_depth,
-        rx_depth: options.rx_depth.unwrap_or(2 * default_depth.max(8)),
+        rx_depth: options.rx_depth.unwrap_or((2 * default_depth.max(8)).min(MAX_DEPTH)),
         post_list: if latency { 1 } else { options.post_list.unwrap_or(quarter) },
         cq_mod: options.cq_mod.unwrap_or(quarter),
         inline_size: options.inline_size,
@@ -257,7 +272,15 @@ mod tests {
         assert!(failure.to_string().contains("UD has SEND"), "{failure}");
         let failure = tasks(&options("--op send -c UD -s 1m"), 4096).unwrap_err();
         assert!(failure.what().contains("one packet"), "{failure}");
-        assert!(tasks(&options("-m 1500"), 4096).is_err());
+        let failure = tasks(&options("-m 4096"), 1024).unwrap_err();
+        assert!(failure.what().contains("256, 512, 1024"), "{failure}");
+        let failure = tasks(&options("-l 64 -t 32"), 4096).unwrap_err();
+        assert!(failure.what().contains("(-l): 64 is outside 1 to 32"), "{failure}");
+    }
+
+    #[test]
+    fn a_list_that_is_asked_for_drops_no_measurement() {
+        assert_eq!(texts("-l 100 -Q 100").len(), texts("").len());
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod program;
 
 pub(crate) use options::Options;
 
-use crate::failure::{Doing, Failure, Outcome, output_failure};
+use crate::failure::{Doing, Failure, Outcome, complain, output_failure};
 use folder::Entry;
 use libraries::Libraries;
 use std::ffi::{OsStr, OsString};
@@ -60,10 +60,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     let Some((name, rest)) = arguments.command.split_first() else { return ExitCode::from(USAGE) };
     for warning in program::warnings(name) {
-        eprintln!("vernic: warning: {warning}");
+        complain(format_args!("vernic: warning: {warning}"));
     }
     let error = Command::new(name).args(rest).envs(variables).exec();
-    eprintln!("vernic: cannot run {}: {error}", name.display());
+    complain(format_args!("vernic: cannot run {}: {error}", name.display()));
     ExitCode::from(match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_EXECUTABLE,
@@ -83,13 +83,13 @@ pub(crate) fn env(options: &Options) -> ExitCode {
         text.push(b'\n');
     }
     match io::stdout().write_all(&text).map_err(output_failure) {
-        Err(failure) if !failure.is_broken_pipe() => failed(&failure, 1),
-        _ => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+        Ok(()) => ExitCode::SUCCESS,
     }
 }
 
 fn failed(failure: &Failure, status: u8) -> ExitCode {
-    eprintln!("vernic: {failure}");
+    complain(format_args!("vernic: {failure}"));
     ExitCode::from(status)
 }
 

@@ -44,7 +44,10 @@ pub(crate) fn passive(
 
 fn buffer_size(size: u64) -> Outcome<usize> {
     match usize::try_from(size) {
-        Ok(bytes) if (1..=MAX_SIZE).contains(&size) => Ok(bytes),
+        Ok(bytes) if (1..=MAX_SIZE).contains(&size) => {
+            super::memory::check(bytes)?;
+            Ok(bytes)
+        }
         _ => Err(Failure::new(format!("a baseline with messages of {size} bytes"))),
     }
 }

@@ -121,7 +121,10 @@ impl Flavor for Rc {
             max_dest_rd_atomic: outstanding,
             ..RcOptions::default()
         };
-        Ok((qp.connect_with(peer, &options).doing(|| format!("connect to {peer}"))?, ()))
+        // The error names the attempt and the peer itself.
+        let qp =
+            qp.connect_with(peer, &options).map_err(|error| Failure::new(error.to_string()))?;
+        Ok((qp, ()))
     }
 
     fn add<G: Gather>(
@@ -155,7 +158,10 @@ impl Flavor for Uc {
         spec: &Spec,
     ) -> Outcome<(Qp<Self, Rts>, ())> {
         let options = UcOptions { path, path_mtu: Mtu::from_bytes(spec.mtu) };
-        Ok((qp.connect_with(peer, &options).doing(|| format!("connect to {peer}"))?, ()))
+        // The error names the attempt and the peer itself.
+        let qp =
+            qp.connect_with(peer, &options).map_err(|error| Failure::new(error.to_string()))?;
+        Ok((qp, ()))
     }
 
     fn add<G: Gather>(

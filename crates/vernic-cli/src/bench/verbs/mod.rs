@@ -11,8 +11,8 @@ mod throughput;
 
 use super::side::{Active, Passive};
 use super::spec::{Kind, Op, Service, Spec};
-use crate::args::DeviceOptions;
 use crate::failure::{Doing, Failure, Outcome};
+use crate::select::Chosen;
 use flavor::Flavor;
 use pipes::Pipes;
 use vernic::{Device, DeviceInfo, Rc, Uc, Ud};
@@ -34,27 +34,28 @@ pub(crate) enum Reach {
 }
 
 impl Verbs {
-    /// Opens the device that `options` name, or else the one for `reach`.
-    pub(crate) fn open(options: &DeviceOptions, reach: Reach) -> Outcome<Self> {
-        let device = match (&options.device, reach) {
-            (Some(name), _) => Device::open(name),
-            (None, Reach::Via(address)) => Device::open_for(address),
-            (None, Reach::ThisMachine) => match widest()? {
-                Some(name) => Device::open(&name),
-                None => Device::open_default(),
-            },
+    /// Opens the device with this name, or else the one for `reach`. A GID index that the device does
+    /// not have is wrong usage.
+    pub(crate) fn open(
+        named: Option<&Chosen>,
+        gid_index: Option<u32>,
+        reach: Reach,
+    ) -> Outcome<Self> {
+        let device = match (named, reach) {
+            (Some(named), _) => named.open()?,
+            (None, reach) => match reach {
+                Reach::Via(address) => Device::open_for(address),
+                Reach::ThisMachine => match widest()? {
+                    Some(name) => Device::open(&name),
+                    None => Device::open_default(),
+                },
+            }
+            .doing(|| "open an RDMA device".into())?,
         };
-        let device = device.doing(|| "open an RDMA device".into())?;
-        let gid_index = match options.gid_index.map(u8::try_from) {
+        let gid_index = match gid_index.map(u8::try_from) {
             None => None,
             Some(Ok(index)) if device.gid(index).is_some() => Some(index),
-            Some(_) => {
-                let name = &device.info().name;
-                return Err(Failure::new(format!(
-                    "{name} has no GID with the index asked for by -x"
-                ))
-                .hint(format!("`vernic info {name}` lists them")));
-            }
+            Some(_) => return Err(no_such_gid(&device)),
         };
         Ok(Self { device, gid_index })
     }
@@ -112,6 +113,16 @@ impl Verbs {
             _ => Box::new(throughput::Puller::new(pipes)),
         })
     }
+}
+
+fn no_such_gid(device: &Device) -> Failure {
+    let row = |row: vernic::GidEntry| format!("{} ({})", row.index, row.gid.to_ip());
+    let rows: Vec<String> = device.gid_table().into_iter().map(row).collect();
+    let name = &device.info().name;
+    Failure::usage(format!(
+        "{name} has no GID with the index asked for by -x; it has: {}",
+        rows.join(", ")
+    ))
 }
 
 /// The name of the device with the largest path MTU, the first of several.

@@ -93,6 +93,7 @@ impl Memory {
         let align = if size >= PAGE { PAGE } else { LINE };
         let area = (size + GRH_BYTES).next_multiple_of(align);
         let len = area.checked_mul(2 * spec.qps as usize).ok_or_else(too_large)?;
+        crate::bench::memory::check(len)?;
         let buffer = Buffer::zeroed(len).doing(|| format!("allocate {len} bytes"))?;
         let access = rights(spec.op).local_write();
         let mr = pd.register(buffer, access).doing(|| format!("register {len} bytes"))?;

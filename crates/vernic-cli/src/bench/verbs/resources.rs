@@ -51,8 +51,10 @@ fn pair(pd: &Pd, cq: &Cq) -> Outcome<[Qp<Rc, Rts>; 2]> {
     };
     let (one, other) = (create()?, create()?);
     let (at_one, at_other) = (one.endpoint(), other.endpoint());
-    let one = one.connect(at_other).doing(|| format!("connect to {at_other}"))?;
-    let other = other.connect(at_one).doing(|| format!("connect to {at_one}"))?;
+    // The errors name the attempt and the peer themselves.
+    let refused = |error: vernic::ConnectError| Failure::new(error.to_string());
+    let one = one.connect(at_other).map_err(refused)?;
+    let other = other.connect(at_one).map_err(refused)?;
     Ok([one, other])
 }
 

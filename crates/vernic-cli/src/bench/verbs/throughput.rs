@@ -10,7 +10,7 @@
 use super::flavor::Flavor;
 use super::pipes::{Event, Pipes, Post};
 use crate::bench::control::{Control, EndpointInfo, Message, Watch};
-use crate::bench::side::{Active, Passive, Run};
+use crate::bench::side::{Active, PATIENCE, Passive, Run};
 use crate::bench::spec::{Op, Service, Spec};
 use crate::failure::Outcome;
 use std::time::{Duration, Instant};
@@ -256,7 +256,7 @@ impl<S: Flavor> Passive for Puller<S> {
                 std::hint::spin_loop();
             }
         }
-        match control.receive_patiently()? {
+        match control.receive_within(PATIENCE)? {
             Message::Stop => Ok(self.arrivals.iter().map(|arrivals| arrivals.received).sum()),
             other => Err(crate::bench::control::unexpected(&other)),
         }
