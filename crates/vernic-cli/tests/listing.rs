@@ -121,3 +121,30 @@ fn a_bad_setting_in_the_environment_is_named() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("VERNIC_MTU") && text.contains("1500"), "{text}");
 }
+
+#[test]
+fn a_machine_whose_netdevs_are_down_says_which_and_what_helps() {
+    // A fresh network namespace has `lo`, and it is down.
+    let inside = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", env!("CARGO_BIN_EXE_vernic")]).args(arguments);
+        command.stdin(Stdio::null()).output()
+    };
+    if !Command::new("unshare")
+        .args(["--map-root-user", "--net", "true"])
+        .status()
+        .is_ok_and(|s| s.success())
+    {
+        eprintln!("skipped: no namespace can be made here");
+        return;
+    }
+    for arguments in
+        [&["devices"][..], &["info"], &["info", "lo"], &["bench"], &["bench", "server"]]
+    {
+        let output = inside(arguments).unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(text.contains("lo is down (`ip link set lo up`)"), "{arguments:?}: {text}");
+    }
+    assert_eq!(inside(&["devices", "--json"]).unwrap().stdout, b"[]\n");
+}
