@@ -5,7 +5,8 @@
 //! that serves, which measures with one client at a time.
 //!
 //! Limits: [`MAX_GREETED`] connections that have not said hello, for [`HELLO_TIMEOUT`] each, and
-//! [`MAX_WAITING`] clients in the queue; further ones are turned away.
+//! [`MAX_WAITING`] clients in the queue; further ones are turned away. A client that falls silent is given up
+//! after [`side::PATIENCE`] between measurements, and within seconds in one.
 
 use super::control::{Control, Message};
 use super::side;
