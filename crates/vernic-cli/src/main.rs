@@ -35,7 +35,8 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
         Some(Command::Bench(arguments)) => bench::run(&arguments)?,
         None => {
             complain(format_args!(
-                "running `vernic bench`; `vernic --help` lists what else there is"
+                "running `vernic bench`, two to three minutes (`vernic bench --quick`: half a minute); \
+                 `vernic --help` lists what else there is"
             ));
             let options = args::BenchOptions::default();
             bench::run(&args::BenchArguments { mode: None, options })?;
