@@ -18,6 +18,15 @@ struct Place {
     offset: u64,
 }
 
+impl Place {
+    /// Why there is no word at the place, which is known as `addr`.
+    #[cold]
+    fn no_word(self, addr: u64) -> Check {
+        let unmapped = self.region.is_address_space() && addr.is_multiple_of(8);
+        if unmapped { Check::Unmapped } else { Check::Alignment }
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn refuse(check: Check, key: u32, addr: u64, len: u64) -> AccessError {
@@ -137,7 +146,7 @@ impl Memory {
         fits(sge, offset, len)?;
         let addr = sge.addr.wrapping_add(offset);
         self.find_local(pd, sge.lkey, addr, len, Access::empty())
-            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Bounds))
+            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
     }
 
@@ -202,7 +211,7 @@ impl Memory {
         fits(sge, offset, len)?;
         let addr = sge.addr.wrapping_add(offset);
         self.find_local(pd, sge.lkey, addr, len, Access::LOCAL_WRITE)
-            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Bounds))
+            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
     }
 
@@ -251,7 +260,7 @@ impl Memory {
             let ok = !access.is_word()
                 || (addr.is_multiple_of(8)
                     && place.region.with_word(place.offset, |_| ()).is_some());
-            if ok { Ok(()) } else { Err(Check::Alignment) }
+            if ok { Ok(()) } else { Err(place.no_word(addr)) }
         };
         let len = if access.is_word() { 8 } else { len };
         self.find_remote(pd, qpn, rkey, (addr, len), access.needs())
@@ -277,7 +286,7 @@ impl Memory {
             return Ok(());
         }
         self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_READ)
-            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Bounds))
+            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, rkey.value(), addr, len))
     }
 
@@ -300,7 +309,7 @@ impl Memory {
             return Ok(());
         }
         self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_WRITE)
-            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Bounds))
+            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, rkey.value(), addr, len))
     }
 
@@ -375,7 +384,7 @@ impl Memory {
             if !addr.is_multiple_of(8) {
                 return Err(Check::Alignment);
             }
-            place.region.with_word(place.offset, op).ok_or(Check::Alignment)
+            place.region.with_word(place.offset, op).ok_or_else(|| place.no_word(addr))
         };
         run().map_err(|check| refuse(check, rkey.value(), addr, 8))
     }

@@ -27,6 +27,9 @@ pub enum Check {
     Rights(Access),
     /// The range is not inside the region or window.
     Bounds,
+    /// Nothing is mapped there, or nothing with the right protection: in the region over the whole
+    /// address space only, the others are vouched for.
+    Unmapped,
     /// An 8-byte operation on an address that is not a multiple of 8, on the wire or in memory.
     Alignment,
     /// The message is longer than the scatter/gather list.
@@ -81,6 +84,10 @@ impl fmt::Display for AccessError {
             Check::Bounds => f.write_str(
                 "the range leaves the region; check address (zero-based?) and length against what \
                  was registered",
+            ),
+            Check::Unmapped => f.write_str(
+                "no memory is mapped there, or it is read-only (or the kernel refuses \
+                 process_vm_readv and process_vm_writev)",
             ),
             Check::Alignment => {
                 f.write_str("8-byte atomics need an address that is a multiple of 8")
@@ -142,9 +149,19 @@ pub enum RegisterError {
     /// The handle is not of a region of this device.
     #[error("no such memory region; was it deregistered?")]
     UnknownHandle,
-    /// A region without memory of the application, a null region, has only a domain to change.
-    #[error("a null region has no memory and no rights that could be changed; register another")]
+    /// The region is not over memory of the application: a null region, one over the whole address
+    /// space, or one of device memory. What was asked for does not apply to it.
+    #[error(
+        "the region is a null region, or over the whole address space or device memory: its memory \
+         cannot be changed; register another"
+    )]
     NoMemory,
+    /// The kernel does not let the process access itself as the region over everything needs.
+    #[error(
+        "the kernel refuses process_vm_readv and process_vm_writev, perhaps by a seccomp filter: \
+         a region over the whole address space needs them; register ranges instead"
+    )]
+    NoAddressSpace,
     /// Longer than a region may be.
     #[error("{len} bytes exceed the largest region, {max} bytes")]
     TooLong {

@@ -3,18 +3,20 @@
 //! Owns the promise that [`crate::Memory::register`] takes from its caller ("these bytes stay
 //! mapped until the region is deregistered and the lanes have passed") and everything that leans on
 //! it: [`Region`] carries the promise and checks bounds, [`Slot`] publishes it to the data path,
-//! `copy` does the accesses, [`HostBuffer`] is memory of our own to register.
+//! `copy` does the accesses (`address_space` those to a region over everything), [`HostBuffer`] is memory of our own to register.
 //!
 //! The other side of every access here may be a C program, another thread or another process, which
 //! reads and writes the same bytes at the same time. So nothing in this module forms a reference to
 //! such bytes, and no access is a plain Rust access, whose race would be undefined behaviour: each
 //! is a relaxed (or stronger) atomic, or an assembly move, which the compiler must treat alike.
 
+mod address_space;
 mod copy;
 mod host_buffer;
 mod region;
 mod slot;
 
+pub(crate) use address_space::is_reachable;
 pub use host_buffer::HostBuffer;
 pub(crate) use region::{Region, flush_fence};
 pub(crate) use slot::{Entry, Kind, Slot};

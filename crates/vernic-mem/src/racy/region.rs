@@ -2,18 +2,19 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::copy;
+use super::{address_space, copy};
 
-/// A range of memory that a caller of `register` vouched for, or the null region: 2^64 bytes that
-/// read as zero and swallow writes.
+/// A range of memory that a caller of `register` vouched for; or the null region, 2^64 bytes that
+/// read as zero and swallow writes; or the address space, whatever is mapped in it at the time.
 ///
 /// Offsets count from the start of the range; every access checks them. The rights are the
 /// caller's concern: storing needs a region registered for writing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
-    /// First byte; null for the null region and, possibly, for one without bytes.
+    /// First byte; null for the null region and, possibly, for one without bytes; never looked at
+    /// for the address space.
     base: *mut u8,
-    /// Bytes; [`u64::MAX`] for the null region only.
+    /// Bytes; [`u64::MAX`] for the null region and the address space only.
     len: u64,
 }
 
@@ -40,6 +41,15 @@ impl Region {
         Self { base, len }
     }
 
+    /// All memory of the process: offsets are addresses (implicit on-demand paging).
+    ///
+    /// # Safety
+    /// Until no access through this value or a copy of it can happen any more, no Rust reference is
+    /// used to memory that accesses name and would conflict with.
+    pub(crate) const unsafe fn address_space() -> Self {
+        Self { base: std::ptr::without_provenance_mut(1), len: u64::MAX }
+    }
+
     /// Puts a region together again from the parts that [`Region::parts`] gave.
     ///
     /// # Safety
@@ -58,8 +68,15 @@ impl Region {
         self.len
     }
 
-    const fn is_null(self) -> bool {
+    /// The null region or the address space: not memory that was registered.
+    #[inline(always)]
+    pub(crate) const fn is_special(self) -> bool {
         self.len == u64::MAX
+    }
+
+    /// The address space.
+    pub(crate) const fn is_address_space(self) -> bool {
+        self.is_special() && !self.base.is_null()
     }
 
     /// Whether `offset..offset + len` lies inside.
@@ -68,21 +85,21 @@ impl Region {
         offset <= self.len && len <= self.len - offset
     }
 
-    /// The part `offset..offset + len`, or `None` if it is not inside, or of the null region.
+    /// The part `offset..offset + len`, or `None` if it is not inside, or of a special region.
     pub(crate) fn part(self, offset: u64, len: u64) -> Option<Self> {
-        (self.contains(offset, len) && !self.is_null())
+        (self.contains(offset, len) && !self.is_special())
             .then(|| Self { base: self.base.wrapping_add(offset as usize), len })
     }
 
-    /// Copies `dst.len()` bytes from `offset` on into `dst`. `None`, and nothing done, out of bounds.
+    /// Copies `dst.len()` bytes from `offset` on into `dst`. `None`, and nothing done, out of bounds;
+    /// `None` in the address space where nothing is mapped.
     #[inline(always)]
     pub(crate) fn load(self, offset: u64, dst: &mut [u8]) -> Option<()> {
         if !self.contains(offset, dst.len() as u64) {
             return None;
         }
-        if self.is_null() {
-            dst.fill(0);
-            return Some(());
+        if self.is_special() {
+            return self.load_special(offset, dst);
         }
         // SAFETY: the range lies inside the region (checked above), whose bytes are mapped and
         // readable (`Region::new`); `dst` is a reference, so it does not overlap (same promise).
@@ -91,28 +108,51 @@ impl Region {
     }
 
     /// Copies `src` to `offset` and on, ascending, last aligned word last and as a release. `None`,
-    /// and nothing done, out of bounds.
+    /// and nothing done, out of bounds; `None` in the address space where nothing writable is mapped.
     #[inline(always)]
     pub(crate) fn store(self, offset: u64, src: &[u8]) -> Option<()> {
         if !self.contains(offset, src.len() as u64) {
             return None;
         }
-        if self.is_null() {
-            return Some(());
+        if self.is_special() {
+            return self.store_special(offset, src);
         }
         // SAFETY: as for `load`; writable because the caller checked the right to write.
         unsafe { copy::store(self.base.wrapping_add(offset as usize), src) };
         Some(())
     }
 
+    #[cold]
+    fn load_special(self, offset: u64, dst: &mut [u8]) -> Option<()> {
+        if self.is_address_space() {
+            return address_space::load(offset, dst);
+        }
+        dst.fill(0);
+        Some(())
+    }
+
+    #[cold]
+    fn store_special(self, offset: u64, src: &[u8]) -> Option<()> {
+        if self.is_address_space() {
+            // SAFETY: no reference conflicts, as promised for `Region::address_space`.
+            return unsafe { address_space::store(offset, src) };
+        }
+        Some(())
+    }
+
     /// Runs `op` on the 8-byte word at `offset`, or gives `None` if it is out of bounds or not
-    /// aligned in memory. The word of the null region is a zero that is forgotten.
+    /// aligned in memory, or not mapped in the address space, where the operation is no atomic one
+    /// for CPUs. The word of the null region is a zero that is forgotten.
     #[inline]
     pub(crate) fn with_word<T>(self, offset: u64, op: impl FnOnce(&AtomicU64) -> T) -> Option<T> {
         if !self.contains(offset, 8) {
             return None;
         }
-        if self.is_null() {
+        if self.is_address_space() {
+            // SAFETY: no reference conflicts, as promised for `Region::address_space`.
+            return unsafe { address_space::with_word(offset, op) };
+        }
+        if self.is_special() {
             return Some(op(&AtomicU64::new(0)));
         }
         let word = self.base.wrapping_add(offset as usize).cast::<u64>();
