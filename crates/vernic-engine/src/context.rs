@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
 use crate::device::{DeviceInfo, choose};
+use crate::dm::DeviceMemory;
 use crate::error::{CreateError, OpenError, PathError, orphan_io};
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue, lock};
 use crate::explanation::Explanation;
@@ -181,6 +182,19 @@ impl Context {
         channel: Option<&Arc<CompChannel>>,
     ) -> Result<Arc<Cq>, CreateError> {
         Cq::new(self, depth, channel)
+    }
+
+    /// Memory inside the device: `len` zero bytes, aligned to 2^`align_log2`.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`] for no bytes, or more than the device has left
+    /// ([`MAX_DM_BYTES`](crate::limits::MAX_DM_BYTES) in all); [`CreateError::Os`].
+    pub fn alloc_dm(
+        self: &Arc<Self>,
+        len: u64,
+        align_log2: u32,
+    ) -> Result<Arc<DeviceMemory>, CreateError> {
+        DeviceMemory::new(self, len, align_log2)
     }
 
     /// The descriptor that is readable while an asynchronous event waits.

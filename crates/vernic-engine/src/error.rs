@@ -13,6 +13,7 @@ use vernic_mem::{DeregisterError, RegisterError};
 use vernic_wire::{Gid, Mtu, Qpn, Service};
 
 use crate::config::ConfigError;
+use crate::dm::DmRangeError;
 
 /// What everything says that was made before this process was forked.
 pub(crate) const ORPHAN: &str = "made by the process that this one was forked from, and unusable \
@@ -179,6 +180,9 @@ pub enum CreateError {
     /// The memory layer refused.
     #[error(transparent)]
     Memory(#[from] RegisterError),
+    /// A region that is not inside its device memory.
+    #[error(transparent)]
+    DeviceMemory(#[from] DmRangeError),
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     Os {

@@ -34,7 +34,7 @@ fn fault(error: AccessError) -> AccessFault {
         Check::WrongPd => AccessCheck::WrongPd,
         Check::WrongQp => AccessCheck::WrongQp,
         Check::Rights(_) => AccessCheck::Rights,
-        Check::Bounds | Check::ListTooShort => AccessCheck::Bounds,
+        Check::Bounds | Check::Unmapped | Check::ListTooShort => AccessCheck::Bounds,
         Check::Alignment => AccessCheck::Alignment,
         _ => AccessCheck::Kind,
     };

@@ -12,7 +12,7 @@
 //! | file | what |
 //! |---|---|
 //! | `device.rs` `context.rs` `gid.rs` `limits.rs` `config.rs` | the device, its addresses, limits, settings |
-//! | `pd.rs` `mr.rs` `qp.rs` `cq.rs` `channel.rs` `srq.rs` `ah.rs` | the verbs objects |
+//! | `pd.rs` `mr.rs` `dm.rs` `qp.rs` `cq.rs` `channel.rs` `srq.rs` `ah.rs` | the verbs objects |
 //! | `wr.rs` `send_slots.rs` `recv_queue.rs` | work requests, and what posted ones keep |
 //! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
 //! | `progress.rs` `background.rs` | who runs the lane when |
@@ -32,6 +32,7 @@ mod context;
 mod counters;
 mod cq;
 mod device;
+mod dm;
 mod error;
 mod events;
 mod explanation;
@@ -65,6 +66,7 @@ pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};
 pub use device::{DeviceInfo, device_with, devices, no_device};
+pub use dm::{DeviceMemory, DmRangeError};
 pub use error::{
     Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,
     ResizeError,
@@ -83,7 +85,8 @@ pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
 
 pub use vernic_io::{LinkCounters, LocalAddr, TxPath};
 pub use vernic_mem::{
-    Access, BindError, DeregisterError, MwType, PdError, PdId, RegisterError, Sge,
+    Access, AccessError, BindError, Check, DeregisterError, MwType, PdError, PdId, RegisterError,
+    Sge,
 };
 pub use vernic_proto::{
     AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PostError, QpAttr, QpCounters,

@@ -23,6 +23,11 @@ pub const MAX_INLINE: u32 = 1024;
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// Longest message, bytes (IBTA 9.3.3.2.4: 2^31).
 pub const MAX_MSG_BYTES: u32 = 1 << 31;
+/// Most bytes of device memory in all of one open device. It is memory of the process, so the limit
+/// is there for programs that ask for all there is; adapters have a quarter of a MiB to some MiB.
+pub const MAX_DM_BYTES: u64 = 16 << 20;
+/// Largest alignment of device memory, as a power of two: a page.
+pub const MAX_DM_ALIGN_LOG2: u32 = 12;
 /// Ticks of the completion clock per millisecond: its unit is the nanosecond.
 pub const CLOCK_KHZ: u64 = 1_000_000;
 /// Rows of the GID table: what an address vector's 8-bit index can name.
@@ -77,6 +82,11 @@ pub struct DeviceAttr {
     pub max_srq_wr: u32,
     /// Most scatter/gather entries of a shared receive.
     pub max_srq_sge: u32,
+    /// Most bytes of device memory.
+    pub max_dm_bytes: u64,
+    /// Whether a region over the whole address space can be registered here (implicit on-demand
+    /// paging). One over a range always can.
+    pub implicit_odp: bool,
     /// Most address handles.
     pub max_ah: u32,
     /// Most multicast groups.
@@ -111,6 +121,8 @@ impl DeviceAttr {
             max_srq: 1 << 20,
             max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: MAX_SGE,
+            max_dm_bytes: MAX_DM_BYTES,
+            implicit_odp: vernic_mem::Memory::can_register_address_space(),
             max_ah: 1 << 20,
             max_mcast_groups: MAX_MCAST_GROUPS,
             max_mcast_qps: MAX_MCAST_QPS,

@@ -18,6 +18,7 @@ use vernic_mem::{Access, Bind, BindError, MrHandle, MwHandle, MwType, RegisterEr
 use vernic_wire::{Lkey, Qpn, Rkey};
 
 use crate::context::Context;
+use crate::dm::DeviceMemory;
 use crate::error::{CreateError, FreeError};
 use crate::events::lock;
 use crate::pd::Pd;
@@ -43,6 +44,18 @@ struct Home {
     pd: Arc<Pd>,
     /// `None` once it has ended.
     handle: Option<MrHandle>,
+    /// The memory, if it is the device's.
+    dm: Option<Arc<DeviceMemory>>,
+}
+
+impl Home {
+    /// Gives back what only a live region holds.
+    fn end(&mut self) {
+        self.handle = None;
+        if let Some(dm) = self.dm.take() {
+            dm.release();
+        }
+    }
 }
 
 /// What [`Mr::rereg`] changes; `None` keeps.
@@ -60,14 +73,17 @@ impl Mr {
     pub(crate) fn new(
         pd: &Arc<Pd>,
         keys: vernic_mem::Mr,
-        addr: usize,
-        len: u64,
-        iova: u64,
+        (addr, len, iova): (usize, u64, u64),
         access: Access,
+        dm: Option<&Arc<DeviceMemory>>,
     ) -> Arc<Self> {
+        if let Some(dm) = dm {
+            dm.hold();
+        }
+        let dm = dm.cloned();
         Arc::new(Self {
             context: pd.context().clone(),
-            home: Mutex::new(Home { pd: pd.clone(), handle: Some(keys.handle) }),
+            home: Mutex::new(Home { pd: pd.clone(), handle: Some(keys.handle), dm }),
             lkey: keys.lkey,
             rkey: keys.rkey,
             addr: AtomicUsize::new(addr),
@@ -131,6 +147,9 @@ impl Mr {
         if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), &self.context)) {
             return Err(CreateError::OtherDevice { what: "memory region" });
         }
+        if home.dm.is_some() && range.is_some() {
+            return Err(RegisterError::NoMemory.into());
+        }
         let engine = self.context.engine();
         let change = Reregister { pd: pd.map(|pd| pd.id()), access, range };
         // SAFETY: the caller promises what `Memory::reregister` asks for; the lanes pass a barrier
@@ -166,7 +185,7 @@ impl Mr {
         let Some(live) = home.handle else { return Ok(()) };
         engine.memory.deregister(live)?;
         engine.barrier();
-        home.handle = None;
+        home.end();
         Ok(())
     }
 }
@@ -178,9 +197,10 @@ impl Drop for Mr {
             return;
         }
         let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some(live) = home.handle.take() else { return };
+        let Some(live) = home.handle else { return };
         let windows = engine.memory.retire(live);
         engine.barrier();
+        home.end();
         if windows != 0 {
             tracing::warn!(lkey = %self.lkey, windows, "region dropped under bound windows: unbound them");
         }

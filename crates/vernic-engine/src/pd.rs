@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use vernic_mem::{Access, MwType, PdError, PdId};
+use vernic_mem::{Access, AccessError, Check, MwType, PdError, PdId, Sge};
 use vernic_proto::AddressVector;
 
 use crate::ah::Ah;
 use crate::context::Context;
+use crate::dm::DeviceMemory;
 use crate::error::CreateError;
 use crate::mr::{Mr, Mw};
 use crate::qp::{Qp, QpInit};
@@ -67,7 +68,73 @@ impl Pd {
         // forked later they return at once, where no lane runs that could access the memory.
         let keys =
             unsafe { self.context.engine().memory.register(self.id, addr, len, iova, access) };
-        Ok(Mr::new(self, keys?, addr as usize, len, iova, access))
+        Ok(Mr::new(self, keys?, (addr as usize, len, iova), access, None))
+    }
+
+    /// Registers all memory of the process, present and future, by its addresses: implicit on-demand
+    /// paging. Work that names what is not mapped, or is not writable, fails with a protection error
+    /// and harms nothing. The kernel does the copies, some 0.3 us each; remote atomics are atomic
+    /// among each other, not for CPUs; windows cannot be bound.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`], with [`RegisterError::NoAddressSpace`] where the kernel refuses the
+    /// system calls that it takes ([`DeviceAttr::implicit_odp`] tells beforehand).
+    ///
+    /// [`RegisterError::NoAddressSpace`]: vernic_mem::RegisterError::NoAddressSpace
+    /// [`DeviceAttr::implicit_odp`]: crate::DeviceAttr::implicit_odp
+    ///
+    /// # Safety
+    /// As for [`Pd::reg_mr`], of all memory that work requests and peers name; but it need not stay
+    /// mapped, nor be writable.
+    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+    pub unsafe fn reg_address_space(
+        self: &Arc<Self>,
+        access: Access,
+    ) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
+        let access = access | Access::ON_DEMAND;
+        // SAFETY: the caller promises what `Memory::register_address_space` asks for; `Mr` ends it
+        // as any other region.
+        let keys = unsafe { self.context.engine().memory.register_address_space(self.id, access) };
+        Ok(Mr::new(self, keys?, (0, u64::MAX, 0), access, None))
+    }
+
+    /// Registers part of the device's memory. Work requests and peers count its addresses from 0.
+    ///
+    /// # Errors
+    /// [`CreateError`]: a range that is not inside, memory of another device, rights that contradict
+    /// each other.
+    pub fn reg_dm_mr(
+        self: &Arc<Self>,
+        dm: &Arc<DeviceMemory>,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
+        if !Arc::ptr_eq(dm.context(), &self.context) {
+            return Err(CreateError::OtherDevice { what: "device memory" });
+        }
+        let addr = dm.place(offset, len)?;
+        let access = access | Access::ZERO_BASED;
+        // SAFETY: the range is inside the buffer of `dm`, which the region holds until it has ended
+        // and the lanes have passed a barrier. All other accesses to it are racy copies.
+        #[allow(unsafe_code, reason = "the memory is the device's own")]
+        let keys = unsafe { self.context.engine().memory.register(self.id, addr, len, 0, access) };
+        Ok(Mr::new(self, keys?, (addr as usize, len, 0), access, Some(dm)))
+    }
+
+    /// Checks that a list can be used by work requests: to write to, or to read from
+    /// (`ibv_advise_mr` with a prefetch). Nothing has to be fetched: no memory is ever pinned.
+    ///
+    /// # Errors
+    /// [`AccessError`] of the first piece that is refused: its key, its rights or its bounds.
+    pub fn advise(&self, sges: &[Sge], write: bool) -> Result<(), AccessError> {
+        if self.context.is_orphan() {
+            let key = sges.first().map_or(0, |sge| sge.lkey.value());
+            return Err(AccessError { check: Check::KeyStale, key, addr: 0, len: 0 });
+        }
+        self.context.engine().memory.check_local(self.id, sges, write)
     }
 
     /// A region that reads as zero and swallows what is written to it, whatever the address.
@@ -77,7 +144,7 @@ impl Pd {
     pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
         let keys = self.context.engine().memory.alloc_null_mr(self.id)?;
-        Ok(Mr::new(self, keys, 0, 0, 0, Access::LOCAL_WRITE))
+        Ok(Mr::new(self, keys, (0, 0, 0), Access::LOCAL_WRITE, None))
     }
 
     /// A memory window, bound to nothing yet (IBTA 11.2.8.9).

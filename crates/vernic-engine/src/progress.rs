@@ -86,6 +86,8 @@ pub(crate) struct Engine {
     pub(crate) past_failures: Mutex<PastFailures>,
     pub(crate) counters: Counters,
     pub(crate) slots: Arc<SlotTable>,
+    /// Bytes of device memory in use.
+    pub(crate) dm_bytes: AtomicU64,
     pub(crate) port_up: AtomicBool,
     /// Code of the active MTU.
     pub(crate) active_mtu: AtomicU8,
@@ -184,6 +186,7 @@ impl Engine {
             past_failures: Mutex::default(),
             counters: Counters::default(),
             slots,
+            dm_bytes: AtomicU64::new(0),
             lane: Mutex::new(Lane::new(link, Time(0))),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
