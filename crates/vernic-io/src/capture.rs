@@ -12,7 +12,7 @@
 //! stays wrong.
 //!
 //! The file always ends with a whole block, so that it can be read while it grows and after its
-//! process was killed (see [`blocks`]). A file that another link is writing is left to it: the name
+//! process was killed (`blocks.rs`). A file that another link is writing is left to it: the name
 //! of the second one gets `-2`, and so on.
 //!
 //! Limits: [`CaptureConfig::max_bytes`]. An error of the file system ends the capture, not the
