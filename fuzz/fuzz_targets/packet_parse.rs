@@ -9,7 +9,8 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(packet) => {
             let info = packet.info();
             assert!(packet.opcode().is_known());
-            assert!(info.payload_fits(packet.payload().len()));
+            assert_eq!(packet.payload_fits(), info.payload_fits(packet.payload().len()));
+            assert!(info.is_request() || packet.payload_fits());
             assert!(packet.padding().len() < 4);
             let header_len = usize::from(info.header_len);
             assert_eq!(header_len + packet.payload().len() + packet.padding().len(), bytes.len());

@@ -233,7 +233,7 @@ drop_reasons! {
     NoReceive = "no_receive",
     /// An unreliable message refused by a memory check.
     AccessRefused = "access_refused",
-    /// The payload's length is wrong for an unreliable message.
+    /// The payload's length is wrong for an unreliable message, or its opcode forbids one on an answer.
     Length = "length",
     /// A multicast group that nobody here joined.
     NotAttached = "not_attached",

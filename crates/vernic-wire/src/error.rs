@@ -26,7 +26,8 @@ pub enum ParseError {
         /// Bytes after the headers, pad included.
         len: u16,
     },
-    /// A payload that the opcode's rule forbids, as on an ACK.
+    /// A payload that the opcode's rule forbids, as on an ACK. Requests are let through: their
+    /// responder refuses them.
     PayloadLength {
         /// The opcode.
         opcode: u8,

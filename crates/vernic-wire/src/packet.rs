@@ -72,6 +72,9 @@ macro_rules! extension_accessors {
 impl<'a> Packet<'a> {
     /// Checks `transport`: BTH to pad, without the ICRC.
     ///
+    /// A request whose payload its opcode forbids parses, for its responder has to refuse it by name
+    /// (IBTA 9.7.4.1.6); [`payload_fits`](Self::payload_fits) tells.
+    ///
     /// # Errors
     /// Any [`ParseError`] but `Field`; each is a reason to drop the packet.
     #[inline]
@@ -95,7 +98,7 @@ impl<'a> Packet<'a> {
             Some(len) if body.len() % 4 == 0 => &body[..len],
             _ => return Err(ParseError::BadPad { pad, len: saturate(body.len()) }),
         };
-        if !info.payload_fits(payload.len()) {
+        if !info.is_request() && !info.payload_fits(payload.len()) {
             let len = saturate(payload.len());
             return Err(ParseError::PayloadLength { opcode: bth[0], len });
         }
@@ -141,6 +144,11 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+    /// Whether the opcode allows a payload of this length; always so except on a request.
+    #[inline]
+    pub fn payload_fits(&self) -> bool {
+        self.info.payload_fits(self.payload.len())
     }
     /// Pad bytes behind the payload, 0 to 3 of any value.
     #[inline]

@@ -114,15 +114,27 @@ fn a_version_other_than_zero_is_rejected() {
 }
 
 #[test]
-fn payload_on_an_ack_and_a_short_atomic_write_are_rejected() {
-    let mut bytes = packet(Opcode::RC_ACK);
-    bytes.extend_from_slice(&[0; 4]);
-    let error = ParseError::PayloadLength { opcode: 0x11, len: 4 };
-    assert_eq!(Packet::parse(&bytes).unwrap_err(), error);
-    let mut bytes = packet(Opcode::RC_ATOMIC_WRITE);
-    bytes.truncate(bytes.len() - 4);
-    let error = ParseError::PayloadLength { opcode: 0x1D, len: 4 };
-    assert_eq!(Packet::parse(&bytes).unwrap_err(), error);
+fn a_payload_that_the_opcode_forbids_is_rejected_on_answers_and_left_to_the_responder_on_requests()
+{
+    for opcode in known().filter(|opcode| opcode.info().payload != PayloadRule::Any) {
+        let mut bytes = packet(opcode);
+        let len = match opcode.info().payload {
+            PayloadRule::Exactly(n) => n + 4,
+            _ => 4,
+        };
+        bytes.extend_from_slice(&[0; 4]);
+        match Packet::parse(&bytes) {
+            Ok(parsed) => assert!(opcode.info().is_request() && !parsed.payload_fits(), "{opcode}"),
+            Err(error) => {
+                assert!(!opcode.info().is_request(), "{opcode}");
+                assert_eq!(error, ParseError::PayloadLength { opcode: opcode.0, len });
+            }
+        }
+    }
+    let mut short = packet(Opcode::RC_ATOMIC_WRITE);
+    short.truncate(short.len() - 4);
+    assert!(!Packet::parse(&short).unwrap().payload_fits());
+    assert!(Packet::parse(&packet(Opcode::RC_ATOMIC_WRITE)).unwrap().payload_fits());
 }
 
 #[test]

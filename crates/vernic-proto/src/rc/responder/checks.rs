@@ -162,7 +162,8 @@ pub(super) fn check_resource(
     Step::CheckLength
 }
 
-/// Packet and message lengths (IBTA 9.7.4.1.6).
+/// Packet and message lengths (IBTA 9.7.4.1.6): what the opcode allows, what the position demands, what
+/// the receive holds and the RETH announced.
 pub(super) fn check_length(
     message: &Message,
     current: Option<RecvWqe>,
@@ -171,6 +172,7 @@ pub(super) fn check_length(
 ) -> Step {
     let length = packet.reth().map_or(0, |reth| reth.length);
     let result = match packet.info().kind {
+        _ if !packet.payload_fits() => Err(ErrorClass::PacketLength),
         Kind::Send | Kind::Write => {
             message.check_length(packet, mtu, current.map_or(0, |recv| recv.capacity))
         }

@@ -134,6 +134,26 @@ fn packet_lengths_are_those_of_their_positions() {
 }
 
 #[test]
+fn a_payload_that_the_opcode_forbids_is_refused_and_nothing_carried_out() {
+    let atomic_write = |len| request(Opcode::RC_ATOMIC_WRITE, 100).reth(0, 8).payload(len);
+    for wrong in [
+        atomic_write(0),
+        atomic_write(4),
+        atomic_write(12),
+        fetch_add(100, 0, 1).payload(8),
+        read(100, 0, 16).payload(4),
+        flush(100, 1, Selectivity::RANGE).payload(4),
+    ] {
+        let mut t = Rig::new();
+        let before = t.host.memory.clone();
+        t.refused(wrong, ErrorClass::PacketLength);
+        assert_eq!(t.responses(), ["RC_ACK 100 nak INVALID_REQUEST msn=0"]);
+        assert_eq!((t.host.memory == before, t.host.atomics), (true, 0));
+        assert!(t.host.flushes.is_empty());
+    }
+}
+
+#[test]
 fn a_write_of_three_packets_lands_at_its_address_and_takes_no_receive() {
     let mut t = Rig::new();
     t.host.post_recv(1, 300);
