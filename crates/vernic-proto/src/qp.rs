@@ -190,6 +190,9 @@ impl Qp {
 
     /// Checks the change against the table of transitions and carries it out.
     ///
+    /// `max_rd_atomic` 0 is refused while requests are queued that need it: they could neither be sent
+    /// nor complete. Posting one afterwards is [`PostError::NoReadDepth`].
+    ///
     /// Entering Error flushes both queues through `host`; entering Reset forgets everything silently.
     pub fn modify(
         &mut self,
@@ -200,6 +203,12 @@ impl Qp {
     ) -> Result<(), ModifyError> {
         let from = self.attr.state;
         let to = check_modify(self.init.qp_type, from, attr, mask)?;
+        if let Machine::Rc(rc) = &self.machine
+            && mask.contains(AttrMask::MAX_RD_ATOMIC)
+            && attr.max_rd_atomic == 0
+        {
+            rc.check_no_reads()?;
+        }
         self.attr.merge(attr, mask);
         self.attr.state = to;
         match (from, to) {

@@ -168,6 +168,11 @@ impl SendQueue {
         &self.ring[self.slot(index) as usize]
     }
 
+    /// The outstanding requests that wait for responses of their own, oldest first.
+    pub(crate) fn needing_response(&self) -> impl Iterator<Item = &Entry> {
+        (self.head..self.tail).map(|index| self.entry(index)).filter(|e| e.needs_response())
+    }
+
     /// The oldest outstanding request.
     pub(crate) fn head(&self) -> Option<(u64, &Entry)> {
         (self.head < self.tail).then(|| (self.head, self.entry(self.head)))

@@ -277,4 +277,14 @@ pub enum ModifyError {
         /// The range in words.
         allowed: &'static str,
     },
+    /// `max_rd_atomic` is to become 0 while requests are queued that it makes impossible.
+    #[error(
+        "max_rd_atomic cannot become 0: {queued} READs, atomics, FLUSHes or ATOMIC WRITEs are queued and could never be sent, work request {wr_id} the first; let them complete, or move the queue pair to Error"
+    )]
+    ReadsQueued {
+        /// How many.
+        queued: u32,
+        /// The oldest of them.
+        wr_id: u64,
+    },
 }

@@ -20,7 +20,7 @@ use crate::completion::{Cause, Failure, WcStatus};
 use crate::host::{Disposition, Host, QpEvent, RxMeta};
 use crate::qp::{Cx, QpInit};
 use crate::sq::{Entry, SendQueue};
-use crate::state::QpAttr;
+use crate::state::{ModifyError, QpAttr};
 use crate::time::Time;
 
 use completer::{Completer, Parts, completion, retire};
@@ -90,6 +90,15 @@ impl Rc {
         self.sq.set_first_psn(attr.sq_psn);
         self.requester.reset(u32::from(attr.max_rd_atomic));
         self.completer.reset();
+    }
+
+    /// Refuses that `max_rd_atomic` becomes 0 while something is queued that needs it: it could
+    /// neither be sent nor complete.
+    pub(crate) fn check_no_reads(&self) -> Result<(), ModifyError> {
+        let mut reads = self.sq.needing_response();
+        let Some(first) = reads.next() else { return Ok(()) };
+        let queued = 1 + reads.count() as u32;
+        Err(ModifyError::ReadsQueued { queued, wr_id: first.wqe.wr_id })
     }
 
     /// In SQD: the numbers of READs and atomics at once may have changed.

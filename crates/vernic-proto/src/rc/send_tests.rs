@@ -146,6 +146,17 @@ impl Sender {
         Self { qp, host, now: Time(0), next_id: 1 }
     }
 
+    /// A modify to `state` that names the attributes of `mask`, with `max_rd_atomic` as given.
+    fn modify(
+        &mut self,
+        state: QpState,
+        mask: AttrMask,
+        max_rd_atomic: u8,
+    ) -> Result<(), ModifyError> {
+        let attr = QpAttr { state, max_rd_atomic, ..*self.qp.attr() };
+        self.qp.modify(&attr, mask, self.now, &mut self.host)
+    }
+
     fn post(&mut self, op: SendOp, length: u32) {
         self.post_flags(op, length, SendFlags::SIGNALED);
     }
@@ -500,4 +511,66 @@ fn window_bounds_what_is_in_flight() {
     assert!(!s.qp.wants_transmit());
     s.ack(63);
     assert!(s.qp.wants_transmit());
+}
+
+/// Every operation that `max_rd_atomic` limits.
+fn limited_operations() -> [SendOp; 5] {
+    let remote = Remote { addr: 0x1000, rkey: Rkey(9) };
+    [
+        SendOp::Read(remote),
+        SendOp::CmpSwap { remote, compare: 0, swap: 1 },
+        SendOp::FetchAdd { remote, add: 1 },
+        SendOp::Flush { remote, placement: 1, selectivity: 0 },
+        SendOp::AtomicWrite(remote),
+    ]
+}
+
+#[test]
+fn without_read_depth_reads_and_atomics_are_refused_at_the_post() {
+    let mut s = Sender::with(|a| a.max_rd_atomic = 0);
+    for op in limited_operations() {
+        let wqe =
+            SendWqe { wr_id: 1, op, flags: SendFlags::SIGNALED, length: 8, dest: None, srqn: None };
+        assert_eq!(s.qp.post_send(wqe), Err(PostError::NoReadDepth));
+    }
+    s.post(SendOp::Write(Remote::default()), 8);
+    check(&s.drain(), expect!["RC_WRITE_ONLY 0!;"]);
+}
+
+#[test]
+fn read_depth_cannot_end_while_requests_are_queued_that_need_it() {
+    for op in limited_operations() {
+        let mut s = Sender::new();
+        s.post(SendOp::Send, 1);
+        s.drain();
+        s.modify(QpState::Sqd, AttrMask::STATE, 2).unwrap();
+        s.post(op, 8);
+        s.post(op, 8);
+        let error =
+            s.modify(QpState::Sqd, AttrMask::STATE | AttrMask::MAX_RD_ATOMIC, 0).unwrap_err();
+        assert_eq!(error, ModifyError::ReadsQueued { queued: 2, wr_id: 2 });
+        // Refused means unchanged: they go on as they would have.
+        assert_eq!((s.qp.attr().max_rd_atomic, s.qp.state()), (2, QpState::Sqd));
+        s.modify(QpState::Rts, AttrMask::STATE, 2).unwrap();
+        assert_eq!(s.drain().matches(';').count(), 2);
+    }
+}
+
+#[test]
+fn read_depth_can_end_once_all_is_answered_and_come_back() {
+    let depth = AttrMask::STATE | AttrMask::MAX_RD_ATOMIC;
+    let mut s = Sender::new();
+    s.post(read_at(0), 8);
+    s.drain();
+    s.read_response(0, Position::Only, 8);
+    s.modify(QpState::Sqd, AttrMask::STATE, 2).unwrap();
+    s.post(SendOp::Write(Remote::default()), 8);
+    s.modify(QpState::Sqd, depth, 0).unwrap();
+    s.modify(QpState::Rts, AttrMask::STATE, 2).unwrap();
+    check(&s.drain(), expect!["RC_WRITE_ONLY 1!;"]);
+    s.modify(QpState::Sqd, AttrMask::STATE, 2).unwrap();
+    s.modify(QpState::Sqd, depth, 1).unwrap();
+    s.post(read_at(0), 8);
+    s.modify(QpState::Rts, AttrMask::STATE, 2).unwrap();
+    check(&s.drain(), expect!["RC_READ_REQUEST 2 [0x0+8];"]);
 }
