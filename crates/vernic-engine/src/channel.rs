@@ -12,13 +12,14 @@ use std::sync::{Arc, Weak};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::error::{Busy, CreateError, orphan_io, os};
-use crate::events::{CqId, EventQueue};
+use crate::events::{CqId, EventQueue, Unacked};
 
 /// A completion channel.
 #[derive(Debug)]
 pub struct CompChannel {
     context: Arc<Context>,
     queue: EventQueue<(CqId, Weak<Cq>)>,
+    pub(crate) unacked: Unacked<CqId>,
     pub(crate) users: AtomicU32,
 }
 
@@ -28,7 +29,8 @@ impl CompChannel {
             return Err(CreateError::Orphan);
         }
         let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
-        Ok(Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) }))
+        let (unacked, users) = (Unacked::new(), AtomicU32::new(0));
+        Ok(Arc::new(Self { context: context.clone(), queue, unacked, users }))
     }
 
     /// The device.
@@ -48,8 +50,7 @@ impl CompChannel {
         }
         // A dead queue's events are skipped; each turn takes one from the bounded queue.
         loop {
-            if let Some(cq) = self.queue.wait()?.1.upgrade() {
-                cq.count_event();
+            if let Some(cq) = self.queue.wait(|(id, cq)| self.taken(id, &cq))? {
                 return Ok(cq);
             }
         }
@@ -61,11 +62,15 @@ impl CompChannel {
             return None;
         }
         loop {
-            if let Some(cq) = self.queue.try_next()?.1.upgrade() {
-                cq.count_event();
+            if let Some(cq) = self.queue.try_next(|(id, cq)| self.taken(id, &cq))? {
                 return Some(cq);
             }
         }
+    }
+
+    /// Notes that an event was taken, unless its completion queue is gone.
+    fn taken(&self, id: CqId, cq: &Weak<Cq>) -> Option<Arc<Cq>> {
+        cq.upgrade().inspect(|_| self.unacked.add(id))
     }
 
     /// Checks that no completion queue uses the channel any more. The descriptor closes when the

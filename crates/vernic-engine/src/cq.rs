@@ -11,7 +11,7 @@
 //! is an error once the entries before the lost one are taken.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use vernic_proto::{Completion, Tag, WcOpcode, WcStatus};
@@ -91,8 +91,6 @@ pub struct Cq {
     held: AtomicU32,
     polls: AtomicU32,
     failed: AtomicBool,
-    events: AtomicU64,
-    acked: AtomicU64,
     users: AtomicU32,
 }
 
@@ -122,8 +120,6 @@ impl Cq {
             held: AtomicU32::new(0),
             polls: AtomicU32::new(0),
             failed: AtomicBool::new(false),
-            events: AtomicU64::new(0),
-            acked: AtomicU64::new(0),
             users: AtomicU32::new(0),
         }))
     }
@@ -211,12 +207,27 @@ impl Cq {
 
     /// Acknowledges `count` events that a channel returned for this queue.
     pub fn ack_events(&self, count: u32) {
-        self.acked.fetch_add(u64::from(count), Ordering::AcqRel);
+        if let Some(channel) = self.live_channel() {
+            channel.unacked.ack(&self.id, u64::from(count));
+        }
     }
 
     /// Events returned and not acknowledged yet.
     pub fn unacked_events(&self) -> u64 {
-        self.events.load(Ordering::Acquire).saturating_sub(self.acked.load(Ordering::Acquire))
+        self.live_channel().map_or(0, |channel| channel.unacked.count(&self.id))
+    }
+
+    /// Waits until every event that a channel returned for this queue is acknowledged. After
+    /// [`destroy`](Self::destroy) there will be no further one, so what an event names may go: the
+    /// order of `ibv_destroy_cq`.
+    pub fn wait_acked(&self) {
+        if let Some(channel) = self.live_channel() {
+            channel.unacked.wait(&self.id);
+        }
+    }
+
+    fn live_channel(&self) -> Option<&CompChannel> {
+        self.channel.as_deref().filter(|_| !self.context.is_orphan())
     }
 
     /// Changes how many completions it holds.
@@ -263,10 +274,6 @@ impl Cq {
 
     pub(crate) fn release(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn count_event(&self) {
-        self.events.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Adds a completion. False if there was no room: the queue has failed.
@@ -372,6 +379,9 @@ impl Drop for Cq {
             std::mem::forget(std::mem::take(&mut ring.entries));
         }
         if let Some(channel) = &self.channel {
+            if !self.context.is_orphan() {
+                channel.unacked.ack(&self.id, u64::MAX);
+            }
             channel.users.fetch_sub(1, Ordering::AcqRel);
         }
     }

@@ -8,11 +8,12 @@
 //!
 //! Limits: asynchronous events are at most [`MAX_EVENTS`]; further ones are dropped and counted.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -106,6 +107,52 @@ pub struct AsyncEvent {
     pub element: Element,
 }
 
+/// Events that applications have taken and not acknowledged, by what they are about. An object must
+/// not go while there are any: its events name it.
+#[derive(Debug)]
+pub(crate) struct Unacked<K> {
+    counts: Mutex<HashMap<K, u64>>,
+    acked: Condvar,
+}
+
+impl<K: Eq + Hash> Unacked<K> {
+    pub(crate) fn new() -> Self {
+        Self { counts: Mutex::default(), acked: Condvar::new() }
+    }
+
+    /// An event about `key` was taken. To be called under the lock of the queue that it was taken
+    /// from: whoever purges the queue and then waits here waits for all that were taken.
+    pub(crate) fn add(&self, key: K) {
+        *lock(&self.counts).entry(key).or_default() += 1;
+    }
+
+    /// `count` events about `key` are acknowledged; more than there are count for all.
+    pub(crate) fn ack(&self, key: &K, count: u64) {
+        let mut counts = lock(&self.counts);
+        if let Some(left) = counts.get_mut(key) {
+            *left = left.saturating_sub(count);
+            if *left == 0 {
+                counts.remove(key);
+                self.acked.notify_all();
+            }
+        }
+    }
+
+    /// Events about `key` that are not acknowledged.
+    pub(crate) fn count(&self, key: &K) -> u64 {
+        lock(&self.counts).get(key).copied().unwrap_or(0)
+    }
+
+    /// Waits until all events about `key` are acknowledged.
+    pub(crate) fn wait(&self, key: &K) {
+        let mut counts = lock(&self.counts);
+        // Each turn sleeps until something was acknowledged.
+        while counts.contains_key(key) {
+            counts = self.acked.wait(counts).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 /// A queue with a descriptor that counts its entries.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
@@ -145,16 +192,16 @@ impl<T> EventQueue<T> {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits for an entry, if the descriptor is blocking.
+    /// Waits for an entry, if the descriptor is blocking; `take` gets it under the queue's lock.
     ///
     /// # Errors
     /// `WouldBlock` on a non-blocking descriptor, `Interrupted` by a signal.
-    pub(crate) fn wait(&self) -> io::Result<T> {
+    pub(crate) fn wait<R>(&self, mut take: impl FnMut(T) -> R) -> io::Result<R> {
         // Each turn sleeps until the descriptor is readable; somebody else may be faster then, or
         // the entry may have been removed together with its object.
         loop {
-            if let Some(entry) = self.try_next() {
-                return Ok(entry);
+            if let Some(taken) = self.try_next(&mut take) {
+                return Ok(taken);
             }
             if self.is_nonblocking()? {
                 return Err(io::ErrorKind::WouldBlock.into());
@@ -163,14 +210,14 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes an entry if there is one; never waits.
-    pub(crate) fn try_next(&self) -> Option<T> {
+    /// Takes an entry if there is one; never waits. `take` gets it under the queue's lock.
+    pub(crate) fn try_next<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
         let mut queue = lock(&self.queue);
         // Each turn takes one off the descriptor's count. Counts without an entry are left over
         // from a purge that was faster than the push.
         while self.take_count() {
             if let Some(entry) = queue.pop_front() {
-                return Some(entry);
+                return Some(take(entry));
             }
         }
         None
@@ -216,15 +263,19 @@ impl<T> EventQueue<T> {
 mod tests {
     use super::*;
 
+    fn same<T>(entry: T) -> T {
+        entry
+    }
+
     #[test]
     fn entries_come_out_in_order_and_the_descriptor_tells_when_there_is_one() {
         let queue = EventQueue::new().unwrap();
-        assert_eq!(queue.try_next(), None);
+        assert_eq!(queue.try_next(same), None);
         queue.push(1);
         queue.push(2);
-        assert_eq!(queue.wait().unwrap(), 1);
-        assert_eq!(queue.try_next(), Some(2));
-        assert_eq!(queue.try_next(), None);
+        assert_eq!(queue.wait(same).unwrap(), 1);
+        assert_eq!(queue.try_next(same), Some(2));
+        assert_eq!(queue.try_next(same), None);
     }
 
     #[test]
@@ -232,7 +283,7 @@ mod tests {
         let queue = EventQueue::new().unwrap();
         (0..MAX_EVENTS + 3).for_each(|n| queue.push(n));
         assert_eq!(queue.dropped(), 3);
-        assert_eq!(queue.try_next(), Some(0));
+        assert_eq!(queue.try_next(same), Some(0));
     }
 
     #[test]
@@ -243,7 +294,7 @@ mod tests {
         }
         queue.purge(|n| n % 2 == 1);
         assert_eq!(
-            (queue.try_next(), queue.try_next(), queue.try_next()),
+            (queue.try_next(same), queue.try_next(same), queue.try_next(same)),
             (Some(1), Some(3), None)
         );
     }
@@ -256,7 +307,7 @@ mod tests {
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
         // A push whose entry was purged before it could count it.
         queue.fd.write(1).unwrap();
-        assert_eq!(queue.try_next(), None);
+        assert_eq!(queue.try_next(same), None);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
     }
 
@@ -268,7 +319,10 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while taken.load(Ordering::Relaxed) < 1000 {
-                        taken.fetch_add(u64::from(queue.try_next().is_some()), Ordering::Relaxed);
+                        taken.fetch_add(
+                            u64::from(queue.try_next(same).is_some()),
+                            Ordering::Relaxed,
+                        );
                     }
                 });
             }
@@ -281,8 +335,34 @@ mod tests {
     fn waiting_on_a_descriptor_that_was_made_nonblocking_does_not_wait() {
         let queue = EventQueue::<u8>::new().unwrap();
         fcntl(&queue.fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
-        assert_eq!(queue.wait().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(queue.wait(same).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         queue.push(7);
-        assert_eq!(queue.wait().unwrap(), 7);
+        assert_eq!(queue.wait(same).unwrap(), 7);
+    }
+
+    #[test]
+    fn waiting_for_acknowledgements_ends_with_the_last() {
+        let unacked = Unacked::new();
+        unacked.wait(&7);
+        for _ in 0..3 {
+            unacked.add(7);
+        }
+        unacked.add(8);
+        let left = AtomicU64::new(3);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in (0..3).rev() {
+                    std::thread::yield_now();
+                    left.store(n, Ordering::SeqCst);
+                    unacked.ack(&7, 1);
+                }
+            });
+            unacked.wait(&7);
+            assert_eq!(left.load(Ordering::SeqCst), 0);
+        });
+        assert_eq!((unacked.count(&7), unacked.count(&8)), (0, 1));
+        unacked.ack(&8, 100);
+        unacked.ack(&9, 1);
+        unacked.wait(&8);
     }
 }

@@ -52,7 +52,7 @@ use vernic_wire::Mtu;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::device::DeviceInfo;
-use crate::events::{AsyncEvent, EventQueue, lock};
+use crate::events::{AsyncEvent, Element, EventQueue, Unacked, lock};
 use crate::explanation::PastFailures;
 use crate::gid::GidTable;
 use crate::lane::Lane;
@@ -83,6 +83,8 @@ pub(crate) struct Engine {
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
     pub(crate) events: EventQueue<AsyncEvent>,
+    /// Asynchronous events that somebody has taken and will acknowledge.
+    pub(crate) unacked: Unacked<Element>,
     pub(crate) past_failures: Mutex<PastFailures>,
     pub(crate) counters: Counters,
     pub(crate) slots: Arc<SlotTable>,
@@ -183,6 +185,7 @@ impl Engine {
             windows: Mutex::default(),
             gids: Mutex::new(gids),
             events,
+            unacked: Unacked::new(),
             past_failures: Mutex::default(),
             counters: Counters::default(),
             slots,
