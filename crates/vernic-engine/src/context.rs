@@ -30,6 +30,7 @@ use crate::limits::{DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PortAttr, Po
 use crate::middleware::wrap_link;
 use crate::pd::Pd;
 use crate::progress::{Clocks, Engine, EngineParts};
+use crate::xrc::{Xrcd, XrcdError, XrcdOpen};
 
 /// The only port of a device.
 pub(crate) const PORT: PortNum = PortNum(1);
@@ -161,6 +162,14 @@ impl Context {
     /// A protection domain.
     pub fn alloc_pd(self: &Arc<Self>) -> Arc<Pd> {
         Pd::new(self)
+    }
+
+    /// An XRC domain: opens the one that a file stands for, or makes a private one (IBTA A14).
+    ///
+    /// # Errors
+    /// [`XrcdError`].
+    pub fn open_xrcd(self: &Arc<Self>, how: XrcdOpen) -> Result<Arc<Xrcd>, XrcdError> {
+        Xrcd::open(self, how)
     }
 
     /// A completion channel.

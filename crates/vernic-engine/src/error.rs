@@ -158,8 +158,11 @@ pub enum CreateError {
         max: u64,
     },
     /// A service that queue pairs cannot have.
-    #[error("{0:?} queue pairs are not supported: use Rc, Uc or Ud")]
+    #[error("{0:?} queue pairs cannot be made so: Rc, Uc and Ud are; XRC has its own calls")]
     Service(Service),
+    /// A shared receive queue of an XRC domain, given to a queue pair of another service.
+    #[error("the shared receive queue belongs to an XRC domain: only XRC targets receive from it")]
+    XrcSrq,
     /// Two objects of different devices.
     #[error("{what} belongs to another device than its protection domain")]
     OtherDevice {

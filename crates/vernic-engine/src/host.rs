@@ -3,7 +3,7 @@
 //! [`QpHost`] borrows a queue pair for the time of one call into its machine. Everything here runs
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers to.
 
-use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError};
+use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, QpEvent, RecvWqe,
     RemoteAccess, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
@@ -15,10 +15,14 @@ use crate::events::{AsyncEvent, Element, lock};
 use crate::mr::window_index;
 use crate::progress::Engine;
 use crate::qp_state::{QpInner, QpSide};
+use crate::srq::limit_event;
+use crate::xrc::SrqTable;
 
 /// The host of one queue pair, for one call.
 pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Engine,
+    /// XRC shared receive queues, if the lane runs.
+    pub(crate) srqs: Option<&'a SrqTable>,
     /// Time of the batch.
     pub(crate) now: Time,
     pub(crate) qp: &'a QpInner,
@@ -105,6 +109,12 @@ impl QpHost<'_> {
         Wc { completion, timestamp_ns: self.engine.timestamp_ns(self.now) }
     }
 
+    /// The domain that keys of the peer must be of: on XRC, that of the queue which the request names.
+    #[inline]
+    fn remote_pd(&self) -> PdId {
+        self.side.chosen.named.as_ref().map_or(self.qp.pd, |srq| srq.pd)
+    }
+
     fn flushed_recv(&self, wr_id: u64) -> Completion {
         Completion {
             wr_id,
@@ -155,22 +165,28 @@ impl Host for QpHost<'_> {
     ) -> Result<(), AccessFault> {
         self.engine
             .memory
-            .check_remote(self.qp.pd, self.qp.qpn, rkey, addr, len, mem_access(need))
+            .check_remote(self.remote_pd(), self.qp.qpn, rkey, addr, len, mem_access(need))
             .map_err(fault)
     }
 
     #[inline]
     fn write_remote(&mut self, rkey: Rkey, addr: u64, data: &[u8]) -> Result<(), AccessFault> {
-        self.engine.memory.write_remote(self.qp.pd, self.qp.qpn, rkey, addr, data).map_err(fault)
+        self.engine
+            .memory
+            .write_remote(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .map_err(fault)
     }
 
     #[inline]
     fn read_remote(&mut self, rkey: Rkey, addr: u64, buf: &mut [u8]) -> Result<(), AccessFault> {
-        self.engine.memory.read_remote(self.qp.pd, self.qp.qpn, rkey, addr, buf).map_err(fault)
+        self.engine
+            .memory
+            .read_remote(self.remote_pd(), self.qp.qpn, rkey, addr, buf)
+            .map_err(fault)
     }
 
     fn atomic(&mut self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let (memory, pd, qpn) = (&self.engine.memory, self.qp.pd, self.qp.qpn);
+        let (memory, pd, qpn) = (&self.engine.memory, self.remote_pd(), self.qp.qpn);
         match op {
             AtomicOp::CmpSwap { compare, swap } => {
                 memory.atomic_cmp_swap(pd, qpn, rkey, addr, compare, swap)
@@ -181,7 +197,10 @@ impl Host for QpHost<'_> {
     }
 
     fn atomic_write(&mut self, rkey: Rkey, addr: u64, data: [u8; 8]) -> Result<(), AccessFault> {
-        self.engine.memory.atomic_write_8(self.qp.pd, self.qp.qpn, rkey, addr, data).map_err(fault)
+        self.engine
+            .memory
+            .atomic_write_8(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .map_err(fault)
     }
 
     fn flush(
@@ -194,23 +213,44 @@ impl Host for QpHost<'_> {
         let placement = mem_access(need).needs();
         // No bytes stand for the whole region: see `Host::flush`.
         let range = (len != 0).then_some((addr, len));
-        self.engine.memory.flush(self.qp.pd, self.qp.qpn, rkey, range, placement).map_err(fault)
+        self.engine
+            .memory
+            .flush(self.remote_pd(), self.qp.qpn, rkey, range, placement)
+            .map_err(fault)
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
         self.engine
             .memory
-            .invalidate_remote(self.qp.pd, self.qp.qpn, rkey)
+            .invalidate_remote(self.remote_pd(), self.qp.qpn, rkey)
             .map_err(|e| invalidate_fault(rkey, e))
     }
 
-    /// No queue pair of the engine is an XRC target.
-    fn select_srq(&mut self, _: Srqn) -> Result<(), SrqFault> {
-        Err(SrqFault::Unknown)
+    #[inline]
+    fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
+        let named = &mut self.side.chosen.named;
+        // Destroying a queue takes it away from here.
+        if named.as_ref().is_some_and(|srq| srq.number == srqn) {
+            return Ok(());
+        }
+        let srq = self.srqs.and_then(|srqs| srqs.find(srqn)).ok_or(SrqFault::Unknown)?;
+        if Some(srq.domain) != self.qp.domain {
+            return Err(SrqFault::WrongDomain);
+        }
+        *named = Some(srq.clone());
+        Ok(())
     }
 
     #[inline]
     fn take_recv(&mut self) -> Option<RecvWqe> {
+        if let Some(srq) = &self.side.chosen.named {
+            let taken = srq.queue.take(&mut self.side.current)?;
+            if taken.limit_reached {
+                self.engine.events.push(limit_event(srq.id));
+            }
+            self.side.chosen.taken = Some(srq.clone());
+            return Some(taken.wqe);
+        }
         let Some(srq) = &self.qp.srq else {
             return self.qp.rq.take(&mut self.side.current).map(|taken| taken.wqe);
         };
@@ -228,10 +268,11 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault> {
+        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
         let current = &mut self.side.current;
         self.engine
             .memory
-            .write_local(self.qp.recv_pd, &current.sges, &mut current.cursor, offset, data)
+            .write_local(pd, &current.sges, &mut current.cursor, offset, data)
             .map_err(fault)
     }
 
@@ -249,12 +290,18 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn complete_send(&mut self, completion: Completion) {
-        self.side.cq_failed |= !self.qp.send_cq.push(self.stamped(completion));
+        if let Some(cq) = &self.qp.send_cq {
+            self.side.cq_failed |= !cq.push(self.stamped(completion));
+        }
     }
 
     #[inline]
     fn complete_recv(&mut self, completion: Completion) {
-        self.side.cq_failed |= !self.qp.recv_cq.push(self.stamped(completion));
+        // A receive of an XRC queue that was destroyed meanwhile completes nowhere.
+        let taken = self.side.chosen.taken.take();
+        if let Some(cq) = taken.as_ref().map(|srq| &srq.cq).or(self.qp.recv_cq.as_ref()) {
+            self.side.cq_failed |= !cq.push(self.stamped(completion));
+        }
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -1,6 +1,6 @@
 //! The lane: the unit of progress. Whoever holds it moves packets.
 //!
-//! Owns the link, both batches, the table of queue pairs, the ready list, the timer wheel and the
+//! Owns the link, both batches, the tables of queue pairs and XRC shared receive queues, the ready list, the timer wheel and the
 //! multicast groups of a device: everything that packets of several queue pairs share. It sits
 //! behind one mutex in [`Engine`], which data-path threads only try.
 //! Receiving is in `rx.rs`, sending in `tx.rs`; here is what both need.
@@ -23,6 +23,7 @@ use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 use crate::qp_table::QpTable;
 use crate::wheel::Wheel;
+use crate::xrc::SrqTable;
 
 /// Batches that one call sends at most: enough to keep a socket busy, little enough that a post
 /// returns soon.
@@ -50,6 +51,8 @@ pub(crate) struct Lane {
     pub(crate) tx: TxBatch,
     pub(crate) rx: RxBatch,
     pub(crate) table: QpTable,
+    /// XRC shared receive queues.
+    pub(crate) srqs: SrqTable,
     /// Queue pairs that want to transmit, each at most once (`QpInner::queued`).
     pub(crate) ready: VecDeque<Arc<QpInner>>,
     /// Queue pairs that have nothing to send but an ACK.
@@ -94,6 +97,7 @@ impl Lane {
             rx: RxBatch::new(),
             link,
             table: QpTable::new(),
+            srqs: SrqTable::default(),
             ready: VecDeque::new(),
             owing: Owing::default(),
             timers: Timers { wheel: Wheel::new(now), next: None },

@@ -12,7 +12,7 @@
 //! | file | what |
 //! |---|---|
 //! | `device.rs` `context.rs` `gid.rs` `limits.rs` `config.rs` | the device, its addresses, limits, settings |
-//! | `pd.rs` `mr.rs` `dm.rs` `qp.rs` `cq.rs` `channel.rs` `srq.rs` `ah.rs` | the verbs objects |
+//! | `pd.rs` `mr.rs` `dm.rs` `qp.rs` `qp_init.rs` `cq.rs` `channel.rs` `srq.rs` `xrc.rs` `ah.rs` | the verbs objects |
 //! | `wr.rs` `send_slots.rs` `recv_queue.rs` | work requests, and what posted ones keep |
 //! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
 //! | `progress.rs` `background.rs` | who runs the lane when |
@@ -48,6 +48,7 @@ mod path;
 mod pd;
 mod progress;
 mod qp;
+mod qp_init;
 mod qp_state;
 mod qp_table;
 mod recv_queue;
@@ -58,6 +59,7 @@ mod tables;
 mod tx;
 mod wheel;
 mod wr;
+mod xrc;
 
 pub use ah::Ah;
 pub use channel::CompChannel;
@@ -78,10 +80,12 @@ pub use limits::{DeviceAttr, PortAttr, PortState};
 pub use mr::{Mr, MrChange, Mw};
 pub use pd::Pd;
 pub use progress::Clocks;
-pub use qp::{Qp, QpCap, QpInit};
+pub use qp::Qp;
+pub use qp_init::{QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use srq::{Srq, SrqInit};
 pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
+pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
 pub use vernic_io::{LinkCounters, LocalAddr, TxPath};
 pub use vernic_mem::{
@@ -90,8 +94,8 @@ pub use vernic_mem::{
 };
 pub use vernic_proto::{
     AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PostError, QpAttr, QpCounters,
-    QpState, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
+    QpState, QpType, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
 };
 pub use vernic_wire::{
-    AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Service,
+    AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Service, Srqn,
 };

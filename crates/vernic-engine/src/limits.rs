@@ -15,6 +15,8 @@ pub const MAX_CQE: u32 = 1 << 20;
 pub const MAX_QP_WR: u32 = 1 << 15;
 /// Most outstanding receives of a shared receive queue.
 pub const MAX_SRQ_WR: u32 = 1 << 15;
+/// Most shared receive queues.
+pub const MAX_SRQ: u32 = 1 << 20;
 /// Most scatter/gather entries of a work request.
 pub const MAX_SGE: u32 = 32;
 /// Most bytes of inline data of a work request.
@@ -118,7 +120,7 @@ impl DeviceAttr {
             max_pd: 1 << 20,
             max_qp_rd_atom: MAX_RD_ATOMIC,
             max_qp_init_rd_atom: MAX_RD_ATOMIC,
-            max_srq: 1 << 20,
+            max_srq: MAX_SRQ,
             max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: MAX_SGE,
             max_dm_bytes: MAX_DM_BYTES,

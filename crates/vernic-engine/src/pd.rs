@@ -7,11 +7,14 @@ use vernic_proto::AddressVector;
 
 use crate::ah::Ah;
 use crate::context::Context;
+use crate::cq::Cq;
 use crate::dm::DeviceMemory;
 use crate::error::CreateError;
 use crate::mr::{Mr, Mw};
-use crate::qp::{Qp, QpInit};
+use crate::qp::Qp;
+use crate::qp_init::QpInit;
 use crate::srq::{Srq, SrqInit};
+use crate::xrc::Xrcd;
 
 /// A protection domain. Freed when the last reference to it, and to everything in it, is gone.
 #[derive(Debug)]
@@ -165,6 +168,22 @@ impl Pd {
         Srq::new(self, init)
     }
 
+    /// A shared receive queue of an XRC domain: initiators name it by its
+    /// [`number`](Srq::number), its receives complete on `cq`, and its protection domain is that of
+    /// the memory which requests for it reach (IBTA A14).
+    ///
+    /// # Errors
+    /// [`CreateError`]: limits, objects of other devices.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        init: SrqInit,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Srq>, CreateError> {
+        self.alive()?;
+        Srq::new_xrc(self, init, xrcd, cq)
+    }
+
     /// An address handle: a destination of datagrams.
     ///
     /// # Errors
@@ -206,7 +225,7 @@ impl Pd {
     }
 
     /// Refuses to make anything in an orphan's domain.
-    fn alive(&self) -> Result<(), CreateError> {
+    pub(crate) fn alive(&self) -> Result<(), CreateError> {
         if self.context.is_orphan() { Err(CreateError::Orphan) } else { Ok(()) }
     }
 }

@@ -57,6 +57,7 @@ use crate::explanation::PastFailures;
 use crate::gid::GidTable;
 use crate::lane::Lane;
 use crate::qp_state::QpInner;
+use crate::xrc::XrcdFiles;
 
 /// Times that a holder takes the lane again for doorbells before it leaves them to the background
 /// thread: a bound on how long one call can be kept busy by others.
@@ -82,6 +83,8 @@ pub(crate) struct Engine {
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
+    /// XRC domains that files stand for.
+    pub(crate) xrcds: XrcdFiles,
     pub(crate) events: EventQueue<AsyncEvent>,
     /// Asynchronous events that somebody has taken and will acknowledge.
     pub(crate) unacked: Unacked<Element>,
@@ -184,6 +187,7 @@ impl Engine {
             memory: Memory::new(),
             windows: Mutex::default(),
             gids: Mutex::new(gids),
+            xrcds: XrcdFiles::default(),
             events,
             unacked: Unacked::new(),
             past_failures: Mutex::default(),

@@ -26,91 +26,80 @@ use crate::cq::Cq;
 use crate::error::{Busy, CreateError, McastError, ModifyError};
 use crate::events::{Element, lock};
 use crate::explanation::Explanation;
-use crate::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::limits::MAX_SGE;
 use crate::owing::AckHold;
-use crate::pd::{Pd, check_limit};
+use crate::pd::Pd;
+use crate::qp_init::{Parts, QpCap, QpInit, check, qp_type_of};
 use crate::qp_state::{QpCore, QpInner, QpSide, TimerEntries};
 use crate::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::send_slots::SendSlots;
 use crate::srq::Srq;
 use crate::wr::{Payload, PostSendError, SendRefusal, SendWr};
-
-/// Sizes of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpCap {
-    /// Send requests that may be outstanding, 0 to [`MAX_QP_WR`].
-    pub max_send_wr: u32,
-    /// Receives that may be posted, 0 to [`MAX_QP_WR`]; not looked at with a shared queue.
-    pub max_recv_wr: u32,
-    /// Scatter/gather entries of a send, 0 to [`MAX_SGE`].
-    pub max_send_sge: u32,
-    /// Scatter/gather entries of a receive, 0 to [`MAX_SGE`].
-    pub max_recv_sge: u32,
-    /// Bytes of inline data of a send, 0 to [`MAX_INLINE`].
-    pub max_inline: u32,
-}
-
-impl Default for QpCap {
-    fn default() -> Self {
-        Self { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline: 64 }
-    }
-}
-
-/// What a queue pair is created with.
-#[derive(Clone, Debug)]
-pub struct QpInit {
-    /// [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`].
-    pub service: Service,
-    /// Where sends complete.
-    pub send_cq: Arc<Cq>,
-    /// Where receives complete.
-    pub recv_cq: Arc<Cq>,
-    /// Receive from this shared queue instead of an own one.
-    pub srq: Option<Arc<Srq>>,
-    /// Sizes.
-    pub cap: QpCap,
-    /// Every send is signaled, whatever its flags.
-    pub signal_all: bool,
-}
+use crate::xrc::{Chosen, Domain};
 
 /// A queue pair. Dropping it destroys it.
 pub struct Qp {
     inner: Arc<QpInner>,
     pd: Arc<Pd>,
+    /// Of an XRC target.
+    domain: Option<Arc<Domain>>,
     cap: QpCap,
     signal_all: bool,
     groups: AtomicU32,
+    /// Handles that an XRC target is open by; 1 for the others.
+    handles: AtomicU32,
     gone: AtomicBool,
 }
 
 impl fmt::Debug for Qp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qp({:?} {})", self.inner.service, self.inner.qpn)
+        write!(f, "Qp({:?} {})", self.inner.qp_type, self.inner.qpn)
     }
 }
 
 impl Qp {
     pub(crate) fn new(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Self>, CreateError> {
-        check(pd, &init)?;
-        let engine = pd.context().engine();
         let QpInit { service, send_cq, recv_cq, srq, cap, signal_all } = init;
-        let own_wrs = if srq.is_some() { 0 } else { cap.max_recv_wr };
-        let recv_sges = srq.as_ref().map_or(cap.max_recv_sge, |srq| srq.query().max_sge);
+        Self::build(Parts {
+            qp_type: qp_type_of(service)?,
+            pd: pd.clone(),
+            send_cq: Some(send_cq),
+            recv_cq: Some(recv_cq),
+            srq,
+            domain: None,
+            cap,
+            signal_all,
+        })
+    }
+
+    pub(crate) fn build(parts: Parts) -> Result<Arc<Self>, CreateError> {
+        check(&parts)?;
+        let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
+        let engine = pd.context().engine();
+        let service = qp_type.service();
+        let shared_rq = srq.is_some() || qp_type == QpType::XrcTgt;
+        let own_wrs = if shared_rq { 0 } else { cap.max_recv_wr };
+        let recv_sges = match &srq {
+            Some(srq) => srq.query().max_sge,
+            // Any queue of the domain may give the receive.
+            None if shared_rq => MAX_SGE,
+            None => cap.max_recv_sge,
+        };
         let recv_pd = srq.as_ref().map_or(pd.id(), |srq| srq.pd().id());
-        let qp_type = qp_type_of(service)?;
         let inner = engine.open_qp(|qpn| {
             let mut machine = vernic_proto::Qp::new(vernic_proto::QpInit {
                 qpn,
                 qp_type,
                 max_send_wr: cap.max_send_wr,
                 max_window: engine.config.max_window,
-                shared_rq: srq.is_some(),
+                shared_rq,
             });
             machine.set_port_mtu(engine.active_mtu());
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
                 slots,
                 current: CurrentRecv::with_sges(recv_sges),
+                chosen: Chosen::default(),
                 path: None,
                 peer: None,
                 failure: None,
@@ -120,9 +109,11 @@ impl Qp {
             };
             Arc::new(QpInner {
                 qpn,
+                qp_type,
                 service,
                 pd: pd.id(),
                 recv_pd,
+                domain: domain.as_ref().map(|domain| domain.id()),
                 send_cq: send_cq.clone(),
                 recv_cq: recv_cq.clone(),
                 srq: srq.clone(),
@@ -133,24 +124,31 @@ impl Qp {
             })
         })?;
         pd.hold();
-        inner.send_cq.hold();
-        inner.recv_cq.hold();
+        inner.cqs().for_each(|cq| cq.hold());
         if let Some(srq) = &inner.srq {
             srq.hold();
         }
-        let (groups, gone) = (AtomicU32::new(0), AtomicBool::new(false));
-        Ok(Arc::new(Self { inner, pd: pd.clone(), cap, signal_all, groups, gone }))
+        if let Some(domain) = &domain {
+            domain.hold();
+        }
+        let (groups, gone, handles) =
+            (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(1));
+        Ok(Arc::new(Self { inner, pd, domain, cap, signal_all, groups, handles, gone }))
     }
 
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.inner.qpn
     }
+    /// Its type.
+    pub fn qp_type(&self) -> QpType {
+        self.inner.qp_type
+    }
     /// Its service.
     pub fn service(&self) -> Service {
         self.inner.service
     }
-    /// Its protection domain.
+    /// Its protection domain. That of an XRC target is its XRC domain's own, with no memory in it.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -158,13 +156,14 @@ impl Qp {
     pub fn context(&self) -> &Arc<Context> {
         self.pd.context()
     }
-    /// Where its sends complete.
-    pub fn send_cq(&self) -> &Arc<Cq> {
-        &self.inner.send_cq
+    /// Where its sends complete; XRC targets send nothing.
+    pub fn send_cq(&self) -> Option<&Arc<Cq>> {
+        self.inner.send_cq.as_ref()
     }
-    /// Where its receives complete.
-    pub fn recv_cq(&self) -> &Arc<Cq> {
-        &self.inner.recv_cq
+    /// Where its receives complete; XRC initiators receive nothing, and receives of XRC targets
+    /// complete where the shared receive queue says.
+    pub fn recv_cq(&self) -> Option<&Arc<Cq>> {
+        self.inner.recv_cq.as_ref()
     }
     /// The shared queue that it receives from.
     pub fn srq(&self) -> Option<&Arc<Srq>> {
@@ -333,6 +332,9 @@ impl Qp {
         if self.inner.srq.is_some() {
             return refuse(RecvRefusal::Shared);
         }
+        if self.inner.service == Service::Xrc {
+            return refuse(RecvRefusal::NoQueue);
+        }
         if self.gone.load(Ordering::Acquire) {
             return refuse(RecvRefusal::Destroyed);
         }
@@ -376,19 +378,31 @@ impl Qp {
     }
 
     /// Destroys it: its number is free, nothing of it will complete any more, and its completions
-    /// are taken out of the completion queues (IBTA 11.2.4.4).
+    /// are taken out of its completion queues (IBTA 11.2.4.4). What an XRC target received stays in
+    /// the completion queues of the shared receive queues; and of a target that was opened again
+    /// ([`Xrcd::open_tgt`](crate::Xrcd::open_tgt)) this closes one handle only, until the last.
     ///
     /// # Errors
     /// [`Busy`] while it is attached to multicast groups.
     pub fn destroy(&self) -> Result<(), Busy> {
+        if self.context().is_orphan() {
+            return Ok(());
+        }
         match self.groups.load(Ordering::Acquire) {
             0 => {
-                self.shut_down();
+                let domain = self.domain.as_ref();
+                if domain.is_none_or(|domain| domain.close_target(self.qpn(), &self.handles)) {
+                    self.shut_down();
+                }
                 Ok(())
             }
-            _ if self.context().is_orphan() => Ok(()),
             users => Err(Busy { object: "queue pair", users, by: "multicast groups" }),
         }
+    }
+
+    /// One more handle is open. Under the lock of the domain's targets.
+    pub(crate) fn add_handle(&self) {
+        self.handles.fetch_add(1, Ordering::AcqRel);
     }
 
     fn push_send(&self, core: &mut QpCore, wr: &SendWr<'_>) -> Result<(), SendRefusal> {
@@ -396,6 +410,9 @@ impl Qp {
             return Err(SendRefusal::Destroyed);
         }
         let QpCore { machine, side } = core;
+        if !self.inner.qp_type.sends() {
+            return Err(PostError::NoSendQueue.into());
+        }
         if machine.send_room() == 0 {
             return Err(PostError::Full(self.cap.max_send_wr).into());
         }
@@ -426,7 +443,7 @@ impl Qp {
             flags,
             length,
             dest,
-            srqn: None,
+            srqn: wr.srqn,
         })?;
         Ok(())
     }
@@ -449,11 +466,11 @@ impl Qp {
         if let Some(past) = past {
             lock(&self.context().engine().past_failures).keep(past);
         }
-        let QpSide { path, peer, failure, .. } = &mut core.side;
+        let QpSide { path, peer, failure, chosen, .. } = &mut core.side;
         (*path, *peer, *failure) = (None, None, None);
+        *chosen = Chosen::default();
         self.inner.rq.clear();
-        self.inner.send_cq.purge(self.inner.qpn);
-        self.inner.recv_cq.purge(self.inner.qpn);
+        self.inner.cqs().for_each(|cq| cq.purge(self.inner.qpn));
     }
 
     fn shut_down(&self) {
@@ -464,6 +481,10 @@ impl Qp {
             return;
         }
         let engine = self.context().engine();
+        if let Some(domain) = &self.domain {
+            // Before its number is free: another target may have it then.
+            domain.forget_target(self.inner.qpn);
+        }
         // From here on no packet finds it, and the lane has let go of it.
         engine.close_qp(self.inner.qpn);
         {
@@ -481,10 +502,12 @@ impl Qp {
         engine.memory.release_qp(self.inner.qpn);
         let element = Element::Qp(self.inner.qpn);
         engine.events.purge(|event| event.element != element);
-        self.inner.send_cq.release();
-        self.inner.recv_cq.release();
+        self.inner.cqs().for_each(|cq| cq.release());
         if let Some(srq) = &self.inner.srq {
             srq.release();
+        }
+        if let Some(domain) = &self.domain {
+            domain.release();
         }
         self.pd.release();
     }
@@ -494,39 +517,8 @@ impl Drop for Qp {
     fn drop(&mut self) {
         if self.context().is_orphan() {
             // Never freed: a thread of the parent may have been at work on it.
-            std::mem::forget(self.inner.clone());
+            std::mem::forget((self.inner.clone(), self.domain.clone()));
         }
         self.shut_down();
     }
-}
-
-fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
-    match service {
-        Service::Rc => Ok(QpType::Rc),
-        Service::Uc => Ok(QpType::Uc),
-        Service::Ud => Ok(QpType::Ud),
-        other => Err(CreateError::Service(other)),
-    }
-}
-
-fn check(pd: &Arc<Pd>, init: &QpInit) -> Result<(), CreateError> {
-    qp_type_of(init.service)?;
-    let cap = &init.cap;
-    check_limit("max_send_wr", cap.max_send_wr, 0, MAX_QP_WR)?;
-    check_limit("max_recv_wr", cap.max_recv_wr, 0, MAX_QP_WR)?;
-    check_limit("max_send_sge", cap.max_send_sge, 0, MAX_SGE)?;
-    check_limit("max_recv_sge", cap.max_recv_sge, 0, MAX_SGE)?;
-    check_limit("max_inline", cap.max_inline, 0, MAX_INLINE)?;
-    let home = pd.context();
-    let others = [
-        ("send completion queue", Some(init.send_cq.context())),
-        ("receive completion queue", Some(init.recv_cq.context())),
-        ("shared receive queue", init.srq.as_ref().map(|srq| srq.context())),
-    ];
-    for (what, context) in others {
-        if context.is_some_and(|context| !Arc::ptr_eq(context, home)) {
-            return Err(CreateError::OtherDevice { what });
-        }
-    }
-    Ok(())
 }

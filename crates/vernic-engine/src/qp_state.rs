@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
 use vernic_mem::PdId;
-use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, Time};
+use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Gid, Qpn, Service};
 
 use crate::cq::Cq;
@@ -20,6 +20,7 @@ use crate::progress::Engine;
 use crate::recv_queue::{CurrentRecv, RecvQueue};
 use crate::send_slots::SendSlots;
 use crate::srq::Srq;
+use crate::xrc::{Chosen, SrqTable};
 
 /// Everything of a queue pair that changes while it runs.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(crate) struct QpCore {
 pub(crate) struct QpSide {
     pub(crate) slots: SendSlots,
     pub(crate) current: CurrentRecv,
+    /// Of an XRC target.
+    pub(crate) chosen: Chosen,
     /// Of a connected service, from RTR on.
     pub(crate) path: Option<TxPath>,
     /// Source that packets must have, of a connected service: the peer's GID and our own.
@@ -79,11 +82,15 @@ impl TimerEntries {
 #[derive(Debug)]
 pub(crate) struct QpInner {
     pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
     pub(crate) service: Service,
     pub(crate) pd: PdId,
     pub(crate) recv_pd: PdId,
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
+    /// The XRC domain of a target.
+    pub(crate) domain: Option<PdId>,
+    /// XRC targets have neither queue, initiators no receive queue.
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    pub(crate) recv_cq: Option<Arc<Cq>>,
     pub(crate) srq: Option<Arc<Srq>>,
     pub(crate) rq: RecvQueue,
     pub(crate) core: Mutex<QpCore>,
@@ -114,6 +121,11 @@ impl QpInner {
         }
     }
 
+    /// Its completion queues.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        self.send_cq.iter().chain(&self.recv_cq)
+    }
+
     pub(crate) fn has_state(&self, state: QpState) -> bool {
         self.state.load(Ordering::SeqCst) == state as u8
     }
@@ -126,7 +138,21 @@ impl QpInner {
         core: &mut QpCore,
         f: impl FnOnce(&mut vernic_proto::Qp, &mut QpHost<'_>) -> T,
     ) -> T {
-        let mut host = QpHost { engine, now, qp: self, side: &mut core.side };
+        self.with_lane_host(engine, None, now, core, f)
+    }
+
+    /// As [`with_host`](Self::with_host), for the lane: XRC targets find the queues that requests
+    /// name in `srqs`.
+    #[inline]
+    pub(crate) fn with_lane_host<T>(
+        &self,
+        engine: &Engine,
+        srqs: Option<&SrqTable>,
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut vernic_proto::Qp, &mut QpHost<'_>) -> T,
+    ) -> T {
+        let mut host = QpHost { engine, srqs, now, qp: self, side: &mut core.side };
         let result = f(&mut core.machine, &mut host);
         if core.side.cq_failed {
             self.fail_for_cq(engine, now, core);
@@ -143,7 +169,7 @@ impl QpInner {
             return;
         }
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        let mut host = QpHost { engine, now, qp: self, side: &mut core.side };
+        let mut host = QpHost { engine, srqs: None, now, qp: self, side: &mut core.side };
         host.event(vernic_proto::QpEvent::Fatal);
         // Error can be entered from every state.
         let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);

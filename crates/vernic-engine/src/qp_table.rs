@@ -62,6 +62,11 @@ impl QpTable {
         self.pages[page].qps.get(index as usize)?.as_ref()
     }
 
+    /// All queue pairs.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<QpInner>> {
+        self.pages.iter().flat_map(|page| page.qps.iter().flatten())
+    }
+
     /// Takes a free number, a further slot if need be, and puts there what `make` returns.
     pub(crate) fn insert(
         &mut self,

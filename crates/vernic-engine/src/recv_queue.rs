@@ -47,6 +47,11 @@ pub enum RecvRefusal {
     /// The queue pair receives from a shared queue.
     #[error("this queue pair receives from a shared receive queue: post there")]
     Shared,
+    /// An XRC queue pair receives nothing of its own.
+    #[error(
+        "an XRC queue pair has no receive queue: post to the shared receive queues of its domain"
+    )]
+    NoQueue,
     /// The object was destroyed.
     #[error("the queue was destroyed")]
     Destroyed,

@@ -19,6 +19,7 @@ use crate::owing::Owing;
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 use crate::qp_table::QpTable;
+use crate::xrc::SrqTable;
 
 /// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
 const PACKET_TYPE_IPV4: u8 = 0xA;
@@ -33,8 +34,9 @@ impl Lane {
             return 0;
         }
         self.owing.count(count);
-        let Self { link, rx, table, ready, owing, timers, groups, .. } = self;
-        let mut demux = Demux { engine, now, table, groups, ready, owing, timers, held: None };
+        let Self { link, rx, table, srqs, ready, owing, timers, groups, .. } = self;
+        let mut demux =
+            Demux { engine, now, table, srqs, groups, ready, owing, timers, held: None };
         for packet in rx.packets() {
             let result = match link.verify(&packet) {
                 Icrc::Bad => Err(DropReason::Icrc),
@@ -59,6 +61,7 @@ struct Demux<'a> {
     engine: &'a Engine,
     now: Time,
     table: &'a QpTable,
+    srqs: &'a SrqTable,
     groups: &'a [Group],
     ready: &'a mut VecDeque<Arc<QpInner>>,
     owing: &'a mut Owing,
@@ -111,8 +114,8 @@ impl<'a> Demux<'a> {
         {
             return Err(DropReason::WrongSource);
         }
-        let (engine, now) = (self.engine, self.now);
-        let disposition = qp.with_host(engine, now, core, |machine, host| {
+        let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
+        let disposition = qp.with_lane_host(engine, srqs, now, core, |machine, host| {
             machine.handle_packet(now, parsed, &meta, host)
         });
         let counters = &engine.counters;

@@ -10,7 +10,7 @@ use vernic_proto::SendOp;
 use vernic_wire::Service;
 
 use crate::limits::MAX_MSG_BYTES;
-use crate::qp::QpCap;
+use crate::qp_init::QpCap;
 use crate::wr::{Payload, SendRefusal, SendWr};
 
 #[derive(Clone, Copy, Debug)]

@@ -1,14 +1,18 @@
 //! Shared receive queues (IBTA 10.2.9.2, 11.2.3): one queue of receives for many queue pairs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use vernic_wire::Srqn;
 
 use crate::context::Context;
+use crate::cq::Cq;
 use crate::error::{Busy, CreateError, ResizeError};
 use crate::events::{AsyncEvent, Element, EventKind, SrqId};
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::pd::{Pd, check_limit};
 use crate::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
+use crate::xrc::{Domain, XrcSrq, Xrcd};
 
 /// What a shared receive queue is created with.
 #[derive(Clone, Copy, Debug)]
@@ -26,23 +30,85 @@ pub struct SrqInit {
 pub struct Srq {
     id: SrqId,
     pd: Arc<Pd>,
-    pub(crate) queue: RecvQueue,
+    pub(crate) queue: Arc<RecvQueue>,
     users: AtomicU32,
+    xrc: Option<Xrc>,
+}
+
+/// What one of an XRC domain has beside.
+#[derive(Debug)]
+struct Xrc {
+    number: Srqn,
+    domain: Arc<Domain>,
+    cq: Arc<Cq>,
+    gone: AtomicBool,
 }
 
 impl Srq {
     pub(crate) fn new(pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Self>, CreateError> {
+        let (id, queue) = Self::parts(pd, &init)?;
+        Ok(Self::started(pd, id, queue, None, init.limit))
+    }
+
+    pub(crate) fn new_xrc(
+        pd: &Arc<Pd>,
+        init: SrqInit,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Self>, CreateError> {
+        for (what, context) in [("XRC domain", xrcd.context()), ("completion queue", cq.context())]
+        {
+            if !Arc::ptr_eq(context, pd.context()) {
+                return Err(CreateError::OtherDevice { what });
+            }
+        }
+        let (id, queue) = Self::parts(pd, &init)?;
+        let domain = xrcd.domain().clone();
+        let entry = pd.context().engine().open_srq(|number| XrcSrq {
+            number,
+            id,
+            domain: domain.id(),
+            pd: pd.id(),
+            cq: cq.clone(),
+            queue: queue.clone(),
+        })?;
+        domain.hold();
+        cq.hold();
+        let (number, cq, gone) = (entry.number, cq.clone(), AtomicBool::new(false));
+        Ok(Self::started(pd, id, queue, Some(Xrc { number, domain, cq, gone }), init.limit))
+    }
+
+    fn parts(pd: &Arc<Pd>, init: &SrqInit) -> Result<(SrqId, Arc<RecvQueue>), CreateError> {
         check_limit("SRQ max_wr", init.max_wr, 1, MAX_SRQ_WR)?;
         check_limit("SRQ max_sge", init.max_sge, 0, MAX_SGE)?;
         check_limit("SRQ limit", init.limit, 0, init.max_wr)?;
-        let queue = RecvQueue::new(init.max_wr, init.max_sge);
-        let id = SrqId(pd.context().next_id());
+        let queue = Arc::new(RecvQueue::new(init.max_wr, init.max_sge));
+        Ok((SrqId(pd.context().next_id()), queue))
+    }
+
+    fn started(
+        pd: &Arc<Pd>,
+        id: SrqId,
+        queue: Arc<RecvQueue>,
+        xrc: Option<Xrc>,
+        limit: u32,
+    ) -> Arc<Self> {
         pd.hold();
-        let srq = Self { id, pd: pd.clone(), queue, users: AtomicU32::new(0) };
-        if init.limit != 0 {
-            srq.arm(init.limit);
+        let srq = Self { id, pd: pd.clone(), queue, users: AtomicU32::new(0), xrc };
+        if limit != 0 {
+            srq.arm(limit);
         }
-        Ok(Arc::new(srq))
+        Arc::new(srq)
+    }
+
+    /// The number that initiators name it by, if it is of an XRC domain.
+    pub fn number(&self) -> Option<Srqn> {
+        self.xrc.as_ref().map(|xrc| xrc.number)
+    }
+
+    /// Where its receives complete, if it is of an XRC domain; else that is the queue pairs' own.
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
     /// Its name in asynchronous events.
@@ -105,13 +171,16 @@ impl Srq {
         SrqInit { max_wr, max_sge, limit }
     }
 
-    /// Checks that no queue pair uses it any more; later events of it are not delivered.
+    /// Checks that no queue pair uses it any more; later events of it are not delivered. One of an
+    /// XRC domain ends now: requests that name it are refused, and a message that is filling one of
+    /// its receives is not completed here.
     ///
     /// # Errors
     /// [`Busy`] while queue pairs use it.
     pub fn destroy(&self) -> Result<(), Busy> {
         match self.users.load(Ordering::Acquire) {
             0 => {
+                self.leave_domain();
                 self.purge_events();
                 Ok(())
             }
@@ -129,7 +198,20 @@ impl Srq {
     }
 
     pub(crate) fn limit_event(&self) -> AsyncEvent {
-        AsyncEvent { kind: EventKind::SrqLimitReached, element: Element::Srq(self.id) }
+        limit_event(self.id)
+    }
+
+    /// Takes it out of the table of numbers, and away from the targets that use it.
+    fn leave_domain(&self) {
+        let Some(xrc) = &self.xrc else { return };
+        if self.context().is_orphan() {
+            // Never freed: a thread of the parent may have been at work on it.
+            std::mem::forget(xrc.domain.clone());
+        } else if !xrc.gone.swap(true, Ordering::AcqRel) {
+            self.context().engine().close_srq(xrc.number);
+            xrc.cq.release();
+            xrc.domain.release();
+        }
     }
 
     fn arm(&self, limit: u32) {
@@ -147,8 +229,14 @@ impl Srq {
     }
 }
 
+/// Fewer receives than its limit are left.
+pub(crate) fn limit_event(id: SrqId) -> AsyncEvent {
+    AsyncEvent { kind: EventKind::SrqLimitReached, element: Element::Srq(id) }
+}
+
 impl Drop for Srq {
     fn drop(&mut self) {
+        self.leave_domain();
         self.purge_events();
         self.pd.release();
     }

@@ -1,9 +1,10 @@
-//! Opening and closing queue pairs and multicast groups: changes of the lane's tables.
+//! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the lane's tables.
 
 use std::sync::Arc;
 
 use vernic_io::LocalAddr;
-use vernic_wire::{Gid, Qpn};
+use vernic_proto::QpType;
+use vernic_wire::{Gid, Qpn, Srqn};
 
 use crate::error::{CreateError, McastError};
 use crate::events::lock;
@@ -11,6 +12,7 @@ use crate::lane::{Group, Lane};
 use crate::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
 use crate::progress::Engine;
 use crate::qp_state::QpInner;
+use crate::xrc::XrcSrq;
 
 impl Engine {
     /// Gives a queue pair a number and puts it into the table.
@@ -60,6 +62,30 @@ impl Engine {
             gone
         });
         // Outside the lane: it may hold the last references to its completion queues.
+        drop(gone);
+    }
+
+    /// Gives an XRC shared receive queue a number.
+    pub(crate) fn open_srq(
+        &self,
+        make: impl FnOnce(Srqn) -> XrcSrq,
+    ) -> Result<Arc<XrcSrq>, CreateError> {
+        self.with_lane(|lane| lane.srqs.insert(make))
+    }
+
+    /// Takes an XRC shared receive queue out of the table, and away from the targets that use it.
+    pub(crate) fn close_srq(&self, number: Srqn) {
+        let gone = self.with_lane(|lane| {
+            let mut gone: Vec<_> = lane.srqs.remove(number).into_iter().collect();
+            for qp in lane.table.iter().filter(|qp| qp.qp_type == QpType::XrcTgt) {
+                let chosen = &mut lock(&qp.core).side.chosen;
+                for place in [&mut chosen.named, &mut chosen.taken] {
+                    gone.extend(place.take_if(|srq| srq.number == number));
+                }
+            }
+            gone
+        });
+        // Outside the lane: it may hold the last references to its completion queue.
         drop(gone);
     }
 

@@ -55,7 +55,8 @@ impl Lane {
         if !self.blocked && self.tx.is_empty() {
             let mut core = lock(&qp.core);
             let rides = core.side.ack.rides();
-            qp.with_host(engine, now, &mut core, |machine, host| {
+            let srqs = Some(&self.srqs);
+            qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 if rides {
                     turn(machine, host, &mut self.tx, now)
                 } else {
@@ -98,7 +99,8 @@ impl Lane {
             // Cleared before the send queue is looked at: a post from now on rings again.
             qp.queued.store(false, Ordering::Release);
             let mut core = lock(&qp.core);
-            let written = qp.with_host(engine, now, &mut core, |machine, host| {
+            let srqs = Some(&self.srqs);
+            let written = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 turn(machine, host, &mut self.tx, now)
             });
             self.end_turn(engine, &qp, &mut core, written, now);

@@ -5,7 +5,7 @@
 
 use vernic_mem::Sge;
 use vernic_proto::{PostError, SendFlags, SendOp};
-use vernic_wire::{Qkey, Qpn};
+use vernic_wire::{Qkey, Qpn, Srqn};
 
 use crate::ah::Ah;
 use crate::error::ORPHAN;
@@ -49,6 +49,9 @@ pub struct SendWr<'a> {
     pub payload: Payload<'a>,
     /// Destination, for UD only.
     pub dest: Option<Dest<'a>>,
+    /// The peer's shared receive queue, for XRC only: it takes the message, and its protection
+    /// domain holds the remote memory.
+    pub srqn: Option<Srqn>,
 }
 
 /// Why a send was refused. It was not queued.

@@ -23,6 +23,8 @@ use vernic_engine::*;
 /// Forks while another thread moves messages: each meets it somewhere else.
 const FORKS: usize = 40;
 
+const PRIVATE: XrcdOpen = XrcdOpen { file: None, create: true, exclusive: false };
+
 /// A child that hangs is ended by the kernel, and so fails the test.
 const CHILD_SECONDS: u32 = 20;
 
@@ -121,6 +123,8 @@ fn try_everything(end: &End, qp: &Arc<Qp>, ah: &Ah) {
         assert!(matches!(pd.create_ah(*ah.av()), Err(CreateError::Orphan)));
         let init = SrqInit { max_wr: 1, max_sge: 1, limit: 0 };
         assert!(matches!(pd.create_srq(init), Err(CreateError::Orphan)));
+        let ini = XrcIniInit { send_cq: end.cq.clone(), cap: QpCap::default(), signal_all: false };
+        assert!(matches!(pd.create_xrc_ini(ini), Err(CreateError::Orphan)));
         pd.destroy().unwrap();
     }
     // SAFETY: nothing is registered.
@@ -140,6 +144,10 @@ fn locks_held_at_the_fork_do_not_hang_the_child() {
     let av =
         AddressVector { dgid: row.1, sgid_index: row.0, port: PortNum(1), ..Default::default() };
     let ah = t.a.pd.create_ah(av).unwrap();
+    let xrcd = t.a.context.open_xrcd(PRIVATE).unwrap();
+    let tgt = xrcd.create_tgt().unwrap();
+    let init = SrqInit { max_wr: 4, max_sge: 1, limit: 0 };
+    let xrc_srq = t.a.pd.create_xrc_srq(init, &xrcd, &t.a.cq).unwrap();
     let (inside, is_inside) = mpsc::channel();
     let mut gates = Vec::new();
     let mut threads = Vec::new();
@@ -168,6 +176,14 @@ fn locks_held_at_the_fork_do_not_hang_the_child() {
     fork_with(
         |_, _| {
             try_everything(&t.a, &t.a_qp, &ah);
+            let made = t.a.pd.create_xrc_srq(init, &xrcd, &t.a.cq);
+            assert!(matches!(made, Err(CreateError::Orphan)));
+            assert!(matches!(t.a.context.open_xrcd(PRIVATE), Err(XrcdError::Orphan)));
+            assert!(matches!(xrcd.open_tgt(tgt.qpn()), Err(XrcdError::Orphan)));
+            assert!(matches!(xrcd.create_tgt(), Err(CreateError::Orphan)));
+            for destroyed in [tgt.destroy(), xrc_srq.destroy(), xrcd.destroy()] {
+                destroyed.unwrap();
+            }
             assert!(matches!(srq.arm_limit(1), Err(ResizeError::Orphan)));
             assert_eq!(srq.query().limit, 0);
             assert_eq!(srq.post_recv(&[]).unwrap_err().source, RecvRefusal::Orphan);

@@ -77,8 +77,10 @@ fn understand(line: &str) -> (Qpn, Remote) {
 #[test]
 fn the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    if role == "namespace" {
-        return in_a_namespace();
+    match &*role {
+        "namespace" => return in_a_namespace(),
+        "xrc" => return xrc_target(),
+        _ => {}
     }
     let mut lines = std::io::stdin().lines();
     let say = |text: &str| {
@@ -99,6 +101,52 @@ fn the_other_process() {
     say("connected");
     // Whatever else happens here is the background thread's work.
     let _ = lines.next();
+}
+
+/// The other process as target of an XRC connection, with one shared receive queue.
+fn xrc_target() {
+    let mut lines = std::io::stdin().lines();
+    let end = End::new();
+    let private = XrcdOpen { create: true, ..XrcdOpen::default() };
+    let xrcd = end.context.open_xrcd(private).unwrap();
+    let init = SrqInit { max_wr: 4, max_sge: 1, limit: 0 };
+    let srq = end.pd.create_xrc_srq(init, &xrcd, &end.cq).unwrap();
+    srq.post_recv(&[RecvWr { wr_id: 1, sges: &[end.sge(0, 4096)] }]).unwrap();
+    let qp = xrcd.create_tgt().unwrap();
+    println!("> {}", describe(&end, &qp));
+    println!("> {}", srq.number().unwrap().value());
+    std::io::stdout().flush().unwrap();
+    let (peer, _) = understand(&lines.next().unwrap().unwrap());
+    connect(&end, &qp, end.gid().1, peer, Setup::default());
+    println!("> connected");
+    let wc = end.wait(1)[0];
+    println!("> {} {:?}", wc.byte_len, end.bytes(0, wc.byte_len as usize));
+    std::io::stdout().flush().unwrap();
+    let _ = lines.next();
+}
+
+#[test]
+fn an_xrc_connection_joins_two_processes() {
+    let mut other = Other::start("xrc");
+    let end = End::new();
+    let init = XrcIniInit { send_cq: end.cq.clone(), cap: QpCap::default(), signal_all: true };
+    let qp = end.pd.create_xrc_ini(init).unwrap();
+    let (peer, remote) = understand(&other.hear());
+    let srqn = Some(Srqn::new(other.hear().parse().unwrap()));
+    other.tell(&describe(&end, &qp));
+    assert_eq!(other.hear(), "connected");
+    connect(&end, &qp, end.gid().1, peer, Setup::default());
+    end.fill(0, &[1, 2, 3]);
+    let sges = [end.sge(0, 3)];
+    qp.post_send(&[
+        SendWr { srqn, ..wr(1, SendOp::Send, &sges) },
+        SendWr { srqn, ..wr(2, SendOp::Read(remote), &[end.sge(100, 3)]) },
+    ])
+    .unwrap();
+    let got = end.wait(2);
+    assert!(got.iter().all(|wc| wc.status == WcStatus::Success), "{got:?}");
+    assert_eq!(other.hear(), "3 [1, 2, 3]");
+    assert_eq!(end.bytes(100, 3), [1, 2, 3]);
 }
 
 trait PostUnlessReset {

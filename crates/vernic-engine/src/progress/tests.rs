@@ -71,7 +71,7 @@ impl Poster {
         let dest = Some(Dest { ah, qpn, qkey: Qkey(1) });
         let payload = Payload::Inline(&[b"ring"]);
         let (op, flags) = (SendOp::Send, SendFlags::empty());
-        self.qp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest }]).unwrap();
+        self.qp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest, srqn: None }]).unwrap();
     }
 }
 

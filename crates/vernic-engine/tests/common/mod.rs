@@ -179,16 +179,20 @@ pub fn connect_with_psn(end: &End, qp: &Qp, peer_gid: Gid, peer_qpn: Qpn, setup:
         ..QpAttr::default()
     };
     use AttrMask as M;
-    let rc = qp.service() == Service::Rc;
+    let responds = matches!(qp.qp_type(), QpType::Rc | QpType::XrcTgt);
+    let requests = matches!(qp.qp_type(), QpType::Rc | QpType::XrcIni);
     qp.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).unwrap();
     let mut mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    if rc {
+    if responds {
         mask |= M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     }
     qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, mask).unwrap();
     let mut mask = M::STATE | M::SQ_PSN;
-    if rc {
+    if requests {
         mask |= M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
+    }
+    if qp.qp_type() == QpType::XrcTgt {
+        mask |= M::TIMEOUT;
     }
     qp.modify(&QpAttr { state: QpState::Rts, ..attr }, mask).unwrap();
 }
@@ -225,7 +229,14 @@ impl Pair {
 }
 
 pub fn wr(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendWr<'_> {
-    SendWr { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(sges), dest: None }
+    SendWr {
+        wr_id,
+        op,
+        flags: SendFlags::SIGNALED,
+        payload: Payload::Sges(sges),
+        dest: None,
+        srqn: None,
+    }
 }
 
 /// Bytes that tell their place.

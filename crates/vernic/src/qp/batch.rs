@@ -103,6 +103,7 @@ impl Entry {
                 Bytes::Remote(len) => Payload::Range(*len),
             },
             dest: self.dest.as_ref().map(|(ah, qpn, qkey)| Dest { ah, qpn: *qpn, qkey: *qkey }),
+            srqn: None,
         }
     }
 }

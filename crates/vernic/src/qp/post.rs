@@ -143,6 +143,7 @@ impl Qp<Rc, Rts> {
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges(&[]),
             dest: None,
+            srqn: None,
         };
         self.inner().post_send(&[wr]).map_err(|error| PostError::Refused {
             wr_id,
