@@ -89,8 +89,8 @@ pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
 pub use vernic_io::{LinkCounters, LocalAddr, TxPath};
 pub use vernic_mem::{
-    Access, AccessError, BindError, Check, DeregisterError, MwType, PdError, PdId, RegisterError,
-    Sge,
+    Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,
+    RegisterError, Sge,
 };
 pub use vernic_proto::{
     AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PostError, QpAttr, QpCounters,

@@ -13,7 +13,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use vernic_io::TxPath;
 use vernic_proto::{
@@ -246,6 +246,10 @@ impl Qp {
         } else {
             None
         };
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Error) {
+            // What was acknowledged by a completion here is acknowledged to the peer, too.
+            engine.with_lane(|lane| lane.transmit_all(engine, engine.now()));
+        }
         let mut core = lock(&self.inner.core);
         // Again, under the lock that destroying takes after it has said so.
         if self.gone.load(Ordering::Acquire) {
@@ -288,13 +292,44 @@ impl Qp {
         &self,
         wrs: impl IntoIterator<Item = SendWr<'a>>,
     ) -> Result<(), PostSendError> {
-        let engine = self.context().engine();
-        let mut index = 0;
-        if engine.is_orphan() {
-            return Err(PostSendError { index, source: SendRefusal::Orphan });
+        self.check_owner()?;
+        self.push_sends(lock(&self.inner.core), wrs.into_iter())
+    }
+
+    /// As [`post_send_from`](Self::post_send_from), but with room for all of them or for none: a list
+    /// that does not fit leaves the queue as it was.
+    ///
+    /// # Errors
+    /// [`PostSendError`]. One of [`PostError::Full`] was found before anything was queued.
+    pub fn post_send_all<'a>(
+        &self,
+        wrs: impl ExactSizeIterator<Item = SendWr<'a>>,
+    ) -> Result<(), PostSendError> {
+        self.check_owner()?;
+        let core = lock(&self.inner.core);
+        let index = core.machine.send_room() as usize;
+        if wrs.len() > index {
+            let source = PostError::Full(self.cap.max_send_wr).into();
+            return Err(PostSendError { index, source });
         }
+        self.push_sends(core, wrs)
+    }
+
+    /// Refuses a process that was forked after the device had been opened.
+    fn check_owner(&self) -> Result<(), PostSendError> {
+        match self.context().engine().is_orphan() {
+            true => Err(PostSendError { index: 0, source: SendRefusal::Orphan }),
+            false => Ok(()),
+        }
+    }
+
+    fn push_sends<'a>(
+        &self,
+        mut core: MutexGuard<'_, QpCore>,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+    ) -> Result<(), PostSendError> {
+        let mut index = 0;
         let mut result = Ok(());
-        let mut core = lock(&self.inner.core);
         for wr in wrs {
             result = self.push_send(&mut core, &wr);
             if result.is_err() {
@@ -304,7 +339,7 @@ impl Qp {
         }
         drop(core);
         if index != 0 {
-            engine.kick(&self.inner);
+            self.context().engine().kick(&self.inner);
         }
         result.map_err(|source| PostSendError { index, source })
     }
@@ -419,7 +454,10 @@ impl Qp {
         let slot = machine.next_slot();
         let length = side.slots.store(slot, wr)?;
         let mut flags = wr.flags;
-        let inline = matches!(wr.payload, Payload::Inline(_) | Payload::InlineBytes(_));
+        let inline = matches!(
+            wr.payload,
+            Payload::Inline(_) | Payload::InlineBytes(_) | Payload::InlineList(_)
+        );
         flags.set(SendFlags::INLINE, inline);
         if self.signal_all {
             flags |= SendFlags::SIGNALED;

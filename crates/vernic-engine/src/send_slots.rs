@@ -5,7 +5,7 @@
 //! copies into its slot and allocates nothing.
 
 use vernic_io::TxPath;
-use vernic_mem::{AccessError, Check, Memory, PdId, SgCursor, Sge};
+use vernic_mem::{AccessError, Check, HostList, Memory, PdId, SgCursor, Sge};
 use vernic_proto::SendOp;
 use vernic_wire::Service;
 
@@ -64,6 +64,7 @@ impl SendSlots {
             Payload::Sges(sges) => self.store_sges(slot, sges)?,
             Payload::Inline(pieces) => self.store_inline(slot, pieces, &wr.op)?,
             Payload::InlineBytes(piece) => self.store_inline(slot, &[piece], &wr.op)?,
+            Payload::InlineList(list) => self.store_list(slot, list, &wr.op)?,
             Payload::Range(length) => {
                 self.store_sges(slot, &[])?;
                 u64::from(length)
@@ -106,19 +107,43 @@ impl SendSlots {
         op: &SendOp,
     ) -> Result<u64, SendRefusal> {
         let given = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let mut place = self.inline_place(slot, given, op)?;
+        for piece in pieces {
+            let (now, rest) = place.split_at_mut(piece.len());
+            now.copy_from_slice(piece);
+            place = rest;
+        }
+        Ok(given as u64)
+    }
+
+    fn store_list(
+        &mut self,
+        slot: u32,
+        list: HostList<'_>,
+        op: &SendOp,
+    ) -> Result<u64, SendRefusal> {
+        // On the targets that there are, nothing is lost: a list's length needs 37 bits.
+        let given = list.total_len() as usize;
+        list.copy_to(self.inline_place(slot, given, op)?);
+        Ok(given as u64)
+    }
+
+    /// Where the `given` inline bytes of a slot go, which it notes.
+    fn inline_place(
+        &mut self,
+        slot: u32,
+        given: usize,
+        op: &SendOp,
+    ) -> Result<&mut [u8], SendRefusal> {
         let stores =
             matches!(op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. });
         let max = if stores { 0 } else { self.max_inline };
         if given > max as usize {
             return Err(SendRefusal::Inline { given, max });
         }
-        let mut at = slot as usize * self.max_inline as usize;
-        for piece in pieces {
-            self.inline[at..at + piece.len()].copy_from_slice(piece);
-            at += piece.len();
-        }
+        let at = slot as usize * self.max_inline as usize;
         self.kinds[slot as usize] = Kind::Inline(given as u16);
-        Ok(given as u64)
+        Ok(&mut self.inline[at..at + given])
     }
 
     pub(crate) fn set_path(&mut self, slot: u32, path: TxPath) {

@@ -3,7 +3,7 @@
 //! Plain descriptions that borrow everything; `qp.rs` turns them into the protocol's form and
 //! `send_slots.rs` keeps their bytes.
 
-use vernic_mem::Sge;
+use vernic_mem::{HostList, Sge};
 use vernic_proto::{PostError, SendFlags, SendOp};
 use vernic_wire::{Qkey, Qpn, Srqn};
 
@@ -21,6 +21,8 @@ pub enum Payload<'a> {
     Inline(&'a [&'a [u8]]),
     /// As [`Payload::Inline`], of one piece.
     InlineBytes(&'a [u8]),
+    /// As [`Payload::Inline`], of memory that others may change meanwhile.
+    InlineList(HostList<'a>),
     /// None, and this many bytes of the peer's memory are meant: for FLUSH.
     Range(u32),
 }

@@ -57,7 +57,7 @@ pub use error::{
     AccessError, BindError, Check, DeregisterError, InvalidateError, PdError, RegisterError,
 };
 pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
-pub use racy::HostBuffer;
+pub use racy::{HostBuffer, HostList};
 pub use sg::{SgCursor, Sge, total_len};
 pub use window::{Bind, Mw, MwHandle, MwType};
 

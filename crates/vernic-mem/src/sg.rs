@@ -3,7 +3,8 @@
 use vernic_wire::Lkey;
 
 /// One piece of a scatter/gather list (`ibv_sge`). Length 0 is an empty piece whose key is not
-/// looked at.
+/// looked at. Laid out as `ibv_sge`, so that lists of C are lists of these.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sge {
     /// First address: virtual, or counted from 0 in a zero-based region.

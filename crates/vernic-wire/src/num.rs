@@ -130,6 +130,7 @@ impl fmt::Display for Srqn {
 macro_rules! plain_number {
     ($(#[$doc:meta])* $name:ident($int:ty), $format:literal) => {
         $(#[$doc])*
+        #[repr(transparent)]
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
         pub struct $name(pub $int);
 

@@ -13,10 +13,12 @@
 mod address_space;
 mod copy;
 mod host_buffer;
+mod host_list;
 mod region;
 mod slot;
 
 pub(crate) use address_space::is_reachable;
 pub use host_buffer::HostBuffer;
+pub use host_list::HostList;
 pub(crate) use region::{Region, flush_fence};
 pub(crate) use slot::{Entry, Kind, Slot};

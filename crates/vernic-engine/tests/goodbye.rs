@@ -1,0 +1,67 @@
+//! What a peer sees of a queue pair that ends right after its last message.
+
+#![allow(unsafe_code)]
+
+mod common;
+
+use common::*;
+use vernic_engine::*;
+
+/// Receives a message at `b`, ends `b` at once by `end`, and expects that `a` learns of its success.
+fn last_message_is_acknowledged(end: impl Fn(&Qp)) {
+    let mut config = test_config();
+    // The background thread shall not come to the rescue.
+    config.set("takeover_us", "10000000").unwrap();
+    let setup = Setup { retry_cnt: 1, ..Setup::default() };
+    for _ in 0..10 {
+        let t = Pair::with(Service::Rc, setup, test_config(), config.clone());
+        t.b_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[t.b.sge(0, 64)] }]).unwrap();
+        t.a_qp.post_send(&[wr(2, SendOp::Send, &[t.a.sge(0, 64)])]).unwrap();
+        t.b.wait(1);
+        end(&t.b_qp);
+        assert_eq!(t.a.wait(1)[0].status, WcStatus::Success);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_is_moved_to_error_or_reset_has_acknowledged_what_completed() {
+    for state in [QpState::Error, QpState::Reset] {
+        let attr = QpAttr { state, ..QpAttr::default() };
+        last_message_is_acknowledged(|qp| qp.modify(&attr, AttrMask::STATE).unwrap());
+    }
+}
+
+#[test]
+fn a_list_is_posted_whole_or_not_at_all() {
+    let t = Pair::new(Service::Rc);
+    let write = |wr_id| wr(wr_id, SendOp::Write(t.b.remote(0)), &[]);
+    let many: Vec<_> = (0..257).map(write).collect();
+    let error = t.a_qp.post_send_all(many.iter().copied()).unwrap_err();
+    assert_eq!((error.index, error.source), (256, PostError::Full(256).into()));
+    t.a_qp.post_send_all(many[..256].iter().copied()).unwrap();
+    assert_eq!(t.a.wait(256)[0].wr_id, 0);
+}
+
+#[test]
+fn inline_data_are_taken_from_plain_memory_whatever_their_keys() {
+    let t = Pair::new(Service::Rc);
+    t.b_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[t.b.sge(0, 64)] }]).unwrap();
+    let piece = |bytes: &[u8]| Sge {
+        addr: bytes.as_ptr().expose_provenance() as u64,
+        length: bytes.len() as u32,
+        lkey: Lkey(0),
+    };
+    let pieces = [piece(b"no"), Sge::default(), piece(b" keys")];
+    // SAFETY: the pieces are constants.
+    let list = unsafe { HostList::new(&pieces) };
+    let inline = SendWr { payload: Payload::InlineList(list), ..wr(1, SendOp::Send, &[]) };
+    t.a_qp.post_send(&[inline]).unwrap();
+    assert_eq!(t.b.wait(1)[0].byte_len, 7);
+    assert_eq!(t.b.bytes(0, 7), b"no keys");
+    let long = [piece(&[0; 257])];
+    // SAFETY: as above.
+    let list = unsafe { HostList::new(&long) };
+    let inline = SendWr { payload: Payload::InlineList(list), ..wr(1, SendOp::Send, &[]) };
+    let refusal = t.a_qp.post_send(&[inline]).unwrap_err().source;
+    assert_eq!(refusal, SendRefusal::Inline { given: 257, max: 256 });
+}
