@@ -18,8 +18,13 @@ use super::{CONFIG_VARIABLE, Config, ConfigError, KEYS, Key};
 const PREFIX: &str = "VERNIC_";
 /// Variables with our prefix that are no settings: of the command's bench, and of the tests.
 /// The third names the folder of device files that `vernic run` shows to programs.
-const OTHER_VARIABLES: [&str; 4] =
-    ["VERNIC_BENCH_TOKEN", "VERNIC_REQUIRE_TOOLS", "VERNIC_PATHS", "VERNIC_TEST_ROLE"];
+const OTHER_VARIABLES: [&str; 5] = [
+    "VERNIC_BENCH_TOKEN",
+    "VERNIC_LOG",
+    "VERNIC_REQUIRE_TOOLS",
+    "VERNIC_PATHS",
+    "VERNIC_TEST_ROLE",
+];
 /// Name of a settings file in a directory of such files.
 const FILE_NAME: &str = "vernic.conf";
 

@@ -1,0 +1,5 @@
+//! The versions of the C symbols, from `abi/exports.txt`.
+
+fn main() {
+    vernic_symver::build();
+}

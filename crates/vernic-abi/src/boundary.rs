@@ -1,0 +1,231 @@
+//! What every call from C passes: no unwinding into C, and the one place where an error becomes an
+//! `errno`.
+//!
+//! A function of the control path is a closure that returns `Result<_, Failure>`, run by one of
+//! [`errno`], [`pointer`], [`minus_one`], [`negative`], [`outcome`] and [`nothing`], which stand for the conventions of
+//! the verbs: a positive errno, NULL with `errno`, -1 with `errno`. A failure leaves a line in the log.
+//! The data path uses [`guard`] alone.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::ffi::c_int;
+use std::fmt::Display;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libc::{EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP, EPERM};
+use vernic_engine::{
+    BindError, Busy, CreateError, DeregisterError, FreeError, McastError, ModifyError, OpenError,
+    PathError, PdError, PostError, PostRecvError, PostSendError, RecvRefusal, RegisterError,
+    ResizeError, SendRefusal,
+};
+
+use crate::pointer::{CObject, Handle};
+
+/// Why a call failed: what C gets, and what the log says.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Positive.
+    pub(crate) errno: c_int,
+    why: Cow<'static, str>,
+}
+
+impl Failure {
+    /// With a reason in words.
+    pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, why: why.into() }
+    }
+
+    /// A NULL where an object or struct has to be.
+    #[cold]
+    pub(crate) fn null(what: &'static str) -> Self {
+        Self::new(EINVAL, format!("NULL instead of {what}"))
+    }
+
+    /// An argument out of range.
+    #[cold]
+    pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(EINVAL, why)
+    }
+
+    /// Something that this device does not have.
+    #[cold]
+    pub(crate) fn unsupported(what: impl Display) -> Self {
+        Self::new(EOPNOTSUPP, format!("{what}: not supported by this device"))
+    }
+
+    /// An object that others use.
+    #[cold]
+    pub(crate) fn busy(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(EBUSY, why)
+    }
+
+    fn log(&self, call: &str) {
+        tracing::warn!("{call}: {} ({})", self.why, io::Error::from_raw_os_error(self.errno));
+    }
+}
+
+/// Errors of the engine that have an errno.
+trait Errno: Error {
+    fn errno(&self) -> c_int;
+}
+
+impl<E: Errno> From<E> for Failure {
+    #[cold]
+    fn from(error: E) -> Self {
+        Self::new(error.errno(), error.to_string())
+    }
+}
+
+fn of_io(error: &io::Error) -> c_int {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => EAGAIN,
+        _ => error.raw_os_error().unwrap_or(EIO),
+    }
+}
+
+macro_rules! errnos {
+    ($($error:ty: |$e:ident| $map:expr;)*) => {
+        $(impl Errno for $error {
+            fn errno(&self) -> c_int {
+                let $e = self;
+                $map
+            }
+        })*
+    };
+}
+
+errnos! {
+    io::Error: |e| of_io(e);
+    Busy: |_e| EBUSY;
+    PdError: |e| match e {
+        PdError::Busy { .. } => EBUSY,
+        PdError::Unknown(_) => EINVAL,
+    };
+    RegisterError: |e| match e {
+        RegisterError::KeysExhausted { .. } => ENOMEM,
+        RegisterError::WindowsBound { .. } => EBUSY,
+        _ => EINVAL,
+    };
+    DeregisterError: |e| match e {
+        DeregisterError::WindowsBound { .. } => EBUSY,
+        DeregisterError::UnknownHandle => EINVAL,
+    };
+    FreeError: |e| match e {
+        FreeError::Memory(source) => source.errno(),
+    };
+    BindError: |e| match e {
+        BindError::WrongPd { .. } => EPERM,
+        _ => EINVAL,
+    };
+    PathError: |e| if matches!(e, PathError::Orphan) { EIO } else { EINVAL };
+    CreateError: |e| match e {
+        CreateError::Orphan => EIO,
+        CreateError::Service(_) => EOPNOTSUPP,
+        CreateError::NoQpn { .. } => ENOMEM,
+        CreateError::Memory(source) => source.errno(),
+        CreateError::Os { source, .. } => of_io(source),
+        _ => EINVAL,
+    };
+    OpenError: |e| match e {
+        OpenError::NoSuchDevice { .. } | OpenError::NoDevice { .. } => ENODEV,
+        OpenError::Os { source, .. } => of_io(source),
+        OpenError::Link { .. } | OpenError::Slot { .. } | OpenError::NetDev(_) => EIO,
+        _ => EINVAL,
+    };
+    ModifyError: |e| if matches!(e, ModifyError::Orphan) { EIO } else { EINVAL };
+    ResizeError: |e| if matches!(e, ResizeError::Orphan) { EIO } else { EINVAL };
+    McastError: |e| match e {
+        McastError::Full { .. } | McastError::GroupFull { .. } => ENOMEM,
+        McastError::Link(_) | McastError::Orphan => EIO,
+        _ => EINVAL,
+    };
+}
+
+/// The errno of a send that was refused.
+pub(crate) fn of_send(error: &PostSendError) -> c_int {
+    match error.source {
+        SendRefusal::Protocol(PostError::Full(_)) => ENOMEM,
+        SendRefusal::Orphan => EIO,
+        _ => EINVAL,
+    }
+}
+
+/// The errno of a receive that was refused.
+pub(crate) fn of_recv(error: &PostRecvError) -> c_int {
+    match error.source {
+        RecvRefusal::Full(_) => ENOMEM,
+        RecvRefusal::Orphan => EIO,
+        _ => EINVAL,
+    }
+}
+
+/// Sets `errno` of this thread.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the C library gives the address of this thread's own variable.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Runs `call`; a panic, which would be a bug of ours, becomes `bug` instead of unwinding into C.
+#[inline]
+pub(crate) fn guard<T>(bug: T, call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(bug)
+}
+
+fn run<T>(name: &str, call: impl FnOnce() -> Result<T, Failure>) -> Result<T, c_int> {
+    let bug = || Err(Failure::new(EIO, "a bug of this library, please report it"));
+    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| bug());
+    result.map_err(|failure| {
+        failure.log(name);
+        failure.errno
+    })
+}
+
+/// For calls with a convention of their own: sets `errno` on failure.
+pub(crate) fn outcome<T>(name: &str, call: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
+    run(name, call).map_err(set_errno).ok()
+}
+
+/// As [`outcome`], for calls that fail as a matter of course: nothing is logged.
+pub(crate) fn quiet<T>(call: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
+    let bug = || Err(Failure::new(EIO, "a bug of this library"));
+    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| bug());
+    result.map_err(|failure| set_errno(failure.errno)).ok()
+}
+
+/// For calls that return 0 or a positive errno.
+pub(crate) fn errno(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    match run(name, call) {
+        Ok(()) => 0,
+        Err(errno) => errno,
+    }
+}
+
+/// For calls that return an object, or NULL and set `errno`.
+pub(crate) fn pointer<C: CObject>(
+    name: &str,
+    call: impl FnOnce() -> Result<Handle<C>, Failure>,
+) -> Handle<C> {
+    run(name, call).unwrap_or_else(|errno| {
+        set_errno(errno);
+        Handle::NULL
+    })
+}
+
+/// For calls that return a number, or -1 and set `errno`.
+pub(crate) fn minus_one(name: &str, call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    run(name, call).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// For calls that return a number, or a negative errno.
+pub(crate) fn negative(name: &str, call: impl FnOnce() -> Result<isize, Failure>) -> isize {
+    run(name, call).unwrap_or_else(|errno| -(errno as isize))
+}
+
+/// For calls that return nothing, or something that has a value for every case.
+pub(crate) fn nothing<T: Default>(name: &str, call: impl FnOnce() -> Result<T, Failure>) -> T {
+    run(name, call).unwrap_or_default()
+}

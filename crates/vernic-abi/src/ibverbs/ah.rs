@@ -1,0 +1,216 @@
+//! Address handles, and addresses from what was received.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use vernic_engine::{AddressVector, Ah, Gid, PortNum};
+
+use crate::boundary::{self, Failure};
+use crate::layout::ah::{ibv_ah, ibv_ah_attr, ibv_global_route, ibv_grh};
+use crate::layout::context::ibv_context;
+use crate::layout::cq::{ibv_wc, wc_flags};
+use crate::layout::pd::ibv_pd;
+use crate::layout::port::ibv_gid;
+use crate::object::{Shared, Use};
+use crate::pointer::{CObject, Handle, In, Out, plain};
+
+plain! { ibv_ah_attr, ibv_grh }
+
+/// An address handle.
+#[repr(C)]
+pub(crate) struct AhObject {
+    base: ibv_ah,
+    shared: Arc<Shared>,
+    pub(crate) engine: Arc<Ah>,
+    _pd: Use,
+}
+
+// SAFETY: `base` comes first.
+unsafe impl CObject for ibv_ah {
+    type Object = AhObject;
+    const NAME: &'static str = "an address handle";
+}
+
+/// The engine's address vector.
+///
+/// # Errors
+/// `EINVAL` without a global route: RoCE has no other.
+pub(crate) fn to_vector(attr: &ibv_ah_attr) -> Result<AddressVector, Failure> {
+    if attr.is_global == 0 {
+        return Err(Failure::invalid("is_global is 0: RoCE needs the global route (grh)"));
+    }
+    Ok(AddressVector {
+        dgid: Gid(attr.grh.dgid.raw),
+        sgid_index: attr.grh.sgid_index,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        flow_label: attr.grh.flow_label & 0xF_FFFF,
+        sl: attr.sl & 0xF,
+        port: PortNum(attr.port_num),
+    })
+}
+
+/// What [`to_vector`] was given.
+pub(crate) fn from_vector(av: &AddressVector) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: av.dgid.0 },
+            flow_label: av.flow_label,
+            sgid_index: av.sgid_index,
+            hop_limit: av.hop_limit,
+            traffic_class: av.traffic_class,
+        },
+        sl: av.sl,
+        is_global: u8::from(!av.dgid.is_zero()),
+        port_num: av.port.0,
+        ..ibv_ah_attr::default()
+    }
+}
+
+/// `ibv_create_ah`.
+pub(crate) extern "C" fn ibv_create_ah(
+    pd: Handle<ibv_pd>,
+    attr: In<ibv_ah_attr>,
+) -> Handle<ibv_ah> {
+    boundary::pointer("ibv_create_ah", || create(pd, &attr.require("the address")?))
+}
+
+fn create(pd: Handle<ibv_pd>, attr: &ibv_ah_attr) -> Result<Handle<ibv_ah>, Failure> {
+    let domain = pd.get()?;
+    let engine = domain.engine()?.create_ah(to_vector(attr)?)?;
+    let base = ibv_ah { context: domain.context(), pd, handle: domain.shared.next_handle() };
+    let (shared, _pd) = (domain.shared.clone(), domain.users.hold());
+    Ok(Handle::hand_out(Box::new(AhObject { base, shared, engine, _pd })))
+}
+
+/// `ibv_destroy_ah`. Datagrams that were posted with it are sent all the same.
+pub(crate) extern "C" fn ibv_destroy_ah(ah: Handle<ibv_ah>) -> c_int {
+    boundary::errno("ibv_destroy_ah", || {
+        if ah.get()?.shared.is_orphan() {
+            return Ok(());
+        }
+        // SAFETY: this is the call that ends it.
+        drop(unsafe { ah.take_back() });
+        Ok(())
+    })
+}
+
+/// The address to answer a datagram: from the IP header that stands in the GRH area.
+fn answer_to(
+    shared: &Shared,
+    port: u8,
+    wc: &ibv_wc,
+    grh: Option<ibv_grh>,
+) -> Result<ibv_ah_attr, Failure> {
+    shared.engine.port_attr(PortNum(port))?;
+    let grh = match grh {
+        Some(grh) if wc.wc_flags & wc_flags::GRH != 0 => grh.raw,
+        _ => return Err(Failure::invalid("a completion without GRH: RoCE datagrams have one")),
+    };
+    let header = Header::parse(&grh);
+    let index = shared.engine.gid_index(header.dst).or_else(|| {
+        // To a multicast group: any row of the same IP version.
+        let rows = shared.engine.gid_table();
+        let same = rows.iter().find(|row| row.gid.to_ipv4().is_some() == header.is_ipv4);
+        same.filter(|_| header.dst.is_multicast()).map(|row| row.index)
+    });
+    let sgid_index =
+        index.ok_or_else(|| Failure::invalid(format!("{} is no GID of the port", header.dst)))?;
+    Ok(ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: header.src.0 },
+            flow_label: header.flow_label,
+            sgid_index,
+            hop_limit: 0xFF,
+            traffic_class: header.traffic_class,
+        },
+        dlid: wc.slid,
+        sl: 0,
+        src_path_bits: wc.dlid_path_bits,
+        is_global: 1,
+        port_num: port,
+        ..ibv_ah_attr::default()
+    })
+}
+
+/// What is of use in the IP header of a GRH area.
+struct Header {
+    src: Gid,
+    dst: Gid,
+    traffic_class: u8,
+    flow_label: u32,
+    is_ipv4: bool,
+}
+
+impl Header {
+    /// IPv4 in the last 20 bytes if the first say nothing, else IPv6 (IBTA A17.4.5.2).
+    fn parse(area: &[u8; 40]) -> Self {
+        let octets =
+            |at: usize| -> [u8; 4] { [area[at], area[at + 1], area[at + 2], area[at + 3]] };
+        if area[0] >> 4 != 6 && area[20] >> 4 == 4 {
+            let gid = |at| Gid::from_ip(std::net::Ipv4Addr::from(octets(at)).into());
+            return Self {
+                src: gid(32),
+                dst: gid(36),
+                traffic_class: area[21],
+                flow_label: 0,
+                is_ipv4: true,
+            };
+        }
+        let first = u32::from_be_bytes(octets(0));
+        let gid = |at: usize| {
+            let mut raw = [0; 16];
+            raw.copy_from_slice(&area[at..at + 16]);
+            Gid(raw)
+        };
+        Self {
+            src: gid(8),
+            dst: gid(24),
+            traffic_class: (first >> 20) as u8,
+            flow_label: first & 0xF_FFFF,
+            is_ipv4: false,
+        }
+    }
+}
+
+/// `ibv_init_ah_from_wc`.
+pub(crate) extern "C" fn ibv_init_ah_from_wc(
+    context: Handle<ibv_context>,
+    port: u8,
+    wc: In<ibv_wc>,
+    grh: In<ibv_grh>,
+    attr: Out<ibv_ah_attr>,
+) -> c_int {
+    boundary::minus_one("ibv_init_ah_from_wc", || {
+        let shared = context.get()?.shared()?;
+        attr.write(answer_to(&shared, port, &wc.require("the completion")?, grh.read())?);
+        Ok(0)
+    })
+}
+
+/// `ibv_create_ah_from_wc`.
+pub(crate) extern "C" fn ibv_create_ah_from_wc(
+    pd: Handle<ibv_pd>,
+    wc: In<ibv_wc>,
+    grh: In<ibv_grh>,
+    port: u8,
+) -> Handle<ibv_ah> {
+    boundary::pointer("ibv_create_ah_from_wc", || {
+        let domain = pd.get()?;
+        domain.shared.check()?;
+        let wc = wc.require("the completion")?;
+        create(pd, &answer_to(&domain.shared, port, &wc, grh.read())?)
+    })
+}
+
+/// `ibv_resolve_eth_l2_from_gid`: for drivers that build Ethernet headers, which the system does here.
+pub(crate) extern "C" fn ibv_resolve_eth_l2_from_gid(
+    _context: Handle<ibv_context>,
+    _attr: In<ibv_ah_attr>,
+    mac: Out<[u8; 6]>,
+    vid: Out<u16>,
+) -> c_int {
+    mac.write([0; 6]);
+    vid.write(0);
+    libc::EOPNOTSUPP
+}

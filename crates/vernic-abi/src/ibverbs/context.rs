@@ -1,0 +1,190 @@
+//! Opening and closing devices, and the tables of functions that the header's inline functions use.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use vernic_engine::{Config, Context};
+
+use super::{cq, cq_ex, import, mw, pd, qp, query, recv, send, srq};
+use crate::boundary::{self, Failure};
+use crate::layout::context::{EXTENDED, ibv_context, ibv_context_ops, verbs_context};
+use crate::layout::device::ibv_device;
+use crate::log;
+use crate::object::{Shared, lock};
+use crate::pointer::{CObject, Handle};
+
+/// Completion vectors of a device.
+pub(crate) const COMP_VECTORS: c_int = 1;
+
+/// An open device, as C has it.
+#[repr(C)]
+pub(crate) struct ContextObject {
+    verbs: verbs_context,
+    shared: Weak<Shared>,
+    /// What C owns while it is open.
+    owned: Mutex<Option<Arc<Shared>>>,
+    closed: AtomicBool,
+    /// Tells this device from others, also after `dup`: see `import.rs`.
+    _cmd_fd: OwnedFd,
+}
+
+// SAFETY: `verbs` comes first, and holds the `ibv_context` at this offset.
+unsafe impl CObject for ibv_context {
+    type Object = ContextObject;
+    const NAME: &'static str = "a device context";
+    const OFFSET: usize = std::mem::offset_of!(verbs_context, context);
+}
+
+impl ContextObject {
+    /// A context of C for an open device.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub(crate) fn hand_out(
+        device: Handle<ibv_device>,
+        shared: &Arc<Shared>,
+    ) -> Result<Handle<ibv_context>, Failure> {
+        let cmd_fd = marker()?;
+        import::note(&cmd_fd, device, shared)?;
+        let object = Self {
+            verbs: verbs(device, cmd_fd.as_raw_fd(), shared.engine.async_raw_fd()),
+            shared: Arc::downgrade(shared),
+            owned: Mutex::new(Some(shared.clone())),
+            closed: AtomicBool::new(false),
+            _cmd_fd: cmd_fd,
+        };
+        Ok(Handle::hand_out(Box::new(object)))
+    }
+
+    /// The device.
+    ///
+    /// # Errors
+    /// `EINVAL` if it was closed, `EIO` in a process that was forked meanwhile.
+    pub(crate) fn shared(&self) -> Result<Arc<Shared>, Failure> {
+        let shared = self.shared.upgrade().filter(|_| !self.closed.load(Ordering::Acquire));
+        let shared = shared.ok_or_else(|| Failure::invalid("the device was closed"))?;
+        shared.check()?;
+        Ok(shared)
+    }
+}
+
+/// A descriptor with an identity of its own.
+fn marker() -> Result<OwnedFd, Failure> {
+    // SAFETY: the name is a text of C, the flag is known to every kernel with this call.
+    let fd = unsafe { libc::memfd_create(c"vernic".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn verbs(device: Handle<ibv_device>, cmd_fd: c_int, async_fd: c_int) -> verbs_context {
+    verbs_context {
+        since_64: [None; 6],
+        query_port: Some(query::query_port),
+        advise_mr: None,
+        alloc_null_mr: None,
+        read_counters: None,
+        attach_counters_point_flow: None,
+        create_counters: None,
+        destroy_counters: None,
+        reg_dm_mr: None,
+        alloc_dm: None,
+        free_dm: None,
+        modify_flow_action_esp: None,
+        destroy_flow_action: None,
+        create_flow_action_esp: None,
+        modify_qp_rate_limit: None,
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        dealloc_td: Some(pd::dealloc_td),
+        alloc_td: Some(pd::alloc_td),
+        modify_cq: Some(cq::modify_cq),
+        post_srq_ops: None,
+        destroy_rwq_ind_table: None,
+        create_rwq_ind_table: None,
+        destroy_wq: None,
+        modify_wq: None,
+        create_wq: None,
+        query_rt_values: Some(query::query_rt_values),
+        create_cq_ex: Some(cq_ex::create_cq_ex),
+        private: 0,
+        query_device_ex: Some(query::query_device_ex),
+        destroy_flow: None,
+        abi_placeholder_2: None,
+        create_flow: None,
+        abi_placeholder_1: None,
+        open_qp: None,
+        create_qp_ex: Some(qp::create_qp_ex),
+        get_srq_num: None,
+        create_srq_ex: Some(srq::create_srq_ex),
+        open_xrcd: None,
+        close_xrcd: Some(pd::close_xrcd),
+        abi_placeholder_3: 0,
+        sz: size_of::<verbs_context>(),
+        context: ibv_context {
+            device,
+            ops: operations(),
+            cmd_fd,
+            async_fd,
+            num_comp_vectors: COMP_VECTORS,
+            mutex: [0; 5],
+            abi_compat: EXTENDED,
+        },
+    }
+}
+
+fn operations() -> ibv_context_ops {
+    ibv_context_ops {
+        query_device: Some(query::ibv_query_device),
+        query_port: Some(query::ibv_query_port),
+        unused_2: [None; 5],
+        alloc_mw: Some(mw::alloc_mw),
+        bind_mw: Some(mw::bind_mw),
+        dealloc_mw: Some(mw::dealloc_mw),
+        unused_10: None,
+        poll_cq: Some(cq::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        unused_13: [None; 7],
+        post_srq_recv: Some(recv::post_srq_recv),
+        unused_21: [None; 4],
+        post_send: Some(send::post_send),
+        post_recv: Some(recv::post_recv),
+        unused_27: [None; 5],
+    }
+}
+
+/// `ibv_open_device`.
+pub(crate) extern "C" fn ibv_open_device(device: Handle<ibv_device>) -> Handle<ibv_context> {
+    log::init();
+    boundary::pointer("ibv_open_device", || {
+        let info = &device.get()?.info;
+        let config = Config::load().map_err(vernic_engine::OpenError::from)?;
+        // By its netdev: device numbers move when a netdev comes or goes.
+        let engine = Context::open(Some(&info.netdev), config)?;
+        ContextObject::hand_out(device, &Shared::new(engine))
+    })
+}
+
+/// `ibv_close_device`. Objects that are left stay usable until they are destroyed.
+pub(crate) extern "C" fn ibv_close_device(context: Handle<ibv_context>) -> c_int {
+    boundary::errno("ibv_close_device", || {
+        let object = context.get()?;
+        if object.closed.swap(true, Ordering::AcqRel) {
+            return Err(Failure::invalid("the device was closed already"));
+        }
+        if object.shared.upgrade().is_none_or(|shared| shared.is_orphan()) {
+            // The parent's device: its locks may be held by threads that are not here.
+            return Ok(());
+        }
+        let owned = lock(&object.owned).take();
+        // SAFETY: this is the call that ends it, once (`closed`).
+        let object = unsafe { context.take_back() };
+        if let Some(shared) = owned {
+            shared.park(object);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,152 @@
+//! The list of devices.
+//!
+//! A device, once listed, stays in memory: programs keep pointers to devices whose list they have
+//! freed. There are as many as the machine has ever had netdevs while the process ran.
+
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use vernic_engine::DeviceInfo;
+
+use crate::boundary::{self, Failure};
+use crate::layout::device::{NODE_CA, TRANSPORT_IB, ibv_device, verbs_device};
+use crate::log;
+use crate::pointer::{CObject, Handle, Out, Text};
+
+/// A device.
+#[repr(C)]
+pub(crate) struct DeviceObject {
+    verbs: verbs_device,
+    pub(crate) info: DeviceInfo,
+    /// As text for C.
+    name: std::ffi::CString,
+    /// The one listed before.
+    next: *const DeviceObject,
+}
+
+// SAFETY: `verbs` comes first and starts with `ibv_device`.
+unsafe impl CObject for ibv_device {
+    type Object = DeviceObject;
+    const NAME: &'static str = "a device";
+}
+
+/// The device listed last. Devices are only ever added, so readers need no lock: a process may be
+/// forked at any time.
+static LAST: AtomicPtr<DeviceObject> = AtomicPtr::new(ptr::null_mut());
+
+impl DeviceObject {
+    fn new(info: DeviceInfo) -> Self {
+        let number = number(&info.name);
+        let verbs = verbs_device {
+            device: ibv_device {
+                ops: [None; 2],
+                node_type: NODE_CA,
+                transport_type: TRANSPORT_IB,
+                name: chars(&info.name),
+                dev_name: chars(&format!("uverbs{number}")),
+                dev_path: chars(&format!("/sys/class/infiniband_verbs/uverbs{number}")),
+                ibdev_path: chars(&format!("/sys/class/infiniband/{}", info.name)),
+            },
+            ops: ptr::null(),
+            refcount: 1,
+            entry: [ptr::null_mut(); 2],
+            sysfs: ptr::null_mut(),
+            core_support: 0,
+        };
+        let name = std::ffi::CString::new(info.name.clone()).unwrap_or_default();
+        Self { verbs, info, name, next: ptr::null() }
+    }
+
+    /// The device of C for what the engine found: the same each time.
+    fn find_or_add(info: DeviceInfo) -> Handle<ibv_device> {
+        let mut at = LAST.load(Ordering::Acquire).cast_const();
+        // As many turns as there are devices.
+        // SAFETY: null, or a device that was leaked below and so lives.
+        while let Some(device) = unsafe { at.as_ref() } {
+            let (known, found) = (&device.info, &info);
+            if known.name == found.name
+                && known.netdev_index == found.netdev_index
+                && known.node_guid == found.node_guid
+            {
+                return Handle::of_leaked(device);
+            }
+            at = device.next;
+        }
+        let added = Box::leak(Box::new(Self::new(info)));
+        // Another thread may add the same one: two devices of one name, both valid.
+        let mut last = LAST.load(Ordering::Acquire);
+        loop {
+            added.next = last;
+            let new = ptr::from_mut(added);
+            match LAST.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Handle::of_leaked(added),
+                Err(now) => last = now,
+            }
+        }
+    }
+
+    /// The name, for C.
+    pub(crate) fn name(&self) -> &std::ffi::CStr {
+        &self.name
+    }
+}
+
+/// The number at the end of a device's name.
+fn number(name: &str) -> u32 {
+    name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
+}
+
+/// A text in an array of C: cut to fit, with a zero at the end.
+pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
+    let mut array = [0; N];
+    for (place, byte) in array[..N - 1].iter_mut().zip(text.bytes()) {
+        *place = byte as c_char;
+    }
+    array
+}
+
+/// `ibv_get_device_list`.
+pub(crate) extern "C" fn ibv_get_device_list(count: Out<c_int>) -> *mut Handle<ibv_device> {
+    log::init();
+    count.write(0);
+    let list = boundary::outcome("ibv_get_device_list", || {
+        let devices = vernic_engine::devices()?;
+        let handles: Vec<_> = devices.into_iter().map(DeviceObject::find_or_add).collect();
+        // SAFETY: `calloc` may be asked for any size; NULL is looked at.
+        let list = unsafe { libc::calloc(handles.len() + 1, size_of::<Handle<ibv_device>>()) };
+        let list: *mut Handle<ibv_device> = list.cast();
+        if list.is_null() {
+            return Err(Failure::new(libc::ENOMEM, "no memory for the list"));
+        }
+        for (n, &handle) in handles.iter().enumerate() {
+            // SAFETY: `n` is below the length that was allocated; the last place stays NULL.
+            unsafe { list.add(n).write(handle) };
+        }
+        count.write(handles.len() as c_int);
+        Ok(list)
+    });
+    list.unwrap_or(ptr::null_mut())
+}
+
+/// `ibv_free_device_list`.
+pub(crate) extern "C" fn ibv_free_device_list(list: *mut Handle<ibv_device>) {
+    // SAFETY: NULL, or from `calloc` in `ibv_get_device_list` and not freed before (contract of
+    // `pointer.rs`, 1).
+    unsafe { libc::free(list.cast()) };
+}
+
+/// `ibv_get_device_name`.
+pub(crate) extern "C" fn ibv_get_device_name(device: Handle<ibv_device>) -> Text {
+    device.find().map_or(Text::NULL, |device| Text::inside(device.name()))
+}
+
+/// `ibv_get_device_index`: the number in its name; -1 for NULL.
+pub(crate) extern "C" fn ibv_get_device_index(device: Handle<ibv_device>) -> c_int {
+    device.find().map_or(-1, |device| number(&device.info.name) as c_int)
+}
+
+/// `ibv_get_device_guid`: big-endian; 0 for NULL.
+pub(crate) extern "C" fn ibv_get_device_guid(device: Handle<ibv_device>) -> u64 {
+    device.find().map_or(0, |device| device.info.node_guid.to_be())
+}

@@ -1,0 +1,81 @@
+//! Sharing a device between contexts of one process, by `cmd_fd`.
+//!
+//! A context's `cmd_fd` is a file without content of its own, whose identity `dup` keeps: that is how
+//! a context is found again. The device lives in the process that opened it, so a descriptor that came
+//! from another process is refused.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::boundary::{self, Failure};
+use crate::layout::context::ibv_context;
+use crate::layout::device::ibv_device;
+use crate::log;
+use crate::object::{Shared, lock};
+use crate::pointer::Handle;
+
+use super::context::ContextObject;
+
+/// Which file it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+fn identity(fd: RawFd) -> Result<Identity, Failure> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for the answer.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: filled, since the call succeeded.
+    let stat = unsafe { stat.assume_init() };
+    Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+}
+
+struct Open {
+    identity: Identity,
+    device: Handle<ibv_device>,
+    shared: Weak<Shared>,
+}
+
+/// The contexts that were made and whose device is open. Locked by making and importing one only.
+static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+
+/// Makes a context findable.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn note(
+    fd: &impl AsRawFd,
+    device: Handle<ibv_device>,
+    shared: &Arc<Shared>,
+) -> Result<(), Failure> {
+    let identity = identity(fd.as_raw_fd())?;
+    let mut open = lock(&OPEN);
+    open.retain(|known| known.shared.strong_count() != 0);
+    open.push(Open { identity, device, shared: Arc::downgrade(shared) });
+    Ok(())
+}
+
+/// `ibv_import_device`. The context keeps the descriptor, as the manual page says.
+pub(crate) extern "C" fn ibv_import_device(cmd_fd: c_int) -> Handle<ibv_context> {
+    log::init();
+    boundary::pointer("ibv_import_device", || {
+        let wanted = identity(cmd_fd)?;
+        let found = lock(&OPEN)
+            .iter()
+            .find(|known| known.identity == wanted)
+            .and_then(|known| Some((known.device, known.shared.upgrade()?)));
+        let (device, shared) = found.ok_or_else(|| {
+            Failure::new(
+                libc::ENODEV,
+                "the descriptor is of no device that this process has opened",
+            )
+        })?;
+        shared.check()?;
+        ContextObject::hand_out(device, &shared)
+    })
+}

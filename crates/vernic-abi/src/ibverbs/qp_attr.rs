@@ -1,0 +1,136 @@
+//! Attributes of queue pairs: `ibv_modify_qp`, `ibv_query_qp`.
+
+use std::ffi::c_int;
+
+use vernic_engine::{
+    AckTimeout, AttrMask, Mtu, PortNum, Psn, Qkey, QpAttr, QpState, Qpn, RnrTimer,
+};
+
+use super::ah;
+use crate::boundary::{self, Failure};
+use crate::layout::qp::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
+use crate::pointer::{Handle, In, Out, plain};
+
+plain! { ibv_qp_attr }
+
+fn state(value: u32) -> Result<QpState, Failure> {
+    use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let all = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
+    let known = all.into_iter().find(|&state| state as u32 == value);
+    known.ok_or_else(|| Failure::invalid(format!("{value} is no state of a queue pair")))
+}
+
+/// A number that has to fit in so many bits.
+fn bits(attribute: &str, value: u32, count: u32) -> Result<u32, Failure> {
+    if value >> count == 0 {
+        return Ok(value);
+    }
+    Err(Failure::invalid(format!("{attribute} is {value:#x}: it has {count} bits")))
+}
+
+/// The attributes that `mask` names, in the engine's terms.
+fn to_engine(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Failure> {
+    let mut to = QpAttr::default();
+    let has = |bit| mask.contains(bit);
+    if has(AttrMask::STATE) {
+        to.state = state(attr.qp_state)?;
+    }
+    if has(AttrMask::CUR_STATE) {
+        to.cur_state = state(attr.cur_qp_state)?;
+    }
+    if has(AttrMask::PATH_MTU) {
+        let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
+        let mtu =
+            mtu.ok_or_else(|| Failure::invalid(format!("{} is no path MTU", attr.path_mtu)))?;
+        to.path_mtu = mtu;
+    }
+    if has(AttrMask::AV) {
+        to.av = ah::to_vector(&attr.ah_attr)?;
+    }
+    if has(AttrMask::DEST_QPN) {
+        to.dest_qpn = Qpn::new(bits("dest_qp_num", attr.dest_qp_num, 24)?);
+    }
+    if has(AttrMask::MIN_RNR_TIMER) {
+        let code = bits("min_rnr_timer", attr.min_rnr_timer.into(), 5)?;
+        to.min_rnr_timer = RnrTimer::new(code as u8);
+    }
+    if has(AttrMask::TIMEOUT) {
+        to.timeout = AckTimeout::new(bits("timeout", attr.timeout.into(), 5)? as u8);
+    }
+    // These take every value that their field holds, or are checked by the engine.
+    to.access = attr.qp_access_flags;
+    to.pkey_index = attr.pkey_index;
+    to.port = PortNum(attr.port_num);
+    to.qkey = Qkey(attr.qkey);
+    to.rq_psn = Psn::new(attr.rq_psn);
+    to.sq_psn = Psn::new(attr.sq_psn);
+    to.max_rd_atomic = attr.max_rd_atomic;
+    to.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    to.retry_cnt = attr.retry_cnt;
+    to.rnr_retry = attr.rnr_retry;
+    to.sqd_async_notify = attr.en_sqd_async_notify != 0;
+    Ok(to)
+}
+
+/// `ibv_modify_qp`. A refusal says in the log what is missing or forbidden for which transition.
+pub(crate) extern "C" fn ibv_modify_qp(
+    qp: Handle<ibv_qp>,
+    attr: In<ibv_qp_attr>,
+    mask: c_int,
+) -> c_int {
+    boundary::errno("ibv_modify_qp", || {
+        let object = qp.get()?;
+        object.shared.check()?;
+        let attr = attr.require("the attributes")?;
+        let named = mask as u32;
+        let mask = AttrMask::from_bits(named).ok_or_else(|| {
+            Failure::invalid(format!("attribute mask {named:#x} has unknown bits"))
+        })?;
+        object.engine.modify(&to_engine(&attr, mask)?, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            object.set_state(object.engine.state());
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp`: every attribute, whatever the mask asks for.
+pub(crate) extern "C" fn ibv_query_qp(
+    qp: Handle<ibv_qp>,
+    out: Out<ibv_qp_attr>,
+    _mask: c_int,
+    init: Out<ibv_qp_init_attr>,
+) -> c_int {
+    boundary::errno("ibv_query_qp", || {
+        let object = qp.get()?;
+        object.shared.check()?;
+        let now = object.engine.query();
+        object.set_state(now.state);
+        out.write(ibv_qp_attr {
+            qp_state: now.state as u32,
+            cur_qp_state: now.state as u32,
+            path_mtu: now.path_mtu as u32,
+            path_mig_state: 0,
+            qkey: now.qkey.value(),
+            rq_psn: now.rq_psn.value(),
+            sq_psn: now.sq_psn.value(),
+            dest_qp_num: now.dest_qpn.value(),
+            qp_access_flags: now.access,
+            cap: object.cap(),
+            ah_attr: ah::from_vector(&now.av),
+            pkey_index: now.pkey_index,
+            en_sqd_async_notify: u8::from(now.sqd_async_notify),
+            sq_draining: u8::from(object.engine.is_draining()),
+            max_rd_atomic: now.max_rd_atomic,
+            max_dest_rd_atomic: now.max_dest_rd_atomic,
+            min_rnr_timer: now.min_rnr_timer.code(),
+            port_num: now.port.0,
+            timeout: now.timeout.exponent(),
+            retry_cnt: now.retry_cnt,
+            rnr_retry: now.rnr_retry,
+            ..ibv_qp_attr::default()
+        });
+        init.write(object.init_attr());
+        Ok(())
+    })
+}

@@ -1,0 +1,40 @@
+//! Posting sends.
+
+use std::ffi::c_int;
+
+use libc::{EINVAL, EIO};
+use vernic_engine::Service;
+
+use super::wr_list;
+use crate::boundary::{guard, of_send};
+use crate::layout::qp::ibv_qp;
+use crate::layout::wr::ibv_send_wr;
+use crate::pointer::{Handle, In, Out};
+
+/// `ibv_post_send`: one doorbell for the whole list. `bad` tells which request was refused; those
+/// before it are on their way.
+pub(crate) extern "C" fn post_send(
+    qp: Handle<ibv_qp>,
+    list: In<ibv_send_wr>,
+    bad: Out<In<ibv_send_wr>>,
+) -> c_int {
+    guard(EIO, || {
+        let Some(object) = qp.find() else {
+            bad.write(list);
+            return EINVAL;
+        };
+        let mut list = wr_list::sends(list, object.engine.service() == Service::Ud);
+        let refused = object.engine.post_send_from(&mut list).err();
+        let errno = refused.as_ref().map(of_send);
+        let Some((request, errno)) = list.bad(errno) else { return 0 };
+        match refused {
+            Some(why) => tracing::debug!("ibv_post_send, {}: {why}", object.engine.qpn()),
+            None => tracing::debug!(
+                "ibv_post_send, {}: unknown opcode, bad list of entries, or no address handle or window",
+                object.engine.qpn()
+            ),
+        }
+        bad.write(request);
+        errno
+    })
+}

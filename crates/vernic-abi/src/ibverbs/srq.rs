@@ -1,0 +1,180 @@
+//! Shared receive queues.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use vernic_engine::{Srq, SrqInit};
+
+use crate::boundary::{self, Failure};
+use crate::layout::context::ibv_context;
+use crate::layout::pd::ibv_pd;
+use crate::layout::srq::{
+    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, srq_init_mask, srq_mask,
+    srq_type,
+};
+use crate::object::{Shared, Use, Users};
+use crate::pointer::{CObject, Handle, In, Out, plain};
+
+plain! { ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex }
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct SrqObject {
+    base: ibv_srq,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) engine: Arc<Srq>,
+    /// Asynchronous events given to the program.
+    reported: AtomicU32,
+    pub(crate) users: Users,
+    _pd: Use,
+}
+
+// SAFETY: `base` comes first.
+unsafe impl CObject for ibv_srq {
+    type Object = SrqObject;
+    const NAME: &'static str = "a shared receive queue";
+}
+
+impl SrqObject {
+    fn create(
+        pd: Handle<ibv_pd>,
+        srq_context: *mut c_void,
+        attr: &ibv_srq_attr,
+    ) -> Result<Handle<ibv_srq>, Failure> {
+        let domain = pd.get()?;
+        // The limit is armed by `ibv_modify_srq`: here it is not looked at, as the manual page says.
+        let init = SrqInit { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+        let engine = domain.engine()?.create_srq(init)?;
+        let shared = domain.shared.clone();
+        let base = ibv_srq {
+            context: domain.context(),
+            srq_context: AtomicPtr::new(srq_context),
+            pd,
+            handle: shared.next_handle(),
+            mutex: [0; 5],
+            cond: [0; 6],
+            events_completed: AtomicU32::new(0),
+        };
+        let id = engine.id();
+        let handle = Handle::hand_out(Box::new(Self {
+            base,
+            shared: shared.clone(),
+            engine,
+            reported: AtomicU32::new(0),
+            users: Users::default(),
+            _pd: domain.users.hold(),
+        }));
+        shared.registry().srqs.insert(id, handle);
+        Ok(handle)
+    }
+
+    /// Its sizes, as granted.
+    fn attr(&self) -> ibv_srq_attr {
+        let now = self.engine.query();
+        ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit }
+    }
+
+    /// Counts an asynchronous event that the program gets; under the lock of the registry.
+    pub(crate) fn report(&self) {
+        self.reported.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts an acknowledged event.
+    pub(crate) fn acknowledge(&self) {
+        self.base.events_completed.fetch_add(1, Ordering::AcqRel);
+        if !self.shared.is_orphan() {
+            self.shared.acked();
+        }
+    }
+}
+
+/// `ibv_create_srq`.
+pub(crate) extern "C" fn ibv_create_srq(
+    pd: Handle<ibv_pd>,
+    attr: Out<ibv_srq_init_attr>,
+) -> Handle<ibv_srq> {
+    boundary::pointer("ibv_create_srq", || {
+        let mut init = attr.require("the attributes")?;
+        let srq = SrqObject::create(pd, init.srq_context, &init.attr)?;
+        init.attr = srq.get()?.attr();
+        attr.write(init);
+        Ok(srq)
+    })
+}
+
+/// `ibv_create_srq_ex`.
+pub(crate) extern "C" fn create_srq_ex(
+    context: Handle<ibv_context>,
+    attr: Out<ibv_srq_init_attr_ex>,
+) -> Handle<ibv_srq> {
+    boundary::pointer("ibv_create_srq_ex", || {
+        context.get()?.shared()?;
+        let mut init = attr.require("the attributes")?;
+        let has_type = init.comp_mask & srq_init_mask::TYPE != 0;
+        let kind = if has_type { init.srq_type } else { srq_type::BASIC };
+        let unknown = init.comp_mask & !(srq_init_mask::TYPE | srq_init_mask::PD);
+        if kind != srq_type::BASIC || unknown != 0 {
+            return Err(Failure::unsupported(format_args!(
+                "SRQ type {kind}, comp_mask {unknown:#x}"
+            )));
+        }
+        let srq = SrqObject::create(init.pd, init.srq_context, &init.attr)?;
+        init.attr = srq.get()?.attr();
+        attr.write(init);
+        Ok(srq)
+    })
+}
+
+/// `ibv_modify_srq`: arms the limit. The size cannot be changed.
+pub(crate) extern "C" fn ibv_modify_srq(
+    srq: Handle<ibv_srq>,
+    attr: In<ibv_srq_attr>,
+    mask: c_int,
+) -> c_int {
+    boundary::errno("ibv_modify_srq", || {
+        let object = srq.get()?;
+        object.shared.check()?;
+        let attr = attr.require("the attributes")?;
+        let mask = mask as u32;
+        if mask & srq_mask::MAX_WR != 0 {
+            return Err(Failure::unsupported("IBV_SRQ_MAX_WR: resizing a shared receive queue"));
+        }
+        if mask & !srq_mask::LIMIT != 0 {
+            return Err(Failure::invalid(format!("attribute mask {mask:#x}")));
+        }
+        if mask & srq_mask::LIMIT != 0 {
+            object.engine.arm_limit(attr.srq_limit)?;
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_srq`.
+pub(crate) extern "C" fn ibv_query_srq(srq: Handle<ibv_srq>, out: Out<ibv_srq_attr>) -> c_int {
+    boundary::errno("ibv_query_srq", || {
+        let object = srq.get()?;
+        object.shared.check()?;
+        out.write(object.attr());
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_srq`: `EBUSY` while queue pairs use it; waits until its events are acknowledged.
+pub(crate) extern "C" fn ibv_destroy_srq(srq: Handle<ibv_srq>) -> c_int {
+    boundary::errno("ibv_destroy_srq", || {
+        let object = srq.get()?;
+        if object.shared.is_orphan() {
+            return Ok(());
+        }
+        object.users.none("the shared receive queue")?;
+        object.engine.destroy()?;
+        object.shared.registry().srqs.remove(&object.engine.id());
+        let (reported, acked) = (&object.reported, &object.base.events_completed);
+        let is_acked = || reported.load(Ordering::Acquire) == acked.load(Ordering::Acquire);
+        object.shared.wait_acked(is_acked);
+        // SAFETY: this is the call that ends it.
+        drop(unsafe { srq.take_back() });
+        Ok(())
+    })
+}

@@ -1,0 +1,191 @@
+//! Lists of work requests, as C posts them, turned into the engine's one by one: nothing is gathered
+//! and nothing allocated on the way.
+//!
+//! With `pointer.rs` the only module that follows pointers of C; they rest on the contract there, and
+//! on that of posting: a list ends with NULL, and what its requests point to stays as it is until the
+//! call has returned.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::slice;
+
+use libc::EINVAL;
+use vernic_engine::{
+    Dest, HostList, Payload, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge,
+    limits,
+};
+
+use super::mw;
+use crate::layout::memory::mw_type;
+use crate::layout::wr::{ibv_recv_wr, ibv_send_wr, opcode, send_flags, wr_atomic, wr_rdma, wr_ud};
+use crate::pointer::{In, plain};
+
+plain! { ibv_send_wr, ibv_recv_wr }
+
+/// A list that is being posted.
+pub(crate) struct List<'a, T> {
+    next: *const T,
+    /// The request that was looked at last.
+    current: *const T,
+    /// Why it was not handed on.
+    refused: c_int,
+    is_ud: bool,
+    borrowed: PhantomData<&'a T>,
+}
+
+impl<T> List<'_, T> {
+    /// The request that was not posted, and the errno, if there is one. `engine` is the engine's
+    /// refusal of a request that was handed on.
+    pub(crate) fn bad(&self, engine: Option<c_int>) -> Option<(In<T>, c_int)> {
+        let errno = engine.unwrap_or(self.refused);
+        (errno != 0).then_some((In::tell(self.current), errno))
+    }
+}
+
+/// The sends of a list.
+pub(crate) fn sends<'a>(list: In<ibv_send_wr>, is_ud: bool) -> List<'a, ibv_send_wr> {
+    let next = list.raw();
+    List { next, current: next, refused: 0, is_ud, borrowed: PhantomData }
+}
+
+/// The receives of a list.
+pub(crate) fn receives<'a>(list: In<ibv_recv_wr>) -> List<'a, ibv_recv_wr> {
+    let next = list.raw();
+    List { next, current: next, refused: 0, is_ud: false, borrowed: PhantomData }
+}
+
+/// A scatter/gather list; `None` for one that cannot be.
+fn sges<'a>(list: *const Sge, count: c_int) -> Option<&'a [Sge]> {
+    let count = usize::try_from(count).ok().filter(|&n| n <= limits::MAX_SGE as usize)?;
+    if count == 0 {
+        return Some(&[]);
+    }
+    if list.is_null() || !list.is_aligned() {
+        return None;
+    }
+    // SAFETY: so many entries, which stay as they are while the request is posted (contract above).
+    Some(unsafe { slice::from_raw_parts(list, count) })
+}
+
+impl<'a> Iterator for List<'a, ibv_send_wr> {
+    type Item = SendWr<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<SendWr<'a>> {
+        if self.next.is_null() {
+            return None;
+        }
+        self.current = self.next;
+        // SAFETY: a request of the list, which stays as it is meanwhile (contract above).
+        let wr: &'a ibv_send_wr = unsafe { &*self.next };
+        let send = send(wr, self.is_ud);
+        match send {
+            Some(_) => self.next = wr.next,
+            None => self.refused = EINVAL,
+        }
+        send
+    }
+}
+
+impl<'a> Iterator for List<'a, ibv_recv_wr> {
+    type Item = RecvWr<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<RecvWr<'a>> {
+        if self.next.is_null() {
+            return None;
+        }
+        self.current = self.next;
+        // SAFETY: as for sends.
+        let wr: &'a ibv_recv_wr = unsafe { &*self.next };
+        let Some(sges) = sges(wr.sg_list, wr.num_sge) else {
+            self.refused = EINVAL;
+            return None;
+        };
+        self.next = wr.next;
+        Some(RecvWr { wr_id: wr.wr_id, sges })
+    }
+}
+
+/// The part of the union for RDMA.
+fn rdma(wr: &ibv_send_wr) -> wr_rdma {
+    // SAFETY: integers, whatever was written.
+    unsafe { wr.wr.rdma }
+}
+
+/// The part of the union for atomics.
+fn atomic(wr: &ibv_send_wr) -> wr_atomic {
+    // SAFETY: integers, whatever was written.
+    unsafe { wr.wr.atomic }
+}
+
+/// The part of the union for datagrams.
+fn datagram(wr: &ibv_send_wr) -> &wr_ud {
+    // SAFETY: a handle and integers; for a datagram the program has filled in this part.
+    unsafe { &wr.wr.ud }
+}
+
+/// What to do; `None` for what nobody can.
+#[inline]
+fn operation(wr: &ibv_send_wr) -> Option<SendOp> {
+    let remote = || {
+        let rdma = rdma(wr);
+        Remote { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey) }
+    };
+    let imm = u32::from_be(wr.imm_data);
+    Some(match wr.opcode {
+        opcode::SEND => SendOp::Send,
+        opcode::SEND_WITH_IMM => SendOp::SendImm(imm),
+        opcode::SEND_WITH_INV => SendOp::SendInv(Rkey(wr.imm_data)),
+        opcode::RDMA_WRITE => SendOp::Write(remote()),
+        opcode::RDMA_WRITE_WITH_IMM => SendOp::WriteImm(remote(), imm),
+        opcode::RDMA_READ => SendOp::Read(remote()),
+        opcode::ATOMIC_CMP_AND_SWP => {
+            let wr = atomic(wr);
+            let remote = Remote { addr: wr.remote_addr, rkey: Rkey(wr.rkey) };
+            SendOp::CmpSwap { remote, compare: wr.compare_add, swap: wr.swap }
+        }
+        opcode::ATOMIC_FETCH_AND_ADD => {
+            let wr = atomic(wr);
+            let remote = Remote { addr: wr.remote_addr, rkey: Rkey(wr.rkey) };
+            SendOp::FetchAdd { remote, add: wr.compare_add }
+        }
+        opcode::ATOMIC_WRITE => SendOp::AtomicWrite(remote()),
+        opcode::LOCAL_INV => SendOp::LocalInv(Rkey(wr.imm_data)),
+        opcode::BIND_MW => {
+            let bind = &wr.bind_mw;
+            let window = bind.mw.find().filter(|mw| mw.kind() == mw_type::TYPE_2)?;
+            mw::request(window, Rkey(bind.rkey), &bind.bind_info).ok()?
+        }
+        _ => return None,
+    })
+}
+
+/// The flags that the engine knows; others concern devices that check sums.
+#[inline]
+pub(crate) fn flags(flags: u32) -> SendFlags {
+    SendFlags::from_bits_truncate((flags & !send_flags::IP_CSUM) as u8)
+}
+
+/// A request in the engine's terms; `None` for one that cannot be.
+#[inline]
+fn send(wr: &ibv_send_wr, is_ud: bool) -> Option<SendWr<'_>> {
+    let op = operation(wr)?;
+    let local = matches!(op, SendOp::LocalInv(_) | SendOp::BindMw(_));
+    let sges = if local { &[] } else { sges(wr.sg_list, wr.num_sge)? };
+    let payload = match wr.send_flags & send_flags::INLINE != 0 && !local {
+        // SAFETY: for an inline send these are readable bytes of the program, until it returns.
+        true => Payload::InlineList(unsafe { HostList::new(sges) }),
+        false => Payload::Sges(sges),
+    };
+    let dest = match is_ud {
+        true => {
+            let ud = datagram(wr);
+            let ah = &ud.ah.find()?.engine;
+            Some(Dest { ah, qpn: Qpn::new(ud.remote_qpn), qkey: Qkey(ud.remote_qkey) })
+        }
+        false => None,
+    };
+    let flags = flags(wr.send_flags) - SendFlags::INLINE;
+    Some(SendWr { wr_id: wr.wr_id, op, flags, payload, dest, srqn: None })
+}

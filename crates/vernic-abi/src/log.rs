@@ -1,0 +1,78 @@
+//! The log of the C libraries: lines on standard error, only if `VERNIC_LOG` asks for them.
+//!
+//! `VERNIC_LOG` is `error`, `warn`, `info`, `debug` or `trace`; without it nothing is ever printed,
+//! because the libraries are loaded into every child of a program too. Set up by the first call that
+//! lists, opens or imports a device, never while the library is loaded.
+
+use std::fmt::{Debug, Write as _};
+use std::io::Write as _;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Environment variable that asks for the log.
+const VARIABLE: &str = "VERNIC_LOG";
+
+/// Sets the log up, the first time it is called.
+pub(crate) fn init() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Some(wanted) = std::env::var_os(VARIABLE) else { return };
+        let level = wanted.to_str().and_then(|text| text.parse::<Level>().ok());
+        let lines = Lines { level: level.unwrap_or(Level::WARN), spans: AtomicU64::new(1) };
+        // The library has a `tracing` of its own, so nobody else can have been here.
+        let _ = tracing::subscriber::set_global_default(lines);
+        if level.is_none() {
+            tracing::warn!("{VARIABLE}={wanted:?}: allowed are error, warn, info, debug, trace");
+        }
+    });
+}
+
+/// A subscriber that prints an event a line.
+struct Lines {
+    level: Level,
+    spans: AtomicU64,
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(self.spans.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        let mut line = Line(format!("vernic[{}] {level}:", std::process::id()));
+        event.record(&mut line);
+        line.0.push('\n');
+        // One write, so that lines of several processes do not mix. Where nobody reads standard
+        // error there is nobody to tell about it either.
+        let _ = std::io::stderr().write_all(line.0.as_bytes());
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        // Writing to a String cannot fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}

@@ -1,0 +1,178 @@
+//! What C objects keep of the engine.
+//!
+//! An object of C is a box that starts with the struct of C and holds the engine's object behind it.
+//! Owned here: [`Shared`], which the objects of an open device hang on; the counts of who uses whom
+//! ([`Users`]), for `EBUSY`; and which engine object is which C object, for events ([`Registry`]).
+//!
+//! A context of C may be closed before its objects are destroyed. Its struct then stays where it is,
+//! because the others point to it, until the last of them is gone ([`Shared::park`]).
+//!
+//! A process that was forked has a copy of every object, but not the threads that hold their locks
+//! and do their work: [`Shared::check`] refuses them in the child, without taking any lock.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use libc::EIO;
+use vernic_engine::{Context, CqId, Qpn, SrqId};
+
+use crate::boundary::Failure;
+use crate::ibverbs::context::ContextObject;
+use crate::ibverbs::pd::Domain;
+use crate::layout::cq::ibv_cq;
+use crate::layout::memory::ibv_mr;
+use crate::layout::qp::ibv_qp;
+use crate::layout::srq::ibv_srq;
+use crate::pointer::Handle;
+
+/// Locks, also after a panic elsewhere: what is behind the locks of this crate is valid between
+/// statements.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which objects of C exist on a device.
+#[derive(Default)]
+pub(crate) struct Registry {
+    pub(crate) qps: HashMap<Qpn, Handle<ibv_qp>>,
+    pub(crate) cqs: HashMap<CqId, Handle<ibv_cq>>,
+    pub(crate) srqs: HashMap<SrqId, Handle<ibv_srq>>,
+    /// By the handle that programs name them with, to import them.
+    pub(crate) pds: HashMap<u32, Weak<Domain>>,
+    /// As `pds`.
+    pub(crate) mrs: HashMap<u32, Handle<ibv_mr>>,
+}
+
+/// An open device, as its objects share it.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Context>,
+    registry: Mutex<Registry>,
+    handles: AtomicU32,
+    /// Who waits until events are acknowledged.
+    acks: (Mutex<()>, Condvar),
+    /// Contexts that are closed, and that objects still point to.
+    #[expect(clippy::vec_box, reason = "objects point to them: they must not move")]
+    closed: Mutex<Vec<Box<ContextObject>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Arc<Context>) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            registry: Mutex::default(),
+            handles: AtomicU32::new(1),
+            acks: Default::default(),
+            closed: Mutex::default(),
+        })
+    }
+
+    /// Whether it was opened by the process that this one was forked from.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.engine.is_orphan()
+    }
+
+    /// # Errors
+    /// `EIO` in a process that was forked after the device had been opened.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.is_orphan() {
+            let why = "opened before fork(): open the device again in this process";
+            return Err(Failure::new(EIO, why));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        lock(&self.registry)
+    }
+
+    /// A number for the `handle` field of a new object.
+    pub(crate) fn next_handle(&self) -> u32 {
+        self.handles.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Keeps a closed context until nothing points to it any more.
+    pub(crate) fn park(&self, context: Box<ContextObject>) {
+        lock(&self.closed).push(context);
+    }
+
+    /// Waits until all events that were reported for an object are acknowledged: its destruction
+    /// waits for that, as the manual pages say. Nothing bounds the wait but the program.
+    pub(crate) fn wait_acked(&self, is_acked: impl Fn() -> bool) {
+        let mut guard = lock(&self.acks.0);
+        while !is_acked() {
+            guard = self.acks.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Wakes who waits for acknowledgements, after one was counted.
+    pub(crate) fn acked(&self) {
+        drop(lock(&self.acks.0));
+        self.acks.1.notify_all();
+    }
+}
+
+/// How many use an object.
+#[derive(Clone, Default)]
+pub(crate) struct Users(Arc<AtomicU32>);
+
+impl Users {
+    /// One more, until the value is dropped.
+    pub(crate) fn hold(&self) -> Use {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Use(self.0.clone())
+    }
+
+    /// # Errors
+    /// `EBUSY` while somebody uses it.
+    pub(crate) fn none(&self, what: &str) -> Result<(), Failure> {
+        match self.0.load(Ordering::Acquire) {
+            0 => Ok(()),
+            n => Err(Failure::busy(format!("{what} is in use by {n} objects"))),
+        }
+    }
+}
+
+/// A use of an object.
+pub(crate) struct Use(Arc<AtomicU32>);
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A lock that is taken by one call of C and released by another, of the same thread.
+///
+/// Spins for a moment and then yields: it is held for a few calls, by programs that share a queue
+/// between threads.
+pub(crate) struct RawLock(AtomicBool);
+
+impl RawLock {
+    /// Turns of looking again before the processor is given to others.
+    const SPINS: u32 = 100;
+
+    pub(crate) fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Waits until the lock is free and takes it.
+    #[inline]
+    pub(crate) fn lock(&self) {
+        let mut turns = 0;
+        while self
+            .0
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            turns += 1;
+            if turns < Self::SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+
+    /// Gives it back.
+    #[inline]
+    pub(crate) fn unlock(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,333 @@
+//! Pointers that cross the border: the only module that follows those of the control path.
+//!
+//! Every type here is one pointer wide and can only be made by C, as an argument of an exported
+//! function or as a field of a struct that such an argument leads to, or by [`Handle::hand_out`] for
+//! an object that this library gives to C. What is behind it rests on the contract of the verbs,
+//! which each SAFETY comment below means by *the contract*:
+//!
+//! 1. an object pointer is NULL, or came from this library and its object was not destroyed since;
+//!    nobody uses an object while or after it is destroyed;
+//! 2. a pointer to a struct or array is NULL, or leads to that many valid elements, which no other
+//!    thread changes during the call; one to be written is writable and not otherwise used meanwhile.
+//!
+//! NULL is tested for here, each time, and becomes an error or "absent". More cannot be tested:
+//! whoever breaks the contract breaks rdma-core's library in the same way.
+//!
+//! Fields of objects that C reads or writes at any time are atomics (see `layout`), so a shared
+//! reference to an object is sound whatever C does to them.
+
+use std::ffi::{CStr, c_char};
+use std::marker::PhantomData;
+use std::ptr;
+use std::slice;
+
+use crate::boundary::Failure;
+use crate::layout::qp::ibv_qp_init_attr;
+
+/// A struct of C at whose place there is an object of ours.
+///
+/// # Safety
+/// [`Object`](Self::Object) is `repr(C)` and holds the struct at byte [`OFFSET`](Self::OFFSET).
+pub(crate) unsafe trait CObject {
+    /// The object.
+    type Object;
+    /// What errors call it.
+    const NAME: &'static str;
+    /// Where in the object the struct of C is.
+    const OFFSET: usize = 0;
+}
+
+/// A struct of which every bit pattern is a value: integers, floats, pointers, and optional functions.
+///
+/// # Safety
+/// As said.
+pub(crate) unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($name:ty),* $(,)?) => {
+        $(
+            // SAFETY: made of integers, pointers, `Handle`s and optional functions only.
+            unsafe impl crate::pointer::Plain for $name {}
+        )*
+    };
+}
+pub(crate) use plain;
+
+plain! { u8, u16, u32, u64, i32, [u8; 6], *mut std::ffi::c_void }
+// SAFETY: pointers, whatever their bits are.
+unsafe impl<T> Plain for In<T> {}
+// SAFETY: as above.
+unsafe impl<C> Plain for Handle<C> {}
+
+/// A pointer to an object of ours, or NULL.
+#[repr(transparent)]
+pub(crate) struct Handle<C>(*mut C);
+
+impl<C> Clone for Handle<C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<C> Copy for Handle<C> {}
+impl<C> PartialEq for Handle<C> {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.0, other.0)
+    }
+}
+
+// SAFETY: a number until it is followed, which the contract permits on every thread: verbs objects
+// may be used from all threads.
+unsafe impl<C> Send for Handle<C> {}
+// SAFETY: as above.
+unsafe impl<C> Sync for Handle<C> {}
+
+impl<C> Handle<C> {
+    /// No object.
+    pub(crate) const NULL: Self = Self(ptr::null_mut());
+
+    /// An object in a field that stands for objects of several kinds; C says which.
+    pub(crate) fn told(object: *mut std::ffi::c_void) -> Self {
+        Self(object.cast())
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The address, to be stored in a field that C reads.
+    pub(crate) fn raw(self) -> *mut C {
+        self.0
+    }
+}
+
+impl<C: CObject> Handle<C> {
+    /// Gives an object to C, which gives it back with [`Handle::take_back`].
+    pub(crate) fn hand_out(object: Box<C::Object>) -> Self {
+        let object: *mut C::Object = Box::into_raw(object);
+        Self(object.wrapping_byte_add(C::OFFSET).cast())
+    }
+
+    /// An object that is never destroyed.
+    pub(crate) fn of_leaked(object: &'static C::Object) -> Self {
+        Self(ptr::from_ref(object).wrapping_byte_add(C::OFFSET).cast::<C>().cast_mut())
+    }
+
+    fn object(self) -> *mut C::Object {
+        self.0.cast::<C::Object>().wrapping_byte_sub(C::OFFSET)
+    }
+
+    /// The object.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL, naming what is missing.
+    #[inline]
+    pub(crate) fn get(&self) -> Result<&C::Object, Failure> {
+        self.find().ok_or_else(|| Failure::null(C::NAME))
+    }
+
+    /// The object, or `None` for NULL.
+    #[inline]
+    pub(crate) fn find(&self) -> Option<&C::Object> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: not NULL, so an object of ours that lives (contract, 1), made by `hand_out` of
+        // this `C`: its place is `OFFSET` before. It is not destroyed while the caller's copy of the
+        // handle, an argument of the running call or a field of something that lives, exists.
+        Some(unsafe { &*self.object() })
+    }
+
+    /// Takes an object back from C, which has ended its life.
+    ///
+    /// # Safety
+    /// The call that destroys the object does this, once, with what C gave it, and no reference from
+    /// [`Handle::get`] is used afterwards.
+    pub(crate) unsafe fn take_back(self) -> Box<C::Object> {
+        // SAFETY: from `Box::into_raw` in `hand_out`; not taken back before (contract, 1).
+        unsafe { Box::from_raw(self.object()) }
+    }
+}
+
+/// A struct that C filled, or NULL; also the first of an array of them.
+#[repr(transparent)]
+pub(crate) struct In<T>(*const T);
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for In<T> {}
+
+impl<T> In<T> {
+    /// The address.
+    pub(crate) fn raw(self) -> *const T {
+        self.0
+    }
+
+    /// A pointer into what C gave, to be told back to C.
+    pub(crate) fn tell(raw: *const T) -> Self {
+        Self(raw)
+    }
+}
+
+impl<T: Plain> In<T> {
+    /// A copy, or `None` for NULL.
+    pub(crate) fn read(self) -> Option<T> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: leads to a struct (contract, 2), of which every content is a value (`Plain`).
+        Some(unsafe { self.0.read_unaligned() })
+    }
+
+    /// A copy.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn require(self, name: &'static str) -> Result<T, Failure> {
+        self.read().ok_or_else(|| Failure::null(name))
+    }
+
+    /// The elements of an array; none for NULL.
+    pub(crate) fn array(&self, count: usize) -> &[T] {
+        if self.0.is_null() || !self.0.is_aligned() || count == 0 {
+            return &[];
+        }
+        // SAFETY: so many elements (contract, 2), aligned (tested), of any content (`Plain`).
+        unsafe { slice::from_raw_parts(self.0, count) }
+    }
+}
+
+/// A struct that C wants filled, or has filled and wants changed, or NULL.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Out<T> {}
+
+impl<T> Out<T> {
+    /// Whether C wants nothing.
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+}
+
+impl<T: Plain> Out<T> {
+    /// What is there.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn require(self, name: &'static str) -> Result<T, Failure> {
+        In(self.0).require(name)
+    }
+
+    /// Fills it, if there is one.
+    pub(crate) fn write(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: leads to a writable struct (contract, 2).
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+}
+
+impl Out<ibv_qp_init_attr> {
+    /// Fills it, but for the padding at its end.
+    pub(crate) fn write_without_padding(self, value: &ibv_qp_init_attr) {
+        const USED: usize = std::mem::offset_of!(ibv_qp_init_attr, sq_sig_all) + size_of::<i32>();
+        OutArray(self.0.cast::<u8>()).fill_prefix(value, USED);
+    }
+}
+
+/// An array that C wants filled, or NULL.
+#[repr(transparent)]
+pub(crate) struct OutArray<T>(*mut T);
+
+impl<T: Plain> OutArray<T> {
+    /// Whether C wants nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The elements; none for NULL.
+    #[inline]
+    pub(crate) fn slice(&mut self, count: usize) -> &mut [T] {
+        if self.0.is_null() || !self.0.is_aligned() || count == 0 {
+            return &mut [];
+        }
+        // SAFETY: so many writable elements that nobody else uses meanwhile (contract, 2), aligned
+        // (tested), of any content (`Plain`).
+        unsafe { slice::from_raw_parts_mut(self.0, count) }
+    }
+}
+
+impl OutArray<u8> {
+    /// The same array from byte `offset` on, which has to be inside.
+    pub(crate) fn at(&mut self, offset: usize) -> Self {
+        Self(if self.0.is_null() { self.0 } else { self.0.wrapping_add(offset) })
+    }
+
+    /// Writes the first bytes of `value`, as many as C has room for, and zeros what room is left.
+    pub(crate) fn fill_prefix<T: Plain>(&mut self, value: &T, room: usize) {
+        let common = room.min(size_of::<T>());
+        if self.0.is_null() || room == 0 {
+            return;
+        }
+        // SAFETY: `room` writable bytes (contract, 2), of which `common` are there in `value`.
+        unsafe {
+            ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), self.0, common);
+            self.0.add(common).write_bytes(0, room - common);
+        }
+    }
+}
+
+/// Bytes of the program, to be read.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes(*const u8);
+
+impl Bytes {
+    /// The address.
+    pub(crate) fn raw(self) -> *const u8 {
+        self.0
+    }
+}
+
+/// Bytes of the program, to be written.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct BytesMut(*mut u8);
+
+/// A text of C, or NULL.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Text(*const c_char, PhantomData<CStr>);
+
+impl Text {
+    /// No text.
+    pub(crate) const NULL: Self = Self(ptr::null(), PhantomData);
+
+    /// A text of ours that lives for ever.
+    pub(crate) const fn of(text: &'static CStr) -> Self {
+        Self(text.as_ptr(), PhantomData)
+    }
+
+    /// A text whose owner lives as long as C may look at it.
+    pub(crate) fn inside(text: &CStr) -> Self {
+        Self(text.as_ptr(), PhantomData)
+    }
+
+    /// The text, or `None` for NULL.
+    pub(crate) fn read(&self) -> Option<&CStr> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: ends with a zero and does not change during the call (contract, 2).
+        Some(unsafe { CStr::from_ptr(self.0) })
+    }
+}

@@ -1,0 +1,84 @@
+//! What the tests of the C libraries share: where the library is, and programs of C that use it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The names that programs look for.
+pub const NAMES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libibumad.so.3"];
+
+/// cargo leaves the library beside the folder of test programs, or in it.
+pub fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let folder = program.parent().unwrap();
+    let places = [folder.to_path_buf(), folder.parent().unwrap().to_path_buf()];
+    let found = places.iter().map(|p| p.join("libvernic_abi.so")).find(|p| p.exists());
+    found.expect("cargo builds the library before its tests")
+}
+
+/// A folder with the library under its three names, gone with the value.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("vernic-abi-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        for name in NAMES {
+            symlink(library(), path.join(name)).unwrap();
+        }
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Compiles a program of C; `None`, with a message, where compiler or headers are missing and
+    /// need not be there.
+    pub fn compile(&self, source: &Path) -> Option<PathBuf> {
+        let program = self.0.join(source.file_stem().unwrap());
+        let mut linked = std::ffi::OsString::from("-l:");
+        linked.push(NAMES[0]);
+        let output = Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"])
+            .arg(&program)
+            .arg(source)
+            .arg("-L")
+            .arg(&self.0)
+            .arg(linked)
+            .output();
+        let why = match output {
+            Ok(output) if output.status.success() => return Some(program),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        let missing = why.contains("infiniband/verbs.h") || !why.contains("error");
+        let required = std::env::var_os("VERNIC_REQUIRE_TOOLS").is_some();
+        assert!(missing && !required, "{}: {why}", source.display());
+        eprintln!("skipped: no C compiler or no infiniband/verbs.h (libibverbs-dev): {why}");
+        None
+    }
+
+    /// Runs a program with the library under it.
+    pub fn run(&self, program: &Path) -> Output {
+        Command::new(program).env("LD_LIBRARY_PATH", &self.0).output().unwrap()
+    }
+
+    /// Compiles and runs a program that says what is wrong and then fails.
+    pub fn check(&self, source: &Path) {
+        let Some(program) = self.compile(source) else { return };
+        let output = self.run(&program);
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (said(&output.stdout), said(&output.stderr));
+        assert!(output.status.success(), "{:?}\n{out}{err}", output.status);
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
