@@ -114,10 +114,7 @@ impl Context {
     /// [`PathError::Port`] for a port other than 1.
     pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
         self.engine.check_port(port)?;
-        if self.is_orphan() {
-            return Err(PathError::Orphan);
-        }
-        let up = self.engine.port_up.load(Ordering::Relaxed);
+        let up = !self.is_orphan() && self.engine.port_up.load(Ordering::Relaxed);
         Ok(PortAttr {
             port,
             state: if up { PortState::Active } else { PortState::Down },
@@ -127,7 +124,7 @@ impl Context {
             gid_table_len: MAX_GIDS,
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
-            default_gid: lock(&self.engine.gids).iter().next().map(|row| row.gid),
+            default_gid: self.gids(|gids| gids.iter().next().map(|row| row.gid)).flatten(),
             bad_pkey_count: self.engine.counters.drops(DropReason::Pkey),
             bad_qkey_count: self.engine.counters.drops(DropReason::Qkey),
         })

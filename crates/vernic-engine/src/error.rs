@@ -228,9 +228,6 @@ pub struct CqOverrun {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// The device was opened before this process was forked.
-    #[error("{}", ORPHAN)]
-    Orphan,
     /// The source row is empty or beyond the table.
     #[error("sgid_index {index} names no GID: the table has {rows} (see `vernic info`)")]
     NoSuchGid {

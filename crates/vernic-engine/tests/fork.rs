@@ -110,7 +110,8 @@ fn try_everything(end: &End, qp: &Arc<Qp>, ah: &Ah) {
     assert!(qp.path().is_none() && qp.explain().is_none() && !qp.is_draining());
     let _ = (qp.counters(), end.context.counters(), end.context.open_qps(), ah.av());
     assert!(end.context.gid_table().is_empty() && end.context.gid_entry(0).is_none());
-    assert!(end.context.port_attr(PortNum(1)).is_err());
+    let port = end.context.port_attr(PortNum(1)).unwrap();
+    assert_eq!((port.state, port.default_gid), (PortState::Down, None));
     assert!(end.context.explain(qp.qpn()).is_none() && end.context.try_async_event().is_none());
     let error = end.context.wait_async_event().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));

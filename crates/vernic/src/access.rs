@@ -76,6 +76,11 @@ impl Access {
     pub(crate) const fn mem(self) -> Bits {
         self.0
     }
+    /// These rights, zero-based if `other` is.
+    pub(crate) const fn based_as(self, other: Self) -> Self {
+        let base = other.0.intersection(Bits::ZERO_BASED);
+        Self(self.0.difference(Bits::ZERO_BASED).union(base))
+    }
     /// The rights that concern peers: what a window takes and a queue pair grants.
     pub(crate) const fn remote_part(self) -> Bits {
         self.0.intersection(Bits::REMOTE.union(Bits::ZERO_BASED))

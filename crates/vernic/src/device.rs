@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use vernic_engine::{
-    self as engine, Context, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, PortAttr,
+    self as engine, Clocks, Context, DeviceAttr, DeviceCounters, DeviceInfo, DeviceMemory,
+    GidEntry, PortAttr,
 };
 
 use crate::event::Events;
@@ -113,6 +114,18 @@ impl Device {
         &self.context
     }
 
+    /// Whether it was opened before this process was forked. Such a device stays the parent's: here
+    /// its objects do nothing, and may be dropped. Open it again to use it in this process.
+    pub fn is_orphan(&self) -> bool {
+        self.context.is_orphan()
+    }
+
+    /// The clock of completions ([`Wc::timestamp_ns`](crate::Wc::timestamp_ns)) and the time of day,
+    /// both now.
+    pub fn clocks(&self) -> Clocks {
+        self.context.clocks()
+    }
+
     /// Its names, addresses and netdev, as they were when it was opened.
     pub fn info(&self) -> &DeviceInfo {
         self.context.info()
@@ -172,9 +185,22 @@ impl Device {
     /// A protection domain: what may be used together (IBTA 10.2.3).
     ///
     /// # Errors
-    /// None at present; domains are plentiful.
+    /// [`CreateError::Orphan`] in a child of the process that opened the device.
     pub fn alloc_pd(&self) -> Result<Pd, CreateError> {
+        if self.is_orphan() {
+            return Err(CreateError::Orphan);
+        }
         Ok(Pd::new(self))
+    }
+
+    /// Memory inside the device, `len` zero bytes, to be copied in and out, and reached by work
+    /// requests and peers once [registered](Pd::register_dm).
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`] for no bytes or more than are left
+    /// ([`MAX_DM_BYTES`](crate::limits::MAX_DM_BYTES) in all), [`CreateError::Os`].
+    pub fn alloc_dm(&self, len: u64) -> Result<Arc<DeviceMemory>, CreateError> {
+        self.context.alloc_dm(len, 0)
     }
 
     /// A completion queue that holds `depth` completions: 1 to 1,048,576.

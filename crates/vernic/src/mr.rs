@@ -114,6 +114,26 @@ impl Mr {
     pub fn access(&self) -> Access {
         self.access
     }
+    /// Changes its rights; its keys stay, and [zero-based](Access::zero_based) stays what it was.
+    /// Work and peers that need a right which is gone are refused when this returns.
+    ///
+    /// ```
+    /// use vernic::{Access, Device};
+    /// let mut mr = Device::open("lo")?.alloc_pd()?.alloc_mr(4096, Access::NONE.remote_write())?;
+    /// let rkey = mr.rkey();
+    /// mr.set_access(Access::NONE.remote_read())?;
+    /// assert_eq!((mr.rkey(), mr.access()), (rkey, Access::NONE.remote_read()));
+    /// # Ok::<(), vernic::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] while memory windows are bound to it. Nothing changed then.
+    pub fn set_access(&mut self, access: Access) -> Result<(), CreateError> {
+        let access = access.based_as(self.access);
+        self.registered.rereg(access)?;
+        self.access = access;
+        Ok(())
+    }
     /// Key for local work requests.
     pub fn lkey(&self) -> Lkey {
         self.registered.mr().lkey()

@@ -7,7 +7,7 @@ use vernic_engine as engine;
 use crate::mw::WindowType;
 use crate::qp::QpBuilder;
 use crate::service::Service;
-use crate::{Access, Ah, Buffer, CreateError, Device, Gid, Mr, Mw, Path, Srq};
+use crate::{Access, Ah, Buffer, CreateError, Device, DeviceMemory, Gid, Mr, Mw, Path, RawMr, Srq};
 
 /// A protection domain. Work of a queue pair reaches only memory of its own domain. A clone is
 /// another handle to it; it is freed with the last handle and the last object in it.
@@ -42,6 +42,31 @@ impl Pd {
     /// [`CreateError::Memory`] when all keys are in use.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, CreateError> {
         Mr::new(self, buffer, access)
+    }
+
+    /// Registers part of a device's memory. Work requests and peers count its addresses from 0.
+    ///
+    /// ```
+    /// use vernic::{Access, Device};
+    /// let device = Device::open("lo")?;
+    /// let dm = device.alloc_dm(4096)?;
+    /// let mr = device.alloc_pd()?.register_dm(&dm, 1024, 64, Access::NONE.remote_atomic())?;
+    /// assert_eq!((mr.remote().addr, mr.len()), (0, 64));
+    /// let mut counter = [0; 8];
+    /// dm.copy_out(1024, &mut counter)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CreateError`]: a range that is not inside, memory of another device.
+    pub fn register_dm(
+        &self,
+        dm: &Arc<DeviceMemory>,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<RawMr, CreateError> {
+        Ok(RawMr::new(self.inner.reg_dm_mr(dm, offset, len, access.mem())?))
     }
 
     /// A region of `len` zeroed bytes: [`Buffer::zeroed`] and [`Pd::register`] together.

@@ -41,6 +41,13 @@ impl Registered {
         &self.mr
     }
 
+    /// Changes the rights.
+    pub(crate) fn rereg(&self, access: Access) -> Result<(), CreateError> {
+        let change = engine::MrChange { access: Some(access.mem()), ..Default::default() };
+        // SAFETY: the memory stays the buffer's, which is readable and writable whatever the rights.
+        unsafe { self.mr.rereg(change) }
+    }
+
     pub(crate) fn buffer(&self) -> &Buffer {
         &self.buffer
     }
@@ -57,9 +64,9 @@ fn iova(addr: *mut u8, access: Access) -> u64 {
     if access.mem().contains(Bits::ZERO_BASED) { 0 } else { addr.addr() as u64 }
 }
 
-/// A region over memory that the caller owns: shared with C, mapped from a file, of a device.
+/// A region over memory that the caller owns (shared with C, mapped from a file) or the device.
 ///
-/// Made by [`Pd::register_raw`]. There are no methods to look at the bytes: the caller has them.
+/// Made by [`Pd::register_raw`] and [`Pd::register_dm`]. There are no methods to look at the bytes: the caller has them.
 /// Dropping it ends the registration and waits for accesses in flight; then the memory may go.
 #[derive(Debug)]
 pub struct RawMr {
@@ -97,6 +104,10 @@ impl Pd {
 }
 
 impl RawMr {
+    pub(crate) fn new(mr: Arc<engine::Mr>) -> Self {
+        Self { mr }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.mr.len() as usize
