@@ -118,7 +118,7 @@ errnos! {
         BindError::WrongPd { .. } => EPERM,
         _ => EINVAL,
     };
-    PathError: |e| if matches!(e, PathError::Orphan) { EIO } else { EINVAL };
+    PathError: |_e| EINVAL;
     CreateError: |e| match e {
         CreateError::Orphan => EIO,
         CreateError::Service(_) => EOPNOTSUPP,
