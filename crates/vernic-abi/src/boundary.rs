@@ -17,7 +17,7 @@ use libc::{EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP, EPERM};
 use vernic_engine::{
     BindError, Busy, CreateError, DeregisterError, FreeError, McastError, ModifyError, OpenError,
     PathError, PdError, PostError, PostRecvError, PostSendError, RecvRefusal, RegisterError,
-    ResizeError, SendRefusal,
+    ResizeError, SendRefusal, XrcdError,
 };
 
 use crate::pointer::{CObject, Handle};
@@ -125,6 +125,11 @@ errnos! {
         CreateError::NoQpn { .. } => ENOMEM,
         CreateError::Memory(source) => source.errno(),
         CreateError::Os { source, .. } => of_io(source),
+        _ => EINVAL,
+    };
+    XrcdError: |e| match e {
+        XrcdError::NotThere(_) => EAGAIN,
+        XrcdError::Orphan => EIO,
         _ => EINVAL,
     };
     OpenError: |e| match e {

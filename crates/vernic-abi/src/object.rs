@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use libc::EIO;
-use vernic_engine::{Context, CqId, Qpn, SrqId};
+use vernic_engine::{Context, CqId, DeviceMemory, Qpn, SrqId};
 
 use crate::boundary::Failure;
 use crate::ibverbs::context::ContextObject;
@@ -42,6 +42,8 @@ pub(crate) struct Registry {
     pub(crate) pds: HashMap<u32, Weak<Domain>>,
     /// As `pds`.
     pub(crate) mrs: HashMap<u32, Handle<ibv_mr>>,
+    /// As `pds`.
+    pub(crate) dms: HashMap<u32, Weak<DeviceMemory>>,
 }
 
 /// An open device, as its objects share it.

@@ -298,10 +298,37 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// The bytes; none for NULL.
+    pub(crate) fn slice(&self, count: usize) -> &[u8] {
+        if self.0.is_null() {
+            return &[];
+        }
+        // SAFETY: so many bytes, which nobody changes meanwhile (contract, 2).
+        unsafe { slice::from_raw_parts(self.0, count) }
+    }
+}
+
 /// Bytes of the program, to be written.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct BytesMut(*mut u8);
+
+impl BytesMut {
+    /// Whether there are none.
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The bytes; none for NULL.
+    pub(crate) fn slice(&mut self, count: usize) -> &mut [u8] {
+        if self.0.is_null() {
+            return &mut [];
+        }
+        // SAFETY: so many writable bytes, which nobody else uses meanwhile (contract, 2).
+        unsafe { slice::from_raw_parts_mut(self.0, count) }
+    }
+}
 
 /// A text of C, or NULL.
 #[repr(transparent)]

@@ -41,9 +41,7 @@ impl DeviceMemory {
         len: u64,
         align_log2: u32,
     ) -> Result<Arc<Self>, CreateError> {
-        if context.is_orphan() {
-            return Err(CreateError::Orphan);
-        }
+        // Also in a process that was forked since: it takes memory of that process alone, and no lock.
         let limit = |what, value, min, max| Err(CreateError::Limit { what, value, min, max });
         if align_log2 > MAX_DM_ALIGN_LOG2 {
             let (value, max) = (u64::from(align_log2), u64::from(MAX_DM_ALIGN_LOG2));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use vernic_engine::{Config, Context};
 
-use super::{cq, cq_ex, import, mw, pd, qp, query, recv, send, srq};
+use super::{cq, cq_ex, dm, import, mw, pd, qp, query, recv, send, srq, xrc};
 use crate::boundary::{self, Failure};
 use crate::layout::context::{EXTENDED, ibv_context, ibv_context_ops, verbs_context};
 use crate::layout::device::ibv_device;
@@ -63,10 +63,18 @@ impl ContextObject {
     /// # Errors
     /// `EINVAL` if it was closed, `EIO` in a process that was forked meanwhile.
     pub(crate) fn shared(&self) -> Result<Arc<Shared>, Failure> {
-        let shared = self.shared.upgrade().filter(|_| !self.closed.load(Ordering::Acquire));
-        let shared = shared.ok_or_else(|| Failure::invalid("the device was closed"))?;
+        let shared = self.shared_by_any()?;
         shared.check()?;
         Ok(shared)
+    }
+
+    /// The device, also in a process that was forked since it was opened.
+    ///
+    /// # Errors
+    /// `EINVAL` if it was closed.
+    pub(crate) fn shared_by_any(&self) -> Result<Arc<Shared>, Failure> {
+        let shared = self.shared.upgrade().filter(|_| !self.closed.load(Ordering::Acquire));
+        shared.ok_or_else(|| Failure::invalid("the device was closed"))
     }
 }
 
@@ -85,15 +93,15 @@ fn verbs(device: Handle<ibv_device>, cmd_fd: c_int, async_fd: c_int) -> verbs_co
     verbs_context {
         since_64: [None; 6],
         query_port: Some(query::query_port),
-        advise_mr: None,
-        alloc_null_mr: None,
+        advise_mr: Some(dm::advise_mr),
+        alloc_null_mr: Some(dm::alloc_null_mr),
         read_counters: None,
         attach_counters_point_flow: None,
         create_counters: None,
         destroy_counters: None,
-        reg_dm_mr: None,
-        alloc_dm: None,
-        free_dm: None,
+        reg_dm_mr: Some(dm::reg_dm_mr),
+        alloc_dm: Some(dm::alloc_dm),
+        free_dm: Some(dm::free_dm),
         modify_flow_action_esp: None,
         destroy_flow_action: None,
         create_flow_action_esp: None,
@@ -116,12 +124,12 @@ fn verbs(device: Handle<ibv_device>, cmd_fd: c_int, async_fd: c_int) -> verbs_co
         abi_placeholder_2: None,
         create_flow: None,
         abi_placeholder_1: None,
-        open_qp: None,
+        open_qp: Some(qp::open_qp),
         create_qp_ex: Some(qp::create_qp_ex),
-        get_srq_num: None,
+        get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),
-        open_xrcd: None,
-        close_xrcd: Some(pd::close_xrcd),
+        open_xrcd: Some(xrc::open_xrcd),
+        close_xrcd: Some(xrc::close_xrcd),
         abi_placeholder_3: 0,
         sz: size_of::<verbs_context>(),
         context: ibv_context {

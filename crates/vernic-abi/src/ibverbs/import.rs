@@ -17,14 +17,14 @@ use crate::pointer::Handle;
 
 use super::context::ContextObject;
 
-/// Which file it is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-}
+/// Which file it is: its device and inode.
+type Identity = (u64, u64);
 
-fn identity(fd: RawFd) -> Result<Identity, Failure> {
+/// Which file a descriptor is of.
+///
+/// # Errors
+/// The system's: no such descriptor.
+pub(crate) fn identity(fd: RawFd) -> Result<Identity, Failure> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: there is room for the answer.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
@@ -32,7 +32,7 @@ fn identity(fd: RawFd) -> Result<Identity, Failure> {
     }
     // SAFETY: filled, since the call succeeded.
     let stat = unsafe { stat.assume_init() };
-    Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 struct Open {

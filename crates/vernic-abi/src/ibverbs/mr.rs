@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use vernic_engine::{Access, Mr, MrChange};
 
+use super::dm::Source;
 use crate::boundary::{self, Failure, set_errno};
 use crate::layout::memory::{ibv_mr, rereg};
 use crate::layout::pd::ibv_pd;
@@ -22,6 +23,15 @@ pub(crate) struct MrObject {
     import: bool,
     /// Its domain, which reregistering changes.
     pd: Mutex<Use>,
+    /// The device memory that it is over.
+    _source: Source,
+}
+
+/// Where a region comes from.
+struct Origin {
+    handle: u32,
+    import: bool,
+    source: Source,
 }
 
 // SAFETY: `base` comes first.
@@ -39,19 +49,20 @@ impl MrObject {
         pd: Handle<ibv_pd>,
         engine: Arc<Mr>,
         addr: *mut c_void,
+        source: Source,
     ) -> Result<Handle<ibv_mr>, Failure> {
         let handle = pd.get()?.shared.next_handle();
-        Self::hand_out_as(pd, engine, addr, handle, false)
+        Self::hand_out_as(pd, engine, addr, Origin { handle, import: false, source })
     }
 
     fn hand_out_as(
         pd: Handle<ibv_pd>,
         engine: Arc<Mr>,
         addr: *mut c_void,
-        handle: u32,
-        import: bool,
+        origin: Origin,
     ) -> Result<Handle<ibv_mr>, Failure> {
         let domain = pd.get()?;
+        let Origin { handle, import, source } = origin;
         let base = ibv_mr {
             context: domain.context(),
             pd: AtomicPtr::new(pd.raw()),
@@ -63,7 +74,8 @@ impl MrObject {
         };
         let shared = domain.shared.clone();
         let pd = Mutex::new(domain.users.hold());
-        let object = Box::new(Self { base, shared: shared.clone(), engine, import, pd });
+        let object =
+            Box::new(Self { base, shared: shared.clone(), engine, import, pd, _source: source });
         let mr = Handle::hand_out(object);
         if !import {
             shared.registry().mrs.insert(handle, mr);
@@ -82,10 +94,15 @@ fn register(
     let domain = pd.get()?;
     let access = Access::from_verbs(access)?;
     let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+    if addr.is_null() && length == usize::MAX && access.contains(Access::ON_DEMAND) {
+        // SAFETY: as below.
+        let mr = unsafe { domain.engine()?.reg_address_space(access)? };
+        return MrObject::hand_out(pd, mr, addr, None);
+    }
     // SAFETY: whoever registers memory promises to the verbs what `reg_mr` asks for: it stays mapped
     // until it is deregistered, and is accessed by this program, which is not Rust, only.
     let mr = unsafe { domain.engine()?.reg_mr(addr.cast(), length as u64, iova, access)? };
-    MrObject::hand_out(pd, mr, addr)
+    MrObject::hand_out(pd, mr, addr, None)
 }
 
 /// `ibv_reg_mr`.
@@ -203,7 +220,12 @@ pub(crate) extern "C" fn ibv_import_mr(pd: Handle<ibv_pd>, handle: u32) -> Handl
         })?;
         drop(registry);
         // The header says that an imported region has no address.
-        MrObject::hand_out_as(pd, mr, std::ptr::null_mut(), handle, true)
+        MrObject::hand_out_as(
+            pd,
+            mr,
+            std::ptr::null_mut(),
+            Origin { handle, import: true, source: None },
+        )
     })
 }
 

@@ -86,7 +86,9 @@ pub(crate) fn request(
         None if info.length == 0 => Lkey(0),
         None => return Err(Failure::null("the region to bind to")),
     };
+    // Windows give rights to peers; what else a program asks for, drivers do not look at.
     let access = Access::from_verbs(info.mw_access_flags)?;
+    let access = access & (Access::REMOTE | Access::ZERO_BASED);
     Ok(SendOp::BindMw(MwBind {
         mw: mw.engine.rkey(),
         new_rkey,

@@ -13,7 +13,7 @@ use vernic_engine::Pd;
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
 use crate::layout::pd::{
-    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr, ibv_xrcd, parent_mask,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr, parent_mask,
 };
 use crate::object::{Shared, Use, Users};
 use crate::pointer::{CObject, Handle, In, plain};
@@ -204,9 +204,4 @@ pub(crate) extern "C" fn alloc_parent_domain(
             Kind::Parent { _pd: pd.users.hold(), _td: attr.td.find().map(|td| td.users.hold()) };
         Ok(PdObject::hand_out(context, &shared, pd.domain.clone(), kind))
     })
-}
-
-/// `ibv_close_xrcd`.
-pub(crate) extern "C" fn close_xrcd(_xrcd: Handle<ibv_xrcd>) -> c_int {
-    libc::EOPNOTSUPP
 }

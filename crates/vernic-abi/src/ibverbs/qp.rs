@@ -4,23 +4,24 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use vernic_engine::{Gid, Qp, QpCap, QpInit, QpState, Service};
+use vernic_engine::{Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
 
 use super::qp_ex::{self, Builder};
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
 use crate::layout::cq::ibv_cq;
-use crate::layout::pd::ibv_pd;
+use crate::layout::pd::{ibv_pd, ibv_xrcd};
 use crate::layout::port::ibv_gid;
 use crate::layout::qp::{
-    ibv_ece, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, qp_init_mask, qpt,
+    ibv_ece, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    qp_init_mask, qp_open_mask, qpt,
 };
 use crate::layout::qp_ex::{ibv_qp_ex, send_ops};
 use crate::layout::srq::ibv_srq;
 use crate::object::{Shared, Use};
 use crate::pointer::{CObject, Handle, In, Out, plain};
 
-plain! { ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_ece }
+plain! { ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_ece }
 
 /// A queue pair.
 #[repr(C)]
@@ -35,13 +36,8 @@ pub(crate) struct QpObject {
     _uses: Uses,
 }
 
-/// What a queue pair uses.
-struct Uses {
-    _pd: Use,
-    _send_cq: Use,
-    _recv_cq: Use,
-    _srq: Option<Use>,
-}
+/// What a queue pair uses: protection domain, completion queues, shared receive queue, XRC domain.
+type Uses = [Option<Use>; 5];
 
 // SAFETY: `base` comes first, and starts with `ibv_qp`.
 unsafe impl CObject for ibv_qp {
@@ -58,55 +54,116 @@ struct Request {
     cap: ibv_qp_cap,
     qp_type: c_uint,
     signal_all: bool,
+    pd: Handle<ibv_pd>,
+    /// Of XRC targets.
+    xrcd: Handle<ibv_xrcd>,
     /// Of the `ibv_wr_*` calls; `None` without them.
     send_ops: Option<u64>,
 }
 
-fn service(qp_type: c_uint) -> Result<Service, Failure> {
-    match qp_type {
-        qpt::RC => Ok(Service::Rc),
-        qpt::UC => Ok(Service::Uc),
-        qpt::UD => Ok(Service::Ud),
-        other => Err(Failure::unsupported(format_args!("queue pairs of type {other}"))),
+/// An engine's queue pair, and what it uses.
+struct Made {
+    engine: Arc<Qp>,
+    builder: Option<Builder>,
+    uses: Uses,
+    shared: Arc<Shared>,
+    context: Handle<ibv_context>,
+}
+
+/// The sizes in the engine's terms. Where receives come from a shared queue, those of the queue pair's
+/// own are not looked at. ATOMIC WRITE brings its 8 bytes inline.
+fn sizes(request: &Request, shares: bool) -> QpCap {
+    let cap = &request.cap;
+    let least = match request.send_ops.is_some_and(|ops| ops & send_ops::ATOMIC_WRITE != 0) {
+        true => 8,
+        false => 0,
+    };
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: if shares { 0 } else { cap.max_recv_wr },
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: if shares { 0 } else { cap.max_recv_sge },
+        max_inline: cap.max_inline_data.max(least),
     }
 }
 
+/// RC, UC, UD.
+fn make_plain(service: Service, request: &Request) -> Result<Made, Failure> {
+    let domain = request.pd.get()?;
+    let (send_cq, recv_cq) = (request.send_cq.get()?, request.recv_cq.get()?);
+    let srq = request.srq.find();
+    let cap = sizes(request, srq.is_some());
+    let builder = request.send_ops.map(|ops| Builder::new(service, ops, &cap)).transpose()?;
+    let engine = domain.engine()?.create_qp(QpInit {
+        service,
+        send_cq: send_cq.engine.clone(),
+        recv_cq: recv_cq.engine.clone(),
+        srq: srq.map(|srq| srq.engine.clone()),
+        cap,
+        signal_all: request.signal_all,
+    })?;
+    let uses = [
+        Some(domain.users.hold()),
+        Some(send_cq.users.hold()),
+        Some(recv_cq.users.hold()),
+        srq.map(|srq| srq.users.hold()),
+        None,
+    ];
+    Ok(Made { engine, builder, uses, shared: domain.shared.clone(), context: domain.context() })
+}
+
+/// XRC initiators: a send queue alone.
+fn make_initiator(request: &Request) -> Result<Made, Failure> {
+    let (domain, send_cq) = (request.pd.get()?, request.send_cq.get()?);
+    let cap = sizes(request, true);
+    let builder = request.send_ops.map(|ops| Builder::new(Service::Xrc, ops, &cap)).transpose()?;
+    let signal_all = request.signal_all;
+    let init = XrcIniInit { send_cq: send_cq.engine.clone(), cap, signal_all };
+    let engine = domain.engine()?.create_xrc_ini(init)?;
+    let uses = [Some(domain.users.hold()), Some(send_cq.users.hold()), None, None, None];
+    Ok(Made { engine, builder, uses, shared: domain.shared.clone(), context: domain.context() })
+}
+
+/// XRC targets: no queue at all. `qpn` names one that is there already, to be opened once more.
+fn make_target(xrcd: Handle<ibv_xrcd>, qpn: Option<Qpn>) -> Result<Made, Failure> {
+    let domain = xrcd.get()?;
+    domain.shared.check()?;
+    let engine = match qpn {
+        None => domain.engine.create_tgt()?,
+        Some(qpn) => domain.engine.open_tgt(qpn)?,
+    };
+    let uses = [None, None, None, None, Some(domain.users.hold())];
+    let (shared, context) = (domain.shared.clone(), domain.context());
+    Ok(Made { engine, builder: None, uses, shared, context })
+}
+
 impl QpObject {
-    fn create(pd: Handle<ibv_pd>, request: &Request) -> Result<Handle<ibv_qp>, Failure> {
-        let Request { send_cq, recv_cq, srq, cap, qp_type, .. } = *request;
-        let domain = pd.get()?;
-        let service = service(qp_type)?;
-        let (of_send, of_recv) = (send_cq.get()?, recv_cq.get()?);
-        let of_srq = srq.find();
-        let size = QpCap {
-            max_send_wr: cap.max_send_wr,
-            max_recv_wr: if of_srq.is_some() { 0 } else { cap.max_recv_wr },
-            max_send_sge: cap.max_send_sge,
-            max_recv_sge: if of_srq.is_some() { 0 } else { cap.max_recv_sge },
-            max_inline: cap.max_inline_data,
+    fn create(request: &Request) -> Result<Handle<ibv_qp>, Failure> {
+        let made = match request.qp_type {
+            qpt::RC => make_plain(Service::Rc, request)?,
+            qpt::UC => make_plain(Service::Uc, request)?,
+            qpt::UD => make_plain(Service::Ud, request)?,
+            qpt::XRC_SEND => make_initiator(request)?,
+            qpt::XRC_RECV => make_target(request.xrcd, None)?,
+            other => return Err(Failure::unsupported(format_args!("queue pairs of type {other}"))),
         };
-        let builder = request.send_ops.map(|ops| Builder::new(service, ops, &size)).transpose()?;
-        let engine = domain.engine()?.create_qp(QpInit {
-            service,
-            send_cq: of_send.engine.clone(),
-            recv_cq: of_recv.engine.clone(),
-            srq: of_srq.map(|srq| srq.engine.clone()),
-            cap: size,
-            signal_all: request.signal_all,
-        })?;
-        let shared = domain.shared.clone();
+        Ok(Self::hand_out(request, made))
+    }
+
+    fn hand_out(request: &Request, made: Made) -> Handle<ibv_qp> {
+        let Made { engine, builder, uses, shared, context } = made;
         let qpn = engine.qpn();
         let base = ibv_qp {
-            context: domain.context(),
+            context,
             qp_context: AtomicPtr::new(request.qp_context),
-            pd,
-            send_cq,
-            recv_cq,
-            srq,
+            pd: request.pd,
+            send_cq: request.send_cq,
+            recv_cq: request.recv_cq,
+            srq: request.srq,
             handle: shared.next_handle(),
             qp_num: qpn.value(),
-            state: AtomicI32::new(QpState::Reset as i32),
-            qp_type,
+            state: AtomicI32::new(engine.state() as i32),
+            qp_type: request.qp_type,
             mutex: [0; 5],
             cond: [0; 6],
             events_completed: AtomicU32::new(0),
@@ -117,15 +174,11 @@ impl QpObject {
             engine,
             builder,
             reported: AtomicU32::new(0),
-            _uses: Uses {
-                _pd: domain.users.hold(),
-                _send_cq: of_send.users.hold(),
-                _recv_cq: of_recv.users.hold(),
-                _srq: of_srq.map(|srq| srq.users.hold()),
-            },
+            _uses: uses,
         }));
-        shared.registry().qps.insert(qpn, handle);
-        Ok(handle)
+        // Events of a target that was opened again are told of the first.
+        shared.registry().qps.entry(qpn).or_insert(handle);
+        handle
     }
 
     /// Its sizes, as granted.
@@ -182,6 +235,8 @@ pub(crate) extern "C" fn ibv_create_qp(
         let mut init = attr.require("the attributes")?;
         let request = Request {
             qp_context: init.qp_context,
+            pd,
+            xrcd: Handle::NULL,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
@@ -190,7 +245,7 @@ pub(crate) extern "C" fn ibv_create_qp(
             signal_all: init.sq_sig_all != 0,
             send_ops: None,
         };
-        let qp = QpObject::create(pd, &request)?;
+        let qp = QpObject::create(&request)?;
         init.cap = qp.get()?.cap();
         // `ibv_create_qp_ex` may have called, whose struct uses the padding at the end of this one.
         attr.write_without_padding(&init);
@@ -207,7 +262,10 @@ pub(crate) extern "C" fn create_qp_ex(
         context.get()?.shared()?;
         let mut init = attr.require("the attributes")?;
         let has = |bit| init.comp_mask & bit != 0;
-        let known = qp_init_mask::PD | qp_init_mask::CREATE_FLAGS | qp_init_mask::SEND_OPS_FLAGS;
+        let known = qp_init_mask::PD
+            | qp_init_mask::XRCD
+            | qp_init_mask::CREATE_FLAGS
+            | qp_init_mask::SEND_OPS_FLAGS;
         let unknown = init.comp_mask & !known;
         if unknown != 0 {
             return Err(Failure::unsupported(format_args!("comp_mask {unknown:#x}")));
@@ -216,11 +274,10 @@ pub(crate) extern "C" fn create_qp_ex(
             let flags = init.create_flags;
             return Err(Failure::unsupported(format_args!("create_flags {flags:#x}")));
         }
-        if !has(qp_init_mask::PD) {
-            return Err(Failure::invalid("IBV_QP_INIT_ATTR_PD is not set"));
-        }
         let request = Request {
             qp_context: init.qp_context,
+            pd: if has(qp_init_mask::PD) { init.pd } else { Handle::NULL },
+            xrcd: if has(qp_init_mask::XRCD) { init.xrcd } else { Handle::NULL },
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
@@ -229,10 +286,44 @@ pub(crate) extern "C" fn create_qp_ex(
             signal_all: init.sq_sig_all != 0,
             send_ops: has(qp_init_mask::SEND_OPS_FLAGS).then_some(init.send_ops_flags),
         };
-        let qp = QpObject::create(init.pd, &request)?;
+        let qp = QpObject::create(&request)?;
         init.cap = qp.get()?.cap();
         attr.write(init);
         Ok(qp)
+    })
+}
+
+/// `ibv_open_qp`: an XRC target once more, by its number.
+pub(crate) extern "C" fn open_qp(
+    context: Handle<ibv_context>,
+    attr: In<ibv_qp_open_attr>,
+) -> Handle<ibv_qp> {
+    use qp_open_mask as mask;
+    boundary::pointer("ibv_open_qp", || {
+        context.get()?.shared()?;
+        let attr = attr.require("the attributes")?;
+        let needed = mask::NUM | mask::XRCD | mask::TYPE;
+        let has_all = attr.comp_mask & needed == needed && attr.qp_type == qpt::XRC_RECV;
+        let unknown = attr.comp_mask & !(needed | mask::CONTEXT);
+        if !has_all || unknown != 0 {
+            let why = format!("comp_mask {:#x}, type {}", attr.comp_mask, attr.qp_type);
+            return Err(Failure::invalid(format!("{why}: an XRC target is opened by its number")));
+        }
+        let has_context = attr.comp_mask & mask::CONTEXT != 0;
+        let request = Request {
+            qp_context: if has_context { attr.qp_context } else { std::ptr::null_mut() },
+            pd: Handle::NULL,
+            xrcd: attr.xrcd,
+            send_cq: Handle::NULL,
+            recv_cq: Handle::NULL,
+            srq: Handle::NULL,
+            cap: ibv_qp_cap::default(),
+            qp_type: attr.qp_type,
+            signal_all: false,
+            send_ops: None,
+        };
+        let made = make_target(attr.xrcd, Some(Qpn::new(attr.qp_num)))?;
+        Ok(QpObject::hand_out(&request, made))
     })
 }
 
@@ -267,10 +358,15 @@ pub(crate) extern "C" fn ibv_destroy_qp(qp: Handle<ibv_qp>) -> c_int {
         }
         let qpn = object.engine.qpn();
         // Before its number is free for others.
-        let known = object.shared.registry().qps.remove(&qpn);
+        let mut registry = object.shared.registry();
+        let is_known = registry.qps.get(&qpn).is_some_and(|&known| known == qp);
+        if is_known {
+            registry.qps.remove(&qpn);
+        }
+        drop(registry);
         if let Err(busy) = object.engine.destroy() {
-            if let Some(known) = known {
-                object.shared.registry().qps.insert(qpn, known);
+            if is_known {
+                object.shared.registry().qps.insert(qpn, qp);
             }
             return Err(busy.into());
         }

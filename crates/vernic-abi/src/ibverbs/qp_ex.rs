@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use libc::{EINVAL, EIO, ENOMEM};
 use vernic_engine::{
     Dest, HostList, Lkey, Payload, Qkey, QpCap, Qpn, Remote, Rkey, SendOp, SendWr, Service, Sge,
+    Srqn,
 };
 
 use super::mw;
@@ -44,7 +45,7 @@ unsafe impl Sync for Builder {}
 struct Batch {
     /// The calls that the queue pair was made for.
     ops: u64,
-    is_ud: bool,
+    service: Service,
     requests: Vec<Request>,
     /// `max_sge` for each request.
     sges: Box<[Sge]>,
@@ -64,6 +65,7 @@ struct Request {
     op: SendOp,
     data: Data,
     dest: Option<(Handle<ibv_ah>, Qpn, Qkey)>,
+    srqn: Option<Srqn>,
 }
 
 /// Where the bytes of a request are.
@@ -92,7 +94,7 @@ impl Builder {
         let max_inline = cap.max_inline.min(vernic_engine::limits::MAX_INLINE) as usize;
         let batch = UnsafeCell::new(Batch {
             ops,
-            is_ud: service == Service::Ud,
+            service,
             requests: Vec::with_capacity(requests),
             sges: vec![Sge::default(); requests * max_sge].into(),
             max_sge,
@@ -177,7 +179,7 @@ impl Batch {
             Some(Dest { ah: &ah.find()?.engine, qpn: *qpn, qkey: *qkey })
         });
         let (wr_id, op, flags) = (request.wr_id, request.op, flags(request.flags));
-        SendWr { wr_id, op, flags, payload, dest, srqn: None }
+        SendWr { wr_id, op, flags, payload, dest, srqn: request.srqn }
     }
 }
 
@@ -244,6 +246,7 @@ fn add(qp: Handle<ibv_qp>, wants: u64, op: SendOp) {
             op,
             data: Data::Sges(0),
             dest: None,
+            srqn: None,
         });
     });
 }
@@ -337,7 +340,7 @@ extern "C" fn wr_flush(
 
 extern "C" fn wr_set_ud_addr(qp: Handle<ibv_qp>, ah: Handle<ibv_ah>, qpn: u32, qkey: u32) {
     with(qp, |_, batch| {
-        let is_ud = batch.is_ud && !ah.is_null();
+        let is_ud = batch.service == Service::Ud && !ah.is_null();
         match batch.last() {
             Some((_, request)) if is_ud => request.dest = Some((ah, Qpn::new(qpn), Qkey(qkey))),
             _ => batch.fail(EINVAL),
@@ -345,9 +348,14 @@ extern "C" fn wr_set_ud_addr(qp: Handle<ibv_qp>, ah: Handle<ibv_ah>, qpn: u32, q
     });
 }
 
-/// For XRC queue pairs.
-extern "C" fn wr_set_xrc_srqn(qp: Handle<ibv_qp>, _srqn: u32) {
-    with(qp, |_, batch| batch.fail(EINVAL));
+extern "C" fn wr_set_xrc_srqn(qp: Handle<ibv_qp>, srqn: u32) {
+    with(qp, |_, batch| {
+        let is_xrc = batch.service == Service::Xrc;
+        match batch.last() {
+            Some((_, request)) if is_xrc => request.srqn = Some(Srqn::new(srqn)),
+            _ => batch.fail(EINVAL),
+        }
+    });
 }
 
 extern "C" fn wr_set_inline_data(qp: Handle<ibv_qp>, data: Bytes, length: usize) {
@@ -401,7 +409,12 @@ fn complete(object: &QpObject, batch: &mut Batch) -> c_int {
     if batch.wrong != 0 {
         return batch.wrong;
     }
-    if batch.is_ud && batch.requests.iter().any(|request| request.dest.is_none()) {
+    let lacks_address = |request: &Request| match batch.service {
+        Service::Ud => request.dest.is_none(),
+        Service::Xrc => request.srqn.is_none(),
+        _ => false,
+    };
+    if batch.requests.iter().any(lacks_address) {
         return EINVAL;
     }
     let all = (0..batch.requests.len()).map(|number| batch.send(number));

@@ -9,7 +9,7 @@ use crate::boundary::{self, Failure};
 use crate::layout::context::{VALUES_RAW_CLOCK, ibv_context, ibv_values_ex};
 use crate::layout::device::{
     ATOMIC_HCA, cap, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_query_device_ex_input,
-    ibv_rss_caps,
+    ibv_rss_caps, odp,
 };
 use crate::layout::port::{LINK_LAYER_ETHERNET, OLD_PORT_ATTR_BYTES, PORT_CAPS, ibv_port_attr};
 use crate::pointer::{Handle, In, Out, OutArray, plain};
@@ -57,6 +57,7 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
             | cap::RC_RNR_NAK_GEN
             | cap::N_NOTIFY_CQ
             | cap::MEM_WINDOW
+            | cap::XRC
             | cap::MEM_WINDOW_TYPE_2B,
         max_sge: count(attr.max_sge),
         max_sge_rd: count(attr.max_sge),
@@ -90,19 +91,29 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     }
 }
 
-/// `ibv_query_device`.
+/// `ibv_query_device`. It and the next take no lock, and so answer in a forked process, too.
 pub(crate) extern "C" fn ibv_query_device(
     context: Handle<ibv_context>,
     out: Out<ibv_device_attr>,
 ) -> c_int {
     boundary::errno("ibv_query_device", || {
-        let shared = context.get()?.shared()?;
+        let shared = context.get()?.shared_by_any()?;
         if out.is_null() {
             return Err(Failure::null("the attributes"));
         }
         out.write(device_attr(&shared.engine.device_attr()));
         Ok(())
     })
+}
+
+/// On-demand paging: memory is never pinned, so every region has it.
+fn odp_caps(attr: &DeviceAttr) -> ibv_odp_caps {
+    ibv_odp_caps {
+        general_caps: odp::SUPPORT | if attr.implicit_odp { odp::IMPLICIT } else { 0 },
+        rc_odp_caps: odp::RELIABLE,
+        uc_odp_caps: odp::UNRELIABLE | odp::SRQ_RECV,
+        ud_odp_caps: odp::DATAGRAM | odp::SRQ_RECV,
+    }
 }
 
 /// `ibv_query_device_ex`: fills as much as the program's struct has room for.
@@ -113,7 +124,7 @@ pub(crate) extern "C" fn query_device_ex(
     room: usize,
 ) -> c_int {
     boundary::errno("ibv_query_device_ex", || {
-        let shared = context.get()?.shared()?;
+        let shared = context.get()?.shared_by_any()?;
         if input.read().is_some_and(|input| input.comp_mask != 0) {
             return Err(Failure::invalid("comp_mask: no bit is known"));
         }
@@ -125,7 +136,7 @@ pub(crate) extern "C" fn query_device_ex(
         let extended = ibv_device_attr_ex {
             orig_attr: basic,
             comp_mask: 0,
-            odp_caps: ibv_odp_caps::default(),
+            odp_caps: odp_caps(&attr),
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
             device_cap_flags_ex: u64::from(basic.device_cap_flags),
@@ -136,9 +147,9 @@ pub(crate) extern "C" fn query_device_ex(
             raw_packet_caps: 0,
             tm_caps: [0; 5],
             cq_mod_caps: [0; 2],
-            max_dm_size: 0,
+            max_dm_size: attr.max_dm_bytes,
             pci_atomic_caps: [0; 3],
-            xrc_odp_caps: 0,
+            xrc_odp_caps: odp::RELIABLE,
             phys_port_cnt_ex: u32::from(attr.ports),
         };
         out.fill_prefix(&extended, room);

@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 
 use libc::{EINVAL, EIO};
-use vernic_engine::Service;
 
 use super::wr_list;
 use crate::boundary::{guard, of_send};
@@ -23,7 +22,7 @@ pub(crate) extern "C" fn post_send(
             bad.write(list);
             return EINVAL;
         };
-        let mut list = wr_list::sends(list, object.engine.service() == Service::Ud);
+        let mut list = wr_list::sends(list, object.engine.service());
         let refused = object.engine.post_send_from(&mut list).err();
         let errno = refused.as_ref().map(of_send);
         let Some((request, errno)) = list.bad(errno) else { return 0 };

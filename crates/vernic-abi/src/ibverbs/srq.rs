@@ -8,7 +8,8 @@ use vernic_engine::{Srq, SrqInit};
 
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
-use crate::layout::pd::ibv_pd;
+use crate::layout::cq::ibv_cq;
+use crate::layout::pd::{ibv_pd, ibv_xrcd};
 use crate::layout::srq::{
     ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, srq_init_mask, srq_mask,
     srq_type,
@@ -27,7 +28,14 @@ pub(crate) struct SrqObject {
     /// Asynchronous events given to the program.
     reported: AtomicU32,
     pub(crate) users: Users,
-    _pd: Use,
+    /// Its domains and, of XRC, its completion queue.
+    _uses: Vec<Use>,
+}
+
+/// What an XRC queue has beside.
+struct Xrc {
+    xrcd: Handle<ibv_xrcd>,
+    cq: Handle<ibv_cq>,
 }
 
 // SAFETY: `base` comes first.
@@ -41,11 +49,20 @@ impl SrqObject {
         pd: Handle<ibv_pd>,
         srq_context: *mut c_void,
         attr: &ibv_srq_attr,
+        xrc: Option<&Xrc>,
     ) -> Result<Handle<ibv_srq>, Failure> {
         let domain = pd.get()?;
         // The limit is armed by `ibv_modify_srq`: here it is not looked at, as the manual page says.
         let init = SrqInit { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-        let engine = domain.engine()?.create_srq(init)?;
+        let mut uses = vec![domain.users.hold()];
+        let engine = match xrc {
+            None => domain.engine()?.create_srq(init)?,
+            Some(xrc) => {
+                let (xrcd, cq) = (xrc.xrcd.get()?, xrc.cq.get()?);
+                uses.extend([xrcd.users.hold(), cq.users.hold()]);
+                domain.engine()?.create_xrc_srq(init, &xrcd.engine, &cq.engine)?
+            }
+        };
         let shared = domain.shared.clone();
         let base = ibv_srq {
             context: domain.context(),
@@ -63,7 +80,7 @@ impl SrqObject {
             engine,
             reported: AtomicU32::new(0),
             users: Users::default(),
-            _pd: domain.users.hold(),
+            _uses: uses,
         }));
         shared.registry().srqs.insert(id, handle);
         Ok(handle)
@@ -96,7 +113,7 @@ pub(crate) extern "C" fn ibv_create_srq(
 ) -> Handle<ibv_srq> {
     boundary::pointer("ibv_create_srq", || {
         let mut init = attr.require("the attributes")?;
-        let srq = SrqObject::create(pd, init.srq_context, &init.attr)?;
+        let srq = SrqObject::create(pd, init.srq_context, &init.attr, None)?;
         init.attr = srq.get()?.attr();
         attr.write(init);
         Ok(srq)
@@ -111,15 +128,26 @@ pub(crate) extern "C" fn create_srq_ex(
     boundary::pointer("ibv_create_srq_ex", || {
         context.get()?.shared()?;
         let mut init = attr.require("the attributes")?;
-        let has_type = init.comp_mask & srq_init_mask::TYPE != 0;
-        let kind = if has_type { init.srq_type } else { srq_type::BASIC };
-        let unknown = init.comp_mask & !(srq_init_mask::TYPE | srq_init_mask::PD);
-        if kind != srq_type::BASIC || unknown != 0 {
-            return Err(Failure::unsupported(format_args!(
-                "SRQ type {kind}, comp_mask {unknown:#x}"
-            )));
+        let has = |bit| init.comp_mask & bit != 0;
+        let kind = if has(srq_init_mask::TYPE) { init.srq_type } else { srq_type::BASIC };
+        let mut known = srq_init_mask::TYPE | srq_init_mask::PD;
+        let xrc = match kind {
+            srq_type::XRC if has(srq_init_mask::XRCD) && has(srq_init_mask::CQ) => {
+                known |= srq_init_mask::XRCD | srq_init_mask::CQ;
+                Some(Xrc { xrcd: init.xrcd, cq: init.cq })
+            }
+            srq_type::XRC => {
+                return Err(Failure::invalid("an XRC queue needs XRC domain and completion queue"));
+            }
+            _ => None,
+        };
+        let unknown = init.comp_mask & !known;
+        if kind > srq_type::XRC || unknown != 0 {
+            let what = format_args!("SRQ type {kind}, comp_mask {unknown:#x}");
+            return Err(Failure::unsupported(what));
         }
-        let srq = SrqObject::create(init.pd, init.srq_context, &init.attr)?;
+        let pd = if has(srq_init_mask::PD) { init.pd } else { Handle::NULL };
+        let srq = SrqObject::create(pd, init.srq_context, &init.attr, xrc.as_ref())?;
         init.attr = srq.get()?.attr();
         attr.write(init);
         Ok(srq)
@@ -156,6 +184,16 @@ pub(crate) extern "C" fn ibv_query_srq(srq: Handle<ibv_srq>, out: Out<ibv_srq_at
         let object = srq.get()?;
         object.shared.check()?;
         out.write(object.attr());
+        Ok(())
+    })
+}
+
+/// `ibv_get_srq_num`: the number of an XRC queue.
+pub(crate) extern "C" fn get_srq_num(srq: Handle<ibv_srq>, out: Out<u32>) -> c_int {
+    boundary::errno("ibv_get_srq_num", || {
+        let number = srq.get()?.engine.number();
+        let number = number.ok_or_else(|| Failure::unsupported("the number of a basic SRQ"))?;
+        out.write(number.value());
         Ok(())
     })
 }

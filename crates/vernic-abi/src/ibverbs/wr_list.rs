@@ -11,8 +11,8 @@ use std::slice;
 
 use libc::EINVAL;
 use vernic_engine::{
-    Dest, HostList, Payload, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Sge,
-    limits,
+    Dest, HostList, Payload, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Service,
+    Sge, Srqn, limits,
 };
 
 use super::mw;
@@ -29,7 +29,7 @@ pub(crate) struct List<'a, T> {
     current: *const T,
     /// Why it was not handed on.
     refused: c_int,
-    is_ud: bool,
+    service: Service,
     borrowed: PhantomData<&'a T>,
 }
 
@@ -43,15 +43,15 @@ impl<T> List<'_, T> {
 }
 
 /// The sends of a list.
-pub(crate) fn sends<'a>(list: In<ibv_send_wr>, is_ud: bool) -> List<'a, ibv_send_wr> {
+pub(crate) fn sends<'a>(list: In<ibv_send_wr>, service: Service) -> List<'a, ibv_send_wr> {
     let next = list.raw();
-    List { next, current: next, refused: 0, is_ud, borrowed: PhantomData }
+    List { next, current: next, refused: 0, service, borrowed: PhantomData }
 }
 
 /// The receives of a list.
 pub(crate) fn receives<'a>(list: In<ibv_recv_wr>) -> List<'a, ibv_recv_wr> {
     let next = list.raw();
-    List { next, current: next, refused: 0, is_ud: false, borrowed: PhantomData }
+    List { next, current: next, refused: 0, service: Service::Rc, borrowed: PhantomData }
 }
 
 /// A scatter/gather list; `None` for one that cannot be.
@@ -78,7 +78,7 @@ impl<'a> Iterator for List<'a, ibv_send_wr> {
         self.current = self.next;
         // SAFETY: a request of the list, which stays as it is meanwhile (contract above).
         let wr: &'a ibv_send_wr = unsafe { &*self.next };
-        let send = send(wr, self.is_ud);
+        let send = send(wr, self.service);
         match send {
             Some(_) => self.next = wr.next,
             None => self.refused = EINVAL,
@@ -169,7 +169,7 @@ pub(crate) fn flags(flags: u32) -> SendFlags {
 
 /// A request in the engine's terms; `None` for one that cannot be.
 #[inline]
-fn send(wr: &ibv_send_wr, is_ud: bool) -> Option<SendWr<'_>> {
+fn send(wr: &ibv_send_wr, service: Service) -> Option<SendWr<'_>> {
     let op = operation(wr)?;
     let local = matches!(op, SendOp::LocalInv(_) | SendOp::BindMw(_));
     let sges = if local { &[] } else { sges(wr.sg_list, wr.num_sge)? };
@@ -178,7 +178,8 @@ fn send(wr: &ibv_send_wr, is_ud: bool) -> Option<SendWr<'_>> {
         true => Payload::InlineList(unsafe { HostList::new(sges) }),
         false => Payload::Sges(sges),
     };
-    let dest = match is_ud {
+    let has_srqn = service == Service::Xrc;
+    let dest = match service == Service::Ud {
         true => {
             let ud = datagram(wr);
             let ah = &ud.ah.find()?.engine;
@@ -187,5 +188,12 @@ fn send(wr: &ibv_send_wr, is_ud: bool) -> Option<SendWr<'_>> {
         false => None,
     };
     let flags = flags(wr.send_flags) - SendFlags::INLINE;
-    Some(SendWr { wr_id: wr.wr_id, op, flags, payload, dest, srqn: None })
+    Some(SendWr {
+        wr_id: wr.wr_id,
+        op,
+        flags,
+        payload,
+        dest,
+        srqn: has_srqn.then(|| Srqn::new(wr.remote_srqn)),
+    })
 }

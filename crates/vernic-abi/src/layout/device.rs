@@ -24,6 +24,7 @@ pub(crate) mod cap {
     pub(crate) const RC_RNR_NAK_GEN: u32 = 1 << 12;
     pub(crate) const N_NOTIFY_CQ: u32 = 1 << 14;
     pub(crate) const MEM_WINDOW: u32 = 1 << 17;
+    pub(crate) const XRC: u32 = 1 << 20;
     pub(crate) const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 }
 
@@ -99,6 +100,20 @@ pub(crate) struct ibv_device_attr {
     pub(crate) max_pkeys: u16,
     pub(crate) local_ca_ack_delay: u8,
     pub(crate) phys_port_cnt: u8,
+}
+
+/// `enum ibv_odp_general_caps`.
+pub(crate) mod odp {
+    pub(crate) const SUPPORT: u64 = 1;
+    pub(crate) const IMPLICIT: u64 = 1 << 1;
+    /// `enum ibv_odp_transport_cap_bits`: SEND, RECV.
+    pub(crate) const DATAGRAM: u32 = 0b11;
+    /// SEND, RECV, WRITE.
+    pub(crate) const UNRELIABLE: u32 = 0b111;
+    /// Receive from a shared queue.
+    pub(crate) const SRQ_RECV: u32 = 1 << 5;
+    /// All: SEND, RECV, WRITE, READ, atomics, receive from a shared queue.
+    pub(crate) const RELIABLE: u32 = 0b11_1111;
 }
 
 /// `struct ibv_odp_caps`.

@@ -73,6 +73,17 @@ pub(crate) struct ibv_dm {
     pub(crate) handle: u32,
 }
 
+/// `IBV_DM_MASK_HANDLE`: the field `handle` is valid.
+pub(crate) const DM_MASK_HANDLE: u32 = 1;
+
+/// `enum ib_uverbs_advise_mr_advice`, and the flag of `ibv_advise_mr`.
+pub(crate) mod advice {
+    pub(crate) const PREFETCH: u32 = 0;
+    pub(crate) const PREFETCH_WRITE: u32 = 1;
+    pub(crate) const PREFETCH_NO_FAULT: u32 = 2;
+    pub(crate) const FLAG_FLUSH: u32 = 1;
+}
+
 /// `struct ibv_alloc_dm_attr`.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -51,6 +51,12 @@ pub(crate) struct ibv_xrcd {
     pub(crate) context: Handle<ibv_context>,
 }
 
+/// `enum ibv_xrcd_init_attr_mask`.
+pub(crate) mod xrcd_mask {
+    pub(crate) const FD: u32 = 1;
+    pub(crate) const OFLAGS: u32 = 1 << 1;
+}
+
 /// `struct ibv_xrcd_init_attr`.
 #[repr(C)]
 #[derive(Clone, Copy)]

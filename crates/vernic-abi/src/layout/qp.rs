@@ -16,6 +16,8 @@ pub(crate) mod qpt {
     pub(crate) const RC: u32 = 2;
     pub(crate) const UC: u32 = 3;
     pub(crate) const UD: u32 = 4;
+    pub(crate) const XRC_SEND: u32 = 9;
+    pub(crate) const XRC_RECV: u32 = 10;
 }
 
 /// `struct ibv_qp`.
@@ -63,6 +65,7 @@ pub(crate) struct ibv_qp_init_attr {
 /// `enum ibv_qp_init_attr_mask`.
 pub(crate) mod qp_init_mask {
     pub(crate) const PD: u32 = 1;
+    pub(crate) const XRCD: u32 = 1 << 1;
     pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
     pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
@@ -138,6 +141,14 @@ pub(crate) struct ibv_ece {
     pub(crate) vendor_id: u32,
     pub(crate) options: u32,
     pub(crate) comp_mask: u32,
+}
+
+/// `enum ibv_qp_open_attr_mask`.
+pub(crate) mod qp_open_mask {
+    pub(crate) const NUM: u32 = 1;
+    pub(crate) const XRCD: u32 = 1 << 1;
+    pub(crate) const CONTEXT: u32 = 1 << 2;
+    pub(crate) const TYPE: u32 = 1 << 3;
 }
 
 /// `struct ibv_qp_open_attr`.

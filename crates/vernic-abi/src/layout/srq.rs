@@ -47,12 +47,15 @@ pub(crate) struct ibv_srq_init_attr {
 /// `enum ibv_srq_type`.
 pub(crate) mod srq_type {
     pub(crate) const BASIC: u32 = 0;
+    pub(crate) const XRC: u32 = 1;
 }
 
 /// `enum ibv_srq_init_attr_mask`.
 pub(crate) mod srq_init_mask {
     pub(crate) const TYPE: u32 = 1;
     pub(crate) const PD: u32 = 1 << 1;
+    pub(crate) const XRCD: u32 = 1 << 2;
+    pub(crate) const CQ: u32 = 1 << 3;
 }
 
 /// `struct ibv_srq_init_attr_ex`.
