@@ -88,7 +88,8 @@ config! {
     /// Longest wait for another process of this host to say which port it listens on.
     peer_query_us: u64 = 100_000, "VERNIC_PEER_QUERY_US", "1 to 10000000 microseconds", micros, show;
     /// File to capture every packet into, pcapng, for Wireshark; empty captures nothing. `%p`
-    /// becomes the process id, `%d` the device's name: two devices must not share a file.
+    /// becomes the process id, `%d` the device's name; of two links with one file, the second adds `-2` to
+    /// the name.
     capture: String = String::new(), "VERNIC_CAPTURE", "path", text, String::clone;
     /// The capture ends before its file is larger than this; 0 is no limit.
     capture_max_bytes: u64 = 1 << 30, "VERNIC_CAPTURE_MAX_BYTES", "0 to 2^63 bytes", bytes, show;
