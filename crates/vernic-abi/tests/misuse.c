@@ -1,0 +1,386 @@
+/* What a careless program does to the library: every call has to answer, none may crash. */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int wrong;
+
+#define EXPECT(what, want)                                                                        \
+    do {                                                                                          \
+        long got_ = (long)(what);                                                                 \
+        if (got_ != (long)(want)) {                                                               \
+            printf("line %d: %s is %ld, not %ld\n", __LINE__, #what, got_, (long)(want));         \
+            wrong = 1;                                                                            \
+        }                                                                                         \
+    } while (0)
+
+/* NULL, and this errno. */
+#define REFUSED(what, want)                                                                       \
+    do {                                                                                          \
+        errno = 0;                                                                                \
+        if ((what) != NULL) {                                                                     \
+            printf("line %d: %s is not NULL\n", __LINE__, #what);                                 \
+            wrong = 1;                                                                            \
+        }                                                                                         \
+        EXPECT(errno, want);                                                                      \
+    } while (0)
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+
+static struct ibv_qp *make_qp(enum ibv_qp_type type, struct ibv_qp_cap cap)
+{
+    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = cap, .qp_type = type};
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    if (qp && memcmp(&init.cap, &cap, sizeof cap) != 0) {
+        printf("other sizes were granted than asked for\n");
+        wrong = 1;
+    }
+    return qp;
+}
+
+static const struct ibv_qp_cap small = {4, 4, 2, 2, 64};
+
+static void nulls(void)
+{
+    struct ibv_device_attr device;
+    struct ibv_port_attr port;
+    union ibv_gid gid;
+    EXPECT(ibv_query_device(NULL, &device), EINVAL);
+    EXPECT(ibv_query_device(context, NULL), EINVAL);
+    EXPECT(ibv_query_port(context, 2, &port), EINVAL);
+    EXPECT(ibv_query_port(context, 0, &port), EINVAL);
+    EXPECT(ibv_query_gid(context, 1, -1, &gid), -1);
+    EXPECT(ibv_query_gid(context, 1, 256, &gid), -1);
+    EXPECT(ibv_query_gid(context, 1, 255, &gid), 0);
+    EXPECT(ibv_close_device(NULL), EINVAL);
+    EXPECT(ibv_dealloc_pd(NULL), EINVAL);
+    EXPECT(ibv_dereg_mr(NULL), EINVAL);
+    EXPECT(ibv_destroy_cq(NULL), EINVAL);
+    EXPECT(ibv_destroy_qp(NULL), EINVAL);
+    EXPECT(ibv_destroy_srq(NULL), EINVAL);
+    EXPECT(ibv_destroy_ah(NULL), EINVAL);
+    EXPECT(ibv_destroy_comp_channel(NULL), EINVAL);
+    EXPECT(ibv_modify_qp(NULL, NULL, 0), EINVAL);
+    EXPECT(ibv_query_qp(NULL, NULL, 0, NULL), EINVAL);
+    EXPECT(ibv_qp_to_qp_ex(NULL) == NULL, 1);
+    REFUSED(ibv_open_device(NULL), EINVAL);
+    REFUSED(ibv_alloc_pd(NULL), EINVAL);
+    REFUSED(ibv_create_qp(pd, NULL), EINVAL);
+    REFUSED(ibv_create_qp(NULL, NULL), EINVAL);
+    REFUSED(ibv_create_srq(pd, NULL), EINVAL);
+    REFUSED(ibv_create_ah(pd, NULL), EINVAL);
+    REFUSED(ibv_create_comp_channel(NULL), EINVAL);
+    REFUSED(ibv_import_device(-1), EBADF);
+    REFUSED(ibv_import_device(0), ENODEV);
+    REFUSED(ibv_import_pd(context, 12345), EINVAL);
+    ibv_free_device_list(NULL);
+    ibv_ack_cq_events(NULL, 1);
+    ibv_ack_async_event(NULL);
+    /* Numbers without a name. */
+    EXPECT(ibv_wc_status_str(-1) != NULL && ibv_wc_status_str(1 << 30) != NULL, 1);
+    EXPECT(ibv_event_type_str(99) != NULL && ibv_node_type_str(-1) != NULL, 1);
+    EXPECT(ibv_rate_to_mbps(1234), -1);
+    EXPECT(mult_to_ibv_rate(3), IBV_RATE_MAX);
+}
+
+static void limits(void)
+{
+    struct ibv_device_attr device;
+    char buffer[64];
+    EXPECT(ibv_query_device(context, &device), 0);
+    struct ibv_qp_cap over[] = {
+        {device.max_qp_wr + 1, 4, 1, 1, 0}, {4, device.max_qp_wr + 1, 1, 1, 0},
+        {4, 4, device.max_sge + 1, 1, 0},   {4, 4, 1, device.max_sge + 1, 0},
+        {4, 4, 1, 1, 1 << 20},
+    };
+    for (unsigned i = 0; i < sizeof over / sizeof *over; i++)
+        REFUSED(make_qp(IBV_QPT_RC, over[i]), EINVAL);
+    REFUSED(make_qp(IBV_QPT_RAW_PACKET, small), EOPNOTSUPP);
+    REFUSED(make_qp((enum ibv_qp_type)77, small), EOPNOTSUPP);
+    REFUSED(ibv_create_cq(context, 0, NULL, NULL, 0), EINVAL);
+    REFUSED(ibv_create_cq(context, -5, NULL, NULL, 0), EINVAL);
+    REFUSED(ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0), EINVAL);
+    REFUSED(ibv_create_cq(context, 4, NULL, NULL, context->num_comp_vectors), EINVAL);
+    REFUSED(ibv_create_cq(context, 4, NULL, NULL, -1), EINVAL);
+    REFUSED(ibv_reg_mr(pd, NULL, 64, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+    REFUSED(ibv_reg_mr(pd, (void *)-64, 128, 0), EINVAL);
+    REFUSED(ibv_reg_mr(pd, buffer, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+    REFUSED(ibv_reg_mr(pd, buffer, 64, 1 << 19), EINVAL);
+    REFUSED(ibv_alloc_mw(pd, 3), EINVAL);
+    struct ibv_ah_attr local = {.port_num = 1, .dlid = 5};
+    REFUSED(ibv_create_ah(pd, &local), EINVAL);
+    /* Bits that a device may ignore are ignored. */
+    struct ibv_mr *mr = ibv_reg_mr(pd, buffer, 64, IBV_ACCESS_RELAXED_ORDERING | 1 << 29);
+    EXPECT(mr != NULL, 1);
+    EXPECT(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0), -1);
+    EXPECT(ibv_rereg_mr(mr, 1 << 10, NULL, NULL, 0, 0), -1);
+    EXPECT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0), -1);
+    EXPECT(ibv_dereg_mr(mr), 0);
+}
+
+static void busy(void)
+{
+    struct ibv_qp *qp = make_qp(IBV_QPT_UD, small);
+    EXPECT(qp != NULL, 1);
+    EXPECT(ibv_destroy_cq(cq), EBUSY);
+    EXPECT(ibv_dealloc_pd(pd), EBUSY);
+    union ibv_gid group = {.raw = {0xff, 0x0e, [15] = 9}}, no_group = {.raw = {0xfe, 0x80}};
+    EXPECT(ibv_attach_mcast(qp, &no_group, 0), EINVAL);
+    EXPECT(ibv_detach_mcast(qp, &group, 0), EINVAL);
+    EXPECT(ibv_attach_mcast(qp, NULL, 0), EINVAL);
+    EXPECT(ibv_destroy_qp(qp), 0);
+
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+    struct ibv_cq *armed = ibv_create_cq(context, 4, NULL, channel, 0);
+    EXPECT(ibv_destroy_comp_channel(channel), EBUSY);
+    EXPECT(ibv_destroy_cq(armed), 0);
+    EXPECT(ibv_destroy_comp_channel(channel), 0);
+
+    struct ibv_srq_init_attr init = {.attr = {4, 1, 0}};
+    struct ibv_srq *srq = ibv_create_srq(pd, &init);
+    struct ibv_srq_attr attr = {8, 1, 0};
+    EXPECT(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), EOPNOTSUPP);
+    EXPECT(ibv_modify_srq(srq, &attr, 1 << 7), EINVAL);
+    attr.srq_limit = 5;
+    EXPECT(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), EINVAL);
+    uint32_t number;
+    EXPECT(ibv_get_srq_num(srq, &number), EOPNOTSUPP);
+    EXPECT(ibv_dealloc_pd(pd), EBUSY);
+    EXPECT(ibv_destroy_srq(srq), 0);
+
+    struct ibv_td_init_attr no_mask = {0};
+    struct ibv_td *td = ibv_alloc_td(context, &no_mask);
+    struct ibv_parent_domain_init_attr parent = {.pd = pd, .td = td};
+    struct ibv_pd *both = ibv_alloc_parent_domain(context, &parent);
+    EXPECT(both != NULL, 1);
+    EXPECT(ibv_dealloc_td(td), EBUSY);
+    EXPECT(ibv_dealloc_pd(pd), EBUSY);
+    EXPECT(ibv_dealloc_pd(both), 0);
+    EXPECT(ibv_dealloc_td(td), 0);
+}
+
+/* A queue pair that is connected with itself. */
+static struct ibv_qp *connect_to_itself(void)
+{
+    struct ibv_qp *qp = make_qp(IBV_QPT_RC, small);
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR};
+    EXPECT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+    EXPECT(qp->state, IBV_QPS_RESET);
+    EXPECT(ibv_modify_qp(qp, &attr, 1 << 30), EINVAL);
+    attr.qp_state = 42;
+    EXPECT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
+    int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
+    EXPECT(ibv_modify_qp(qp, &attr, mask), 0);
+    EXPECT(qp->state, IBV_QPS_INIT);
+    union ibv_gid gid;
+    int index = 0;
+    do
+        EXPECT(ibv_query_gid(context, 1, index, &gid), 0);
+    while (gid.global.subnet_prefix == 0 && gid.global.interface_id == 0 && ++index < 256);
+    attr = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = 9,
+        .dest_qp_num = qp->qp_num,
+        .max_dest_rd_atomic = 1,
+        .min_rnr_timer = 12,
+        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .sgid_index = index}},
+    };
+    mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    EXPECT(ibv_modify_qp(qp, &attr, mask), EINVAL);
+    attr.path_mtu = IBV_MTU_1024;
+    attr.min_rnr_timer = 32;
+    EXPECT(ibv_modify_qp(qp, &attr, mask), EINVAL);
+    attr.min_rnr_timer = 12;
+    attr.dest_qp_num |= 1 << 24;
+    EXPECT(ibv_modify_qp(qp, &attr, mask), EINVAL);
+    attr.dest_qp_num = qp->qp_num;
+    EXPECT(ibv_modify_qp(qp, &attr, mask), 0);
+    attr = (struct ibv_qp_attr){
+        .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+    mask = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+           IBV_QP_MAX_QP_RD_ATOMIC;
+    EXPECT(ibv_modify_qp(qp, &attr, mask), 0);
+    EXPECT(qp->state, IBV_QPS_RTS);
+    return qp;
+}
+
+static struct ibv_wc wait_for_one(void)
+{
+    struct ibv_wc wc = {.status = IBV_WC_GENERAL_ERR};
+    for (long turns = 0; turns < 200000000 && ibv_poll_cq(cq, 1, &wc) == 0; turns++)
+        ;
+    return wc;
+}
+
+static void requests(void)
+{
+    static char buffer[4096];
+    struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_qp *fresh = make_qp(IBV_QPT_RC, small), *qp = connect_to_itself();
+    struct ibv_sge sges[3] = {{(uintptr_t)buffer, 8, mr->lkey}, {(uintptr_t)buffer + 8, 8, mr->lkey}};
+    struct ibv_recv_wr recv = {.wr_id = 7, .sg_list = sges, .num_sge = 2}, *bad_recv;
+    struct ibv_send_wr send = {.wr_id = 9, .sg_list = sges, .num_sge = 1, .opcode = IBV_WR_SEND,
+                               .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+    /* Too early. */
+    EXPECT(ibv_post_send(fresh, &send, &bad), EINVAL);
+    EXPECT(bad == &send, 1);
+    EXPECT(ibv_post_recv(fresh, &recv, &bad_recv), EINVAL);
+    EXPECT(bad_recv == &recv, 1);
+    EXPECT(ibv_destroy_qp(fresh), 0);
+
+    /* Nothing, and nonsense behind something good: the good one goes. */
+    EXPECT(ibv_post_send(qp, NULL, &bad), 0);
+    EXPECT(ibv_post_recv(qp, NULL, &bad_recv), 0);
+    EXPECT(ibv_post_recv(qp, &recv, &bad_recv), 0);
+    struct ibv_send_wr nonsense = send;
+    send.next = &nonsense;
+    nonsense.opcode = 1234;
+    EXPECT(ibv_post_send(qp, &send, &bad), EINVAL);
+    EXPECT(bad == &nonsense, 1);
+    for (int i = 0; i < 2; i++) {
+        struct ibv_wc wc = wait_for_one();
+        EXPECT(wc.status, IBV_WC_SUCCESS);
+        EXPECT(wc.wr_id, wc.opcode & IBV_WC_RECV ? 7 : 9);
+        EXPECT(wc.byte_len == 8 || !(wc.opcode & IBV_WC_RECV), 1);
+        EXPECT(wc.qp_num, qp->qp_num);
+    }
+    send.next = NULL;
+
+    nonsense = send;
+    nonsense.num_sge = 3;
+    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    nonsense.num_sge = -1;
+    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    nonsense.num_sge = 1 << 30;
+    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    nonsense.num_sge = 1;
+    nonsense.sg_list = NULL;
+    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    nonsense = send;
+    nonsense.opcode = IBV_WR_BIND_MW;
+    nonsense.bind_mw.mw = NULL;
+    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    nonsense = send;
+    nonsense.send_flags = IBV_SEND_INLINE;
+    sges[0].length = 65;
+    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    sges[0].length = 8;
+    nonsense = send;
+    nonsense.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    sges[0].length = 4;
+    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    sges[0].length = 8;
+
+    /* Full queues. */
+    struct ibv_recv_wr many[5];
+    for (int i = 0; i < 5; i++) {
+        many[i] = recv;
+        many[i].next = i < 4 ? &many[i + 1] : NULL;
+    }
+    EXPECT(ibv_post_recv(qp, many, &bad_recv), ENOMEM);
+    EXPECT(bad_recv == &many[4], 1);
+
+    /* A datagram without address. */
+    struct ibv_qp *ud = make_qp(IBV_QPT_UD, small);
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1};
+    EXPECT(ibv_modify_qp(ud, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_QKEY), 0);
+    attr.qp_state = IBV_QPS_RTR;
+    EXPECT(ibv_modify_qp(ud, &attr, IBV_QP_STATE), 0);
+    attr.qp_state = IBV_QPS_RTS;
+    EXPECT(ibv_modify_qp(ud, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+    send.wr.ud.ah = NULL;
+    EXPECT(ibv_post_send(ud, &send, &bad), EINVAL);
+    EXPECT(ibv_destroy_qp(ud), 0);
+
+    /* A wrong key is the completion's business. */
+    sges[0].lkey ^= 0x5a5a;
+    EXPECT(ibv_post_send(qp, &send, &bad), 0);
+    struct ibv_wc wc = wait_for_one();
+    EXPECT(wc.status, IBV_WC_LOC_PROT_ERR);
+    EXPECT(wc.vendor_err != 0, 1);
+    EXPECT(ibv_poll_cq(cq, 0, NULL), 0);
+    EXPECT(ibv_poll_cq(cq, 1, NULL), -EINVAL);
+    EXPECT(ibv_poll_cq(cq, -1, &wc), -EINVAL);
+    struct ibv_qp_init_attr init;
+    EXPECT(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+    EXPECT(attr.qp_state, IBV_QPS_ERR);
+    EXPECT(init.cap.max_inline_data, 64);
+    EXPECT(ibv_destroy_qp(qp), 0);
+    EXPECT(ibv_dereg_mr(mr), 0);
+}
+
+static void builder(void)
+{
+    struct ibv_qp *plain = make_qp(IBV_QPT_RC, small);
+    EXPECT(ibv_qp_to_qp_ex(plain) == NULL, 1);
+    EXPECT(ibv_destroy_qp(plain), 0);
+    struct ibv_qp_init_attr_ex init = {
+        .send_cq = cq, .recv_cq = cq, .cap = small, .qp_type = IBV_QPT_UD, .pd = pd,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .send_ops_flags = IBV_QP_EX_WITH_RDMA_READ,
+    };
+    REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
+    init.qp_type = IBV_QPT_RC;
+    init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+    struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
+    struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+    char data[65] = {0};
+    ibv_wr_start(ex);
+    ibv_wr_set_sge(ex, 1, 2, 3); /* of no request */
+    EXPECT(ibv_wr_complete(ex), EINVAL);
+    ibv_wr_start(ex);
+    ibv_wr_rdma_read(ex, 1, 2); /* not asked for */
+    EXPECT(ibv_wr_complete(ex), EINVAL);
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_set_inline_data(ex, data, sizeof data); /* too long */
+    EXPECT(ibv_wr_complete(ex), EINVAL);
+    ibv_wr_start(ex);
+    for (int i = 0; i < 5; i++)
+        ibv_wr_send(ex); /* too many */
+    EXPECT(ibv_wr_complete(ex), ENOMEM);
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_abort(ex);
+    ibv_wr_start(ex);
+    EXPECT(ibv_wr_complete(ex), 0); /* of nothing */
+    EXPECT(ibv_destroy_qp(qp), 0);
+    init.comp_mask |= 1 << 20;
+    REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
+}
+
+int main(void)
+{
+    int count = -1;
+    struct ibv_device **list = ibv_get_device_list(&count);
+    if (!list || count < 1) {
+        printf("no device\n");
+        return 1;
+    }
+    context = ibv_open_device(list[count - 1]); /* lo */
+    ibv_free_device_list(list);
+    if (!context) {
+        printf("cannot open the device: %s\n", strerror(errno));
+        return 1;
+    }
+    pd = ibv_alloc_pd(context);
+    cq = ibv_create_cq(context, 32, NULL, NULL, 0);
+    nulls();
+    limits();
+    busy();
+    requests();
+    builder();
+    /* Objects outlive their context. */
+    EXPECT(ibv_close_device(context), 0);
+    EXPECT(ibv_destroy_cq(cq), 0);
+    EXPECT(ibv_dealloc_pd(pd), 0);
+    return wrong;
+}
