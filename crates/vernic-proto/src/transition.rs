@@ -6,7 +6,8 @@
 //!
 //! The XRC columns are those of Linux (`ib_modify_qp_is_ok`): the initiator has what of RC belongs to
 //! the requester, the target what belongs to the responder, and SQ_PSN and TIMEOUT, which it must be
-//! given and never uses.
+//! given and never uses. On the way up each also takes, and never uses, what RC would need: perftest
+//! brings up both halves with one list of attributes.
 //!
 //! Left out of the rows, and so refused instead of ignored: `ALT_PATH` and `PATH_MIG_STATE` (there
 //! is no automatic path migration), `CAP` (queues are not resized) and `RATE_LIMIT` (no pacing by
@@ -76,7 +77,7 @@ static TRANSITIONS: &[Row] = transitions! {
         rc: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX],
         uc: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX],
         ud: [] + [PKEY_INDEX QKEY],
-        xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX],
+        xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX MAX_DEST_RD_ATOMIC MIN_RNR_TIMER],
         xrc_tgt: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX]
     }
     Rtr -> Rts {
@@ -84,7 +85,7 @@ static TRANSITIONS: &[Row] = transitions! {
         uc: [SQ_PSN] + [CUR_STATE ACCESS_FLAGS],
         ud: [SQ_PSN] + [CUR_STATE QKEY],
         xrc_ini: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ACCESS_FLAGS],
-        xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
+        xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER RETRY_CNT RNR_RETRY MAX_RD_ATOMIC]
     }
     Rts -> Rts {
         rc: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],

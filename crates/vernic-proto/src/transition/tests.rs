@@ -109,7 +109,8 @@ fn xrc_initiators_take_what_belongs_to_the_requester() {
     check(Reset, Init, at_init, none);
     check(Init, Init, none, at_init);
     let at_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    let responders = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS | responders);
     let at_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
     check(Rtr, Rts, at_rts, running);
     check(Rts, Rts, none, running);
@@ -139,7 +140,8 @@ fn xrc_targets_take_what_belongs_to_the_responder() {
     let at_rtr =
         M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
-    check(Rtr, Rts, M::SQ_PSN | M::TIMEOUT, running);
+    let requesters = M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
+    check(Rtr, Rts, M::SQ_PSN | M::TIMEOUT, running | requesters);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
