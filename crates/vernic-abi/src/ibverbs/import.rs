@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, Once, Weak};
 
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
@@ -53,11 +53,31 @@ pub(crate) fn note(
     device: Handle<ibv_device>,
     shared: &Arc<Shared>,
 ) -> Result<(), Failure> {
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| {
+        // SAFETY: a function of this library, which is never unloaded (`-z nodelete`). Where there is
+        // no room for it, the program ends as without it.
+        unsafe { libc::atexit(say_goodbye) };
+    });
     let identity = identity(fd.as_raw_fd())?;
     let mut open = lock(&OPEN);
     open.retain(|known| known.shared.strong_count() != 0);
     open.push(Open { identity, device, shared: Arc::downgrade(shared) });
     Ok(())
+}
+
+/// Sends what the open devices still owe when the program ends: an acknowledgement that waits for
+/// company, above all. A device of hardware has sent it before the program saw the completion.
+extern "C" fn say_goodbye() {
+    boundary::guard((), || {
+        // A thread that is ended while it holds the lock does not matter: there is nothing to wait for.
+        let Ok(open) = OPEN.try_lock() else { return };
+        for shared in open.iter().filter_map(|known| known.shared.upgrade()) {
+            if !shared.is_orphan() {
+                shared.engine.progress();
+            }
+        }
+    });
 }
 
 /// `ibv_import_device`. The context keeps the descriptor, as the manual page says.
