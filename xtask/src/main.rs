@@ -12,6 +12,7 @@
 //! | `rules` | what is checked by reading the repository's own files |
 //! | `bench` | the JSON of `vernic bench`: schema, bars, the table in BENCHMARKS.md |
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
+//! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
 //! | `shell` | running a program with a time limit |
 
@@ -19,6 +20,7 @@
 
 mod bench;
 mod capture;
+mod conformance;
 mod pages;
 mod plan;
 mod rules;
@@ -68,6 +70,10 @@ enum Command {
     },
     /// Capture benchmarks and let tshark and the ICRC judge every packet
     Capture,
+    /// Run unmodified verbs programs and rdma-core's Python tests
+    Conformance(conformance::Arguments),
+    /// Rewrite the tables of programs and verbs in conformance/README.md
+    Verbs,
     /// Rewrite the table of settings in README.md
     Settings,
     /// Run `vernic bench` and write its figures into BENCHMARKS.md
@@ -110,6 +116,8 @@ fn main() -> ExitCode {
             tools::cargo_fuzz().and_then(|()| steps::fuzz(seconds, target.as_deref()))
         }
         Command::Capture => capture::check(),
+        Command::Conformance(arguments) => conformance::conformance(&arguments),
+        Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),
         Command::Bench { from, quick } => bench::report(from.as_deref(), quick),
     };

@@ -4,7 +4,7 @@
 
 use crate::plan::{Done, Step};
 use crate::shell::run;
-use crate::{Result, bench, capture, root, rules, settings, tools};
+use crate::{Result, bench, capture, conformance, root, rules, settings, tools};
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
 /// CRC that they call. `vernic-proto` has no `unsafe`, and nothing of its dependencies has much: it
@@ -16,7 +16,7 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
     let mut steps = vec![
         Step::new(
             "packages",
-            "system packages: tshark, scapy, g++, iproute2",
+            "system packages: tshark, scapy, g++, iproute2, verbs programs",
             &[],
             tools::system_packages,
         ),
@@ -37,6 +37,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             &["packages"],
             capture::check,
         ),
+        Step::may_skip(
+            "conformance",
+            "Debian's verbs programs and rdma-core's Python tests",
+            &["packages"],
+            conformance::check,
+        ),
         Step::new(
             "fuzz",
             format!("each fuzz target for {fuzz_seconds} s"),
@@ -54,6 +60,12 @@ pub(crate) fn lint() -> Vec<Step> {
         Step::new("rules", "what the repository's own files must keep", &[], rules::check),
         Step::new("fmt", "formatting", &[], fmt),
         Step::new("settings", "README's table of settings is the engine's", &[], settings::check),
+        Step::new(
+            "verbs",
+            "tables of programs and verbs are as the code",
+            &[],
+            conformance::check_page,
+        ),
         Step::new("clippy", "clippy, no warnings", &[], || {
             run(&format!("cargo clippy --workspace {FEATURES} --all-targets -- -D warnings"))
                 .limit_min(20)

@@ -13,11 +13,19 @@ const PACKAGES: &[(&str, &[&str], &str)] = &[
     (SCAPY, &["python3", "-c", "import scapy.contrib.roce"], "python3-scapy"),
     ("a C++ compiler", &["c++", "--version"], "g++"),
     ("ip", &["ip", "-V"], "iproute2"),
+    // These exit with an error where there is no device.
+    ("ib_write_bw", &["sh", "-c", "command -v ib_write_bw"], "perftest"),
+    ("ibv_devinfo", &["sh", "-c", "command -v ibv_devinfo"], "ibverbs-utils"),
+    ("rping", &["sh", "-c", "command -v rping"], "rdmacm-utils"),
+    ("rdma-core's tests", &["test", "-d", "/usr/share/doc/rdma-core/tests"], "python3-pyverbs"),
+    ("infiniband/verbs.h", &["test", "-f", "/usr/include/infiniband/verbs.h"], "libibverbs-dev"),
+    ("rdma/rdma_cma.h", &["test", "-f", "/usr/include/rdma/rdma_cma.h"], "librdmacm-dev"),
 ];
 
 const SCAPY: &str = "scapy's RoCE layer";
 
-/// tshark and scapy (independent judges of our packets), a C++ compiler (libFuzzer), `ip`.
+/// tshark and scapy (independent judges of our packets), a C++ compiler (libFuzzer), `ip`, programs
+/// and headers of verbs.
 pub(crate) fn system_packages() -> Result {
     let missing: Vec<_> = PACKAGES.iter().filter(|(_, probe, _)| !found(probe)).collect();
     if missing.is_empty() {

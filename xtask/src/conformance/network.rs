@@ -1,0 +1,173 @@
+//! Private network namespaces: the places where cases run.
+//!
+//! Three namespaces: one with `lo` alone, and two with a veth pair between them that has addresses of
+//! both IP versions. Made once, removed when [`Network`] is dropped.
+
+use std::path::Path;
+
+use crate::Result;
+use crate::shell::run;
+
+use super::cases::MTU;
+
+/// Addresses of the veth pair's ends, server first.
+const IPV4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+const IPV6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
+
+/// Beginning of the namespaces' names, before the process id.
+const PREFIX: &str = "vernic-";
+
+/// MTU of the veth pair, bytes: room for the largest path MTU.
+const NETDEV_MTU: u64 = 9000;
+const _: () = assert!(NETDEV_MTU > MTU + 100, "headers of a packet need about 100 bytes");
+
+/// Where server and client are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// Both in one namespace, over 127.0.0.1.
+    Loopback,
+    /// In two namespaces, over a veth pair, IPv4.
+    Ipv4,
+    /// The same over IPv6.
+    Ipv6,
+    /// As `Loopback`, and one packet in a hundred is lost.
+    Loss,
+}
+
+impl Place {
+    /// Every place.
+    pub(super) const ALL: [Self; 4] = [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Loss];
+
+    /// The word for it in names of cases.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::Ipv4 => "ipv4",
+            Self::Ipv6 => "ipv6",
+            Self::Loss => "loss",
+        }
+    }
+
+    /// What it is, in words.
+    pub(super) fn meaning(self) -> &'static str {
+        match self {
+            Self::Loopback => "two processes of one host, 127.0.0.1",
+            Self::Ipv4 => "a veth pair between two network namespaces, IPv4",
+            Self::Ipv6 => "the same pair, IPv6",
+            Self::Loss => "127.0.0.1 with 1 % of the packets lost",
+        }
+    }
+
+    /// Options of `vernic run` for the server (0) and the client (1). Each side loses other packets.
+    pub(super) fn around(self, side: usize) -> &'static [&'static str] {
+        match (self, side) {
+            (Self::Loss, 0) => &["--loss", "0.01", "--seed", "1"],
+            (Self::Loss, _) => &["--loss", "0.01", "--seed", "2"],
+            _ => &[],
+        }
+    }
+
+    /// The server's address for the programs' own TCP connection: some listen on IPv4 only.
+    pub(super) fn server(self) -> &'static str {
+        match self {
+            Self::Loopback | Self::Loss => "127.0.0.1",
+            Self::Ipv4 | Self::Ipv6 => IPV4[0],
+        }
+    }
+
+    /// The address of a side's GID.
+    fn address(self, side: usize) -> &'static str {
+        match self {
+            Self::Loopback | Self::Loss => "127.0.0.1",
+            Self::Ipv4 => IPV4[side],
+            Self::Ipv6 => IPV6[side],
+        }
+    }
+}
+
+/// The namespaces, removed at the end.
+pub(super) struct Network {
+    names: [String; 3],
+    /// GID index of each side, by place.
+    gids: Vec<[u64; 2]>,
+}
+
+impl Network {
+    /// Makes them; needs root.
+    pub(super) fn new(vernic: &str) -> Result<Self> {
+        remove_left_over()?;
+        let names = ["lo", "a", "b"].map(|name| format!("{PREFIX}{}-{name}", std::process::id()));
+        let mut network = Self { names, gids: Vec::new() };
+        let [lo, a, b] = network.names.clone();
+        for name in [&lo, &a, &b] {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        let end = |name: &str| format!("mtu {NETDEV_MTU} netns {name}");
+        ip(&format!("link add veth0 {} type veth peer name veth0 {}", end(&a), end(&b)))?;
+        for (side, name) in [&a, &b].into_iter().enumerate() {
+            // A link-local address would come later, and may change the order of GIDs.
+            ip(&format!("-n {name} link set veth0 addrgenmode none"))?;
+            ip(&format!("-n {name} addr add {}/24 dev veth0", IPV4[side]))?;
+            ip(&format!("-n {name} addr add {}/64 dev veth0 nodad", IPV6[side]))?;
+            ip(&format!("-n {name} link set veth0 up"))?;
+        }
+        for place in Place::ALL {
+            let index = |side| network.gid_index(vernic, place, side);
+            let pair = [index(0)?, index(1)?];
+            network.gids.push(pair);
+        }
+        Ok(network)
+    }
+
+    /// The namespace of a side.
+    pub(super) fn namespace(&self, place: Place, side: usize) -> &str {
+        match place {
+            Place::Loopback | Place::Loss => &self.names[0],
+            Place::Ipv4 | Place::Ipv6 => &self.names[1 + side],
+        }
+    }
+
+    /// The index of a side's GID in its device's table.
+    pub(super) fn gid(&self, place: Place, side: usize) -> u64 {
+        self.gids[place as usize][side]
+    }
+
+    /// Asks the device for the index of the side's address.
+    fn gid_index(&self, vernic: &str, place: Place, side: usize) -> Result<u64> {
+        let namespace = self.namespace(place, side);
+        let line = format!("ip netns exec {namespace} {vernic} info vernic0 --json");
+        let text = run(&line).env("VERNIC_CONFIG", "/dev/null").output()?;
+        let info: serde_json::Value =
+            serde_json::from_str(&text).map_err(|e| format!("`{line}`: {e}"))?;
+        let rows = info[0]["gids"].as_array().into_iter().flatten();
+        let address = place.address(side);
+        let mut index = rows.filter(|row| row["ip"] == address).filter_map(|r| r["index"].as_u64());
+        index.next().ok_or_else(|| format!("vernic0 has no GID for {address}:\n{text}"))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // It may be one that was not made.
+            run(&format!("ip netns del {name}")).succeeds();
+        }
+    }
+}
+
+/// Removes namespaces of processes that were killed before they could.
+fn remove_left_over() -> Result {
+    let list = run("ip netns list").output()?;
+    for name in list.lines().filter_map(|line| line.split_whitespace().next()) {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if process.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+            ip(&format!("netns del {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn ip(words: &str) -> Result {
+    run(&format!("ip {words}")).output().map(drop)
+}
