@@ -61,6 +61,10 @@ fn complains(line: &str) -> bool {
     COMPLAINTS.iter().any(|word| line.contains(word))
 }
 
+/// What perftest says when it could not measure the processor's clock, as on a busy machine: the times
+/// in its table are then infinite, or no numbers.
+const NO_CLOCK: &str = "Correlation coefficient";
+
 /// A row for each size, with the iterations asked for, and measurements above zero.
 fn table(sizes: &[u64], iterations: Option<u64>, text: &str) -> Result<(), String> {
     let rows: Vec<(u64, u64, Vec<f64>)> = text.lines().filter_map(row).collect();
@@ -72,7 +76,9 @@ fn table(sizes: &[u64], iterations: Option<u64>, text: &str) -> Result<(), Strin
         if iterations.is_some_and(|expected| expected != *count) || *count == 0 {
             return Err(format!("{size} bytes: {count} iterations, expected {iterations:?}"));
         }
-        if figures.is_empty() || !figures.iter().any(|figure| *figure > 0.0) {
+        let measured = figures.iter().all(|f| f.is_finite() && *f >= 0.0)
+            && figures.iter().any(|figure| *figure > 0.0);
+        if !measured && !text.contains(NO_CLOCK) {
             return Err(format!("{size} bytes: no figure above 0"));
         }
     }
@@ -86,8 +92,7 @@ fn row(line: &str) -> Option<(u64, u64, Vec<f64>)> {
     let count = words.next()?.parse().ok()?;
     let figures: Result<Vec<f64>, _> = words.map(str::parse).collect();
     let figures = figures.ok()?;
-    (!figures.is_empty() && figures.iter().all(|f| f.is_finite() && *f >= 0.0))
-        .then_some((size, count, figures))
+    (!figures.is_empty()).then_some((size, count, figures))
 }
 
 #[cfg(test)]
@@ -112,7 +117,10 @@ mod tests {
         assert!(judge(&expected(&[2]), "", TABLE).is_err());
         assert!(judge(&expected(&[2, 4]), "", &TABLE.replace("100  ", "99  ")).is_err());
         assert!(judge(&expected(&[2]), "", "2 100 0.00 0.00 0.00\n").is_err());
-        assert!(judge(&expected(&[2]), "", "2 100 -nan 0.00 0.00\n").is_err());
+        let unmeasured = "2 100 -nan inf 0.00\n";
+        assert!(judge(&expected(&[2]), "", unmeasured).is_err());
+        let busy = format!("Correlation coefficient r^2: 0.89 < 0.9\n{unmeasured}");
+        judge(&expected(&[2]), "", &busy).unwrap();
     }
 
     #[test]

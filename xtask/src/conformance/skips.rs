@@ -1,7 +1,8 @@
 //! Lists of what is expected not to pass, each entry with its reason.
 //!
 //! A line is `PATTERN: reason`; `*` in the pattern stands for anything. An entry that matches nothing
-//! any more, or something that passes, is an error: a list can only shrink by itself.
+//! any more, or something that passes, is an error: a list can only shrink by itself. What passes or
+//! not by chance has `? ` before its pattern, and may do either.
 
 use crate::{Result, root};
 
@@ -15,6 +16,8 @@ pub(super) struct Skips {
 /// One entry.
 pub(super) struct Entry {
     pattern: String,
+    /// Whether it may pass.
+    by_chance: bool,
     /// Why.
     pub(super) reason: String,
     line: usize,
@@ -37,11 +40,15 @@ impl Skips {
             }
             let wrong = || format!("{file}:{}: not of the form `PATTERN: reason`", number + 1);
             let (pattern, reason) = line.split_once(": ").ok_or_else(wrong)?;
+            let (pattern, by_chance) = match pattern.strip_prefix("? ") {
+                Some(pattern) => (pattern, true),
+                None => (pattern, false),
+            };
             let (pattern, reason) = (pattern.trim().to_owned(), reason.trim().to_owned());
             if pattern.is_empty() || reason.is_empty() {
                 return Err(wrong());
             }
-            entries.push(Entry { pattern, reason, line: number + 1 });
+            entries.push(Entry { pattern, by_chance, reason, line: number + 1 });
         }
         Ok(Self { file, entries })
     }
@@ -54,13 +61,13 @@ impl Skips {
     /// What is wrong with the list: entries that cover none of `names`, or one of those that `passed`.
     pub(super) fn rotten(&self, names: &[String], passed: &[String]) -> Vec<String> {
         let mut findings = Vec::new();
-        for Entry { pattern, line, .. } in &self.entries {
+        for Entry { pattern, by_chance, line, .. } in &self.entries {
             let place = format!("{}:{line}: `{pattern}`", self.file);
             if !names.iter().any(|name| matches(pattern, name)) {
                 findings.push(format!("{place} matches nothing; remove it"));
             }
             let first = |name: &&String| self.find(name).is_some_and(|entry| entry.line == *line);
-            if let Some(name) = passed.iter().find(first) {
+            if let (Some(name), false) = (passed.iter().find(first), by_chance) {
                 findings.push(format!("{place} covers `{name}`, which passes; remove it"));
             }
         }
@@ -128,6 +135,9 @@ mod tests {
         assert_eq!(findings.len(), 2, "{findings:?}");
         assert!(findings[0].contains("x:1") && findings[0].contains("a 2"), "{findings:?}");
         assert!(findings[1].contains("x:2"), "{findings:?}");
+        let by_chance = Skips::parse("x", "? a *: why\n").unwrap();
+        assert!(by_chance.rotten(&names, &["a 2".into()]).is_empty());
+        assert_eq!(by_chance.rotten(&["b".into()], &[]).len(), 1);
     }
 
     #[test]
