@@ -117,6 +117,17 @@ fn one_sided_operations_work_and_the_failure_at_the_end_explains_itself() {
 }
 
 #[test]
+fn a_loop_of_posts_and_polls_says_what_a_message_takes() {
+    let child = example("post_poll").args(["1000", "16"]).spawn().unwrap();
+    let report = finish(child, "post_poll");
+    let ns: f64 = report.trim_end().strip_suffix(" ns per message").unwrap().parse().unwrap();
+    assert!(ns > 0.0, "{report}");
+    let output = example("post_poll").args(["1000", "0"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("0 is not a number above zero"));
+}
+
+#[test]
 fn wrong_arguments_are_answered_with_the_right_ones() {
     let output = example("rc_pingpong").arg("both").output().unwrap();
     assert!(!output.status.success());
