@@ -1,17 +1,23 @@
 //! What `vernic bench --json` prints: checked by every test run, written into BENCHMARKS.md by
-//! `cargo xtask bench`.
+//! `cargo xtask bench` together with what unmodified programs reach.
 
 mod bars;
 mod machine;
 mod page;
+mod programs;
 mod schema;
 
 use std::io::Read;
 use std::path::Path;
 
-use crate::Result;
+use serde_json::Value;
+
 use crate::shell::run;
+use crate::{Result, root};
 use schema::Report;
+
+/// The JSON of the last measurement, relative to the root.
+const KEPT: &str = "target/bench.json";
 
 fn bench_command(quick: bool) -> String {
     let quick = if quick { " --quick" } else { "" };
@@ -33,7 +39,6 @@ pub(crate) fn check_quick() -> Result {
 
 /// Measures (or reads the JSON of an earlier measurement) and rewrites the tables of BENCHMARKS.md.
 pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
-    let command = bench_command(quick);
     let json = match from {
         Some(path) if path.as_os_str() == "-" => {
             let mut json = String::new();
@@ -45,11 +50,53 @@ pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
         Some(path) => {
             std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?
         }
-        None => run(&command).limit_min(30).output()?,
+        None => measure(quick)?,
     };
-    let tables = page::tables(&Report::parse(&json)?, &machine::describe(), &command);
-    page::TABLES.write(&tables)?;
+    let report = Report::parse(&json)?;
+    let machine = report.machine.clone().unwrap_or_else(machine::describe);
+    page::TABLES.write(&page::tables(&report, &machine, &bench_command(quick)))?;
     let page = page::TABLES.page;
     println!("{page} is rewritten; `git diff {page}` shows what changed");
     Ok(())
+}
+
+/// Runs `vernic bench` and then the programs, and keeps the JSON of both.
+fn measure(quick: bool) -> Result<String> {
+    let json = run(&bench_command(quick)).limit_min(30).output()?;
+    Report::parse(&json)?;
+    let programs = programs::measure(quick)?;
+    let whole = with_programs(&json, &programs, &machine::describe())?;
+    let keep = |e| format!("{KEPT}: {e}");
+    std::fs::write(root().join(KEPT), &whole).map_err(keep)?;
+    println!("the readings are kept in {KEPT}; `cargo xtask bench --from {KEPT}` reads them again");
+    Ok(whole)
+}
+
+/// The JSON of `vernic bench` with what was measured beside it.
+fn with_programs(json: &str, programs: &programs::Programs, machine: &str) -> Result<String> {
+    let wrong = |e| format!("not JSON: {e}");
+    let mut whole: Value = serde_json::from_str(json).map_err(wrong)?;
+    whole["programs"] = serde_json::to_value(programs).map_err(wrong)?;
+    whole["machine"] = machine.into();
+    serde_json::to_string_pretty(&whole).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::schema::tests::SAMPLE;
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        let programs = serde_json::from_str(
+            r#"{"cores": "any", "series": [{"name": "iperf3", "command": "iperf3",
+                "unit": "GB/s", "readings": [4.0, 4.5, 5.0], "failure": null}]}"#,
+        );
+        let kept = with_programs(SAMPLE, &programs.unwrap(), "a machine").unwrap();
+        let report = Report::parse(&kept).unwrap();
+        assert_eq!((report.results.len(), report.machine.as_deref()), (3, Some("a machine")));
+        let page = page::tables(&report, "a machine", "a command");
+        assert!(page.contains("| iperf3 | 4.50 | 4.00 | 5.00 | GB/s |"), "{page}");
+        assert!(Report::parse(&kept.replacen("4.5", "0.0", 1)).is_err());
+    }
 }

@@ -10,7 +10,7 @@
 //! | `steps` | the steps themselves, one function each |
 //! | `tools` | programs the steps need, found or installed |
 //! | `rules` | what is checked by reading the repository's own files |
-//! | `bench` | the JSON of `vernic bench`: schema, bars, the table in BENCHMARKS.md |
+//! | `bench` | the JSON of `vernic bench`, programs measured beside it: schema, bars, the tables in BENCHMARKS.md |
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
@@ -76,12 +76,12 @@ enum Command {
     Verbs,
     /// Rewrite the table of settings in README.md
     Settings,
-    /// Run `vernic bench` and write its figures into BENCHMARKS.md
+    /// Measure Vernic and unmodified programs on it, and write the figures into BENCHMARKS.md
     Bench {
         /// Read this JSON instead of running the benchmark ("-" is standard input)
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
-        /// A run under 30 seconds; its figures are noisier
+        /// A run of about two minutes; its figures are noisier
         #[arg(long)]
         quick: bool,
     },

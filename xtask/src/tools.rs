@@ -49,7 +49,8 @@ fn found(probe: &[&str]) -> bool {
     run(probe[0]).args(&probe[1..]).succeeds()
 }
 
-fn apt_get(packages: &[&str]) -> Result {
+/// Installs Debian packages, as root or through sudo; where that cannot be, the error names them.
+pub(crate) fn apt_get(packages: &[&str]) -> Result {
     let wanted = packages.join(" ");
     if !on_path("apt-get") {
         return Err(format!("please install by hand (names as in Debian): {wanted}"));

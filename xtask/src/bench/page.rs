@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::bars;
+use super::bars::{self, Judged};
+use super::programs;
 use super::schema::Report;
 use crate::pages::Part;
 
@@ -13,14 +14,10 @@ pub(crate) const TABLES: Part = Part {
     end: "<!-- figures: end -->",
 };
 
-/// The machine, the command, and the three tables: bars, results, baselines.
+/// The machine, the command, and the tables: bars, results, baselines, and unmodified programs.
 pub(crate) fn tables(report: &Report, machine: &str, command: &str) -> String {
     let mut page = format!("Machine: {machine}.\n\nCommand: `{command}`\n\n### Bars\n\n");
-    page += "| what | bar | measured | verdict |\n|---|---|---|---|\n";
-    for bar in bars::judge(report) {
-        let _ =
-            writeln!(page, "| {} | {} | {} | {} |", bar.what, bar.bar, bar.measured, bar.verdict);
-    }
+    page += &bars_table(&bars::judge(report));
     page += "\n### Vernic\n\n";
     page +=
         "| operation | service | path | bytes | MTU | QPs | p50 us | p99 us | GB/s | M msg/s |\n";
@@ -47,11 +44,24 @@ pub(crate) fn tables(report: &Report, machine: &str, command: &str) -> String {
         let (latency, throughput) = (number(b.latency_us_p50), number(b.gbytes_per_s));
         let _ = writeln!(page, "| {} | {} | {latency} | {throughput} |", b.name, b.size_bytes);
     }
+    if let Some(part) = &report.programs {
+        page += "\n";
+        page += &programs::tables(part);
+    }
     page
 }
 
+/// Bars with what was measured for each.
+pub(super) fn bars_table(judged: &[Judged]) -> String {
+    let mut table = "| what | bar | measured | verdict |\n|---|---|---|---|\n".to_owned();
+    for Judged { what, bar, measured, verdict } in judged {
+        let _ = writeln!(table, "| {what} | {bar} | {measured} | {verdict} |");
+    }
+    table
+}
+
 /// Three significant digits at least, never an exponent; nothing where it does not apply.
-fn number(figure: Option<f64>) -> String {
+pub(super) fn number(figure: Option<f64>) -> String {
     match figure {
         None => String::new(),
         Some(f) if f >= 100.0 => format!("{f:.0}"),

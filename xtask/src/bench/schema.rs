@@ -1,11 +1,12 @@
 //! The JSON of `vernic bench --json`: one object with `results`, `baselines` and, after a run of
-//! everything, `resources`.
+//! everything, `resources`. `cargo xtask bench` adds `programs` and `machine` before it keeps it.
 //!
 //! The names are a contract with whoever reads the JSON by machine, so an unknown or misspelt field
 //! in an entry is an error here. Fields that do not apply to an entry are left out of it.
 
 use serde::Deserialize;
 
+use super::programs::Programs;
 use crate::Result;
 
 /// The whole output. Further keys beside these are allowed.
@@ -14,6 +15,10 @@ pub(crate) struct Report {
     pub(crate) results: Vec<Measured>,
     pub(crate) baselines: Vec<Baseline>,
     pub(crate) resources: Option<Resources>,
+    /// What `cargo xtask bench` adds.
+    pub(crate) programs: Option<Programs>,
+    /// The machine it was measured on, as `cargo xtask bench` describes it.
+    pub(crate) machine: Option<String>,
 }
 
 /// What a device costs while nothing happens.
@@ -77,6 +82,9 @@ impl Report {
         }
         for entry in &report.baselines {
             entry.check().map_err(|why| format!("{why} in {entry:?}"))?;
+        }
+        if let Some(programs) = &report.programs {
+            programs.check()?;
         }
         Ok(report)
     }

@@ -1,0 +1,68 @@
+//! Unmodified programs on Vernic, beside what they would do without it.
+//!
+//! Perftest under `vernic run`, and in the same rounds iperf3, UCX over TCP, and `vernic bench` and a
+//! loop of calls that do through the Rust API what the programs do through libibverbs. Both ends of
+//! everything are processes of this machine that talk over the loopback interface, each on a core
+//! of its own where there are two, and always the same.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `table` | what is measured, with which options |
+//! | `work` | the commands, and what is read from their output |
+//! | `setup` | what must be built and installed first |
+//! | `pair` | a server and a client, started, awaited, ended |
+//! | `output` | what each program prints, read |
+//! | `series` | the readings of all rounds: the JSON, medians, ratios |
+//! | `bars` | the figures this project means to reach |
+//! | `page` | the tables of BENCHMARKS.md |
+
+mod bars;
+mod output;
+mod page;
+mod pair;
+mod series;
+mod setup;
+mod table;
+mod work;
+
+pub(crate) use page::tables;
+pub(crate) use series::Programs;
+
+use crate::Result;
+use series::Series;
+use setup::Setup;
+use table::ENTRIES;
+
+/// Rounds of a whole run: an odd number, so that a median is a reading.
+const ROUNDS: usize = 7;
+/// Rounds of a quick one.
+const QUICK_ROUNDS: usize = 3;
+
+/// Measures everything, in rounds. What cannot be measured here says why in its series; an error
+/// means that nothing can.
+pub(crate) fn measure(quick: bool) -> Result<Programs> {
+    let setup = Setup::prepare(quick)?;
+    let mut series: Vec<Series> = ENTRIES.iter().map(|entry| entry.begin(&setup)).collect();
+    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
+    for round in 1..=rounds {
+        for (entry, series) in ENTRIES.iter().zip(&mut series) {
+            if series.failure.is_some() {
+                continue;
+            }
+            match entry.measure(&setup) {
+                Ok(reading) => {
+                    println!(
+                        "round {round} of {rounds}: {}: {reading:.3} {}",
+                        entry.name, series.unit
+                    );
+                    series.readings.push(reading);
+                }
+                Err(why) => {
+                    println!("round {round} of {rounds}: {}: {why}", entry.name);
+                    series.failure = Some(why);
+                }
+            }
+        }
+    }
+    Ok(Programs { cores: setup.cores.to_owned(), series })
+}

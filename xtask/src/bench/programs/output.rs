@@ -1,0 +1,175 @@
+//! What each program prints, read.
+//!
+//! Columns are found by their headings, so that another version of a program is refused rather than
+//! misread.
+
+use serde_json::Value;
+
+use crate::Result;
+
+/// Bits in 1e9 bytes.
+const BITS_PER_GBYTE: f64 = 8e9;
+/// Bytes in what UCX calls a megabyte.
+const MIB: f64 = 1_048_576.0;
+
+/// Headings of perftest's bandwidth with `--report_gbits`, and of its latency.
+const PERFTEST_BANDWIDTH: &[&str] =
+    &["#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]"];
+const PERFTEST_LATENCY: &[&str] =
+    &["#bytes", "#iterations", "t_min[usec]", "t_max[usec]", "t_typical[usec]"];
+
+/// perftest's average bandwidth, in GB/s.
+pub(super) fn perftest_bandwidth(text: &str) -> Result<f64> {
+    let gbits = perftest(text, PERFTEST_BANDWIDTH, 3)?;
+    above_zero(gbits / 8.0)
+}
+
+/// perftest's message rate, in M msg/s.
+pub(super) fn perftest_rate(text: &str) -> Result<f64> {
+    above_zero(perftest(text, PERFTEST_BANDWIDTH, 4)?)
+}
+
+/// perftest's typical latency (the median), in microseconds.
+pub(super) fn perftest_latency(text: &str) -> Result<f64> {
+    above_zero(perftest(text, PERFTEST_LATENCY, 4)?)
+}
+
+/// The number in one column of the only line of results.
+fn perftest(text: &str, headings: &[&str], column: usize) -> Result<f64> {
+    let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+    let missing = || format!("perftest printed no columns {}:\n{text}", headings.join(", "));
+    let mut rest = lines.next().ok_or_else(missing)?.trim_start();
+    for heading in headings {
+        rest = rest.strip_prefix(heading).ok_or_else(missing)?.trim_start();
+    }
+    let results = lines.next().ok_or_else(missing)?;
+    number(results.split_whitespace().nth(column).ok_or_else(missing)?)
+}
+
+/// What the receiver of `iperf3 --json` got, in GB/s.
+pub(super) fn iperf3(text: &str) -> Result<f64> {
+    let json = json("iperf3", text)?;
+    if let Some(error) = json["error"].as_str() {
+        return Err(format!("iperf3: {error}"));
+    }
+    let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
+    above_zero(bits.ok_or("iperf3 told no end.sum_received.bits_per_second")? / BITS_PER_GBYTE)
+}
+
+/// Bandwidth over the whole of a `ucx_perftest -f -v`, in GB/s.
+pub(super) fn ucx_bandwidth(text: &str) -> Result<f64> {
+    above_zero(ucx(text, "overall_bw")? * MIB / 1e9)
+}
+
+/// Median latency of a `ucx_perftest -f -v`, in microseconds.
+pub(super) fn ucx_latency(text: &str) -> Result<f64> {
+    above_zero(ucx(text, "50.0_percentile_lat")?)
+}
+
+fn ucx(text: &str, heading: &str) -> Result<f64> {
+    let missing = || format!("ucx_perftest printed no column {heading}:\n{text}");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("iterations,"));
+    let headings = lines.next().ok_or_else(missing)?;
+    let column = headings.split(',').position(|h| h == heading).ok_or_else(missing)?;
+    number(lines.next().and_then(|line| line.split(',').nth(column)).ok_or_else(missing)?)
+}
+
+/// One figure of the only result of `vernic bench --json`.
+pub(super) fn vernic_bench(text: &str, figure: &str) -> Result<f64> {
+    let json = json("vernic bench", text)?;
+    let found = json["results"][0][figure].as_f64();
+    above_zero(found.ok_or_else(|| format!("vernic bench told no {figure}:\n{text}"))?)
+}
+
+/// Nanoseconds per message, as both programs `post_poll` print them.
+pub(super) fn post_poll(text: &str) -> Result<f64> {
+    match text.trim_end().strip_suffix(" ns per message") {
+        Some(ns) => above_zero(number(ns)?),
+        None => Err(format!("post_poll printed no time:\n{text}")),
+    }
+}
+
+/// The count in the file of `perf stat -x, -e instructions:u`.
+pub(super) fn instructions(text: &str) -> Result<f64> {
+    let line = text.lines().find(|line| line.contains(",instructions:u,"));
+    let count = line.and_then(|line| line.split(',').next()).and_then(|n| n.parse().ok());
+    above_zero(count.ok_or_else(|| format!("perf counted no instructions here:\n{text}"))?)
+}
+
+fn json(program: &str, text: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|e| format!("{program} printed no JSON: {e}"))
+}
+
+fn number(text: &str) -> Result<f64> {
+    text.parse().map_err(|_| format!("`{text}` where a number should be"))
+}
+
+fn above_zero(figure: f64) -> Result<f64> {
+    if figure.is_finite() && figure > 0.0 {
+        Ok(figure)
+    } else {
+        Err(format!("a figure of {figure}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// perftest 6.06 of Debian 12, blanks and tabs as printed.
+    const BANDWIDTH: &str = "\
+ Link type       : Ethernet
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 1048576    1000             54.89              19.94  \t\t   0.002377
+---------------------------------------------------------------------------------------
+";
+    const LATENCY: &str = "\
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 8       20000          3.14           2654.26      12.47    \t       12.08       \t12.79  \t\t16.06   \t\t26.23  
+";
+    /// ucx_perftest 1.13.1 of Debian 12.
+    const UCX: &str = "\
+iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr
+10000,5.111,55.000,66.418,0.14,0.11,18182,15056
+";
+    /// perf 6.1.
+    const PERF: &str =
+        "# started on Sat Nov 21 22:00:00 2026\n\n519130128,,instructions:u,149573372,100.00,,\n";
+
+    #[test]
+    fn what_programs_printed_is_read() {
+        assert_eq!(perftest_bandwidth(BANDWIDTH), Ok(19.94 / 8.0));
+        assert_eq!(perftest_rate(BANDWIDTH), Ok(0.002377));
+        assert_eq!(perftest_latency(LATENCY), Ok(12.47));
+        assert_eq!(ucx_latency(UCX), Ok(5.111));
+        assert_eq!(ucx_bandwidth(UCX), Ok(0.11 * 1.048_576 / 1e3));
+        assert_eq!(instructions(PERF), Ok(519_130_128.0));
+        assert_eq!(post_poll("365.5 ns per message\n"), Ok(365.5));
+        let json =
+            r#"{"end": {"sum_received": {"seconds": 1.0, "bits_per_second": 58608892812.8}}}"#;
+        assert_eq!(iperf3(json), Ok(58_608_892_812.8 / 8e9));
+        let json = r#"{"results": [{"op": "WRITE", "mmsg_per_s": 3.5}], "baselines": []}"#;
+        assert_eq!(vernic_bench(json, "mmsg_per_s"), Ok(3.5));
+    }
+
+    #[test]
+    fn another_units_column_is_not_taken_for_this_one() {
+        assert!(perftest_bandwidth(&BANDWIDTH.replace("Gb/sec", "MB/sec")).is_err());
+        assert!(
+            perftest_latency(&LATENCY.replace("t_typical[usec]", "t_typical[cycles]")).is_err()
+        );
+        assert!(perftest_latency(BANDWIDTH).is_err());
+        assert!(ucx_latency(&UCX.replace("50.0_", "99.0_")).is_err());
+        assert!(vernic_bench(r#"{"results": [{"gbytes_per_s": 1.0}]}"#, "mmsg_per_s").is_err());
+    }
+
+    #[test]
+    fn a_failure_is_told_in_the_programs_words() {
+        let json = r#"{"start": {}, "error": "unable to connect to server: Connection refused"}"#;
+        assert!(iperf3(json).unwrap_err().contains("Connection refused"));
+        assert!(perftest_rate("Couldn't connect").unwrap_err().contains("Couldn't connect"));
+        assert!(perftest_rate(&BANDWIDTH.replace("0.002377", "0.000000")).is_err());
+        assert!(instructions("<not supported>,,instructions:u,0,100.00,,").is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! The part of BENCHMARKS.md about unmodified programs.
+
+use std::fmt::Write;
+
+use super::super::page::{bars_table, number};
+use super::bars;
+use super::series::{Programs, Series};
+use super::table::ENTRIES;
+
+/// The same work through libibverbs and through the Rust API. All but the loops of calls are two
+/// programs, each with a loop of its own around the calls, so their ratios tell more than the C ABI.
+const COMPARED: &[(&str, &str)] = &[
+    ("calls of C, lists of 16", "calls of Rust, lists of 16"),
+    ("calls of C, one by one", "calls of Rust, one by one"),
+    ("instructions of C", "instructions of Rust"),
+    ("ib_write_bw 1 MiB, MTU 4096", "Rust API, WRITE 1 MiB, MTU 4096"),
+    ("ib_write_bw 8 B, lists of 16", "Rust API, WRITE 8 B, lists of 16"),
+    ("ib_send_bw 64 B, lists of 16", "Rust API, SEND 64 B, lists of 16"),
+    ("ib_send_lat 8 B", "Rust API, SEND 8 B, latency"),
+];
+
+/// The three tables: bars, all figures, the C ABI beside the Rust API.
+pub(crate) fn tables(programs: &Programs) -> String {
+    let rounds = programs.series.iter().map(|series| series.readings.len()).max().unwrap_or(0);
+    let mut page = format!(
+        "### Unmodified programs: bars\n\nMedians of {rounds} rounds, each of which ran everything once; ratios are \
+         medians of the rounds' ratios. The ends: {}.\n\n",
+        programs.cores
+    );
+    page += &bars_table(&bars::judge(programs));
+    page += "\n### Unmodified programs: figures\n\n";
+    page += "| what | median | lowest | highest | unit | beside | command |\n";
+    page += "|---|--:|--:|--:|---|---|---|\n";
+    for series in &programs.series {
+        let _ = writeln!(page, "{}", row(programs, series));
+    }
+    page += "\n### The C ABI beside the Rust API\n\n";
+    page += "| libibverbs | Rust API | unit | libibverbs by Rust API |\n|---|---|---|--:|\n";
+    for (c, rust) in COMPARED {
+        let ratio = programs.ratio(c, rust).map_or("not measured".into(), |r| format!("{r:.2} x"));
+        let _ = writeln!(page, "| {c} | {rust} | {} | {ratio} |", programs.unit(c));
+    }
+    page
+}
+
+fn row(programs: &Programs, series: &Series) -> String {
+    let Series { name, unit, command, .. } = series;
+    if let Some(why) = &series.failure {
+        // A bar of a table would end the cell.
+        let why = why.replace('|', "/").replace('\n', " ");
+        return format!("| {name} | | | | {unit} | not measured: {why} | `{command}` |");
+    }
+    let reference = ENTRIES.iter().find(|entry| entry.name == name).and_then(|entry| entry.beside);
+    let beside = reference.and_then(|reference| {
+        Some(format!("{:.2} x {reference}", programs.ratio(name, reference)?))
+    });
+    let extreme = |pick: fn(f64, f64) -> f64| number(series.readings.iter().copied().reduce(pick));
+    let (lowest, highest) = (extreme(f64::min), extreme(f64::max));
+    let (median, beside) = (number(programs.median(name)), beside.unwrap_or_default());
+    format!("| {name} | {median} | {lowest} | {highest} | {unit} | {beside} | `{command}` |")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::series::tests::programs;
+    use super::super::table::IPERF3;
+    use super::*;
+
+    #[test]
+    fn a_row_has_its_spread_and_what_it_stands_beside() {
+        let name = "ib_read_bw 1 MiB, MTU 4096";
+        let page = tables(&programs(&[(IPERF3, &[4.0, 2.0, 4.0]), (name, &[6.0, 5.0, 6.4])]));
+        let row = format!("| {name} | 6.00 | 5.00 | 6.40 | GB/s | 1.60 x {IPERF3} | `a command` |");
+        assert!(page.contains(&row), "{page}");
+        assert!(page.contains("Medians of 3 rounds"), "{page}");
+    }
+
+    #[test]
+    fn what_was_not_measured_says_why() {
+        let page = tables(&programs(&[(IPERF3, &[])]));
+        assert!(page.contains("not measured: not installed"), "{page}");
+    }
+
+    #[test]
+    fn what_is_compared_is_measured() {
+        let names = COMPARED.iter().flat_map(|(c, rust)| [c, rust]);
+        for name in names {
+            assert!(ENTRIES.iter().any(|entry| entry.name == *name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A server and a client: started, awaited, ended.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Result, root};
+
+/// Where the programs' output lies while they run, relative to the root.
+const FOLDER: &str = "target/bench";
+/// No measurement of the table takes longer, on however slow a machine.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How long a server may take to listen, and to end after its client.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often is looked whether a process has ended, or listens.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A program with its arguments, environment and core.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    words: Vec<String>,
+    env: Vec<(&'static str, &'static str)>,
+    core: Option<u32>,
+}
+
+impl Line {
+    /// Split at blanks.
+    pub(super) fn new(text: &str) -> Self {
+        let words = text.split_whitespace().map(str::to_owned).collect();
+        Self { words, env: Vec::new(), core: None }
+    }
+
+    /// With perftest's option for a port, which all of them have.
+    pub(super) fn port(mut self, port: u16) -> Self {
+        self.words.extend(["-p".into(), port.to_string()]);
+        self
+    }
+
+    pub(super) fn env(mut self, env: &[(&'static str, &'static str)]) -> Self {
+        self.env.extend(env);
+        self
+    }
+
+    /// Only on this core, if on a certain one.
+    pub(super) fn on(mut self, core: Option<u32>) -> Self {
+        self.core = core;
+        self
+    }
+
+    /// As one would type it.
+    pub(super) fn text(&self) -> String {
+        let env = self.env.iter().map(|(key, value)| format!("{key}={value} "));
+        env.collect::<String>() + &self.words.join(" ")
+    }
+
+    /// Starts it, with its output in files that `name` tells apart.
+    fn start(&self, name: &str) -> Result<Running> {
+        let folder = root().join(FOLDER);
+        let file = |end: &str| {
+            let path = folder.join(format!("{name}.{end}"));
+            let file = fs::create_dir_all(&folder).and_then(|()| fs::File::create(&path));
+            file.map(|file| (path.clone(), file)).map_err(|e| format!("{}: {e}", path.display()))
+        };
+        let ((out, stdout), (err, stderr)) = (file("out")?, file("err")?);
+        let mut words = self.words.clone();
+        if let Some(core) = self.core {
+            words.splice(0..0, ["taskset".into(), "-c".into(), core.to_string()]);
+        }
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(self.env.iter().copied()).current_dir(root());
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", words[0]))?;
+        Ok(Running { child, text: self.text(), out, err })
+    }
+
+    /// Runs it to its end and returns what it printed.
+    pub(super) fn run(&self) -> Result<String> {
+        self.start("client")?.finish(LIMIT)
+    }
+
+    /// Runs it to its end, and returns how long that took and what it printed. Nothing ends it if it
+    /// does not: looking for the end now and then would be in the time.
+    pub(super) fn time(&self) -> Result<(Duration, String)> {
+        let began = Instant::now();
+        let mut running = self.start("client")?;
+        running.child.wait().map_err(|e| format!("{}: {e}", running.text))?;
+        let took = began.elapsed();
+        Ok((took, running.finish(LIMIT)?))
+    }
+}
+
+/// A process; ended when the value goes.
+struct Running {
+    child: Child,
+    text: String,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Running {
+    /// Waits for its good end and returns what it printed.
+    fn finish(mut self, limit: Duration) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.child.try_wait().map_err(|e| e.to_string())? {
+                Some(status) if status.success() => return Ok(self.printed()),
+                Some(status) => return Err(self.failure(&status.to_string())),
+                None if Instant::now() > deadline => return Err(self.failure("no end in time")),
+                None => std::thread::sleep(LOOK),
+            }
+        }
+    }
+
+    /// Waits until it listens on `port`.
+    fn listens(&mut self, port: u16) -> Result {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+            if tables.iter().flatten().any(|table| has_listener(table, port)) {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.failure(&status.to_string()));
+            }
+            if Instant::now() > deadline {
+                return Err(self.failure("it does not listen"));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn printed(&self) -> String {
+        fs::read_to_string(&self.out).unwrap_or_default()
+    }
+
+    /// What went wrong, in one line that ends with the program's own last words.
+    fn failure(&self, what: &str) -> String {
+        let words = fs::read_to_string(&self.err).unwrap_or_default() + &self.printed();
+        let said: Vec<&str> = words.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = said[said.len().saturating_sub(3)..].join("; ");
+        format!("`{}`: {what}: {last}", self.text)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails where it has ended already, as it should have.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `client` against `server`, which must listen on `port` and end by itself, and returns what
+/// the client printed.
+pub(super) fn run(server: &Line, client: &Line, port: u16) -> Result<String> {
+    let mut server = server.start("server")?;
+    server.listens(port)?;
+    match client.start("client")?.finish(LIMIT) {
+        Ok(printed) => server.finish(PATIENCE).map(|_| printed),
+        Err(why) => Err(why + " | " + &server.failure("server")),
+    }
+}
+
+/// A TCP port that nobody listens on.
+pub(super) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0));
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.map(|address| address.port()).map_err(|e| format!("no free TCP port: {e}"))
+}
+
+/// Whether a table of /proc/net has a listening socket of this port.
+fn has_listener(table: &str, port: u16) -> bool {
+    // sl, local_address:port in hexadecimal, rem_address, st; 0A is LISTEN.
+    table.lines().skip(1).any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().and_then(|local| local.rsplit(':').next());
+        let local = local.and_then(|local| u16::from_str_radix(local, 16).ok());
+        local == Some(port) && words.nth(1) == Some("0A")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_found_and_a_connection_is_none() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt
+   0: 0100007F:4853 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1
+   1: 0100007F:4854 0100007F:4853 01 00000000:00000000 00:00000000 00000000     0        0 2
+";
+        assert!(has_listener(table, 0x4853));
+        assert!(!has_listener(table, 0x4854) && !has_listener(table, 0));
+    }
+
+    #[test]
+    fn a_program_that_fails_is_quoted() {
+        let line = Line {
+            words: ["sh", "-c", "echo why >&2; exit 3"].map(str::to_owned).to_vec(),
+            ..Line::new("")
+        };
+        let why = line.start("quoted").unwrap().finish(PATIENCE).unwrap_err();
+        assert!(why.contains("exit status: 3: why"), "{why}");
+    }
+
+    #[test]
+    fn a_client_gets_the_server_that_listens() {
+        let port = free_port().unwrap();
+        let code = "import socket,sys; s=socket.create_server(('',int(sys.argv[1]))); s.accept()";
+        let python = |code: &str| Line {
+            words: ["python3", "-c", code, &port.to_string()].map(str::to_owned).to_vec(),
+            ..Line::new("")
+        };
+        if !crate::shell::on_path("python3") {
+            return;
+        }
+        let client = "import socket,sys; socket.create_connection(('127.0.0.1',int(sys.argv[1]))); print('yes')";
+        assert_eq!(run(&python(code), &python(client), port).as_deref(), Ok("yes\n"));
+    }
+}

@@ -1,0 +1,116 @@
+//! The readings of all rounds, as they are kept in the JSON of a run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// What `cargo xtask bench` adds to the JSON of `vernic bench`, under `programs`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Programs {
+    /// On which cores the ends ran.
+    pub(crate) cores: String,
+    pub(crate) series: Vec<Series>,
+}
+
+/// The readings of one command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Series {
+    /// Which entry of the table.
+    pub(crate) name: String,
+    /// The client's command, as one would type it.
+    pub(crate) command: String,
+    /// Unit of the readings.
+    pub(crate) unit: String,
+    /// One per round, in the order of rounds; fewer if it failed.
+    pub(crate) readings: Vec<f64>,
+    /// Why it was given up, if it was.
+    pub(crate) failure: Option<String>,
+}
+
+impl Programs {
+    /// Checks what types cannot say.
+    pub(crate) fn check(&self) -> Result {
+        for series in &self.series {
+            let sound = series.readings.iter().all(|r| r.is_finite() && *r > 0.0);
+            if !sound || (series.readings.is_empty() && series.failure.is_none()) {
+                return Err(format!("{}: no reading, or one that is not above zero", series.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The unit of an entry; nothing if it was not measured.
+    pub(super) fn unit(&self, name: &str) -> &str {
+        self.series.iter().find(|series| series.name == name).map_or("", |s| &s.unit)
+    }
+
+    /// The readings of an entry; empty if it was not measured.
+    pub(super) fn readings(&self, name: &str) -> &[f64] {
+        self.series.iter().find(|series| series.name == name).map_or(&[], |s| &s.readings)
+    }
+
+    /// The median over the rounds.
+    pub(super) fn median(&self, name: &str) -> Option<f64> {
+        median(self.readings(name).to_vec())
+    }
+
+    /// The median of the ratios that the rounds gave: `name` by `reference`. A disturbance that lasts
+    /// a round hits both.
+    pub(super) fn ratio(&self, name: &str, reference: &str) -> Option<f64> {
+        let rounds = self.readings(name).iter().zip(self.readings(reference));
+        median(rounds.map(|(a, b)| a / b).collect())
+    }
+}
+
+/// The middle one; of an even number the mean of the two in the middle.
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    if values.len() % 2 == 1 {
+        Some(upper)
+    } else {
+        Some((values[values.len() / 2 - 1] + upper) / 2.0)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) fn series(name: &str, readings: &[f64]) -> Series {
+        Series {
+            name: name.into(),
+            command: "a command".into(),
+            unit: "GB/s".into(),
+            readings: readings.to_vec(),
+            failure: readings.is_empty().then(|| "not installed".into()),
+        }
+    }
+
+    pub(crate) fn programs(list: &[(&str, &[f64])]) -> Programs {
+        let series = list.iter().map(|(name, readings)| series(name, readings)).collect();
+        Programs { cores: "one each".into(), series }
+    }
+
+    #[test]
+    fn a_ratio_compares_within_each_round() {
+        let programs = programs(&[("a", &[2.0, 30.0, 6.0]), ("b", &[1.0, 10.0, 3.0]), ("c", &[])]);
+        assert_eq!(programs.ratio("a", "b"), Some(2.0));
+        assert_eq!(programs.median("a"), Some(6.0));
+        assert_eq!(programs.ratio("a", "c"), None);
+        assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+    }
+
+    #[test]
+    fn a_series_without_readings_must_say_why() {
+        let mut programs = programs(&[("a", &[1.0]), ("c", &[])]);
+        programs.check().unwrap();
+        programs.series[1].failure = None;
+        assert!(programs.check().is_err());
+        programs.series.pop();
+        programs.series[0].readings[0] = 0.0;
+        assert!(programs.check().is_err());
+    }
+}

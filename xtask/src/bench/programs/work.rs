@@ -1,0 +1,222 @@
+//! How a thing is measured: the commands, and what is read from their output.
+
+use super::output;
+use super::pair::{self, Line};
+use super::series::{Series, median};
+use super::setup::{Setup, lacking};
+use super::table::Entry;
+use crate::Result;
+
+/// What runs.
+pub(super) enum Work {
+    /// A server and a client.
+    Pair(Pair),
+    /// A loop of posts and polls in one thread; lists of so many messages.
+    Calls { through: Through, list: u32 },
+    /// `ibv_devices`, from the start of `vernic run` to the end.
+    Start,
+}
+
+/// A server and a client.
+pub(super) enum Pair {
+    /// A program of perftest with options, under `vernic run`.
+    Perftest(&'static str),
+    /// One stream of iperf3.
+    Iperf3,
+    /// A test of UCX over TCP.
+    Ucx(&'static str),
+    /// `vernic bench` with options: the Rust API.
+    RustApi(&'static str),
+}
+
+/// Which interface a loop of calls uses.
+pub(super) enum Through {
+    C,
+    Rust,
+}
+
+/// What is read from it.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Figure {
+    Bandwidth,
+    Rate,
+    Latency,
+    CallTime,
+    CallInstructions,
+    Start,
+}
+
+/// Where servers are.
+const HOST: &str = "127.0.0.1";
+/// Starts of `ibv_devices` in a round.
+const STARTS: usize = 15;
+/// Instructions are counted over a run of so many times the messages of another, less those of the
+/// other: what is left has no start and no end.
+const MORE: u32 = 3;
+/// What counts them, and says so among the program's own output.
+const COUNT: &str = "perf stat --log-fd 1 -x, -e instructions:u --";
+/// Messages that UCX sends before it measures.
+const UCX_WARM_UP: u32 = 100;
+/// UCX on nothing but TCP over the loopback interface.
+const UCX_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")];
+
+impl Figure {
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "GB/s",
+            Self::Rate => "M msg/s",
+            Self::Latency => "us",
+            Self::CallTime => "ns per message",
+            Self::CallInstructions => "instructions per message",
+            Self::Start => "ms",
+        }
+    }
+}
+
+impl Pair {
+    /// The passive side, without its port.
+    fn server(&self, setup: &Setup, messages: u32) -> Line {
+        let Setup { vernic, .. } = setup;
+        let line = match self {
+            Self::Perftest(program) => {
+                Line::new(&format!("{vernic} run -d lo -- {program} -F -n {messages}"))
+            }
+            Self::Iperf3 => Line::new("iperf3 -s -1"),
+            Self::Ucx(_) => Line::new("ucx_perftest").env(UCX_TCP),
+            Self::RustApi(_) => Line::new(&format!("{vernic} bench server --once -d lo")),
+        };
+        line.on(setup.server_core)
+    }
+
+    /// The active side, without its port.
+    fn client(&self, setup: &Setup, messages: u32, figure: Figure) -> Line {
+        let Setup { vernic, quick, .. } = setup;
+        let line = match self {
+            // -F: the processor's frequency is not ours to set. perftest's other unit of bandwidth is
+            // called MB and is MiB.
+            Self::Perftest(program) => {
+                let unit = if figure == Figure::Latency { "" } else { "--report_gbits" };
+                let line =
+                    format!("{vernic} run -d lo -- {program} -F {unit} -n {messages} {HOST}");
+                Line::new(&line)
+            }
+            Self::Iperf3 => {
+                let seconds = if *quick { 1 } else { 2 };
+                Line::new(&format!("iperf3 --json -c {HOST} -t {seconds}"))
+            }
+            Self::Ucx(test) => {
+                let options = format!("-n {messages} -w {UCX_WARM_UP} -f -v");
+                Line::new(&format!("ucx_perftest {HOST} {test} {options}")).env(UCX_TCP)
+            }
+            Self::RustApi(options) => {
+                let all = format!("-d lo -c rc -m 4096 {options} -n {messages}");
+                let rest = "--rounds 1 --no-baselines --json";
+                Line::new(&format!("{vernic} bench client {HOST} {all} {rest}"))
+            }
+        };
+        line.on(setup.client_core)
+    }
+
+    /// The figure in what the client printed.
+    fn read(&self, figure: Figure, printed: &str) -> Result<f64> {
+        match (self, figure) {
+            (Self::Perftest(_), Figure::Bandwidth) => output::perftest_bandwidth(printed),
+            (Self::Perftest(_), Figure::Rate) => output::perftest_rate(printed),
+            (Self::Perftest(_), _) => output::perftest_latency(printed),
+            (Self::Ucx(_), Figure::Latency) => output::ucx_latency(printed),
+            (Self::Ucx(_), _) => output::ucx_bandwidth(printed),
+            (Self::RustApi(_), Figure::Bandwidth) => output::vernic_bench(printed, "gbytes_per_s"),
+            (Self::RustApi(_), Figure::Rate) => output::vernic_bench(printed, "mmsg_per_s"),
+            (Self::RustApi(_), _) => output::vernic_bench(printed, "latency_us_p50"),
+            (Self::Iperf3, _) => output::iperf3(printed),
+        }
+    }
+}
+
+impl Entry {
+    /// The series without readings, and with what is missing here.
+    pub(super) fn begin(&self, setup: &Setup) -> Series {
+        let (command, failure) = match self.active(setup, self.messages(setup)) {
+            Ok(line) => (line.text(), self.program().and_then(lacking)),
+            Err(why) => (String::new(), Some(why)),
+        };
+        Series {
+            name: self.name.into(),
+            command: setup.without_folders(&command),
+            unit: self.figure.unit().into(),
+            readings: Vec::new(),
+            failure,
+        }
+    }
+
+    /// One reading.
+    pub(super) fn measure(&self, setup: &Setup) -> Result<f64> {
+        let messages = self.messages(setup);
+        let client = self.active(setup, messages)?;
+        match (&self.work, self.figure) {
+            (Work::Pair(pair), figure) => {
+                let port = pair::free_port()?;
+                let server = pair.server(setup, messages);
+                let printed = pair::run(&server.port(port), &client.port(port), port)?;
+                pair.read(figure, &printed)
+            }
+            (Work::Calls { .. }, Figure::CallInstructions) => {
+                let few = output::instructions(&client.run()?)?;
+                let many = output::instructions(&self.active(setup, MORE * messages)?.run()?)?;
+                Ok((many - few) / f64::from((MORE - 1) * messages))
+            }
+            (Work::Calls { .. }, _) => output::post_poll(&client.run()?),
+            (Work::Start, _) => start_ms(&client),
+        }
+    }
+
+    fn messages(&self, setup: &Setup) -> u32 {
+        if setup.quick { self.messages / 5 } else { self.messages }
+    }
+
+    /// The one process, or the active side of two; without its port.
+    fn active(&self, setup: &Setup, messages: u32) -> Result<Line> {
+        let Setup { vernic, post_poll, post_poll_c, .. } = setup;
+        let (program, list) = match &self.work {
+            Work::Pair(pair) => return Ok(pair.client(setup, messages, self.figure)),
+            Work::Start => {
+                let line = Line::new(&format!("{vernic} run -- ibv_devices"));
+                return Ok(line.on(setup.client_core));
+            }
+            Work::Calls { through: Through::Rust, list } => (post_poll.clone(), list),
+            Work::Calls { through: Through::C, list } => {
+                let program = post_poll_c.as_ref().map_err(Clone::clone)?;
+                (format!("{vernic} run -d lo -- {program}"), list)
+            }
+        };
+        let count = if self.figure == Figure::CallInstructions { COUNT } else { "" };
+        let line = Line::new(&format!("{count} {program} {messages} {list}"));
+        Ok(line.on(setup.client_core))
+    }
+
+    /// The program that must be installed.
+    fn program(&self) -> Option<&'static str> {
+        match &self.work {
+            Work::Pair(Pair::Perftest(line)) => line.split_whitespace().next(),
+            Work::Pair(Pair::Iperf3) => Some("iperf3"),
+            Work::Pair(Pair::Ucx(_)) => Some("ucx_perftest"),
+            Work::Pair(Pair::RustApi(_)) => None,
+            Work::Calls { .. } if self.figure == Figure::CallInstructions => Some("perf"),
+            Work::Calls { .. } => None,
+            Work::Start => Some("ibv_devices"),
+        }
+    }
+}
+
+/// The median of several starts, in milliseconds.
+fn start_ms(line: &Line) -> Result<f64> {
+    let mut starts = Vec::new();
+    for _ in 0..STARTS {
+        let (took, printed) = line.time()?;
+        starts.push(took.as_secs_f64() * 1e3);
+        if !printed.contains("vernic") {
+            return Err(format!("ibv_devices lists no device of ours:\n{printed}"));
+        }
+    }
+    median(starts).ok_or_else(|| "no start".into())
+}
