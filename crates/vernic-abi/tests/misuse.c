@@ -136,6 +136,11 @@ static void busy(void)
     EXPECT(ibv_destroy_qp(qp), 0);
 
     struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+    struct ibv_cq *small = ibv_create_cq(context, 1, NULL, NULL, 0);
+    EXPECT(small->cqe, 64); /* Rounded up, and it says so. */
+    EXPECT(ibv_resize_cq(small, 1000), 0);
+    EXPECT(small->cqe, 1024);
+    EXPECT(ibv_destroy_cq(small), 0);
     struct ibv_cq *armed = ibv_create_cq(context, 4, NULL, channel, 0);
     EXPECT(ibv_destroy_comp_channel(channel), EBUSY);
     EXPECT(ibv_destroy_cq(armed), 0);

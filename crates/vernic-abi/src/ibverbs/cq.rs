@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use libc::EINVAL;
+use vernic_engine::limits::MAX_CQE;
 use vernic_engine::{Cq, Tag, Wc};
 
 use super::context::COMP_VECTORS;
@@ -41,6 +42,20 @@ unsafe impl CObject for ibv_cq {
     const NAME: &'static str = "a completion queue";
 }
 
+/// Entries that the smallest queue has. Programs that worked on hardware, which rounds up too, may ask
+/// for fewer than they have outstanding: one of perftest's asks for 1, and sends again before it has
+/// polled.
+const MIN_CQE: u32 = 64;
+
+/// Entries of a queue for which `asked` were asked: at least as many (IBTA 11.2.8.1). What cannot be
+/// given stays as it is, to be refused.
+fn rounded(asked: u32) -> u32 {
+    match asked {
+        1..=MAX_CQE => asked.next_power_of_two().clamp(MIN_CQE, MAX_CQE),
+        _ => asked,
+    }
+}
+
 /// What a queue is made with.
 pub(crate) struct Request {
     pub(crate) cqe: u32,
@@ -66,7 +81,8 @@ impl CqObject {
             return Err(Failure::invalid(why));
         }
         let of_channel = channel.find();
-        let engine = shared.engine.create_cq(cqe, of_channel.map(|channel| &channel.engine))?;
+        let engine =
+            shared.engine.create_cq(rounded(cqe), of_channel.map(|channel| &channel.engine))?;
         let base = ibv_cq {
             context,
             channel,
@@ -159,8 +175,8 @@ pub(crate) extern "C" fn ibv_resize_cq(cq: Handle<ibv_cq>, cqe: c_int) -> c_int 
         let object = cq.get()?;
         object.shared.check()?;
         let cqe = u32::try_from(cqe).map_err(|_| Failure::invalid(format!("{cqe} entries")))?;
-        object.engine.resize(cqe)?;
-        object.base.base.cqe.store(cqe as c_int, Ordering::Relaxed);
+        object.engine.resize(rounded(cqe))?;
+        object.base.base.cqe.store(object.engine.depth() as c_int, Ordering::Relaxed);
         Ok(())
     })
 }

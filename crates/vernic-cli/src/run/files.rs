@@ -55,7 +55,7 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
         Entry::file(format!("{port}/state"), state),
         Entry::file(format!("{port}/phys_state"), phys_state),
         Entry::file(format!("{port}/link_layer"), "Ethernet\n"),
-        Entry::file(format!("{port}/rate"), "100 Gb/sec (4X EDR)\n"),
+        Entry::file(format!("{port}/rate"), "40 Gb/sec (4X QDR)\n"),
         Entry::file(format!("{port}/lid"), "0x0\n"),
         Entry::file(format!("{port}/lid_mask_count"), "0\n"),
         Entry::file(format!("{port}/sm_lid"), "0x0\n"),
