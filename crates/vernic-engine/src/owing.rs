@@ -7,7 +7,7 @@
 //!
 //! Whether waiting is right depends on the peer. One that sends on without the ACK (a ping-pong of
 //! messages, a stream) gains. One that needs its completion before it goes on would lose
-//! [`HOLD_NANOS`] each time. So each queue pair learns: if nothing more came while an ACK waited,
+//! [`HOLD_NANOS`] each time. So each queue pair learns: if no more requests came while an ACK waited,
 //! and that happens a few times in a row, the next [`PROMPT_BURSTS`] bursts are acknowledged at the
 //! next poll, or ride with a reply if one is posted first; after those it tries waiting again.
 //!
@@ -43,7 +43,7 @@ const MISSES: u8 = 3;
 pub(crate) struct AckHold {
     /// In the list.
     listed: bool,
-    /// More came since it was put there.
+    /// More requests came since it was put there.
     more: bool,
     due: Time,
     /// Times in a row that waiting was for nothing.
@@ -65,6 +65,12 @@ impl AckHold {
                 self.prompt = PROMPT_BURSTS;
             }
         }
+    }
+
+    /// A burst came while an ACK waited. Without requests, which are ACKs of the peer then, it gave the
+    /// ACK nothing more to acknowledge.
+    fn meanwhile(&mut self, requests: bool) {
+        self.more |= requests;
     }
 
     /// Whether an ACK is owed that should ride with a reply posted now.
@@ -99,11 +105,12 @@ impl Owing {
         self.packets += packets;
     }
 
-    /// A burst of packets for `qp` was handled and all that it has to send is an ACK.
+    /// A burst of packets for `qp` was handled, with `requests` among them or not, and all that it
+    /// has to send is an ACK.
     #[inline]
-    pub(crate) fn add(&mut self, qp: &Arc<QpInner>, hold: &mut AckHold, now: Time) {
+    pub(crate) fn add(&mut self, qp: &Arc<QpInner>, hold: &mut AckHold, requests: bool, now: Time) {
         if hold.listed {
-            hold.more = true;
+            hold.meanwhile(requests);
         } else {
             self.list(qp, hold, now);
         }
@@ -182,6 +189,22 @@ mod tests {
         hold.prompt = 0;
         hold.learn();
         assert_eq!(hold.prompt, PROMPT_BURSTS);
+    }
+
+    #[test]
+    fn the_peers_own_acks_are_no_reason_to_wait() {
+        // A ping-pong with one request in flight: both ends hold an ACK, and the other's comes first.
+        let mut hold = AckHold { listed: true, ..AckHold::default() };
+        for _ in 0..=MISSES {
+            hold.more = false;
+            hold.meanwhile(false);
+            hold.learn();
+        }
+        assert!(hold.rides());
+        hold.meanwhile(true);
+        hold.meanwhile(false);
+        hold.learn();
+        assert_eq!(hold.misses, 0, "requests came");
     }
 
     #[test]

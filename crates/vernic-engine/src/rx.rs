@@ -55,6 +55,8 @@ impl Lane {
 struct Held<'a> {
     qp: &'a Arc<QpInner>,
     core: MutexGuard<'a, QpCore>,
+    /// There was a request among its packets.
+    requests: bool,
 }
 
 struct Demux<'a> {
@@ -98,9 +100,10 @@ impl<'a> Demux<'a> {
         if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
             let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
             self.let_go();
-            self.held = Some(Held { qp, core: lock(&qp.core) });
+            self.held = Some(Held { qp, core: lock(&qp.core), requests: false });
         }
-        let Some(Held { qp, core }) = &mut self.held else { return Ok(()) };
+        let Some(Held { qp, core, requests }) = &mut self.held else { return Ok(()) };
+        *requests |= parsed.info().is_request();
         let source = gid_of(packet.meta.src);
         let mut meta = RxMeta { source, grh: None, ecn: packet.meta.traffic_class & 3, sl: 0 };
         if qp.service == Service::Ud {
@@ -149,11 +152,11 @@ impl<'a> Demux<'a> {
 
     /// Ends the run of packets of the held queue pair: what it wants to send, and its timer.
     fn let_go(&mut self) {
-        let Some(Held { qp, mut core }) = self.held.take() else { return };
+        let Some(Held { qp, mut core, requests }) = self.held.take() else { return };
         qp.publish_state(self.engine, &mut core);
         let QpCore { machine, side } = &mut *core;
         if machine.owes_only_ack() {
-            self.owing.add(qp, &mut side.ack, self.now);
+            self.owing.add(qp, &mut side.ack, requests, self.now);
             if machine.wants_requests() {
                 make_ready(self.ready, qp);
             }
