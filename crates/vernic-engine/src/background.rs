@@ -2,7 +2,7 @@
 //!
 //! One per device. It has two ways to wait:
 //!
-//! - *Backing off*, while application threads call into the device: it sleeps `takeover_us` at a
+//! - *Backing off*, while application threads poll the device: it sleeps `takeover_us` at a
 //!   time and only looks whether they still do. A thread woken per packet would cost them more than
 //!   it gives.
 //! - *Watching*, once they stopped, or while a completion queue is armed (its owner sleeps, or is
@@ -29,6 +29,11 @@ use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS};
 /// that sleeps for its completions makes a few calls per completion; one that polls makes
 /// thousands.
 const ACTIVE_CALLS: u64 = 8;
+
+/// Calls in one take-over time that keep this thread away. One that polls makes hundreds even where each
+/// call does much. One that makes a few waits for something else meanwhile, such as its memory to
+/// change, and waits for our next look if nobody watches the sockets.
+const STAYING_CALLS: u64 = 16;
 
 /// Rounds with packets before it looks again whether somebody else makes progress.
 const ROUNDS: usize = 16;
@@ -100,7 +105,7 @@ impl Background {
         let made = calls.wrapping_sub(self.calls_seen);
         self.calls_seen = calls;
         self.called = made != 0;
-        let enough = if self.backed_off { 1 } else { ACTIVE_CALLS };
+        let enough = if self.backed_off { STAYING_CALLS } else { ACTIVE_CALLS };
         made >= enough && self.engine.armed.load(Ordering::SeqCst) == 0
     }
 
