@@ -51,8 +51,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Context>,
     registry: Mutex<Registry>,
     handles: AtomicU32,
-    /// Who waits until events are acknowledged.
-    acks: (Mutex<()>, Condvar),
+    acks: Acks,
     /// Contexts that are closed, and that objects still point to.
     #[expect(clippy::vec_box, reason = "objects point to them: they must not move")]
     closed: Mutex<Vec<Box<ContextObject>>>,
@@ -64,7 +63,7 @@ impl Shared {
             engine,
             registry: Mutex::default(),
             handles: AtomicU32::new(1),
-            acks: Default::default(),
+            acks: Acks::default(),
             closed: Mutex::default(),
         })
     }
@@ -101,16 +100,41 @@ impl Shared {
     /// Waits until all events that were reported for an object are acknowledged: its destruction
     /// waits for that, as the manual pages say. Nothing bounds the wait but the program.
     pub(crate) fn wait_acked(&self, is_acked: impl Fn() -> bool) {
-        let mut guard = lock(&self.acks.0);
-        while !is_acked() {
-            guard = self.acks.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.acks.wait(is_acked);
     }
 
-    /// Wakes who waits for acknowledgements, after one was counted.
-    pub(crate) fn acked(&self) {
-        drop(lock(&self.acks.0));
-        self.acks.1.notify_all();
+    /// Acknowledges an event: `count` counts it, and is the last to look at the object that it is
+    /// about, which may be gone when this returns. So the caller calls with a reference of its own.
+    pub(crate) fn acknowledge(&self, count: impl FnOnce()) {
+        match self.is_orphan() {
+            true => count(),
+            false => self.acks.add(count),
+        }
+    }
+}
+
+/// Where acknowledgements are counted and waited for.
+#[derive(Default)]
+struct Acks {
+    counting: Mutex<()>,
+    counted: Condvar,
+}
+
+impl Acks {
+    /// Counts, while nobody looks.
+    fn add(&self, count: impl FnOnce()) {
+        let guard = lock(&self.counting);
+        count();
+        drop(guard);
+        self.counted.notify_all();
+    }
+
+    /// Waits until `is_acked`, with nobody still counting.
+    fn wait(&self, is_acked: impl Fn() -> bool) {
+        let mut guard = lock(&self.counting);
+        while !is_acked() {
+            guard = self.counted.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -176,5 +200,32 @@ impl RawLock {
     #[inline]
     pub(crate) fn unlock(&self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_an_acknowledgement_waits_until_its_counting_is_over() {
+        for _ in 0..1000 {
+            let acks = Acks::default();
+            let (counted, over) = (AtomicBool::new(false), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    acks.add(|| {
+                        counted.store(true, Ordering::Release);
+                        std::thread::yield_now();
+                        over.store(true, Ordering::Release);
+                    });
+                });
+                acks.wait(|| counted.load(Ordering::Acquire));
+                assert!(
+                    over.load(Ordering::Acquire),
+                    "the object was freed under the other's feet"
+                );
+            });
+        }
     }
 }

@@ -129,19 +129,19 @@ impl CqObject {
 
     /// Counts acknowledged completion events.
     pub(crate) fn acknowledge(&self, count: u32) {
-        self.base.base.comp_events_completed.fetch_add(count, Ordering::AcqRel);
-        if !self.shared.is_orphan() {
+        let shared = self.shared.clone();
+        shared.acknowledge(|| {
             self.engine.ack_events(count);
-            self.shared.acked();
-        }
+            self.base.base.comp_events_completed.fetch_add(count, Ordering::AcqRel);
+        });
     }
 
     /// Counts an acknowledged asynchronous event.
     pub(crate) fn acknowledge_async(&self) {
-        self.base.base.async_events_completed.fetch_add(1, Ordering::AcqRel);
-        if !self.shared.is_orphan() {
-            self.shared.acked();
-        }
+        let shared = self.shared.clone();
+        shared.acknowledge(|| {
+            self.base.base.async_events_completed.fetch_add(1, Ordering::AcqRel);
+        });
     }
 
     fn is_acked(&self) -> bool {

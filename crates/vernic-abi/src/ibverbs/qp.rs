@@ -219,10 +219,10 @@ impl QpObject {
 
     /// Counts an acknowledged event.
     pub(crate) fn acknowledge(&self) {
-        self.base.qp_base.events_completed.fetch_add(1, Ordering::AcqRel);
-        if !self.shared.is_orphan() {
-            self.shared.acked();
-        }
+        let shared = self.shared.clone();
+        shared.acknowledge(|| {
+            self.base.qp_base.events_completed.fetch_add(1, Ordering::AcqRel);
+        });
     }
 }
 

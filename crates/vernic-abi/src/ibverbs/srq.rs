@@ -99,10 +99,10 @@ impl SrqObject {
 
     /// Counts an acknowledged event.
     pub(crate) fn acknowledge(&self) {
-        self.base.events_completed.fetch_add(1, Ordering::AcqRel);
-        if !self.shared.is_orphan() {
-            self.shared.acked();
-        }
+        let shared = self.shared.clone();
+        shared.acknowledge(|| {
+            self.base.events_completed.fetch_add(1, Ordering::AcqRel);
+        });
     }
 }
 
