@@ -94,10 +94,17 @@ static void wait_for_one(struct end *e)
     must(wc.status == IBV_WC_SUCCESS, ibv_wc_status_str(wc.status));
 }
 
-static void child(struct ibv_context *of_parent, int from, int to)
+static void child(struct ibv_context *of_parent, struct ibv_cq_ex *parents_cq, int from, int to)
 {
     /* What the parent opened is its own. */
     must(ibv_alloc_pd(of_parent) == NULL && errno == EIO, "refusal of the parent's device");
+    /* Whoever polls until something comes has to learn that nothing will. */
+    struct ibv_wc wc;
+    struct ibv_poll_cq_attr poll = {0};
+    must(ibv_poll_cq(ibv_cq_ex_to_cq(parents_cq), 1, &wc) == -EIO, "refusal of poll_cq");
+    must(ibv_start_poll(parents_cq, &poll) == EIO, "refusal of start_poll");
+    must(ibv_req_notify_cq(ibv_cq_ex_to_cq(parents_cq), 0) == EIO, "refusal of req_notify_cq");
+    must(ibv_destroy_cq(ibv_cq_ex_to_cq(parents_cq)) == 0, "destruction in the child");
     struct end e = make();
     struct address peer;
     must(read(from, &peer, sizeof peer) == sizeof peer, "read");
@@ -114,10 +121,14 @@ int main(void)
 {
     int down[2], up[2];
     struct ibv_context *early = open_lo();
+    struct ibv_cq_init_attr_ex init = {.cqe = 4};
+    struct ibv_cq_ex *early_cq = ibv_create_cq_ex(early, &init);
+    must(early_cq != NULL, "create_cq_ex");
     must(!pipe(down) && !pipe(up), "pipe");
     pid_t pid = fork();
     if (pid == 0)
-        child(early, down[0], up[1]);
+        child(early, early_cq, down[0], up[1]);
+    close(up[1]); /* so that reading ends with the child */
     struct end e = make();
     must(write(down[1], &e.address, sizeof e.address) == sizeof e.address, "write");
     struct address peer;
@@ -132,7 +143,7 @@ int main(void)
     must(waitpid(pid, &status, 0) == pid && status == 0, "child");
     must(ibv_destroy_qp(e.qp) == 0 && ibv_dereg_mr(e.mr) == 0 && ibv_destroy_cq(e.cq) == 0 &&
              ibv_dealloc_pd(e.pd) == 0 && ibv_close_device(e.context) == 0 &&
-             ibv_close_device(early) == 0,
+             ibv_destroy_cq(ibv_cq_ex_to_cq(early_cq)) == 0 && ibv_close_device(early) == 0,
          "destroy");
     return 0;
 }

@@ -240,7 +240,8 @@ pub(crate) fn tag(wc: &Wc) -> (u32, c_uint) {
     }
 }
 
-/// `ibv_poll_cq`: how many completions it took, or a negative errno; `-EIO` of a queue that overflowed.
+/// `ibv_poll_cq`: how many completions it took, or a negative errno; `-EIO` of a queue that overflowed,
+/// and in a process that was forked since: whoever polls until something comes would poll for ever.
 pub(crate) extern "C" fn poll_cq(
     cq: Handle<ibv_cq>,
     max: c_int,
@@ -251,7 +252,11 @@ pub(crate) extern "C" fn poll_cq(
         if out.is_null() && max != 0 {
             return -EINVAL;
         }
-        object.engine.poll(out.slice(max)).map_or(-libc::EIO, |taken| taken as c_int)
+        match object.engine.poll(out.slice(max)) {
+            Ok(0) if object.shared.is_orphan() => -libc::EIO,
+            Ok(taken) => taken as c_int,
+            Err(_) => -libc::EIO,
+        }
     })
 }
 
@@ -259,6 +264,9 @@ pub(crate) extern "C" fn poll_cq(
 pub(crate) extern "C" fn req_notify_cq(cq: Handle<ibv_cq>, solicited_only: c_int) -> c_int {
     guard(libc::EIO, || {
         let Some(object) = cq.find() else { return EINVAL };
+        if object.shared.is_orphan() {
+            return libc::EIO;
+        }
         object.engine.req_notify(solicited_only != 0);
         0
     })

@@ -118,6 +118,7 @@ pub(crate) extern "C" fn create_cq_ex(
 fn advance(object: &CqObject) -> c_int {
     let mut taken = [EMPTY_WC];
     match object.engine.poll(&mut taken) {
+        Ok(0) if object.shared.is_orphan() => return EIO,
         Ok(0) => return ENOENT,
         Ok(_) => {}
         Err(_) => return EIO,
@@ -135,6 +136,9 @@ extern "C" fn start_poll(cq: Handle<ibv_cq>, attr: In<ibv_poll_cq_attr>) -> c_in
         let Some(object) = cq.find() else { return EINVAL };
         if attr.read().is_some_and(|attr| attr.comp_mask != 0) {
             return EINVAL;
+        }
+        if object.shared.is_orphan() {
+            return EIO;
         }
         object.polling.lock.lock();
         let clocks = object.engine.context().clocks();
