@@ -1,10 +1,12 @@
 /* What a careless program does to the library: every call has to answer, none may crash. */
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int wrong;
 
@@ -362,6 +364,21 @@ static void builder(void)
     REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
 }
 
+/* An imported context owns the descriptor that it was imported by. */
+static void imports(void)
+{
+    int fd = dup(context->cmd_fd);
+    struct ibv_context *import = ibv_import_device(fd);
+    EXPECT(import != NULL && import != context, 1);
+    EXPECT(import->cmd_fd, fd);
+    struct ibv_pd *of_import = ibv_import_pd(import, pd->handle);
+    EXPECT(of_import != NULL, 1);
+    ibv_unimport_pd(of_import);
+    EXPECT(ibv_close_device(import), 0);
+    EXPECT(fcntl(fd, F_GETFD), -1);
+    EXPECT(fcntl(context->cmd_fd, F_GETFD) != -1, 1);
+}
+
 int main(void)
 {
     int count = -1;
@@ -383,6 +400,7 @@ int main(void)
     busy();
     requests();
     builder();
+    imports();
     /* Objects outlive their context. */
     EXPECT(ibv_close_device(context), 0);
     EXPECT(ibv_destroy_cq(cq), 0);

@@ -23,11 +23,10 @@ pub(crate) const COMP_VECTORS: c_int = 1;
 pub(crate) struct ContextObject {
     verbs: verbs_context,
     shared: Weak<Shared>,
-    /// What C owns while it is open.
-    owned: Mutex<Option<Arc<Shared>>>,
+    /// What C owns while it is open: the device, and the descriptor behind `cmd_fd`, which tells this
+    /// device from others, also after `dup` (`import.rs`).
+    owned: Mutex<Option<(Arc<Shared>, OwnedFd)>>,
     closed: AtomicBool,
-    /// Tells this device from others, also after `dup`: see `import.rs`.
-    _cmd_fd: OwnedFd,
 }
 
 // SAFETY: `verbs` comes first, and holds the `ibv_context` at this offset.
@@ -38,24 +37,19 @@ unsafe impl CObject for ibv_context {
 }
 
 impl ContextObject {
-    /// A context of C for an open device.
-    ///
-    /// # Errors
-    /// No descriptor left.
+    /// A context of C for an open device, which owns `cmd_fd`.
     pub(crate) fn hand_out(
         device: Handle<ibv_device>,
         shared: &Arc<Shared>,
-    ) -> Result<Handle<ibv_context>, Failure> {
-        let cmd_fd = marker()?;
-        import::note(&cmd_fd, device, shared)?;
+        cmd_fd: OwnedFd,
+    ) -> Handle<ibv_context> {
         let object = Self {
             verbs: verbs(device, cmd_fd.as_raw_fd(), shared.engine.async_raw_fd()),
             shared: Arc::downgrade(shared),
-            owned: Mutex::new(Some(shared.clone())),
+            owned: Mutex::new(Some((shared.clone(), cmd_fd))),
             closed: AtomicBool::new(false),
-            _cmd_fd: cmd_fd,
         };
-        Ok(Handle::hand_out(Box::new(object)))
+        Handle::hand_out(Box::new(object))
     }
 
     /// The device.
@@ -172,7 +166,9 @@ pub(crate) extern "C" fn ibv_open_device(device: Handle<ibv_device>) -> Handle<i
         let config = Config::load().map_err(vernic_engine::OpenError::from)?;
         // By its netdev: device numbers move when a netdev comes or goes.
         let engine = Context::open(Some(&info.netdev), config)?;
-        ContextObject::hand_out(device, &Shared::new(engine))
+        let (shared, cmd_fd) = (Shared::new(engine), marker()?);
+        import::note(&cmd_fd, device, &shared)?;
+        Ok(ContextObject::hand_out(device, &shared, cmd_fd))
     })
 }
 
@@ -190,7 +186,7 @@ pub(crate) extern "C" fn ibv_close_device(context: Handle<ibv_context>) -> c_int
         let owned = lock(&object.owned).take();
         // SAFETY: this is the call that ends it, once (`closed`).
         let object = unsafe { context.take_back() };
-        if let Some(shared) = owned {
+        if let Some((shared, _cmd_fd)) = owned {
             shared.park(object);
         }
         Ok(())

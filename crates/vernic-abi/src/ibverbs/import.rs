@@ -5,7 +5,7 @@
 //! from another process is refused.
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, Once, Weak};
 
 use crate::boundary::{self, Failure};
@@ -80,7 +80,8 @@ extern "C" fn say_goodbye() {
     });
 }
 
-/// `ibv_import_device`. The context keeps the descriptor, as the manual page says.
+/// `ibv_import_device`. On success the descriptor is the context's, and closed with it, as the manual
+/// page says.
 pub(crate) extern "C" fn ibv_import_device(cmd_fd: c_int) -> Handle<ibv_context> {
     log::init();
     boundary::pointer("ibv_import_device", || {
@@ -96,6 +97,8 @@ pub(crate) extern "C" fn ibv_import_device(cmd_fd: c_int) -> Handle<ibv_context>
             )
         })?;
         shared.check()?;
-        ContextObject::hand_out(device, &shared)
+        // SAFETY: open, since it has an identity, and given away by the program (manual page).
+        let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+        Ok(ContextObject::hand_out(device, &shared, cmd_fd))
     })
 }
