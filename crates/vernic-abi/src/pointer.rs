@@ -190,13 +190,16 @@ impl<T: Plain> In<T> {
         self.read().ok_or_else(|| Failure::null(name))
     }
 
-    /// The elements of an array; none for NULL.
-    pub(crate) fn array(&self, count: usize) -> &[T] {
-        if self.0.is_null() || !self.0.is_aligned() || count == 0 {
-            return &[];
+    /// The elements of an array; `None` for one that is nowhere, or where none can be.
+    pub(crate) fn array(&self, count: usize) -> Option<&[T]> {
+        if count == 0 {
+            return Some(&[]);
+        }
+        if self.0.is_null() || !self.0.is_aligned() {
+            return None;
         }
         // SAFETY: so many elements (contract, 2), aligned (tested), of any content (`Plain`).
-        unsafe { slice::from_raw_parts(self.0, count) }
+        Some(unsafe { slice::from_raw_parts(self.0, count) })
     }
 }
 

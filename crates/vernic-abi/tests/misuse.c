@@ -336,7 +336,7 @@ static void builder(void)
     };
     REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
     init.qp_type = IBV_QPT_RC;
-    init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+    init.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_BIND_MW;
     struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
     struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
     char data[65] = {0};
@@ -354,6 +354,20 @@ static void builder(void)
     for (int i = 0; i < 5; i++)
         ibv_wr_send(ex); /* too many */
     EXPECT(ibv_wr_complete(ex), ENOMEM);
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_set_sge_list(ex, 2, NULL); /* of nowhere */
+    EXPECT(ibv_wr_complete(ex), EINVAL);
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_set_inline_data_list(ex, 2, NULL);
+    EXPECT(ibv_wr_complete(ex), EINVAL);
+    struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1); /* which ibv_bind_mw binds */
+    struct ibv_mw_bind_info info = {0};
+    ibv_wr_start(ex);
+    ibv_wr_bind_mw(ex, mw, mw->rkey + 1, &info);
+    EXPECT(ibv_wr_complete(ex), EINVAL);
+    EXPECT(ibv_dealloc_mw(mw), 0);
     ibv_wr_start(ex);
     ibv_wr_send(ex);
     ibv_wr_abort(ex);

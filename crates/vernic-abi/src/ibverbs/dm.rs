@@ -199,10 +199,8 @@ pub(crate) extern "C" fn advise_mr(
             advice::PREFETCH_WRITE => true,
             other => return Err(Failure::unsupported(format_args!("advice {other}"))),
         };
-        if list.raw().is_null() {
-            return Err(Failure::null("the list"));
-        }
-        let checked = engine.advise(list.array(count as usize), write);
+        let list = list.array(count as usize).ok_or_else(|| Failure::null("the list"))?;
+        let checked = engine.advise(list, write);
         checked.map_err(|error| Failure::new(EFAULT, error.to_string()))
     })
 }

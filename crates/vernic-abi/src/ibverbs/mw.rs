@@ -31,13 +31,6 @@ unsafe impl CObject for ibv_mw {
     const NAME: &'static str = "a memory window";
 }
 
-impl MwObject {
-    /// Its type, as C has it.
-    pub(crate) fn kind(&self) -> c_uint {
-        self.base.mw_type
-    }
-}
-
 /// `ibv_alloc_mw`.
 pub(crate) extern "C" fn alloc_mw(pd: Handle<ibv_pd>, kind: c_uint) -> Handle<ibv_mw> {
     boundary::pointer("ibv_alloc_mw", || {
@@ -72,15 +65,17 @@ pub(crate) extern "C" fn dealloc_mw(mw: Handle<ibv_mw>) -> c_int {
     })
 }
 
+/// The bind of a work request: of a type 2 window. `None` if it cannot be.
+pub(crate) fn posted(mw: Handle<ibv_mw>, new_rkey: u32, info: &ibv_mw_bind_info) -> Option<SendOp> {
+    let mw = mw.find().filter(|mw| mw.base.mw_type == mw_type::TYPE_2)?;
+    request(mw, Rkey(new_rkey), info).ok()
+}
+
 /// The request of a bind: what the window is bound to, under which new key.
 ///
 /// # Errors
 /// `EINVAL` for rights that windows cannot have, or a length without a region.
-pub(crate) fn request(
-    mw: &MwObject,
-    new_rkey: Rkey,
-    info: &ibv_mw_bind_info,
-) -> Result<SendOp, Failure> {
+fn request(mw: &MwObject, new_rkey: Rkey, info: &ibv_mw_bind_info) -> Result<SendOp, Failure> {
     let mr = match info.mr.find() {
         Some(mr) => mr.engine.lkey(),
         None if info.length == 0 => Lkey(0),

@@ -271,9 +271,7 @@ extern "C" fn wr_bind_mw(
     rkey: u32,
     info: In<ibv_mw_bind_info>,
 ) {
-    let op =
-        mw.find().zip(info.read()).and_then(|(mw, info)| mw::request(mw, Rkey(rkey), &info).ok());
-    match op {
+    match info.read().and_then(|info| mw::posted(mw, rkey, &info)) {
         Some(op) => add(qp, send_ops::BIND_MW, op),
         None => with(qp, |_, batch| batch.fail(EINVAL)),
     }
@@ -368,7 +366,8 @@ extern "C" fn wr_set_inline_data(qp: Handle<ibv_qp>, data: Bytes, length: usize)
 extern "C" fn wr_set_inline_data_list(qp: Handle<ibv_qp>, count: usize, list: In<ibv_data_buf>) {
     with(qp, |_, batch| {
         batch.add_inline(std::ptr::null(), 0, true);
-        for piece in list.array(count) {
+        let Some(pieces) = list.array(count) else { return batch.fail(EINVAL) };
+        for piece in pieces {
             batch.add_inline(piece.addr.cast(), piece.length, false);
         }
     });
@@ -379,7 +378,10 @@ extern "C" fn wr_set_sge(qp: Handle<ibv_qp>, lkey: u32, addr: u64, length: u32) 
 }
 
 extern "C" fn wr_set_sge_list(qp: Handle<ibv_qp>, count: usize, list: In<ibv_sge>) {
-    with(qp, |_, batch| batch.set_sges(list.array(count)));
+    with(qp, |_, batch| match list.array(count) {
+        Some(list) => batch.set_sges(list),
+        None => batch.fail(EINVAL),
+    });
 }
 
 extern "C" fn wr_start(qp: Handle<ibv_qp>) {

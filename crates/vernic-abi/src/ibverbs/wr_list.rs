@@ -16,7 +16,6 @@ use vernic_engine::{
 };
 
 use super::mw;
-use crate::layout::memory::mw_type;
 use crate::layout::wr::{ibv_recv_wr, ibv_send_wr, opcode, send_flags, wr_atomic, wr_rdma, wr_ud};
 use crate::pointer::{In, plain};
 
@@ -154,8 +153,7 @@ fn operation(wr: &ibv_send_wr) -> Option<SendOp> {
         opcode::LOCAL_INV => SendOp::LocalInv(Rkey(wr.imm_data)),
         opcode::BIND_MW => {
             let bind = &wr.bind_mw;
-            let window = bind.mw.find().filter(|mw| mw.kind() == mw_type::TYPE_2)?;
-            mw::request(window, Rkey(bind.rkey), &bind.bind_info).ok()?
+            mw::posted(bind.mw, bind.rkey, &bind.bind_info)?
         }
         _ => return None,
     })
