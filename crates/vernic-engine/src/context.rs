@@ -290,9 +290,12 @@ impl Context {
     /// Sends and receives once on this thread, for programs that poll something else than a
     /// completion queue (their own memory, say). Never blocks.
     pub fn progress(&self) {
-        if !self.is_orphan() {
-            self.engine.progress_inline();
-        }
+        self.try_progress();
+    }
+
+    /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done here.
+    pub fn try_progress(&self) -> bool {
+        !self.is_orphan() && self.engine.progress_inline()
     }
 
     /// Time of the device: nanoseconds since it was opened.

@@ -276,15 +276,15 @@ impl Engine {
         taken
     }
 
-    /// Sends and receives on this thread, if the lane is free.
-    pub(crate) fn progress_inline(&self) {
+    /// Sends and receives on this thread, if the lane is free; false if it is not.
+    pub(crate) fn progress_inline(&self) -> bool {
         self.run_inline(|lane, now| {
             self.count_inline_call();
             lane.transmit(self, now);
             lane.receive(self, now);
             lane.fire_timers(self, now);
             lane.transmit_all(self, now);
-        });
+        })
     }
 
     /// Notes, under the lane, that an application's thread receives and fires timers. Posting does

@@ -7,6 +7,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, Once, Weak};
+use std::time::{Duration, Instant};
 
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
@@ -16,6 +17,11 @@ use crate::object::{Shared, lock};
 use crate::pointer::Handle;
 
 use super::context::ContextObject;
+
+/// How long the end of the program waits for a thread that is at work on a device: a few time slices of
+/// the scheduler, if it was interrupted. A bound, because this very thread may have been, by a signal whose
+/// handler ends the program.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Which file it is: its device and inode.
 type Identity = (u64, u64);
@@ -73,8 +79,14 @@ extern "C" fn say_goodbye() {
         // A thread that is ended while it holds the lock does not matter: there is nothing to wait for.
         let Ok(open) = OPEN.try_lock() else { return };
         for shared in open.iter().filter_map(|known| known.shared.upgrade()) {
-            if !shared.is_orphan() {
-                shared.engine.progress();
+            if shared.is_orphan() {
+                continue;
+            }
+            // The thread of the device may be at it, and would end in the middle: a turn each until it
+            // is through.
+            let until = Instant::now() + PATIENCE;
+            while !shared.engine.try_progress() && Instant::now() < until {
+                std::thread::yield_now();
             }
         }
     });
