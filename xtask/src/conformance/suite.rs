@@ -44,7 +44,14 @@ pub(super) fn check(namespace: &str, vernic: &Path) -> Result<Vec<String>> {
     let folder = unpacked()?;
     let mut outcomes = BTreeMap::new();
     for module in modules(&folder)? {
-        run_module(&folder, &module, namespace, vernic, &mut outcomes)?;
+        let mut first = run_module(&folder, &module, namespace, vernic)?;
+        // Tests with time limits of their own, on a machine that does other things: once more.
+        let failed = first.iter().find(|(_, outcome)| matches!(outcome, Outcome::Failed(_)));
+        if let Some((name, outcome)) = failed {
+            println!("pyverbs: {name} {outcome:?}; {module} once more");
+            first = run_module(&folder, &module, namespace, vernic)?;
+        }
+        outcomes.extend(first);
     }
     write_results(&outcomes)?;
     let skips = Skips::read(super::SUITE)?;
@@ -118,8 +125,7 @@ fn run_module(
     module: &str,
     namespace: &str,
     vernic: &Path,
-    outcomes: &mut BTreeMap<String, Outcome>,
-) -> Result {
+) -> Result<BTreeMap<String, Outcome>> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace, "timeout", "--kill-after=5", &LIMIT_S.to_string()]);
     command.arg(vernic).args(["run", "--", PYTHON]).arg(root().join(RUNNER));
@@ -129,12 +135,13 @@ fn run_module(
         command.current_dir(folder).output().map_err(|e| format!("cannot start ip: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let before = outcomes.len();
-    collect(&text, &format!("{}; its last words: {}", output.status, last_line(&errors)), outcomes);
-    if outcomes.len() == before {
+    let mut outcomes = BTreeMap::new();
+    let end = format!("{}; its last words: {}", output.status, last_line(&errors));
+    collect(&text, &end, &mut outcomes);
+    if outcomes.is_empty() {
         return Err(format!("{module} has no tests: {}\n{text}{errors}", output.status));
     }
-    Ok(())
+    Ok(outcomes)
 }
 
 fn last_line(text: &str) -> &str {
