@@ -13,6 +13,7 @@ const PACKAGES: &[(&str, &[&str], &str)] = &[
     (SCAPY, &["python3", "-c", "import scapy.contrib.roce"], "python3-scapy"),
     ("a C++ compiler", &["c++", "--version"], "g++"),
     ("ip", &["ip", "-V"], "iproute2"),
+    ("valgrind", &["valgrind", "--version"], "valgrind"),
     // These exit with an error where there is no device.
     ("ib_write_bw", &["sh", "-c", "command -v ib_write_bw"], "perftest"),
     ("ibv_devinfo", &["sh", "-c", "command -v ibv_devinfo"], "ibverbs-utils"),
