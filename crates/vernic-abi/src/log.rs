@@ -5,30 +5,38 @@
 //! lists, opens or imports a device, never while the library is loaded.
 
 use std::fmt::{Debug, Write as _};
-use std::io::Write as _;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+use vernic_engine::Gate;
 
 /// Environment variable that asks for the log.
 const VARIABLE: &str = "VERNIC_LOG";
 
 /// Sets the log up, the first time it is called.
 pub(crate) fn init() {
+    /// Behind the gate, so that no child inherits it half done.
     static ONCE: Once = Once::new();
+    if ONCE.is_completed() {
+        return;
+    }
+    let mut unknown = None;
+    let gate = Gate::enter();
     ONCE.call_once(|| {
         let Some(wanted) = std::env::var_os(VARIABLE) else { return };
         let level = wanted.to_str().and_then(|text| text.parse::<Level>().ok());
         let lines = Lines { level: level.unwrap_or(Level::WARN), spans: AtomicU64::new(1) };
         // The library has a `tracing` of its own, so nobody else can have been here.
         let _ = tracing::subscriber::set_global_default(lines);
-        if level.is_none() {
-            tracing::warn!("{VARIABLE}={wanted:?}: allowed are error, warn, info, debug, trace");
-        }
+        unknown = level.is_none().then_some(wanted);
     });
+    drop(gate);
+    if let Some(wanted) = unknown {
+        tracing::warn!("{VARIABLE}={wanted:?}: allowed are error, warn, info, debug, trace");
+    }
 }
 
 /// A subscriber that prints an event a line.
@@ -55,9 +63,11 @@ impl Subscriber for Lines {
         let mut line = Line(format!("vernic[{}] {level}:", std::process::id()));
         event.record(&mut line);
         line.0.push('\n');
-        // One write, so that lines of several processes do not mix. Where nobody reads standard
+        // One write, so that lines of several processes do not mix; without the lock of Rust's
+        // standard error, which a thread may hold while another forks. Where nobody reads standard
         // error there is nobody to tell about it either.
-        let _ = std::io::stderr().write_all(line.0.as_bytes());
+        // SAFETY: pointer and length are those of the line, which is only read.
+        let _ = unsafe { libc::write(libc::STDERR_FILENO, line.0.as_ptr().cast(), line.0.len()) };
     }
 
     fn enter(&self, _: &Id) {}

@@ -45,7 +45,7 @@ pub mod wait;
 pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
 pub use link::{Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport};
 pub use slot::{Slot, SlotTable};
-pub use sys::Origin;
+pub use sys::{Gate, Origin};
 pub use udp::{UdpConfig, UdpLink};
 pub use wait::{Sleeper, Waker};
 

@@ -20,8 +20,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-pub use fork::Origin;
-pub(crate) use fork::{Gate, OwnFd};
+pub(crate) use fork::OwnFd;
+pub use fork::{Gate, Origin};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
 pub(crate) use unix::{bind_abstract, recv_abstract, send_abstract};

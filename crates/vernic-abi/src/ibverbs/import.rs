@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::{Duration, Instant};
 
+use vernic_engine::Gate;
+
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
 use crate::layout::device::ibv_device;
@@ -47,7 +49,8 @@ struct Open {
     shared: Weak<Shared>,
 }
 
-/// The contexts that were made and whose device is open. Locked by making and importing one only.
+/// The contexts that were made and whose device is open. Locked by making and importing one, and by
+/// the end of the program; behind the gate only, so that no child inherits the lock held.
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
 /// Makes a context findable.
@@ -59,13 +62,15 @@ pub(crate) fn note(
     device: Handle<ibv_device>,
     shared: &Arc<Shared>,
 ) -> Result<(), Failure> {
+    /// Behind the gate, as [`OPEN`].
     static AT_EXIT: Once = Once::new();
+    let identity = identity(fd.as_raw_fd())?;
+    let _gate = Gate::enter();
     AT_EXIT.call_once(|| {
         // SAFETY: a function of this library, which is never unloaded (`-z nodelete`). Where there is
         // no room for it, the program ends as without it.
         unsafe { libc::atexit(say_goodbye) };
     });
-    let identity = identity(fd.as_raw_fd())?;
     let mut open = lock(&OPEN);
     open.retain(|known| known.shared.strong_count() != 0);
     open.push(Open { identity, device, shared: Arc::downgrade(shared) });
@@ -76,9 +81,8 @@ pub(crate) fn note(
 /// company, above all. A device of hardware has sent it before the program saw the completion.
 extern "C" fn say_goodbye() {
     boundary::guard((), || {
-        // A thread that is ended while it holds the lock does not matter: there is nothing to wait for.
-        let Ok(open) = OPEN.try_lock() else { return };
-        for shared in open.iter().filter_map(|known| known.shared.upgrade()) {
+        // Dropped behind nothing: a device that ends here closes sockets, which passes the gate.
+        for shared in open_devices() {
             if shared.is_orphan() {
                 continue;
             }
@@ -92,17 +96,36 @@ extern "C" fn say_goodbye() {
     });
 }
 
+/// The open devices; none if the gate stays shut.
+fn open_devices() -> Vec<Arc<Shared>> {
+    let until = Instant::now() + PATIENCE;
+    let gate = loop {
+        match Gate::try_enter() {
+            Some(gate) => break gate,
+            None if Instant::now() < until => std::thread::yield_now(),
+            None => return Vec::new(),
+        }
+    };
+    let open = lock(&OPEN).iter().filter_map(|known| known.shared.upgrade()).collect();
+    drop(gate);
+    open
+}
+
+/// The device of a context, if it is open.
+fn find(wanted: Identity) -> Option<(Handle<ibv_device>, Arc<Shared>)> {
+    let _gate = Gate::enter();
+    let open = lock(&OPEN);
+    let known = open.iter().find(|known| known.identity == wanted)?;
+    Some((known.device, known.shared.upgrade()?))
+}
+
 /// `ibv_import_device`. On success the descriptor is the context's, and closed with it, as the manual
 /// page says.
 pub(crate) extern "C" fn ibv_import_device(cmd_fd: c_int) -> Handle<ibv_context> {
     log::init();
     boundary::pointer("ibv_import_device", || {
         let wanted = identity(cmd_fd)?;
-        let found = lock(&OPEN)
-            .iter()
-            .find(|known| known.identity == wanted)
-            .and_then(|known| Some((known.device, known.shared.upgrade()?)));
-        let (device, shared) = found.ok_or_else(|| {
+        let (device, shared) = find(wanted).ok_or_else(|| {
             Failure::new(
                 libc::ENODEV,
                 "the descriptor is of no device that this process has opened",

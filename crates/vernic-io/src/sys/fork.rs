@@ -55,17 +55,26 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Thread id of who is inside the gate, or 0.
 static INSIDE: AtomicI32 = AtomicI32::new(0);
 
-/// While it lives, no other thread forks. For a few system calls at most; not to be nested.
+/// While it lives, no other thread forks: what is locked behind the gate only, no child inherits
+/// locked. For a few system calls at most. Not to be nested: opening and closing a socket passes the
+/// gate, too, so no object of this crate may be made or dropped behind it.
 #[derive(Debug)]
-pub(crate) struct Gate(());
+pub struct Gate(());
 
 impl Gate {
     /// Waits for those inside: bounded by their few system calls, or by a fork.
-    pub(crate) fn enter() -> Self {
+    pub fn enter() -> Self {
         while !try_enter() {
             std::thread::yield_now();
         }
+        // Without memory for it, forks are as without the gate; who opens a descriptor is told.
+        let _ = install();
         Self(())
+    }
+
+    /// Enters unless somebody is inside: for who may have interrupted that very thread.
+    pub fn try_enter() -> Option<Self> {
+        try_enter().then_some(Self(()))
     }
 }
 
