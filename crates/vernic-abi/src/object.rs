@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use libc::EIO;
-use vernic_engine::{Context, CqId, DeviceMemory, Qpn, SrqId};
+use vernic_engine::{AsyncEvent, Context, CqId, DeviceMemory, Element, Qpn, SrqId};
 
 use crate::boundary::Failure;
 use crate::ibverbs::context::ContextObject;
@@ -35,7 +35,8 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Which objects of C exist on a device.
 #[derive(Default)]
 pub(crate) struct Registry {
-    pub(crate) qps: HashMap<Qpn, Handle<ibv_qp>>,
+    /// A list per number: of an XRC target, a program may have several.
+    pub(crate) qps: HashMap<Qpn, Vec<Handle<ibv_qp>>>,
     pub(crate) cqs: HashMap<CqId, Handle<ibv_cq>>,
     pub(crate) srqs: HashMap<SrqId, Handle<ibv_srq>>,
     /// By the handle that programs name them with, to import them.
@@ -44,6 +45,50 @@ pub(crate) struct Registry {
     pub(crate) mrs: HashMap<u32, Handle<ibv_mr>>,
     /// As `pds`.
     pub(crate) dms: HashMap<u32, Weak<DeviceMemory>>,
+    /// Events that were put back into the engine's queue, for further handles of a target. As many as
+    /// wait there at most.
+    repeats: Vec<Repeat>,
+}
+
+/// An event that waits in the engine's queue once more.
+struct Repeat {
+    event: AsyncEvent,
+    /// Whom to tell; nobody, if the handle was destroyed meanwhile.
+    handle: Option<Handle<ibv_qp>>,
+}
+
+impl Registry {
+    /// Whom to tell of an event of a queue pair; nobody, if it was destroyed. Where there are several
+    /// handles of it the event goes back into the queue for each further one, so that the descriptor
+    /// stays readable until all have been told.
+    pub(crate) fn qp_to_tell(
+        &mut self,
+        engine: &Context,
+        event: AsyncEvent,
+        qpn: Qpn,
+    ) -> Option<Handle<ibv_qp>> {
+        // Events that are equal need not be told apart: it is their number that counts.
+        if let Some(at) = self.repeats.iter().position(|repeat| repeat.event == event) {
+            return self.repeats.remove(at).handle;
+        }
+        let (&first, further) = self.qps.get(&qpn)?.split_first()?;
+        for &handle in further {
+            if engine.repeat_async_event(event) {
+                self.repeats.push(Repeat { event, handle: Some(handle) });
+            }
+        }
+        Some(first)
+    }
+
+    /// Nobody is told of `qp` any more.
+    pub(crate) fn forget_repeats(&mut self, qpn: Qpn, qp: Handle<ibv_qp>) {
+        // The engine has taken its events off the queue together with the last handle.
+        let is_gone = !self.qps.contains_key(&qpn);
+        self.repeats.retain_mut(|repeat| {
+            repeat.handle = repeat.handle.filter(|&handle| handle != qp);
+            !(is_gone && repeat.event.element == Element::Qp(qpn))
+        });
+    }
 }
 
 /// An open device, as its objects share it.

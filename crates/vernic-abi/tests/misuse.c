@@ -135,6 +135,9 @@ static void busy(void)
     EXPECT(ibv_attach_mcast(qp, &no_group, 0), EINVAL);
     EXPECT(ibv_detach_mcast(qp, &group, 0), EINVAL);
     EXPECT(ibv_attach_mcast(qp, NULL, 0), EINVAL);
+    EXPECT(ibv_attach_mcast(qp, &group, 0), 0);
+    EXPECT(ibv_destroy_qp(qp), EBUSY);
+    EXPECT(ibv_detach_mcast(qp, &group, 0), 0);
     EXPECT(ibv_destroy_qp(qp), 0);
 
     struct ibv_comp_channel *channel = ibv_create_comp_channel(context);

@@ -225,6 +225,12 @@ impl Context {
         self.engine.events.wait(|event| event)
     }
 
+    /// Puts an event that was taken behind those that wait: an XRC target has it told to each of its
+    /// handles. False if there is no room for it ([`MAX_EVENTS`](crate::MAX_EVENTS)).
+    pub fn repeat_async_event(&self, event: AsyncEvent) -> bool {
+        !self.is_orphan() && self.engine.events.push(event)
+    }
+
     /// Takes the next asynchronous event if there is one; never waits.
     pub fn try_async_event(&self) -> Option<AsyncEvent> {
         if self.is_orphan() { None } else { self.engine.events.try_next(|event| event) }

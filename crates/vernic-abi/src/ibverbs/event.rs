@@ -24,9 +24,9 @@ pub(crate) extern "C" fn ibv_get_async_event(
         // Each turn waits for an event; those of objects that were destroyed meanwhile are skipped.
         loop {
             let event = shared.engine.wait_async_event()?;
-            let registry = shared.registry();
+            let mut registry = shared.registry();
             let element = match event.element {
-                Element::Qp(qpn) => registry.qps.get(&qpn).map(|qp| {
+                Element::Qp(qpn) => registry.qp_to_tell(&shared.engine, event, qpn).map(|qp| {
                     qp.find().inspect(|qp| qp.report());
                     qp.raw().cast()
                 }),

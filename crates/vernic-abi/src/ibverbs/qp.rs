@@ -1,5 +1,6 @@
 //! Queue pairs: making and ending them, multicast.
 
+use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -176,8 +177,7 @@ impl QpObject {
             reported: AtomicU32::new(0),
             _uses: uses,
         }));
-        // Events of a target that was opened again are told of the first.
-        shared.registry().qps.entry(qpn).or_insert(handle);
+        shared.registry().qps.entry(qpn).or_default().push(handle);
         handle
     }
 
@@ -356,20 +356,18 @@ pub(crate) extern "C" fn ibv_destroy_qp(qp: Handle<ibv_qp>) -> c_int {
         if object.shared.is_orphan() {
             return Ok(());
         }
-        let qpn = object.engine.qpn();
-        // Before its number is free for others.
+        // Nobody is told of it any more from here on; and before its number is free for others. Under
+        // the lock, so that one that stays for being busy misses no event.
         let mut registry = object.shared.registry();
-        let is_known = registry.qps.get(&qpn).is_some_and(|&known| known == qp);
-        if is_known {
-            registry.qps.remove(&qpn);
-        }
-        drop(registry);
-        if let Err(busy) = object.engine.destroy() {
-            if is_known {
-                object.shared.registry().qps.insert(qpn, qp);
+        object.engine.destroy()?;
+        if let Entry::Occupied(mut handles) = registry.qps.entry(object.engine.qpn()) {
+            handles.get_mut().retain(|&known| known != qp);
+            if handles.get().is_empty() {
+                handles.remove();
             }
-            return Err(busy.into());
         }
+        registry.forget_repeats(object.engine.qpn(), qp);
+        drop(registry);
         let (reported, acked) = (&object.reported, &object.base.qp_base.events_completed);
         let is_acked = || reported.load(Ordering::Acquire) == acked.load(Ordering::Acquire);
         object.shared.wait_acked(is_acked);
