@@ -241,6 +241,8 @@ fn counters(counters: &DeviceCounters) -> Vec<Named> {
         ("ecn_marked_received", counters.ecn_marked_received),
         ("qp_failures", counters.qp_failures),
         ("cq_overflows", counters.cq_overflows),
+        ("paced_turns", counters.paced_turns),
+        ("pace_timeouts", counters.pace_timeouts),
         ("async_events_dropped", counters.async_events_dropped),
     ]));
     let drop = |(reason, value): &(vernic::DropReason, u64)| Named {

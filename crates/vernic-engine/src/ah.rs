@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use vernic_io::intake::IntakeId;
 use vernic_io::slot::{Lookup, Slot};
 use vernic_io::{ROCE_PORT, TxPath};
 use vernic_proto::AddressVector;
@@ -16,7 +17,6 @@ use vernic_wire::Qpn;
 
 use crate::context::Context;
 use crate::error::CreateError;
-use crate::path::to_port;
 use crate::pd::Pd;
 
 /// How long the answer about a peer's port is used without asking again.
@@ -34,9 +34,47 @@ pub struct Ah {
     av: AddressVector,
     path: TxPath,
     multicast: bool,
-    /// What is known of the last destination: port (16 bits), slot (16), time in ms until which
-    /// it holds (32).
+    /// What is known of the last destination.
     known: AtomicU64,
+}
+
+/// What is known of a destination, in one word.
+///
+/// ```text
+///  bit  0..16     16..26   26..36   36..64
+///      +------+---------+--------+-------+
+///      | port | intake  |  slot  | until |   until: time in ms, which wraps after three days
+///      +------+---------+--------+-------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    port: u16,
+    intake: Option<IntakeId>,
+    slot: Slot,
+}
+
+const MS_MASK: u64 = (1 << 28) - 1;
+
+impl Known {
+    fn pack(self, until_ms: u64) -> u64 {
+        let intake = self.intake.map_or(0, IntakeId::value);
+        u64::from(self.port)
+            | u64::from(intake & 0x3FF) << 16
+            | u64::from(self.slot.value()) << 26
+            | (until_ms & MS_MASK) << 36
+    }
+
+    /// What the word knows of `slot`, if it still holds.
+    fn unpack(word: u64, slot: Slot, now_ms: u64) -> Option<Self> {
+        let left_ms = (word >> 36).wrapping_sub(now_ms) & MS_MASK;
+        if left_ms == 0
+            || left_ms > ANSWER_LIFE_MS + 1
+            || word >> 26 & 0x3FF != u64::from(slot.value())
+        {
+            return None;
+        }
+        Some(Self { port: word as u16, intake: IntakeId::new((word >> 16 & 0x3FF) as u16), slot })
+    }
 }
 
 impl Ah {
@@ -72,18 +110,14 @@ impl Ah {
             return self.path;
         }
         let slot = Slot::of(qpn);
-        let now_ms = (engine.now().nanos() / 1_000_000) & 0xFFFF_FFFF;
-        let known = self.known.load(Ordering::Relaxed);
-        let holds = known >> 32 > now_ms && known >> 16 & 0xFFFF == u64::from(slot.value());
-        let port = if holds { known as u16 } else { self.ask(slot, qpn, now_ms) };
-        if port == ROCE_PORT {
-            return self.path;
-        }
-        to_port(&self.path, port)
+        let now_ms = engine.now().nanos() / 1_000_000;
+        let known = Known::unpack(self.known.load(Ordering::Relaxed), slot, now_ms);
+        let known = known.unwrap_or_else(|| self.ask(slot, qpn, now_ms));
+        self.path.with_port(known.port, known.intake)
     }
 
     #[cold]
-    fn ask(&self, slot: Slot, qpn: Qpn, now_ms: u64) -> u16 {
+    fn ask(&self, slot: Slot, qpn: Qpn, now_ms: u64) -> Known {
         let engine = self.pd.context().engine();
         let ip = self.path.dst().ip();
         let answer = match engine.slots.lookup(ip, qpn) {
@@ -93,20 +127,39 @@ impl Ah {
             },
             answer => answer,
         };
-        let (port, life) = match answer {
-            Lookup::Here(peer) => (peer.private_port, ANSWER_LIFE_MS),
-            Lookup::NotHere => (ROCE_PORT, ANSWER_LIFE_MS),
-            Lookup::Asked | Lookup::Pending => (ROCE_PORT, PENDING_LIFE_MS),
+        let (port, intake, life) = match answer {
+            Lookup::Here(peer) => (peer.private_port, peer.intake, ANSWER_LIFE_MS),
+            Lookup::NotHere => (ROCE_PORT, None, ANSWER_LIFE_MS),
+            Lookup::Asked | Lookup::Pending => (ROCE_PORT, None, PENDING_LIFE_MS),
         };
-        let until = now_ms + 1 + life;
-        let known = until << 32 | u64::from(slot.value()) << 16 | u64::from(port);
-        self.known.store(known, Ordering::Relaxed);
-        port
+        let known = Known { port, intake, slot };
+        self.known.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
+        known
     }
 }
 
 impl Drop for Ah {
     fn drop(&mut self) {
         self.pd.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_destination_holds_for_its_slot_until_its_time_also_where_the_time_wraps() {
+        let slot = Slot::LAST;
+        let known = Known { port: 0xFFFF, intake: IntakeId::new(1023), slot };
+        for now in [0, 7, MS_MASK - 3, MS_MASK, MS_MASK + 1, u64::MAX >> 20] {
+            let word = known.pack(now + 1 + ANSWER_LIFE_MS);
+            assert_eq!(Known::unpack(word, slot, now), Some(known));
+            assert_eq!(Known::unpack(word, slot, now + ANSWER_LIFE_MS), Some(known));
+            assert_eq!(Known::unpack(word, slot, now + ANSWER_LIFE_MS + 1), None);
+            assert_eq!(Known::unpack(word, slot, now + 1_000_000), None);
+            assert_eq!(Known::unpack(word, Slot::FIRST, now), None);
+            assert_eq!(Known::unpack(0, slot, now), None);
+        }
     }
 }

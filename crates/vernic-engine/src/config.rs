@@ -85,6 +85,12 @@ config! {
     offload: bool = true, "VERNIC_OFFLOAD", "on or off", switch, show_switch;
     /// Use port 4791 also between processes of this host, instead of their private ports.
     force_wire: bool = false, "VERNIC_FORCE_WIRE", "on or off", switch, show_switch;
+    /// Let UC and UD wait while a process of this host has not yet received what was sent to it before;
+    /// off, they lose packets when they are faster than it.
+    pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;
+    /// Receive and send buffer of each socket; without privilege the system grants up to
+    /// `net.core.rmem_max` and `wmem_max`.
+    socket_buffer_bytes: u32 = 4 << 20, "VERNIC_SOCKET_BUFFER_BYTES", "4096 to 1073741823 bytes", socket_buffer, show;
     /// Longest wait for another process of this host to say which port it listens on.
     peer_query_us: u64 = 100_000, "VERNIC_PEER_QUERY_US", "1 to 10000000 microseconds", micros, show;
     /// File to capture every packet into, pcapng, for Wireshark; empty captures nothing. `%p`
@@ -158,6 +164,11 @@ fn vendor_id(value: &str) -> Result<u32, String> {
 
 fn vendor_part_id(value: &str) -> Result<u32, String> {
     identifier(value, 0, u32::MAX.into())
+}
+
+/// The kernel doubles it, in 31 bits.
+fn socket_buffer(value: &str) -> Result<u32, String> {
+    number(value, 4096, (1 << 30) - 1).map(|n| n as u32)
 }
 
 fn flows(value: &str) -> Result<u16, String> {

@@ -54,7 +54,12 @@ impl Context {
         let info = choose(name.unwrap_or(&config.device))?;
         let active_mtu = choose_mtu(&info, &config)?;
         let device = || info.name.clone();
-        let udp = UdpConfig { offload: config.offload, ..UdpConfig::default() };
+        let udp = UdpConfig {
+            offload: config.offload,
+            receive_buffer_bytes: config.socket_buffer_bytes,
+            send_buffer_bytes: config.socket_buffer_bytes,
+            ..UdpConfig::default()
+        };
         let link =
             UdpLink::open(udp).map_err(|source| OpenError::Slot { device: device(), source })?;
         let slots = link.slots();

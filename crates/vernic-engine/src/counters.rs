@@ -39,6 +39,8 @@ pub(crate) struct Counters {
     pub(crate) ecn_marked: Count,
     pub(crate) qp_failures: Count,
     pub(crate) cq_overflows: Count,
+    pub(crate) paced_turns: Count,
+    pub(crate) pace_timeouts: Count,
 }
 
 impl Default for Counters {
@@ -54,6 +56,8 @@ impl Default for Counters {
             ecn_marked: Count::default(),
             qp_failures: Count::default(),
             cq_overflows: Count::default(),
+            paced_turns: Count::default(),
+            pace_timeouts: Count::default(),
         }
     }
 }
@@ -87,6 +91,8 @@ impl Counters {
             ecn_marked_received: self.ecn_marked.value(),
             qp_failures: self.qp_failures.value(),
             cq_overflows: self.cq_overflows.value(),
+            paced_turns: self.paced_turns.value(),
+            pace_timeouts: self.pace_timeouts.value(),
             async_events_dropped,
         }
     }
@@ -117,6 +123,11 @@ pub struct DeviceCounters {
     pub qp_failures: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
+    /// Times that a UC or UD queue pair was to send to a process of this host, and had to wait because
+    /// the process had not taken what was sent before.
+    pub paced_turns: u64,
+    /// Times that such a process was waited for in vain, and packets were sent regardless.
+    pub pace_timeouts: u64,
     /// Asynchronous events lost because the application did not read them.
     pub async_events_dropped: u64,
 }

@@ -14,11 +14,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vernic_io::intake::Intake;
+use vernic_io::slot::SlotTable;
 use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
 use crate::owing::Owing;
+use crate::pacer::{self, Pacer};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 use crate::qp_table::QpTable;
@@ -55,6 +58,12 @@ pub(crate) struct Lane {
     pub(crate) srqs: SrqTable,
     /// Queue pairs that want to transmit, each at most once (`QpInner::queued`).
     pub(crate) ready: VecDeque<Arc<QpInner>>,
+    /// Queue pairs that want to transmit and wait for their receiver, on no other list.
+    pub(crate) held: VecDeque<Arc<QpInner>>,
+    pub(crate) pacer: Pacer,
+    /// How much is on its way into this process, and what was last seen of it when nothing came.
+    pub(crate) intake: Option<Arc<Intake>>,
+    pub(crate) intake_seen: (u64, u64),
     /// Queue pairs that have nothing to send but an ACK.
     pub(crate) owing: Owing,
     pub(crate) timers: Timers,
@@ -91,7 +100,7 @@ pub(crate) fn make_ready(ready: &mut VecDeque<Arc<QpInner>>, qp: &Arc<QpInner>) 
 }
 
 impl Lane {
-    pub(crate) fn new(link: Box<dyn Link>, now: Time) -> Self {
+    pub(crate) fn new(link: Box<dyn Link>, slots: &SlotTable, pace: bool, now: Time) -> Self {
         Self {
             tx: TxBatch::new(&link.limits()),
             rx: RxBatch::new(),
@@ -99,6 +108,10 @@ impl Lane {
             table: QpTable::new(),
             srqs: SrqTable::default(),
             ready: VecDeque::new(),
+            held: VecDeque::new(),
+            pacer: Pacer::new(pace),
+            intake: slots.intake().cloned(),
+            intake_seen: (0, 0),
             owing: Owing::default(),
             timers: Timers { wheel: Wheel::new(now), next: None },
             groups: Vec::new(),
@@ -117,7 +130,8 @@ impl Lane {
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let owing = self.owing.due().map(|due| due + patience);
-        [self.timers.next, owing, link].into_iter().flatten().min()
+        let held = (!self.held.is_empty()).then(|| now + pacer::RETRY_NANOS);
+        [self.timers.next, owing, link, held].into_iter().flatten().min()
     }
 
     /// Fires the timers that are due.

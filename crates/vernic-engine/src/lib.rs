@@ -44,6 +44,7 @@ pub mod limits;
 mod middleware;
 mod mr;
 mod owing;
+mod pacer;
 mod path;
 mod pd;
 mod progress;

@@ -75,7 +75,7 @@ impl Engine {
         }
         let wait = Duration::from_micros(self.config.peer_query_us);
         if let Some(process) = self.slots.query(av.dgid.to_ip(), peer, wait) {
-            resolved.path = to_port(&resolved.path, process.private_port);
+            resolved.path = resolved.path.with_port(process.private_port, process.intake);
             tracing::debug!(%own, %peer, pid = process.pid, path = ?resolved.path, "peer is on this host");
         }
         Ok(resolved)
@@ -89,7 +89,7 @@ impl Engine {
             return None;
         }
         match self.slots.lookup(path.dst().ip(), peer) {
-            Lookup::Here(process) => Some(to_port(path, process.private_port)),
+            Lookup::Here(process) => Some(path.with_port(process.private_port, process.intake)),
             Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
         }
     }
@@ -113,16 +113,6 @@ impl Engine {
     pub(crate) fn check_port(&self, port: PortNum) -> Result<(), PathError> {
         if port.value() == 1 { Ok(()) } else { Err(PathError::Port(port.value())) }
     }
-}
-
-/// The same path to another UDP port.
-pub(crate) fn to_port(path: &TxPath, port: u16) -> TxPath {
-    let mut dst = path.dst();
-    dst.set_port(port);
-    TxPath::new(path.src(), dst)
-        .with_flow(path.flow())
-        .with_traffic_class(path.traffic_class())
-        .with_hop_limit(path.hop_limit())
 }
 
 /// Spreads consecutive numbers (the finaliser of MurmurHash3).
@@ -159,7 +149,7 @@ mod tests {
         let engine = context.engine();
         let private = engine.straighten(&shared, peer.qpn()).unwrap();
         assert_ne!(private.dst().port(), ROCE_PORT);
-        assert_eq!(private, to_port(&shared, private.dst().port()));
+        assert_eq!(private, shared.with_port(private.dst().port(), private.intake()));
         assert_eq!(engine.straighten(&private, peer.qpn()), None);
     }
 }

@@ -177,6 +177,7 @@ pub(crate) struct EngineParts {
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
         let EngineParts { info, config, active_mtu, gids, events, slots, link, waker } = parts;
+        let lane = Lane::new(link, &slots, config.pace, Time(0));
         Self {
             port_up: AtomicBool::new(info.up),
             netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),
@@ -194,7 +195,7 @@ impl Engine {
             counters: Counters::default(),
             slots,
             dm_bytes: AtomicU64::new(0),
-            lane: Mutex::new(Lane::new(link, Time(0))),
+            lane: Mutex::new(lane),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
             rung: AtomicBool::new(false),

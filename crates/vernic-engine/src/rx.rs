@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, MutexGuard};
 
-use vernic_io::{Icrc, Nanos, RxPacket};
+use vernic_io::intake::Intake;
+use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
 
@@ -31,12 +32,15 @@ impl Lane {
     pub(crate) fn receive(&mut self, engine: &Engine, now: Time) -> usize {
         let count = self.link.recv(Nanos(now.nanos()), &mut self.rx);
         if count == 0 {
+            if let Some(intake) = &self.intake {
+                intake.settle(&mut self.intake_seen, now.nanos());
+            }
             return 0;
         }
         self.owing.count(count);
         let Self { link, rx, table, srqs, ready, owing, timers, groups, .. } = self;
         let mut demux =
-            Demux { engine, now, table, srqs, groups, ready, owing, timers, held: None };
+            Demux { engine, now, table, srqs, groups, ready, owing, timers, held: None, paced: 0 };
         for packet in rx.packets() {
             let result = match link.verify(&packet) {
                 Icrc::Bad => Err(DropReason::Icrc),
@@ -47,6 +51,10 @@ impl Lane {
             }
         }
         demux.let_go();
+        let paced = demux.paced;
+        if let Some(intake) = self.intake.as_ref().filter(|_| paced != 0) {
+            intake.take(paced);
+        }
         count
     }
 }
@@ -69,6 +77,8 @@ struct Demux<'a> {
     owing: &'a mut Owing,
     timers: &'a mut Timers,
     held: Option<Held<'a>>,
+    /// What the packets cost that senders were paced for, as [`Intake::cost`] has it.
+    paced: u64,
 }
 
 impl<'a> Demux<'a> {
@@ -81,6 +91,10 @@ impl<'a> Demux<'a> {
         }
         if packet.meta.is_congestion_experienced() {
             self.engine.counters.ecn_marked.add(1);
+        }
+        // Those to the shared port are not counted by their senders.
+        if matches!(service, Service::Uc | Service::Ud) && packet.meta.dst.port() != ROCE_PORT {
+            self.paced += Intake::cost(packet.transport().len());
         }
         let qpn = parsed.dest_qpn();
         if qpn == Qpn::MULTICAST {

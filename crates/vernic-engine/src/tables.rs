@@ -26,6 +26,7 @@ impl Engine {
             // Each queue pair is at most once in each of these lists: with this they never
             // allocate on the data path.
             lane.ready.reserve(lane.table.len().saturating_sub(lane.ready.len()));
+            lane.held.reserve(lane.table.len().saturating_sub(lane.held.len()));
             lane.owing.reserve(lane.table.len());
             let mut doorbells = lock(&self.doorbells);
             let missing = lane.table.len().saturating_sub(doorbells.len());
@@ -55,6 +56,7 @@ impl Engine {
                 if group.members.is_empty() { leave(lane, at) } else { at += 1 }
             }
             lane.ready.retain(|qp| qp.qpn != qpn);
+            lane.held.retain(|qp| qp.qpn != qpn);
             let gone = lane.table.remove(qpn);
             if let Some(qp) = &gone {
                 lane.owing.remove(qp);

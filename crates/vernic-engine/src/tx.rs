@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vernic_io::{Nanos, TxBatch};
-use vernic_proto::{Qp, Time};
+use vernic_proto::{Qp, QpState, Time};
+use vernic_wire::Service;
 
 use crate::events::lock;
 use crate::host::QpHost;
 use crate::lane::{BATCHES_PER_CALL, Lane, make_ready};
+use crate::pacer::{Grant, Pacer};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 
@@ -37,6 +39,8 @@ impl Lane {
     }
 
     fn transmit_ready(&mut self, engine: &Engine, now: Time) {
+        // `queued` stays set: they move from one list that it covers to the other.
+        self.ready.extend(self.held.drain(..));
         for _ in 0..BATCHES_PER_CALL {
             if !self.blocked {
                 self.fill(engine, now);
@@ -56,15 +60,19 @@ impl Lane {
             let mut core = lock(&qp.core);
             let rides = core.side.ack.rides();
             let srqs = Some(&self.srqs);
-            qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
-                if rides {
-                    turn(machine, host, &mut self.tx, now)
+            let Self { tx, pacer, .. } = self;
+            let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
+                if is_paced(machine) {
+                    paced_turn(machine, host, tx, pacer, now)
+                } else if rides {
+                    turn(machine, host, tx, now)
                 } else {
-                    turn_of_requests(machine, host, &mut self.tx, now)
+                    turn_of_requests(machine, host, tx, now)
                 }
             });
-            alone = !core.machine.wants_requests();
-            self.end_turn(engine, qp, &mut core, true, now);
+            let did = if did == Did::Held { did } else { Did::Wrote };
+            alone = did == Did::Held || !core.machine.wants_requests();
+            self.end_turn(engine, qp, &mut core, did, now);
         } else {
             make_ready(&mut self.ready, qp);
         }
@@ -100,10 +108,15 @@ impl Lane {
             qp.queued.store(false, Ordering::Release);
             let mut core = lock(&qp.core);
             let srqs = Some(&self.srqs);
-            let written = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
-                turn(machine, host, &mut self.tx, now)
+            let Self { tx, pacer, .. } = self;
+            let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
+                if is_paced(machine) {
+                    paced_turn(machine, host, tx, pacer, now)
+                } else {
+                    turn(machine, host, tx, now)
+                }
             });
-            self.end_turn(engine, &qp, &mut core, written, now);
+            self.end_turn(engine, &qp, &mut core, did, now);
         }
     }
 
@@ -113,12 +126,17 @@ impl Lane {
         engine: &Engine,
         qp: &Arc<QpInner>,
         core: &mut QpCore,
-        again: bool,
+        did: Did,
         now: Time,
     ) {
         qp.publish_state(engine, core);
         self.timers.arm(qp.qpn, core);
         let QpCore { machine, side } = core;
+        if did == Did::Held {
+            make_ready(&mut self.held, qp);
+            return;
+        }
+        let again = did == Did::Wrote;
         if machine.owes_only_ack() {
             self.owing.keep(qp, &mut side.ack, now);
             if again && machine.wants_requests() {
@@ -130,38 +148,107 @@ impl Lane {
     }
 }
 
-/// One queue pair's turn; true if it wrote anything.
-fn turn(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> bool {
-    let mut written = turn_of_requests(machine, host, tx, now);
+/// What a queue pair did in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Did {
+    /// It wrote packets.
+    Wrote,
+    /// It had nothing to write, or no room.
+    Nothing,
+    /// It has more to write, and must wait for its receiver.
+    Held,
+}
+
+impl Did {
+    fn written(written: bool) -> Self {
+        if written { Self::Wrote } else { Self::Nothing }
+    }
+}
+
+/// Whether it sends, and nothing but the lane keeps it from overrunning its receiver.
+fn is_paced(machine: &Qp) -> bool {
+    matches!(machine.service(), Service::Uc | Service::Ud)
+        && matches!(machine.state(), QpState::Rts | QpState::Sqd)
+}
+
+/// One queue pair's turn.
+fn turn(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> Did {
+    let mut did = turn_of_requests(machine, host, tx, now);
     for _ in 0..TURN_PACKETS {
-        let Some(room) = tx.room() else { return written };
+        let Some(room) = tx.room() else { return did };
         let Some(sent) = machine.poll_response(now, host, room) else { break };
         let Some(path) = &host.side.path else { break };
         tx.push(path, sent.len);
-        written = true;
+        did = Did::Wrote;
     }
-    written
+    did
 }
 
-/// The requests of a turn; true if there was one.
-fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> bool {
+/// The requests of a turn.
+fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> Did {
     let mut written = false;
     let mut bytes = 0;
     for _ in 0..TURN_PACKETS {
         if bytes >= TURN_BYTES {
             break;
         }
-        let Some(room) = tx.room() else { return written };
+        let Some(room) = tx.room() else { break };
         let Some(sent) = machine.poll_request(now, host, room) else { break };
-        let path = match sent.ah {
-            Some(slot) => host.side.slots.path(slot),
-            None => host.side.path.as_ref(),
-        };
-        // Every request of a state that sends has a path: a post or the way to RTR set it.
-        let Some(path) = path else { break };
+        // Every request of a state that sends has a path: the way to RTR set it.
+        let Some(path) = &host.side.path else { break };
         tx.push(path, sent.len);
         bytes += sent.len;
         written = true;
     }
-    written
+    Did::written(written)
+}
+
+/// The turn of a queue pair of an unreliable service, which has requests only: as many as their
+/// receivers have room for.
+fn paced_turn(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    tx: &mut TxBatch,
+    pacer: &mut Pacer,
+    now: Time,
+) -> Did {
+    let mut did = Did::Nothing;
+    let mut bytes = 0;
+    let mut grant: Option<Grant> = None;
+    for _ in 0..TURN_PACKETS {
+        if bytes >= TURN_BYTES {
+            break;
+        }
+        let Some(room) = tx.room() else { break };
+        let path = match machine.next_dest() {
+            Some(dest) => host.side.slots.path(dest.ah).copied(),
+            None => host.side.path,
+        };
+        if let Some(path) = path
+            && machine.wants_requests()
+            && !grant.is_some_and(|grant| grant.covers(&path))
+        {
+            if let Some(grant) = grant.take() {
+                pacer.settle(grant);
+            }
+            grant = pacer.ask(&path, &host.engine.slots, &host.engine.counters, now);
+            if grant.is_none() {
+                did = Did::Held;
+                break;
+            }
+        }
+        let Some(sent) = machine.poll_request(now, host, room) else { break };
+        // Every request of a state that sends has a path: a post or the way to RTR set it.
+        let Some(path) = path else { break };
+        tx.push(&path, sent.len);
+        if let Some(grant) = &mut grant {
+            grant.spend(sent.len);
+        }
+        bytes += sent.len;
+        did = Did::Wrote;
+    }
+    if let Some(grant) = grant {
+        pacer.settle(grant);
+    }
+    did
 }

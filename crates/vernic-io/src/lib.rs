@@ -32,6 +32,7 @@ pub mod fault;
 pub mod fuzzing;
 mod handoff;
 mod icrc;
+pub mod intake;
 pub mod link;
 pub mod netdev;
 pub mod slot;

@@ -14,7 +14,8 @@
 //!
 //! Each slot has two sockets:
 //! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP
-//!   port?". Peers on one host need not meet on port 4791.
+//!   port?". Peers on one host need not meet on port 4791. With the answer comes the file of an
+//!   [`Intake`], which tells how full the sockets behind the port are.
 //! - `\0vernic/<slot>/packets` takes packets that reached the wrong process
 //!   (`handoff.rs`).
 //!
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 use vernic_wire::Qpn;
 
 use crate::handoff::{self, HandedOver, Head};
+use crate::intake::{Intake, IntakeId, IntakeTable};
 use crate::link::LocalAddr;
 use crate::sys::{self, Gate, Origin, OwnFd};
 
@@ -89,6 +91,8 @@ pub struct PeerProcess {
     pub pid: u32,
     /// UDP port, on the address asked for, that only this process receives on.
     pub private_port: u16,
+    /// How much is on its way there, if it says so.
+    pub intake: Option<IntakeId>,
 }
 
 /// What [`SlotTable::lookup`] knows so far.
@@ -189,6 +193,7 @@ pub struct SlotTable {
     generation: AtomicU64,
     /// One bit per slot that is ours.
     ours: [AtomicU64; (1 << Slot::BITS) / 64],
+    intakes: IntakeTable,
     scope: String,
 }
 
@@ -231,6 +236,7 @@ impl SlotTable {
             ask: new_socket(b"")?,
             generation: AtomicU64::new(0),
             ours: [const { AtomicU64::new(0) }; 16],
+            intakes: IntakeTable::new(),
             scope: scope.chars().take(MAX_SCOPE_BYTES / 4).collect(),
         });
         let _gate = Gate::enter();
@@ -341,12 +347,29 @@ impl SlotTable {
         self.state().served.retain(|(addr, _)| *addr != local);
     }
 
+    /// How much is on its way into this link; `None` where the system has no shared memory for it.
+    pub fn intake(&self) -> Option<&Arc<Intake>> {
+        self.intakes.own()
+    }
+
+    /// Changes whenever [`copy_intakes`](Self::copy_intakes) would give another list.
+    #[inline]
+    pub fn intakes_generation(&self) -> u32 {
+        self.intakes.generation()
+    }
+
+    /// Copies the intakes of processes that were found, at the places that [`IntakeId::index`] says.
+    pub fn copy_intakes(&self, list: &mut Vec<Arc<Intake>>) {
+        self.intakes.copy_to(list);
+    }
+
     /// Answers the questions that have come in. Links call this from
     /// [`recv`](crate::Link::recv); nothing blocks.
     pub fn serve(&self) {
         let state = self.state();
         for claim in &state.claims {
-            serve_socket(claim.control.as_fd(), claim.slot, &state.served);
+            let intake = self.intakes.own_fd();
+            serve_socket(claim.control.as_fd(), claim.slot, &state.served, intake);
         }
     }
 
@@ -369,9 +392,9 @@ impl SlotTable {
         sys::send_abstract(socket.as_fd(), name.as_bytes(), &question.emit(), &[]).ok()?;
         let end = Instant::now() + timeout;
         loop {
-            while let Some((answer, pid)) = receive_answer(socket.as_fd()) {
+            while let Some((answer, peer)) = self.receive_answer(socket.as_fd()) {
                 if answer.ip == ip && answer.slot == slot {
-                    return answer.peer(pid);
+                    return peer;
                 }
             }
             // Whoever we ask may be asking us, and wait as we do.
@@ -405,11 +428,11 @@ impl SlotTable {
         let now = Instant::now();
         let mut state = self.state();
         for _ in 0..MAX_SERVED {
-            let Some((answer, pid)) = receive_answer(self.ask.as_fd()) else { break };
+            let Some((answer, peer)) = self.receive_answer(self.ask.as_fd()) else { break };
             let asked =
                 state.lookups.iter_mut().find(|l| l.ip == answer.ip && l.slot == answer.slot);
             if let Some(asked) = asked {
-                asked.state = answer.peer(pid).map_or(Lookup::NotHere, Lookup::Here);
+                asked.state = peer.map_or(Lookup::NotHere, Lookup::Here);
             }
         }
         let mut before = Lookup::Pending;
@@ -432,12 +455,32 @@ impl SlotTable {
         answer
     }
 
+    /// The next answer of a process of this user, and the process if it serves the address.
+    fn receive_answer(&self, fd: BorrowedFd<'_>) -> Option<(Answer, Option<PeerProcess>)> {
+        for _ in 0..MAX_SERVED {
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            // No child inherits the file that comes along.
+            let _gate = Gate::enter();
+            let incoming = sys::recv_abstract(fd, &mut buf, &mut []).ok()?;
+            let Some(from) = incoming.credentials.filter(|c| c.uid == sys::uid()) else { continue };
+            let Some(answer) = Answer::parse(&buf[..incoming.len.min(buf.len())]) else { continue };
+            let intake = || self.intakes.add_file(incoming.file.as_ref()?.as_fd());
+            let peer = (answer.private_port != 0).then(|| PeerProcess {
+                pid: from.pid,
+                private_port: answer.private_port,
+                intake: intake(),
+            });
+            return Some((answer, peer));
+        }
+        None
+    }
+
     /// `None` if the slot is not of this process; `Some(None)` if it is, but the address is not.
     fn find_in_this_process(&self, ip: IpAddr, slot: Slot) -> Option<Option<PeerProcess>> {
         let port_in = |table: &Self| {
-            let state = table.state();
-            let port = find_port(&state.served, ip)?;
-            Some(PeerProcess { pid: std::process::id(), private_port: port })
+            let private_port = find_port(&table.state().served, ip)?;
+            let intake = table.intake().map(|intake| self.intakes.add(intake));
+            Some(PeerProcess { pid: std::process::id(), private_port, intake })
         };
         if self.is_ours(slot) {
             return Some(port_in(self));
@@ -452,7 +495,12 @@ fn find_port(served: &[(LocalAddr, u16)], ip: IpAddr) -> Option<u16> {
     served.iter().find(|(addr, _)| addr.ip == ip).map(|&(_, port)| port)
 }
 
-fn serve_socket(control: BorrowedFd<'_>, slot: Slot, served: &[(LocalAddr, u16)]) {
+fn serve_socket(
+    control: BorrowedFd<'_>,
+    slot: Slot,
+    served: &[(LocalAddr, u16)],
+    intake: Option<BorrowedFd<'_>>,
+) {
     for _ in 0..MAX_SERVED {
         let mut buf = [0; MAX_MESSAGE_BYTES];
         let Ok(incoming) = sys::recv_abstract(control, &mut buf, &mut []) else { return };
@@ -464,20 +512,9 @@ fn serve_socket(control: BorrowedFd<'_>, slot: Slot, served: &[(LocalAddr, u16)]
         let private_port = find_port(served, question.ip).unwrap_or(0);
         let answer = Answer { ip: question.ip, slot, private_port };
         // An asker that is gone, or whose queue is full, goes without.
-        let _ = sys::send_abstract(control, incoming.sender(), &answer.emit(), &[]);
+        let file = intake.filter(|_| private_port != 0);
+        let _ = sys::send_with_file(control, incoming.sender(), &answer.emit(), &[], file);
     }
-}
-
-fn receive_answer(fd: BorrowedFd<'_>) -> Option<(Answer, u32)> {
-    for _ in 0..MAX_SERVED {
-        let mut buf = [0; MAX_MESSAGE_BYTES];
-        let incoming = sys::recv_abstract(fd, &mut buf, &mut []).ok()?;
-        let Some(from) = incoming.credentials.filter(|c| c.uid == sys::uid()) else { continue };
-        if let Some(answer) = Answer::parse(&buf[..incoming.len.min(buf.len())]) {
-            return Some((answer, from.pid));
-        }
-    }
-    None
 }
 
 /// A number that differs from call to call: `RandomState` is seeded by the operating system.

@@ -12,6 +12,7 @@
 mod fork;
 mod ifaddrs;
 mod message;
+mod shared;
 mod unix;
 
 use std::io;
@@ -24,7 +25,8 @@ pub(crate) use fork::OwnFd;
 pub use fork::{Gate, Origin};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
-pub(crate) use unix::{bind_abstract, recv_abstract, send_abstract};
+pub(crate) use shared::{SharedPage, inode_of, shared_file};
+pub(crate) use unix::{bind_abstract, recv_abstract, send_abstract, send_with_file};
 
 /// Turns the -1 of a system call into the error of the thread.
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
@@ -61,6 +63,16 @@ pub(crate) fn set_option_bytes(
         )
     })?;
     Ok(())
+}
+
+/// An integer socket option.
+pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let at = (&raw mut value).cast();
+    // SAFETY: pointer and length describe `value`, which lives through the call.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) })?;
+    Ok(value)
 }
 
 /// An IP address as the C structure of a socket.

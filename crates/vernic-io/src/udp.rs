@@ -27,7 +27,7 @@ mod steer;
 mod tx;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::Arc;
 
 use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
@@ -137,6 +137,10 @@ impl UdpLink {
         }
         let public = socket::public(local, &self.config)?;
         let (private, port) = socket::private(local, &self.config)?;
+        if let Some(intake) = self.slots.intake() {
+            // All private sockets of a link are alike.
+            intake.set_capacity(buffer::receive_capacity(private.as_fd()));
+        }
         self.tx.add(local, &self.config)?;
         self.rx.add(rx::Kind::Public, local, local, crate::ROCE_PORT, public);
         self.rx.add(rx::Kind::Private, local, local, port, private);

@@ -26,7 +26,7 @@ use crate::time::Time;
 use crate::transition::check_modify;
 use crate::uc::Uc;
 use crate::ud::Ud;
-use crate::wqe::{SendOp, SendWqe};
+use crate::wqe::{SendOp, SendWqe, UdDest};
 
 /// Longest message in bytes (IBTA 9.7.7.1): 2^31.
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -417,6 +417,15 @@ impl Qp {
                 self.enter_sqe_if(failed, now, host);
                 sent
             }
+        }
+    }
+
+    /// Where the datagram goes that [`poll_request`](Self::poll_request) would write next. `None` if
+    /// there is none, or it is no datagram.
+    pub fn next_dest(&self) -> Option<UdDest> {
+        match &self.machine {
+            Machine::Ud(ud) => ud.sq.at_cursor().and_then(|(_, entry)| entry.wqe.dest),
+            _ => None,
         }
     }
 

@@ -7,6 +7,8 @@
 //!       +-------+----------------+--------+--------------+
 //! ```
 //!
+//! With an answer that names a port comes a descriptor, if the process has shared memory: `intake.rs`.
+//!
 //! The last byte of the magic is the version: processes with different versions of Vernic do not
 //! understand each other, and meet on port 4791.
 
@@ -14,7 +16,7 @@ use std::net::IpAddr;
 
 use vernic_wire::Gid;
 
-use super::{PeerProcess, Slot};
+use super::Slot;
 
 const QUESTION: [u8; 4] = *b"VQ\x00\x01";
 const ANSWER: [u8; 4] = *b"VA\x00\x01";
@@ -65,11 +67,6 @@ impl Answer {
         let (ip, slot, rest) = parse_head(ANSWER, bytes)?;
         let private_port = u16::from_be_bytes(rest.try_into().ok()?);
         Some(Self { ip, slot, private_port })
-    }
-
-    /// The process `pid` that answered, if it serves the address.
-    pub(super) fn peer(&self, pid: u32) -> Option<PeerProcess> {
-        (self.private_port != 0).then_some(PeerProcess { pid, private_port: self.private_port })
     }
 }
 

@@ -46,7 +46,8 @@ fn a_query_for_a_slot_of_this_process_needs_no_socket() {
     let none = Duration::ZERO;
     assert_eq!(here.query(LOCALHOST, slot.qpn(5), none), None);
     there.publish(LOCALHOST.into(), 777);
-    let peer = PeerProcess { pid: std::process::id(), private_port: 777 };
+    let intake = IntakeId::new(1);
+    let peer = PeerProcess { pid: std::process::id(), private_port: 777, intake };
     assert_eq!(here.query(LOCALHOST, slot.qpn(5), none), Some(peer));
     assert_eq!(here.lookup(LOCALHOST, slot.qpn(5)), Lookup::Here(peer));
     there.withdraw(LOCALHOST.into());

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Who sent a datagram, as the kernel vouches for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,18 @@ pub(crate) fn send_abstract(
     head: &[u8],
     body: &[u8],
 ) -> io::Result<()> {
+    send_with_file(fd, name, head, body, None)
+}
+
+/// As [`send_abstract`], and passes a file to the receiver.
+pub(crate) fn send_with_file(
+    fd: BorrowedFd<'_>,
+    name: &[u8],
+    head: &[u8],
+    body: &[u8],
+    file: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut control = Control([0; 64]);
     let (mut addr, len) = abstract_addr(name).ok_or_else(too_long)?;
     let mut iov = [head, body]
         .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
@@ -57,8 +69,24 @@ pub(crate) fn send_abstract(
     message.msg_namelen = len;
     message.msg_iov = iov.as_mut_ptr();
     message.msg_iovlen = iov.len();
-    // SAFETY: the header points to `addr`, `iov`, `head` and `body`, which live through the call
-    // and which the kernel only reads.
+    if let Some(file) = file {
+        let file = file.as_raw_fd();
+        let bytes = size_of::<RawFd>() as u32;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: plain arithmetic on a length.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(bytes) } as _;
+        // SAFETY: a control message with one descriptor is shorter than `control`, which is aligned
+        // for its header, so the first header is inside, and its data too.
+        unsafe {
+            let cmsg = libc::CMSG_FIRSTHDR(&raw const message);
+            (*cmsg).cmsg_level = libc::SOL_SOCKET;
+            (*cmsg).cmsg_type = libc::SCM_RIGHTS;
+            (*cmsg).cmsg_len = libc::CMSG_LEN(bytes) as _;
+            std::ptr::write_unaligned(libc::CMSG_DATA(cmsg).cast::<RawFd>(), file);
+        }
+    }
+    // SAFETY: the header points to `addr`, `iov`, `control`, `head` and `body`, which live through
+    // the call and which the kernel only reads.
     let n = unsafe {
         libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     };
@@ -76,6 +104,8 @@ pub(crate) struct UnixIncoming {
     pub(crate) name: ([u8; 107], usize),
     /// True if the datagram did not fit.
     pub(crate) truncated: bool,
+    /// The file that the sender passed, if any; of several, the first.
+    pub(crate) file: Option<OwnedFd>,
 }
 
 impl UnixIncoming {
@@ -127,23 +157,28 @@ pub(crate) fn recv_abstract(
         }
         name.1 = path_len - 1;
     }
+    // SAFETY: the call above filled `message`, whose control buffer is still alive.
+    let (credentials, file) = unsafe { attachments(&message) };
     Ok(UnixIncoming {
         len: n as usize,
-        // SAFETY: the call above filled `message`, whose control buffer is still alive.
-        credentials: unsafe { credentials(&message) },
+        credentials,
+        file,
         name,
         truncated: message.msg_flags & libc::MSG_TRUNC != 0,
     })
 }
 
-/// The credentials among the control messages. Descriptors that a sender passes along are not
-/// asked for, and the kernel closes those that found no room; any that found room are closed.
+/// The credentials and the first descriptor among the control messages. The kernel closes descriptors
+/// that found no room; further ones that found room are closed here.
 ///
 /// # Safety
-/// `message` must have been filled by a receive call, and its control buffer be alive.
-unsafe fn credentials(message: &libc::msghdr) -> Option<Credentials> {
+/// `message` must have been filled by a receive call, and its control buffer be alive. To be called
+/// once per receive call.
+unsafe fn attachments(message: &libc::msghdr) -> (Option<Credentials>, Option<OwnedFd>) {
     let mut found = None;
-    // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes in all.
+    let mut file = None;
+    // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes in all; each
+    // descriptor in them was opened for this call, and is owned by nobody else.
     unsafe {
         let mut cmsg = libc::CMSG_FIRSTHDR(message);
         while !cmsg.is_null() {
@@ -160,7 +195,10 @@ unsafe fn credentials(message: &libc::msghdr) -> Option<Credentials> {
                         let fd = std::ptr::read_unaligned(
                             libc::CMSG_DATA(cmsg).cast::<libc::c_int>().add(i),
                         );
-                        libc::close(fd);
+                        let fd = OwnedFd::from_raw_fd(fd);
+                        if file.is_none() {
+                            file = Some(fd);
+                        }
                     }
                 }
                 _ => {}
@@ -168,5 +206,5 @@ unsafe fn credentials(message: &libc::msghdr) -> Option<Credentials> {
             cmsg = libc::CMSG_NXTHDR(message, cmsg);
         }
     }
-    found
+    (found, file)
 }

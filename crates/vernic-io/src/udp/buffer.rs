@@ -19,3 +19,10 @@ pub(crate) fn set_send(fd: BorrowedFd<'_>, bytes: u32) {
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes);
     }
 }
+
+/// What the receive buffer of a socket holds, in bytes of memory (the kernel doubles what is asked
+/// for); 0 if the system does not say.
+pub(crate) fn receive_capacity(fd: BorrowedFd<'_>) -> u64 {
+    let bytes = sys::option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+    u64::try_from(bytes).unwrap_or(0)
+}

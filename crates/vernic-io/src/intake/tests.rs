@@ -1,0 +1,135 @@
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+
+fn intake(capacity: u64) -> Intake {
+    let fd = sys::shared_file().unwrap();
+    let intake = Intake::map(fd.as_fd(), 1).unwrap();
+    intake.set_capacity(capacity);
+    intake
+}
+
+const WANTED: u64 = 100_000;
+
+#[test]
+fn senders_fill_their_share_and_go_on_when_the_receiver_has_taken_something() {
+    let intake = intake(8 << 20);
+    let mut sent = 0;
+    while let Some(granted) = intake.reserve(WANTED) {
+        sent += granted;
+        assert!(sent < 8 << 20, "senders are never stopped");
+    }
+    assert!(sent <= 3 << 20 && sent > (3 << 20) - WANTED, "{sent} bytes in flight");
+    intake.take(WANTED - 1);
+    assert_eq!(intake.reserve(WANTED), Some(WANTED));
+    assert_eq!(intake.reserve(WANTED), None);
+    intake.give_back(WANTED);
+    assert_eq!(intake.reserve(WANTED), Some(WANTED), "what was given back is free again");
+}
+
+#[test]
+fn the_smallest_buffer_lets_one_packet_in() {
+    let intake = intake(2304);
+    assert_eq!(intake.reserve(WANTED), Some(Intake::max_cost()));
+    assert_eq!(intake.reserve(WANTED), None);
+    intake.take(Intake::max_cost());
+    assert_eq!(intake.reserve(WANTED), Some(Intake::max_cost()));
+}
+
+#[test]
+fn many_senders_at_once_never_exceed_the_share() {
+    let intake = intake(1 << 20);
+    let (limit, senders, rounds) = ((1u64 << 20) * SHARE_EIGHTHS / 8, 4, 20_000);
+    let granted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..senders {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    if let Some(bytes) = intake.reserve(WANTED) {
+                        let all = granted.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                        assert!(all <= limit, "{all} of {limit} bytes");
+                        granted.fetch_sub(bytes, Ordering::SeqCst);
+                        intake.give_back(bytes);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(intake.load(SENT), 0);
+}
+
+#[test]
+fn what_never_comes_is_forgotten_once_nothing_comes_for_a_while() {
+    let intake = intake(1 << 20);
+    while intake.reserve(WANTED).is_some() {}
+    let mut seen = (0, 0);
+    intake.settle(&mut seen, 1_000);
+    intake.settle(&mut seen, 1_000 + SETTLE_NANOS - 1);
+    assert_eq!(intake.reserve(WANTED), None, "it may still come");
+    intake.settle(&mut seen, 1_000 + SETTLE_NANOS);
+    assert_eq!(intake.reserve(WANTED), Some(WANTED.min((1 << 20) * 3 / 8 / 4)));
+    // That was news: the wait begins again.
+    intake.settle(&mut seen, 1_000 + 2 * SETTLE_NANOS);
+    assert_ne!(intake.load(SENT), intake.received());
+}
+
+#[test]
+fn no_value_in_the_page_breaks_anything_but_pacing() {
+    let values = [0, 1, 767, 1 << 31, 1 << 32, i64::MAX as u64, 1 << 63, u64::MAX - 5, u64::MAX];
+    for (sent, received, capacity) in
+        values.iter().flat_map(|s| values.iter().flat_map(move |r| values.map(|c| (*s, *r, c))))
+    {
+        let intake = intake(capacity);
+        intake.page.word(SENT).store(sent, Ordering::Relaxed);
+        intake.page.word(RECEIVED).store(received, Ordering::Relaxed);
+        if let Some(granted) = intake.reserve(WANTED) {
+            assert!((Intake::max_cost()..=WANTED).contains(&granted), "{granted}");
+            intake.give_back(granted);
+        }
+        intake.take(5000);
+        intake.settle(&mut (sent, 0), u64::MAX);
+        intake.forgive();
+        assert!(intake.reserve(WANTED).is_some(), "{sent} {received} {capacity}");
+    }
+}
+
+#[test]
+fn more_than_was_sent_cannot_have_been_received() {
+    let intake = intake(1 << 20);
+    let granted = intake.reserve(WANTED).unwrap();
+    intake.take(granted * 3);
+    assert_eq!(intake.received(), granted);
+}
+
+#[test]
+fn a_file_is_known_by_its_number_and_mapped_once() {
+    let (a, b) = (IntakeTable::new(), IntakeTable::new());
+    let file = a.own_fd().unwrap();
+    let id = b.add_file(file).unwrap();
+    let generation = b.generation();
+    assert_eq!(b.add_file(file), Some(id));
+    assert_eq!(b.add(a.own().unwrap()), id);
+    assert_eq!(b.generation(), generation);
+    assert_ne!(b.add(b.own().unwrap()), id);
+    let mut list = Vec::new();
+    b.copy_to(&mut list);
+    list[id.index()].reserve(WANTED).unwrap();
+    assert_ne!(a.own().unwrap().load(SENT), 0, "both see one page");
+    let other = std::fs::File::open("/proc/self/exe").unwrap();
+    assert_eq!(b.add_file(other.as_fd()), None);
+}
+
+#[test]
+fn a_table_that_is_full_lets_the_oldest_go() {
+    let (table, others) = (IntakeTable::new(), IntakeTable::new());
+    let file = others.own_fd().unwrap();
+    for inode in 0..MAX_INTAKES as u64 {
+        let make = || Intake::map(file, u64::MAX - inode).map(Arc::new);
+        table.insert(u64::MAX - inode, make).unwrap();
+    }
+    assert_eq!(table.add_file(file), IntakeId::new(1));
+    assert_eq!(table.add(table.own().unwrap()), IntakeId(2));
+    let mut list = Vec::new();
+    table.copy_to(&mut list);
+    assert_eq!(list.len(), MAX_INTAKES);
+}
