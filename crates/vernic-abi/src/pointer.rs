@@ -18,11 +18,13 @@
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
 
 use crate::boundary::Failure;
-use crate::layout::qp::ibv_qp_init_attr;
+use crate::layout::qp::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use crate::layout::srq::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
 /// A struct of C at whose place there is an object of ours.
 ///
@@ -239,12 +241,90 @@ impl<T: Plain> Out<T> {
     }
 }
 
-impl Out<ibv_qp_init_attr> {
-    /// Fills it, but for the padding at its end.
-    pub(crate) fn write_without_padding(self, value: &ibv_qp_init_attr) {
-        const USED: usize = std::mem::offset_of!(ibv_qp_init_attr, sq_sig_all) + size_of::<i32>();
-        OutArray(self.0.cast::<u8>()).fill_prefix(value, USED);
+/// A struct that grew with the versions of the header. A program has as much of it as the header had
+/// that it was built with, and says with `comp_mask` which of the fields behind that are there.
+///
+/// # Safety
+/// Every program has the first [`LEAST`](Self::LEAST) bytes, and as many as [`room`](Self::room) says;
+/// zeros are a value of every field.
+pub(crate) unsafe trait Growing: Plain {
+    /// Bytes up to `comp_mask` and with it.
+    const LEAST: usize;
+
+    /// Bytes that the program says it has; looks at the first [`LEAST`](Self::LEAST) only.
+    fn room(&self) -> usize;
+}
+
+/// `struct { bit of comp_mask => field that it stands for: its type, }`
+macro_rules! growing {
+    ($($name:ident { $($bit:expr => $field:ident: $type:ty,)* })*) => {$(
+        // SAFETY: the manual page says which bit stands for which field; integers and pointers.
+        unsafe impl crate::pointer::Growing for $name {
+            const LEAST: usize = std::mem::offset_of!($name, comp_mask) + size_of::<u32>();
+
+            fn room(&self) -> usize {
+                let mut room = Self::LEAST;
+                $(if self.comp_mask & $bit != 0 {
+                    room = room.max(std::mem::offset_of!($name, $field) + size_of::<$type>());
+                })*
+                room
+            }
+        }
+    )*};
+}
+pub(crate) use growing;
+
+impl<T: Growing> In<T> {
+    /// A copy of what is there, with zeros for what is not.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    pub(crate) fn require_grown(self, name: &'static str) -> Result<T, Failure> {
+        if self.0.is_null() {
+            return Err(Failure::null(name));
+        }
+        let mut value = MaybeUninit::<T>::zeroed();
+        let (from, to) = (self.0.cast::<u8>(), value.as_mut_ptr().cast::<u8>());
+        // SAFETY: every program has so many bytes (`Growing`), and they are part of `value`.
+        unsafe { ptr::copy_nonoverlapping(from, to, T::LEAST) };
+        // SAFETY: of any content (`Plain`), and zeros where nothing was copied (`Growing`).
+        let room = unsafe { value.assume_init_ref() }.room().min(size_of::<T>());
+        // SAFETY: as above: the program has said that it has so many.
+        unsafe { ptr::copy_nonoverlapping(from, to, room) };
+        // SAFETY: as above.
+        Ok(unsafe { value.assume_init() })
     }
+}
+
+impl<T: Growing> Out<T> {
+    /// As [`In::require_grown`].
+    pub(crate) fn require_grown(self, name: &'static str) -> Result<T, Failure> {
+        In(self.0.cast_const()).require_grown(name)
+    }
+}
+
+/// `function: struct, its field, the field's type;`
+macro_rules! one_field {
+    ($($function:ident: $name:ident, $field:ident, $type:ty;)*) => {$(
+        impl Out<$name> {
+            /// Fills this field of a struct that C has filled, and touches nothing else of it: it may be
+            /// shorter than ours, or use what is padding here.
+            pub(crate) fn $function(self, value: $type) {
+                if !self.0.is_null() {
+                    // SAFETY: leads to a writable struct, of which every program has this field
+                    // (contract, 2).
+                    unsafe { (&raw mut (*self.0).$field).write_unaligned(value) };
+                }
+            }
+        }
+    )*};
+}
+
+one_field! {
+    write_cap: ibv_qp_init_attr, cap, ibv_qp_cap;
+    write_cap: ibv_qp_init_attr_ex, cap, ibv_qp_cap;
+    write_attr: ibv_srq_init_attr, attr, ibv_srq_attr;
+    write_attr: ibv_srq_init_attr_ex, attr, ibv_srq_attr;
 }
 
 /// An array that C wants filled, or NULL.

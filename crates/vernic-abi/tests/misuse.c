@@ -2,10 +2,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static int wrong;
@@ -381,6 +383,50 @@ static void builder(void)
     REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
 }
 
+/* The first bytes of a struct at the very end of memory, as a program has it that was built with a
+ * header in which the struct was shorter. */
+static void *shorter(const void *whole, size_t bytes)
+{
+    size_t page = sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED || mprotect(pages + page, page, PROT_NONE) != 0)
+        exit(1);
+    return memcpy(pages + page - bytes, whole, bytes);
+}
+
+static void older_headers(void)
+{
+    struct ibv_xrcd_init_attr private = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_xrcd *xrcd = ibv_open_xrcd(context, &private);
+    EXPECT(xrcd != NULL, 1);
+    struct ibv_qp_init_attr_ex target = {
+        .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrcd};
+    size_t bytes = offsetof(struct ibv_qp_init_attr_ex, create_flags);
+    struct ibv_qp *qp = ibv_create_qp_ex(context, shorter(&target, bytes));
+    EXPECT(qp != NULL && ibv_destroy_qp(qp) == 0, 1);
+
+    struct ibv_srq_init_attr_ex init = {
+        .attr = {8, 1, 0}, .srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd, .cq = cq,
+        .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+                     IBV_SRQ_INIT_ATTR_CQ};
+    bytes = offsetof(struct ibv_srq_init_attr_ex, tm_cap);
+    struct ibv_srq *srq = ibv_create_srq_ex(context, shorter(&init, bytes));
+    EXPECT(srq != NULL && ibv_destroy_srq(srq) == 0, 1);
+    EXPECT(ibv_close_xrcd(xrcd), 0);
+
+    struct ibv_cq_init_attr_ex queue = {.cqe = 4};
+    bytes = offsetof(struct ibv_cq_init_attr_ex, parent_domain);
+    struct ibv_cq_ex *made = ibv_create_cq_ex(context, shorter(&queue, bytes));
+    EXPECT(made != NULL && ibv_destroy_cq(ibv_cq_ex_to_cq(made)) == 0, 1);
+
+    /* What ibv_create_srq_ex passes on to ibv_create_srq keeps all but the sizes. */
+    init.comp_mask = IBV_SRQ_INIT_ATTR_PD;
+    srq = ibv_create_srq_ex(context, &init);
+    EXPECT(srq != NULL && ibv_destroy_srq(srq) == 0, 1);
+    EXPECT(init.comp_mask, IBV_SRQ_INIT_ATTR_PD);
+}
+
 /* An imported context owns the descriptor that it was imported by. */
 static void imports(void)
 {
@@ -417,6 +463,7 @@ int main(void)
     busy();
     requests();
     builder();
+    older_headers();
     imports();
     /* Objects outlive their context. */
     EXPECT(ibv_close_device(context), 0);

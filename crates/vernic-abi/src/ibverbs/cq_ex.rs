@@ -18,10 +18,17 @@ use crate::layout::cq::{
     cq_flags, cq_init_mask, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
     ibv_wc_tm_info, wc_ex,
 };
+use crate::layout::pd::ibv_pd;
 use crate::object::RawLock;
-use crate::pointer::{Handle, In, Out, plain};
+use crate::pointer::{Handle, In, Out, growing, plain};
 
 plain! { ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info }
+growing! {
+    ibv_cq_init_attr_ex {
+        cq_init_mask::FLAGS => flags: u32,
+        cq_init_mask::PD => parent_domain: Handle<ibv_pd>,
+    }
+}
 
 /// The completion that is being read.
 pub(crate) struct Polling {
@@ -87,7 +94,7 @@ pub(crate) extern "C" fn create_cq_ex(
     attr: In<ibv_cq_init_attr_ex>,
 ) -> Handle<ibv_cq> {
     boundary::pointer("ibv_create_cq_ex", || {
-        let attr = attr.require("the attributes")?;
+        let attr = attr.require_grown("the attributes")?;
         let known = wc_ex::STANDARD | wc_ex::TIMESTAMP | wc_ex::WALLCLOCK;
         if attr.wc_flags & !known != 0 {
             let unknown = attr.wc_flags & !known;

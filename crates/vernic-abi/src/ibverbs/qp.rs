@@ -20,9 +20,17 @@ use crate::layout::qp::{
 use crate::layout::qp_ex::{ibv_qp_ex, send_ops};
 use crate::layout::srq::ibv_srq;
 use crate::object::{Shared, Use};
-use crate::pointer::{CObject, Handle, In, Out, plain};
+use crate::pointer::{CObject, Handle, In, Out, growing, plain};
 
 plain! { ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_ece }
+growing! {
+    ibv_qp_init_attr_ex {
+        qp_init_mask::PD => pd: Handle<ibv_pd>,
+        qp_init_mask::XRCD => xrcd: Handle<ibv_xrcd>,
+        qp_init_mask::CREATE_FLAGS => create_flags: u32,
+        qp_init_mask::SEND_OPS_FLAGS => send_ops_flags: u64,
+    }
+}
 
 /// A queue pair.
 #[repr(C)]
@@ -232,7 +240,7 @@ pub(crate) extern "C" fn ibv_create_qp(
     attr: Out<ibv_qp_init_attr>,
 ) -> Handle<ibv_qp> {
     boundary::pointer("ibv_create_qp", || {
-        let mut init = attr.require("the attributes")?;
+        let init = attr.require("the attributes")?;
         let request = Request {
             qp_context: init.qp_context,
             pd,
@@ -246,9 +254,7 @@ pub(crate) extern "C" fn ibv_create_qp(
             send_ops: None,
         };
         let qp = QpObject::create(&request)?;
-        init.cap = qp.get()?.cap();
-        // `ibv_create_qp_ex` may have called, whose struct uses the padding at the end of this one.
-        attr.write_without_padding(&init);
+        attr.write_cap(qp.get()?.cap());
         Ok(qp)
     })
 }
@@ -260,7 +266,7 @@ pub(crate) extern "C" fn create_qp_ex(
 ) -> Handle<ibv_qp> {
     boundary::pointer("ibv_create_qp_ex", || {
         context.get()?.shared()?;
-        let mut init = attr.require("the attributes")?;
+        let init = attr.require_grown("the attributes")?;
         let has = |bit| init.comp_mask & bit != 0;
         let known = qp_init_mask::PD
             | qp_init_mask::XRCD
@@ -287,8 +293,7 @@ pub(crate) extern "C" fn create_qp_ex(
             send_ops: has(qp_init_mask::SEND_OPS_FLAGS).then_some(init.send_ops_flags),
         };
         let qp = QpObject::create(&request)?;
-        init.cap = qp.get()?.cap();
-        attr.write(init);
+        attr.write_cap(qp.get()?.cap());
         Ok(qp)
     })
 }

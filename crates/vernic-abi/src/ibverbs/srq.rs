@@ -15,9 +15,17 @@ use crate::layout::srq::{
     srq_type,
 };
 use crate::object::{Shared, Use, Users};
-use crate::pointer::{CObject, Handle, In, Out, plain};
+use crate::pointer::{CObject, Handle, In, Out, growing, plain};
 
 plain! { ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex }
+growing! {
+    ibv_srq_init_attr_ex {
+        srq_init_mask::TYPE => srq_type: u32,
+        srq_init_mask::PD => pd: Handle<ibv_pd>,
+        srq_init_mask::XRCD => xrcd: Handle<ibv_xrcd>,
+        srq_init_mask::CQ => cq: Handle<ibv_cq>,
+    }
+}
 
 /// A shared receive queue.
 #[repr(C)]
@@ -112,10 +120,9 @@ pub(crate) extern "C" fn ibv_create_srq(
     attr: Out<ibv_srq_init_attr>,
 ) -> Handle<ibv_srq> {
     boundary::pointer("ibv_create_srq", || {
-        let mut init = attr.require("the attributes")?;
+        let init = attr.require("the attributes")?;
         let srq = SrqObject::create(pd, init.srq_context, &init.attr, None)?;
-        init.attr = srq.get()?.attr();
-        attr.write(init);
+        attr.write_attr(srq.get()?.attr());
         Ok(srq)
     })
 }
@@ -127,7 +134,7 @@ pub(crate) extern "C" fn create_srq_ex(
 ) -> Handle<ibv_srq> {
     boundary::pointer("ibv_create_srq_ex", || {
         context.get()?.shared()?;
-        let mut init = attr.require("the attributes")?;
+        let init = attr.require_grown("the attributes")?;
         let has = |bit| init.comp_mask & bit != 0;
         let kind = if has(srq_init_mask::TYPE) { init.srq_type } else { srq_type::BASIC };
         let mut known = srq_init_mask::TYPE | srq_init_mask::PD;
@@ -148,8 +155,7 @@ pub(crate) extern "C" fn create_srq_ex(
         }
         let pd = if has(srq_init_mask::PD) { init.pd } else { Handle::NULL };
         let srq = SrqObject::create(pd, init.srq_context, &init.attr, xrc.as_ref())?;
-        init.attr = srq.get()?.attr();
-        attr.write(init);
+        attr.write_attr(srq.get()?.attr());
         Ok(srq)
     })
 }
