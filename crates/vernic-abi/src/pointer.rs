@@ -337,15 +337,18 @@ impl<T: Plain> OutArray<T> {
         self.0.is_null()
     }
 
-    /// The elements; none for NULL.
+    /// The elements; `None` for an array that is nowhere, or where none can be.
     #[inline]
-    pub(crate) fn slice(&mut self, count: usize) -> &mut [T] {
-        if self.0.is_null() || !self.0.is_aligned() || count == 0 {
-            return &mut [];
+    pub(crate) fn slice(&mut self, count: usize) -> Option<&mut [T]> {
+        if count == 0 {
+            return Some(&mut []);
+        }
+        if self.0.is_null() || !self.0.is_aligned() {
+            return None;
         }
         // SAFETY: so many writable elements that nobody else uses meanwhile (contract, 2), aligned
         // (tested), of any content (`Plain`).
-        unsafe { slice::from_raw_parts_mut(self.0, count) }
+        Some(unsafe { slice::from_raw_parts_mut(self.0, count) })
     }
 }
 

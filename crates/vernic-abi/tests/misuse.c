@@ -320,6 +320,8 @@ static void requests(void)
     EXPECT(wc.vendor_err != 0, 1);
     EXPECT(ibv_poll_cq(cq, 0, NULL), 0);
     EXPECT(ibv_poll_cq(cq, 1, NULL), -EINVAL);
+    static char odd[2 * sizeof(struct ibv_wc)] __attribute__((aligned(8)));
+    EXPECT(ibv_poll_cq(cq, 1, (struct ibv_wc *)(void *)(odd + 1)), -EINVAL);
     EXPECT(ibv_poll_cq(cq, -1, &wc), -EINVAL);
     struct ibv_qp_init_attr init;
     EXPECT(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);

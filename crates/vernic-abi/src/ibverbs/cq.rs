@@ -249,10 +249,8 @@ pub(crate) extern "C" fn poll_cq(
 ) -> c_int {
     guard(-libc::EIO, || {
         let (Some(object), Ok(max)) = (cq.find(), usize::try_from(max)) else { return -EINVAL };
-        if out.is_null() && max != 0 {
-            return -EINVAL;
-        }
-        match object.engine.poll(out.slice(max)) {
+        let Some(room) = out.slice(max) else { return -EINVAL };
+        match object.engine.poll(room) {
             Ok(0) if object.shared.is_orphan() => -libc::EIO,
             Ok(taken) => taken as c_int,
             Err(_) => -libc::EIO,

@@ -20,12 +20,12 @@ const KERNEL_PATH_REC_BYTES: usize = 72;
 
 /// `ibv_copy_path_rec_from_kern`: zero.
 pub(crate) extern "C" fn ibv_copy_path_rec_from_kern(mut to: OutArray<u8>, _from: In<u8>) {
-    to.slice(PATH_REC_BYTES).fill(0);
+    to.slice(PATH_REC_BYTES).unwrap_or_default().fill(0);
 }
 
 /// `ibv_copy_path_rec_to_kern`: zero.
 pub(crate) extern "C" fn ibv_copy_path_rec_to_kern(mut to: OutArray<u8>, _from: In<u8>) {
-    to.slice(KERNEL_PATH_REC_BYTES).fill(0);
+    to.slice(KERNEL_PATH_REC_BYTES).unwrap_or_default().fill(0);
 }
 
 /// `ibv_copy_ah_attr_from_kern`: zero.
@@ -55,7 +55,7 @@ pub(crate) extern "C" fn ibv_read_sysfs_file(
         let missing = || boundary::Failure::null("a name");
         let folder = OsStr::from_bytes(folder.read().ok_or_else(missing)?.to_bytes());
         let file = OsStr::from_bytes(file.read().ok_or_else(missing)?.to_bytes());
-        let buffer = out.slice(room);
+        let buffer = out.slice(room).unwrap_or_default();
         let (limit, mut length) = (buffer.len().saturating_sub(1), 0);
         let mut source = std::fs::File::open(Path::new(folder).join(file))?;
         // Ends at the end of the file or of the buffer.

@@ -30,7 +30,8 @@ pub(crate) extern "C" fn umad_get_issm_path(
     mut path: OutArray<u8>,
     room: c_int,
 ) -> c_int {
-    if let Some(first) = path.slice(usize::try_from(room).unwrap_or(0)).first_mut() {
+    let path = path.slice(usize::try_from(room).unwrap_or(0)).unwrap_or_default();
+    if let Some(first) = path.first_mut() {
         *first = 0;
     }
     -EOPNOTSUPP
