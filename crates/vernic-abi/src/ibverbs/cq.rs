@@ -62,6 +62,8 @@ pub(crate) struct Request {
     pub(crate) cq_context: *mut c_void,
     pub(crate) channel: Handle<ibv_comp_channel>,
     pub(crate) comp_vector: i64,
+    /// Fields that completions are to have, beside those of `ibv_poll_cq`.
+    pub(crate) wc_flags: u64,
     pub(crate) parent_domain: Option<Use>,
 }
 
@@ -75,7 +77,7 @@ impl CqObject {
         request: Request,
     ) -> Result<Handle<ibv_cq>, Failure> {
         let shared = context.get()?.shared()?;
-        let Request { cqe, cq_context, channel, comp_vector, parent_domain } = request;
+        let Request { cqe, cq_context, channel, comp_vector, wc_flags, parent_domain } = request;
         if !(0..i64::from(COMP_VECTORS)).contains(&comp_vector) {
             let why = format!("completion vector {comp_vector}: the device has {COMP_VECTORS}");
             return Err(Failure::invalid(why));
@@ -102,7 +104,7 @@ impl CqObject {
             base: cq_ex::methods(base),
             shared: shared.clone(),
             engine,
-            polling: Polling::new(),
+            polling: Polling::new(wc_flags),
             comp_reported: AtomicU32::new(0),
             async_reported: AtomicU32::new(0),
             users: Users::default(),
@@ -164,7 +166,8 @@ pub(crate) extern "C" fn ibv_create_cq(
     boundary::pointer("ibv_create_cq", || {
         let cqe = u32::try_from(cqe).map_err(|_| Failure::invalid(format!("{cqe} entries")))?;
         let comp_vector = i64::from(comp_vector);
-        let request = Request { cqe, cq_context, channel, comp_vector, parent_domain: None };
+        let (wc_flags, parent_domain) = (0, None);
+        let request = Request { cqe, cq_context, channel, comp_vector, wc_flags, parent_domain };
         CqObject::create(context, request)
     })
 }

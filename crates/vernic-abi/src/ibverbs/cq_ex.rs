@@ -35,12 +35,15 @@ pub(crate) struct Polling {
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     lock: RawLock,
     current: UnsafeCell<Current>,
+    /// Whether the program wants to read the time of day: it costs two looks at clocks a poll.
+    wants_wall_clock: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Current {
     wc: Wc,
-    /// What to add to the completion's time for the time of day, nanoseconds; read once a poll.
+    /// What to add to the completion's time for the time of day, nanoseconds; read once a poll, and
+    /// 0 where nobody wants it.
     wall_offset_ns: u64,
 }
 
@@ -49,9 +52,10 @@ struct Current {
 unsafe impl Sync for Polling {}
 
 impl Polling {
-    pub(crate) fn new() -> Self {
+    /// For a queue whose completions are to have these fields (`enum ibv_create_cq_wc_flags`).
+    pub(crate) fn new(wc_flags: u64) -> Self {
         let current = UnsafeCell::new(Current { wc: EMPTY_WC, wall_offset_ns: 0 });
-        Self { lock: RawLock::new(), current }
+        Self { lock: RawLock::new(), current, wants_wall_clock: wc_flags & wc_ex::WALLCLOCK != 0 }
     }
 
     fn current(&self) -> Current {
@@ -116,8 +120,9 @@ pub(crate) extern "C" fn create_cq_ex(
             _ => Some(attr.parent_domain.get()?.users.hold()),
         };
         let (cqe, cq_context, channel) = (attr.cqe, attr.cq_context, attr.channel);
-        let comp_vector = i64::from(attr.comp_vector);
-        CqObject::create(context, Request { cqe, cq_context, channel, comp_vector, parent_domain })
+        let (comp_vector, wc_flags) = (i64::from(attr.comp_vector), attr.wc_flags);
+        let request = Request { cqe, cq_context, channel, comp_vector, wc_flags, parent_domain };
+        CqObject::create(context, request)
     })
 }
 
@@ -148,11 +153,11 @@ extern "C" fn start_poll(cq: Handle<ibv_cq>, attr: In<ibv_poll_cq_attr>) -> c_in
             return EIO;
         }
         object.polling.lock.lock();
-        let clocks = object.engine.context().clocks();
-        // SAFETY: the lock is held by this thread (`Polling`).
-        unsafe {
-            (*object.polling.current.get()).wall_offset_ns =
-                clocks.wall_ns.wrapping_sub(clocks.device_ns);
+        if object.polling.wants_wall_clock {
+            let clocks = object.engine.context().clocks();
+            let offset = clocks.wall_ns.wrapping_sub(clocks.device_ns);
+            // SAFETY: the lock is held by this thread (`Polling`).
+            unsafe { (*object.polling.current.get()).wall_offset_ns = offset };
         }
         let result = advance(object);
         if result != 0 {
@@ -236,6 +241,7 @@ extern "C" fn read_tm_info(_cq: Handle<ibv_cq>, info: Out<ibv_wc_tm_info>) {
     info.write(ibv_wc_tm_info { tag: 0, private: 0 });
 }
 
+/// The device's time if the queue was made without `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK`.
 extern "C" fn read_completion_wallclock_ns(cq: Handle<ibv_cq>) -> u64 {
     read(cq, |now| now.wc.timestamp_ns.wrapping_add(now.wall_offset_ns))
 }
