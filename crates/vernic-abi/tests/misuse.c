@@ -438,6 +438,23 @@ static void imports(void)
     EXPECT(import->cmd_fd, fd);
     struct ibv_pd *of_import = ibv_import_pd(import, pd->handle);
     EXPECT(of_import != NULL, 1);
+    /* Ending an import leaves the region, destroying it does not. */
+    static char buffer[64];
+    struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_mr *again = ibv_import_mr(of_import, mr->handle);
+    EXPECT(again != NULL, 1);
+    ibv_unimport_mr(again);
+    again = ibv_import_mr(of_import, mr->handle);
+    EXPECT(again != NULL && again->lkey == mr->lkey, 1);
+    EXPECT(ibv_dereg_mr(again), 0);
+    REFUSED(ibv_import_mr(of_import, mr->handle), EINVAL);
+    struct ibv_sge sge = {(uintptr_t)buffer, sizeof buffer, mr->lkey};
+    struct ibv_send_wr send = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+    struct ibv_qp *qp = connect_to_itself();
+    EXPECT(ibv_post_send(qp, &send, &bad), 0);
+    EXPECT(wait_for_one().status, IBV_WC_LOC_PROT_ERR);
+    EXPECT(ibv_destroy_qp(qp), 0);
+    ibv_unimport_mr(mr);
     ibv_unimport_pd(of_import);
     EXPECT(ibv_close_device(import), 0);
     EXPECT(fcntl(fd, F_GETFD), -1);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use vernic_engine::{Access, Mr, MrChange};
 
 use super::dm::Source;
-use crate::boundary::{self, Failure, set_errno};
+use crate::boundary::{self, Failure};
 use crate::layout::memory::{ibv_mr, rereg};
 use crate::layout::pd::ibv_pd;
 use crate::object::{Shared, Use, lock};
@@ -19,8 +19,6 @@ pub(crate) struct MrObject {
     base: ibv_mr,
     pub(crate) shared: Arc<Shared>,
     pub(crate) engine: Arc<Mr>,
-    /// Of another context, which is the one to end it.
-    import: bool,
     /// Its domain, which reregistering changes.
     pd: Mutex<Use>,
     /// The device memory that it is over.
@@ -74,8 +72,7 @@ impl MrObject {
         };
         let shared = domain.shared.clone();
         let pd = Mutex::new(domain.users.hold());
-        let object =
-            Box::new(Self { base, shared: shared.clone(), engine, import, pd, _source: source });
+        let object = Box::new(Self { base, shared: shared.clone(), engine, pd, _source: source });
         let mr = Handle::hand_out(object);
         if !import {
             shared.registry().mrs.insert(handle, mr);
@@ -139,17 +136,16 @@ pub(crate) extern "C" fn ibv_reg_mr_iova2(
     boundary::pointer("ibv_reg_mr_iova2", || register(pd, addr, length, iova, access))
 }
 
-/// `ibv_dereg_mr`: `EBUSY` while windows are bound to it.
+/// `ibv_dereg_mr`: `EBUSY` while windows are bound to it. Of an import it ends the region, too, as the
+/// manual page says; what else the program has of it then is good for ending it only.
 pub(crate) extern "C" fn ibv_dereg_mr(mr: Handle<ibv_mr>) -> c_int {
     boundary::errno("ibv_dereg_mr", || {
         let object = mr.get()?;
         if object.shared.is_orphan() {
             return Ok(());
         }
-        if !object.import {
-            object.engine.deregister()?;
-            object.shared.registry().mrs.remove(&object.base.handle);
-        }
+        object.engine.deregister()?;
+        object.shared.registry().mrs.remove(&object.base.handle);
         // SAFETY: this is the call that ends it.
         drop(unsafe { mr.take_back() });
         Ok(())
@@ -229,9 +225,21 @@ pub(crate) extern "C" fn ibv_import_mr(pd: Handle<ibv_pd>, handle: u32) -> Handl
     })
 }
 
-/// `ibv_unimport_mr`.
+/// `ibv_unimport_mr`: the region stays for others that have it.
 pub(crate) extern "C" fn ibv_unimport_mr(mr: Handle<ibv_mr>) {
-    if ibv_dereg_mr(mr) != 0 {
-        set_errno(libc::EINVAL);
-    }
+    boundary::nothing("ibv_unimport_mr", || {
+        let object = mr.get()?;
+        if object.shared.is_orphan() {
+            return Ok(());
+        }
+        let mut registry = object.shared.registry();
+        // The one that others would be imported from.
+        if registry.mrs.get(&object.base.handle).is_some_and(|&known| known == mr) {
+            registry.mrs.remove(&object.base.handle);
+        }
+        drop(registry);
+        // SAFETY: this is the call that ends it.
+        drop(unsafe { mr.take_back() });
+        Ok(())
+    });
 }
