@@ -18,8 +18,8 @@ use libc::EIO;
 use vernic_engine::{AsyncEvent, Context, CqId, DeviceMemory, Element, Qpn, SrqId};
 
 use crate::boundary::Failure;
-use crate::ibverbs::context::ContextObject;
 use crate::ibverbs::pd::Domain;
+use crate::layout::context::ibv_context;
 use crate::layout::cq::ibv_cq;
 use crate::layout::memory::ibv_mr;
 use crate::layout::qp::ibv_qp;
@@ -98,8 +98,18 @@ pub(crate) struct Shared {
     handles: AtomicU32,
     acks: Acks,
     /// Contexts that are closed, and that objects still point to.
-    #[expect(clippy::vec_box, reason = "objects point to them: they must not move")]
-    closed: Mutex<Vec<Box<ContextObject>>>,
+    closed: Mutex<Vec<Handle<ibv_context>>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let closed = self.closed.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for context in closed.drain(..) {
+            // SAFETY: closed once (`park`), and with this goes the last of the objects that pointed to
+            // it: each of them holds the `Shared`.
+            drop(unsafe { context.take_back() });
+        }
+    }
 }
 
 impl Shared {
@@ -137,8 +147,9 @@ impl Shared {
         self.handles.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Keeps a closed context until nothing points to it any more.
-    pub(crate) fn park(&self, context: Box<ContextObject>) {
+    /// Keeps a closed context until nothing points to it any more. Called once for each, by what
+    /// closes it.
+    pub(crate) fn park(&self, context: Handle<ibv_context>) {
         lock(&self.closed).push(context);
     }
 

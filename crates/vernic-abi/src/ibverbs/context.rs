@@ -184,10 +184,9 @@ pub(crate) extern "C" fn ibv_close_device(context: Handle<ibv_context>) -> c_int
             return Ok(());
         }
         let owned = lock(&object.owned).take();
-        // SAFETY: this is the call that ends it, once (`closed`).
-        let object = unsafe { context.take_back() };
+        // It goes with the device: at the end of this, if no object is left.
         if let Some((shared, _cmd_fd)) = owned {
-            shared.park(object);
+            shared.park(context);
         }
         Ok(())
     })
