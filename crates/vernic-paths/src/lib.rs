@@ -11,7 +11,10 @@
 //! loaded. A path that would become too long is left alone.
 //!
 //! Limits: programs that make system calls themselves (static ones, Go) are not reached; nor is what
-//! libc does by itself in `glob` and `nftw`. `/sys/class` does not list what is shown below it.
+//! libc does by itself in `glob` and `nftw`. `/sys/class` does not list what is shown below it. A path is
+//! known by its spelling: from the root, without `.` and `..` before what is shown ends, and without
+//! links on the way. What is relative to a folder above (the working one after `chdir("/sys/class")`, or
+//! that of a descriptor) is not seen; what is relative to a folder that is shown is found there.
 //!
 //! | file | owns |
 //! |---|---|

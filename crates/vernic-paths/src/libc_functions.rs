@@ -123,6 +123,12 @@ stand_before! {
     scandirat64(folder: c_int, [path], names: Names, filter: Filter, order: Order) -> c_int, or -1;
     chdir([path]) -> c_int, or -1;
 
+    statfs([path], system: *mut c_void) -> c_int, or -1;
+    statfs64([path], system: *mut c_void) -> c_int, or -1;
+    statvfs([path], system: *mut c_void) -> c_int, or -1;
+    statvfs64([path], system: *mut c_void) -> c_int, or -1;
+    inotify_add_watch(watcher: c_int, [path], events: u32) -> c_int, or -1;
+
     readlink([path], target: *mut c_char, size: size_t) -> ssize_t, or -1;
     readlinkat(folder: c_int, [path], target: *mut c_char, size: size_t) -> ssize_t, or -1;
     realpath([path], resolved: *mut c_char) -> *mut c_char, or ptr::null_mut();

@@ -57,21 +57,29 @@ impl Room {
     }
 }
 
-/// Whether a path is one of those shown, or below one.
+/// Whether a path is one of those shown, or below one. Slashes that follow one another count as one;
+/// other spellings (`.`, `..`) are not looked through.
 ///
 /// # Safety
 /// `path` is a C string.
 unsafe fn is_shown(path: *const c_char) -> bool {
     SHOWN.iter().any(|shown| {
-        for (index, byte) in shown.iter().enumerate() {
-            // SAFETY: all bytes before this one were equal to bytes that are not zero, so the
-            // string has not ended.
-            if unsafe { path.add(index).read() } as u8 != *byte {
+        let mut at = path;
+        for byte in *shown {
+            // SAFETY: all bytes before this one were not zero, so the string has not ended.
+            if unsafe { at.read() } as u8 != *byte {
                 return false;
+            }
+            // SAFETY: as above: behind a byte that is not zero.
+            at = unsafe { at.add(1) };
+            // SAFETY: as above; ends with the string at the latest.
+            while *byte == b'/' && unsafe { at.read() } as u8 == b'/' {
+                // SAFETY: as above.
+                at = unsafe { at.add(1) };
             }
         }
         // SAFETY: as above; this may be the terminating zero.
-        let next = unsafe { path.add(shown.len()).read() } as u8;
+        let next = unsafe { at.read() } as u8;
         next == 0 || next == b'/'
     })
 }

@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -33,6 +36,10 @@ int main(void)
 	struct statx statusx;
 	struct dirent **names;
 	struct dirent64 **names64;
+	struct statfs system;
+	struct statfs64 system64;
+	struct statvfs vsystem;
+	struct statvfs64 vsystem64;
 	char text[PATH_MAX];
 
 	CHECK(stat(FILE_, &status) == 0 && status.st_size == 10);
@@ -65,6 +72,12 @@ int main(void)
 	CHECK(scandir64(FOLDER, &names64, NULL, NULL) == 3);
 	CHECK(scandirat(AT_FDCWD, FOLDER, &names, NULL, NULL) == 3);
 	CHECK(scandirat64(AT_FDCWD, FOLDER, &names64, NULL, NULL) == 3);
+
+	CHECK(statfs(FILE_, &system) == 0);
+	CHECK(statfs64(FILE_, &system64) == 0);
+	CHECK(statvfs(FILE_, &vsystem) == 0);
+	CHECK(statvfs64(FILE_, &vsystem64) == 0);
+	CHECK(inotify_add_watch(inotify_init(), FOLDER, IN_CREATE) >= 0);
 
 	CHECK(readlink(LINK, text, sizeof(text)) == 9);
 	CHECK(readlinkat(AT_FDCWD, LINK, text, sizeof(text)) == 9);

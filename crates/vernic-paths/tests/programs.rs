@@ -60,6 +60,7 @@ fn everyday_programs_read_what_is_shown() {
     for (line, expected) in [
         ("ls /sys/class/infiniband", "vernic0\n"),
         ("ls /sys/class/infiniband/", "vernic0\n"),
+        ("ls //sys///class//infiniband//", "vernic0\n"),
         ("ls -d /sys/class/infiniband/vernic0/ports/1", "/sys/class/infiniband/vernic0/ports/1\n"),
         (&format!("cat {state}"), "4: ACTIVE\n"),
         (&format!("read -r x < {state}; echo $x"), "4: ACTIVE\n"),
