@@ -3,8 +3,8 @@
 //! It lies in `$XDG_RUNTIME_DIR/vernic`, else in `/tmp/vernic-UID` (`$TMPDIR` before `/tmp`), where only
 //! the user may look. Every content has a folder of its own there, named by its hash: runs that need
 //! the same share it, runs that need another make another, whole and then renamed, and nobody
-//! changes one that is there. A folder that nobody asked for in a day and that no process has in
-//! its environment is removed.
+//! changes one that is there, but for putting back what is missing: systems clean `/tmp` file by file. A
+//! folder that nobody asked for in a day and that no process has in its environment is removed.
 
 use crate::failure::{Doing as _, Failure, Outcome};
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Beginning of the names of folders that are being made.
 const UNFINISHED: &str = ".new-";
 
-/// Held shared by who uses folders, exclusively by who removes some.
+/// Held shared by who uses folders, exclusively by who removes or mends some.
 const LOCK: &str = ".lock";
 
 /// One file, link or folder, relative to the folder.
@@ -53,6 +53,15 @@ impl Entry {
         Self { path, kind: Kind::Folder }
     }
 
+    fn is_there(&self, root: &Path) -> bool {
+        let path = root.join(&self.path);
+        match &self.kind {
+            Kind::File(content) => fs::read(path).is_ok_and(|found| found == content.as_bytes()),
+            Kind::Link(target) => fs::read_link(path).is_ok_and(|found| found == *target),
+            Kind::Folder => path.is_dir(),
+        }
+    }
+
     fn make(&self, root: &Path) -> io::Result<()> {
         let path = root.join(&self.path);
         fs::create_dir_all(path.parent().unwrap_or(root))?;
@@ -74,11 +83,16 @@ fn prepare_in(base: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (entries, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
     let folder = base.join(format!("{:016x}", hasher.finish()));
-    // Only who removes folders holds it exclusively, for moments. It ends with this process's exec.
+    // Only who removes or mends folders holds it exclusively, for moments. It ends with this process's
+    // exec.
     let lock = File::create(base.join(LOCK))?;
     lock.lock_shared()?;
     if !folder.is_dir() {
         make(base, &folder, entries)?;
+    } else if !entries.iter().all(|entry| entry.is_there(&folder)) {
+        lock.unlock()?;
+        lock.lock()?;
+        mend(&folder, entries)?;
     }
     File::open(&folder)?.set_modified(SystemTime::now())?;
     lock.unlock()?;
@@ -105,6 +119,16 @@ fn make(base: &Path, folder: &Path, entries: &[Entry]) -> io::Result<()> {
         Err(error) if !folder.is_dir() => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Puts back what is missing of a folder, where programs that run look for it. The caller is alone.
+fn mend(folder: &Path, entries: &[Entry]) -> io::Result<()> {
+    for entry in entries.iter().filter(|entry| !entry.is_there(folder)) {
+        // Half of it may be there; if it stays, making it fails.
+        let _ = fs::remove_file(folder.join(&entry.path));
+        entry.make(folder)?;
+    }
+    Ok(())
 }
 
 /// Removes what was not used for long, except what some process still has in its environment.
@@ -226,6 +250,21 @@ mod tests {
         assert_eq!(fs::metadata(&first).unwrap().ino(), inode);
         let second = prepare_in(&base.0, &entries("2")).unwrap();
         assert!(second != first && first.is_dir());
+    }
+
+    #[test]
+    fn what_was_cleaned_away_is_put_back_in_its_place() {
+        let base = Base::new();
+        let folder = prepare_in(&base.0, &entries("1")).unwrap();
+        let inode = fs::metadata(&folder).unwrap().ino();
+        fs::remove_dir_all(folder.join("a")).unwrap();
+        fs::remove_dir(folder.join("d")).unwrap();
+        assert_eq!(prepare_in(&base.0, &entries("1")).unwrap(), folder);
+        assert!(entries("1").iter().all(|entry| entry.is_there(&folder)));
+        fs::write(folder.join("a/b"), "").unwrap();
+        prepare_in(&base.0, &entries("1")).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("a/b")).unwrap(), "1");
+        assert_eq!(fs::metadata(&folder).unwrap().ino(), inode);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Set-user-ID and set-group-ID bits of a mode.
 const SET_ID: u32 = 0o6000;
@@ -26,12 +27,25 @@ pub(super) fn warnings(name: &OsStr) -> Vec<String> {
              ignores LD_LIBRARY_PATH for it, so it will not see Vernic"
         ));
     }
+    if has_capabilities(&path) {
+        warnings.push(format!(
+            "{shown} has capabilities (getcap): unless root runs it, the system ignores \
+             LD_LIBRARY_PATH for it, so it will not see Vernic"
+        ));
+    }
     if is_static(&path).unwrap_or(false) {
         warnings.push(format!(
             "{shown} is statically linked: it loads no libraries, so it will not see Vernic"
         ));
     }
     warnings
+}
+
+/// Whether the file gives capabilities to who runs it, as far as `getcap` is there to tell.
+fn has_capabilities(path: &Path) -> bool {
+    let listed = |getcap: &&str| Command::new(getcap).arg("--").arg(path).output().ok();
+    let mut answers = ["getcap", "/usr/sbin/getcap", "/sbin/getcap"].iter().filter_map(listed);
+    answers.next().is_some_and(|output| output.status.success() && !output.stdout.is_empty())
 }
 
 /// The file that a shell would run.
@@ -97,6 +111,21 @@ mod tests {
         let warned = warnings(path.as_os_str());
         fs::remove_file(&path).unwrap();
         assert!(warned.len() == 1 && warned[0].contains("statically linked"), "{warned:?}");
+    }
+
+    #[test]
+    fn a_program_with_capabilities_warns() {
+        let path = std::env::temp_dir().join(format!("vernic-capable-{}", std::process::id()));
+        fs::copy("/bin/sh", &path).unwrap();
+        let set = Command::new("/usr/sbin/setcap").arg("cap_net_raw+ep").arg(&path).output();
+        let warned = warnings(path.as_os_str());
+        fs::remove_file(&path).unwrap();
+        match set {
+            Ok(set) if set.status.success() => {
+                assert!(warned.len() == 1 && warned[0].contains("getcap"), "{warned:?}");
+            }
+            _ => eprintln!("skipped: capabilities cannot be given here (setcap): {set:?}"),
+        }
     }
 
     #[test]
