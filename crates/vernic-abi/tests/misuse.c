@@ -147,6 +147,20 @@ static void busy(void)
     EXPECT(small->cqe, 64); /* Rounded up, and it says so. */
     EXPECT(ibv_resize_cq(small, 1000), 0);
     EXPECT(small->cqe, 1024);
+    struct ibv_qp_init_attr of_small = {
+        .send_cq = small, .recv_cq = small, .cap = {1, 2, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+    struct ibv_qp *failed = ibv_create_qp(pd, &of_small);
+    struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
+    EXPECT(ibv_modify_qp(failed, &error, IBV_QP_STATE), 0);
+    struct ibv_recv_wr flushed = {0}, *bad;
+    EXPECT(ibv_post_recv(failed, &flushed, &bad), 0);
+    EXPECT(ibv_post_recv(failed, &flushed, &bad), 0);
+    EXPECT(ibv_resize_cq(small, 1), EINVAL); /* Two wait in it. */
+    EXPECT(ibv_resize_cq(small, 0), EINVAL);
+    EXPECT(small->cqe, 1024);
+    EXPECT(ibv_resize_cq(small, 2), 0);
+    EXPECT(small->cqe, 64);
+    EXPECT(ibv_destroy_qp(failed), 0);
     EXPECT(ibv_destroy_cq(small), 0);
     struct ibv_cq *armed = ibv_create_cq(context, 4, NULL, channel, 0);
     EXPECT(ibv_destroy_comp_channel(channel), EBUSY);

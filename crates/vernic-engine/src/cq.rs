@@ -235,6 +235,16 @@ impl Cq {
     /// # Errors
     /// [`ResizeError`] if more wait than would fit, or beyond the device's limit.
     pub fn resize(&self, depth: u32) -> Result<(), ResizeError> {
+        self.resize_rounded(depth, depth)
+    }
+
+    /// As [`resize`](Self::resize), to a `depth` that was rounded up: what waits has to fit into the
+    /// `asked` entries.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub fn resize_rounded(&self, asked: u32, depth: u32) -> Result<(), ResizeError> {
+        let depth = depth.max(asked);
         if depth == 0 || depth > MAX_CQE {
             return Err(ResizeError::Limit { value: depth, max: MAX_CQE });
         }
@@ -243,8 +253,8 @@ impl Cq {
         }
         let mut ring = lock(&self.ring);
         let held = ring.entries.len() as u32;
-        if held > depth {
-            return Err(ResizeError::Held { value: depth, held });
+        if held > asked {
+            return Err(ResizeError::Held { value: asked, held });
         }
         let mut entries = VecDeque::with_capacity(depth as usize);
         entries.extend(ring.entries.drain(..));

@@ -172,13 +172,14 @@ pub(crate) extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_resize_cq`.
+/// `ibv_resize_cq`: `EINVAL` where more completions wait than entries are asked for, also if the queue
+/// would be rounded up to hold them.
 pub(crate) extern "C" fn ibv_resize_cq(cq: Handle<ibv_cq>, cqe: c_int) -> c_int {
     boundary::errno("ibv_resize_cq", || {
         let object = cq.get()?;
         object.shared.check()?;
         let cqe = u32::try_from(cqe).map_err(|_| Failure::invalid(format!("{cqe} entries")))?;
-        object.engine.resize(rounded(cqe))?;
+        object.engine.resize_rounded(cqe, rounded(cqe))?;
         object.base.base.cqe.store(object.engine.depth() as c_int, Ordering::Relaxed);
         Ok(())
     })
