@@ -67,7 +67,7 @@ impl IntakeId {
         self.0
     }
 
-    /// Its place in [`IntakeTable::copy_to`]'s list.
+    /// Its place in `IntakeTable::copy_to`'s list.
     pub const fn index(self) -> usize {
         self.0 as usize - 1
     }
