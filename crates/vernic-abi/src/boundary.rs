@@ -13,11 +13,11 @@ use std::fmt::Display;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use libc::{EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP, EPERM};
+use libc::{EADDRINUSE, EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP, EPERM};
 use vernic_engine::{
-    BindError, Busy, CreateError, DeregisterError, FreeError, McastError, ModifyError, OpenError,
-    PathError, PdError, PostError, PostRecvError, PostSendError, RecvRefusal, RegisterError,
-    ResizeError, SendRefusal, XrcdError,
+    BindError, Busy, CreateError, DeregisterError, FreeError, LinkError, McastError, ModifyError,
+    OpenError, PathError, PdError, PostError, PostRecvError, PostSendError, RecvRefusal,
+    RegisterError, ResizeError, SendRefusal, XrcdError,
 };
 
 use crate::pointer::{CObject, Handle};
@@ -28,12 +28,13 @@ pub(crate) struct Failure {
     /// Positive.
     pub(crate) errno: c_int,
     why: Cow<'static, str>,
+    fatal: bool,
 }
 
 impl Failure {
     /// With a reason in words.
     pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { errno, why: why.into() }
+        Self { errno, why: why.into(), fatal: false }
     }
 
     /// A NULL where an object or struct has to be.
@@ -60,8 +61,19 @@ impl Failure {
         Self::new(EBUSY, why)
     }
 
+    /// Makes it one that is printed unless `VERNIC_LOG` forbids it: nothing works after it, and the
+    /// program will say no more than that.
+    #[cold]
+    pub(crate) fn fatal(self) -> Self {
+        Self { fatal: true, ..self }
+    }
+
     fn log(&self, call: &str) {
-        tracing::warn!("{call}: {} ({})", self.why, io::Error::from_raw_os_error(self.errno));
+        let errno = io::Error::from_raw_os_error(self.errno);
+        match self.fatal {
+            true => tracing::error!("{call}: {} ({errno})", self.why),
+            false => tracing::warn!("{call}: {} ({errno})", self.why),
+        }
     }
 }
 
@@ -135,6 +147,7 @@ errnos! {
     OpenError: |e| match e {
         OpenError::NoSuchDevice { .. } | OpenError::NoDevice { .. } => ENODEV,
         OpenError::Os { source, .. } => of_io(source),
+        OpenError::Link { source: LinkError::PortTaken { .. }, .. } => EADDRINUSE,
         OpenError::Link { .. } | OpenError::Slot { .. } | OpenError::NetDev(_) => EIO,
         _ => EINVAL,
     };

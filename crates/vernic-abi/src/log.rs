@@ -1,9 +1,11 @@
-//! The log of the C libraries: lines on standard error, only if `VERNIC_LOG` asks for them.
+//! The log of the C libraries: lines on standard error, as `VERNIC_LOG` asks for them.
 //!
-//! `VERNIC_LOG` is `error`, `warn`, `info`, `debug` or `trace`; without it nothing is ever printed,
-//! because the libraries are loaded into every child of a program too. Set up by the first call that
-//! lists, opens or imports a device, never while the library is loaded.
+//! `VERNIC_LOG` is `off`, `error`, `warn`, `info`, `debug` or `trace`. Without it errors are printed: that a
+//! device cannot be opened, and why, since programs say no more than that it cannot. Set up by the
+//! first call that lists, opens or imports a device, never while the library is loaded: it is
+//! loaded into every child of a program too.
 
+use std::ffi::OsStr;
 use std::fmt::{Debug, Write as _};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,16 +28,20 @@ pub(crate) fn init() {
     let mut unknown = None;
     let gate = Gate::enter();
     ONCE.call_once(|| {
-        let Some(wanted) = std::env::var_os(VARIABLE) else { return };
-        let level = wanted.to_str().and_then(|text| text.parse::<Level>().ok());
+        let wanted = std::env::var_os(VARIABLE);
+        let level = match wanted.as_deref().map(OsStr::to_str) {
+            None => Some(Level::ERROR),
+            Some(Some("off")) => return,
+            Some(text) => text.and_then(|text| text.parse::<Level>().ok()),
+        };
         let lines = Lines { level: level.unwrap_or(Level::WARN), spans: AtomicU64::new(1) };
         // The library has a `tracing` of its own, so nobody else can have been here.
         let _ = tracing::subscriber::set_global_default(lines);
-        unknown = level.is_none().then_some(wanted);
+        unknown = wanted.filter(|_| level.is_none());
     });
     drop(gate);
     if let Some(wanted) = unknown {
-        tracing::warn!("{VARIABLE}={wanted:?}: allowed are error, warn, info, debug, trace");
+        tracing::warn!("{VARIABLE}={wanted:?}: allowed are off, error, warn, info, debug, trace");
     }
 }
 

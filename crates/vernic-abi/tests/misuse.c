@@ -111,7 +111,7 @@ static void limits(void)
     REFUSED(ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0), EINVAL);
     REFUSED(ibv_create_cq(context, 4, NULL, NULL, context->num_comp_vectors), EINVAL);
     REFUSED(ibv_create_cq(context, 4, NULL, NULL, -1), EINVAL);
-    REFUSED(ibv_reg_mr(pd, NULL, 64, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+    REFUSED(ibv_reg_mr(pd, NULL, 64, IBV_ACCESS_LOCAL_WRITE), EFAULT);
     REFUSED(ibv_reg_mr(pd, (void *)-64, 128, 0), EINVAL);
     REFUSED(ibv_reg_mr(pd, buffer, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
     REFUSED(ibv_reg_mr(pd, buffer, 64, 1 << 19), EINVAL);

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use vernic_engine::{Config, Context};
+use vernic_engine::{Config, Context, OpenError};
 
 use super::{cq, cq_ex, dm, import, mw, pd, qp, query, recv, send, srq, xrc};
 use crate::boundary::{self, Failure};
@@ -163,9 +163,11 @@ pub(crate) extern "C" fn ibv_open_device(device: Handle<ibv_device>) -> Handle<i
     log::init();
     boundary::pointer("ibv_open_device", || {
         let info = &device.get()?.info;
-        let config = Config::load().map_err(vernic_engine::OpenError::from)?;
         // By its netdev: device numbers move when a netdev comes or goes.
-        let engine = Context::open(Some(&info.netdev), config)?;
+        let engine = Config::load()
+            .map_err(OpenError::from)
+            .and_then(|config| Context::open(Some(&info.netdev), config))
+            .map_err(|error| Failure::from(error).fatal())?;
         let (shared, cmd_fd) = (Shared::new(engine), marker()?);
         import::note(&cmd_fd, device, &shared)?;
         Ok(ContextObject::hand_out(device, &shared, cmd_fd))

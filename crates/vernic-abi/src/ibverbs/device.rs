@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use vernic_engine::DeviceInfo;
+use vernic_engine::{Config, DeviceInfo, OpenError};
 
 use crate::boundary::{self, Failure};
 use crate::layout::device::{NODE_CA, TRANSPORT_IB, ibv_device, verbs_device};
@@ -106,12 +106,28 @@ pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
+/// The devices that the program shall see: all, or the one that the settings name.
+fn shown() -> Result<Vec<DeviceInfo>, Failure> {
+    let wanted =
+        Config::load().map_err(|error| Failure::from(OpenError::from(error)).fatal())?.device;
+    let mut devices = vernic_engine::devices()?;
+    if !wanted.is_empty() {
+        devices.retain(|device| device.name == wanted || device.netdev == wanted);
+        if devices.is_empty() {
+            let why =
+                format!("the settings name the device {wanted:?}, which does not exist or is down");
+            return Err(Failure::new(libc::ENODEV, why).fatal());
+        }
+    }
+    Ok(devices)
+}
+
 /// `ibv_get_device_list`.
 pub(crate) extern "C" fn ibv_get_device_list(count: Out<c_int>) -> *mut Handle<ibv_device> {
     log::init();
     count.write(0);
     let list = boundary::outcome("ibv_get_device_list", || {
-        let devices = vernic_engine::devices()?;
+        let devices = shown()?;
         let handles: Vec<_> = devices.into_iter().map(DeviceObject::find_or_add).collect();
         // SAFETY: `calloc` may be asked for any size; NULL is looked at.
         let list = unsafe { libc::calloc(handles.len() + 1, size_of::<Handle<ibv_device>>()) };

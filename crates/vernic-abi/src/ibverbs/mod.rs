@@ -12,6 +12,7 @@ pub(crate) mod fork;
 pub(crate) mod gid;
 pub(crate) mod import;
 pub(crate) mod kern;
+mod mapped;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod pd;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use vernic_engine::{Access, Mr, MrChange};
 
 use super::dm::Source;
+use super::mapped;
 use crate::boundary::{self, Failure};
 use crate::layout::memory::{ibv_mr, rereg};
 use crate::layout::pd::ibv_pd;
@@ -96,6 +97,9 @@ fn register(
         let mr = unsafe { domain.engine()?.reg_address_space(access)? };
         return MrObject::hand_out(pd, mr, addr, None);
     }
+    if !access.contains(Access::ON_DEMAND) {
+        mapped::check(addr, length, access)?;
+    }
     // SAFETY: whoever registers memory promises to the verbs what `reg_mr` asks for: it stays mapped
     // until it is deregistered, and is accessed by this program, which is not Rust, only.
     let mr = unsafe { domain.engine()?.reg_mr(addr.cast(), length as u64, iova, access)? };
@@ -184,6 +188,10 @@ pub(crate) extern "C" fn ibv_rereg_mr(
         let iova = if zero_based { 0 } else { addr.addr() as u64 };
         let range = wants(rereg::TRANSLATION).then_some((addr.cast(), length as u64, iova));
         let domain = home.map(|pd| pd.engine()).transpose()?;
+        let rights = access.unwrap_or(object.engine.access());
+        if wants(rereg::TRANSLATION) && !rights.contains(Access::ON_DEMAND) {
+            mapped::check(addr, length, rights)?;
+        }
         // SAFETY: as in `register`.
         unsafe { object.engine.rereg(MrChange { pd: domain, access, range })? };
         if let Some(home) = home {
