@@ -59,7 +59,7 @@ fn two_processes(name: &str, faults: &str) -> String {
 
 #[test]
 fn hello_runs() {
-    alone("hello");
+    assert!(alone("hello").contains("arrived"));
 }
 
 #[test]
