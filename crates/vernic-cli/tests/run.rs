@@ -117,9 +117,27 @@ fn devices_are_shown_to_programs_and_their_children() {
 #[test]
 fn options_become_settings() {
     let installed = Installed::new();
-    let options = ["--loss", "0.01", "--seed", "3", "--force-wire", "--vendor-part-id", "4115"];
-    let line = "echo $VERNIC_FAULT $VERNIC_FORCE_WIRE $VERNIC_VENDOR_PART_ID";
-    assert_eq!(installed.shell(&options, line), "loss=0.01,seed=3 on 4115\n");
+    let options = ["--set", "mtu=1024", "--force-wire", "--vendor-part-id", "4115"];
+    let line = "echo $VERNIC_MTU $VERNIC_FORCE_WIRE $VERNIC_VENDOR_PART_ID";
+    assert_eq!(installed.shell(&options, line), "1024 on 4115\n");
+}
+
+#[test]
+fn faults_are_told_in_one_line_however_they_were_asked_for() {
+    let installed = Installed::new();
+    let line = "echo $VERNIC_FAULT";
+    let faults = "loss=0.01,seed=3";
+    for (options, variable) in [
+        (&["--loss", "0.01", "--seed", "3"][..], None),
+        (&["--fault", faults], None),
+        (&[], Some(faults)),
+    ] {
+        let mut command = installed.command(&[&["run"], options, &["sh", "-c", line]].concat());
+        let output = command.envs(variable.map(|v| ("VERNIC_FAULT", v))).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{faults}\n"), "{output:?}");
+        let told = format!("vernic: packets are damaged on purpose: {faults}\n");
+        assert_eq!(stderr(&output), told);
+    }
 }
 
 #[test]
@@ -149,6 +167,8 @@ fn wrong_usage_exits_with_2_and_says_what_is_right() {
     for (arguments, word) in [
         (&["run"][..], "PROGRAM"),
         (&["run", "--los", "1", "--", "true"], "--loss"),
+        (&["run", "--loss", "2", "--", "true"], "vernic: --loss 2: "),
+        (&["run", "--set", "fault=loss=2", "--", "true"], "vernic: --set fault=loss=2: "),
         (&["run", "--set", "mtu=7", "--", "true"], "1024"),
         (&["run", "--set", "mtuu=1024", "--", "true"], "vernic config"),
         (&["run", "-d", "mlx5_0", "--", "true"], "vernic0"),

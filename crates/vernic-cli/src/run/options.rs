@@ -1,10 +1,10 @@
 //! The options that `vernic run` and `vernic env` share, and the settings they stand for.
 
 use super::Variables;
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Doing, Failure, Outcome, complain};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use vernic::{Config, Device, KEYS};
+use vernic::{Config, ConfigError, Device, KEYS};
 
 /// What a user may want to vary around a program.
 #[derive(Debug, Default, clap::Args)]
@@ -54,58 +54,97 @@ pub(crate) struct Options {
     pub(super) no_paths: bool,
 }
 
+/// A setting that an option stands for.
+struct Given<'a> {
+    /// The option and its value, as errors name it.
+    words: String,
+    /// The setting's name.
+    name: &'a str,
+    value: String,
+}
+
+/// What is wrong with an option's value, and what is allowed.
+fn refused(words: &str, error: ConfigError) -> Failure {
+    Failure::new(match error {
+        // The reasons that faults are refused for say what is allowed.
+        ConfigError::BadValue { name: "fault", reason, .. } => format!("{words}: {reason}"),
+        ConfigError::BadValue { reason, allowed, .. } => {
+            format!("{words}: {reason}; allowed: {allowed}")
+        }
+        ConfigError::UnknownKey { name, .. } => {
+            format!("{words}: there is no setting {name:?}; `vernic config` lists all")
+        }
+        other => format!("{words}: {other}"),
+    })
+}
+
 impl Options {
     /// The variables of the settings, each checked as the library will check it.
     pub(super) fn settings(&self) -> Outcome<Variables> {
         let mut config = Config::load().doing(|| "read the configuration".into())?;
         let mut variables = Variables::new();
-        for (name, value) in self.named()? {
-            config.set(name, &value).map_err(|error| Failure::new(error.to_string()))?;
+        for Given { words, name, value } in self.given()? {
+            config.set(name, &value).map_err(|error| refused(&words, error))?;
             let key = KEYS.iter().find(|key| key.name == name);
             let key = key.ok_or_else(|| Failure::new(format!("there is no setting {name:?}")))?;
             variables.push((key.variable, OsString::from(value)));
         }
         self.check_device()?;
+        if !config.fault.is_empty() {
+            complain(format_args!("vernic: packets are damaged on purpose: {}", config.fault));
+        }
         Ok(variables)
     }
 
-    /// The settings by name, those of `--set` last.
-    fn named(&self) -> Outcome<Vec<(&str, String)>> {
-        let mut named = Vec::new();
-        let mut option = |name, value: Option<&String>| {
-            named.extend(value.map(|value| (name, value.clone())));
+    /// The settings that were given, those of `--set` last.
+    fn given(&self) -> Outcome<Vec<Given<'_>>> {
+        let mut given = Vec::new();
+        let mut option = |option, name, value: Option<&String>| {
+            given.extend(value.map(|value| {
+                let words = format!("{option} {value}");
+                Given { words, name, value: value.clone() }
+            }));
         };
-        option("device", self.device.as_ref());
-        option("fault", self.faults().as_ref());
-        option("capture", self.capture()?.as_ref());
-        option("force_wire", self.force_wire.then(|| "on".to_owned()).as_ref());
-        option("vendor_id", self.vendor_id.as_ref());
-        option("vendor_part_id", self.vendor_part_id.as_ref());
+        option("-d", "device", self.device.as_ref());
+        option("--capture", "capture", self.capture()?.as_ref());
+        option("--force-wire", "force_wire", self.force_wire.then(|| "on".to_owned()).as_ref());
+        option("--vendor-id", "vendor_id", self.vendor_id.as_ref());
+        option("--vendor-part-id", "vendor_part_id", self.vendor_part_id.as_ref());
+        given.extend(self.faults());
         for setting in &self.set {
             let (name, value) = setting.split_once('=').ok_or_else(|| {
                 Failure::new(format!("--set {setting}: not of the form SETTING=VALUE"))
                     .hint("`vernic config` lists the settings")
             })?;
-            named.push((name.trim(), value.trim().to_owned()));
+            let (words, value) = (format!("--set {setting}"), value.trim().to_owned());
+            given.push(Given { words, name: name.trim(), value });
         }
-        Ok(named)
+        Ok(given)
     }
 
     /// The options of faults as one specification.
-    fn faults(&self) -> Option<String> {
-        let parts = [
-            ("loss", &self.loss),
-            ("dup", &self.duplicate),
-            ("reorder", &self.reorder),
-            ("corrupt", &self.corrupt),
-            ("delay_us", &self.delay),
-            ("seed", &self.seed),
+    fn faults(&self) -> Option<Given<'_>> {
+        if let Some(value) = &self.fault {
+            let words = format!("--fault {value}");
+            return Some(Given { words, name: "fault", value: value.clone() });
+        }
+        let options = [
+            ("--loss", "loss", &self.loss),
+            ("--duplicate", "dup", &self.duplicate),
+            ("--reorder", "reorder", &self.reorder),
+            ("--corrupt", "corrupt", &self.corrupt),
+            ("--delay", "delay_us", &self.delay),
+            ("--seed", "seed", &self.seed),
         ];
-        let parts: Vec<String> = parts
+        let (words, parts): (Vec<String>, Vec<String>) = options
             .iter()
-            .filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)))
-            .collect();
-        self.fault.clone().or_else(|| (!parts.is_empty()).then(|| parts.join(",")))
+            .filter_map(|(option, name, value)| {
+                let value = value.as_ref()?;
+                Some((format!("{option} {value}"), format!("{name}={value}")))
+            })
+            .unzip();
+        let given = Given { words: words.join(" "), name: "fault", value: parts.join(",") };
+        (!parts.is_empty()).then_some(given)
     }
 
     /// The capture's file from the root: programs may change their directory.
