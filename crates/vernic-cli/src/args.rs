@@ -10,9 +10,10 @@ use crate::run;
 use clap::{Args, Parser, Subcommand};
 use vernic::limits::MAX_INLINE;
 
-/// RDMA in user space: devices, their attributes, and a benchmark.
+/// Vernic is an RDMA network card in user space: it runs verbs programs over ordinary UDP sockets
+/// (RoCEv2), with no RDMA hardware, no kernel module and no root.
 #[derive(Debug, Parser)]
-#[command(name = "vernic", version, about, propagate_version = true)]
+#[command(name = "vernic", version, propagate_version = true)]
 #[command(after_help = "Without a command, vernic runs `vernic bench`.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -75,8 +76,9 @@ pub(crate) enum BenchMode {
         #[command(flatten)]
         options: Box<BenchOptions>,
     },
-    /// The second process of `vernic bench`, which starts it
-    #[command(hide = true)]
+    /// The second process of `vernic bench`, which starts it; the name resembles nothing that a
+    /// user would mistype, as hidden commands are suggested too
+    #[command(hide = true, name = SECOND_PROCESS)]
     Peer {
         /// TCP port of the bench that started this process
         #[arg(short, long)]
@@ -85,6 +87,9 @@ pub(crate) enum BenchMode {
         device: DeviceOptions,
     },
 }
+
+/// Name of the hidden command that runs the second process of `vernic bench`.
+pub(crate) const SECOND_PROCESS: &str = "second-process";
 
 /// perftest's port.
 pub(crate) const DEFAULT_PORT: u16 = 18_515;

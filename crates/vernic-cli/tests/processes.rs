@@ -89,7 +89,7 @@ fn a_child_that_dies_is_reported_with_its_signal() {
 
 #[test]
 fn a_peer_without_its_bench_says_who_starts_it() {
-    let output = vernic(&["bench", "peer", "--port", "9"]).output().unwrap();
+    let output = vernic(&["bench", "second-process", "--port", "9"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("hint: use `vernic bench`"), "{text}");

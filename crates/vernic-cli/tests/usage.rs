@@ -22,7 +22,12 @@ fn help_names_every_command_and_hides_the_internal_one() {
     for command in ["devices", "info", "config", "run", "env", "bench"] {
         assert!(stdout(&output).contains(command), "{command}");
     }
-    assert!(!stdout(&vernic(&["bench", "--help"])).contains("peer"));
+    assert!(stdout(&output).starts_with("Vernic is an RDMA network card"), "{}", stdout(&output));
+    assert!(!stdout(&vernic(&["bench", "--help"])).contains("second-process"));
+    for mistyped in ["pear", "peer"] {
+        let output = vernic(&["bench", mistyped]);
+        assert!(!stderr(&output).contains("similar"), "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -85,7 +90,8 @@ fn a_closed_output_is_no_panic() {
         drop(reader);
         writer
     };
-    for arguments in [&["info", "mlx5_0"][..], &["bench", "-q", "0"], &["bench", "peer", "-p", "1"]]
+    for arguments in
+        [&["info", "mlx5_0"][..], &["bench", "-q", "0"], &["bench", "second-process", "-p", "1"]]
     {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
         let status = command.args(arguments).stderr(closed()).stdout(closed()).status().unwrap();

@@ -6,7 +6,7 @@
 //! and kills it if it does not go by itself.
 
 use super::control::{Control, Message, unexpected};
-use crate::args::DeviceOptions;
+use crate::args::{DeviceOptions, SECOND_PROCESS};
 use crate::failure::{Doing, Failure, Outcome};
 use std::hash::{BuildHasher, Hasher};
 use std::io::ErrorKind;
@@ -128,7 +128,7 @@ fn open_child(device: &DeviceOptions) -> Outcome<(Control, Option<Child>)> {
     let port = listener.local_addr().doing(attempt)?.port();
     let token = fresh_token();
     let mut command = Command::new(std::env::current_exe().doing(attempt)?);
-    command.args(["bench", "peer", "--port", &port.to_string()]);
+    command.args(["bench", SECOND_PROCESS, "--port", &port.to_string()]);
     if let Some(name) = &device.device {
         command.args(["--ib-dev", name]);
     }
@@ -203,7 +203,8 @@ fn open_host(host: &str, port: u16) -> Outcome<Control> {
 /// The child's way to the bench that started it. When that bench is gone, so is this process.
 pub(crate) fn connect_to_parent(port: u16) -> Outcome<Control> {
     let token = std::env::var(TOKEN_VARIABLE).map_err(|_| {
-        Failure::new("`vernic bench peer` is started by `vernic bench`, not by hand")
+        let command = format!("`vernic bench {SECOND_PROCESS}`");
+        Failure::new(format!("{command} is started by `vernic bench`, not by hand"))
             .hint("use `vernic bench`, or `vernic bench server` and `vernic bench client HOST`")
     })?;
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
