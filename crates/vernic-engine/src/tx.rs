@@ -2,7 +2,7 @@
 //!
 //! Queue pairs take turns. A turn builds up to [`TURN_PACKETS`] request packets and then up to as
 //! many response packets, straight into the batch: requests first, so that a short ACK rides as
-//! the last segment of the same run. A full batch is sent and filled again.
+//! the last segment of the same run, unless the application sleeps for its completions ([`Order`]). A full batch is sent and filled again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,14 +58,18 @@ impl Lane {
         let mut alone = false;
         if !self.blocked && self.tx.is_empty() {
             let mut core = lock(&qp.core);
-            let rides = core.side.ack.rides();
+            let order = Order::of(qp);
+            let rides = match order {
+                Order::RequestsFirst => core.side.ack.rides(),
+                Order::AnswersFirst => core.machine.wants_responses(),
+            };
             let srqs = Some(&self.srqs);
             let Self { tx, pacer, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 if is_paced(machine) {
                     paced_turn(machine, host, tx, pacer, now)
                 } else if rides {
-                    turn(machine, host, tx, now)
+                    turn(machine, host, tx, order, now)
                 } else {
                     turn_of_requests(machine, host, tx, now)
                 }
@@ -107,13 +111,13 @@ impl Lane {
             // Cleared before the send queue is looked at: a post from now on rings again.
             qp.queued.store(false, Ordering::Release);
             let mut core = lock(&qp.core);
-            let srqs = Some(&self.srqs);
+            let (order, srqs) = (Order::of(&qp), Some(&self.srqs));
             let Self { tx, pacer, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 if is_paced(machine) {
                     paced_turn(machine, host, tx, pacer, now)
                 } else {
-                    turn(machine, host, tx, now)
+                    turn(machine, host, tx, order, now)
                 }
             });
             self.end_turn(engine, &qp, &mut core, did, now);
@@ -171,17 +175,47 @@ fn is_paced(machine: &Qp) -> bool {
         && matches!(machine.state(), QpState::Rts | QpState::Sqd)
 }
 
+/// What a queue pair writes first in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The application's next message is not kept waiting by an ACK.
+    RequestsFirst,
+    /// Where applications sleep for their completions, an ACK costs little beside the wake-up. It goes
+    /// ahead of the reply, as from hardware: the peer's send completes before the reply arrives, and
+    /// programs that wait for one event of either kind count on that (perftest's do).
+    AnswersFirst,
+}
+
+impl Order {
+    fn of(qp: &QpInner) -> Self {
+        let sleeps = qp.cqs().any(|cq| cq.channel().is_some());
+        if sleeps { Self::AnswersFirst } else { Self::RequestsFirst }
+    }
+}
+
 /// One queue pair's turn.
-fn turn(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> Did {
-    let mut did = turn_of_requests(machine, host, tx, now);
+fn turn(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, order: Order, now: Time) -> Did {
+    let halves = match order {
+        Order::RequestsFirst => [turn_of_requests, turn_of_answers],
+        Order::AnswersFirst => [turn_of_answers, turn_of_requests],
+    };
+    halves.into_iter().fold(Did::Nothing, |did, half| match half(machine, host, tx, now) {
+        Did::Nothing => did,
+        wrote => wrote,
+    })
+}
+
+/// The answers of a turn.
+fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> Did {
+    let mut written = false;
     for _ in 0..TURN_PACKETS {
-        let Some(room) = tx.room() else { return did };
+        let Some(room) = tx.room() else { break };
         let Some(sent) = machine.poll_response(now, host, room) else { break };
         let Some(path) = &host.side.path else { break };
         tx.push(path, sent.len);
-        did = Did::Wrote;
+        written = true;
     }
-    did
+    Did::written(written)
 }
 
 /// The requests of a turn.
