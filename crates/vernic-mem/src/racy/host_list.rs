@@ -48,15 +48,17 @@ mod tests {
     use super::*;
     use vernic_wire::Lkey;
 
-    fn piece(bytes: &[u8]) -> Sge {
-        let addr = bytes.as_ptr().expose_provenance() as u64;
+    /// Memory of an application, which may write it at any time: not a constant.
+    fn piece(bytes: &mut [u8]) -> Sge {
+        let addr = bytes.as_mut_ptr().expose_provenance() as u64;
         Sge { addr, length: bytes.len() as u32, lkey: Lkey(7) }
     }
 
     #[test]
     fn pieces_are_put_together_and_too_many_bytes_are_refused() {
-        let pieces = [piece(b"abc"), Sge::default(), piece(b"0123456789")];
-        // SAFETY: constants; the piece without bytes is not looked at.
+        let (mut letters, mut digits) = (*b"abc", *b"0123456789");
+        let pieces = [piece(&mut letters), Sge::default(), piece(&mut digits)];
+        // SAFETY: both arrays outlive the list; the piece without bytes is not looked at.
         let list = unsafe { HostList::new(&pieces) };
         assert_eq!(list.total_len(), 13);
         let mut dst = [b'.'; 14];
