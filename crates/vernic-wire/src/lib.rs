@@ -1,8 +1,8 @@
 //! RDMA wire formats: bytes to meaning and back.
 //!
 //! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
-//! opcode table that says which of them a packet has, the invariant CRC, the header that management
-//! datagrams share, and the Ethernet, IP and UDP headers around them in captures. Everyone above
+//! opcode table that says which of them a packet has, the invariant CRC, management datagrams of
+//! communication management, and the Ethernet, IP and UDP headers around them in captures. Everyone above
 //! calls it; it calls nothing of ours, holds no state, allocates nothing, has no clock and no
 //! `unsafe`.
 //!
@@ -20,6 +20,7 @@ mod aeth;
 mod atomic;
 mod atomic_ack;
 mod bth;
+pub mod cm;
 mod deth;
 mod error;
 mod feth;
