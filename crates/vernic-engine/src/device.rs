@@ -1,7 +1,5 @@
 //! The list of devices: one per usable netdev.
 
-use std::net::IpAddr;
-
 use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
 use vernic_wire::Mtu;
@@ -87,14 +85,18 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
 }
 
-/// The device that has an address.
+/// The device that has an address. A link-local one that names no netdev is found on any.
 ///
 /// # Errors
 /// [`OpenError::NoSuchAddress`] with the addresses that there are, [`OpenError::NoDevice`],
 /// [`OpenError::NetDev`].
-pub fn device_with(address: IpAddr) -> Result<DeviceInfo, OpenError> {
+pub fn device_with(address: impl Into<LocalAddr>) -> Result<DeviceInfo, OpenError> {
+    let wanted = address.into();
     let mut all = devices()?;
-    let has = |info: &DeviceInfo| info.addresses.iter().any(|local| local.ip == address);
+    let is = |local: &LocalAddr| {
+        local.ip == wanted.ip && (wanted.scope_id == 0 || wanted.scope_id == local.scope_id)
+    };
+    let has = |info: &DeviceInfo| info.addresses.iter().any(is);
     if let Some(place) = all.iter().position(has) {
         return Ok(all.swap_remove(place));
     }
@@ -105,7 +107,7 @@ pub fn device_with(address: IpAddr) -> Result<DeviceInfo, OpenError> {
         device.addresses.iter().map(|local| local.ip.to_string()).collect::<Vec<_>>().join(" ")
     };
     let present = listed(&all, |device| format!("({}): {}", device.netdev, addresses(device)));
-    Err(OpenError::NoSuchAddress { address, present })
+    Err(OpenError::NoSuchAddress { address: wanted.ip, present })
 }
 
 /// The error for a machine without a device: it says what is in the way of each netdev.
@@ -128,6 +130,8 @@ fn listed(devices: &[DeviceInfo], tell: impl Fn(&DeviceInfo) -> String) -> Strin
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -138,8 +142,8 @@ mod tests {
 
     #[test]
     fn an_unknown_address_is_answered_with_those_that_exist() {
-        assert_eq!(device_with([127, 0, 0, 1].into()).unwrap().netdev, "lo");
-        let error = device_with([192, 0, 2, 77].into()).unwrap_err().to_string();
+        assert_eq!(device_with(IpAddr::from([127, 0, 0, 1])).unwrap().netdev, "lo");
+        let error = device_with(IpAddr::from([192, 0, 2, 77])).unwrap_err().to_string();
         assert!(error.starts_with("no device has the address 192.0.2.77"), "{error}");
         assert!(error.contains("(lo): ") && error.contains("127.0.0.1"), "{error}");
     }

@@ -153,43 +153,57 @@ impl<K: Eq + Hash> Unacked<K> {
     }
 }
 
-/// A queue with a descriptor that counts its entries.
+/// A queue with a descriptor that counts its entries: readable exactly while it holds something.
 #[derive(Debug)]
-pub(crate) struct EventQueue<T> {
+pub struct EventQueue<T> {
     fd: EventFd,
     queue: Mutex<VecDeque<T>>,
+    limit: usize,
     dropped: AtomicU64,
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue. The descriptor blocks on read unless the application makes it
-    /// non-blocking, as those of verbs do.
-    pub(crate) fn new() -> io::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
-        let fd = EventFd::from_value_and_flags(0, flags)?;
-        Ok(Self { fd, queue: Mutex::new(VecDeque::new()), dropped: AtomicU64::new(0) })
+    /// An empty queue of at most [`MAX_EVENTS`] entries. The descriptor blocks on read unless the
+    /// application makes it non-blocking, as those of verbs do.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Self::with_limit(MAX_EVENTS)
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// As [`new`](Self::new), of at most `limit` entries: `usize::MAX` where something else bounds
+    /// them.
+    ///
+    /// # Errors
+    /// As of [`new`](Self::new).
+    pub fn with_limit(limit: usize) -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
+        let fd = EventFd::from_value_and_flags(0, flags)?;
+        Ok(Self { fd, queue: Mutex::new(VecDeque::new()), limit, dropped: AtomicU64::new(0) })
+    }
+
+    /// The descriptor, for `poll`: not to be read.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// Adds an entry and makes the descriptor readable. False if it is lost: the queue is full.
-    pub(crate) fn push(&self, entry: T) -> bool {
+    pub fn push(&self, entry: T) -> bool {
         let mut queue = lock(&self.queue);
-        if queue.len() >= MAX_EVENTS {
+        if queue.len() >= self.limit {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         queue.push_back(entry);
         drop(queue);
-        // Cannot block: the counter is at most MAX_EVENTS, far below its limit.
+        // Cannot block: the counter is the number of entries, far below its limit of 2^64.
         let _ = self.fd.write(1);
         true
     }
 
     /// Entries that were lost because nobody read.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
@@ -197,7 +211,7 @@ impl<T> EventQueue<T> {
     ///
     /// # Errors
     /// `WouldBlock` on a non-blocking descriptor, `Interrupted` by a signal.
-    pub(crate) fn wait<R>(&self, mut take: impl FnMut(T) -> R) -> io::Result<R> {
+    pub fn wait<R>(&self, mut take: impl FnMut(T) -> R) -> io::Result<R> {
         // Each turn sleeps until the descriptor is readable; somebody else may be faster then, or
         // the entry may have been removed together with its object.
         loop {
@@ -212,7 +226,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes an entry if there is one; never waits. `take` gets it under the queue's lock.
-    pub(crate) fn try_next<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
+    pub fn try_next<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
         let mut queue = lock(&self.queue);
         // Each turn takes one off the descriptor's count. Counts without an entry are left over
         // from a purge that was faster than the push.
@@ -225,13 +239,24 @@ impl<T> EventQueue<T> {
     }
 
     /// Removes entries, for an object that is destroyed.
-    pub(crate) fn purge(&self, mut keep: impl FnMut(&T) -> bool) {
+    pub fn purge(&self, mut keep: impl FnMut(&T) -> bool) {
+        drop(self.extract(|entry| !keep(entry)));
+    }
+
+    /// Removes the entries that `leaves` names and returns them in their order.
+    pub fn extract(&self, mut leaves: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut queue = lock(&self.queue);
-        let before = queue.len();
-        queue.retain(|entry| keep(entry));
-        for _ in queue.len()..before {
-            self.take_count();
+        let mut gone = Vec::new();
+        for _ in 0..queue.len() {
+            // As many turns as there are entries: each takes the first and may put it last.
+            match queue.pop_front() {
+                Some(entry) if leaves(&entry) => gone.push(entry),
+                Some(entry) => queue.push_back(entry),
+                None => break,
+            }
         }
+        gone.iter().for_each(|_| _ = self.take_count());
+        gone
     }
 
     /// Takes one off the descriptor's count, if it is not 0. Only under the lock of the queue: what
@@ -242,7 +267,7 @@ impl<T> EventQueue<T> {
 
     /// Leaks the entries: in a child of the process that made the queue, where they may have been
     /// left half changed by a thread that is not there.
-    pub(crate) fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(queue));
     }
@@ -298,6 +323,16 @@ mod tests {
             (queue.try_next(same), queue.try_next(same), queue.try_next(same)),
             (Some(1), Some(3), None)
         );
+    }
+
+    #[test]
+    fn extracted_entries_come_in_order_and_leave_the_others_in_theirs() {
+        let queue = EventQueue::with_limit(usize::MAX).unwrap();
+        (0..6).for_each(|n| _ = queue.push(n));
+        assert_eq!(queue.extract(|n| n % 3 == 0), [0, 3]);
+        let rest: Vec<i32> = std::iter::from_fn(|| queue.try_next(same)).collect();
+        assert_eq!(rest, [1, 2, 4, 5]);
+        assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
     }
 
     #[test]

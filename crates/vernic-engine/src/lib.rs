@@ -74,7 +74,7 @@ pub use error::{
     Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,
     ResizeError,
 };
-pub use events::{AsyncEvent, CqId, Element, EventKind, MAX_EVENTS, SrqId};
+pub use events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
 pub use explanation::Explanation;
 pub use gid::{GidEntry, GidType};
 pub use limits::{DeviceAttr, PortAttr, PortState};

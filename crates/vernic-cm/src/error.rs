@@ -1,0 +1,246 @@
+//! Why a call was refused: with the values, what helps, and the errno that C programs expect.
+
+use std::io;
+use std::net::SocketAddr;
+
+use libc::c_int;
+use vernic_engine::{McastError, ModifyError, OpenError, QpType};
+use vernic_wire::cm::PortSpace;
+
+use crate::event::EventKind;
+use crate::id::State;
+
+/// Why a call of the connection manager was refused. Nothing changed, unless it says otherwise.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The object was made before this process was forked.
+    #[error(
+        "made by the process that this one was forked from, and unusable here: make ids and event \
+         channels anew in this process"
+    )]
+    Orphan,
+    /// No id can be made in this port space with this type of queue pair.
+    #[error(
+        "{port_space} has no ids for {qp_type:?} queue pairs: TCP has Rc and Uc, UDP and IPOIB have \
+         Ud, IB has all"
+    )]
+    PortSpace {
+        /// The port space.
+        port_space: PortSpace,
+        /// The type.
+        qp_type: QpType,
+    },
+    /// The id is in another state than the call needs.
+    #[error("{call} needs an id that {needs}, and this one ({id}) is in state {state:?}")]
+    State {
+        /// The call.
+        call: &'static str,
+        /// What it needs.
+        needs: &'static str,
+        /// Addresses of the id.
+        id: String,
+        /// Its state.
+        state: State,
+    },
+    /// Addresses of two IP versions.
+    #[error("{src} and {dst} are of different IP versions")]
+    Family {
+        /// Source.
+        src: SocketAddr,
+        /// Destination.
+        dst: SocketAddr,
+    },
+    /// A link-local address without the netdev that it belongs to.
+    #[error("{0} is link-local and names no netdev: give its scope id, as fe80::1%eth0 in text")]
+    Scope(SocketAddr),
+    /// No device has the address, or none can be opened.
+    #[error(transparent)]
+    Device(#[from] OpenError),
+    /// The system has no route.
+    #[error("there is no route to {dst}{from}: {source}", from = from(*.src))]
+    NoRoute {
+        /// Source asked for.
+        src: Option<SocketAddr>,
+        /// Destination.
+        dst: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The port is taken.
+    #[error("port {} of {port_space} is in use on {addr} by {by}", .addr.port())]
+    InUse {
+        /// The port space.
+        port_space: PortSpace,
+        /// The address and port.
+        addr: SocketAddr,
+        /// By whom.
+        by: &'static str,
+    },
+    /// Every ephemeral port is taken.
+    #[error(
+        "all ephemeral ports of {port_space} are in use (net.ipv4.ip_local_port_range: {first} to \
+         {last})"
+    )]
+    NoPort {
+        /// The port space.
+        port_space: PortSpace,
+        /// First of the range.
+        first: u16,
+        /// Last of the range.
+        last: u16,
+    },
+    /// The call needs a device, and the id has none yet.
+    #[error("{call} needs an id with a device: bind it to an address, or resolve one, first")]
+    NoDevice {
+        /// The call.
+        call: &'static str,
+    },
+    /// The call needs a queue pair.
+    #[error("{call} needs the queue pair of the id: attach one, or name it in the parameters")]
+    NoQp {
+        /// The call.
+        call: &'static str,
+    },
+    /// The id has a queue pair already.
+    #[error("the id has queue pair {0} already: detach that first")]
+    HasQp(vernic_wire::Qpn),
+    /// The queue pair does not fit the id.
+    #[error("queue pair {qpn} {what}")]
+    WrongQp {
+        /// The queue pair.
+        qpn: vernic_wire::Qpn,
+        /// What does not fit.
+        what: String,
+    },
+    /// The queue pair refused.
+    #[error(transparent)]
+    Modify(#[from] ModifyError),
+    /// Private data that the message has no room for.
+    #[error("{given} bytes of private data, and {call} of {kind} carries at most {max}")]
+    TooLong {
+        /// The call.
+        call: &'static str,
+        /// Of what: a connection or datagrams.
+        kind: &'static str,
+        /// Given.
+        given: usize,
+        /// Most.
+        max: usize,
+    },
+    /// A value out of range.
+    #[error("{what} is {value}, allowed: {allowed}")]
+    Value {
+        /// Which.
+        what: &'static str,
+        /// Given.
+        value: u64,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// The multicast group cannot be joined or left.
+    #[error(transparent)]
+    Group(#[from] McastError),
+    /// The id has not joined the group.
+    #[error("the id has not joined {0}")]
+    NotJoined(SocketAddr),
+    /// The id has joined the group already.
+    #[error("the id has joined {0} already: leave it first")]
+    Joined(SocketAddr),
+    /// The channel belongs to another manager than the id.
+    #[error("the event channel belongs to another manager than the id")]
+    OtherManager,
+    /// An event told a failure.
+    #[error("{kind:?} with status {status}{}", words(*.status))]
+    Failed {
+        /// What happened.
+        kind: EventKind,
+        /// Negative a system's error number, positive the peer's reason or status.
+        status: i32,
+    },
+    /// The engine does not exchange messages of connection management.
+    #[error("{call}: connections are not supported by this device")]
+    NoAgent {
+        /// The call.
+        call: &'static str,
+    },
+    /// The operating system refused.
+    #[error("cannot {what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn from(src: Option<SocketAddr>) -> String {
+    src.map_or_else(String::new, |src| format!(" from {}", src.ip()))
+}
+
+/// A system's error number in words.
+fn words(status: i32) -> String {
+    match status < 0 {
+        true => format!(" ({})", io::Error::from_raw_os_error(-status)),
+        false => String::new(),
+    }
+}
+
+impl Error {
+    /// The error number that librdmacm and the kernel give for it.
+    pub fn errno(&self) -> c_int {
+        match self {
+            Self::Orphan => libc::EIO,
+            Self::PortSpace { .. } => libc::EPROTONOSUPPORT,
+            Self::State { .. }
+            | Self::Family { .. }
+            | Self::Scope(_)
+            | Self::NoDevice { .. }
+            | Self::NoQp { .. }
+            | Self::HasQp(_)
+            | Self::WrongQp { .. }
+            | Self::TooLong { .. }
+            | Self::Value { .. }
+            | Self::OtherManager => libc::EINVAL,
+            Self::Failed { kind: EventKind::Rejected, .. } => libc::ECONNREFUSED,
+            Self::Failed { status, .. } => status.abs(),
+            Self::Device(error) => errno_of_open(error),
+            Self::NoRoute { source, .. } | Self::Os { source, .. } => errno_of(source),
+            Self::InUse { .. } => libc::EADDRINUSE,
+            Self::NoPort { .. } | Self::NotJoined(_) => libc::EADDRNOTAVAIL,
+            Self::Joined(_) => libc::EADDRINUSE,
+            Self::Modify(error) => errno_of_modify(error),
+            Self::Group(error) => errno_of_group(error),
+            Self::NoAgent { .. } => libc::EOPNOTSUPP,
+        }
+    }
+}
+
+fn errno_of(error: &io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn errno_of_open(error: &OpenError) -> c_int {
+    match error {
+        OpenError::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
+        OpenError::Os { source, .. } => errno_of(source),
+        _ => libc::ENODEV,
+    }
+}
+
+fn errno_of_modify(error: &ModifyError) -> c_int {
+    match error {
+        ModifyError::Orphan => libc::EIO,
+        _ => libc::EINVAL,
+    }
+}
+
+fn errno_of_group(error: &McastError) -> c_int {
+    match error {
+        McastError::Orphan => libc::EIO,
+        McastError::Full { .. } | McastError::GroupFull { .. } => libc::ENOMEM,
+        McastError::NoAddress(_) => libc::EADDRNOTAVAIL,
+        McastError::Link(_) => libc::ENODEV,
+        _ => libc::EINVAL,
+    }
+}

@@ -1,0 +1,155 @@
+//! Multicast groups of datagram ids.
+//!
+//! On RoCE a group is an IP multicast address: its GID is the IPv6 address itself or the IPv4-mapped
+//! one, and nobody need be asked for it. So joining attaches the id's queue pair, when the event is
+//! taken, and tells where to send.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use vernic_engine::{AddressVector, McastError, Qp, QpType};
+use vernic_wire::{Gid, PortNum, Qpn};
+
+use crate::error::Error;
+use crate::event::{EventKind, Param, UdInfo};
+use crate::id::{Id, Inner};
+use crate::param::UDP_QKEY;
+use crate::registry::What;
+use crate::route;
+
+/// IP hop limit of multicast: groups end at the link, as those of sockets do.
+const MULTICAST_HOP_LIMIT: u8 = 1;
+
+/// How an id takes part in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JoinState {
+    /// It sends and receives.
+    FullMember,
+    /// It sends only: its queue pair is not attached.
+    SendOnlyFullMember,
+}
+
+/// A group that an id has joined.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    addr: SocketAddr,
+    gid: Gid,
+    join: JoinState,
+    context: usize,
+    av: AddressVector,
+    /// The queue pair that was attached.
+    attached: Option<Arc<Qp>>,
+}
+
+impl Membership {
+    fn detach(&mut self) {
+        if let Some(qp) = self.attached.take() {
+            // It may be destroyed meanwhile, and then is in no group.
+            let _ = qp.detach_mcast(self.gid);
+        }
+    }
+}
+
+impl Id {
+    /// Joins a multicast group: an IPv4 or IPv6 multicast address; its port means nothing.
+    /// [`EventKind::MulticastJoin`] tells where to send, and carries `context`; from then on the id's
+    /// queue pair, if it has one then, receives what is sent there. A sender gets what it sends itself
+    /// if it has joined (IBTA 10.5.2.1).
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] for an id that is bound to no address, [`Error::Value`] for one that is not
+    /// for datagrams, [`Error::Group`] for an address that is no group or that the device has no address of
+    /// the kind for, [`Error::Joined`].
+    pub fn join_multicast(
+        &self,
+        group: SocketAddr,
+        join: JoinState,
+        context: usize,
+    ) -> Result<(), Error> {
+        let mut inner = self.enter("join_multicast")?;
+        let device = inner.device.as_ref().ok_or(Error::NoDevice { call: "join_multicast" })?;
+        if self.qp_type() != QpType::Ud {
+            return Err(Error::Value {
+                what: "type of the id's queue pair",
+                value: self.qp_type() as u64,
+                allowed: "Ud (4)".to_owned(),
+            });
+        }
+        let gid = Gid::from_ip(group.ip());
+        if !gid.is_multicast() {
+            return Err(McastError::NotGroup(gid).into());
+        }
+        if inner.groups.iter().any(|member| member.gid == gid) {
+            return Err(Error::Joined(group));
+        }
+        let own = inner.local.map(route::local);
+        let of_kind = |row: &&vernic_engine::GidEntry| row.local.ip.is_ipv4() == group.is_ipv4();
+        let rows = device.context.gid_table();
+        let row = rows.iter().filter(of_kind).min_by_key(|row| Some(row.local) != own);
+        let row = row.ok_or(McastError::NoAddress(gid))?;
+        let av = AddressVector {
+            dgid: gid,
+            sgid_index: row.index,
+            hop_limit: MULTICAST_HOP_LIMIT,
+            traffic_class: inner.options.tos,
+            port: PortNum(1),
+            ..AddressVector::default()
+        };
+        let attached = None;
+        inner.groups.push(Membership { addr: group, gid, join, context, av, attached });
+        self.shared.registry.push(self.cell.key, What::Joined { gid });
+        Ok(())
+    }
+
+    /// Leaves a group. If nobody has taken the event of joining it, there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotJoined`].
+    pub fn leave_multicast(&self, group: SocketAddr) -> Result<(), Error> {
+        let mut inner = self.enter("leave_multicast")?;
+        let gid = Gid::from_ip(group.ip());
+        let at = inner.groups.iter().position(|member| member.gid == gid);
+        let at = at.ok_or(Error::NotJoined(group))?;
+        inner.groups.swap_remove(at).detach();
+        let of_group = |what: &What| matches!(what, What::Joined { gid: joined } if *joined == gid);
+        self.shared.registry.withdraw(self.cell.key, of_group);
+        Ok(())
+    }
+
+    /// Attaches the queue pair to a group that it has joined: an event's share of the work.
+    pub(crate) fn tell_joined(inner: &mut Inner, gid: Gid) -> Option<(EventKind, i32, Param)> {
+        let qp = inner.qp.clone();
+        let member = inner.groups.iter_mut().find(|member| member.gid == gid)?;
+        let mut outcome = (EventKind::MulticastJoin, 0);
+        if let Some(qp) = qp.filter(|_| member.join == JoinState::FullMember) {
+            match qp.attach_mcast(gid) {
+                Ok(()) => member.attached = Some(qp),
+                Err(error) => {
+                    tracing::warn!(group = %member.addr, %error, "cannot join");
+                    outcome = (EventKind::MulticastError, -Error::from(error).errno());
+                }
+            }
+        }
+        let info = UdInfo {
+            private_data: Vec::new(),
+            av: member.av,
+            qp_num: Qpn::MULTICAST,
+            qkey: UDP_QKEY,
+            context: member.context,
+        };
+        Some((outcome.0, outcome.1, Param::Ud(info)))
+    }
+}
+
+impl Inner {
+    /// Leaves every group.
+    pub(crate) fn leave_groups(&mut self) {
+        self.leave_groups_of_qp();
+        self.groups.clear();
+    }
+
+    /// Detaches the queue pair from every group.
+    pub(crate) fn leave_groups_of_qp(&mut self) {
+        self.groups.iter_mut().for_each(Membership::detach);
+    }
+}

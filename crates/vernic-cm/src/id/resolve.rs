@@ -1,0 +1,82 @@
+//! From a destination to device and route.
+//!
+//! Both steps are done when the call returns; programs learn of it by an event, as they expect.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::event::{EventKind, Param};
+use crate::id::{Id, State};
+use crate::registry::What;
+use crate::route;
+
+impl Id {
+    /// Looks for the way to `dst`: the source address (`src` if it is given, else the system's choice),
+    /// and with it the device that has this address, always. Tells so by
+    /// [`EventKind::AddrResolved`]. A new id is bound to the source address, and to its port or to a free
+    /// one. A wildcard `dst` is this machine.
+    ///
+    /// The answer needs no other machine, so `timeout` is not waited for.
+    ///
+    /// # Errors
+    /// [`Error::State`] for an id that is neither new nor bound; [`Error::NoRoute`];
+    /// [`Error::Device`] for a source that no device has, with those that there are;
+    /// [`Error::Family`], [`Error::Scope`]; those of [`bind_addr`](Self::bind_addr). The id stays as
+    /// it was.
+    pub fn resolve_addr(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let _ = timeout;
+        let mut inner = self.enter("resolve_addr")?;
+        let src = match inner.state {
+            State::Idle => src,
+            State::Bound => inner.local,
+            _ => return Err(self.wrong_state(&inner, "resolve_addr", "is new or bound")),
+        };
+        if let Some(src) = src.filter(|src| src.is_ipv4() != dst.is_ipv4()) {
+            return Err(Error::Family { src, dst });
+        }
+        let found = route::source(src.filter(|src| !src.ip().is_unspecified()), dst)?;
+        let device = self.shared.devices.with(route::local(found), &self.shared.config)?;
+        if inner.state == State::Idle {
+            let port = src.map_or(0, |src| src.port());
+            self.bind_inner(&mut inner, "resolve_addr", route::with_port(found, port))?;
+        }
+        self.narrow(&mut inner, found);
+        inner.device = Some(device);
+        inner.peer = Some(match dst.ip().is_unspecified() {
+            true => route::with_port(found, dst.port()),
+            false => dst,
+        });
+        inner.state = State::AddrResolved;
+        self.told(EventKind::AddrResolved, 0);
+        Ok(())
+    }
+
+    /// Looks for the route to the resolved destination; tells so by [`EventKind::RouteResolved`].
+    ///
+    /// The answer needs no other machine, so `timeout` is not waited for.
+    ///
+    /// # Errors
+    /// [`Error::State`] for an id whose address is not resolved.
+    pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
+        let _ = timeout;
+        let mut inner = self.enter("resolve_route")?;
+        if inner.state != State::AddrResolved {
+            return Err(self.wrong_state(&inner, "resolve_route", "has resolved its address"));
+        }
+        inner.state = State::RouteResolved;
+        self.told(EventKind::RouteResolved, 0);
+        Ok(())
+    }
+
+    /// An event that carries nothing.
+    pub(crate) fn told(&self, kind: EventKind, status: i32) {
+        let what = What::Told { kind, status, param: Param::None };
+        self.shared.registry.push(self.cell.key, what);
+    }
+}

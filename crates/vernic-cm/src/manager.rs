@@ -1,0 +1,133 @@
+//! The manager: root of ids and channels, and owner of the open devices.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use vernic_engine::{Config, Context, DeviceInfo, Gate, OpenError, QpType};
+use vernic_io::Origin;
+use vernic_wire::cm::PortSpace;
+
+use crate::channel::EventChannel;
+use crate::device::Devices;
+use crate::error::Error;
+use crate::id::Id;
+use crate::ports::Ports;
+use crate::registry::Registry;
+
+/// What the ids of one process share. A child of `fork` has one of its own.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) origin: Origin,
+    pub(crate) config: Config,
+    pub(crate) registry: Registry,
+    pub(crate) ports: Mutex<Ports>,
+    pub(crate) devices: Devices,
+}
+
+/// What a process has, and what its children will have.
+#[derive(Debug)]
+struct Generation {
+    shared: Arc<Shared>,
+    child: OnceLock<Box<Generation>>,
+}
+
+impl Generation {
+    fn new(config: &Config) -> Self {
+        let shared = Arc::new(Shared {
+            origin: Origin::here(),
+            config: config.clone(),
+            registry: Registry::default(),
+            ports: Mutex::new(Ports::new()),
+            devices: Devices::default(),
+        });
+        Self { shared, child: OnceLock::new() }
+    }
+}
+
+/// The connection manager of a process.
+///
+/// It may be used on after a fork, in both processes: in the child it has no open device, and the
+/// parent's ids and channels are refused.
+#[derive(Debug)]
+pub struct Manager {
+    config: Config,
+    generation: Generation,
+}
+
+impl Manager {
+    /// A manager whose devices are opened with `config`.
+    pub fn new(config: Config) -> Arc<Self> {
+        let generation = Generation::new(&config);
+        Arc::new(Self { config, generation })
+    }
+
+    /// What this process has.
+    fn shared(&self) -> &Arc<Shared> {
+        let mut at = &self.generation;
+        // A turn per fork between the manager's process and this one.
+        while !at.shared.origin.is_here() {
+            // No thread forks while another makes it: a child finds it made or not begun.
+            let _gate = Gate::enter();
+            at = at.child.get_or_init(|| Box::new(Generation::new(&self.config)));
+        }
+        &at.shared
+    }
+
+    /// The devices of this machine.
+    ///
+    /// # Errors
+    /// [`OpenError::NetDev`] if the system does not list its netdevs.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, OpenError> {
+        vernic_engine::devices()
+    }
+
+    /// The open device of this name (or of the netdev of this name), which all ids on it share;
+    /// opened if it is not open.
+    ///
+    /// # Errors
+    /// Those of [`Context::open`].
+    pub fn context(&self, name: &str) -> Result<Arc<Context>, OpenError> {
+        Ok(self.shared().devices.named(name, &self.config)?.context.clone())
+    }
+
+    /// An event channel.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the process has no descriptor left.
+    pub fn create_channel(&self) -> Result<Arc<EventChannel>, Error> {
+        EventChannel::new(self.shared())
+    }
+
+    /// An id for queue pairs of `qp_type`, whose events go to `channel`; without one it gets a
+    /// channel of its own, for programs that wait for each call's outcome
+    /// ([`Id::complete`](crate::Id::complete)).
+    ///
+    /// # Errors
+    /// [`Error::PortSpace`] for a type that the port space does not have, [`Error::Orphan`] for a
+    /// channel of this process's parent, [`Error::Os`].
+    pub fn create_id(
+        &self,
+        channel: Option<&Arc<EventChannel>>,
+        port_space: PortSpace,
+        qp_type: QpType,
+    ) -> Result<Arc<Id>, Error> {
+        let channel = match channel {
+            Some(channel) if channel.is_orphan() => return Err(Error::Orphan),
+            Some(channel) => channel.clone(),
+            None => self.create_channel()?,
+        };
+        Id::new(&channel, port_space, qp_type)
+    }
+
+    /// The address that the system sends from to `dst`, with port 0; `src` if that is given.
+    ///
+    /// # Errors
+    /// [`Error::NoRoute`], [`Error::Scope`], [`Error::Family`].
+    pub fn source_address(
+        &self,
+        src: Option<IpAddr>,
+        dst: SocketAddr,
+    ) -> Result<SocketAddr, Error> {
+        crate::route::source(src.map(|ip| SocketAddr::new(ip, 0)), dst)
+    }
+}

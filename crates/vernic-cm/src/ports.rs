@@ -1,0 +1,240 @@
+//! Port spaces: who of this process has which port on which address.
+//!
+//! The rules are those of the kernel's rdma_cm: a port may be had once per address, a wildcard
+//! address covers every address of its family (`[::]` both families, unless it is told not to), and
+//! ids that ask for it may share a port as long as none of them listens. Port spaces have nothing to
+//! do with each other, nor with the ports of TCP and UDP sockets.
+//!
+//! Other processes of the host are asked by whoever calls this (`id/bind.rs`).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use vernic_io::LocalAddr;
+use vernic_wire::cm::PortSpace;
+
+use crate::error::Error;
+use crate::registry::IdKey;
+
+/// Ephemeral ports where the system does not say which it uses.
+const DEFAULT_RANGE: (u16, u16) = (32_768, 60_999);
+
+/// What an id has bound, or wants to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// The id.
+    pub(crate) key: IdKey,
+    /// The address; unspecified for a wildcard.
+    pub(crate) addr: LocalAddr,
+    /// Of a wildcard: covers its own family alone.
+    pub(crate) af_only: bool,
+    /// Shares with others that share.
+    pub(crate) reuse: bool,
+    /// Listens: shares with nobody.
+    pub(crate) listens: bool,
+}
+
+impl Binding {
+    fn is_wildcard(&self) -> bool {
+        self.addr.ip.is_unspecified()
+    }
+
+    /// Whether both may have one port.
+    fn tolerates(&self, other: &Self) -> bool {
+        if self.reuse && other.reuse && !self.listens && !other.listens {
+            return true;
+        }
+        let families_differ = self.addr.ip.is_ipv4() != other.addr.ip.is_ipv4();
+        let both = |b: &Self| b.is_wildcard() && b.addr.ip.is_ipv6() && !b.af_only;
+        if families_differ && !both(self) && !both(other) {
+            return true;
+        }
+        !self.is_wildcard() && !other.is_wildcard() && self.addr != other.addr
+    }
+}
+
+/// The bound ports of a process.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    bound: HashMap<(PortSpace, u16), Vec<Binding>>,
+    range: (u16, u16),
+    random: RandomState,
+    drawn: u64,
+}
+
+impl Ports {
+    pub(crate) fn new() -> Self {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+        let range = text.ok().as_deref().and_then(parse_range).unwrap_or(DEFAULT_RANGE);
+        Self { bound: HashMap::new(), range, random: RandomState::new(), drawn: 0 }
+    }
+
+    /// Binds a port; 0 takes a free one of the ephemeral range for which `elsewhere` says false
+    /// (another process has it). Returns the port.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], [`Error::NoPort`].
+    pub(crate) fn bind(
+        &mut self,
+        space: PortSpace,
+        port: u16,
+        binding: Binding,
+        mut elsewhere: impl FnMut(u16) -> bool,
+    ) -> Result<u16, Error> {
+        if port != 0 {
+            self.check(space, port, &binding)?;
+            self.bound.entry((space, port)).or_default().push(binding);
+            return Ok(port);
+        }
+        let (first, last) = self.range;
+        let count = u32::from(last - first) + 1;
+        let start = self.draw() % count;
+        for n in 0..count {
+            let port = first + ((start + n) % count) as u16;
+            // Ephemeral ports are shared with nobody.
+            if !self.bound.contains_key(&(space, port)) && !elsewhere(port) {
+                self.bound.insert((space, port), vec![binding]);
+                return Ok(port);
+            }
+        }
+        Err(Error::NoPort { port_space: space, first, last })
+    }
+
+    /// Whether `binding` may have the port besides those who have it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`].
+    pub(crate) fn check(
+        &self,
+        space: PortSpace,
+        port: u16,
+        binding: &Binding,
+    ) -> Result<(), Error> {
+        let others = self.bound.get(&(space, port)).into_iter().flatten();
+        let mut others = others.filter(|other| other.key != binding.key);
+        match others.any(|other| !binding.tolerates(other)) {
+            true => {
+                let addr = binding.addr.with_port(port);
+                Err(Error::InUse { port_space: space, addr, by: "this process" })
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Changes what an id has bound: it got an address, it listens, it shares or no longer does.
+    pub(crate) fn update(&mut self, space: PortSpace, port: u16, binding: Binding) {
+        for own in self.bound.get_mut(&(space, port)).into_iter().flatten() {
+            if own.key == binding.key {
+                *own = binding;
+            }
+        }
+    }
+
+    /// Gives a port back.
+    pub(crate) fn release(&mut self, space: PortSpace, port: u16, key: IdKey) {
+        if let Some(all) = self.bound.get_mut(&(space, port)) {
+            all.retain(|binding| binding.key != key);
+            if all.is_empty() {
+                self.bound.remove(&(space, port));
+            }
+        }
+    }
+
+    fn draw(&mut self) -> u32 {
+        self.drawn += 1;
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u64(self.drawn);
+        hasher.finish() as u32
+    }
+}
+
+/// Two numbers, the first not greater.
+fn parse_range(text: &str) -> Option<(u16, u16)> {
+    let mut words = text.split_whitespace();
+    let first = words.next()?.parse().ok().filter(|&first| first != 0)?;
+    let last = words.next()?.parse().ok()?;
+    (first <= last).then_some((first, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn binding(key: u64, ip: &str) -> Binding {
+        let addr = ip.parse::<IpAddr>().unwrap().into();
+        Binding { key: IdKey(key), addr, af_only: false, reuse: false, listens: false }
+    }
+
+    fn try_bind(ports: &mut Ports, binding: Binding) -> bool {
+        ports.bind(PortSpace::TCP, 7471, binding, |_| false).is_ok()
+    }
+
+    #[test]
+    fn a_port_is_had_once_per_address_and_port_space() {
+        let mut ports = Ports::new();
+        assert!(try_bind(&mut ports, binding(1, "10.0.0.1")));
+        assert!(!try_bind(&mut ports, binding(2, "10.0.0.1")));
+        assert!(try_bind(&mut ports, binding(3, "10.0.0.2")));
+        assert!(!try_bind(&mut ports, binding(4, "0.0.0.0")));
+        assert!(try_bind(&mut ports, binding(5, "::1")));
+        ports.bind(PortSpace::UDP, 7471, binding(6, "10.0.0.1"), |_| false).unwrap();
+        for key in [1, 3] {
+            ports.release(PortSpace::TCP, 7471, IdKey(key));
+        }
+        assert!(try_bind(&mut ports, binding(4, "0.0.0.0")));
+        assert!(!try_bind(&mut ports, binding(7, "10.0.0.7")));
+    }
+
+    #[test]
+    fn the_ipv6_wildcard_covers_ipv4_unless_told_not_to() {
+        let mut ports = Ports::new();
+        assert!(try_bind(&mut ports, binding(1, "::")));
+        assert!(!try_bind(&mut ports, binding(2, "10.0.0.1")));
+        assert!(!try_bind(&mut ports, binding(2, "0.0.0.0")));
+        ports.update(PortSpace::TCP, 7471, Binding { af_only: true, ..binding(1, "::") });
+        assert!(try_bind(&mut ports, binding(2, "0.0.0.0")));
+        assert!(!try_bind(&mut ports, binding(3, "::1")));
+    }
+
+    #[test]
+    fn sharers_share_until_one_listens() {
+        let mut ports = Ports::new();
+        let share = |key| Binding { reuse: true, ..binding(key, "10.0.0.1") };
+        assert!(try_bind(&mut ports, share(1)));
+        assert!(try_bind(&mut ports, share(2)));
+        assert!(!try_bind(&mut ports, binding(3, "10.0.0.1")));
+        let listening = Binding { listens: true, ..share(1) };
+        assert!(ports.check(PortSpace::TCP, 7471, &listening).is_err());
+        ports.release(PortSpace::TCP, 7471, IdKey(2));
+        assert!(ports.check(PortSpace::TCP, 7471, &listening).is_ok());
+        ports.update(PortSpace::TCP, 7471, listening);
+        assert!(!try_bind(&mut ports, share(2)));
+    }
+
+    #[test]
+    fn ephemeral_ports_are_distinct_and_run_out_with_an_error() {
+        let mut ports = Ports::new();
+        ports.range = (40_000, 40_009);
+        let mut seen = Vec::new();
+        for key in 0..9 {
+            let taken = |port| port == 40_003;
+            let port = ports.bind(PortSpace::TCP, 0, binding(key, "10.0.0.1"), taken).unwrap();
+            assert!((40_000..40_010).contains(&port) && port != 40_003 && !seen.contains(&port));
+            seen.push(port);
+        }
+        let error = ports.bind(PortSpace::TCP, 0, binding(9, "::1"), |port| port == 40_003);
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains("40000 to 40009"), "{error}");
+        assert_eq!(error.errno(), libc::EADDRNOTAVAIL);
+    }
+
+    #[test]
+    fn the_range_of_the_system_is_read_and_nonsense_is_not() {
+        assert_eq!(parse_range("32768\t60999\n"), Some((32_768, 60_999)));
+        for text in ["", "5", "9 5", "0 5", "a b", "1 70000"] {
+            assert_eq!(parse_range(text), None, "{text:?}");
+        }
+    }
+}
