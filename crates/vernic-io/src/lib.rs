@@ -14,7 +14,7 @@
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
-//! | `slot.rs`, `handoff.rs` | several processes on one host |
+//! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |

@@ -1,4 +1,8 @@
+use std::net::IpAddr;
+use std::time::Duration;
+
 use super::*;
+use crate::intake::IntakeId;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 

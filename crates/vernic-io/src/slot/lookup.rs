@@ -1,0 +1,179 @@
+//! Finding the process that has a slot: the one that asks.
+//!
+//! Part of [`SlotTable`]. [`SlotTable::query`] waits for the answer, for the control path;
+//! [`SlotTable::lookup`] never does and remembers answers, for the data path.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use vernic_wire::Qpn;
+
+use super::message::{Answer, MAX_MESSAGE_BYTES, Question};
+use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
+use crate::intake::IntakeId;
+use crate::link::LocalAddr;
+use crate::sys::{self, Gate};
+
+/// Answers that [`SlotTable::lookup`] remembers.
+const MAX_LOOKUPS: usize = 256;
+/// How long an answer is believed, and how long one is waited for.
+const LOOKUP_LIFE: Duration = Duration::from_secs(1);
+/// Longest pause between two looks at the sockets while waiting.
+const QUERY_PAUSE: Duration = Duration::from_millis(20);
+
+/// A process of this host that serves an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerProcess {
+    /// Its process id, as the kernel names it.
+    pub pid: u32,
+    /// UDP port, on the address asked for, that only this process receives on.
+    pub private_port: u16,
+    /// How much is on its way there, if it says so.
+    pub intake: Option<IntakeId>,
+}
+
+/// What [`SlotTable::lookup`] knows so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The peer is this process of this host.
+    Here(PeerProcess),
+    /// Not a process of this host (or not of this user): use the standard port.
+    NotHere,
+    /// Asked just now, for the first time in a second, and nothing is known from before. Use the
+    /// standard port meanwhile.
+    Asked,
+    /// Asked a moment ago; no answer yet. Use the standard port meanwhile.
+    Pending,
+}
+
+#[derive(Debug)]
+pub(super) struct Remembered {
+    ip: IpAddr,
+    slot: Slot,
+    since: Instant,
+    state: Lookup,
+}
+
+impl SlotTable {
+    /// Looks for the process that has `qpn` on the address `ip`, if it is one of this host and
+    /// this user; waits up to `timeout` for its answer. A slot that no process of this host has
+    /// is told by one system call, without waiting.
+    ///
+    /// To be called when a QP goes to RTR; [`lookup`](Self::lookup) is for the data path.
+    pub fn query(&self, ip: IpAddr, qpn: Qpn, timeout: Duration) -> Option<PeerProcess> {
+        let slot = Slot::of(qpn);
+        if !slot.is_ordinary() {
+            return None;
+        }
+        if let Some(known) = self.find_in_this_process(ip, slot) {
+            return known;
+        }
+        let socket = new_socket(b"").ok()?;
+        let question = Question { ip, slot };
+        let name = self.control_name(slot);
+        sys::send_abstract(socket.as_fd(), name.as_bytes(), &question.emit(), &[]).ok()?;
+        let end = Instant::now() + timeout;
+        loop {
+            while let Some((answer, peer)) = self.receive_answer(socket.as_fd()) {
+                if answer.ip == ip && answer.slot == slot {
+                    return peer;
+                }
+            }
+            // Whoever we ask may be asking us, and wait as we do.
+            let tables = tables();
+            tables.iter().for_each(|table| table.serve());
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let mut fds = vec![sys::PollFd::readable(socket.as_raw_fd())];
+            for table in &tables {
+                let state = table.state();
+                let controls = state.claims.iter().map(|c| c.control.as_raw_fd());
+                fds.extend(controls.map(sys::PollFd::readable));
+            }
+            sys::poll(&mut fds, Some(left.min(QUERY_PAUSE))).ok()?;
+        }
+    }
+
+    /// As [`query`](Self::query), but never waits: the first call sends the question, a later one
+    /// finds the answer. An answer is asked for again after a second, and holds until the new one is
+    /// there or its process is gone.
+    pub fn lookup(&self, ip: IpAddr, qpn: Qpn) -> Lookup {
+        let slot = Slot::of(qpn);
+        if !slot.is_ordinary() {
+            return Lookup::NotHere;
+        }
+        if let Some(known) = self.find_in_this_process(ip, slot) {
+            return known.map_or(Lookup::NotHere, Lookup::Here);
+        }
+        let now = Instant::now();
+        let mut state = self.state();
+        for _ in 0..MAX_SERVED {
+            let Some((answer, peer)) = self.receive_answer(self.ask.as_fd()) else { break };
+            let asked =
+                state.lookups.iter_mut().find(|l| l.ip == answer.ip && l.slot == answer.slot);
+            if let Some(asked) = asked {
+                asked.state = peer.map_or(Lookup::NotHere, Lookup::Here);
+            }
+        }
+        let mut before = Lookup::Pending;
+        if let Some(at) = state.lookups.iter().position(|l| l.ip == ip && l.slot == slot) {
+            before = state.lookups[at].state;
+            if now.duration_since(state.lookups[at].since) < LOOKUP_LIFE {
+                return before;
+            }
+            state.lookups.swap_remove(at);
+        }
+        let question = Question { ip, slot }.emit();
+        let name = self.control_name(slot);
+        let sent = sys::send_abstract(self.ask.as_fd(), name.as_bytes(), &question, &[]);
+        let state_now = if sent.is_ok() { before } else { Lookup::NotHere };
+        let answer = if state_now == Lookup::Pending { Lookup::Asked } else { state_now };
+        if state.lookups.len() == MAX_LOOKUPS {
+            state.lookups.swap_remove(0);
+        }
+        state.lookups.push(Remembered { ip, slot, since: now, state: state_now });
+        answer
+    }
+
+    /// The next answer of a process of this user, and the process if it serves the address.
+    fn receive_answer(&self, fd: BorrowedFd<'_>) -> Option<(Answer, Option<PeerProcess>)> {
+        for _ in 0..MAX_SERVED {
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            // No child inherits the file that comes along.
+            let _gate = Gate::enter();
+            let incoming = sys::recv_abstract(fd, &mut buf, &mut []).ok()?;
+            let Some(from) = incoming.credentials.filter(|c| c.uid == sys::uid()) else { continue };
+            let Some(answer) = Answer::parse(&buf[..incoming.len.min(buf.len())]) else { continue };
+            let intake = || self.intakes.add_file(incoming.file.as_ref()?.as_fd());
+            let peer = (answer.private_port != 0).then(|| PeerProcess {
+                pid: from.pid,
+                private_port: answer.private_port,
+                intake: intake(),
+            });
+            return Some((answer, peer));
+        }
+        None
+    }
+
+    /// `None` if the slot is not of this process; `Some(None)` if it is, but the address is not.
+    fn find_in_this_process(&self, ip: IpAddr, slot: Slot) -> Option<Option<PeerProcess>> {
+        let port_in = |table: &Self| {
+            let private_port = find_port(&table.state().served, ip)?;
+            let intake = table.intake().map(|intake| self.intakes.add(intake));
+            Some(PeerProcess { pid: std::process::id(), private_port, intake })
+        };
+        if self.is_ours(slot) {
+            return Some(port_in(self));
+        }
+        let tables = tables();
+        let owner = tables.iter().find(|t| t.scope == self.scope && t.is_ours(slot))?;
+        Some(port_in(owner))
+    }
+}
+
+pub(super) fn find_port(served: &[(LocalAddr, u16)], ip: IpAddr) -> Option<u16> {
+    served.iter().find(|(addr, _)| addr.ip == ip).map(|&(_, port)| port)
+}
