@@ -76,6 +76,7 @@ mod tests {
             traffic_class: 2,
             hop_limit: 64,
             icrc: Icrc::Good,
+            handed_over: false,
         };
         let packet = RxPacket { bytes: &[0; 100], meta: &meta, segment: 0 };
         let area = area(&packet);

@@ -314,6 +314,8 @@ pub struct RxMeta {
     /// What is known of the ICRC of these packets before [`Link::verify`](crate::Link::verify):
     /// `Good` for packets another process of this host has verified and handed over.
     pub icrc: Icrc,
+    /// True if another process of this host received these packets and handed them over.
+    pub handed_over: bool,
 }
 
 impl RxMeta {

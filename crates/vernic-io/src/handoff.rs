@@ -12,6 +12,10 @@
 //!        address: GID (16), scope id (4), port (2), zero (2)          numbers big-endian
 //! ```
 //!
+//! Datagrams of connection management have no slot; the engine sends those on by the name of their
+//! service, or by the slot in an id that they carry. What was handed over once stays where it is
+//! ([`RxMeta::handed_over`]): two processes that each take the other for the owner do not play with it.
+//!
 //! The receiver believes a message only if the kernel says that it comes from its own user. It
 //! checks the ICRC like that of any packet, unless the sender has done so and says so.
 //!
@@ -24,7 +28,7 @@ use std::os::fd::BorrowedFd;
 
 use vernic_wire::Gid;
 
-use crate::batch::RxMeta;
+use crate::batch::{RxMeta, RxPacket};
 use crate::link::{Icrc, LocalAddr};
 use crate::sys;
 
@@ -45,6 +49,14 @@ pub(crate) struct Head {
 }
 
 impl Head {
+    /// The head of one packet whose ICRC was found good.
+    pub(crate) fn of_verified(packet: &RxPacket<'_>) -> Self {
+        // A datagram is shorter than 64 KiB, and an empty one is no packet.
+        let stride = u16::try_from(packet.bytes.len()).unwrap_or(u16::MAX).max(1);
+        let meta = RxMeta { icrc: Icrc::Good, ..*packet.meta };
+        Self { stride, first_segment: packet.segment, meta }
+    }
+
     pub(crate) fn emit(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -69,6 +81,7 @@ impl Head {
             traffic_class: bytes[8],
             hop_limit: bytes[9],
             icrc: if bytes[10] == 1 { Icrc::Good } else { Icrc::Unchecked },
+            handed_over: true,
         };
         Some(Self { stride: number(4), first_segment: number(6), meta })
     }
@@ -89,12 +102,12 @@ fn parse_addr(from: &[u8]) -> Option<SocketAddr> {
     Some(LocalAddr::new(Gid(*gid).to_ip(), u32::from_be_bytes(*scope)).with_port(port))
 }
 
-/// What became of a message.
+/// What became of packets that were to be handed over to another process of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HandedOver {
+pub enum HandedOver {
     /// It is in the owner's queue.
     Yes,
-    /// No process has the slot.
+    /// No process has the slot or name.
     NoOwner,
     /// The owner does not keep up, or the system is short of memory.
     Full,
@@ -154,6 +167,7 @@ mod tests {
             traffic_class: 3,
             hop_limit: 64,
             icrc: Icrc::Good,
+            handed_over: false,
         };
         let bytes = Head { stride: 1040, first_segment: 5, meta }.emit();
         let head = Head::parse(&bytes).unwrap();
@@ -161,6 +175,7 @@ mod tests {
         assert_eq!((head.meta.src, head.meta.dst), (meta.src, meta.dst));
         assert_eq!((head.meta.traffic_class, head.meta.hop_limit), (3, 64));
         assert_eq!(head.meta.icrc, Icrc::Good);
+        assert!(head.meta.handed_over, "it does not go on from there");
     }
 
     #[test]

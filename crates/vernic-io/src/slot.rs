@@ -19,7 +19,10 @@
 //! - `\0vernic/<slot>/packets` takes packets that reached the wrong process
 //!   (`handoff.rs`).
 //!
-//! Both heed only processes of the same user, as the kernel names them (`SO_PASSCRED`).
+//! A service of connection management has a name of the same kind, by which its listener is found
+//! (`slot/name.rs`).
+//!
+//! All heed only processes of the same user, as the kernel names them (`SO_PASSCRED`).
 //!
 //! A [`SlotTable`] belongs to one link; the engine shares it to claim slots and to look for
 //! peers. [`SlotTable::query`] blocks, for a bounded time, and answers the questions of others
@@ -33,6 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use vernic_wire::Qpn;
 
+use crate::batch::RxPacket;
 use crate::handoff::{self, HandedOver, Head};
 use crate::intake::{Intake, IntakeTable};
 use crate::link::LocalAddr;
@@ -40,11 +44,14 @@ use crate::sys::{self, Gate, Origin, OwnFd};
 
 mod lookup;
 mod message;
+mod name;
 
 pub use lookup::{Lookup, PeerProcess};
+pub use name::{MAX_NAMES, NameError, Place, ServiceName};
 
 use lookup::{Remembered, find_port};
 use message::{Answer, MAX_MESSAGE_BYTES, Question};
+use name::{Named, Server};
 
 #[cfg(fuzzing)]
 pub(crate) use message::parse_and_emit;
@@ -60,6 +67,8 @@ impl Slot {
     pub const INDEX_BITS: u32 = 14;
     /// QPNs in a slot.
     pub const QPNS: u32 = 1 << Self::INDEX_BITS;
+    /// Stands for no slot: that of QPNs 0 and 1.
+    const NONE: Self = Self(0);
     /// First slot that a process may take.
     pub const FIRST: Self = Self(1);
     /// Last slot that a process may take.
@@ -103,8 +112,9 @@ pub enum SlotError {
 
 /// Longest name of an abstract socket.
 const MAX_NAME_BYTES: usize = 107;
-/// Longest scope that surely leaves room for slot and suffix in a name.
-const MAX_SCOPE_BYTES: usize = 80;
+/// Longest scope that surely leaves room for what follows it in a name: the longest is that of a
+/// service on a link-local address, with 84 bytes.
+const MAX_SCOPE_BYTES: usize = 20;
 /// Most messages handled in one go, per socket.
 const MAX_SERVED: usize = 32;
 #[derive(Debug)]
@@ -144,6 +154,16 @@ struct State {
     claims: Vec<Claim>,
     served: Vec<(LocalAddr, u16)>,
     lookups: Vec<Remembered>,
+    names: Vec<Named>,
+    servers: Vec<Server>,
+}
+
+impl State {
+    /// The sockets that questions come to, and the slot that they must name: none for a service.
+    fn controls(&self) -> impl Iterator<Item = (&Arc<OwnFd>, Slot)> {
+        let slots = self.claims.iter().map(|claim| (&claim.control, claim.slot));
+        slots.chain(self.names.iter().filter_map(Named::control).map(|fd| (fd, Slot::NONE)))
+    }
 }
 
 /// The slots of one link, and what it knows of the other processes of this host.
@@ -187,7 +207,7 @@ impl SlotTable {
         Self::with_scope("vernic")
     }
 
-    /// A table with a name space of its own (the first 20 characters of `scope`): for tests that
+    /// A table with a name space of its own (the first 20 ASCII characters of `scope`): for tests that
     /// must not meet the host's processes.
     ///
     /// # Errors
@@ -199,7 +219,7 @@ impl SlotTable {
             generation: AtomicU64::new(0),
             ours: [const { AtomicU64::new(0) }; 16],
             intakes: IntakeTable::new(),
-            scope: scope.chars().take(MAX_SCOPE_BYTES / 4).collect(),
+            scope: scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect(),
         });
         let _gate = Gate::enter();
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,6 +243,12 @@ impl SlotTable {
         let mut name = self.control_name(slot);
         let _ = write!(name, "/packets");
         name
+    }
+
+    /// Sends a packet on to the process that has `slot`. Its ICRC must have been found good: the
+    /// receiver believes it. Never blocks or allocates.
+    pub fn hand_over_to_slot(&self, slot: Slot, packet: &RxPacket<'_>) -> HandedOver {
+        self.hand_over(slot, &Head::of_verified(packet), packet.bytes)
     }
 
     /// Sends packets on to the process that has `slot`. Never blocks or allocates.
@@ -276,6 +302,11 @@ impl SlotTable {
         } else {
             word.fetch_and(!bit, Ordering::Release);
         }
+        self.changed();
+    }
+
+    /// [`sockets`](Self::sockets) returns others than before.
+    fn changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -286,15 +317,17 @@ impl SlotTable {
         bits >> (slot.0 % 64) & 1 != 0
     }
 
-    /// Changes whenever a slot is claimed or released.
+    /// Changes whenever [`sockets`](Self::sockets) does.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The sockets of each slot: for questions, and for packets.
+    /// The sockets of each slot and of each name that is open: for questions, and for packets.
     pub(crate) fn sockets(&self) -> Vec<(Arc<OwnFd>, Arc<OwnFd>)> {
-        let pair = |claim: &Claim| (Arc::clone(&claim.control), Arc::clone(&claim.packets));
-        self.state().claims.iter().map(pair).collect()
+        let state = self.state();
+        let slots = state.claims.iter().map(|claim| (&claim.control, &claim.packets));
+        let names = state.names.iter().filter_map(Named::sockets);
+        slots.chain(names).map(|(control, packets)| (control.clone(), packets.clone())).collect()
     }
 
     /// From now on questions about `local` are answered with `private_port`.
@@ -320,7 +353,8 @@ impl SlotTable {
         self.intakes.generation()
     }
 
-    /// Copies the intakes of processes that were found, at the places that [`IntakeId::index`] says.
+    /// Copies the intakes of processes that were found, at the places that
+    /// [`IntakeId::index`](crate::intake::IntakeId::index) says.
     pub fn copy_intakes(&self, list: &mut Vec<Arc<Intake>>) {
         self.intakes.copy_to(list);
     }
@@ -329,9 +363,8 @@ impl SlotTable {
     /// [`recv`](crate::Link::recv); nothing blocks.
     pub fn serve(&self) {
         let state = self.state();
-        for claim in &state.claims {
-            let intake = self.intakes.own_fd();
-            serve_socket(claim.control.as_fd(), claim.slot, &state.served, intake);
+        for (control, slot) in state.controls() {
+            serve_socket(control.as_fd(), slot, &state.served, self.intakes.own_fd());
         }
     }
 }

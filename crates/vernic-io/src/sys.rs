@@ -26,7 +26,9 @@ pub use fork::{Gate, Origin};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
 pub(crate) use shared::{SharedPage, inode_of, shared_file};
-pub(crate) use unix::{bind_abstract, recv_abstract, send_abstract, send_with_file};
+pub(crate) use unix::{
+    bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
+};
 
 /// Turns the -1 of a system call into the error of the thread.
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {

@@ -74,6 +74,7 @@ impl Link for MemoryLink {
             traffic_class: 0,
             hop_limit: 64,
             icrc: Icrc::Unchecked,
+            handed_over: false,
         };
         for (index, bytes) in &sent[self.received..] {
             if batch.free() == 0 {

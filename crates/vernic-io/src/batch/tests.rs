@@ -167,7 +167,7 @@ fn copies_of_packets_are_refused_when_they_cannot_be_packets() {
 fn meta() -> RxMeta {
     let addr: SocketAddr = "127.0.0.1:4791".parse().unwrap();
     let icrc = Icrc::Unchecked;
-    RxMeta { src: addr, dst: addr, traffic_class: 3, hop_limit: 64, icrc }
+    RxMeta { src: addr, dst: addr, traffic_class: 3, hop_limit: 64, icrc, handed_over: false }
 }
 
 #[test]

@@ -16,9 +16,9 @@ use crate::link::LocalAddr;
 use crate::sys::{self, Gate};
 
 /// Answers that [`SlotTable::lookup`] remembers.
-const MAX_LOOKUPS: usize = 256;
+pub(super) const MAX_LOOKUPS: usize = 256;
 /// How long an answer is believed, and how long one is waited for.
-const LOOKUP_LIFE: Duration = Duration::from_secs(1);
+pub(super) const LOOKUP_LIFE: Duration = Duration::from_secs(1);
 /// Longest pause between two looks at the sockets while waiting.
 const QUERY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -69,14 +69,23 @@ impl SlotTable {
         if let Some(known) = self.find_in_this_process(ip, slot) {
             return known;
         }
+        self.ask(self.control_name(slot).as_bytes(), Question { ip, slot }, timeout)
+    }
+
+    /// Asks the process that has the socket called `name`, and waits for its answer: `timeout` at
+    /// most, and not at all if there is no such socket.
+    pub(super) fn ask(
+        &self,
+        name: &[u8],
+        question: Question,
+        timeout: Duration,
+    ) -> Option<PeerProcess> {
         let socket = new_socket(b"").ok()?;
-        let question = Question { ip, slot };
-        let name = self.control_name(slot);
-        sys::send_abstract(socket.as_fd(), name.as_bytes(), &question.emit(), &[]).ok()?;
+        sys::send_abstract(socket.as_fd(), name, &question.emit(), &[]).ok()?;
         let end = Instant::now() + timeout;
         loop {
             while let Some((answer, peer)) = self.receive_answer(socket.as_fd()) {
-                if answer.ip == ip && answer.slot == slot {
+                if answer.ip == question.ip && answer.slot == question.slot {
                     return peer;
                 }
             }
@@ -90,8 +99,7 @@ impl SlotTable {
             let mut fds = vec![sys::PollFd::readable(socket.as_raw_fd())];
             for table in &tables {
                 let state = table.state();
-                let controls = state.claims.iter().map(|c| c.control.as_raw_fd());
-                fds.extend(controls.map(sys::PollFd::readable));
+                fds.extend(state.controls().map(|(fd, _)| sys::PollFd::readable(fd.as_raw_fd())));
             }
             sys::poll(&mut fds, Some(left.min(QUERY_PAUSE))).ok()?;
         }
@@ -160,17 +168,19 @@ impl SlotTable {
 
     /// `None` if the slot is not of this process; `Some(None)` if it is, but the address is not.
     fn find_in_this_process(&self, ip: IpAddr, slot: Slot) -> Option<Option<PeerProcess>> {
-        let port_in = |table: &Self| {
-            let private_port = find_port(&table.state().served, ip)?;
-            let intake = table.intake().map(|intake| self.intakes.add(intake));
-            Some(PeerProcess { pid: std::process::id(), private_port, intake })
-        };
         if self.is_ours(slot) {
-            return Some(port_in(self));
+            return Some(self.port_in(self, ip));
         }
         let tables = tables();
         let owner = tables.iter().find(|t| t.scope == self.scope && t.is_ours(slot))?;
-        Some(port_in(owner))
+        Some(self.port_in(owner, ip))
+    }
+
+    /// This process as a peer: where another of its tables, or this one, receives for `ip`.
+    pub(super) fn port_in(&self, table: &Self, ip: IpAddr) -> Option<PeerProcess> {
+        let private_port = find_port(&table.state().served, ip)?;
+        let intake = table.intake().map(|intake| self.intakes.add(intake));
+        Some(PeerProcess { pid: std::process::id(), private_port, intake })
     }
 }
 

@@ -41,6 +41,14 @@ pub(crate) fn bind_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Connects a Unix socket to the abstract name `\0name`: `ConnectionRefused` if no socket has it.
+pub(crate) fn connect_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    let (addr, len) = abstract_addr(name).ok_or_else(too_long)?;
+    // SAFETY: pointer and length describe `addr`, which lives through the call.
+    super::check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(())
+}
+
 /// Sends one datagram, `head` followed by `body`, to the abstract name `\0name`. Never blocks.
 pub(crate) fn send_abstract(
     fd: BorrowedFd<'_>,

@@ -18,6 +18,8 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
+use vernic_wire::Qpn;
+
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
 use crate::handoff::{self, HandedOver, Head, TakenOver};
 use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
@@ -350,6 +352,7 @@ impl Receive {
                         traffic_class: one.traffic_class,
                         hop_limit: one.hop_limit,
                         icrc: Icrc::Unchecked,
+                        handed_over: false,
                     };
                     let stride = one.segment.unwrap_or(one.len);
                     self.sort(shared, one.len, stride, meta, now, batch, counters);
@@ -440,9 +443,13 @@ impl Receive {
                     self.sockets[at].hot_until = now.plus(HOT_NANOS);
                     counters.rx_buffers += 1;
                     counters.taken_over += len.div_ceil(stride) as u64;
+                    let first =
+                        RxPacket { bytes: &batch.spare()[..len], meta: &head.meta, segment: 0 };
+                    // Those for QP1 are for whoever has the connection or service: no flow of ours.
+                    let ours = first.dest_qpn() != Some(Qpn::GSI);
                     batch.commit_part(0, len, stride, head.first_segment, head.meta);
                     batch.next_buffer();
-                    if self.steering.note(head.meta.src, head.meta.dst, now) {
+                    if ours && self.steering.note(head.meta.src, head.meta.dst, now) {
                         // Only adds a socket: `at` stays what it is.
                         self.steer(head.meta.src, head.meta.dst, now, config, counters);
                     }

@@ -396,3 +396,37 @@ impl tx::Transmit {
         }
     }
 }
+
+#[test]
+fn packets_for_qp1_go_to_whoever_has_the_name_and_their_flow_stays_where_it_is() {
+    let ip = home();
+    let (mut a, b) = (open(ip, true), open(ip, true));
+    let place = crate::Place::Address(ip.into());
+    let name = crate::ServiceName { service: vernic_wire::cm::ServiceId(0x0106_0007), place };
+    a.slots().claim_name(&name).unwrap();
+    a.slots().open_name(&name).unwrap();
+    let slot = a.slots().claim().unwrap();
+    let src = (ip, 50_000).into();
+    let (dst, icrc) = (to_roce(ip), Icrc::Unchecked);
+    let meta = crate::RxMeta { src, dst, traffic_class: 3, hop_limit: 9, icrc, handed_over: false };
+    let mut bytes = [0; 280];
+    bytes[7] = 1;
+    let mut batch = RxBatch::new();
+    // More than it takes to steer a flow, by either way.
+    for round in 0..40 {
+        let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
+        let handed_over = match round % 2 {
+            0 => b.slots().hand_over_to_name(&name, &packet),
+            _ => b.slots().hand_over_to_slot(slot, &packet),
+        };
+        assert_eq!(handed_over, crate::HandedOver::Yes);
+        a.recv(Nanos(round * 100_000), &mut batch);
+        let got: Vec<_> = batch.packets().collect();
+        assert_eq!(got.len(), 1, "round {round}");
+        assert!(got[0].meta.handed_over);
+        assert_eq!((got[0].bytes, got[0].meta.hop_limit), (&bytes[..], 9));
+        assert_eq!(a.verify(&got[0]), Icrc::Good, "as its sender says");
+    }
+    let counters = a.counters();
+    assert_eq!((counters.taken_over, counters.steered_flows), (40, 0));
+}

@@ -1,0 +1,270 @@
+//! Names of services: which process of this host listens for which service of connection management.
+//!
+//! Part of [`SlotTable`]. Processes share QP1 as they share port 4791, so a connection request may reach
+//! any of them. Its service id (IBTA A11.2) and the address that it came to make the name of an
+//! abstract socket, `\0vernic/service/<service id>/<address>`, or `.../netdev<index>` for a listener
+//! on all addresses of a netdev. As with slots the kernel keeps the list: who binds the name first has
+//! it, and it vanishes with the process.
+//!
+//! A name has two stages:
+//! - *claimed*: nobody else on the host can take it. Its one socket is bound, and nobody reads it: a
+//!   port that is bound and not listened on.
+//! - *open*: as with a slot, the socket answers questions ("on which private UDP port do you receive
+//!   for this address?"), and `.../packets` takes packets that reached another process.
+//!
+//! Questions and packets of other users are ignored. Names of services hold no user id: an address's
+//! port 4791, without which a name is of no use, belongs to one user.
+//!
+//! Limits: [`MAX_NAMES`] names per table; one descriptor for each, a second one if it is open.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vernic_wire::cm::ServiceId;
+
+use super::lookup::{LOOKUP_LIFE, MAX_LOOKUPS};
+use super::message::Question;
+use super::{Name, PeerProcess, Slot, SlotTable, new_socket, tables};
+use crate::batch::RxPacket;
+use crate::handoff::{self, HandedOver, Head};
+use crate::link::LocalAddr;
+use crate::sys::{self, OwnFd};
+
+/// Most names that a table has at a time: as many as a process may have descriptors where the
+/// system's limit is a high one (4096 is the usual hard limit).
+pub const MAX_NAMES: usize = 4096;
+
+/// Where a service is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// At one address.
+    Address(LocalAddr),
+    /// At all addresses of the netdev of this index, those it will be given too.
+    Netdev(u32),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(local) => local.fmt(f),
+            Self::Netdev(index) => write!(f, "netdev{index}"),
+        }
+    }
+}
+
+/// What a listener is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServiceName {
+    /// What is offered.
+    pub service: ServiceId,
+    /// Where.
+    pub place: Place,
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}/{}", self.service.value(), self.place)
+    }
+}
+
+/// Why a name cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// A process of this host has it, perhaps this one.
+    #[error(
+        "{service} is taken at {place}: `ss -xap | grep vernic/service/{name}` names the process",
+        service = .0.service, place = .0.place, name = .0
+    )]
+    InUse(ServiceName),
+    /// The table is full.
+    #[error(
+        "{} cannot be taken at {}: this device has all of its {MAX_NAMES} names in use",
+        name.service, name.place
+    )]
+    TooMany {
+        /// The name wanted.
+        name: ServiceName,
+    },
+    /// It was not claimed before it was opened.
+    #[error("{} was not claimed at {}", .0.service, .0.place)]
+    NotClaimed(ServiceName),
+    /// The operating system refused.
+    #[error("cannot open the socket of {} at {}: {source}", name.service, name.place)]
+    Os {
+        /// The name wanted.
+        name: ServiceName,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+}
+
+impl NameError {
+    fn of(name: ServiceName, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::InUse(name),
+            _ => Self::Os { name, source },
+        }
+    }
+}
+
+/// A name of this table.
+#[derive(Debug)]
+pub(super) struct Named {
+    name: ServiceName,
+    control: Arc<OwnFd>,
+    /// There while it is open.
+    packets: Option<Arc<OwnFd>>,
+}
+
+impl Named {
+    /// Both sockets, of an open name.
+    pub(super) fn sockets(&self) -> Option<(&Arc<OwnFd>, &Arc<OwnFd>)> {
+        Some((&self.control, self.packets.as_ref()?))
+    }
+
+    /// The socket for questions, of an open name.
+    pub(super) fn control(&self) -> Option<&Arc<OwnFd>> {
+        self.sockets().map(|(control, _)| control)
+    }
+}
+
+/// A process that has a name, as it said.
+#[derive(Debug)]
+pub(super) struct Server {
+    name: ServiceName,
+    ip: IpAddr,
+    since: Instant,
+    peer: PeerProcess,
+}
+
+impl SlotTable {
+    fn service_name(&self, name: &ServiceName, suffix: &str) -> Name {
+        use fmt::Write as _;
+        let mut text = Name::new();
+        // Fits: the scope was cut when the table was made.
+        let _ = write!(text, "{}/service/{name}{suffix}", self.scope);
+        text
+    }
+
+    /// Takes a name, so that no other process of this host, and no other table of this one, can.
+    ///
+    /// # Errors
+    /// [`NameError::InUse`], [`NameError::TooMany`], [`NameError::Os`].
+    pub fn claim_name(&self, name: &ServiceName) -> Result<(), NameError> {
+        let mut state = self.state();
+        if state.names.len() == MAX_NAMES {
+            return Err(NameError::TooMany { name: *name });
+        }
+        let control = new_socket(self.service_name(name, "").as_bytes())
+            .map_err(|source| NameError::of(*name, source))?;
+        state.names.push(Named { name: *name, control: Arc::new(control), packets: None });
+        Ok(())
+    }
+
+    /// From now on this table's link receives what others hand over to the name, and answers questions
+    /// about it. A name that is open stays so.
+    ///
+    /// # Errors
+    /// [`NameError::NotClaimed`]; [`NameError::InUse`] while another process closes it, or if it is not
+    /// ours to open; [`NameError::Os`].
+    pub fn open_name(&self, name: &ServiceName) -> Result<(), NameError> {
+        let mut state = self.state();
+        let named = state.names.iter_mut().find(|named| named.name == *name);
+        let named = named.ok_or(NameError::NotClaimed(*name))?;
+        if named.packets.is_none() {
+            let packets = new_socket(self.service_name(name, "/packets").as_bytes())
+                .map_err(|source| NameError::of(*name, source))?;
+            named.packets = Some(Arc::new(packets));
+            drop(state);
+            self.changed();
+        }
+        Ok(())
+    }
+
+    /// Undoes [`open_name`](Self::open_name): the name stays claimed.
+    pub fn close_name(&self, name: &ServiceName) {
+        let closed = {
+            let mut state = self.state();
+            let named = state.names.iter_mut().find(|named| named.name == *name);
+            named.and_then(|named| named.packets.take())
+        };
+        if closed.is_some() {
+            self.changed();
+        }
+    }
+
+    /// Gives a name back, closed or open. Unknown names are ignored.
+    pub fn release_name(&self, name: &ServiceName) {
+        let mut state = self.state();
+        let Some(at) = state.names.iter().position(|named| named.name == *name) else { return };
+        let named = state.names.swap_remove(at);
+        drop(state);
+        if named.packets.is_some() {
+            self.changed();
+        }
+    }
+
+    /// True if anybody on this host has claimed the name: this table, or any process of any user.
+    ///
+    /// # Errors
+    /// [`NameError::Os`] when the process has no descriptor left to ask with.
+    pub fn is_claimed(&self, name: &ServiceName) -> Result<bool, NameError> {
+        let os = |source| NameError::Os { name: *name, source };
+        let socket = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0).map_err(os)?;
+        match sys::connect_abstract(socket.as_fd(), self.service_name(name, "").as_bytes()) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+            Err(e) => Err(os(e)),
+        }
+    }
+
+    /// Looks for the process of this host and user that has the name open, and where it receives for
+    /// `ip`; waits up to `timeout` for its answer, which is believed for a second. A name that nobody
+    /// has is told by one system call, without waiting. For the control path.
+    pub fn find_server(
+        &self,
+        name: &ServiceName,
+        ip: IpAddr,
+        timeout: Duration,
+    ) -> Option<PeerProcess> {
+        let tables = tables();
+        let serves = |table: &SlotTable| {
+            table.state().names.iter().any(|named| named.name == *name && named.packets.is_some())
+        };
+        if let Some(owner) = tables.iter().find(|t| t.scope == self.scope && serves(t)) {
+            return self.port_in(owner, ip);
+        }
+        let now = Instant::now();
+        {
+            let mut state = self.state();
+            state.servers.retain(|server| now.duration_since(server.since) < LOOKUP_LIFE);
+            let known = state.servers.iter().find(|s| s.name == *name && s.ip == ip);
+            if let Some(server) = known {
+                return Some(server.peer);
+            }
+        }
+        let question = Question { ip, slot: Slot::NONE };
+        let peer = self.ask(self.service_name(name, "").as_bytes(), question, timeout)?;
+        let mut state = self.state();
+        if state.servers.len() == MAX_LOOKUPS {
+            state.servers.swap_remove(0);
+        }
+        state.servers.push(Server { name: *name, ip, since: Instant::now(), peer });
+        Some(peer)
+    }
+
+    /// Sends a packet on to the process that has the name open. Its ICRC must have been found good: the
+    /// receiver believes it. Never blocks or allocates.
+    pub fn hand_over_to_name(&self, name: &ServiceName, packet: &RxPacket<'_>) -> HandedOver {
+        let to = self.service_name(name, "/packets");
+        handoff::send(self.ask.as_fd(), to.as_bytes(), &Head::of_verified(packet), packet.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;
