@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { ROUNDS = 5000 };
 
@@ -48,7 +49,13 @@ static void *takes_events(void *unused)
 }
 
 /* A completion queue with a completion event, and a shared receive queue with a limit event. */
-static void round_of(struct ibv_pd *pd, int number)
+struct objects {
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct ibv_srq *srq;
+};
+
+static struct objects make(struct ibv_pd *pd)
 {
     struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, channel, 0);
     must(cq && !ibv_req_notify_cq(cq, 0), "completion queue");
@@ -63,11 +70,55 @@ static void round_of(struct ibv_pd *pd, int number)
     struct ibv_srq *srq = ibv_create_srq(pd, &shared);
     struct ibv_srq_attr limit = {.srq_limit = 1};
     must(srq && !ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT), "shared receive queue");
+    return (struct objects){cq, qp, srq};
+}
+
+static void round_of(struct ibv_pd *pd, int number)
+{
+    struct objects made = make(pd);
     while (atomic_load(&completions) <= number || atomic_load(&events) <= number)
         ;
+    must(!ibv_destroy_srq(made.srq), "destroy_srq");
+    must(!ibv_destroy_qp(made.qp), "destroy_qp");
+    must(!ibv_destroy_cq(made.cq), "destroy_cq");
+}
+
+static atomic_int destroyed;
+
+static void *destroys_srq(void *srq)
+{
     must(!ibv_destroy_srq(srq), "destroy_srq");
-    must(!ibv_destroy_qp(qp), "destroy_qp");
+    atomic_fetch_add(&destroyed, 1);
+    return NULL;
+}
+
+static void *destroys_cq(void *cq)
+{
     must(!ibv_destroy_cq(cq), "destroy_cq");
+    atomic_fetch_add(&destroyed, 1);
+    return NULL;
+}
+
+/* Destroying waits for the acknowledgement of what was taken, however long it takes. */
+static void destroying_waits(struct ibv_pd *pd)
+{
+    struct objects made = make(pd);
+    struct ibv_cq *cq;
+    void *cq_context;
+    struct ibv_async_event event;
+    must(!ibv_get_cq_event(channel, &cq, &cq_context) && cq == made.cq, "get_cq_event");
+    must(!ibv_get_async_event(context, &event) && event.element.srq == made.srq, "get_async_event");
+    must(!ibv_destroy_qp(made.qp), "destroy_qp: nothing of it was taken");
+    pthread_t threads[2];
+    must(!pthread_create(&threads[0], NULL, destroys_srq, made.srq) &&
+             !pthread_create(&threads[1], NULL, destroys_cq, made.cq),
+         "threads");
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    must(atomic_load(&destroyed) == 0, "waiting for acknowledgements");
+    ibv_ack_async_event(&event);
+    ibv_ack_cq_events(cq, 1);
+    for (int n = 0; n < 2; n++)
+        pthread_join(threads[n], NULL);
 }
 
 int main(void)
@@ -81,6 +132,7 @@ int main(void)
     channel = ibv_create_comp_channel(context);
     struct ibv_pd *pd = ibv_alloc_pd(context);
     must(channel && pd, "create");
+    destroying_waits(pd);
     pthread_t threads[2];
     must(!pthread_create(&threads[0], NULL, takes_completions, NULL) &&
              !pthread_create(&threads[1], NULL, takes_events, NULL),

@@ -12,14 +12,13 @@ use std::sync::{Arc, Weak};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::error::{Busy, CreateError, orphan_io, os};
-use crate::events::{CqId, EventQueue, Unacked};
+use crate::events::{CqId, EventQueue};
 
 /// A completion channel.
 #[derive(Debug)]
 pub struct CompChannel {
     context: Arc<Context>,
     queue: EventQueue<(CqId, Weak<Cq>)>,
-    pub(crate) unacked: Unacked<CqId>,
     pub(crate) users: AtomicU32,
 }
 
@@ -29,8 +28,7 @@ impl CompChannel {
             return Err(CreateError::Orphan);
         }
         let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
-        let (unacked, users) = (Unacked::new(), AtomicU32::new(0));
-        Ok(Arc::new(Self { context: context.clone(), queue, unacked, users }))
+        Ok(Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) }))
     }
 
     /// The device.
@@ -39,7 +37,7 @@ impl CompChannel {
     }
 
     /// Waits for the next event and returns its completion queue; waits for ever on a blocking
-    /// descriptor. Each event must be acknowledged with [`Cq::ack_events`].
+    /// descriptor.
     ///
     /// # Errors
     /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
@@ -50,7 +48,7 @@ impl CompChannel {
         }
         // A dead queue's events are skipped; each turn takes one from the bounded queue.
         loop {
-            if let Some(cq) = self.queue.wait(|(id, cq)| self.taken(id, &cq))? {
+            if let Some(cq) = self.queue.wait(|(_, cq)| cq.upgrade())? {
                 return Ok(cq);
             }
         }
@@ -62,15 +60,10 @@ impl CompChannel {
             return None;
         }
         loop {
-            if let Some(cq) = self.queue.try_next(|(id, cq)| self.taken(id, &cq))? {
+            if let Some(cq) = self.queue.try_next(|(_, cq)| cq.upgrade())? {
                 return Some(cq);
             }
         }
-    }
-
-    /// Notes that an event was taken, unless its completion queue is gone.
-    fn taken(&self, id: CqId, cq: &Weak<Cq>) -> Option<Arc<Cq>> {
-        cq.upgrade().inspect(|_| self.unacked.add(id))
     }
 
     /// Checks that no completion queue uses the channel any more. The descriptor closes when the

@@ -241,38 +241,6 @@ impl Context {
         if self.is_orphan() { None } else { self.engine.events.try_next(|event| event) }
     }
 
-    /// As [`wait_async_event`](Self::wait_async_event), of an event that will be acknowledged with
-    /// [`ack_async_event`](Self::ack_async_event) (`ibv_get_async_event`).
-    ///
-    /// # Errors
-    /// As of [`wait_async_event`](Self::wait_async_event).
-    pub fn wait_async_event_to_ack(&self) -> std::io::Result<AsyncEvent> {
-        if self.is_orphan() {
-            return Err(orphan_io());
-        }
-        self.engine.events.wait(|event| {
-            self.engine.unacked.add(event.element);
-            event
-        })
-    }
-
-    /// Acknowledges an event that [`wait_async_event_to_ack`](Self::wait_async_event_to_ack)
-    /// returned.
-    pub fn ack_async_event(&self, event: &AsyncEvent) {
-        if !self.is_orphan() {
-            self.engine.unacked.ack(&event.element, 1);
-        }
-    }
-
-    /// Waits until every event about `element` that was taken to be acknowledged is acknowledged.
-    /// After the object was destroyed there will be no further one, so what an event names may go:
-    /// the order of `ibv_destroy_qp`, `ibv_destroy_srq` and `ibv_destroy_cq`.
-    pub fn wait_async_acked(&self, element: Element) {
-        if !self.is_orphan() {
-            self.engine.unacked.wait(&element);
-        }
-    }
-
     /// Totals since the device was opened. Waits for the lane: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
         let link = self.with_lane(|lane| lane.link.counters()).unwrap_or_default();

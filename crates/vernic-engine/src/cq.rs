@@ -205,31 +205,6 @@ impl Cq {
         }
     }
 
-    /// Acknowledges `count` events that a channel returned for this queue.
-    pub fn ack_events(&self, count: u32) {
-        if let Some(channel) = self.live_channel() {
-            channel.unacked.ack(&self.id, u64::from(count));
-        }
-    }
-
-    /// Events returned and not acknowledged yet.
-    pub fn unacked_events(&self) -> u64 {
-        self.live_channel().map_or(0, |channel| channel.unacked.count(&self.id))
-    }
-
-    /// Waits until every event that a channel returned for this queue is acknowledged. After
-    /// [`destroy`](Self::destroy) there will be no further one, so what an event names may go: the
-    /// order of `ibv_destroy_cq`.
-    pub fn wait_acked(&self) {
-        if let Some(channel) = self.live_channel() {
-            channel.unacked.wait(&self.id);
-        }
-    }
-
-    fn live_channel(&self) -> Option<&CompChannel> {
-        self.channel.as_deref().filter(|_| !self.context.is_orphan())
-    }
-
     /// Changes how many completions it holds.
     ///
     /// # Errors
@@ -389,9 +364,6 @@ impl Drop for Cq {
             std::mem::forget(std::mem::take(&mut ring.entries));
         }
         if let Some(channel) = &self.channel {
-            if !self.context.is_orphan() {
-                channel.unacked.ack(&self.id, u64::MAX);
-            }
             channel.users.fetch_sub(1, Ordering::AcqRel);
         }
     }

@@ -6,14 +6,16 @@
 //! read by the application. A push writes to an eventfd: one system call per event, none per
 //! packet or completion.
 //!
+//! Nothing is acknowledged here: events name objects by number, or hold them. Where C holds pointers
+//! instead, `vernic-abi` counts what was taken and acknowledged, and waits.
+//!
 //! Limits: asynchronous events are at most [`MAX_EVENTS`]; further ones are dropped and counted.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -105,52 +107,6 @@ pub struct AsyncEvent {
     pub kind: EventKind,
     /// To what.
     pub element: Element,
-}
-
-/// Events that applications have taken and not acknowledged, by what they are about. An object must
-/// not go while there are any: its events name it.
-#[derive(Debug)]
-pub(crate) struct Unacked<K> {
-    counts: Mutex<HashMap<K, u64>>,
-    acked: Condvar,
-}
-
-impl<K: Eq + Hash> Unacked<K> {
-    pub(crate) fn new() -> Self {
-        Self { counts: Mutex::default(), acked: Condvar::new() }
-    }
-
-    /// An event about `key` was taken. To be called under the lock of the queue that it was taken
-    /// from: whoever purges the queue and then waits here waits for all that were taken.
-    pub(crate) fn add(&self, key: K) {
-        *lock(&self.counts).entry(key).or_default() += 1;
-    }
-
-    /// `count` events about `key` are acknowledged; more than there are count for all.
-    pub(crate) fn ack(&self, key: &K, count: u64) {
-        let mut counts = lock(&self.counts);
-        if let Some(left) = counts.get_mut(key) {
-            *left = left.saturating_sub(count);
-            if *left == 0 {
-                counts.remove(key);
-                self.acked.notify_all();
-            }
-        }
-    }
-
-    /// Events about `key` that are not acknowledged.
-    pub(crate) fn count(&self, key: &K) -> u64 {
-        lock(&self.counts).get(key).copied().unwrap_or(0)
-    }
-
-    /// Waits until all events about `key` are acknowledged.
-    pub(crate) fn wait(&self, key: &K) {
-        let mut counts = lock(&self.counts);
-        // Each turn sleeps until something was acknowledged.
-        while counts.contains_key(key) {
-            counts = self.acked.wait(counts).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 }
 
 /// A queue with a descriptor that counts its entries: readable exactly while it holds something.
@@ -374,31 +330,5 @@ mod tests {
         assert_eq!(queue.wait(same).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         queue.push(7);
         assert_eq!(queue.wait(same).unwrap(), 7);
-    }
-
-    #[test]
-    fn waiting_for_acknowledgements_ends_with_the_last() {
-        let unacked = Unacked::new();
-        unacked.wait(&7);
-        for _ in 0..3 {
-            unacked.add(7);
-        }
-        unacked.add(8);
-        let left = AtomicU64::new(3);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for n in (0..3).rev() {
-                    std::thread::yield_now();
-                    left.store(n, Ordering::SeqCst);
-                    unacked.ack(&7, 1);
-                }
-            });
-            unacked.wait(&7);
-            assert_eq!(left.load(Ordering::SeqCst), 0);
-        });
-        assert_eq!((unacked.count(&7), unacked.count(&8)), (0, 1));
-        unacked.ack(&8, 100);
-        unacked.ack(&9, 1);
-        unacked.wait(&8);
     }
 }

@@ -52,7 +52,7 @@ use vernic_wire::Mtu;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::device::DeviceInfo;
-use crate::events::{AsyncEvent, Element, EventQueue, Unacked, lock};
+use crate::events::{AsyncEvent, EventQueue, lock};
 use crate::explanation::PastFailures;
 use crate::gid::GidTable;
 use crate::lane::Lane;
@@ -86,8 +86,6 @@ pub(crate) struct Engine {
     /// XRC domains that files stand for.
     pub(crate) xrcds: XrcdFiles,
     pub(crate) events: EventQueue<AsyncEvent>,
-    /// Asynchronous events that somebody has taken and will acknowledge.
-    pub(crate) unacked: Unacked<Element>,
     pub(crate) past_failures: Mutex<PastFailures>,
     pub(crate) counters: Counters,
     pub(crate) slots: Arc<SlotTable>,
@@ -190,7 +188,6 @@ impl Engine {
             gids: Mutex::new(gids),
             xrcds: XrcdFiles::default(),
             events,
-            unacked: Unacked::new(),
             past_failures: Mutex::default(),
             counters: Counters::default(),
             slots,

@@ -4,8 +4,6 @@ mod common;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use common::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -53,7 +51,6 @@ fn an_overflowing_queue_fails_and_takes_its_queue_pairs_along() {
     );
     assert_eq!(qp.state(), QpState::Error);
     assert!(Arc::ptr_eq(&channel.try_next().unwrap(), &small));
-    small.ack_events(1);
     assert_eq!(small.poll(&mut [EMPTY_WC; 8]).unwrap(), 2);
     assert_eq!(small.poll(&mut [EMPTY_WC; 8]), Err(CqOverrun { depth: 2 }));
     assert_eq!(t.a.context.counters().cq_overflows, 1);
@@ -91,8 +88,6 @@ fn an_armed_queue_raises_one_event_for_the_next_completion_only() {
     a_qp.post_send(&[write]).unwrap();
     assert!(is_readable(&channel, true));
     assert!(Arc::ptr_eq(&channel.wait().unwrap(), &a.cq));
-    assert_eq!(a.cq.unacked_events(), 1);
-    a.cq.ack_events(1);
     assert_eq!(a.wait(1).len(), 1);
     a_qp.post_send(&[write]).unwrap();
     a.wait(1);
@@ -164,7 +159,6 @@ fn a_sleeper_that_arms_then_polls_then_waits_never_misses_a_completion() {
             if got < MESSAGES {
                 assert!(is_readable(&channel, true), "stuck at {got} of {MESSAGES}");
                 channel.wait().unwrap();
-                a.cq.ack_events(1);
             }
         }
     });
@@ -305,50 +299,4 @@ fn posts_of_many_threads_on_many_queue_pairs_all_complete() {
             poster.join().unwrap();
         }
     });
-}
-
-/// Runs `wait` on another thread, and checks that it returns only after `ack`.
-fn waits_for(wait: impl FnOnce() + Send, ack: impl FnOnce()) {
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            wait();
-            assert!(done.load(Ordering::SeqCst), "did not wait for the acknowledgement");
-        });
-        std::thread::sleep(Duration::from_millis(50));
-        done.store(true, Ordering::SeqCst);
-        ack();
-    });
-}
-
-#[test]
-fn waiting_after_destroying_a_completion_queue_lasts_until_its_events_are_acknowledged() {
-    let context = Context::open(Some("lo"), test_config()).unwrap();
-    let channel = context.create_channel().unwrap();
-    let a = End::with_channel(test_config(), Some(channel.clone()));
-    let qp = a.qp(Service::Rc);
-    connect(&a, &qp, a.gid().1, qp.qpn(), Setup::default());
-    a.cq.req_notify(false);
-    qp.post_send(&[wr(1, SendOp::Write(a.remote(0)), &[a.sge(64, 8)])]).unwrap();
-    assert!(Arc::ptr_eq(&channel.wait().unwrap(), &a.cq));
-    qp.destroy().unwrap();
-    a.cq.destroy().unwrap();
-    waits_for(|| a.cq.wait_acked(), || a.cq.ack_events(1));
-    assert_eq!(a.cq.unacked_events(), 0);
-    assert!(channel.try_next().is_none());
-}
-
-#[test]
-fn waiting_after_destroying_a_queue_pair_lasts_until_its_events_are_acknowledged() {
-    let t = Pair::new(Service::Rc);
-    let (context, qp) = (&t.b.context, &t.b_qp);
-    // Nothing was taken yet: nothing to wait for.
-    context.wait_async_acked(Element::Qp(qp.qpn()));
-    let wrong = Remote { addr: 0, rkey: Rkey(t.b.mr.rkey().value() ^ 1) };
-    t.a_qp.post_send(&[wr(1, SendOp::Write(wrong), &[t.a.sge(0, 8)])]).unwrap();
-    assert_eq!(t.a.wait(1)[0].status, WcStatus::RemoteAccess);
-    let event = context.wait_async_event_to_ack().unwrap();
-    assert_eq!(event.element, Element::Qp(qp.qpn()));
-    qp.destroy().unwrap();
-    waits_for(|| context.wait_async_acked(event.element), || context.ack_async_event(&event));
 }

@@ -133,7 +133,6 @@ impl CqObject {
     pub(crate) fn acknowledge(&self, count: u32) {
         let shared = self.shared.clone();
         shared.acknowledge(|| {
-            self.engine.ack_events(count);
             self.base.base.comp_events_completed.fetch_add(count, Ordering::AcqRel);
         });
     }
