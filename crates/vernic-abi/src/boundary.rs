@@ -145,7 +145,9 @@ errnos! {
         _ => EINVAL,
     };
     OpenError: |e| match e {
-        OpenError::NoSuchDevice { .. } | OpenError::NoDevice { .. } => ENODEV,
+        OpenError::NoSuchDevice { .. }
+        | OpenError::Unusable { .. }
+        | OpenError::NoDevice { .. } => ENODEV,
         OpenError::Os { source, .. } => of_io(source),
         OpenError::Link { source: LinkError::PortTaken { .. }, .. } => EADDRINUSE,
         OpenError::Link { .. } | OpenError::Slot { .. } | OpenError::NetDev(_) => EIO,

@@ -26,7 +26,9 @@ use crate::events::{AsyncEvent, Element, EventKind, EventQueue, lock};
 use crate::explanation::Explanation;
 use crate::gid::{GidEntry, GidTable};
 use crate::lane::Lane;
-use crate::limits::{DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PortAttr, PortState};
+use crate::limits::{
+    DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
+};
 use crate::middleware::wrap_link;
 use crate::pd::Pd;
 use crate::progress::{Clocks, Engine, EngineParts};
@@ -126,6 +128,7 @@ impl Context {
             max_mtu: Mtu::B4096,
             active_mtu: self.engine.active_mtu(),
             netdev_mtu_bytes: self.engine.netdev_mtu_bytes.load(Ordering::Relaxed) as u32,
+            cap_flags: PORT_CAP_FLAGS,
             gid_table_len: MAX_GIDS,
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
@@ -339,8 +342,7 @@ fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
 
 /// Fills the GID table with the addresses that can be used now.
 fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<GidTable, OpenError> {
-    let mut gids = GidTable::default();
-    gids.update(info.netdev_index, &info.addresses);
+    let mut gids = info.gid_table();
     for &local in &info.addresses {
         match link.activate(local) {
             Ok(()) => {}

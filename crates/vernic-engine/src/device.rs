@@ -4,13 +4,17 @@ use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
 use vernic_wire::Mtu;
 
+use crate::config::Config;
 use crate::error::OpenError;
+use crate::gid::{GidEntry, GidTable};
 
 /// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last.
     pub name: String,
+    /// The number in its name.
+    pub number: u32,
     /// Its netdev's name.
     pub netdev: String,
     /// Its netdev's index.
@@ -32,9 +36,10 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    pub(crate) fn new(number: usize, netdev: NetDev) -> Self {
+    pub(crate) fn new(number: u32, netdev: NetDev) -> Self {
         Self {
             name: format!("vernic{number}"),
+            number,
             node_guid: node_guid(netdev.mac, netdev.index),
             active_mtu: netdev.ib_mtu(),
             netdev: netdev.name,
@@ -45,6 +50,18 @@ impl DeviceInfo {
             default_route: netdev.default_route,
             addresses: netdev.addrs,
         }
+    }
+
+    /// The rows of the GID table that the device has when it is opened now. (A row stays empty while
+    /// the system still checks its IPv6 address for duplicates.)
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.gid_table().iter().cloned().collect()
+    }
+
+    pub(crate) fn gid_table(&self) -> GidTable {
+        let mut table = GidTable::default();
+        table.update(self.netdev_index, &self.addresses);
+        table
     }
 }
 
@@ -62,7 +79,19 @@ fn node_guid(mac: Option<[u8; 6]>, index: u32) -> u64 {
 /// [`OpenError::NetDev`] if the system does not list its netdevs.
 pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
     let netdevs = netdev::list()?;
-    Ok(netdevs.into_iter().enumerate().map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
+    Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
+}
+
+/// The devices that a program with these settings sees: all, or the one that they name.
+///
+/// # Errors
+/// [`OpenError::NoSuchDevice`], [`OpenError::Unusable`] or [`OpenError::NoDevice`] if they name one
+/// that is not there; [`OpenError::NetDev`].
+pub fn configured_devices(config: &Config) -> Result<Vec<DeviceInfo>, OpenError> {
+    match config.device.as_str() {
+        "" => devices(),
+        name => Ok(vec![choose(name)?]),
+    }
 }
 
 /// Chooses a device by its name or that of its netdev; an empty name takes the first.
@@ -146,6 +175,19 @@ mod tests {
         let error = device_with(IpAddr::from([192, 0, 2, 77])).unwrap_err().to_string();
         assert!(error.starts_with("no device has the address 192.0.2.77"), "{error}");
         assert!(error.contains("(lo): ") && error.contains("127.0.0.1"), "{error}");
+    }
+
+    #[test]
+    fn a_program_sees_the_device_that_its_settings_name_and_no_other() {
+        let all = configured_devices(&Config::default()).unwrap();
+        assert_eq!(all, devices().unwrap());
+        let lo = all.iter().find(|device| device.netdev == "lo").unwrap();
+        for name in ["lo", &lo.name] {
+            let config = Config { device: name.into(), ..Config::default() };
+            assert_eq!(configured_devices(&config).unwrap(), std::slice::from_ref(lo));
+        }
+        let config = Config { device: "mlx5_0".into(), ..Config::default() };
+        assert!(matches!(configured_devices(&config), Err(OpenError::NoSuchDevice { .. })));
     }
 
     #[test]

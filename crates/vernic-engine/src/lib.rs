@@ -68,7 +68,7 @@ pub use config::{Config, ConfigError, Origin, Settings};
 pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};
-pub use device::{DeviceInfo, device_with, devices, no_device};
+pub use device::{DeviceInfo, configured_devices, device_with, devices, no_device};
 pub use dm::{DeviceMemory, DmRangeError};
 pub use error::{
     Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,

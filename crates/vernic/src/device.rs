@@ -43,6 +43,15 @@ impl Device {
         engine::devices()
     }
 
+    /// The devices that a program with these settings sees: those of [`Device::list`], or the one that
+    /// the setting `device` names.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the system does not list its netdevs, or the one named is not there.
+    pub fn list_for(config: &Config) -> Result<Vec<DeviceInfo>, OpenError> {
+        engine::configured_devices(config)
+    }
+
     /// Why [`Device::list`] is empty: what is in the way of each netdev, and what helps.
     ///
     /// # Errors

@@ -11,7 +11,9 @@ use crate::layout::device::{
     ATOMIC_HCA, cap, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_query_device_ex_input,
     ibv_rss_caps, odp,
 };
-use crate::layout::port::{LINK_LAYER_ETHERNET, OLD_PORT_ATTR_BYTES, PORT_CAPS, ibv_port_attr};
+use crate::layout::port::{
+    LINK_LAYER_ETHERNET, OLD_PORT_ATTR_BYTES, PORT_IP_BASED_GIDS, ibv_port_attr,
+};
 use crate::pointer::{Handle, In, Out, OutArray, plain};
 
 plain! { ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input, ibv_port_attr, ibv_values_ex }
@@ -163,7 +165,7 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
         max_mtu: attr.max_mtu as c_int,
         active_mtu: attr.active_mtu as c_int,
         gid_tbl_len: attr.gid_table_len as c_int,
-        port_cap_flags: PORT_CAPS,
+        port_cap_flags: attr.cap_flags | PORT_IP_BASED_GIDS,
         max_msg_sz: attr.max_msg_bytes,
         bad_pkey_cntr: attr.bad_pkey_count as u32,
         qkey_viol_cntr: attr.bad_qkey_count as u32,

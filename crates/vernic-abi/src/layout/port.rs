@@ -31,8 +31,9 @@ pub(crate) struct ibv_gid_entry {
 
 /// `IBV_LINK_LAYER_ETHERNET`.
 pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
-/// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`.
-pub(crate) const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
+/// `IBV_PORT_IP_BASED_GIDS`: RoCE's, beside the bits that IBTA has. The kernel, too, shows it to
+/// programs of verbs and not in `/sys`.
+pub(crate) const PORT_IP_BASED_GIDS: u32 = 1 << 26;
 
 /// `struct ibv_port_attr`.
 #[repr(C)]

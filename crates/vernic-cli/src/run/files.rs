@@ -5,12 +5,12 @@
 //! `vernic run`.
 
 use super::Entry;
-use vernic::{DeviceInfo, Gid};
+use vernic::{DeviceInfo, limits};
 
 /// Folder of the files, in the user's folder: what `VERNIC_PATHS` names.
 pub(super) const FOLDER: &str = "files";
 
-/// Files of all devices. A program that opens a node of `/dev` gets one that takes and gives
+/// Files of these devices. A program that opens a node of `/dev` gets one that takes and gives
 /// nothing; what matters is that it is a character device.
 pub(super) fn of_devices(devices: &[DeviceInfo]) -> Vec<Entry> {
     let at = |path: &str| format!("{FOLDER}/{path}");
@@ -22,8 +22,8 @@ pub(super) fn of_devices(devices: &[DeviceInfo]) -> Vec<Entry> {
     if devices.is_empty() {
         entries.push(Entry::folder(at("sys/class/infiniband")));
     }
-    for (number, device) in devices.iter().enumerate() {
-        let name = &device.name;
+    for device in devices {
+        let DeviceInfo { name, number, .. } = device;
         let verbs = at(&format!("sys/class/infiniband_verbs/uverbs{number}"));
         entries.extend([
             Entry::link(at(&format!("dev/infiniband/uverbs{number}")), "/dev/null"),
@@ -60,11 +60,11 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
         Entry::file(format!("{port}/lid_mask_count"), "0\n"),
         Entry::file(format!("{port}/sm_lid"), "0x0\n"),
         Entry::file(format!("{port}/sm_sl"), "0\n"),
-        Entry::file(format!("{port}/cap_mask"), "0x00010000\n"), // IsCommunicationManagementSupported
+        Entry::file(format!("{port}/cap_mask"), format!("{:#010x}\n", limits::PORT_CAP_FLAGS)),
         Entry::file(format!("{port}/pkeys/0"), "0xffff\n"),
     ];
-    for (index, address) in device.addresses.iter().enumerate() {
-        let gid = groups(&Gid::from_ip(address.ip).0);
+    for row in device.gids() {
+        let (index, gid) = (row.index, groups(&row.gid.0));
         entries.extend([
             Entry::file(format!("{port}/gids/{index}"), format!("{gid}\n")),
             Entry::file(format!("{port}/gid_attrs/types/{index}"), "RoCE v2\n"),
@@ -83,7 +83,7 @@ fn groups(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vernic::Device;
+    use vernic::{Config, Device, Gid};
 
     #[test]
     fn identifiers_are_written_in_full() {
@@ -97,14 +97,32 @@ mod tests {
         let devices = Device::list().unwrap();
         let entries = of_devices(&devices);
         let has = |path: &str| entries.iter().any(|entry| entry.path == format!("{FOLDER}/{path}"));
-        for (number, device) in devices.iter().enumerate() {
+        for device in &devices {
             let folder = format!("sys/class/infiniband/{}", device.name);
             assert!(has(&format!("{folder}/ports/1/state")));
             assert!(has(&format!("{folder}/device/net/{}", device.netdev)));
-            assert!(has(&format!("dev/infiniband/uverbs{number}")));
-            for index in 0..device.addresses.len() {
-                assert!(has(&format!("{folder}/ports/1/gid_attrs/types/{index}")));
-            }
+            assert!(has(&format!("dev/infiniband/uverbs{}", device.number)));
         }
+    }
+
+    #[test]
+    fn files_say_of_the_port_what_the_open_device_says() {
+        let config = Config { device: "lo".into(), ..Config::default() };
+        let entries = of_devices(&Device::list_for(&config).unwrap());
+        let device = Device::open_with(config).unwrap();
+        let port = format!("{FOLDER}/sys/class/infiniband/{}/ports/1", device.info().name);
+        let text = |path: &str| {
+            let entry = entries.iter().find(|entry| entry.path == format!("{port}/{path}"));
+            entry.and_then(Entry::text).unwrap_or_else(|| panic!("no {path}")).trim_end()
+        };
+        assert_eq!(text("cap_mask"), format!("{:#010x}", device.port().cap_flags));
+        let table = device.gid_table();
+        assert!(!table.is_empty());
+        for row in &table {
+            assert_eq!(text(&format!("gids/{}", row.index)), groups(&row.gid.0));
+            assert_eq!(text(&format!("gid_attrs/types/{}", row.index)), "RoCE v2");
+        }
+        let shown = entries.iter().filter(|entry| entry.path.contains("/gids/")).count();
+        assert_eq!(shown, table.len());
     }
 }

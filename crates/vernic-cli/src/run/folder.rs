@@ -53,6 +53,15 @@ impl Entry {
         Self { path, kind: Kind::Folder }
     }
 
+    /// What it holds, if it is a file.
+    #[cfg(test)]
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::File(content) => Some(content),
+            _ => None,
+        }
+    }
+
     fn is_there(&self, root: &Path) -> bool {
         let path = root.join(&self.path);
         match &self.kind {
