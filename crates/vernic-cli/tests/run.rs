@@ -115,6 +115,24 @@ fn devices_are_shown_to_programs_and_their_children() {
 }
 
 #[test]
+fn a_program_is_shown_the_files_of_the_device_that_it_shall_use_and_no_others() {
+    let installed = Installed::new();
+    let line = "cat /sys/class/infiniband/*/node_desc /sys/class/infiniband_verbs/uverbs*/ibdev; \
+                ls -d /dev/infiniband/uverbs*; ls /sys/class/infiniband/*/device/net";
+    let shown = installed.shell(&["-d", "lo"], line);
+    let [desc, ibdev, node, netdev] = *shown.lines().collect::<Vec<_>>() else {
+        panic!("more than one device, or none: {shown}")
+    };
+    assert_eq!((desc, netdev), (ibdev, "lo"));
+    let number = desc.strip_prefix("vernic").unwrap();
+    assert_eq!(node, format!("/dev/infiniband/uverbs{number}"));
+    // The same where the environment names it, and by its other name.
+    let mut command = installed.command(&["run", "--", "sh", "-c", line]);
+    let output = command.env("VERNIC_DEVICE", desc).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), shown, "{output:?}");
+}
+
+#[test]
 fn options_become_settings() {
     let installed = Installed::new();
     let options = ["--set", "mtu=1024", "--force-wire", "--vendor-part-id", "4115"];

@@ -37,7 +37,7 @@ static LAST: AtomicPtr<DeviceObject> = AtomicPtr::new(ptr::null_mut());
 
 impl DeviceObject {
     fn new(info: DeviceInfo) -> Self {
-        let number = number(&info.name);
+        let number = info.number;
         let verbs = verbs_device {
             device: ibv_device {
                 ops: [None; 2],
@@ -92,11 +92,6 @@ impl DeviceObject {
     }
 }
 
-/// The number at the end of a device's name.
-fn number(name: &str) -> u32 {
-    name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
-}
-
 /// A text in an array of C: cut to fit, with a zero at the end.
 pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
@@ -108,18 +103,10 @@ pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
 
 /// The devices that the program shall see: all, or the one that the settings name.
 fn shown() -> Result<Vec<DeviceInfo>, Failure> {
-    let wanted =
-        Config::load().map_err(|error| Failure::from(OpenError::from(error)).fatal())?.device;
-    let mut devices = vernic_engine::devices()?;
-    if !wanted.is_empty() {
-        devices.retain(|device| device.name == wanted || device.netdev == wanted);
-        if devices.is_empty() {
-            let why =
-                format!("the settings name the device {wanted:?}, which does not exist or is down");
-            return Err(Failure::new(libc::ENODEV, why).fatal());
-        }
-    }
-    Ok(devices)
+    let devices = Config::load()
+        .map_err(OpenError::from)
+        .and_then(|config| vernic_engine::configured_devices(&config));
+    devices.map_err(|error| Failure::from(error).fatal())
 }
 
 /// `ibv_get_device_list`.
@@ -159,7 +146,7 @@ pub(crate) extern "C" fn ibv_get_device_name(device: Handle<ibv_device>) -> Text
 
 /// `ibv_get_device_index`: the number in its name; -1 for NULL.
 pub(crate) extern "C" fn ibv_get_device_index(device: Handle<ibv_device>) -> c_int {
-    device.find().map_or(-1, |device| number(&device.info.name) as c_int)
+    device.find().map_or(-1, |device| device.info.number as c_int)
 }
 
 /// `ibv_get_device_guid`: big-endian; 0 for NULL.

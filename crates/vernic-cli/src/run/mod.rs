@@ -20,8 +20,9 @@ mod options;
 mod program;
 
 pub(crate) use options::Options;
+use options::Settings;
 
-use crate::failure::{Doing, Failure, Outcome, complain, output_failure};
+use crate::failure::{Failure, Outcome, complain, output_failure};
 use folder::Entry;
 use libraries::Libraries;
 use std::ffi::{OsStr, OsString};
@@ -29,7 +30,6 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
-use vernic::Device;
 
 /// Exit status of a shell for a program that is not there.
 const NOT_FOUND: u8 = 127;
@@ -99,12 +99,11 @@ fn surroundings(options: &Options) -> Result<Variables, ExitCode> {
     prepared(options, settings).map_err(|failure| failed(&failure, 1))
 }
 
-fn prepared(options: &Options, settings: Variables) -> Outcome<Variables> {
+fn prepared(options: &Options, settings: Settings) -> Outcome<Variables> {
     let libraries = Libraries::find()?;
     let mut entries = libraries.links();
     if !options.no_paths {
-        let devices = Device::list().doing(|| "list the RDMA devices".into())?;
-        entries.extend(files::of_devices(&devices));
+        entries.extend(files::of_devices(&settings.devices));
     }
     let folder = folder::prepare(&entries)?;
     let links = folder.join(libraries::FOLDER);
@@ -114,7 +113,7 @@ fn prepared(options: &Options, settings: Variables) -> Outcome<Variables> {
         variables.push(("LD_PRELOAD", before("LD_PRELOAD", shim.as_os_str())));
         variables.push(("VERNIC_PATHS", folder.join(files::FOLDER).into()));
     }
-    variables.extend(settings);
+    variables.extend(settings.variables);
     Ok(variables)
 }
 

@@ -4,7 +4,7 @@ use super::Variables;
 use crate::failure::{Doing, Failure, Outcome, complain};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use vernic::{Config, ConfigError, Device, KEYS};
+use vernic::{Config, ConfigError, Device, DeviceInfo, KEYS, OpenError};
 
 /// What a user may want to vary around a program.
 #[derive(Debug, Default, clap::Args)]
@@ -54,6 +54,14 @@ pub(crate) struct Options {
     pub(super) no_paths: bool,
 }
 
+/// What the options stand for.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) variables: Variables,
+    /// The devices that programs will see.
+    pub(super) devices: Vec<DeviceInfo>,
+}
+
 /// A setting that an option stands for.
 struct Given<'a> {
     /// The option and its value, as errors name it.
@@ -79,8 +87,8 @@ fn refused(words: &str, error: ConfigError) -> Failure {
 }
 
 impl Options {
-    /// The variables of the settings, each checked as the library will check it.
-    pub(super) fn settings(&self) -> Outcome<Variables> {
+    /// The settings, each checked as the library will check it.
+    pub(super) fn settings(&self) -> Outcome<Settings> {
         let mut config = Config::load().doing(|| "read the configuration".into())?;
         let mut variables = Variables::new();
         for Given { words, name, value } in self.given()? {
@@ -89,11 +97,11 @@ impl Options {
             let key = key.ok_or_else(|| Failure::new(format!("there is no setting {name:?}")))?;
             variables.push((key.variable, OsString::from(value)));
         }
-        self.check_device()?;
+        let devices = devices(&config)?;
         if !config.fault.is_empty() {
             complain(format_args!("vernic: packets are damaged on purpose: {}", config.fault));
         }
-        Ok(variables)
+        Ok(Settings { variables, devices })
     }
 
     /// The settings that were given, those of `--set` last.
@@ -161,18 +169,14 @@ impl Options {
         let unreadable = || Failure::new(format!("--capture {}: not UTF-8", path.display()));
         Ok(Some(path.to_str().ok_or_else(unreadable)?.to_owned()))
     }
+}
 
-    /// A device that is not there would otherwise be found out by the program, in its own words.
-    fn check_device(&self) -> Outcome<()> {
-        let Some(wanted) = &self.device else { return Ok(()) };
-        let devices = Device::list().doing(|| "list the RDMA devices".into())?;
-        if devices.iter().any(|info| info.name == *wanted || info.netdev == *wanted) {
-            return Ok(());
-        }
-        let names: Vec<&str> = devices.iter().map(|info| info.name.as_str()).collect();
-        Err(Failure::new(format!("there is no device {wanted}"))
-            .hint(format!("there are: {}; `vernic devices` shows more", names.join(", "))))
-    }
+/// A device that is named and not there would otherwise be found out by the program, in its own words.
+fn devices(config: &Config) -> Outcome<Vec<DeviceInfo>> {
+    Device::list_for(config).map_err(|error| match error {
+        OpenError::NetDev(_) => Failure::new(format!("cannot list the RDMA devices: {error}")),
+        error => Failure::new(error.to_string()).hint("`vernic devices` shows more"),
+    })
 }
 
 #[cfg(test)]
@@ -191,8 +195,12 @@ mod tests {
     }
 
     fn settings(words: &[&str]) -> Vec<(&'static str, String)> {
-        let variables = options(words).settings().unwrap();
-        variables.into_iter().map(|(name, value)| (name, value.into_string().unwrap())).collect()
+        let settings = options(words).settings().unwrap();
+        settings
+            .variables
+            .into_iter()
+            .map(|(name, value)| (name, value.into_string().unwrap()))
+            .collect()
     }
 
     #[test]
@@ -224,6 +232,8 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_is_named_with_those_that_are() {
         let failure = options(&["-d", "mlx5_0"]).settings().unwrap_err().to_string();
+        assert!(failure.contains("mlx5_0") && failure.contains("vernic0"), "{failure}");
+        let failure = options(&["--set", "device=mlx5_0"]).settings().unwrap_err().to_string();
         assert!(failure.contains("mlx5_0") && failure.contains("vernic0"), "{failure}");
     }
 }
