@@ -32,8 +32,21 @@ pub struct Key {
     pub unit: &'static str,
     /// What it does.
     pub doc: &'static str,
-    set: fn(&mut Config, &str) -> Result<(), String>,
+    set: fn(&mut Config, &str) -> Result<(), Refusal>,
     show: fn(&Config) -> String,
+}
+
+/// Why a value was refused.
+struct Refusal {
+    reason: String,
+    /// It says what would be right: the row's own words would say it again.
+    tells_what_is_right: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self { reason, tells_what_is_right: false }
+    }
 }
 
 macro_rules! config {
@@ -54,9 +67,8 @@ macro_rules! config {
             variable: $variable,
             unit: $unit,
             doc: concat!($($doc,)+),
-            set: |config, text| {
-                let parse: fn(&str) -> Result<$type, String> = $parse;
-                config.$field = parse(text)?;
+            set: |config, value| {
+                config.$field = $parse(value)?;
                 Ok(())
             },
             show: |config| {
@@ -117,10 +129,10 @@ fn text(value: &str) -> Result<String, String> {
 }
 
 /// Kept as text; what it cannot mean is refused here and not when a device is opened.
-fn fault(value: &str) -> Result<String, String> {
+fn fault(value: &str) -> Result<String, Refusal> {
     match value.parse::<FaultConfig>() {
         Ok(_) => Ok(value.to_owned()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(Refusal { reason: error.to_string(), tells_what_is_right: true }),
     }
 }
 
@@ -212,7 +224,7 @@ pub enum ConfigError {
         origin: String,
     },
     /// A value that the row does not take.
-    #[error("{origin}: {name} = {value:?}: {reason}; allowed: {allowed}")]
+    #[error("{origin}: {name} = {value:?}: {reason}{}", Allowed(*allowed))]
     BadValue {
         /// The setting.
         name: &'static str,
@@ -220,8 +232,8 @@ pub enum ConfigError {
         value: String,
         /// What is wrong.
         reason: String,
-        /// What is allowed.
-        allowed: &'static str,
+        /// What is allowed, where the reason does not say it.
+        allowed: Option<&'static str>,
         /// Where.
         origin: String,
     },
@@ -241,6 +253,15 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// The end of a reason.
+struct Allowed(Option<&'static str>);
+
+impl std::fmt::Display for Allowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |allowed| write!(f, "; allowed: {allowed}"))
+    }
 }
 
 impl Config {
@@ -295,11 +316,11 @@ impl Config {
         origin: impl Fn() -> String,
     ) -> Result<(), ConfigError> {
         let key = &KEYS[place];
-        (key.set)(self, value.trim()).map_err(|reason| ConfigError::BadValue {
+        (key.set)(self, value.trim()).map_err(|refusal| ConfigError::BadValue {
             name: key.name,
             value: value.to_owned(),
-            reason,
-            allowed: key.unit,
+            allowed: (!refusal.tells_what_is_right).then_some(key.unit),
+            reason: refusal.reason,
             origin: origin(),
         })
     }
@@ -331,8 +352,13 @@ mod tests {
         let error = config.set("mtu", "1500").unwrap_err().to_string();
         assert!(error.contains("1500") && error.contains("256, 512, 1024"), "{error}");
         assert!(config.set("offload", "maybe").is_err());
-        let error = config.set("fault", "loss=2").unwrap_err().to_string();
-        assert!(error.contains("loss=2 is not a probability"), "{error}");
+        for (wrong, right) in [
+            ("loss=2", "loss=2 is not a probability from 0 to 1"),
+            ("los=1", "known are loss, dup, reorder, corrupt, delay_us, seed"),
+        ] {
+            let error = config.set("fault", wrong).unwrap_err().to_string();
+            assert!(error.ends_with(right), "what is right is said, and once: {error}");
+        }
         assert!(config.set("takeover_us", "0").is_err());
         assert!(config.parse_file("mtu 1024", "x").is_err());
     }

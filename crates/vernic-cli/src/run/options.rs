@@ -74,11 +74,10 @@ struct Given<'a> {
 /// What is wrong with an option's value, and what is allowed.
 fn refused(words: &str, error: ConfigError) -> Failure {
     Failure::new(match error {
-        // The reasons that faults are refused for say what is allowed.
-        ConfigError::BadValue { name: "fault", reason, .. } => format!("{words}: {reason}"),
-        ConfigError::BadValue { reason, allowed, .. } => {
+        ConfigError::BadValue { reason, allowed: Some(allowed), .. } => {
             format!("{words}: {reason}; allowed: {allowed}")
         }
+        ConfigError::BadValue { reason, .. } => format!("{words}: {reason}"),
         ConfigError::UnknownKey { name, .. } => {
             format!("{words}: there is no setting {name:?}; `vernic config` lists all")
         }
