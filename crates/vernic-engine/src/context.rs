@@ -3,6 +3,7 @@
 //! Owns the engine and its background thread. Objects hold a reference each, so the device closes
 //! when the last of them is gone. Opening is the only place where sockets are made.
 
+use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use vernic_io::netdev::{self, ChangeWatcher, HEADER_ALLOWANCE_BYTES};
-use vernic_io::{Link, LinkError, Sleeper, UdpConfig, UdpLink};
+use vernic_io::{Link, LinkError, LocalAddr, Sleeper, UdpConfig, UdpLink};
 use vernic_proto::{DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
@@ -324,6 +325,18 @@ impl Drop for Context {
     }
 }
 
+/// Addresses as a line of a log has them.
+struct List<'a>(&'a [LocalAddr]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, local) in self.0.iter().enumerate() {
+            write!(f, "{}{local}", if n == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
 fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
     let netdev_mtu_bytes = info.netdev_mtu_bytes;
     let (device, netdev) = (info.name.clone(), info.netdev.clone());
@@ -391,7 +404,8 @@ impl Engine {
                 let locals: Vec<_> = lock(&self.gids).iter().map(|row| row.local).collect();
                 lane.rejoin(&locals);
             });
-            tracing::debug!(added = ?changes.added, removed = ?changes.removed, "GID table changed");
+            let (added, removed) = (List(&changes.added), List(&changes.removed));
+            tracing::debug!(%added, %removed, "GID table changed");
             self.port_event(EventKind::GidChange);
         }
         let up = netdev.as_ref().is_some_and(|dev| dev.running);

@@ -5,10 +5,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 use vernic_io::TxPath;
 use vernic_proto::{Cause, Failure};
 use vernic_wire::{Qpn, Service};
+
+use crate::events::lock;
+use crate::progress::Engine;
 
 /// Why a queue pair failed, and who its peer was: "RETRY_EXC" in words.
 #[derive(Clone, Debug)]
@@ -23,32 +27,53 @@ pub struct Explanation {
     pub peer_qpn: Option<Qpn>,
     /// What happened.
     pub failure: Failure,
+    /// What else speaks for it.
+    pub circumstances: Circumstances,
+}
+
+/// What of this process and host may have caused a failure. In words each as "; ...", nothing where
+/// there are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// The netdev, if it is down: no packet passes.
+    pub down: Option<String>,
     /// The operating system's error, if the kernel last refused packets on this path: it, not the
     /// peer, may be the reason.
     pub refused: Option<i32>,
-    /// The setting `fault`, if this process damages what it sends on purpose.
+    /// The setting `fault`, if this process damages what it sends on purpose, and packets were missed.
     pub faults: Option<String>,
 }
 
-impl Explanation {
-    /// What else speaks for the failure: circumstances of this process and host, each as "; ...".
-    /// Empty where there are none.
-    pub fn circumstances(&self) -> impl fmt::Display + '_ {
-        Circumstances(self)
+impl Engine {
+    /// The circumstances of now, for a failure on `path`.
+    pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
+        let is_up = self.port_up.load(Ordering::Relaxed);
+        let refusal = *lock(&self.refusal);
+        let fault = &self.config.fault;
+        Circumstances {
+            down: (!is_up).then(|| self.info.netdev.clone()),
+            refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
+            faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
+        }
     }
 }
 
-struct Circumstances<'a>(&'a Explanation);
+/// Whether packets were missed: damaging them on purpose may be why.
+fn misses_packets(cause: &Cause) -> bool {
+    matches!(cause, Cause::AckTimeout { .. } | Cause::SequenceNak { .. })
+}
 
-impl fmt::Display for Circumstances<'_> {
+impl fmt::Display for Circumstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { failure, refused, faults, .. } = self.0;
+        let Self { down, refused, faults } = self;
+        if let Some(netdev) = down {
+            write!(f, "; {netdev} is down: see `ip link show {netdev}`")?;
+        }
         if let Some(errno) = *refused {
             let error = std::io::Error::from_raw_os_error(errno);
             write!(f, "; this host's kernel refused packets on this path: {error}")?;
         }
-        let lossy = matches!(failure.cause, Cause::AckTimeout { .. } | Cause::SequenceNak { .. });
-        if let Some(faults) = faults.as_ref().filter(|_| lossy) {
+        if let Some(faults) = faults {
             write!(f, "; this process injects faults: fault (VERNIC_FAULT) is set to {faults}")?;
         }
         Ok(())
@@ -95,7 +120,7 @@ impl fmt::Display for Explanation {
             write!(f, " at work request {wr_id}")?;
         }
         write!(f, ", PSN {psn}: {cause}")?;
-        write!(f, "{}", self.circumstances())
+        write!(f, "{}", self.circumstances)
     }
 }
 
@@ -113,18 +138,31 @@ mod tests {
             path: None,
             peer_qpn: None,
             failure: Failure { status, wr_id: None, psn: Psn::new(0), cause },
-            refused: None,
-            faults: Some("loss=0.5".into()),
+            circumstances: Circumstances::default(),
         }
     }
 
     #[test]
-    fn injected_faults_are_named_where_packets_were_missed_and_nowhere_else() {
-        let missed = explanation(1, Cause::AckTimeout { tries: 8, waited: 1, heard: true });
-        let text = missed.to_string();
-        assert!(text.ends_with("fault (VERNIC_FAULT) is set to loss=0.5"), "{text}");
-        let other = explanation(1, Cause::BadResponse("x")).to_string();
-        assert!(!other.contains("loss"), "{other}");
+    fn circumstances_are_told_behind_the_cause() {
+        let mut failed = explanation(1, Cause::AckTimeout { tries: 8, waited: 1, heard: true });
+        let alone = failed.to_string();
+        failed.circumstances = Circumstances {
+            down: Some("eth7".into()),
+            refused: Some(101),
+            faults: Some("loss=0.5".into()),
+        };
+        let text = failed.to_string();
+        let told = text.strip_prefix(&alone).unwrap();
+        for part in ["; eth7 is down", "refused packets", "fault (VERNIC_FAULT) is set to loss=0.5"]
+        {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
+
+    #[test]
+    fn injected_faults_count_where_packets_were_missed_and_nowhere_else() {
+        assert!(misses_packets(&Cause::AckTimeout { tries: 8, waited: 1, heard: true }));
+        assert!(!misses_packets(&Cause::BadResponse("x")));
     }
 
     #[test]

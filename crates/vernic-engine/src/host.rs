@@ -313,13 +313,14 @@ impl Host for QpHost<'_> {
     fn failure(&mut self, failure: Failure) {
         self.side.failure = Some(failure);
         self.engine.counters.qp_failures.add(1);
+        let circumstances = self.engine.circumstances(self.side.path, &failure.cause);
         tracing::warn!(
             qpn = %self.qp.qpn,
-            path = ?self.side.path,
-            status = ?failure.status,
+            path = self.side.path.map(tracing::field::display),
+            status = %failure.status,
             wr_id = failure.wr_id,
             psn = %failure.psn,
-            "queue pair failed: {}", failure.cause
+            "queue pair failed: {}{circumstances}", failure.cause
         );
     }
 }

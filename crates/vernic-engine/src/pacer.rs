@@ -106,7 +106,7 @@ impl Pacer {
             Ok(granted) => Some(Grant { to: Some(to), granted, used: 0 }),
             Err(Full { given_up: true }) => {
                 counters.pace_timeouts.add(1);
-                tracing::debug!(?path, "receiver takes nothing: UC and UD are sent regardless");
+                tracing::debug!(%path, "receiver takes nothing: UC and UD are sent regardless");
                 Some(Grant { to: Some(to), ..Grant::FREE })
             }
             Err(Full { given_up: false }) => {

@@ -76,7 +76,7 @@ impl Engine {
         let wait = Duration::from_micros(self.config.peer_query_us);
         if let Some(process) = self.slots.query(av.dgid.to_ip(), peer, wait) {
             resolved.path = resolved.path.with_port(process.private_port, process.intake);
-            tracing::debug!(%own, %peer, pid = process.pid, path = ?resolved.path, "peer is on this host");
+            tracing::debug!(%own, %peer, pid = process.pid, path = %resolved.path, "peer is on this host");
         }
         Ok(resolved)
     }

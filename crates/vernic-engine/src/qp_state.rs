@@ -190,10 +190,8 @@ impl QpInner {
         let failure = side.failure?;
         let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
         let (qpn, service, path) = (self.qpn, self.service, side.path);
-        let refusal = *lock(&engine.refusal);
-        let refused = refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno);
-        let faults = Some(engine.config.fault.clone()).filter(|fault| !fault.is_empty());
-        Some(Explanation { qpn, service, path, peer_qpn, failure, refused, faults })
+        let circumstances = engine.circumstances(path, &failure.cause);
+        Some(Explanation { qpn, service, path, peer_qpn, failure, circumstances })
     }
 }
 

@@ -97,7 +97,7 @@ impl Lane {
         if let Some((path, errno)) = report.failure {
             *lock(&engine.refusal) = Some((path, errno));
             let error = std::io::Error::from_raw_os_error(errno);
-            tracing::debug!(?path, %error, packets = report.failed, "the kernel refused packets");
+            tracing::debug!(%path, %error, packets = report.failed, "the kernel refused packets");
         }
         self.blocked = report.blocked;
         !report.blocked

@@ -268,11 +268,30 @@ fn in_a_namespace() {
     ip("link set lo mtu 300");
     let words = open().unwrap_err().to_string();
     assert!(words.contains("300") && words.contains("336"), "{words}");
+    ip("link set lo mtu 65536");
+    a_link_that_goes_down_is_named();
     println!("> done");
 }
 
+fn a_link_that_goes_down_is_named() {
+    let end = End::new();
+    let qp = end.qp(Service::Rc);
+    let setup = Setup { timeout: AckTimeout::new(8), retry_cnt: 1, ..Setup::default() };
+    connect(&end, &qp, end.gid().1, Qpn::new(0x3F_0001), setup);
+    ip("link set lo down");
+    let start = Instant::now();
+    while end.context.port_attr(PortNum(1)).unwrap().state != PortState::Down {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    qp.post_send(&[wr(1, SendOp::Send, &[])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+    let words = qp.explain().unwrap().to_string();
+    assert!(words.contains("lo is down"), "{words}");
+}
+
 #[test]
-fn a_taken_port_changing_addresses_and_a_small_mtu_are_noticed() {
+fn a_taken_port_changing_addresses_a_small_mtu_and_a_link_down_are_noticed() {
     let shell = "ip link set lo up && exec \"$0\" \"$@\"";
     let unshare = || {
         let mut command = Command::new("unshare");

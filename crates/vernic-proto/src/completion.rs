@@ -30,6 +30,31 @@ pub enum WcStatus {
     General = 21,
 }
 
+impl fmt::Display for WcStatus {
+    /// Its name in `ibv_wc_status`, without the `IBV_WC_` before it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "SUCCESS",
+            Self::LocalLength => "LOC_LEN_ERR",
+            Self::LocalQpOperation => "LOC_QP_OP_ERR",
+            Self::LocalProtection => "LOC_PROT_ERR",
+            Self::Flushed => "WR_FLUSH_ERR",
+            Self::MwBind => "MW_BIND_ERR",
+            Self::BadResponse => "BAD_RESP_ERR",
+            Self::LocalAccess => "LOC_ACCESS_ERR",
+            Self::RemoteInvalidRequest => "REM_INV_REQ_ERR",
+            Self::RemoteAccess => "REM_ACCESS_ERR",
+            Self::RemoteOperation => "REM_OP_ERR",
+            Self::RetryExceeded => "RETRY_EXC_ERR",
+            Self::RnrRetryExceeded => "RNR_RETRY_EXC_ERR",
+            Self::RemoteAborted => "REM_ABORT_ERR",
+            Self::Fatal => "FATAL_ERR",
+            Self::ResponseTimeout => "RESP_TIMEOUT_ERR",
+            Self::General => "GENERAL_ERR",
+        })
+    }
+}
+
 /// What completed. Values are those of `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -269,9 +294,9 @@ impl fmt::Display for Cause {
         match self {
             Self::AckTimeout { tries, waited, heard } => {
                 let hint = if *heard {
-                    "it answered earlier: the process may have died, stalled or reset its queue pair"
+                    "it answered earlier: the process may have died, stalled or reset its queue pair, or a link went down"
                 } else {
-                    "it never answered: wrong address, GID index or QPN, peer not in RTR, or a firewall on UDP 4791"
+                    "it never answered: wrong address, GID index or QPN, peer not in RTR, a link that is down, or a firewall on UDP 4791"
                 };
                 write!(f, "no answer after {tries} transmissions in {}; {hint}", Waited(*waited))
             }

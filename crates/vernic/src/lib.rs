@@ -91,11 +91,11 @@ pub use wc::{Wc, WcError, WrId};
 
 pub use vernic_engine::config::{KEYS, Key, Origin, Settings};
 pub use vernic_engine::{
-    AckTimeout, AddressVector, AsyncEvent, Cause, Clocks, Config, CqId, DeviceAttr, DeviceCounters,
-    DeviceInfo, DeviceMemory, DmRangeError, DropReason, Element, EventKind, Explanation, Failure,
-    Gid, GidEntry, GidType, LinkCounters, Lkey, LocalAddr, Mtu, Pkey, PortAttr, PortNum, PortState,
-    Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, Qpn, RemoteRange, Rkey, RnrTimer, SrqId, TxPath,
-    WcOpcode, WcStatus, limits,
+    AckTimeout, AddressVector, AsyncEvent, Cause, Circumstances, Clocks, Config, CqId, DeviceAttr,
+    DeviceCounters, DeviceInfo, DeviceMemory, DmRangeError, DropReason, Element, EventKind,
+    Explanation, Failure, Gid, GidEntry, GidType, LinkCounters, Lkey, LocalAddr, Mtu, Pkey,
+    PortAttr, PortNum, PortState, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, Qpn, RemoteRange,
+    Rkey, RnrTimer, SrqId, TxPath, WcOpcode, WcStatus, limits,
 };
 
 /// The example of the repository's README, tested.

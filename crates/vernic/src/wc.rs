@@ -175,7 +175,7 @@ impl fmt::Display for WcError {
             }
         }
         write!(f, ", PSN {}: {}", failure.psn, failure.cause)?;
-        write!(f, "{}", explanation.circumstances())
+        write!(f, "{}", explanation.circumstances)
     }
 }
 

@@ -124,7 +124,14 @@ impl TxPath {
 
 impl std::fmt::Debug for TxPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} -> {} flow {}", self.src(), self.dst(), self.flow)
+        write!(f, "{self} flow {}", self.flow)
+    }
+}
+
+impl std::fmt::Display for TxPath {
+    /// From where to where: `10.0.0.1->10.0.0.2:4791`, one word of a line in a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}->{}", self.src(), self.dst())
     }
 }
 

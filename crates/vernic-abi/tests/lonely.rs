@@ -1,0 +1,28 @@
+//! What the log says when a queue pair fails, to a user who asks for it.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::Folder;
+
+#[test]
+fn a_failed_queue_pair_is_explained_in_one_line_of_plain_words() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lonely.c");
+    let folder = Folder::new("lonely");
+    let Some(program) = folder.compile(&source) else { return };
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", folder.path()).env("VERNIC_LOG", "warn");
+    let output = command.env("VERNIC_FAULT", "seed=1").output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{}{log}", String::from_utf8_lossy(&output.stdout));
+    let line = log.lines().find(|line| line.contains("queue pair failed")).unwrap();
+    for part in [
+        "no answer after 2 transmissions",
+        "; this process injects faults: fault (VERNIC_FAULT) is set to seed=1 qpn=0x",
+        " path=127.0.0.1->127.0.0.1:4791 status=RETRY_EXC_ERR wr_id=77 psn=",
+    ] {
+        assert!(line.contains(part), "{part:?} is not in {line:?}");
+    }
+}
