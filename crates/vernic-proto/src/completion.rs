@@ -236,7 +236,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// A 32-bit code for `vendor_err`: family in the high half, detail in the low half.
+    /// A 32-bit code for `vendor_err`: family in the high half, detail in the low half. The page of the
+    /// `vernic` command has them as a table.
     pub fn vendor_err(&self) -> u32 {
         let (family, detail): (u32, u32) = match self {
             Self::AckTimeout { tries, heard, .. } => {
@@ -271,21 +272,27 @@ impl fmt::Display for Waited {
     }
 }
 
+impl fmt::Display for AccessCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::KeyUnknown => "no region or window has this key",
+            Self::KeyStale => "the key was deregistered, invalidated or rebound",
+            Self::WrongPd => "the key belongs to another protection domain",
+            Self::WrongQp => "the window is bound to another queue pair",
+            Self::Bounds => "the range leaves the region",
+            Self::Rights => "the region does not grant this right",
+            Self::Alignment => "the address of an atomic is not a multiple of 8",
+            Self::QpRights => "the queue pair does not grant this right",
+            Self::Kind => "the operation is not allowed on this kind of key",
+            Self::Srq => "the shared receive queue that the request named is gone",
+        })
+    }
+}
+
 impl fmt::Display for AccessFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.check {
-            AccessCheck::KeyUnknown => "no region or window has this key",
-            AccessCheck::KeyStale => "the key was deregistered, invalidated or rebound",
-            AccessCheck::WrongPd => "the key belongs to another protection domain",
-            AccessCheck::WrongQp => "the window is bound to another queue pair",
-            AccessCheck::Bounds => "the range leaves the region",
-            AccessCheck::Rights => "the region does not grant this right",
-            AccessCheck::Alignment => "the address of an atomic is not a multiple of 8",
-            AccessCheck::QpRights => "the queue pair does not grant this right",
-            AccessCheck::Kind => "the operation is not allowed on this kind of key",
-            AccessCheck::Srq => "the shared receive queue that the request named is gone",
-        };
-        write!(f, "key {:#010x}, address {:#x}, {} bytes: {why}", self.key, self.addr, self.len)
+        let Self { check, key, addr, len } = self;
+        write!(f, "key {key:#010x}, address {addr:#x}, {len} bytes: {check}")
     }
 }
 
@@ -349,4 +356,66 @@ pub struct Failure {
     pub psn: Psn,
     /// Why.
     pub cause: Cause,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ERRORS;
+
+    /// A page with its lines joined, as a reader sees its paragraphs.
+    fn page() -> String {
+        include_str!("../../vernic-cli/README.md").split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// `1 text; 2 text; ...`
+    fn numbered<T: fmt::Display>(items: impl IntoIterator<Item = (u8, T)>) -> String {
+        let items: Vec<_> = items.into_iter().map(|(n, text)| format!("{n} {text}")).collect();
+        items.join("; ")
+    }
+
+    const CHECKS: [AccessCheck; 10] = [
+        AccessCheck::KeyUnknown,
+        AccessCheck::KeyStale,
+        AccessCheck::WrongPd,
+        AccessCheck::WrongQp,
+        AccessCheck::Bounds,
+        AccessCheck::Rights,
+        AccessCheck::Alignment,
+        AccessCheck::QpRights,
+        AccessCheck::Kind,
+        AccessCheck::Srq,
+    ];
+
+    #[test]
+    fn users_find_every_vendor_error_in_the_commands_page() {
+        let (page, class) = (page(), ErrorClass::RemoteAccess);
+        let fault = AccessFault { check: AccessCheck::Bounds, key: 0, addr: 0, len: 0 };
+        let delay = RnrTimer::new(3);
+        for (code, cause, row) in [
+            (0x1_0107, Cause::AckTimeout { tries: 7, waited: 0, heard: false }, "did not answer"),
+            (0x1_0007, Cause::AckTimeout { tries: 7, waited: 0, heard: true }, "did not answer"),
+            (0x2_00FF, Cause::SequenceNak { tries: 300 }, "kept reporting lost packets"),
+            (0x3_0307, Cause::RnrNak { tries: 7, delay }, "had no receive posted"),
+            (0x4_0008, Cause::RemoteNak { class, asked: None }, "the peer refused"),
+            (0x5_0000, Cause::BadResponse(""), "does not fit the request"),
+            (0x6_0005, Cause::LocalMemory(fault), "local memory refused"),
+            (0x7_0000, Cause::Length { length: 2, limit: 1 }, "the message does not fit"),
+            (
+                0x8_0508,
+                Cause::Responder { class, fault: Some(fault) },
+                "refused the peer's request",
+            ),
+            (0x9_0000, Cause::Flushed, "was in the error state"),
+        ] {
+            assert_eq!(cause.vendor_err(), code, "{cause:?}");
+            let family = format!("| `{:#06x}` | ", code >> 16);
+            let found = page.split_once(&family).and_then(|(_, rest)| rest.split_once(" |"));
+            assert!(found.is_some_and(|(cell, _)| cell.contains(row)), "{family}{row}");
+        }
+        let classes = numbered(ERRORS.iter().map(|row| (row.class as u8, row.text)));
+        assert!(page.contains(&format!("Classes: {classes}.")), "Classes: {classes}.");
+        let checks = numbered(CHECKS.map(|check| (check as u8, check)));
+        assert!(page.contains(&format!("Checks: {checks}.")), "Checks: {checks}.");
+    }
 }
