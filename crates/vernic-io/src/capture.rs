@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use pcap_file::DataLink;
@@ -69,10 +69,26 @@ pub struct CaptureConfig {
 
 /// Why a capture could not begin.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the capture {path}: {source}", path = path.display())]
+#[error("cannot write the capture {path}: {source}{}", what_to_do(path, source), path = path.display())]
 pub struct CaptureError {
     path: PathBuf,
     source: io::Error,
+}
+
+/// What helps against the usual ones, as "; ...".
+fn what_to_do(path: &Path, error: &io::Error) -> String {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).display();
+    match error.kind() {
+        io::ErrorKind::IsADirectory => {
+            format!("; name a file in it, as {}", path.join("%d-%p.pcapng").display())
+        }
+        io::ErrorKind::NotFound => format!("; is there a folder {folder}?"),
+        io::ErrorKind::PermissionDenied => {
+            format!("; name a file that this user may write (see `ls -ld {folder}`)")
+        }
+        _ => String::new(),
+    }
 }
 
 /// See the [module](self).

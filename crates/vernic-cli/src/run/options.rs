@@ -3,7 +3,9 @@
 use super::Variables;
 use crate::failure::{Doing, Failure, Outcome, complain};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 use vernic::{Config, ConfigError, Device, DeviceInfo, KEYS, OpenError};
 
 /// What a user may want to vary around a program.
@@ -158,15 +160,35 @@ impl Options {
     fn capture(&self) -> Outcome<Option<String>> {
         let Some(file) = &self.capture else { return Ok(None) };
         let path = std::path::absolute(file).doing(|| format!("find {}", file.display()))?;
-        let folder = path.parent().filter(|folder| !folder.is_dir());
-        if let Some(folder) = folder {
-            return Err(Failure::new(format!(
-                "--capture: there is no folder {}",
-                folder.display()
-            )));
-        }
+        check_writable(&path).map_err(|why| {
+            Failure::new(format!("--capture {}: {why}", file.display()))
+                .hint("it takes a file, as traffic.pcapng; %p in it becomes the process id, %d the device")
+        })?;
         let unreadable = || Failure::new(format!("--capture {}: not UTF-8", path.display()));
         Ok(Some(path.to_str().ok_or_else(unreadable)?.to_owned()))
+    }
+}
+
+/// Whether a file can be written there: else the program is the one to say so, in the middle of its own
+/// words. Leaves things as they are. The file's real name may be another, in the same folder.
+fn check_writable(path: &Path) -> Result<(), String> {
+    let refused = |error: io::Error| error.to_string();
+    if path.is_dir() {
+        return Err("that is a folder".into());
+    }
+    if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
+        return Err(format!("there is no folder {}", folder.display()));
+    }
+    match fs::metadata(path) {
+        // Opening a pipe would wait for its reader.
+        Ok(meta) if !meta.is_file() => Ok(()),
+        Ok(_) => File::options().append(true).open(path).map(drop).map_err(refused),
+        // A link to a file that is yet to be made.
+        Err(_) if path.is_symlink() => Ok(()),
+        Err(_) => {
+            File::create_new(path).map_err(refused)?;
+            fs::remove_file(path).map_err(refused)
+        }
     }
 }
 
@@ -225,7 +247,21 @@ mod tests {
         let here = std::env::current_dir().unwrap().join("x.pcapng");
         let expected = [("VERNIC_CAPTURE", here.to_str().unwrap().to_owned())];
         assert_eq!(settings(&["--capture", "x.pcapng"]), expected);
-        assert!(options(&["--capture", "/nowhere/x.pcapng"]).settings().is_err());
+        assert!(!here.exists(), "trying it leaves nothing behind");
+    }
+
+    #[test]
+    fn a_capture_that_cannot_be_written_is_refused_before_the_program_runs() {
+        for (wrong, why) in [
+            ("/nowhere/x.pcapng", "there is no folder /nowhere"),
+            ("/tmp", "that is a folder"),
+            ("/proc/x.pcapng", "No such file or directory"),
+        ] {
+            let failure = options(&["--capture", wrong]).settings().unwrap_err().to_string();
+            assert!(failure.starts_with(&format!("--capture {wrong}: ")), "{failure}");
+            assert!(failure.contains(why) && failure.contains("%p"), "{failure}");
+        }
+        settings(&["--capture", "/dev/null"]);
     }
 
     #[test]

@@ -198,3 +198,18 @@ fn two_captures_of_one_name_get_a_file_each() {
     drop(CaptureLink::new(MemoryLink::boxed().0, file.config(None)).unwrap());
     assert_eq!(read_back(&file).len(), 0);
 }
+
+#[test]
+fn a_path_that_cannot_be_written_is_named_with_what_helps() {
+    let begin = |path: PathBuf| {
+        let config = CaptureConfig { path, max_bytes: None };
+        CaptureLink::new(MemoryLink::boxed().0, config).unwrap_err().to_string()
+    };
+    let folder = std::env::temp_dir();
+    let shown = folder.display().to_string();
+    let text = begin(folder.clone());
+    assert!(text.contains("Is a directory") && text.contains("name a file in it"), "{text}");
+    assert!(text.ends_with("%d-%p.pcapng"), "{text}");
+    let text = begin(folder.join("no-such-folder-of-vernic/x.pcapng"));
+    assert!(text.contains(&format!("is there a folder {shown}")), "{text}");
+}
