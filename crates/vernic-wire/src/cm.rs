@@ -66,7 +66,7 @@ pub use sidr_req::SidrReq;
 
 /// Bytes of a message after the MAD header.
 pub const BODY_LEN: usize = MAD_LEN - MadHeader::LEN;
-/// Q_Key of QP 1, the only one that its datagrams have (IBTA 10.2.5).
+/// Q_Key of QP 1, the only one that its datagrams have (IBTA chapter 13).
 pub const GSI_QKEY: Qkey = Qkey(0x8001_0000);
 /// Version of the class that these formats are of.
 pub const CLASS_VERSION: u8 = 2;
@@ -76,7 +76,7 @@ pub const fn timeout_nanos(exponent: u8) -> u64 {
     4096 << (exponent & 31)
 }
 
-/// Communication id: what one end of a connection names it by (IBTA 12.5). 0 stands for none.
+/// Communication id: what one end of a connection names it by (IBTA 12.7). 0 stands for none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CommId(pub u32);
 
@@ -103,8 +103,7 @@ impl fmt::Display for CommId {
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $variant:ident($message:ty) = $name:ident, $id:literal;)*) => {
-        /// Which message a datagram is: the attribute id of its header (IBTA table 131). Any value
-        /// is data.
+        /// Which message a datagram is: the attribute id of its header. Any value is data.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub struct CmAttribute(pub u16);
 

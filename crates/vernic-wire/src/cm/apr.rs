@@ -1,4 +1,4 @@
-//! APR: alternate path response: what became of a LAP (IBTA 12.6.13, table 116): 232 bytes.
+//! APR: alternate path response: what became of a LAP (IBTA 12.8.2, table 116): 232 bytes.
 //!
 //! ```text
 //!  byte   0..3            4..7             8          9        10..11     12..83   84..231

@@ -1,4 +1,4 @@
-//! LAP: load alternate path, from the active side (IBTA 12.6.12, table 115): 232 bytes.
+//! LAP: load alternate path, from the active side (IBTA 12.8.1, table 115): 232 bytes.
 //!
 //! ```text
 //!  byte   0..3            4..7             8..11      12..14       15               16..19

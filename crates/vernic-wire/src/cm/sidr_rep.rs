@@ -17,7 +17,7 @@ use super::{BODY_LEN, CommId, Info, PrivateData, ServiceId, be16, be24, be32, be
 use crate::error::head;
 use crate::{ParseError, Qkey, Qpn};
 
-/// What a SIDR_REP says (IBTA table 121). Any value is data.
+/// What a SIDR_REP says. Any value is data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SidrStatus(pub u8);
 
