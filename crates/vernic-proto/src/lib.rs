@@ -1,12 +1,14 @@
-//! Sans-I/O RDMA transport: the state machines of RC, XRC, UC and UD queue pairs.
+//! Sans-I/O RDMA transport: the state machines of RC, XRC, UC and UD queue pairs, and of the
+//! connection management that brings them together.
 //!
 //! Owns the protocol: sequence numbers, acknowledgements, retries, the order of checks, what each
 //! violation means. Called by the engine with packets and time; it answers through [`Host`]. Uses
 //! nothing but `vernic-wire`: no clock, socket, thread, random number or unsafe code.
 //!
-//! Start reading at [`Qp`].
+//! Start reading at [`Qp`], or at [`cm`] for how queue pairs get connected.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 mod completion;
 mod error;
 mod host;

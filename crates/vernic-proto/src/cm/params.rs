@@ -1,0 +1,215 @@
+//! What the owner tells the connection manager: its limits, paths, and the parameters of commands.
+
+use vernic_wire::cm::{CommId, ServiceId, SidrStatus, timeout_nanos};
+use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
+
+use crate::state::QpType;
+
+/// A connection, or an exchange of SIDR messages, by our communication id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub CommId);
+
+impl core::fmt::Display for ConnId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A listener, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub u32);
+
+/// Where a datagram comes from and goes to, as we see it: local is our end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmPath {
+    /// Our GID.
+    pub local: Gid,
+    /// The peer's GID.
+    pub remote: Gid,
+    /// Traffic class, TOS.
+    pub traffic_class: u8,
+    /// Hop limit, time to live.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits; IPv6 only.
+    pub flow_label: u32,
+}
+
+impl CmPath {
+    /// Hop limit where nobody said anything else: the usual one of IP.
+    pub const HOP_LIMIT: u8 = 64;
+
+    /// A path of traffic class 0.
+    pub const fn new(local: Gid, remote: Gid) -> Self {
+        Self { local, remote, traffic_class: 0, hop_limit: Self::HOP_LIMIT, flow_label: 0 }
+    }
+    /// Whether both have the same ends.
+    pub(super) fn same_ends(&self, other: &Self) -> bool {
+        (self.local, self.remote) == (other.local, other.remote)
+    }
+}
+
+/// Limits and defaults of a [`Cm`](super::Cm). Timeouts are exponents: `4.096 us * 2^n`, n up to 31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmConfig {
+    /// Bits that all our communication ids have; those of the low `id_bits` are ignored.
+    pub id_base: u32,
+    /// How many low bits of a communication id count, 8 to 32.
+    pub id_bits: u32,
+    /// Where counting starts: something that differs from process to process, so that a peer does
+    /// not take our ids for those of our predecessor.
+    pub seed: u32,
+    /// REQs and SIDR_REQs that the owner has not answered. One more, and the oldest is dropped.
+    pub max_half_open: usize,
+    /// Connections and exchanges of all states but TIMEWAIT. Beyond, REQs are rejected.
+    pub max_connections: usize,
+    /// Connections in TIMEWAIT, rejected ones and answered SIDR_REQs, which are remembered for
+    /// their duplicates. One more, and the oldest is forgotten early.
+    pub max_timewait: usize,
+    /// How fast the peer and we are to answer a message; exponent. 17 is 537 ms: a lost message
+    /// costs that, and a lane that sleeps is woken well before.
+    pub response_timeout: u8,
+    /// How often a message is repeated, 0 to 15.
+    pub max_retries: u8,
+    /// How much longer we ask for in an MRA; exponent. 20 is 4.3 s.
+    pub service_timeout: u8,
+    /// How long a datagram takes through the network at most; exponent. 14 is 67 ms.
+    pub packet_lifetime: u8,
+    /// Longest TIMEWAIT, whatever the ACK timeouts say; exponent. 20 is 4.3 s.
+    pub max_timewait_time: u8,
+}
+
+impl CmConfig {
+    /// Ids `id_base | n` with `id_bits` bits of `n`, counted from `seed`; everything else as usual.
+    pub const fn new(id_base: u32, id_bits: u32, seed: u32) -> Self {
+        Self {
+            id_base,
+            id_bits,
+            seed,
+            max_half_open: 1024,
+            max_connections: 65_536,
+            max_timewait: 65_536,
+            response_timeout: 17,
+            max_retries: 15,
+            service_timeout: 20,
+            packet_lifetime: 14,
+            max_timewait_time: 20,
+        }
+    }
+    /// Nanoseconds between repeats of a message whose answer may take `response_timeout`: that, and
+    /// the way there and back.
+    pub(super) const fn wait(&self, response_timeout: u8) -> u64 {
+        timeout_nanos(clamp(response_timeout)) + 2 * timeout_nanos(self.packet_lifetime)
+    }
+    /// Nanoseconds of TIMEWAIT: until no packet of the connection is in the network any more (IBTA
+    /// chapter 12): twice the packet lifetime and the peer's delay. The ACK timeout is made of these.
+    pub(super) fn timewait(&self, ack_timeout: AckTimeout, ack_delay: u8) -> u64 {
+        let path = ack_timeout.nanos().unwrap_or(2 * timeout_nanos(self.packet_lifetime));
+        let delay = timeout_nanos(clamp(ack_delay));
+        path.saturating_add(delay).min(timeout_nanos(self.max_timewait_time))
+    }
+}
+
+/// Longest time that a peer may ask for, as exponent: 69 s, which rdma_cm of Linux asks for. Longer
+/// ones are cut, so that no field makes an entry stay for hours.
+const MAX_PEER_TIMEOUT: u8 = 24;
+
+/// A timeout from a peer's message, cut.
+pub(super) const fn clamp(exponent: u8) -> u8 {
+    if exponent > MAX_PEER_TIMEOUT { MAX_PEER_TIMEOUT } else { exponent }
+}
+
+/// Parameters of [`Cm::connect`](super::Cm::connect).
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectParams<'a> {
+    /// To whom.
+    pub path: CmPath,
+    /// To what.
+    pub service: ServiceId,
+    /// RC, UC or one of XRC.
+    pub qp_type: QpType,
+    /// Our queue pair.
+    pub local_qpn: Qpn,
+    /// First PSN that it sends.
+    pub starting_psn: Psn,
+    /// READs and atomics that it takes at once.
+    pub responder_resources: u8,
+    /// READs and atomics that it would have outstanding.
+    pub initiator_depth: u8,
+    /// It gives end-to-end credits.
+    pub flow_control: bool,
+    /// Retries of the peer's queue pair, 0 to 7.
+    pub retry_count: u8,
+    /// RNR retries of the peer's queue pair, 0 to 7.
+    pub rnr_retry_count: u8,
+    /// It has a shared receive queue.
+    pub srq: bool,
+    /// MTU of the path.
+    pub path_mtu: Mtu,
+    /// Partition.
+    pub pkey: Pkey,
+    /// What our queue pair waits for an acknowledgement.
+    pub local_ack_timeout: AckTimeout,
+    /// GUID of our device.
+    pub local_ca_guid: u64,
+    /// At most 92 bytes, with the header of rdma_cm where there is one.
+    pub private_data: &'a [u8],
+    /// Instead of [`CmConfig::response_timeout`].
+    pub response_timeout: Option<u8>,
+    /// Instead of [`CmConfig::max_retries`].
+    pub max_retries: Option<u8>,
+}
+
+/// Parameters of [`Cm::accept`](super::Cm::accept).
+#[derive(Clone, Copy, Debug)]
+pub struct AcceptParams<'a> {
+    /// Our queue pair.
+    pub local_qpn: Qpn,
+    /// First PSN that it sends.
+    pub starting_psn: Psn,
+    /// READs and atomics that it takes at once.
+    pub responder_resources: u8,
+    /// READs and atomics that it will have outstanding.
+    pub initiator_depth: u8,
+    /// It gives end-to-end credits.
+    pub flow_control: bool,
+    /// RNR retries of the peer's queue pair, 0 to 7.
+    pub rnr_retry_count: u8,
+    /// It has a shared receive queue.
+    pub srq: bool,
+    /// How long it takes to acknowledge at most; exponent.
+    pub target_ack_delay: u8,
+    /// GUID of our device.
+    pub local_ca_guid: u64,
+    /// At most 196 bytes.
+    pub private_data: &'a [u8],
+}
+
+/// Parameters of [`Cm::sidr_request`](super::Cm::sidr_request).
+#[derive(Clone, Copy, Debug)]
+pub struct SidrParams<'a> {
+    /// To whom.
+    pub path: CmPath,
+    /// For what.
+    pub service: ServiceId,
+    /// Partition.
+    pub pkey: Pkey,
+    /// At most 216 bytes, with the header of rdma_cm where there is one.
+    pub private_data: &'a [u8],
+    /// Instead of [`CmConfig::response_timeout`].
+    pub response_timeout: Option<u8>,
+    /// Instead of [`CmConfig::max_retries`].
+    pub max_retries: Option<u8>,
+}
+
+/// Parameters of [`Cm::sidr_reply`](super::Cm::sidr_reply).
+#[derive(Clone, Copy, Debug)]
+pub struct SidrReply<'a> {
+    /// Whether the queue pair and the key are valid, or why not.
+    pub status: SidrStatus,
+    /// Queue pair that has the service.
+    pub qpn: Qpn,
+    /// Its Q_Key.
+    pub qkey: Qkey,
+    /// At most 136 bytes.
+    pub private_data: &'a [u8],
+}

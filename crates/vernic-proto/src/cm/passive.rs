@@ -1,0 +1,304 @@
+//! The passive side: REQ in, REP out, RTU in.
+
+use vernic_wire::Mtu;
+use vernic_wire::cm::{
+    CmAttribute, CmService, CommId, FailoverAccepted, Info, PrivateData, Rej, RejReason,
+    RejectedMessage, Rep, Req, Rtu, timeout_nanos,
+};
+
+use super::active::private_data;
+use super::event::{CmError, EventKind};
+use super::params::{AcceptParams, ConnId, ListenerId, clamp};
+use super::state::State;
+use super::table::{Conn, ReqIdentity};
+use super::{Cm, CmDrop, CmPath, Next};
+use crate::time::Time;
+
+impl Cm {
+    pub(super) fn handle_req(
+        &mut self,
+        now: Time,
+        path: CmPath,
+        transaction_id: u64,
+        req: &Req,
+    ) -> Result<(), CmDrop> {
+        let theirs = req.local_comm_id;
+        if theirs == CommId::NONE {
+            return Err(CmDrop::Malformed);
+        }
+        if let Some(id) = self.table.by_remote(path.remote, theirs) {
+            match self.compare_req(id, path, req) {
+                Known::Same => {
+                    return self.react(now, id, CmAttribute::REQ).map(|_| ());
+                }
+                Known::Collides => {
+                    let reason = RejReason::DUPLICATE_LOCAL_COMM_ID;
+                    return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
+                }
+                Known::Over => {}
+            }
+        }
+        if let Err((reason, info)) = check_req(path, req) {
+            return self.refuse_req(path, transaction_id, req, reason, info);
+        }
+        let Some(listener) = self.listeners.find(req.service_id, path.local) else {
+            self.counters.no_listener += 1;
+            let reason = RejReason::INVALID_SERVICE_ID;
+            return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
+        };
+        self.supersede_half_open(now, path, req);
+        if self.end_stale(now, req.local_ca_guid, req.local_qpn) {
+            let reason = RejReason::STALE_CONNECTION;
+            return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
+        }
+        if let Err(refusal) = self.make_room(listener) {
+            refusal?;
+            let reason = RejReason::NO_RESOURCES;
+            return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
+        }
+        self.admit_req(now, path, transaction_id, req, listener);
+        Ok(())
+    }
+
+    /// What a REQ has to do with the connection that was asked for by the same id.
+    fn compare_req(&self, id: CommId, path: CmPath, req: &Req) -> Known {
+        match self.table.conn(id) {
+            Some(conn) if conn.req == Some(ReqIdentity::of(req)) && conn.path.same_ends(&path) => {
+                Known::Same
+            }
+            Some(conn) if conn.state != State::Timewait => Known::Collides,
+            _ => Known::Over,
+        }
+    }
+
+    fn refuse_req(
+        &mut self,
+        path: CmPath,
+        transaction_id: u64,
+        req: &Req,
+        reason: RejReason,
+        info: Info,
+    ) -> Result<(), CmDrop> {
+        let (remote_comm_id, message) = (req.local_comm_id, RejectedMessage::REQ);
+        let rej = Rej { remote_comm_id, message, reason, info, ..Rej::default() };
+        self.send(path, transaction_id, &rej.into());
+        Ok(())
+    }
+
+    /// A peer that asks again for the same queue pair has given up what it asked before.
+    fn supersede_half_open(&mut self, now: Time, path: CmPath, req: &Req) {
+        let Some(id) = self.table.by_remote_qp(req.local_ca_guid, req.local_qpn) else { return };
+        let superseded = self.table.conn(id).is_some_and(|conn| {
+            matches!(conn.state, State::ReqRcvd | State::MraReqSent) && conn.path.same_ends(&path)
+        });
+        if superseded {
+            let (reason, message) = (RejReason::STALE_CONNECTION, RejectedMessage::REQ);
+            self.report_rejected(id, &Rej { reason, message, ..Rej::default() });
+            self.disown(id);
+            self.over(now, id);
+        }
+    }
+
+    /// Makes room for one more request of the listener. `Err(Ok(()))` refuses it, `Err(Err(drop))`
+    /// drops it.
+    pub(super) fn make_room(&mut self, listener: ListenerId) -> Result<(), Result<(), CmDrop>> {
+        if self.events.len() >= 2 * self.config.max_half_open.max(1024) {
+            return Err(Err(CmDrop::EventsFull));
+        }
+        let half_open_full = self.table.half_open() >= self.config.max_half_open;
+        if !half_open_full && self.table.live() >= self.config.max_connections {
+            self.counters.too_many += 1;
+            return Err(Ok(()));
+        }
+        if !self.listeners.take(listener) {
+            self.counters.backlog_full += 1;
+            return Err(Ok(()));
+        }
+        if half_open_full && let Some(oldest) = self.table.oldest_half_open() {
+            self.counters.half_open_dropped += 1;
+            self.drop_half_open(oldest);
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_half_open(&mut self, id: CommId) {
+        self.event(id, EventKind::HalfOpenDropped);
+        self.forget(id);
+    }
+
+    fn admit_req(
+        &mut self,
+        now: Time,
+        path: CmPath,
+        transaction_id: u64,
+        req: &Req,
+        listener: ListenerId,
+    ) {
+        let primary = &req.primary;
+        let hop_limit = if primary.hop_limit == 0 { CmPath::HOP_LIMIT } else { primary.hop_limit };
+        let ours = CmPath {
+            local: path.local,
+            remote: path.remote,
+            traffic_class: primary.traffic_class,
+            hop_limit,
+            flow_label: primary.flow_label,
+        };
+        let mut conn = Conn::new(State::ReqRcvd, ours, req.service_id);
+        conn.remote_id = req.local_comm_id;
+        conn.transaction_id = transaction_id;
+        conn.remote_guid = req.local_ca_guid;
+        conn.remote_qpn = req.local_qpn;
+        conn.req = Some(ReqIdentity::of(req));
+        conn.backlog = Some(listener);
+        conn.wait = self.config.wait(req.local_response_timeout);
+        conn.peer_waits = clamp(req.remote_response_timeout);
+        conn.max_retries = req.max_cm_retries;
+        conn.timewait = self.config.timewait(primary.local_ack_timeout, 0);
+        conn.alternate = !req.alternate.is_none();
+        let half = timeout_nanos(conn.peer_waits) / 2;
+        let Some(id) = self.table.insert(conn) else {
+            self.listeners.release(listener);
+            self.counters.too_many += 1;
+            return;
+        };
+        self.table.set_deadline(id, Some(now + half));
+        self.event(id, EventKind::Request { listener, path: ours, req: Box::new(*req) });
+    }
+
+    /// Accepts a request: sends the REP.
+    ///
+    /// # Errors
+    /// Unknown connection, wrong state, too much private data, a value out of range.
+    pub fn accept(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        params: &AcceptParams<'_>,
+    ) -> Result<(), CmError> {
+        let entry = self.owned(conn)?;
+        if !matches!(entry.state, State::ReqRcvd | State::MraReqSent) {
+            let (command, needs) = ("accept", "REQ received");
+            return Err(CmError::WrongState { conn, command, state: entry.state.name(), needs });
+        }
+        for (field, value, max, allowed) in [
+            ("rnr_retry_count", params.rnr_retry_count, 7, "0 to 7"),
+            ("target_ack_delay", params.target_ack_delay, 31, "0 to 31"),
+        ] {
+            if value > max {
+                return Err(CmError::Value { field, value: value.into(), allowed });
+            }
+        }
+        let failover = match entry.alternate {
+            true => FailoverAccepted::NOT_SUPPORTED,
+            false => FailoverAccepted::ACCEPTED,
+        };
+        let rep = Rep {
+            local_comm_id: conn.0,
+            remote_comm_id: entry.remote_id,
+            local_qpn: params.local_qpn,
+            starting_psn: params.starting_psn,
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            target_ack_delay: params.target_ack_delay,
+            failover,
+            end_to_end_flow_control: params.flow_control,
+            rnr_retry_count: params.rnr_retry_count,
+            srq: params.srq,
+            local_ca_guid: params.local_ca_guid,
+            private_data: private_data("REP", params.private_data)?,
+            ..Rep::default()
+        };
+        let deadline = now + entry.wait;
+        self.release_backlog(conn.0);
+        if let Some(entry) = self.table.conn_mut(conn.0) {
+            entry.local_qpn = params.local_qpn;
+            entry.local_guid = params.local_ca_guid;
+        }
+        self.send_kept(conn.0, &rep.into());
+        self.table.set_state(conn.0, State::RepSent);
+        self.table.set_deadline(conn.0, Some(deadline));
+        Ok(())
+    }
+
+    /// A packet came on the queue pair before the RTU: the connection is up. The event
+    /// is [`EventKind::Established`], as of an RTU.
+    ///
+    /// # Errors
+    /// Unknown connection, wrong state. If it is up already there is no error, and no event.
+    pub fn notify_established(&mut self, conn: ConnId) -> Result<(), CmError> {
+        let entry = self.owned(conn)?;
+        match entry.state {
+            State::RepSent | State::MraRepRcvd => self.up(conn.0, PrivateData::default()),
+            State::Established => {}
+            state => {
+                let (command, needs) = ("notify_established", "REP sent");
+                return Err(CmError::WrongState { conn, command, state: state.name(), needs });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn up(&mut self, id: CommId, private_data: PrivateData<224>) {
+        self.table.set_state(id, State::Established);
+        self.table.set_deadline(id, None);
+        if let Some(conn) = self.table.conn_mut(id) {
+            conn.last = None;
+        }
+        self.event(id, EventKind::Established { private_data: Box::new(private_data) });
+    }
+
+    pub(super) fn handle_rtu(
+        &mut self,
+        now: Time,
+        path: CmPath,
+        transaction_id: u64,
+        rtu: &Rtu,
+    ) -> Result<(), CmDrop> {
+        let id = rtu.remote_comm_id;
+        match self.find(path, id, rtu.local_comm_id) {
+            Ok(_) => {}
+            // The peer believes in a connection that we have given up.
+            Err(CmDrop::UnknownConnection) => {
+                let (message, reason) = (RejectedMessage::OTHER, RejReason::INVALID_COMM_ID);
+                self.send_rej(path, transaction_id, rtu.local_comm_id, message, reason);
+                return Ok(());
+            }
+            Err(drop) => return Err(drop),
+        }
+        if let Next::Take = self.react(now, id, CmAttribute::RTU)? {
+            self.up(id, rtu.private_data);
+        }
+        Ok(())
+    }
+}
+
+/// What a REQ has to do with an earlier one of its id.
+enum Known {
+    /// It is a copy.
+    Same,
+    /// It is another one, and the earlier one's connection is alive.
+    Collides,
+    /// It is another one, and the earlier one's connection is over.
+    Over,
+}
+
+/// What no listener could accept: the paths are not where the message came from, a transport that we
+/// do not have, an MTU that is none.
+fn check_req(path: CmPath, req: &Req) -> Result<(), (RejReason, Info)> {
+    let primary = &req.primary;
+    for (said, seen) in [(primary.local_gid, path.remote), (primary.remote_gid, path.local)] {
+        if said != seen {
+            let right = Info::try_from(&seen.0[..]).unwrap_or(Info::NONE);
+            return Err((RejReason::INVALID_GID, right));
+        }
+    }
+    let xrc = req.transport == CmService::EXTENDED && req.ext_transport == Req::EXT_XRC;
+    if !matches!(req.transport, CmService::RC | CmService::UC) && !xrc {
+        return Err((RejReason::INVALID_TRANSPORT, Info::NONE));
+    }
+    if Mtu::from_code(req.path_mtu).is_none() {
+        let largest = Info::try_from(&[Mtu::B4096 as u8][..]).unwrap_or(Info::NONE);
+        return Err((RejReason::INVALID_MTU, largest));
+    }
+    Ok(())
+}

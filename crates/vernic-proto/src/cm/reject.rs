@@ -1,0 +1,221 @@
+//! Rejections: those that we send, those that come, and stale connections.
+
+use vernic_wire::Qpn;
+use vernic_wire::cm::{
+    CmAttribute, CommId, Info, PrivateData, Rej, RejReason, RejectedMessage, Rep,
+};
+
+use super::active::private_data;
+use super::event::{CmError, EventKind};
+use super::params::ConnId;
+use super::state::State;
+use super::{Cm, CmDrop, CmPath, Next};
+use crate::time::Time;
+
+impl Cm {
+    /// Refuses a request, or a reply. `info` is the additional information that the reason has, at
+    /// most 72 bytes; private data at most 148. The connection is forgotten: no event follows.
+    ///
+    /// # Errors
+    /// Unknown connection, wrong state, too much information or private data.
+    pub fn reject(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        reason: RejReason,
+        info: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let entry = self.owned(conn)?;
+        if !matches!(
+            entry.state,
+            State::ReqRcvd
+                | State::MraReqSent
+                | State::RepRcvd
+                | State::MraRepSent
+                | State::RepSent
+                | State::MraRepRcvd
+        ) {
+            let (command, needs) = ("reject", "REQ received, REP received or REP sent");
+            return Err(CmError::WrongState { conn, command, state: entry.state.name(), needs });
+        }
+        let info = Info::try_from(info)
+            .map_err(|error| CmError::TooLong { message: "information of REJ", error })?;
+        let private_data = self::private_data("REJ", private_data)?;
+        self.reject_connection(now, conn.0, reason, info, private_data);
+        if let Some(entry) = self.table.conn_mut(conn.0) {
+            entry.owned = false;
+        }
+        Ok(())
+    }
+
+    /// Sends the REJ that is due in the connection's state, and keeps it for TIMEWAIT's duplicates.
+    fn reject_connection(
+        &mut self,
+        now: Time,
+        id: CommId,
+        reason: RejReason,
+        info: Info,
+        private_data: PrivateData<148>,
+    ) {
+        let Some(conn) = self.table.conn(id) else { return };
+        let message = match conn.state {
+            State::ReqRcvd | State::MraReqSent => RejectedMessage::REQ,
+            State::RepRcvd | State::MraRepSent => RejectedMessage::REP,
+            _ => RejectedMessage::OTHER,
+        };
+        let rej = Rej {
+            local_comm_id: id,
+            remote_comm_id: conn.remote_id,
+            message,
+            reason,
+            info,
+            private_data,
+            ..Rej::default()
+        };
+        if message == RejectedMessage::REQ {
+            // Remembered until the peer has repeated its REQ, if the REJ is lost.
+            let repeats = 2 * self.config.wait(conn.peer_waits);
+            if let Some(conn) = self.table.conn_mut(id) {
+                conn.timewait = conn.timewait.max(repeats);
+            }
+        }
+        self.send_kept(id, &rej.into());
+        self.enter_timewait(now, id);
+    }
+
+    /// The owner destroys what it was asked for, or asked for itself.
+    pub(super) fn reject_unwanted(&mut self, now: Time, id: CommId) {
+        let (reason, info) = (RejReason::CONSUMER, Info::NONE);
+        self.reject_connection(now, id, reason, info, PrivateData::default());
+    }
+
+    /// Nobody answered our REP.
+    pub(super) fn reject_silent(&mut self, now: Time, id: CommId) {
+        let (reason, info) = (RejReason::TIMEOUT, Info::NONE);
+        self.reject_connection(now, id, reason, info, PrivateData::default());
+    }
+
+    /// Nobody answered our REQ, or nobody here waits for it any more. The peer knows the connection
+    /// by our id only; its own is not in the message (IBTA 12.6.7.2: the information is our GUID).
+    pub(super) fn reject_timed_out(&mut self, id: CommId) {
+        let Some(conn) = self.table.conn(id) else { return };
+        let (path, transaction_id) = (conn.path, conn.transaction_id);
+        let info = Info::try_from(&conn.local_guid.to_be_bytes()[..]).unwrap_or(Info::NONE);
+        let rej = Rej {
+            local_comm_id: id,
+            message: RejectedMessage::OTHER,
+            reason: RejReason::TIMEOUT,
+            info,
+            ..Rej::default()
+        };
+        self.send(path, transaction_id, &rej.into());
+    }
+
+    /// Rejects a message that has no connection here.
+    pub(super) fn send_rej(
+        &mut self,
+        path: CmPath,
+        transaction_id: u64,
+        theirs: CommId,
+        message: RejectedMessage,
+        reason: RejReason,
+    ) {
+        let rej = Rej { remote_comm_id: theirs, message, reason, ..Rej::default() };
+        self.send(path, transaction_id, &rej.into());
+    }
+
+    /// Ends the connection that names this queue pair as its peer, if there is one.
+    pub(super) fn end_stale(&mut self, now: Time, guid: u64, qpn: Qpn) -> bool {
+        let Some(stale) = self.table.by_remote_qp(guid, qpn) else { return false };
+        self.counters.stale_connections += 1;
+        match self.table.conn(stale).map(|conn| conn.state) {
+            Some(State::Established) => self.send_dreq(now, stale, PrivateData::default()),
+            Some(State::RepSent | State::MraRepRcvd) => {
+                let (reason, message) = (RejReason::STALE_CONNECTION, RejectedMessage::OTHER);
+                self.report_rejected(stale, &Rej { reason, message, ..Rej::default() });
+                self.reject_connection(now, stale, reason, Info::NONE, PrivateData::default());
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// A REP of a queue pair that is connected: our connection ends before it begins.
+    pub(super) fn reject_stale_rep(&mut self, now: Time, id: CommId, rep: &Rep) {
+        let Some(conn) = self.table.conn_mut(id) else { return };
+        conn.remote_id = rep.local_comm_id;
+        let (reason, info) = (RejReason::STALE_CONNECTION, Info::NONE);
+        self.table.set_state(id, State::RepRcvd);
+        self.report_rejected(id, &Rej { reason, message: RejectedMessage::REP, ..Rej::default() });
+        self.reject_connection(now, id, reason, info, PrivateData::default());
+    }
+
+    pub(super) fn report_rejected(&mut self, id: CommId, rej: &Rej) {
+        let kind = EventKind::Rejected {
+            reason: rej.reason,
+            message: rej.message,
+            info: Box::new(rej.info),
+            private_data: Box::new(rej.private_data),
+        };
+        self.event(id, kind);
+    }
+
+    pub(super) fn handle_rej(&mut self, now: Time, path: CmPath, rej: &Rej) -> Result<(), CmDrop> {
+        let id = if rej.remote_comm_id != CommId::NONE {
+            rej.remote_comm_id
+        } else {
+            // The peer never heard our id.
+            let id = self.table.by_remote(path.remote, rej.local_comm_id);
+            id.ok_or(CmDrop::UnknownConnection)?
+        };
+        let conn = self.table.conn(id).ok_or(CmDrop::UnknownConnection)?;
+        if !conn.path.same_ends(&path) {
+            return Err(CmDrop::WrongPath);
+        }
+        // A peer that has no connection has no id for it.
+        let theirs = rej.local_comm_id;
+        if theirs != CommId::NONE && conn.remote_id != CommId::NONE && theirs != conn.remote_id {
+            return Err(CmDrop::WrongInstance);
+        }
+        let state = conn.state;
+        if let Next::Done = self.react(now, id, CmAttribute::REJ)? {
+            return Ok(());
+        }
+        match state {
+            State::ReqSent | State::MraReqRcvd => {
+                self.report_rejected(id, rej);
+                self.forget(id);
+            }
+            State::ReqRcvd | State::MraReqSent => {
+                self.report_rejected(id, rej);
+                self.disown(id);
+                self.over(now, id);
+            }
+            State::RepSent | State::MraRepRcvd | State::RepRcvd | State::MraRepSent => {
+                self.report_rejected(id, rej);
+                self.over(now, id);
+            }
+            _ => {
+                self.event(id, EventKind::Disconnected);
+                self.over(now, id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The owner has heard the last event.
+    pub(super) fn disown(&mut self, id: CommId) {
+        if let Some(conn) = self.table.conn_mut(id) {
+            conn.owned = false;
+        }
+    }
+
+    /// TIMEWAIT, with nothing to say to duplicates.
+    pub(super) fn over(&mut self, now: Time, id: CommId) {
+        if let Some(conn) = self.table.conn_mut(id) {
+            conn.last = None;
+        }
+        self.enter_timewait(now, id);
+    }
+}

@@ -1,0 +1,318 @@
+//! All connections and exchanges, and the ways to find them. Keeps the indices, the timers and the
+//! counts of the limits in step with the states; knows no message.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vernic_wire::cm::{CmAttribute, CommId, Req, ServiceId};
+use vernic_wire::mad::MAD_LEN;
+use vernic_wire::{Gid, Psn, Qpn};
+
+use super::params::{CmConfig, CmPath, ListenerId};
+use super::state::{Group, State};
+use crate::time::Time;
+
+/// A datagram.
+pub(super) type Mad = [u8; MAD_LEN];
+
+/// What two copies of one REQ have in common, and another REQ of the same id has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReqIdentity {
+    service: ServiceId,
+    ca_guid: u64,
+    qpn: Qpn,
+    psn: Psn,
+}
+
+impl ReqIdentity {
+    pub(super) fn of(req: &Req) -> Self {
+        let (service, ca_guid) = (req.service_id, req.local_ca_guid);
+        Self { service, ca_guid, qpn: req.local_qpn, psn: req.starting_psn }
+    }
+}
+
+/// A connection, or an exchange of SIDR messages.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) state: State,
+    /// The owner is told what happens, and may give commands.
+    pub(super) owned: bool,
+    pub(super) path: CmPath,
+    /// The peer's id, [`CommId::NONE`] while unknown. The request id of a SIDR_REQ that came.
+    pub(super) remote_id: CommId,
+    /// Transaction id of the REQ or SIDR_REQ that began it; all of its messages have it.
+    pub(super) transaction_id: u64,
+    pub(super) service: ServiceId,
+    pub(super) local_qpn: Qpn,
+    /// The peer's queue pair; 0 while unknown.
+    pub(super) remote_qpn: Qpn,
+    pub(super) local_guid: u64,
+    pub(super) remote_guid: u64,
+    /// Of a connection that was asked for.
+    pub(super) req: Option<ReqIdentity>,
+    /// The REQ had an alternate path.
+    pub(super) alternate: bool,
+    /// The listener in whose backlog it counts.
+    pub(super) backlog: Option<ListenerId>,
+    /// Nanoseconds between two repeats of a message.
+    pub(super) wait: u64,
+    /// How long the peer waits for our answer to its REQ or REP; exponent, cut.
+    pub(super) peer_waits: u8,
+    pub(super) max_retries: u8,
+    /// How often the present message was repeated.
+    pub(super) retries: u8,
+    /// How often the peer asked for time for it.
+    pub(super) mras: u8,
+    /// Nanoseconds of TIMEWAIT.
+    pub(super) timewait: u64,
+    /// The message that the timer repeats and duplicates of what it answers get.
+    pub(super) last: Option<Box<Mad>>,
+    deadline: Option<Time>,
+    /// Place in its group.
+    age: u64,
+}
+
+impl Conn {
+    /// A new one in `state`; the owner's.
+    pub(super) fn new(state: State, path: CmPath, service: ServiceId) -> Self {
+        Self {
+            state,
+            owned: true,
+            path,
+            remote_id: CommId::NONE,
+            transaction_id: 0,
+            service,
+            local_qpn: Qpn::new(0),
+            remote_qpn: Qpn::new(0),
+            local_guid: 0,
+            remote_guid: 0,
+            req: None,
+            alternate: false,
+            backlog: None,
+            wait: 0,
+            peer_waits: 0,
+            max_retries: 0,
+            retries: 0,
+            mras: 0,
+            timewait: 0,
+            last: None,
+            deadline: None,
+            age: 0,
+        }
+    }
+    /// Which message `last` is.
+    pub(super) fn last_attribute(&self) -> Option<CmAttribute> {
+        let last = self.last.as_ref()?;
+        Some(CmAttribute(u16::from_be_bytes([last[16], last[17]])))
+    }
+    fn remote_key(&self) -> (Gid, CommId) {
+        (self.path.remote, self.remote_id)
+    }
+    fn qp_key(&self) -> Option<(u64, Qpn)> {
+        (self.remote_qpn.value() != 0).then_some((self.remote_guid, self.remote_qpn))
+    }
+    /// Whether the peer began it, so that it is found by the peer's id.
+    fn is_passive(&self) -> bool {
+        self.req.is_some()
+    }
+    fn is_sidr_server(&self) -> bool {
+        matches!(self.state, State::SidrReqRcvd | State::SidrDone)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    conns: BTreeMap<CommId, Conn>,
+    /// Connections that were asked for, by the peer's GID and communication id.
+    by_remote: BTreeMap<(Gid, CommId), CommId>,
+    /// Connections by the GUID of the peer's device and the number of its queue pair.
+    by_remote_qp: BTreeMap<(u64, Qpn), CommId>,
+    /// SIDR_REQs that came, by the peer's GID and request id.
+    by_request: BTreeMap<(Gid, CommId), CommId>,
+    timers: BTreeSet<(Time, CommId)>,
+    half_open: BTreeMap<u64, CommId>,
+    remembered: BTreeMap<u64, CommId>,
+    next_age: u64,
+    id_base: u32,
+    id_mask: u32,
+    next_id: u32,
+}
+
+impl Table {
+    pub(super) fn new(config: &CmConfig) -> Self {
+        let id_mask = u32::MAX >> (32 - config.id_bits.clamp(8, 32));
+        Self {
+            conns: BTreeMap::new(),
+            by_remote: BTreeMap::new(),
+            by_remote_qp: BTreeMap::new(),
+            by_request: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            half_open: BTreeMap::new(),
+            remembered: BTreeMap::new(),
+            next_age: 0,
+            id_base: config.id_base & !id_mask,
+            id_mask,
+            next_id: config.seed,
+        }
+    }
+
+    /// Entries that the limit on connections counts.
+    pub(super) fn live(&self) -> usize {
+        self.conns.len() - self.remembered.len()
+    }
+    pub(super) fn half_open(&self) -> usize {
+        self.half_open.len()
+    }
+    pub(super) fn remembered(&self) -> usize {
+        self.remembered.len()
+    }
+    pub(super) fn oldest_half_open(&self) -> Option<CommId> {
+        self.half_open.values().next().copied()
+    }
+    pub(super) fn oldest_remembered(&self) -> Option<CommId> {
+        self.remembered.values().next().copied()
+    }
+
+    pub(super) fn conn(&self, id: CommId) -> Option<&Conn> {
+        self.conns.get(&id)
+    }
+    /// The fields that indices and groups depend on have setters of their own.
+    pub(super) fn conn_mut(&mut self, id: CommId) -> Option<&mut Conn> {
+        self.conns.get_mut(&id)
+    }
+    pub(super) fn by_remote(&self, remote: Gid, id: CommId) -> Option<CommId> {
+        self.by_remote.get(&(remote, id)).copied()
+    }
+    pub(super) fn by_remote_qp(&self, guid: u64, qpn: Qpn) -> Option<CommId> {
+        self.by_remote_qp.get(&(guid, qpn)).copied()
+    }
+    pub(super) fn by_request(&self, remote: Gid, id: CommId) -> Option<CommId> {
+        self.by_request.get(&(remote, id)).copied()
+    }
+
+    /// An id that names nothing, or `None` if all are taken. Ids are taken in turn, so that one
+    /// that was used comes back as late as possible.
+    fn allocate(&mut self) -> Option<CommId> {
+        // One of these many numbers is free, 0 not counted; unless all ids are taken.
+        for _ in 0..=self.conns.len() + 1 {
+            let id = CommId(self.id_base | self.next_id & self.id_mask);
+            self.next_id = self.next_id.wrapping_add(1);
+            if id != CommId::NONE && !self.conns.contains_key(&id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Adds an entry under a new id; `None` if there is none.
+    pub(super) fn insert(&mut self, mut conn: Conn) -> Option<CommId> {
+        let id = self.allocate()?;
+        conn.age = self.enter(id, conn.state.group());
+        if conn.is_passive() {
+            self.by_remote.insert(conn.remote_key(), id);
+        }
+        if conn.is_sidr_server() {
+            self.by_request.insert(conn.remote_key(), id);
+        }
+        if let Some(key) = conn.qp_key() {
+            self.by_remote_qp.insert(key, id);
+        }
+        self.conns.insert(id, conn);
+        Some(id)
+    }
+
+    /// Takes the entry out, with all that points to it.
+    pub(super) fn remove(&mut self, id: CommId) -> Option<Conn> {
+        let conn = self.conns.remove(&id)?;
+        self.leave(conn.state.group(), conn.age);
+        if let Some(deadline) = conn.deadline {
+            self.timers.remove(&(deadline, id));
+        }
+        // Another entry may have taken the key over.
+        if self.by_remote.get(&conn.remote_key()) == Some(&id) {
+            self.by_remote.remove(&conn.remote_key());
+        }
+        if self.by_request.get(&conn.remote_key()) == Some(&id) {
+            self.by_request.remove(&conn.remote_key());
+        }
+        if let Some(key) = conn.qp_key()
+            && self.by_remote_qp.get(&key) == Some(&id)
+        {
+            self.by_remote_qp.remove(&key);
+        }
+        Some(conn)
+    }
+
+    pub(super) fn set_state(&mut self, id: CommId, state: State) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (before, age) = (conn.state.group(), conn.age);
+        conn.state = state;
+        if before != state.group() {
+            self.leave(before, age);
+            let age = self.enter(id, state.group());
+            if let Some(conn) = self.conns.get_mut(&id) {
+                conn.age = age;
+            }
+        }
+    }
+
+    /// The peer's end of a connection that we asked for.
+    pub(super) fn set_remote(&mut self, id: CommId, remote_id: CommId, guid: u64, qpn: Qpn) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        (conn.remote_id, conn.remote_guid, conn.remote_qpn) = (remote_id, guid, qpn);
+        if let Some(key) = conn.qp_key() {
+            self.by_remote_qp.insert(key, id);
+        }
+    }
+
+    /// The peer's queue pair may have another connection.
+    pub(super) fn release_qp(&mut self, id: CommId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if let Some(key) = conn.qp_key()
+            && self.by_remote_qp.get(&key) == Some(&id)
+        {
+            self.by_remote_qp.remove(&key);
+        }
+        conn.remote_qpn = Qpn::new(0);
+    }
+
+    pub(super) fn set_deadline(&mut self, id: CommId, deadline: Option<Time>) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if let Some(before) = conn.deadline.take() {
+            self.timers.remove(&(before, id));
+        }
+        if let Some(deadline) = deadline {
+            conn.deadline = Some(deadline);
+            self.timers.insert((deadline, id));
+        }
+    }
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.timers.first().map(|(deadline, _)| *deadline)
+    }
+    /// Takes the first timer that is due.
+    pub(super) fn take_due(&mut self, now: Time) -> Option<CommId> {
+        let (deadline, id) = *self.timers.first()?;
+        if deadline > now {
+            return None;
+        }
+        self.set_deadline(id, None);
+        Some(id)
+    }
+
+    fn enter(&mut self, id: CommId, group: Group) -> u64 {
+        let age = self.next_age;
+        self.next_age += 1;
+        match group {
+            Group::HalfOpen => self.half_open.insert(age, id),
+            Group::Remembered => self.remembered.insert(age, id),
+            Group::Live => None,
+        };
+        age
+    }
+    fn leave(&mut self, group: Group, age: u64) {
+        match group {
+            Group::HalfOpen => self.half_open.remove(&age),
+            Group::Remembered => self.remembered.remove(&age),
+            Group::Live => None,
+        };
+    }
+}

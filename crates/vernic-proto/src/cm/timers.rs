@@ -1,0 +1,81 @@
+//! What happens when time has passed.
+
+use vernic_wire::cm::CommId;
+
+use super::Cm;
+use super::event::{EventKind, Unanswered};
+use super::state::State;
+use crate::time::Time;
+
+/// Timers that one call serves at most, so that the owner can send in between.
+pub(super) const TIMEOUTS_PER_CALL: usize = 64;
+
+impl Cm {
+    /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still in
+    /// the past then, and the owner calls again after it has fetched what there is to send.
+    pub fn handle_timeout(&mut self, now: Time) {
+        for _ in 0..TIMEOUTS_PER_CALL {
+            match self.table.take_due(now) {
+                Some(id) => self.handle_timer(now, id),
+                None => break,
+            }
+        }
+    }
+
+    fn handle_timer(&mut self, now: Time, id: CommId) {
+        let Some(conn) = self.table.conn(id) else { return };
+        let again = conn.retries < conn.max_retries;
+        match conn.state {
+            State::ReqSent
+            | State::MraReqRcvd
+            | State::RepSent
+            | State::MraRepRcvd
+            | State::DreqSent
+            | State::SidrReqSent
+                if again =>
+            {
+                self.send_again(now, id);
+            }
+            State::ReqSent | State::MraReqRcvd => {
+                self.unanswered(id, Unanswered::Req);
+                self.reject_timed_out(id);
+                self.forget(id);
+            }
+            State::SidrReqSent => {
+                self.unanswered(id, Unanswered::Sidr);
+                self.forget(id);
+            }
+            State::RepSent | State::MraRepRcvd => {
+                self.unanswered(id, Unanswered::Rep);
+                self.reject_silent(now, id);
+            }
+            State::DreqSent => {
+                self.counters.unanswered += 1;
+                self.event(id, EventKind::Disconnected);
+                self.over(now, id);
+            }
+            State::ReqRcvd | State::RepRcvd => self.ask_for_time(now, id),
+            State::MraReqSent | State::SidrReqRcvd => {
+                self.counters.half_open_expired += 1;
+                self.drop_half_open(id);
+            }
+            State::Timewait | State::SidrDone => self.timewait_over(id),
+            State::MraRepSent | State::Established | State::DreqRcvd => {}
+        }
+    }
+
+    /// Repeats the message that is not answered.
+    fn send_again(&mut self, now: Time, id: CommId) {
+        let Some(conn) = self.table.conn_mut(id) else { return };
+        conn.retries += 1;
+        let deadline = now + conn.wait;
+        self.counters.retries += 1;
+        self.send_last(id);
+        self.table.set_deadline(id, Some(deadline));
+    }
+
+    fn unanswered(&mut self, id: CommId, which: Unanswered) {
+        self.counters.unanswered += 1;
+        self.event(id, EventKind::Unreachable { which });
+    }
+}
