@@ -1,7 +1,7 @@
 //! Queue pairs: making and ending them, multicast.
 
 use std::collections::hash_map::Entry;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -10,7 +10,6 @@ use vernic_engine::{Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
 use super::qp_ex::{self, Builder};
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
-use crate::layout::cq::ibv_cq;
 use crate::layout::pd::{ibv_pd, ibv_xrcd};
 use crate::layout::port::ibv_gid;
 use crate::layout::qp::{
@@ -18,7 +17,6 @@ use crate::layout::qp::{
     qp_init_mask, qp_open_mask, qpt,
 };
 use crate::layout::qp_ex::{ibv_qp_ex, send_ops};
-use crate::layout::srq::ibv_srq;
 use crate::object::{Shared, Use};
 use crate::pointer::{CObject, Handle, In, Out, growing, plain};
 
@@ -56,13 +54,7 @@ unsafe impl CObject for ibv_qp {
 
 /// What a queue pair is made with.
 struct Request {
-    qp_context: *mut c_void,
-    send_cq: Handle<ibv_cq>,
-    recv_cq: Handle<ibv_cq>,
-    srq: Handle<ibv_srq>,
-    cap: ibv_qp_cap,
-    qp_type: c_uint,
-    signal_all: bool,
+    init: ibv_qp_init_attr,
     pd: Handle<ibv_pd>,
     /// Of XRC targets.
     xrcd: Handle<ibv_xrcd>,
@@ -79,10 +71,16 @@ struct Made {
     context: Handle<ibv_context>,
 }
 
+impl Request {
+    fn signals_all(&self) -> bool {
+        self.init.sq_sig_all != 0
+    }
+}
+
 /// The sizes in the engine's terms. Where receives come from a shared queue, those of the queue pair's
 /// own are not looked at. ATOMIC WRITE brings its 8 bytes inline.
 fn sizes(request: &Request, shares: bool) -> QpCap {
-    let cap = &request.cap;
+    let cap = &request.init.cap;
     let least = match request.send_ops.is_some_and(|ops| ops & send_ops::ATOMIC_WRITE != 0) {
         true => 8,
         false => 0,
@@ -99,8 +97,8 @@ fn sizes(request: &Request, shares: bool) -> QpCap {
 /// RC, UC, UD.
 fn make_plain(service: Service, request: &Request) -> Result<Made, Failure> {
     let domain = request.pd.get()?;
-    let (send_cq, recv_cq) = (request.send_cq.get()?, request.recv_cq.get()?);
-    let srq = request.srq.find();
+    let (send_cq, recv_cq) = (request.init.send_cq.get()?, request.init.recv_cq.get()?);
+    let srq = request.init.srq.find();
     let cap = sizes(request, srq.is_some());
     let builder = request.send_ops.map(|ops| Builder::new(service, ops, &cap)).transpose()?;
     let engine = domain.engine()?.create_qp(QpInit {
@@ -109,7 +107,7 @@ fn make_plain(service: Service, request: &Request) -> Result<Made, Failure> {
         recv_cq: recv_cq.engine.clone(),
         srq: srq.map(|srq| srq.engine.clone()),
         cap,
-        signal_all: request.signal_all,
+        signal_all: request.signals_all(),
     })?;
     let uses = [
         Some(domain.users.hold()),
@@ -123,10 +121,10 @@ fn make_plain(service: Service, request: &Request) -> Result<Made, Failure> {
 
 /// XRC initiators: a send queue alone.
 fn make_initiator(request: &Request) -> Result<Made, Failure> {
-    let (domain, send_cq) = (request.pd.get()?, request.send_cq.get()?);
+    let (domain, send_cq) = (request.pd.get()?, request.init.send_cq.get()?);
     let cap = sizes(request, true);
     let builder = request.send_ops.map(|ops| Builder::new(Service::Xrc, ops, &cap)).transpose()?;
-    let signal_all = request.signal_all;
+    let signal_all = request.signals_all();
     let init = XrcIniInit { send_cq: send_cq.engine.clone(), cap, signal_all };
     let engine = domain.engine()?.create_xrc_ini(init)?;
     let uses = [Some(domain.users.hold()), Some(send_cq.users.hold()), None, None, None];
@@ -148,7 +146,7 @@ fn make_target(xrcd: Handle<ibv_xrcd>, qpn: Option<Qpn>) -> Result<Made, Failure
 
 impl QpObject {
     fn create(request: &Request) -> Result<Handle<ibv_qp>, Failure> {
-        let made = match request.qp_type {
+        let made = match request.init.qp_type {
             qpt::RC => make_plain(Service::Rc, request)?,
             qpt::UC => make_plain(Service::Uc, request)?,
             qpt::UD => make_plain(Service::Ud, request)?,
@@ -161,18 +159,18 @@ impl QpObject {
 
     fn hand_out(request: &Request, made: Made) -> Handle<ibv_qp> {
         let Made { engine, builder, uses, shared, context } = made;
-        let qpn = engine.qpn();
+        let (qpn, init) = (engine.qpn(), &request.init);
         let base = ibv_qp {
             context,
-            qp_context: AtomicPtr::new(request.qp_context),
+            qp_context: AtomicPtr::new(init.qp_context),
             pd: request.pd,
-            send_cq: request.send_cq,
-            recv_cq: request.recv_cq,
-            srq: request.srq,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
             handle: shared.next_handle(),
             qp_num: qpn.value(),
             state: AtomicI32::new(engine.state() as i32),
-            qp_type: request.qp_type,
+            qp_type: init.qp_type,
             mutex: [0; 5],
             cond: [0; 6],
             events_completed: AtomicU32::new(0),
@@ -241,18 +239,7 @@ pub(crate) extern "C" fn ibv_create_qp(
 ) -> Handle<ibv_qp> {
     boundary::pointer("ibv_create_qp", || {
         let init = attr.require("the attributes")?;
-        let request = Request {
-            qp_context: init.qp_context,
-            pd,
-            xrcd: Handle::NULL,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            cap: init.cap,
-            qp_type: init.qp_type,
-            signal_all: init.sq_sig_all != 0,
-            send_ops: None,
-        };
+        let request = Request { init, pd, xrcd: Handle::NULL, send_ops: None };
         let qp = QpObject::create(&request)?;
         attr.write_cap(qp.get()?.cap());
         Ok(qp)
@@ -281,15 +268,9 @@ pub(crate) extern "C" fn create_qp_ex(
             return Err(Failure::unsupported(format_args!("create_flags {flags:#x}")));
         }
         let request = Request {
-            qp_context: init.qp_context,
+            init: init.basic(),
             pd: if has(qp_init_mask::PD) { init.pd } else { Handle::NULL },
             xrcd: if has(qp_init_mask::XRCD) { init.xrcd } else { Handle::NULL },
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            cap: init.cap,
-            qp_type: init.qp_type,
-            signal_all: init.sq_sig_all != 0,
             send_ops: has(qp_init_mask::SEND_OPS_FLAGS).then_some(init.send_ops_flags),
         };
         let qp = QpObject::create(&request)?;
@@ -315,18 +296,16 @@ pub(crate) extern "C" fn open_qp(
             return Err(Failure::invalid(format!("{why}: an XRC target is opened by its number")));
         }
         let has_context = attr.comp_mask & mask::CONTEXT != 0;
-        let request = Request {
+        let init = ibv_qp_init_attr {
             qp_context: if has_context { attr.qp_context } else { std::ptr::null_mut() },
-            pd: Handle::NULL,
-            xrcd: attr.xrcd,
             send_cq: Handle::NULL,
             recv_cq: Handle::NULL,
             srq: Handle::NULL,
             cap: ibv_qp_cap::default(),
             qp_type: attr.qp_type,
-            signal_all: false,
-            send_ops: None,
+            sq_sig_all: 0,
         };
+        let request = Request { init, pd: Handle::NULL, xrcd: attr.xrcd, send_ops: None };
         let made = make_target(attr.xrcd, Some(Qpn::new(attr.qp_num)))?;
         Ok(QpObject::hand_out(&request, made))
     })

@@ -102,6 +102,14 @@ pub(crate) struct ibv_qp_init_attr_ex {
     pub(crate) send_ops_flags: u64,
 }
 
+impl ibv_qp_init_attr_ex {
+    /// Its beginning.
+    pub(crate) fn basic(&self) -> ibv_qp_init_attr {
+        let Self { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } = *self;
+        ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
+    }
+}
+
 /// `struct ibv_qp_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
