@@ -2,9 +2,8 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::path::PathBuf;
-use std::process::Command;
 
-use vernic_symver::{Export, parse};
+use vernic_symver::{check, parse};
 
 /// cargo leaves the library beside the folder of test programs, or in it.
 fn library() -> PathBuf {
@@ -15,30 +14,11 @@ fn library() -> PathBuf {
     found.expect("cargo builds the library before its tests")
 }
 
-fn exports() -> Vec<Export> {
-    parse(include_str!("../abi/exports.txt")).unwrap()
-}
+const LIST: &str = include_str!("../abi/exports.txt");
 
 #[test]
 fn the_library_exports_the_list_with_its_versions_and_nothing_else() {
-    let output = Command::new("readelf")
-        .args(["--wide", "--dyn-syms"])
-        .arg(library())
-        .output()
-        .expect("readelf comes with the linker");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let mut defined: Vec<String> = text
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .filter(|columns| columns.len() == 8 && columns[6] != "UND" && columns[6] != "ABS")
-        .filter(|columns| columns[4] == "GLOBAL")
-        .map(|columns| columns[7].to_owned())
-        .collect();
-    defined.sort();
-    let mut listed: Vec<String> =
-        exports().iter().map(|e| format!("{}@@{}", e.symbol, e.version)).collect();
-    listed.sort();
-    assert_eq!(defined, listed);
+    check(&library(), LIST).unwrap();
 }
 
 /// A function of the library, by name and version.
@@ -57,7 +37,7 @@ fn function(name: &str, version: &str) -> *mut c_void {
 
 #[test]
 fn every_symbol_is_found_by_its_version() {
-    for export in exports() {
+    for export in parse(LIST).unwrap() {
         function(&export.symbol, &export.version);
     }
 }

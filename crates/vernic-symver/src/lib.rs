@@ -22,6 +22,8 @@
 //!
 //! LLD, which rustc uses by itself on x86-64, takes the second script. GNU ld refuses it; where there
 //! is no LLD, or `SYMVER_LD=bfd` asks for it, a wrapper around GNU ld replaces rustc's script by ours.
+//!
+//! A test of such a crate holds the library against the list: [`check`].
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "how a build script talks to cargo")]
 
@@ -29,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 /// The list, relative to the crate.
@@ -108,6 +111,43 @@ pub fn parse(list: &str) -> Result<Vec<Export>, String> {
         exports.push(Export { symbol: symbol.to_owned(), version: version.to_owned(), answer });
     }
     if exports.is_empty() { Err("the list is empty".into()) } else { Ok(exports) }
+}
+
+/// Whether a library that was built exports what the list says, with its versions, and nothing else.
+/// For tests.
+///
+/// # Errors
+/// What is missing and what is too much, or why neither is known: the list is wrong, or `readelf`
+/// (of binutils) does not read the library.
+pub fn check(library: &Path, list: &str) -> Result<(), String> {
+    let listed: BTreeSet<String> =
+        parse(list)?.iter().map(|e| format!("{}@@{}", e.symbol, e.version)).collect();
+    let output = Command::new("readelf").args(["--wide", "--dyn-syms"]).arg(library).output();
+    let output = output.map_err(|error| format!("readelf: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("readelf {}: {}", library.display(), output.status));
+    }
+    let defined = defined(&String::from_utf8_lossy(&output.stdout));
+    let only_in = |some: &BTreeSet<String>, others| {
+        some.difference(others).map(String::as_str).collect::<Vec<_>>().join(" ")
+    };
+    match (only_in(&listed, &defined), only_in(&defined, &listed)) {
+        (missing, more) if missing.is_empty() && more.is_empty() => Ok(()),
+        (missing, more) => Err(format!("missing: {missing}; not in the list: {more}")),
+    }
+}
+
+/// The symbols that a library defines for others, in what `readelf --dyn-syms` says of it.
+fn defined(table: &str) -> BTreeSet<String> {
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter_map(|row| match row[..] {
+        // Nodes of versions are absolute symbols.
+        [_, _, _, _, "GLOBAL", _, section, name] if section != "UND" && section != "ABS" => {
+            Some(name.to_owned())
+        }
+        _ => None,
+    })
+    .collect()
 }
 
 /// Rust code that defines each public name: a jump, or zeroes.
@@ -194,7 +234,7 @@ fn uses_lld() -> bool {
 fn rustc_brings_lld() -> bool {
     let target = env::var("TARGET").unwrap_or_default();
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let Ok(output) = std::process::Command::new(rustc).args(["--print", "sysroot"]).output() else {
+    let Ok(output) = Command::new(rustc).args(["--print", "sysroot"]).output() else {
         return false;
     };
     let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
@@ -251,6 +291,24 @@ mod tests {
         assert!(parse("a V_1 f\na V_2 f\n").unwrap_err().contains("twice"));
         assert!(parse("a V_1 data:x\n").unwrap_err().contains("no size"));
         assert!(parse("# nothing\n").is_err());
+    }
+
+    #[test]
+    fn symbols_that_a_library_needs_or_keeps_to_itself_are_not_its_exports() {
+        let table = "\
+   Num:    Value          Size Type    Bind   Vis      Ndx Name
+     1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)
+     2: 0000000000000000     0 OBJECT  GLOBAL DEFAULT  ABS V_1
+     3: 0000000000001000     8 FUNC    LOCAL  DEFAULT   12 hidden
+     4: 0000000000001010     8 FUNC    GLOBAL DEFAULT   12 a@@V_1
+     5: 0000000000002000     8 OBJECT  GLOBAL DEFAULT   20 d@@V_1";
+        assert_eq!(defined(table).into_iter().collect::<Vec<_>>(), ["a@@V_1", "d@@V_1"]);
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_has_not_what_the_list_says() {
+        let why = check(Path::new("/no/such/library.so"), LIST).unwrap_err();
+        assert!(why.starts_with("readelf"), "{why}");
     }
 
     #[test]
