@@ -2,9 +2,9 @@
 //!
 //! ```
 //! use vernic_sim::{RcPair, expect};
-//! use vernic_wire::{Mtu, Psn};
+//! use vernic_wire::Psn;
 //!
-//! let mut t = RcPair::new(Mtu::B1024);
+//! let mut t = RcPair::default();
 //! t.a.post_write(3 * 1024);
 //! t.wire.lose(Psn::new(1));
 //! t.run(expect![[r#"
@@ -62,12 +62,12 @@ pub struct PairConfig {
     pub xrc: bool,
 }
 
-impl PairConfig {
-    /// The defaults: PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for ever), RNR timer 10 us,
+impl Default for PairConfig {
+    /// MTU 1024, PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for ever), RNR timer 10 us,
     /// 4 READs, a window of 128 packets, 1 us from side to side, own receive queues.
-    pub fn new(mtu: Mtu) -> Self {
+    fn default() -> Self {
         Self {
-            mtu,
+            mtu: Mtu::B1024,
             psn: 0,
             timeout: 4,
             retry_cnt: 3,
@@ -278,14 +278,17 @@ pub struct RcPair {
     pub wire: Wire,
     world: World,
     printed: usize,
+    /// Virtual time at which the last run began, in nanoseconds.
+    begun: u64,
+}
+
+impl Default for RcPair {
+    fn default() -> Self {
+        Self::with(PairConfig::default())
+    }
 }
 
 impl RcPair {
-    /// A pair with the defaults.
-    pub fn new(mtu: Mtu) -> Self {
-        Self::with(PairConfig::new(mtu))
-    }
-
     /// A pair.
     ///
     /// # Panics
@@ -294,8 +297,14 @@ impl RcPair {
         let mut world = World::new(plan(&config), true);
         world.run_to_silence();
         let printed = world.lines().len();
-        let pair =
-            Self { a: Pen::default(), b: Pen::default(), wire: Wire::default(), world, printed };
+        let pair = Self {
+            a: Pen::default(),
+            b: Pen::default(),
+            wire: Wire::default(),
+            world,
+            printed,
+            begun: 0,
+        };
         pair.check();
         pair
     }
@@ -306,6 +315,7 @@ impl RcPair {
     /// # Panics
     /// If the trace differs, or the oracle finds a violation.
     pub fn run(&mut self, expected: Expect) {
+        self.begun = self.nanos();
         self.world.orders.append(&mut self.wire.orders);
         for (s, pen) in [&mut self.a, &mut self.b].into_iter().enumerate() {
             pen.delay = 0;
@@ -338,10 +348,10 @@ impl RcPair {
     pub fn nanos(&self) -> u64 {
         self.world.ctx.now.nanos()
     }
-    /// When the last thing happened that a trace shows, on the same clock; timers may have run out for
-    /// nothing since.
-    pub fn last_nanos(&self) -> u64 {
-        self.world.ctx.said_at.nanos()
+    /// Nanoseconds that the last [`run`](Self::run) took, from its beginning to the last thing that its
+    /// trace shows; timers may have run out for nothing since.
+    pub fn took_nanos(&self) -> u64 {
+        self.world.ctx.said_at.nanos() - self.begun
     }
     /// Counters of A.
     pub fn counters_a(&self) -> &QpCounters {

@@ -2,7 +2,7 @@
 //! trips of silence, not by the ACK timeout of 67 ms.
 
 use vernic_sim::{PairConfig, RcPair, expect};
-use vernic_wire::{Mtu, Psn};
+use vernic_wire::Psn;
 
 /// Nanoseconds of the ACK timeout.
 const TIMEOUT: u64 = 67_108_864;
@@ -11,7 +11,7 @@ const FLOOR: u64 = 250_000;
 
 /// A pair that has measured its round trip with a WRITE, of number 0.
 fn pair() -> RcPair {
-    warm(PairConfig { timeout: 14, ..PairConfig::new(Mtu::B1024) })
+    warm(PairConfig { timeout: 14, ..PairConfig::default() })
 }
 
 fn warm(config: PairConfig) -> RcPair {
@@ -24,13 +24,13 @@ fn warm(config: PairConfig) -> RcPair {
     t
 }
 
-/// `probes` were sent, the last of them `silences` after `since`, and everything was repaired by then;
-/// the ACK timeout had no part in it.
+/// In the last run `probes` were sent, the last of them after `silences`, and everything was repaired by
+/// then; the ACK timeout had no part in it.
 #[track_caller]
-fn repaired_by(t: &RcPair, probes: u64, silences: u64, since: u64) {
+fn repaired_by(t: &RcPair, probes: u64, silences: u64) {
     let counters = t.counters_a();
     assert_eq!((counters.tail_probes, counters.ack_timeouts), (probes, 0));
-    let took = t.last_nanos() - since;
+    let took = t.took_nanos();
     // Behind the probe, a few round trips of 2 us.
     assert!((silences * FLOOR..silences * FLOOR + 20_000).contains(&took), "{took} ns");
     assert!(t.memory_is_right());
@@ -39,7 +39,6 @@ fn repaired_by(t: &RcPair, probes: u64, silences: u64, since: u64) {
 #[test]
 fn a_lost_last_packet_is_repeated_alone() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_write(4 * 1024);
     t.wire.lose(Psn::new(4));
     t.run(expect![[r#"
@@ -51,14 +50,13 @@ fn a_lost_last_packet_is_repeated_alone() {
         A->B WRITE_LAST psn=4
         B->A ACK psn=4 credits=0
         A wc 1 Write Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
     assert_eq!(t.counters_a().retransmitted_packets, 2);
 }
 
 #[test]
 fn a_lost_tail_is_asked_for_by_the_oldest_and_the_newest_of_it() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_write(5 * 1024);
     for psn in 2..=5 {
         t.wire.lose(Psn::new(psn));
@@ -78,13 +76,12 @@ fn a_lost_tail_is_asked_for_by_the_oldest_and_the_newest_of_it() {
         A->B WRITE_LAST psn=5
         B->A ACK psn=5 credits=0
         A wc 1 Write Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
 }
 
 #[test]
 fn a_lost_only_packet_is_repeated_once() {
     let mut t = pair();
-    let start = t.nanos();
     t.b.post_recv(64);
     t.a.post_send(64);
     t.wire.lose(Psn::new(1));
@@ -94,14 +91,13 @@ fn a_lost_only_packet_is_repeated_once() {
         B recv 0 Success 64 bytes None
         B->A ACK psn=1 credits=0
         A wc 1 Send Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
     assert_eq!(t.counters_a().retransmitted_packets, 1);
 }
 
 #[test]
 fn a_lost_ack_costs_a_duplicate_and_nothing_is_executed_twice() {
     let mut t = pair();
-    let start = t.nanos();
     t.b.post_recv(64);
     t.a.post_send(64);
     t.wire.lose_response(Psn::new(1));
@@ -112,14 +108,13 @@ fn a_lost_ack_costs_a_duplicate_and_nothing_is_executed_twice() {
         A->B SEND_ONLY psn=1
         B->A ACK psn=1 credits=0
         A wc 1 Send Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
     assert_eq!((t.counters_b().duplicates_received, t.counters_b().messages_received), (1, 2));
 }
 
 #[test]
 fn the_lost_end_of_a_read_is_asked_for_again_and_no_more_than_it() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_read(4 * 1024);
     t.wire.lose_response(Psn::new(3));
     t.wire.lose_response(Psn::new(4));
@@ -133,13 +128,12 @@ fn the_lost_end_of_a_read_is_asked_for_again_and_no_more_than_it() {
         B->A READ_RESPONSE_FIRST psn=3
         B->A READ_RESPONSE_LAST psn=4
         A wc 1 Read Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
 }
 
 #[test]
 fn a_lost_read_request_behind_another_read_is_found() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_read(2 * 1024).post_read(1024);
     t.wire.lose(Psn::new(3));
     t.run(expect![[r#"
@@ -151,13 +145,12 @@ fn a_lost_read_request_behind_another_read_is_found() {
         A->B READ_REQUEST psn=3
         B->A READ_RESPONSE_ONLY psn=3
         A wc 2 Read Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
 }
 
 #[test]
 fn a_lost_atomic_response_is_replayed_and_the_atomic_not_executed_again() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_fetch_add(5);
     t.wire.lose_response(Psn::new(1));
     t.run(expect![[r#"
@@ -166,14 +159,13 @@ fn a_lost_atomic_response_is_replayed_and_the_atomic_not_executed_again() {
         A->B FETCH_ADD psn=1
         B->A ATOMIC_ACK psn=1
         A wc 1 FetchAdd Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
     assert_eq!(t.cell_b(), 5);
 }
 
 #[test]
 fn a_repeated_packet_that_is_lost_again_is_found() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_write(4 * 1024);
     t.wire.lose_times(Psn::new(2), 2);
     t.run(expect![[r#"
@@ -192,13 +184,12 @@ fn a_repeated_packet_that_is_lost_again_is_found() {
         A->B WRITE_LAST psn=4
         B->A ACK psn=4 credits=0
         A wc 1 Write Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
 }
 
 #[test]
 fn a_lost_nak_is_asked_for_again() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_write(5 * 1024);
     t.wire.lose(Psn::new(2));
     t.wire.lose_response(Psn::new(2));
@@ -221,13 +212,12 @@ fn a_lost_nak_is_asked_for_again() {
         B->A ACK psn=5 credits=0
         A wc 1 Write Success"#]]);
     // The answer to the first one is progress: packet 1 had not been acknowledged either.
-    repaired_by(&t, 2, 2, start);
+    repaired_by(&t, 2, 2);
 }
 
 #[test]
 fn a_lost_nak_of_the_oldest_packet_takes_one_probe() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_write(5 * 1024);
     t.wire.lose(Psn::new(1));
     t.wire.lose_response(Psn::new(1));
@@ -247,13 +237,12 @@ fn a_lost_nak_of_the_oldest_packet_takes_one_probe() {
         A->B WRITE_LAST psn=5
         B->A ACK psn=5 credits=0
         A wc 1 Write Success"#]]);
-    repaired_by(&t, 1, 1, start);
+    repaired_by(&t, 1, 1);
 }
 
 #[test]
 fn probes_that_are_lost_are_repeated_after_twice_the_silence() {
     let mut t = pair();
-    let start = t.nanos();
     t.a.post_write(8);
     t.wire.lose_times(Psn::new(1), 3);
     t.run(expect![[r#"
@@ -263,13 +252,12 @@ fn probes_that_are_lost_are_repeated_after_twice_the_silence() {
         A->B WRITE_ONLY psn=1
         B->A ACK psn=1 credits=0
         A wc 1 Write Success"#]]);
-    repaired_by(&t, 3, 7, start);
+    repaired_by(&t, 3, 7);
 }
 
 #[test]
 fn on_a_long_path_four_round_trips_are_waited() {
-    let mut t = warm(PairConfig { timeout: 14, delay: 500_000, ..PairConfig::new(Mtu::B1024) });
-    let start = t.nanos();
+    let mut t = warm(PairConfig { timeout: 14, delay: 500_000, ..PairConfig::default() });
     t.a.post_write(8);
     t.wire.lose(Psn::new(1));
     t.run(expect![[r#"
@@ -277,7 +265,7 @@ fn on_a_long_path_four_round_trips_are_waited() {
         A->B WRITE_ONLY psn=1
         B->A ACK psn=1 credits=0
         A wc 1 Write Success"#]]);
-    let took = t.last_nanos() - start;
+    let took = t.took_nanos();
     assert!((5_000_000..5_010_000).contains(&took), "{took} ns");
     assert_eq!(t.counters_a().tail_probes, 1);
 }
@@ -285,8 +273,7 @@ fn on_a_long_path_four_round_trips_are_waited() {
 #[test]
 fn probes_do_not_delay_the_ack_timeout_or_count_as_retries() {
     let mut t =
-        warm(PairConfig { timeout: 8, retry_cnt: 1, delay: 1_000, ..PairConfig::new(Mtu::B1024) });
-    let start = t.nanos();
+        warm(PairConfig { timeout: 8, retry_cnt: 1, delay: 1_000, ..PairConfig::default() });
     t.a.post_write(8);
     t.wire.lose_times(Psn::new(1), 99);
     t.run(expect![[r#"
@@ -297,14 +284,14 @@ fn probes_do_not_delay_the_ack_timeout_or_count_as_retries() {
         A->B WRITE_ONLY psn=1 LOST
         A wc 1 Write RetryExceeded"#]]);
     // Twice 1.05 ms: the first transmission and one retry.
-    let took = t.last_nanos() - start;
+    let took = t.took_nanos();
     assert_eq!((took, t.counters_a().ack_timeouts), (2 * (TIMEOUT >> 6), 2));
     expect!["no answer after 2 transmissions in 2097 us; it answered earlier: the process may have died, stalled or reset its queue pair, or a link went down"].assert_eq(&t.failure_a().unwrap_or_default());
 }
 
 #[test]
 fn without_retries_or_without_a_timer_nothing_is_probed() {
-    let config = PairConfig { timeout: 14, ..PairConfig::new(Mtu::B1024) };
+    let config = PairConfig { timeout: 14, ..PairConfig::default() };
     let mut t = warm(PairConfig { retry_cnt: 0, ..config.clone() });
     t.a.post_write(8);
     t.wire.lose(Psn::new(1));
@@ -330,7 +317,7 @@ fn without_retries_or_without_a_timer_nothing_is_probed() {
 #[test]
 fn a_receiver_that_is_not_ready_is_not_probed() {
     // Timer 31 is 491 ms.
-    let mut t = warm(PairConfig { timeout: 14, min_rnr_timer: 31, ..PairConfig::new(Mtu::B1024) });
+    let mut t = warm(PairConfig { timeout: 14, min_rnr_timer: 31, ..PairConfig::default() });
     t.a.post_send(64);
     t.b.after(1_000_000).post_recv(64);
     t.run(expect![[r#"
@@ -369,7 +356,7 @@ fn a_late_answer_costs_two_packets_and_not_a_window() {
 
 #[test]
 fn a_probe_of_an_xrc_connection_names_the_shared_queue() {
-    let mut t = RcPair::with(PairConfig { timeout: 14, xrc: true, ..PairConfig::new(Mtu::B1024) });
+    let mut t = RcPair::with(PairConfig { timeout: 14, xrc: true, ..PairConfig::default() });
     t.b.queue(1).post_recv(4096);
     t.a.queue(1).post_send(2 * 1024);
     t.wire.lose(Psn::new(1));

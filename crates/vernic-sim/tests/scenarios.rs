@@ -4,13 +4,9 @@ use vernic_proto::QpState;
 use vernic_sim::{PairConfig, RcPair, expect};
 use vernic_wire::{Mtu, Psn};
 
-fn pair() -> RcPair {
-    RcPair::new(Mtu::B1024)
-}
-
 #[test]
 fn lost_first_packet_of_a_send_is_nakked_and_resent() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(4096);
     t.a.post_send(3 * 1024);
     t.wire.lose(Psn::new(0));
@@ -29,7 +25,7 @@ fn lost_first_packet_of_a_send_is_nakked_and_resent() {
 
 #[test]
 fn lost_middle_packet_of_a_write_is_nakked_once_and_resent() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(4 * 1024);
     t.wire.lose(Psn::new(1));
     t.run(expect![[r#"
@@ -49,7 +45,7 @@ fn lost_middle_packet_of_a_write_is_nakked_once_and_resent() {
 
 #[test]
 fn lost_last_packet_of_a_send_waits_for_the_timeout() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(4096);
     t.a.post_send(2 * 1024);
     t.wire.lose(Psn::new(1));
@@ -66,7 +62,7 @@ fn lost_last_packet_of_a_send_waits_for_the_timeout() {
 
 #[test]
 fn lost_ack_makes_a_duplicate_that_is_acknowledged_again_and_not_executed() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(64);
     t.a.post_send(64);
     t.wire.lose_response(Psn::new(0));
@@ -83,7 +79,7 @@ fn lost_ack_makes_a_duplicate_that_is_acknowledged_again_and_not_executed() {
 
 #[test]
 fn lost_read_request_is_repeated_after_the_timeout() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_read(64);
     t.wire.lose(Psn::new(0));
     t.run(expect![[r#"
@@ -95,7 +91,7 @@ fn lost_read_request_is_repeated_after_the_timeout() {
 
 #[test]
 fn lost_read_response_is_asked_for_again_from_where_it_broke_off() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_read(4 * 1024);
     t.wire.lose_response(Psn::new(1));
     t.run(expect![[r#"
@@ -114,7 +110,7 @@ fn lost_read_response_is_asked_for_again_from_where_it_broke_off() {
 
 #[test]
 fn lost_last_read_response_is_asked_for_alone() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_read(3 * 1024);
     t.wire.lose_response(Psn::new(2));
     t.run(expect![[r#"
@@ -129,7 +125,7 @@ fn lost_last_read_response_is_asked_for_alone() {
 
 #[test]
 fn lost_atomic_response_is_replayed_and_the_atomic_not_executed_twice() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_fetch_add(5);
     t.wire.lose_response(Psn::new(0));
     t.run(expect![[r#"
@@ -143,7 +139,7 @@ fn lost_atomic_response_is_replayed_and_the_atomic_not_executed_twice() {
 
 #[test]
 fn duplicated_atomic_request_is_executed_once() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_fetch_add(5);
     t.wire.duplicate(Psn::new(0));
     t.run(expect![[r#"
@@ -156,7 +152,7 @@ fn duplicated_atomic_request_is_executed_once() {
 
 #[test]
 fn receiver_not_ready_is_waited_out() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_send(64);
     t.b.after(15_000).post_recv(64);
     t.run(expect![[r#"
@@ -173,7 +169,7 @@ fn receiver_not_ready_is_waited_out() {
 
 #[test]
 fn receiver_never_ready_exceeds_the_retries_and_says_so() {
-    let mut t = RcPair::with(PairConfig { rnr_retry: 1, ..PairConfig::new(Mtu::B1024) });
+    let mut t = RcPair::with(PairConfig { rnr_retry: 1, ..PairConfig::default() });
     t.a.post_send(64).post_write(8);
     t.run(expect![[r#"
         A->B SEND_ONLY psn=0
@@ -189,7 +185,7 @@ fn receiver_never_ready_exceeds_the_retries_and_says_so() {
 
 #[test]
 fn a_dead_peer_exceeds_the_retries_and_the_cause_says_why() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(8).post_write(8);
     t.wire.lose_times(Psn::new(0), 9);
     t.wire.lose_times(Psn::new(1), 9);
@@ -210,7 +206,7 @@ fn a_dead_peer_exceeds_the_retries_and_the_cause_says_why() {
 
 #[test]
 fn a_refused_key_fails_both_ends_and_writes_nothing() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(64).post_send(8);
     t.a.post_recv(64);
     t.a.post_write(8).denied().post_write(64).post_write(8);
@@ -233,7 +229,7 @@ fn a_refused_key_fails_both_ends_and_writes_nothing() {
 
 #[test]
 fn a_message_longer_than_the_receive_fails_both_ends() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(1000);
     t.a.post_send(1001);
     t.run(expect![[r#"
@@ -246,7 +242,7 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
 
 #[test]
 fn a_receive_with_bad_memory_is_the_responders_fault() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_broken_recv(64);
     t.a.post_send(64);
     t.run(expect![[r#"
@@ -259,7 +255,7 @@ fn a_receive_with_bad_memory_is_the_responders_fault() {
 
 #[test]
 fn bad_local_memory_fails_in_its_turn() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(8).broken_at(1024).post_write(2048).post_write(8);
     t.run(expect![[r#"
         A->B WRITE_ONLY psn=0
@@ -272,7 +268,8 @@ fn bad_local_memory_fails_in_its_turn() {
 
 #[test]
 fn sequence_numbers_wrap() {
-    let mut t = RcPair::with(PairConfig { psn: 0xFF_FFFE, ..PairConfig::new(Mtu::B256) });
+    let mut t =
+        RcPair::with(PairConfig { psn: 0xFF_FFFE, mtu: Mtu::B256, ..PairConfig::default() });
     t.a.post_write(4 * 256).post_read(3 * 256);
     t.wire.lose(Psn::new(0));
     t.run(expect![[r#"
@@ -294,7 +291,7 @@ fn sequence_numbers_wrap() {
 
 #[test]
 fn a_fence_waits_for_the_read_before_it() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_read(64).fenced().post_write(8);
     t.run(expect![[r#"
         A->B READ_REQUEST psn=0
@@ -307,7 +304,7 @@ fn a_fence_waits_for_the_read_before_it() {
 
 #[test]
 fn without_a_fence_a_write_follows_the_read_at_once() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_read(64).post_write(8);
     t.run(expect![[r#"
         A->B READ_REQUEST psn=0
@@ -320,7 +317,7 @@ fn without_a_fence_a_write_follows_the_read_at_once() {
 
 #[test]
 fn acknowledgements_of_a_burst_are_one() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(8).post_write(8).post_write(8).post_write(8);
     t.run(expect![[r#"
         A->B WRITE_ONLY psn=0
@@ -336,7 +333,7 @@ fn acknowledgements_of_a_burst_are_one() {
 
 #[test]
 fn a_read_response_acknowledges_the_write_before_it() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(8).post_read(8);
     t.wire.lose_response(Psn::new(0));
     t.run(expect![[r#"
@@ -349,7 +346,7 @@ fn a_read_response_acknowledges_the_write_before_it() {
 
 #[test]
 fn sqd_finishes_what_was_started_and_starts_nothing() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(8).after(100).modify(QpState::Sqd).post_write(8);
     t.run(expect![[r#"
         A->B WRITE_ONLY psn=0
@@ -367,7 +364,7 @@ fn sqd_finishes_what_was_started_and_starts_nothing() {
 
 #[test]
 fn credits_hold_back_a_send_until_the_peer_has_a_receive() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(64);
     t.a.post_send(8);
     t.run(expect![[r#"
@@ -390,7 +387,7 @@ fn credits_hold_back_a_send_until_the_peer_has_a_receive() {
 
 #[test]
 fn a_shared_receive_queue_reports_no_credits() {
-    let mut t = RcPair::with(PairConfig { shared_rq: true, ..PairConfig::new(Mtu::B1024) });
+    let mut t = RcPair::with(PairConfig { shared_rq: true, ..PairConfig::default() });
     t.b.post_recv(64);
     t.a.post_send_imm(8, 77);
     t.run(expect![[r#"
@@ -402,7 +399,7 @@ fn a_shared_receive_queue_reports_no_credits() {
 
 #[test]
 fn the_read_depth_is_kept() {
-    let mut t = RcPair::with(PairConfig { max_rd_atomic: 1, ..PairConfig::new(Mtu::B1024) });
+    let mut t = RcPair::with(PairConfig { max_rd_atomic: 1, ..PairConfig::default() });
     t.a.post_read(8).post_fetch_add(1).post_read(8);
     t.run(expect![[r#"
         A->B READ_REQUEST psn=0
@@ -418,7 +415,7 @@ fn the_read_depth_is_kept() {
 
 #[test]
 fn a_key_that_ends_between_two_packets_stops_the_write() {
-    let mut t = RcPair::with(PairConfig { window: 1, ..PairConfig::new(Mtu::B1024) });
+    let mut t = RcPair::with(PairConfig { window: 1, ..PairConfig::default() });
     t.a.post_write(3 * 1024);
     t.b.after(2_500).revoke_write_key();
     t.run(expect![[r#"
@@ -433,7 +430,7 @@ fn a_key_that_ends_between_two_packets_stops_the_write() {
 
 #[test]
 fn local_operations_complete_in_their_turn() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(8).post_bind_mw().post_local_inv().post_write(8);
     t.run(expect![[r#"
         A->B WRITE_ONLY psn=0
@@ -447,7 +444,7 @@ fn local_operations_complete_in_their_turn() {
 
 #[test]
 fn forcing_the_error_state_flushes_both_queues() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_recv(64).post_recv(64).post_write(8).post_write(8).modify(QpState::Error);
     t.run(expect![[r#"
         A -> Error
@@ -457,7 +454,7 @@ fn forcing_the_error_state_flushes_both_queues() {
 
 #[test]
 fn invalidate_immediate_flush_and_atomic_write_arrive_as_such() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(64).post_recv(64);
     t.a.post_write_imm(16, 5)
         .solicited()
@@ -487,7 +484,7 @@ fn invalidate_immediate_flush_and_atomic_write_arrive_as_such() {
 #[test]
 fn a_copy_that_is_taken_ends_the_rnr_delay() {
     // Timer 31 is 491 ms; the copy comes when the receive is there.
-    let mut t = RcPair::with(PairConfig { min_rnr_timer: 31, ..PairConfig::new(Mtu::B1024) });
+    let mut t = RcPair::with(PairConfig { min_rnr_timer: 31, ..PairConfig::default() });
     t.a.post_send(64).post_read(64);
     t.b.after(20_000).post_recv(64);
     t.wire.duplicate_after(Psn::new(0), 30_000);
@@ -506,7 +503,7 @@ fn a_copy_that_is_taken_ends_the_rnr_delay() {
 
 #[test]
 fn a_failed_local_operation_waits_for_what_was_sent_before_it() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_write(8).broken_at(0).post_bind_mw().post_write(8);
     t.wire.lose(Psn::new(0));
     t.run(expect![[r#"
@@ -520,7 +517,7 @@ fn a_failed_local_operation_waits_for_what_was_sent_before_it() {
 
 #[test]
 fn a_failed_local_operation_behind_others_fails_at_once() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.unsignaled().post_local_inv().broken_at(0).post_bind_mw().post_write(8);
     t.run(expect![[r#"
         A wc 1 BindMw MwBind
@@ -530,7 +527,7 @@ fn a_failed_local_operation_behind_others_fails_at_once() {
 
 #[test]
 fn beyond_its_credits_a_send_goes_alone_as_a_probe() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.b.post_recv(64).post_recv(64);
     t.a.post_send(8);
     t.run(expect![[r#"
@@ -563,7 +560,7 @@ fn beyond_its_credits_a_send_goes_alone_as_a_probe() {
 
 #[test]
 fn a_local_operation_completes_at_once_though_a_packet_follows() {
-    let mut t = pair();
+    let mut t = RcPair::default();
     t.a.post_local_inv().post_write(8);
     t.run(expect![[r#"
         A wc 0 LocalInv Success

@@ -2,10 +2,10 @@
 
 use vernic_proto::QpState;
 use vernic_sim::{PairConfig, RcPair, expect};
-use vernic_wire::{Mtu, Psn};
+use vernic_wire::Psn;
 
 fn pair() -> RcPair {
-    RcPair::with(PairConfig { xrc: true, ..PairConfig::new(Mtu::B1024) })
+    RcPair::with(PairConfig { xrc: true, ..PairConfig::default() })
 }
 
 #[test]
