@@ -2,7 +2,8 @@
 //!
 //! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
 //! opcode table that says which of them a packet has, the invariant CRC, management datagrams of
-//! communication management, and the Ethernet, IP and UDP headers around them in captures. Everyone above
+//! communication management, the Ethernet, IP and UDP headers around them in captures; and [`iwarp`],
+//! the formats of RDMA over TCP. Everyone above
 //! calls it; it calls nothing of ours, holds no state, allocates nothing, has no clock and no
 //! `unsafe`.
 //!
@@ -28,6 +29,7 @@ mod grh;
 pub mod icrc;
 mod ieth;
 mod immdt;
+pub mod iwarp;
 mod lrh;
 pub mod mad;
 pub mod net;
