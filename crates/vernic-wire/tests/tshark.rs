@@ -6,10 +6,7 @@
 
 mod common;
 
-use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
 
 use vernic_wire::icrc;
 use vernic_wire::net::{Frame, ROCE_V2_PORT};
@@ -192,37 +189,8 @@ impl Value {
         if matches!(like, Self::Bytes(_)) {
             return Self::Bytes(text.replace(':', ""));
         }
-        let number = match text.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16),
-            None => text.parse(),
-        };
-        number.map_or(Self::Bytes(text.to_owned()), Self::Number)
+        common::number(text).map_or(Self::Bytes(text.to_owned()), Self::Number)
     }
-}
-
-/// Runs tshark over `frames` and returns the fields of each, or `None` where there is no tshark.
-fn dissect(name: &str, frames: &[Vec<u8>], fields: &[&str]) -> Option<Vec<Vec<String>>> {
-    if Command::new("tshark").arg("--version").output().is_err() {
-        let notice = "tshark is not installed: NOTHING WAS CHECKED BY IT (apt-get install tshark)";
-        let required = std::env::var_os("VERNIC_REQUIRE_TOOLS").is_some_and(|value| value != "0");
-        assert!(!required, "{notice}");
-        // Not through print: the test harness must not swallow it.
-        writeln!(std::io::stderr().lock(), "\nWARNING: {notice}").unwrap();
-        return None;
-    }
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&path, common::write_pcap(frames)).unwrap();
-    let mut tshark = Command::new("tshark");
-    tshark.args(["-n", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]);
-    tshark.args(["-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
-    tshark.args(fields.iter().flat_map(|field| ["-e", field])).arg("-r").arg(&path);
-    let output = tshark.output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tshark failed: {errors}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let rows: Vec<_> = text.lines().map(|l| l.split('|').map(str::to_owned).collect()).collect();
-    assert_eq!(rows.len(), frames.len(), "{errors}");
-    Some(rows)
 }
 
 /// Every known opcode, over `src` to `dst`, read by tshark and compared field by field.
@@ -243,7 +211,8 @@ fn judge(file: &str, src: &str, dst: &str) {
         .into_iter()
         .chain(names)
         .collect();
-    let Some(rows) = dissect(file, &frames, &fields) else { return };
+    let options = ["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
+    let Some(rows) = common::dissect(file, &frames, &options, &fields) else { return };
     for ((opcode, expected), row) in expectations.iter().zip(&rows) {
         if depth(*opcode) != Depth::Wrong {
             assert_eq!((&row[0][..], &row[1][..]), ("", ""), "{opcode}: malformed or suspicious");

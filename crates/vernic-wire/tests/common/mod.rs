@@ -1,6 +1,11 @@
-//! Reads and writes pcap files: classic format, microseconds, this machine's byte order or not.
+//! Reads and writes pcap files (classic format, microseconds, this machine's byte order or not), and
+//! asks tshark about them.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
 
 /// The frames of a pcap file.
 pub(crate) fn read_pcap(file: &[u8]) -> Vec<&[u8]> {
@@ -35,4 +40,47 @@ pub(crate) fn write_pcap(frames: &[Vec<u8>]) -> Vec<u8> {
         file.extend_from_slice(frame);
     }
     file
+}
+
+/// Runs tshark with `options` over `frames` and returns the fields of each, or `None` where there is
+/// no tshark. What it reads is left in a file of this name.
+pub(crate) fn dissect(
+    name: &str,
+    frames: &[Vec<u8>],
+    options: &[&str],
+    fields: &[&str],
+) -> Option<Vec<Vec<String>>> {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        let notice = "tshark is not installed: NOTHING WAS CHECKED BY IT (apt-get install tshark)";
+        let required = std::env::var_os("VERNIC_REQUIRE_TOOLS").is_some_and(|value| value != "0");
+        assert!(!required, "{notice}");
+        // Not through print: the test harness must not swallow it.
+        writeln!(std::io::stderr().lock(), "\nWARNING: {notice}").unwrap();
+        return None;
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, write_pcap(frames)).unwrap();
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-n").args(options);
+    tshark.args(["-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
+    tshark.args(fields.iter().flat_map(|field| ["-e", field])).arg("-r").arg(&path);
+    let output = tshark.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "tshark failed: {errors}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<_> = text.lines().map(|l| l.split('|').map(str::to_owned).collect()).collect();
+    assert_eq!(rows.len(), frames.len(), "{errors}");
+    Some(rows)
+}
+
+/// A number as tshark prints it, decimal or hexadecimal.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    match text {
+        "True" => Some(1),
+        "False" => Some(0),
+        _ => match text.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).ok(),
+            None => text.parse().ok(),
+        },
+    }
 }
