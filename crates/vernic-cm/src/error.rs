@@ -164,6 +164,12 @@ pub enum Error {
         /// The call.
         call: &'static str,
     },
+    /// Too many events that the program wrote wait to be taken.
+    #[error("{max} events of the program's own wait on the id's channel: take some first")]
+    TooManyEvents {
+        /// As many may wait.
+        max: u32,
+    },
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     Os {
@@ -209,6 +215,7 @@ impl Error {
             Self::InUse { .. } => libc::EADDRINUSE,
             Self::NoPort { .. } | Self::NotJoined(_) => libc::EADDRNOTAVAIL,
             Self::Joined(_) => libc::EADDRINUSE,
+            Self::TooManyEvents { .. } => libc::ENOBUFS,
             Self::Modify(error) => errno_of_modify(error),
             Self::Group(error) => errno_of_group(error),
             Self::NoAgent { .. } => libc::EOPNOTSUPP,

@@ -9,7 +9,7 @@ use crate::id::Id;
 use crate::registry::Taken;
 
 /// What happened to an id. Values are those of `rdma_cm_event_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EventKind {
     /// The destination has a device and a path.
@@ -45,6 +45,21 @@ pub enum EventKind {
     AddrChange = 14,
     /// No packet of the ended connection can come any more: its queue pair may be used again.
     TimewaitExit = 15,
+    /// The program found the addresses that it looked for, by a name.
+    AddrInfoResolved = 16,
+    /// It found none.
+    AddrInfoError = 17,
+    /// What the program says it means, with [`Param::Arg`].
+    User = 18,
+    /// As `User`, of a library on the program's behalf.
+    Internal = 19,
+}
+
+impl EventKind {
+    /// Whether only a program writes it ([`Id::write_event`](crate::Id::write_event)).
+    pub fn is_written(self) -> bool {
+        self >= Self::AddrInfoResolved
+    }
 }
 
 /// What an event carries beside its kind.
@@ -56,6 +71,8 @@ pub enum Param {
     Conn(ConnInfo),
     /// Of a datagram id or a multicast group.
     Ud(UdInfo),
+    /// Of the program's own events.
+    Arg(u64),
 }
 
 /// The peer's side of a connection.

@@ -30,12 +30,14 @@ mod options;
 mod qp;
 mod resolve;
 mod tell;
+mod write;
 
 pub use multicast::JoinState;
 pub use options::IdOption;
 
 use multicast::Membership;
 use options::Options;
+use write::Written;
 
 /// State of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,7 @@ pub struct Id {
     port_space: PortSpace,
     qp_type: QpType,
     user_context: AtomicUsize,
+    written: Written,
     inner: Mutex<Inner>,
 }
 
@@ -119,6 +122,7 @@ impl Id {
             port_space,
             qp_type,
             user_context: AtomicUsize::new(0),
+            written: Written::default(),
             inner: Mutex::new(Inner {
                 state: State::Idle,
                 channel: channel.clone(),

@@ -33,7 +33,7 @@
 //! | `error.rs` | what is refused, and the errno of it |
 //!
 //! Limits: an id has as many events waiting as its state machine can raise, less than ten; requests
-//! of a listener that nobody takes are at most its backlog.
+//! of a listener that nobody takes are at most its backlog, events that the program writes itself 1024.
 #![deny(unsafe_code)]
 
 mod channel;

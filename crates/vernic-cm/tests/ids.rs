@@ -224,3 +224,25 @@ fn private_data_and_counts_out_of_range_are_refused_with_their_limit() {
     let eight = ConnParam { rnr_retry_count: 8, ..ConnParam::default() };
     assert!(matches!(id.connect(&eight), Err(Error::Value { what: "rnr_retry_count", .. })));
 }
+
+#[test]
+fn events_of_the_programs_own_come_as_they_were_written() {
+    let (manager, channel) = setup();
+    let id = tcp(&manager, &channel);
+    let error = id.write_event(EventKind::Established, 0, 0).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+    id.write_event(EventKind::User, -7, u64::MAX).unwrap();
+    let event = channel.wait().unwrap();
+    assert_eq!((event.kind, event.status), (EventKind::User, -7));
+    assert_eq!(event.param, Param::Arg(u64::MAX));
+    drop(event);
+    // Bounded; and there is room again for each that is taken.
+    let written = (0..2000).filter(|_| id.write_event(EventKind::User, 0, 1).is_ok()).count();
+    assert_eq!(written, 1024);
+    let error = id.write_event(EventKind::User, 0, 1).unwrap_err();
+    assert_eq!(error.errno(), libc::ENOBUFS);
+    channel.wait().unwrap();
+    id.write_event(EventKind::Internal, 0, 1).unwrap();
+    id.destroy();
+    assert!(!readable(&channel));
+}

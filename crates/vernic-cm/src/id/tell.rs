@@ -15,7 +15,10 @@ impl Id {
                 return None;
             }
             match what {
-                What::Told { kind, status, param } => (kind, status, param),
+                What::Told { kind, status, param } => {
+                    self.written.taken(kind);
+                    (kind, status, param)
+                }
                 What::Joined { gid } => Self::tell_joined(&mut inner, gid)?,
             }
         };
