@@ -21,6 +21,7 @@ use vernic_engine::{
 };
 
 use crate::pointer::{CObject, Handle};
+use crate::waiting::uncancelled;
 
 /// Why a call failed: what C gets, and what the log says.
 #[derive(Debug)]
@@ -194,7 +195,7 @@ pub(crate) fn guard<T>(bug: T, call: impl FnOnce() -> T) -> T {
 
 fn run<T>(name: &str, call: impl FnOnce() -> Result<T, Failure>) -> Result<T, c_int> {
     let bug = || Err(Failure::new(EIO, "a bug of this library, please report it"));
-    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| bug());
+    let result = uncancelled(|| catch_unwind(AssertUnwindSafe(call))).unwrap_or_else(|_| bug());
     result.map_err(|failure| {
         failure.log(name);
         failure.errno
@@ -209,7 +210,7 @@ pub(crate) fn outcome<T>(name: &str, call: impl FnOnce() -> Result<T, Failure>) 
 /// As [`outcome`], for calls that fail as a matter of course: nothing is logged.
 pub(crate) fn quiet<T>(call: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     let bug = || Err(Failure::new(EIO, "a bug of this library"));
-    let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| bug());
+    let result = uncancelled(|| catch_unwind(AssertUnwindSafe(call))).unwrap_or_else(|_| bug());
     result.map_err(|failure| set_errno(failure.errno)).ok()
 }
 

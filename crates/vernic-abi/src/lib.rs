@@ -14,6 +14,7 @@
 //! | `ibverbs/` | the verbs, one file per family |
 //! | `rdmacm/`, `umad/` | librdmacm and libibumad: refusals that set their results |
 //! | `abi/exports.txt`, `refusal.rs` | the exported symbols and their versions, and what refuses |
+//! | `waiting.rs` | calls that wait: cancelled threads, signals |
 //! | `log.rs` | lines on standard error, if `VERNIC_LOG` asks |
 //!
 //! Rules: nothing runs and nothing is printed when the library is loaded. Values from C are data: an
@@ -31,5 +32,6 @@ mod pointer;
 mod rdmacm;
 mod refusal;
 mod umad;
+mod waiting;
 
 include!(concat!(env!("OUT_DIR"), "/trampolines.rs"));

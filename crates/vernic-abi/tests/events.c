@@ -1,4 +1,6 @@
-/* One thread takes events and acknowledges them, another destroys what they are about as soon as it
+/* Threads that wait for events are cancelled, and nothing is lost by it.
+ *
+ * One thread takes events and acknowledges them, another destroys what they are about as soon as it
  * may: the acknowledgement is the last that the first thread does with the object, and the library,
  * too, must not look at it afterwards. */
 #include <errno.h>
@@ -9,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { ROUNDS = 5000 };
 
@@ -121,6 +124,17 @@ static void destroying_waits(struct ibv_pd *pd)
         pthread_join(threads[n], NULL);
 }
 
+/* A thread that waits, and is cancelled: at once, or when it sleeps. */
+static void cancel(void *(*waits)(void *), useconds_t after_us)
+{
+    pthread_t thread;
+    void *result = NULL;
+    must(!pthread_create(&thread, NULL, waits, NULL), "thread");
+    usleep(after_us);
+    must(!pthread_cancel(thread) && !pthread_join(thread, &result), "cancel");
+    must(result == PTHREAD_CANCELED, "cancellation");
+}
+
 int main(void)
 {
     int count;
@@ -133,6 +147,10 @@ int main(void)
     struct ibv_pd *pd = ibv_alloc_pd(context);
     must(channel && pd, "create");
     destroying_waits(pd);
+    for (useconds_t after_us = 0; after_us <= 20000; after_us += 5000) {
+        cancel(takes_completions, after_us);
+        cancel(takes_events, after_us);
+    }
     pthread_t threads[2];
     must(!pthread_create(&threads[0], NULL, takes_completions, NULL) &&
              !pthread_create(&threads[1], NULL, takes_events, NULL),

@@ -12,6 +12,7 @@ use crate::layout::context::ibv_context;
 use crate::layout::cq::{ibv_comp_channel, ibv_cq};
 use crate::object::Shared;
 use crate::pointer::{CObject, Handle, Out};
+use crate::waiting::{Attempt, attempts};
 
 /// A channel.
 #[repr(C)]
@@ -62,29 +63,31 @@ pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: Handle<ibv_comp_chann
 }
 
 /// `ibv_get_cq_event`: waits for an event, unless the program made the descriptor non-blocking.
-pub(crate) extern "C" fn ibv_get_cq_event(
+pub(crate) extern "C-unwind" fn ibv_get_cq_event(
     channel: Handle<ibv_comp_channel>,
     cq: Out<Handle<ibv_cq>>,
     cq_context: Out<*mut c_void>,
 ) -> c_int {
-    let event = boundary::quiet(|| {
-        let object = channel.get()?;
-        object.shared.check()?;
-        // Each turn waits for an event; those of queues that were destroyed meanwhile are skipped.
-        loop {
-            let id = object.engine.wait()?.id();
-            let registry = object.shared.registry();
-            if let Some(&handle) = registry.cqs.get(&id)
-                && let Some(found) = handle.find()
-            {
-                found.report();
-                cq.write(handle);
-                cq_context.write(found.cq_context());
-                return Ok(());
+    attempts(|| {
+        let attempt = boundary::quiet(|| {
+            let object = channel.get()?;
+            object.shared.check()?;
+            // Each turn takes an event; those of queues that were destroyed meanwhile are skipped.
+            while let Some(of_engine) = object.engine.try_next() {
+                let registry = object.shared.registry();
+                if let Some(&handle) = registry.cqs.get(&of_engine.id())
+                    && let Some(found) = handle.find()
+                {
+                    found.report();
+                    cq.write(handle);
+                    cq_context.write(found.cq_context());
+                    return Ok(Attempt::Done(0));
+                }
             }
-        }
-    });
-    if event.is_some() { 0 } else { -1 }
+            Attempt::wait(object.base.fd)
+        });
+        attempt.unwrap_or(Attempt::Done(-1))
+    })
 }
 
 /// `ibv_ack_cq_events`.
