@@ -69,6 +69,11 @@ impl Failure {
         Self { fatal: true, ..self }
     }
 
+    /// The reason in words.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+
     fn log(&self, call: &str) {
         let errno = io::Error::from_raw_os_error(self.errno);
         match self.fatal {
@@ -110,6 +115,7 @@ macro_rules! errnos {
 
 errnos! {
     io::Error: |e| of_io(e);
+    vernic_cm::Error: |e| e.errno();
     Busy: |_e| EBUSY;
     PdError: |e| match e {
         PdError::Busy { .. } => EBUSY,

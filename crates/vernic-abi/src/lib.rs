@@ -12,9 +12,10 @@
 //! | `boundary.rs` | conventions of return values, the errno of every error, no unwinding into C |
 //! | `object.rs` | what C objects keep of the engine, who uses whom, which event is of which object |
 //! | `ibverbs/` | the verbs, one file per family |
-//! | `rdmacm/`, `umad/` | librdmacm and libibumad: refusals that set their results |
-//! | `abi/exports.txt`, `refusal.rs` | the exported symbols and their versions, and what refuses |
+//! | `rdmacm/` | the connection manager, one file per kind of call |
+//! | `umad/` | libibumad: refusals that set their results |
 //! | `waiting.rs` | calls that wait: cancelled threads, signals |
+//! | `abi/exports.txt`, `refusal.rs` | the exported symbols and their versions, and what refuses |
 //! | `log.rs` | lines on standard error, if `VERNIC_LOG` asks |
 //!
 //! Rules: nothing runs and nothing is printed when the library is loaded. Values from C are data: an

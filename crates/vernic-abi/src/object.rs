@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use libc::EIO;
-use vernic_engine::{AsyncEvent, Context, CqId, DeviceMemory, Element, Qpn, SrqId};
+use vernic_engine::{AsyncEvent, Context, CqId, DeviceMemory, Element, Qp, Qpn, SrqId};
 
 use crate::boundary::Failure;
 use crate::ibverbs::pd::Domain;
@@ -78,6 +78,14 @@ impl Registry {
             }
         }
         Some(first)
+    }
+
+    /// Shows the state that a queue pair has now in its objects, as far as they were not destroyed.
+    pub(crate) fn show_state(&self, qp: &Arc<Qp>) {
+        for handle in self.qps.get(&qp.qpn()).into_iter().flatten() {
+            let object = handle.find().filter(|object| Arc::ptr_eq(&object.engine, qp));
+            object.inspect(|object| object.set_state(qp.state()));
+        }
     }
 
     /// Nobody is told of `qp` any more.

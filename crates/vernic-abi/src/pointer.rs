@@ -21,10 +21,16 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+pub(crate) mod sockaddr;
+
+pub(crate) use sockaddr::SockAddr;
 
 use crate::boundary::Failure;
+use crate::layout::cq::ibv_cq;
 use crate::layout::qp::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
-use crate::layout::srq::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
+use crate::layout::srq::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
 /// A struct of C at whose place there is an object of ours.
 ///
@@ -101,6 +107,16 @@ impl<C> Handle<C> {
     pub(crate) fn raw(self) -> *mut C {
         self.0
     }
+
+    /// What a field of an object says, which C may have changed.
+    pub(crate) fn load(field: &AtomicPtr<C>) -> Self {
+        Self(field.load(Ordering::Acquire))
+    }
+
+    /// Shows it in a field of an object.
+    pub(crate) fn store(self, field: &AtomicPtr<C>) {
+        field.store(self.0, Ordering::Release);
+    }
 }
 
 impl<C: CObject> Handle<C> {
@@ -138,6 +154,24 @@ impl<C: CObject> Handle<C> {
         // this `C`: its place is `OFFSET` before. It is not destroyed while the caller's copy of the
         // handle, an argument of the running call or a field of something that lives, exists.
         Some(unsafe { &*self.object() })
+    }
+
+    /// An array of objects with NULL behind them, of memory that `free` frees.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn list(objects: &[Self]) -> Result<*mut Self, Failure> {
+        // SAFETY: `calloc` may be asked for any size; NULL is looked at.
+        let list = unsafe { libc::calloc(objects.len() + 1, size_of::<Self>()) };
+        let list: *mut Self = list.cast();
+        if list.is_null() {
+            return Err(Failure::new(libc::ENOMEM, "no memory for the list"));
+        }
+        for (n, &object) in objects.iter().enumerate() {
+            // SAFETY: `n` is below the length that was allocated; the last place stays NULL.
+            unsafe { list.add(n).write(object) };
+        }
+        Ok(list)
     }
 
     /// Takes an object back from C, which has ended its life.
@@ -217,6 +251,11 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
+    /// A struct of ours, for a call that C could make as well.
+    pub(crate) fn of(value: &mut T) -> Self {
+        Self(value)
+    }
+
     /// Whether C wants nothing.
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
@@ -321,7 +360,14 @@ macro_rules! one_field {
 }
 
 one_field! {
+    write_send_cq: ibv_qp_init_attr, send_cq, Handle<ibv_cq>;
+    write_recv_cq: ibv_qp_init_attr, recv_cq, Handle<ibv_cq>;
+    write_srq: ibv_qp_init_attr, srq, Handle<ibv_srq>;
+    write_qp_type: ibv_qp_init_attr, qp_type, u32;
     write_cap: ibv_qp_init_attr, cap, ibv_qp_cap;
+    write_send_cq: ibv_qp_init_attr_ex, send_cq, Handle<ibv_cq>;
+    write_recv_cq: ibv_qp_init_attr_ex, recv_cq, Handle<ibv_cq>;
+    write_srq: ibv_qp_init_attr_ex, srq, Handle<ibv_srq>;
     write_cap: ibv_qp_init_attr_ex, cap, ibv_qp_cap;
     write_attr: ibv_srq_init_attr, attr, ibv_srq_attr;
     write_attr: ibv_srq_init_attr_ex, attr, ibv_srq_attr;
@@ -378,13 +424,16 @@ impl OutArray<u8> {
 pub(crate) struct Bytes(*const u8);
 
 impl Bytes {
+    /// Bytes that a struct of C leads to.
+    pub(crate) fn told(start: *const std::ffi::c_void) -> Self {
+        Self(start.cast())
+    }
+
     /// The address.
     pub(crate) fn raw(self) -> *const u8 {
         self.0
     }
-}
 
-impl Bytes {
     /// The bytes; none for NULL.
     pub(crate) fn slice(&self, count: usize) -> &[u8] {
         if self.0.is_null() {

@@ -88,7 +88,7 @@ pub use srq::{Srq, SrqInit};
 pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
 pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
-pub use vernic_io::{Gate, LinkCounters, LinkError, LocalAddr, TxPath};
+pub use vernic_io::{Gate, LinkCounters, LinkError, LocalAddr, Origin as ProcessOrigin, TxPath};
 pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,
     RegisterError, Sge,

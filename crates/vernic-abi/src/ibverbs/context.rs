@@ -27,6 +27,8 @@ pub(crate) struct ContextObject {
     /// device from others, also after `dup` (`import.rs`).
     owned: Mutex<Option<(Arc<Shared>, OwnedFd)>>,
     closed: AtomicBool,
+    /// Of the connection manager, which keeps it open until the process ends.
+    is_kept: bool,
 }
 
 // SAFETY: `verbs` comes first, and holds the `ibv_context` at this offset.
@@ -38,18 +40,55 @@ unsafe impl CObject for ibv_context {
 
 impl ContextObject {
     /// A context of C for an open device, which owns `cmd_fd`.
-    pub(crate) fn hand_out(
+    fn hand_out(
         device: Handle<ibv_device>,
         shared: &Arc<Shared>,
         cmd_fd: OwnedFd,
+        is_kept: bool,
     ) -> Handle<ibv_context> {
         let object = Self {
             verbs: verbs(device, cmd_fd.as_raw_fd(), shared.engine.async_raw_fd()),
             shared: Arc::downgrade(shared),
             owned: Mutex::new(Some((shared.clone(), cmd_fd))),
             closed: AtomicBool::new(false),
+            is_kept,
         };
         Handle::hand_out(Box::new(object))
+    }
+
+    /// A further context of C for an open device; it owns `cmd_fd`.
+    pub(crate) fn import(
+        device: Handle<ibv_device>,
+        shared: &Arc<Shared>,
+        cmd_fd: OwnedFd,
+    ) -> Handle<ibv_context> {
+        Self::hand_out(device, shared, cmd_fd, false)
+    }
+
+    /// A context of C for a device that was just opened.
+    ///
+    /// # Errors
+    /// The system's, when the process has no descriptor left.
+    fn open(
+        device: Handle<ibv_device>,
+        shared: &Arc<Shared>,
+        is_kept: bool,
+    ) -> Result<Handle<ibv_context>, Failure> {
+        let cmd_fd = marker()?;
+        import::note(&cmd_fd, device, shared)?;
+        Ok(Self::hand_out(device, shared, cmd_fd, is_kept))
+    }
+
+    /// As the context that the program gets for a device it opens, for one that the connection manager
+    /// has open: closing it does nothing.
+    ///
+    /// # Errors
+    /// The system's, when the process has no descriptor left.
+    pub(crate) fn keep(
+        device: Handle<ibv_device>,
+        shared: &Arc<Shared>,
+    ) -> Result<Handle<ibv_context>, Failure> {
+        Self::open(device, shared, true)
     }
 
     /// The device.
@@ -168,16 +207,18 @@ pub(crate) extern "C" fn ibv_open_device(device: Handle<ibv_device>) -> Handle<i
             .map_err(OpenError::from)
             .and_then(|config| Context::open(Some(&info.netdev), config))
             .map_err(|error| Failure::from(error).fatal())?;
-        let (shared, cmd_fd) = (Shared::new(engine), marker()?);
-        import::note(&cmd_fd, device, &shared)?;
-        Ok(ContextObject::hand_out(device, &shared, cmd_fd))
+        ContextObject::open(device, &Shared::new(engine), false)
     })
 }
 
-/// `ibv_close_device`. Objects that are left stay usable until they are destroyed.
+/// `ibv_close_device`. Objects that are left stay usable until they are destroyed. The contexts of
+/// `rdma_cm_id`s are not the program's, and stay open.
 pub(crate) extern "C" fn ibv_close_device(context: Handle<ibv_context>) -> c_int {
     boundary::errno("ibv_close_device", || {
         let object = context.get()?;
+        if object.is_kept {
+            return Ok(());
+        }
         if object.closed.swap(true, Ordering::AcqRel) {
             return Err(Failure::invalid("the device was closed already"));
         }

@@ -59,7 +59,7 @@ impl DeviceObject {
     }
 
     /// The device of C for what the engine found: the same each time.
-    fn find_or_add(info: DeviceInfo) -> Handle<ibv_device> {
+    pub(crate) fn find_or_add(info: DeviceInfo) -> Handle<ibv_device> {
         let mut at = LAST.load(Ordering::Acquire).cast_const();
         // As many turns as there are devices.
         // SAFETY: null, or a device that was leaked below and so lives.
@@ -102,7 +102,7 @@ pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// The devices that the program shall see: all, or the one that the settings name.
-fn shown() -> Result<Vec<DeviceInfo>, Failure> {
+pub(crate) fn shown() -> Result<Vec<DeviceInfo>, Failure> {
     let devices = Config::load()
         .map_err(OpenError::from)
         .and_then(|config| vernic_engine::configured_devices(&config));
@@ -116,16 +116,7 @@ pub(crate) extern "C" fn ibv_get_device_list(count: Out<c_int>) -> *mut Handle<i
     let list = boundary::outcome("ibv_get_device_list", || {
         let devices = shown()?;
         let handles: Vec<_> = devices.into_iter().map(DeviceObject::find_or_add).collect();
-        // SAFETY: `calloc` may be asked for any size; NULL is looked at.
-        let list = unsafe { libc::calloc(handles.len() + 1, size_of::<Handle<ibv_device>>()) };
-        let list: *mut Handle<ibv_device> = list.cast();
-        if list.is_null() {
-            return Err(Failure::new(libc::ENOMEM, "no memory for the list"));
-        }
-        for (n, &handle) in handles.iter().enumerate() {
-            // SAFETY: `n` is below the length that was allocated; the last place stays NULL.
-            unsafe { list.add(n).write(handle) };
-        }
+        let list = Handle::list(&handles)?;
         count.write(handles.len() as c_int);
         Ok(list)
     });

@@ -134,6 +134,6 @@ pub(crate) extern "C" fn ibv_import_device(cmd_fd: c_int) -> Handle<ibv_context>
         shared.check()?;
         // SAFETY: open, since it has an identity, and given away by the program (manual page).
         let cmd_fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
-        Ok(ContextObject::hand_out(device, &shared, cmd_fd))
+        Ok(ContextObject::import(device, &shared, cmd_fd))
     })
 }

@@ -39,6 +39,8 @@ pub(crate) struct PdObject {
 
 enum Kind {
     Protection,
+    /// Of the connection manager, which keeps it until the process ends.
+    Kept,
     /// Of another context of the same device.
     Import,
     /// Holds what it was made of.
@@ -66,6 +68,18 @@ impl PdObject {
         Handle::hand_out(Box::new(Self { base, shared: shared.clone(), domain, kind, users }))
     }
 
+    fn alloc(context: Handle<ibv_context>, shared: &Arc<Shared>, kind: Kind) -> Handle<ibv_pd> {
+        let handle = shared.next_handle();
+        let domain = Arc::new(Domain { engine: shared.engine.alloc_pd(), handle });
+        shared.registry().pds.insert(handle, Arc::downgrade(&domain));
+        Self::hand_out(context, shared, domain, kind)
+    }
+
+    /// A domain of the connection manager, for ids that are given none: deallocating it does nothing.
+    pub(crate) fn keep(context: Handle<ibv_context>, shared: &Arc<Shared>) -> Handle<ibv_pd> {
+        Self::alloc(context, shared, Kind::Kept)
+    }
+
     /// Its context.
     pub(crate) fn context(&self) -> Handle<ibv_context> {
         self.base.context
@@ -85,18 +99,19 @@ impl PdObject {
 pub(crate) extern "C" fn ibv_alloc_pd(context: Handle<ibv_context>) -> Handle<ibv_pd> {
     boundary::pointer("ibv_alloc_pd", || {
         let shared = context.get()?.shared()?;
-        let handle = shared.next_handle();
-        let domain = Arc::new(Domain { engine: shared.engine.alloc_pd(), handle });
-        shared.registry().pds.insert(handle, Arc::downgrade(&domain));
-        Ok(PdObject::hand_out(context, &shared, domain, Kind::Protection))
+        Ok(PdObject::alloc(context, &shared, Kind::Protection))
     })
 }
 
-/// `ibv_dealloc_pd`, of protection and parent domains: `EBUSY` while anything lives in it.
+/// `ibv_dealloc_pd`, of protection and parent domains: `EBUSY` while anything lives in it. That of an
+/// `rdma_cm_id` that was given none is not the program's, and stays.
 pub(crate) extern "C" fn ibv_dealloc_pd(pd: Handle<ibv_pd>) -> c_int {
     boundary::errno("ibv_dealloc_pd", || {
         let object = pd.get()?;
         if object.shared.is_orphan() {
+            return Ok(());
+        }
+        if matches!(object.kind, Kind::Kept) {
             return Ok(());
         }
         object.users.none("the protection domain")?;

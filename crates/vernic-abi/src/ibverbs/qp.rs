@@ -2,9 +2,10 @@
 
 use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_uint};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
+use vernic_cm::Id;
 use vernic_engine::{Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
 
 use super::qp_ex::{self, Builder};
@@ -40,6 +41,8 @@ pub(crate) struct QpObject {
     pub(crate) builder: Option<Builder>,
     /// Asynchronous events given to the program.
     reported: AtomicU32,
+    /// The id of the connection manager that it was made for.
+    cm_id: OnceLock<Weak<Id>>,
     _uses: Uses,
 }
 
@@ -181,10 +184,50 @@ impl QpObject {
             engine,
             builder,
             reported: AtomicU32::new(0),
+            cm_id: OnceLock::new(),
             _uses: uses,
         }));
         shared.registry().qps.entry(qpn).or_default().push(handle);
         handle
+    }
+
+    /// A queue pair as the extended attributes say.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for attributes that this device does not have; those of the engine.
+    pub(crate) fn create_ex(init: &ibv_qp_init_attr_ex) -> Result<Handle<ibv_qp>, Failure> {
+        let has = |bit| init.comp_mask & bit != 0;
+        let known = qp_init_mask::PD
+            | qp_init_mask::XRCD
+            | qp_init_mask::CREATE_FLAGS
+            | qp_init_mask::SEND_OPS_FLAGS;
+        let unknown = init.comp_mask & !known;
+        if unknown != 0 {
+            return Err(Failure::unsupported(format_args!("comp_mask {unknown:#x}")));
+        }
+        if has(qp_init_mask::CREATE_FLAGS) && init.create_flags != 0 {
+            let flags = init.create_flags;
+            return Err(Failure::unsupported(format_args!("create_flags {flags:#x}")));
+        }
+        Self::create(&Request {
+            init: init.basic(),
+            pd: if has(qp_init_mask::PD) { init.pd } else { Handle::NULL },
+            xrcd: if has(qp_init_mask::XRCD) { init.xrcd } else { Handle::NULL },
+            send_ops: has(qp_init_mask::SEND_OPS_FLAGS).then_some(init.send_ops_flags),
+        })
+    }
+
+    /// Notes whose queue pair it is, once.
+    pub(crate) fn belong_to(&self, id: &Arc<Id>) {
+        // Queue pairs are made for one id.
+        let _ = self.cm_id.set(Arc::downgrade(id));
+    }
+
+    /// Takes it away from its id.
+    fn leave_id(&self) {
+        let id = self.cm_id.get().and_then(Weak::upgrade);
+        let own = id.filter(|id| id.qp().is_some_and(|qp| Arc::ptr_eq(&qp, &self.engine)));
+        own.map(|id| id.detach_qp());
     }
 
     /// Its sizes, as granted.
@@ -253,27 +296,7 @@ pub(crate) extern "C" fn create_qp_ex(
 ) -> Handle<ibv_qp> {
     boundary::pointer("ibv_create_qp_ex", || {
         context.get()?.shared()?;
-        let init = attr.require_grown("the attributes")?;
-        let has = |bit| init.comp_mask & bit != 0;
-        let known = qp_init_mask::PD
-            | qp_init_mask::XRCD
-            | qp_init_mask::CREATE_FLAGS
-            | qp_init_mask::SEND_OPS_FLAGS;
-        let unknown = init.comp_mask & !known;
-        if unknown != 0 {
-            return Err(Failure::unsupported(format_args!("comp_mask {unknown:#x}")));
-        }
-        if has(qp_init_mask::CREATE_FLAGS) && init.create_flags != 0 {
-            let flags = init.create_flags;
-            return Err(Failure::unsupported(format_args!("create_flags {flags:#x}")));
-        }
-        let request = Request {
-            init: init.basic(),
-            pd: if has(qp_init_mask::PD) { init.pd } else { Handle::NULL },
-            xrcd: if has(qp_init_mask::XRCD) { init.xrcd } else { Handle::NULL },
-            send_ops: has(qp_init_mask::SEND_OPS_FLAGS).then_some(init.send_ops_flags),
-        };
-        let qp = QpObject::create(&request)?;
+        let qp = QpObject::create_ex(&attr.require_grown("the attributes")?)?;
         attr.write_cap(qp.get()?.cap());
         Ok(qp)
     })
@@ -352,6 +375,7 @@ pub(crate) extern "C" fn ibv_destroy_qp(qp: Handle<ibv_qp>) -> c_int {
         }
         registry.forget_repeats(object.engine.qpn(), qp);
         drop(registry);
+        object.leave_id();
         let (reported, acked) = (&object.reported, &object.base.qp_base.events_completed);
         let is_acked = || reported.load(Ordering::Acquire) == acked.load(Ordering::Acquire);
         object.shared.wait_acked(is_acked);

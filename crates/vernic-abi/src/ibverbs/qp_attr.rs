@@ -13,7 +13,11 @@ use crate::pointer::{Handle, In, Out, plain};
 
 plain! { ibv_qp_attr }
 
-fn state(value: u32) -> Result<QpState, Failure> {
+/// The state with this number.
+///
+/// # Errors
+/// `EINVAL` if there is none.
+pub(crate) fn state(value: u32) -> Result<QpState, Failure> {
     use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let all = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
     let known = all.into_iter().find(|&state| state as u32 == value);
@@ -72,6 +76,32 @@ fn to_engine(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Failure> {
     Ok(to)
 }
 
+/// Attributes of the engine's in C's terms.
+pub(crate) fn from_engine(attr: &QpAttr) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: attr.state as u32,
+        cur_qp_state: attr.state as u32,
+        path_mtu: attr.path_mtu as u32,
+        path_mig_state: 0,
+        qkey: attr.qkey.value(),
+        rq_psn: attr.rq_psn.value(),
+        sq_psn: attr.sq_psn.value(),
+        dest_qp_num: attr.dest_qpn.value(),
+        qp_access_flags: attr.access,
+        ah_attr: ah::from_vector(&attr.av),
+        pkey_index: attr.pkey_index,
+        en_sqd_async_notify: u8::from(attr.sqd_async_notify),
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer.code(),
+        port_num: attr.port.0,
+        timeout: attr.timeout.exponent(),
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        ..ibv_qp_attr::default()
+    }
+}
+
 /// `ibv_modify_qp`. A refusal says in the log what is missing or forbidden for which transition.
 pub(crate) extern "C" fn ibv_modify_qp(
     qp: Handle<ibv_qp>,
@@ -107,28 +137,9 @@ pub(crate) extern "C" fn ibv_query_qp(
         let now = object.engine.query();
         object.set_state(now.state);
         out.write(ibv_qp_attr {
-            qp_state: now.state as u32,
-            cur_qp_state: now.state as u32,
-            path_mtu: now.path_mtu as u32,
-            path_mig_state: 0,
-            qkey: now.qkey.value(),
-            rq_psn: now.rq_psn.value(),
-            sq_psn: now.sq_psn.value(),
-            dest_qp_num: now.dest_qpn.value(),
-            qp_access_flags: now.access,
             cap: object.cap(),
-            ah_attr: ah::from_vector(&now.av),
-            pkey_index: now.pkey_index,
-            en_sqd_async_notify: u8::from(now.sqd_async_notify),
             sq_draining: u8::from(object.engine.is_draining()),
-            max_rd_atomic: now.max_rd_atomic,
-            max_dest_rd_atomic: now.max_dest_rd_atomic,
-            min_rnr_timer: now.min_rnr_timer.code(),
-            port_num: now.port.0,
-            timeout: now.timeout.exponent(),
-            retry_cnt: now.retry_cnt,
-            rnr_retry: now.rnr_retry,
-            ..ibv_qp_attr::default()
+            ..from_engine(&now)
         });
         init.write(object.init_attr());
         Ok(())

@@ -30,6 +30,20 @@ unsafe impl CObject for ibv_xrcd {
 }
 
 impl XrcdObject {
+    /// Opens a domain.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub(crate) fn open(
+        context: Handle<ibv_context>,
+        shared: &Arc<Shared>,
+        how: XrcdOpen,
+    ) -> Result<Handle<ibv_xrcd>, Failure> {
+        let engine = shared.engine.open_xrcd(how)?;
+        let (base, shared, users) = (ibv_xrcd { context }, shared.clone(), Users::default());
+        Ok(Handle::hand_out(Box::new(Self { base, shared, engine, users })))
+    }
+
     /// Its context.
     pub(crate) fn context(&self) -> Handle<ibv_context> {
         self.base.context
@@ -57,9 +71,7 @@ pub(crate) extern "C" fn open_xrcd(
         };
         let (create, exclusive) =
             (attr.oflags & libc::O_CREAT != 0, attr.oflags & libc::O_EXCL != 0);
-        let engine = shared.engine.open_xrcd(XrcdOpen { file, create, exclusive })?;
-        let (base, users) = (ibv_xrcd { context }, Users::default());
-        Ok(Handle::hand_out(Box::new(XrcdObject { base, shared, engine, users })))
+        XrcdObject::open(context, &shared, XrcdOpen { file, create, exclusive })
     })
 }
 

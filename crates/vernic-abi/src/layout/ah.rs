@@ -45,6 +45,25 @@ pub(crate) struct ibv_grh {
     pub(crate) raw: [u8; 40],
 }
 
+impl ibv_ah_attr {
+    /// Nowhere.
+    pub(crate) const ZERO: Self = Self {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: [0; 16] },
+            flow_label: 0,
+            sgid_index: 0,
+            hop_limit: 0,
+            traffic_class: 0,
+        },
+        dlid: 0,
+        sl: 0,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: 0,
+        port_num: 0,
+    };
+}
+
 sizes! { ibv_ah = 24, ibv_global_route = 24, ibv_ah_attr = 32, ibv_grh = 40 }
 offsets! {
     ibv_global_route { flow_label = 16, sgid_index = 20, hop_limit = 21, traffic_class = 22 }

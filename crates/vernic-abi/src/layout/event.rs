@@ -17,6 +17,7 @@ pub(crate) struct ibv_async_event {
 pub(crate) mod event_type {
     pub(crate) const CQ_ERR: i32 = 0;
     pub(crate) const QP_FATAL: i32 = 1;
+    pub(crate) const COMM_EST: i32 = 4;
     pub(crate) const PATH_MIG_ERR: i32 = 7;
     pub(crate) const SRQ_ERR: i32 = 14;
     pub(crate) const SRQ_LIMIT_REACHED: i32 = 15;

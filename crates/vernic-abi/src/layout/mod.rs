@@ -1,4 +1,5 @@
-//! The C side of the border: structs, constants and function tables of `infiniband/verbs.h`.
+//! The C side of the border: structs, constants and function tables of `infiniband/verbs.h` and
+//! `rdma/rdma_cma.h`.
 //!
 //! One file per family of objects. Names are those of the header, so that a reader finds them there.
 //! An enumeration of C is an integer here: its values come from programs, and may be anything. Each
@@ -7,6 +8,7 @@
 #![allow(non_camel_case_types, reason = "the names of the header")]
 
 pub(crate) mod ah;
+pub(crate) mod cm;
 pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod device;

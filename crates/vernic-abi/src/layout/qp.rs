@@ -108,6 +108,35 @@ impl ibv_qp_init_attr_ex {
         let Self { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } = *self;
         ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
     }
+
+    /// The extended form of plain attributes, in a protection domain.
+    pub(crate) fn of(plain: &ibv_qp_init_attr, pd: Handle<ibv_pd>) -> Self {
+        let &ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all } =
+            plain;
+        Self {
+            qp_context,
+            send_cq,
+            recv_cq,
+            srq,
+            cap,
+            qp_type,
+            sq_sig_all,
+            comp_mask: qp_init_mask::PD,
+            pd,
+            xrcd: Handle::NULL,
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: std::ptr::null_mut(),
+            rx_hash_conf: ibv_rx_hash_conf {
+                rx_hash_function: 0,
+                rx_hash_key_len: 0,
+                rx_hash_key: std::ptr::null_mut(),
+                rx_hash_fields_mask: 0,
+            },
+            source_qpn: 0,
+            send_ops_flags: 0,
+        }
+    }
 }
 
 /// `struct ibv_qp_attr`.

@@ -40,25 +40,24 @@ impl Folder {
     /// need not be there.
     pub fn compile(&self, source: &Path) -> Option<PathBuf> {
         let program = self.0.join(source.file_stem().unwrap());
-        let mut linked = std::ffi::OsString::from("-l:");
-        linked.push(NAMES[0]);
         let output = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"])
             .arg(&program)
             .arg(source)
             .arg("-L")
             .arg(&self.0)
-            .arg(linked)
+            .args([NAMES[0], NAMES[1]].map(|name| format!("-l:{name}")))
             .output();
         let why = match output {
             Ok(output) if output.status.success() => return Some(program),
             Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
             Err(error) => error.to_string(),
         };
-        let missing = why.contains("infiniband/verbs.h") || !why.contains("error");
+        let headers = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
+        let missing = headers.iter().any(|h| why.contains(h)) || !why.contains("error");
         let required = std::env::var_os("VERNIC_REQUIRE_TOOLS").is_some();
         assert!(missing && !required, "{}: {why}", source.display());
-        eprintln!("skipped: no C compiler or no infiniband/verbs.h (libibverbs-dev): {why}");
+        eprintln!("skipped: no C compiler or no headers (librdmacm-dev): {why}");
         None
     }
 

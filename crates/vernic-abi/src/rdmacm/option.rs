@@ -1,0 +1,82 @@
+//! Options of ids, and what vendors agree on beside the standard (ECE), which is nothing here.
+
+use std::ffi::c_int;
+
+use vernic_cm::IdOption;
+
+use crate::boundary::{self, Failure};
+use crate::layout::cm::{option, rdma_cm_id};
+use crate::layout::qp::ibv_ece;
+use crate::pointer::{Bytes, Handle, In, Out};
+
+/// A value of so many bytes.
+fn value<const N: usize>(bytes: Bytes, length: usize) -> Result<[u8; N], Failure> {
+    let value = (length == N).then(|| bytes.slice(N).try_into().ok()).flatten();
+    value.ok_or_else(|| {
+        Failure::invalid(format!("a value of {length} bytes at {:?}: it has {N}", bytes.raw()))
+    })
+}
+
+/// `rdma_set_option`.
+pub(crate) extern "C" fn rdma_set_option(
+    id: Handle<rdma_cm_id>,
+    level: c_int,
+    name: c_int,
+    bytes: Bytes,
+    length: usize,
+) -> c_int {
+    boundary::minus_one("rdma_set_option", || {
+        let byte = || Ok::<_, Failure>(value::<1>(bytes, length)?[0]);
+        let flag = || Ok::<_, Failure>(i32::from_ne_bytes(value(bytes, length)?) != 0);
+        let object = id.get()?;
+        let option = match (level, name) {
+            (option::LEVEL_ID, option::ID_TOS) => IdOption::Tos(byte()?),
+            (option::LEVEL_ID, option::ID_REUSEADDR) => IdOption::ReuseAddr(flag()?),
+            (option::LEVEL_ID, option::ID_AFONLY) => IdOption::AfOnly(flag()?),
+            (option::LEVEL_ID, option::ID_ACK_TIMEOUT) => IdOption::AckTimeout(byte()?),
+            (option::LEVEL_IB, option::IB_PATH) => {
+                return Err(Failure::unsupported("a path of the program's: RoCE's is the address"));
+            }
+            _ => {
+                let why = format!("there is no option {name} on level {level}");
+                return Err(Failure::new(libc::ENOSYS, why));
+            }
+        };
+        object.engine.set_option(option)?;
+        Ok(0)
+    })
+}
+
+/// `rdma_set_local_ece`: there are no vendor's enhancements to agree on.
+pub(crate) extern "C" fn rdma_set_local_ece(id: Handle<rdma_cm_id>, ece: In<ibv_ece>) -> c_int {
+    boundary::minus_one("rdma_set_local_ece", || {
+        id.get()?;
+        let ece = ece.require("the enhancements")?;
+        if ece.vendor_id == 0 || ece.comp_mask != 0 {
+            let why = format!("vendor {:#x}, comp_mask {:#x}", ece.vendor_id, ece.comp_mask);
+            return Err(Failure::invalid(why));
+        }
+        Err(Failure::unsupported("enhanced connection establishment (ECE)"))
+    })
+}
+
+/// `rdma_get_remote_ece`: none, as `ibv_query_ece` says of our own.
+pub(crate) extern "C" fn rdma_get_remote_ece(id: Handle<rdma_cm_id>, ece: Out<ibv_ece>) -> c_int {
+    ece.write(ibv_ece::default());
+    boundary::minus_one("rdma_get_remote_ece", || {
+        id.get()?;
+        if ece.is_null() {
+            return Err(Failure::null("a place for the enhancements"));
+        }
+        Err(Failure::unsupported("enhanced connection establishment (ECE)"))
+    })
+}
+
+/// `rdma_reject_ece`: as `rdma_reject`, with a reason that says what the peer asked for.
+pub(crate) extern "C" fn rdma_reject_ece(
+    id: Handle<rdma_cm_id>,
+    private_data: Bytes,
+    length: u8,
+) -> c_int {
+    super::connect::rdma_reject(id, private_data, length)
+}

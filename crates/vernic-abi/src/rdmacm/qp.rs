@@ -1,0 +1,270 @@
+//! Queue pairs of ids: made with what the id has where the program gives nothing, brought up and down by
+//! the id.
+
+use std::ffi::c_int;
+
+use super::id::IdObject;
+use crate::boundary::{self, Failure};
+use crate::ibverbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::ibverbs::qp::{QpObject, ibv_destroy_qp};
+use crate::ibverbs::qp_attr;
+use crate::layout::cm::rdma_cm_id;
+use crate::layout::cq::{ibv_comp_channel, ibv_cq};
+use crate::layout::pd::ibv_pd;
+use crate::layout::qp::{
+    ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, qp_init_mask, qpt,
+};
+use crate::pointer::{Handle, Out};
+
+/// Entries of a queue, as C counts them.
+fn entries(count: u32) -> c_int {
+    c_int::try_from(count.max(1)).unwrap_or(c_int::MAX)
+}
+
+/// A channel and a completion queue on it. The program finds both in the id, and the id with its events.
+fn create_cq(
+    id: Handle<rdma_cm_id>,
+    entries: c_int,
+) -> Result<(Handle<ibv_comp_channel>, Handle<ibv_cq>), Failure> {
+    let context = id.get()?.device()?.context;
+    let failed = |what| {
+        let error = std::io::Error::last_os_error();
+        Failure::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what} of the id"))
+    };
+    let channel = ibv_create_comp_channel(context);
+    if channel.is_null() {
+        return Err(failed("a completion channel"));
+    }
+    let cq = ibv_create_cq(context, entries, id.raw().cast(), channel, 0);
+    if cq.is_null() {
+        let failure = failed("a completion queue");
+        ibv_destroy_comp_channel(channel);
+        return Err(failure);
+    }
+    Ok((channel, cq))
+}
+
+impl IdObject {
+    /// Makes a receive completion queue of its own, unless it has one.
+    pub(crate) fn create_recv_cq(
+        &self,
+        of_c: Handle<rdma_cm_id>,
+        count: u32,
+    ) -> Result<Handle<ibv_cq>, Failure> {
+        let known: Handle<ibv_cq> = Handle::load(&self.base.recv_cq);
+        if !known.is_null() {
+            return Ok(known);
+        }
+        let (channel, cq) = create_cq(of_c, entries(count))?;
+        channel.store(&self.base.recv_cq_channel);
+        cq.store(&self.base.recv_cq);
+        Ok(cq)
+    }
+
+    /// As [`create_recv_cq`](Self::create_recv_cq), for sends.
+    fn create_send_cq(
+        &self,
+        of_c: Handle<rdma_cm_id>,
+        count: u32,
+    ) -> Result<Handle<ibv_cq>, Failure> {
+        let known: Handle<ibv_cq> = Handle::load(&self.base.send_cq);
+        if !known.is_null() {
+            return Ok(known);
+        }
+        let (channel, cq) = create_cq(of_c, entries(count))?;
+        channel.store(&self.base.send_cq_channel);
+        cq.store(&self.base.send_cq);
+        Ok(cq)
+    }
+
+    /// Destroys completion queues of its own. One that something uses stays.
+    pub(crate) fn destroy_cqs(&self) {
+        let base = &self.base;
+        let pairs =
+            [(&base.recv_cq, &base.recv_cq_channel), (&base.send_cq, &base.send_cq_channel)];
+        for (cq_field, channel_field) in pairs {
+            let cq: Handle<ibv_cq> = Handle::load(cq_field);
+            if cq.is_null() || ibv_destroy_cq(cq) != 0 {
+                continue;
+            }
+            Handle::NULL.store(cq_field);
+            let channel: Handle<ibv_comp_channel> = Handle::load(channel_field);
+            if !channel.is_null() {
+                ibv_destroy_comp_channel(channel);
+                Handle::NULL.store(channel_field);
+            }
+        }
+    }
+
+    /// What a queue pair is made with: the program's, and the id's where that has nothing.
+    fn fill_in(
+        &self,
+        of_c: Handle<rdma_cm_id>,
+        attr: &mut ibv_qp_init_attr_ex,
+    ) -> Result<(), Failure> {
+        let device = self.device()?;
+        if attr.comp_mask & qp_init_mask::PD == 0 || attr.pd.is_null() {
+            attr.comp_mask |= qp_init_mask::PD;
+            attr.pd = Handle::load(&self.base.pd);
+        }
+        if attr.qp_type == qpt::XRC_RECV {
+            if attr.comp_mask & qp_init_mask::XRCD == 0 {
+                attr.comp_mask |= qp_init_mask::XRCD;
+                attr.xrcd = device.xrcd()?;
+            }
+            return Ok(());
+        }
+        if attr.pd.get()?.context() != device.context {
+            let why = "the protection domain is of another device context than id->verbs";
+            return Err(Failure::invalid(why));
+        }
+        if attr.send_cq.is_null() {
+            attr.send_cq = self.create_send_cq(of_c, attr.cap.max_send_wr)?;
+        }
+        if attr.qp_type == qpt::XRC_SEND {
+            return Ok(());
+        }
+        if attr.recv_cq.is_null() {
+            attr.recv_cq = self.create_recv_cq(of_c, attr.cap.max_recv_wr)?;
+        }
+        if attr.srq.is_null() {
+            attr.srq = Handle::load(&self.base.srq);
+        }
+        Ok(())
+    }
+
+    /// Makes a queue pair and brings it to Init; one for datagrams to RTS.
+    ///
+    /// # Errors
+    /// `EINVAL` for an id that has one, or that has no device yet; those of making a queue pair.
+    pub(crate) fn create_qp(
+        &self,
+        of_c: Handle<rdma_cm_id>,
+        attr: &mut ibv_qp_init_attr_ex,
+    ) -> Result<(), Failure> {
+        let had: Handle<ibv_qp> = Handle::load(&self.base.qp);
+        if !had.is_null() {
+            return Err(Failure::invalid("the id has a queue pair already"));
+        }
+        let made = self.fill_in(of_c, attr).and_then(|()| QpObject::create_ex(attr));
+        let qp = made.inspect_err(|_| self.destroy_cqs())?;
+        let object = qp.get()?;
+        if let Err(error) = self.engine.attach_qp(object.engine.clone()) {
+            ibv_destroy_qp(qp);
+            self.destroy_cqs();
+            return Err(error.into());
+        }
+        object.belong_to(&self.engine);
+        object.set_state(object.engine.state());
+        attr.cap = object.cap();
+        attr.pd.store(&self.base.pd);
+        qp.store(&self.base.qp);
+        Ok(())
+    }
+
+    /// Destroys its queue pair, and completion queues of its own.
+    pub(crate) fn destroy_qp(&self) {
+        let qp: Handle<ibv_qp> = Handle::load(&self.base.qp);
+        if !qp.is_null() {
+            self.engine.detach_qp();
+            ibv_destroy_qp(qp);
+            Handle::NULL.store(&self.base.qp);
+        }
+        self.destroy_cqs();
+    }
+}
+
+impl Out<ibv_qp_init_attr> {
+    /// Fills in what a queue pair was made with.
+    pub(crate) fn write_made(self, made: &ibv_qp_init_attr) {
+        self.write_send_cq(made.send_cq);
+        self.write_recv_cq(made.recv_cq);
+        self.write_srq(made.srq);
+        self.write_cap(made.cap);
+        self.write_qp_type(made.qp_type);
+    }
+}
+
+impl Out<ibv_qp_init_attr_ex> {
+    /// Fills in what a queue pair was made with.
+    fn write_made(self, made: &ibv_qp_init_attr_ex) {
+        self.write_send_cq(made.send_cq);
+        self.write_recv_cq(made.recv_cq);
+        self.write_srq(made.srq);
+        self.write_cap(made.cap);
+    }
+}
+
+/// `rdma_create_qp`. Without a protection domain that of the id's device is taken, without completion
+/// queues the id gets some of its own.
+pub(crate) extern "C" fn rdma_create_qp(
+    id: Handle<rdma_cm_id>,
+    pd: Handle<ibv_pd>,
+    attr: Out<ibv_qp_init_attr>,
+) -> c_int {
+    boundary::minus_one("rdma_create_qp", || {
+        let object = id.get()?;
+        let mut init = attr.require("the attributes")?;
+        create_plain(object, id, pd, &mut init)?;
+        attr.write_made(&init);
+        Ok(0)
+    })
+}
+
+/// As `rdma_create_qp`; fills in what the queue pair was made with.
+///
+/// # Errors
+/// As of [`IdObject::create_qp`].
+pub(crate) fn create_plain(
+    object: &IdObject,
+    id: Handle<rdma_cm_id>,
+    pd: Handle<ibv_pd>,
+    init: &mut ibv_qp_init_attr,
+) -> Result<(), Failure> {
+    let mut extended = ibv_qp_init_attr_ex::of(init, pd);
+    object.create_qp(id, &mut extended)?;
+    *init = extended.basic();
+    Ok(())
+}
+
+/// `rdma_create_qp_ex`.
+pub(crate) extern "C" fn rdma_create_qp_ex(
+    id: Handle<rdma_cm_id>,
+    attr: Out<ibv_qp_init_attr_ex>,
+) -> c_int {
+    boundary::minus_one("rdma_create_qp_ex", || {
+        let object = id.get()?;
+        let mut init = attr.require_grown("the attributes")?;
+        object.create_qp(id, &mut init)?;
+        attr.write_made(&init);
+        Ok(0)
+    })
+}
+
+/// `rdma_destroy_qp`.
+pub(crate) extern "C" fn rdma_destroy_qp(id: Handle<rdma_cm_id>) {
+    boundary::nothing("rdma_destroy_qp", || {
+        id.get()?.destroy_qp();
+        Ok(())
+    });
+}
+
+/// `rdma_init_qp_attr`: the attributes that bring a queue pair of the program's to `qp_state`.
+pub(crate) extern "C" fn rdma_init_qp_attr(
+    id: Handle<rdma_cm_id>,
+    attr: Out<ibv_qp_attr>,
+    mask: Out<c_int>,
+) -> c_int {
+    boundary::minus_one("rdma_init_qp_attr", || {
+        let wanted = attr.require("the attributes")?.qp_state;
+        if mask.is_null() {
+            return Err(Failure::null("a place for the mask"));
+        }
+        let state = qp_attr::state(wanted)?;
+        let (found, which) = id.get()?.engine.init_qp_attr(state)?;
+        attr.write(qp_attr::from_engine(&found));
+        mask.write(which.bits() as c_int);
+        Ok(0)
+    })
+}

@@ -1,0 +1,22 @@
+//! Programs of C on the connection manager.
+
+mod common;
+
+use std::path::Path;
+
+use common::Folder;
+
+fn check(program: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
+    Folder::new(program).check(&source);
+}
+
+#[test]
+fn names_and_hints_become_addresses() {
+    check("cm_addresses.c");
+}
+
+#[test]
+fn ids_show_what_they_are_and_refuse_what_is_wrong() {
+    check("cm_ids.c");
+}
