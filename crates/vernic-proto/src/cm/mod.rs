@@ -99,13 +99,14 @@ use vernic_wire::cm::{CmAttribute, CmMessage, CommId, ServiceId};
 pub use counters::{CmCounters, CmDrop};
 pub use event::{CmError, Event, EventKind, Unanswered};
 pub use params::{
-    AcceptParams, CmConfig, CmPath, ConnId, ConnectParams, ListenerId, SidrParams, SidrReply,
+    AcceptParams, CmConfig, CmPath, ConnId, ConnectParams, Datagram, ListenerId, SidrParams,
+    SidrReply,
 };
 
 use crate::time::Time;
 use listener::Listeners;
 use state::{Reaction, State, answers, reaction};
-use table::{Conn, Mad, Table};
+use table::{Conn, Table};
 
 /// How many entries there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +130,7 @@ pub struct Cm {
     config: CmConfig,
     table: Table,
     listeners: Listeners,
-    outbox: VecDeque<(CmPath, Mad)>,
+    outbox: VecDeque<Datagram>,
     events: VecDeque<Event>,
     counters: CmCounters,
 }
@@ -180,6 +181,11 @@ impl Cm {
     /// Whether the id names a connection or exchange of ours, in TIMEWAIT or not.
     pub fn owns(&self, id: CommId) -> bool {
         self.table.conn(id).is_some()
+    }
+    /// Where the other end of a connection or exchange is, and what it calls it: nothing yet while our
+    /// REQ is not answered.
+    pub fn peer(&self, conn: ConnId) -> Option<(CmPath, CommId)> {
+        self.table.conn(conn.0).map(|entry| (entry.path, entry.remote_id))
     }
     /// What there is.
     pub fn occupancy(&self) -> CmOccupancy {
@@ -239,7 +245,7 @@ impl Cm {
     }
 
     /// The next datagram to send, if there is one.
-    pub fn poll_transmit(&mut self) -> Option<(CmPath, Mad)> {
+    pub fn poll_transmit(&mut self) -> Option<Datagram> {
         self.outbox.pop_front()
     }
     /// The next event, if there is one.

@@ -1,6 +1,7 @@
 //! What the owner tells the connection manager: its limits, paths, and the parameters of commands.
 
 use vernic_wire::cm::{CommId, ServiceId, SidrStatus, timeout_nanos};
+use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 
 use crate::state::QpType;
@@ -46,6 +47,17 @@ impl CmPath {
     pub(super) fn same_ends(&self, other: &Self) -> bool {
         (self.local, self.remote) == (other.local, other.remote)
     }
+}
+
+/// A datagram to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// From where to where.
+    pub path: CmPath,
+    /// All of it.
+    pub mad: [u8; MAD_LEN],
+    /// How often it was sent before: what did not help may take another way the next time.
+    pub repeats: u8,
 }
 
 /// Limits and defaults of a [`Cm`](super::Cm). Timeouts are exponents: `4.096 us * 2^n`, n up to 31.

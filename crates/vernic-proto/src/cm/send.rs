@@ -5,7 +5,7 @@ use vernic_wire::mad::MAD_LEN;
 
 use super::Cm;
 use super::counters::index;
-use super::params::{CmPath, clamp};
+use super::params::{CmPath, Datagram, clamp};
 use super::state::State;
 use super::table::Mad;
 use crate::time::Time;
@@ -16,20 +16,20 @@ use crate::time::Time;
 const OUTBOX_MAX: usize = 4096;
 
 impl Cm {
-    fn push(&mut self, path: CmPath, mad: &Mad) {
+    fn push(&mut self, path: CmPath, mad: &Mad, repeats: u8) {
         if self.outbox.len() >= OUTBOX_MAX {
             self.counters.outbox_full += 1;
             return;
         }
         self.counters.sent[index(CmAttribute(u16::from_be_bytes([mad[16], mad[17]])))] += 1;
-        self.outbox.push_back((path, *mad));
+        self.outbox.push_back(Datagram { path, mad: *mad, repeats });
     }
 
     /// Sends a message that nothing will repeat.
     pub(super) fn send(&mut self, path: CmPath, transaction_id: u64, message: &CmMessage) {
         let mut mad = [0; MAD_LEN];
         message.emit(transaction_id, &mut mad);
-        self.push(path, &mad);
+        self.push(path, &mad, 0);
     }
 
     /// Sends a message of a connection, and keeps it for the timer and for duplicates.
@@ -39,16 +39,18 @@ impl Cm {
         message.emit(conn.transaction_id, &mut mad);
         let (path, copy) = (conn.path, *mad);
         conn.last = Some(mad);
-        (conn.retries, conn.mras) = (0, 0);
-        self.push(path, &copy);
+        (conn.retries, conn.repeats, conn.mras) = (0, 0, 0);
+        self.push(path, &copy, 0);
     }
 
     /// Sends a connection's last message again.
     pub(super) fn send_last(&mut self, id: CommId) {
-        let Some(conn) = self.table.conn(id) else { return };
+        let Some(conn) = self.table.conn_mut(id) else { return };
         let (path, last) = (conn.path, conn.last.as_deref().copied());
         if let Some(last) = last {
-            self.push(path, &last);
+            conn.repeats = conn.repeats.saturating_add(1);
+            let repeats = conn.repeats;
+            self.push(path, &last, repeats);
         }
     }
 

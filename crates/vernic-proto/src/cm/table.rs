@@ -58,8 +58,10 @@ pub(super) struct Conn {
     /// How long the peer waits for our answer to its REQ or REP; exponent, cut.
     pub(super) peer_waits: u8,
     pub(super) max_retries: u8,
-    /// How often the present message was repeated.
+    /// How often the present message was repeated for want of an answer.
     pub(super) retries: u8,
+    /// And how often in all, with the repeats that duplicates of the peer's asked for.
+    pub(super) repeats: u8,
     /// How often the peer asked for time for it.
     pub(super) mras: u8,
     /// Nanoseconds of TIMEWAIT.
@@ -92,6 +94,7 @@ impl Conn {
             peer_waits: 0,
             max_retries: 0,
             retries: 0,
+            repeats: 0,
             mras: 0,
             timewait: 0,
             last: None,

@@ -49,6 +49,21 @@ fn every_lost_message_is_repeated() {
 }
 
 #[test]
+fn a_datagram_tells_how_often_it_was_sent_before() {
+    let mut t = Pair::new();
+    t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
+    let mut repeats = Vec::new();
+    for _ in 0..3 {
+        let sent = t.a.cm.poll_transmit().unwrap();
+        // B has each copy, and answers the later ones with MRAs.
+        t.deliver_to_b(&sent.mad).unwrap();
+        repeats.push((sent.repeats, t.b.cm.poll_transmit().map(|sent| sent.repeats)));
+        t.a.cm.handle_timeout(t.a.cm.next_deadline().unwrap());
+    }
+    assert_eq!(repeats, [(0, None), (1, Some(0)), (2, Some(1))]);
+}
+
+#[test]
 fn a_peer_that_is_not_there_is_unreachable() {
     let mut t = Pair::new();
     t.lose(&[CmAttribute::REQ; 4]);

@@ -16,7 +16,7 @@ use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 
 use super::table::Mad;
 use super::{
-    AcceptParams, Cm, CmConfig, CmDrop, CmPath, ConnId, ConnectParams, Event, EventKind,
+    AcceptParams, Cm, CmConfig, CmDrop, CmPath, ConnId, ConnectParams, Datagram, Event, EventKind,
     ListenerId, SidrParams,
 };
 use crate::state::QpType;
@@ -172,7 +172,7 @@ impl Pair {
         let (from, to) =
             if from_a { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
         let sent = from.cm.poll_transmit();
-        if let Some((path, mad)) = sent {
+        if let Some(Datagram { path, mad, .. }) = sent {
             let (_, message) = CmMessage::parse(&mad).unwrap();
             let ms = self.now.0 / MS;
             let lost = self.lose.iter().position(|lose| *lose == message.attribute());
