@@ -30,7 +30,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -113,7 +113,7 @@ pub enum SlotError {
 /// Longest name of an abstract socket.
 const MAX_NAME_BYTES: usize = 107;
 /// Longest scope that surely leaves room for what follows it in a name: the longest is that of a
-/// service on a link-local address, with 84 bytes.
+/// service on a link-local address, with 86 bytes.
 const MAX_SCOPE_BYTES: usize = 20;
 /// Most messages handled in one go, per socket.
 const MAX_SERVED: usize = 32;
@@ -177,6 +177,30 @@ pub struct SlotTable {
     ours: [AtomicU64; (1 << Slot::BITS) / 64],
     intakes: IntakeTable,
     scope: String,
+}
+
+/// A socket of a table, as its link has it: closed when its slot or name is given back, even if the link
+/// has not noticed yet.
+#[derive(Debug)]
+pub(crate) struct LentFd {
+    fd: Weak<OwnFd>,
+    raw: RawFd,
+}
+
+impl LentFd {
+    fn of(fd: &Arc<OwnFd>) -> Self {
+        Self { fd: Arc::downgrade(fd), raw: fd.as_raw_fd() }
+    }
+
+    /// The socket, unless it was given back.
+    pub(crate) fn get(&self) -> Option<Arc<OwnFd>> {
+        self.fd.upgrade()
+    }
+
+    /// Its number: for polling only, since it may be closed.
+    pub(crate) fn raw(&self) -> RawFd {
+        self.raw
+    }
 }
 
 /// All tables of this process: a slot of another link of the same process is found here. Locked
@@ -323,11 +347,11 @@ impl SlotTable {
     }
 
     /// The sockets of each slot and of each name that is open: for questions, and for packets.
-    pub(crate) fn sockets(&self) -> Vec<(Arc<OwnFd>, Arc<OwnFd>)> {
+    pub(crate) fn sockets(&self) -> Vec<(LentFd, LentFd)> {
         let state = self.state();
         let slots = state.claims.iter().map(|claim| (&claim.control, &claim.packets));
         let names = state.names.iter().filter_map(Named::sockets);
-        slots.chain(names).map(|(control, packets)| (control.clone(), packets.clone())).collect()
+        slots.chain(names).map(|(one, two)| (LentFd::of(one), LentFd::of(two))).collect()
     }
 
     /// From now on questions about `local` are answered with `private_port`.

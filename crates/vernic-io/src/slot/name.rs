@@ -7,15 +7,19 @@
 //! it, and it vanishes with the process.
 //!
 //! A name has two stages:
-//! - *claimed*: nobody else on the host can take it. Its one socket is bound, and nobody reads it: a
+//! - *claimed*: nobody else on the host can take it. Its socket is bound, and nobody reads it: a
 //!   port that is bound and not listened on.
-//! - *open*: as with a slot, the socket answers questions ("on which private UDP port do you receive
-//!   for this address?"), and `.../packets` takes packets that reached another process.
+//! - *open*: as with a slot, a second socket, `.../questions`, answers them ("on which private UDP port do
+//!   you receive for this address?"), and a third, `.../packets`, takes packets that reached another process.
+//!
+//! A thread that sleeps on a socket keeps it bound for some microseconds after it was closed. Nobody sleeps
+//! on the first one, so a name is free as soon as it is given back; who opens it then waits for the
+//! other two.
 //!
 //! Questions and packets of other users are ignored. Names of services hold no user id: an address's
 //! port 4791, without which a name is of no use, belongs to one user.
 //!
-//! Limits: [`MAX_NAMES`] names per table; one descriptor for each, a second one if it is open.
+//! Limits: [`MAX_NAMES`] names per table; a descriptor for each, three if it is open.
 
 use std::fmt;
 use std::io;
@@ -28,7 +32,7 @@ use vernic_wire::cm::ServiceId;
 
 use super::lookup::{LOOKUP_LIFE, MAX_LOOKUPS};
 use super::message::Question;
-use super::{Name, PeerProcess, Slot, SlotTable, new_socket, tables};
+use super::{Name, PeerProcess, Slot, SlotTable, State, new_socket, tables};
 use crate::batch::RxPacket;
 use crate::handoff::{self, HandedOver, Head};
 use crate::link::LocalAddr;
@@ -37,6 +41,17 @@ use crate::sys::{self, OwnFd};
 /// Most names that a table has at a time: as many as a process may have descriptors where the
 /// system's limit is a high one (4096 is the usual hard limit).
 pub const MAX_NAMES: usize = 4096;
+
+/// How long the sockets of whoever had a name before are waited for: until a thread of theirs has come
+/// round, which may have to wait for a core.
+const CLOSING: Duration = Duration::from_millis(100);
+/// Pause between two looks.
+const CLOSING_PAUSE: Duration = Duration::from_micros(100);
+
+/// Ends the name of the socket for questions.
+const QUESTIONS: &str = "/questions";
+/// Ends that of the socket for packets.
+const PACKETS: &str = "/packets";
 
 /// Where a service is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,20 +131,21 @@ impl NameError {
 #[derive(Debug)]
 pub(super) struct Named {
     name: ServiceName,
-    control: Arc<OwnFd>,
-    /// There while it is open.
-    packets: Option<Arc<OwnFd>>,
+    /// Bound as long as the name is claimed.
+    _claim: OwnFd,
+    /// There while it is open: for questions, and for packets.
+    open: Option<(Arc<OwnFd>, Arc<OwnFd>)>,
 }
 
 impl Named {
     /// Both sockets, of an open name.
     pub(super) fn sockets(&self) -> Option<(&Arc<OwnFd>, &Arc<OwnFd>)> {
-        Some((&self.control, self.packets.as_ref()?))
+        self.open.as_ref().map(|(questions, packets)| (questions, packets))
     }
 
     /// The socket for questions, of an open name.
     pub(super) fn control(&self) -> Option<&Arc<OwnFd>> {
-        self.sockets().map(|(control, _)| control)
+        self.sockets().map(|(questions, _)| questions)
     }
 }
 
@@ -160,30 +176,47 @@ impl SlotTable {
         if state.names.len() == MAX_NAMES {
             return Err(NameError::TooMany { name: *name });
         }
-        let control = new_socket(self.service_name(name, "").as_bytes())
+        let claim = new_socket(self.service_name(name, "").as_bytes())
             .map_err(|source| NameError::of(*name, source))?;
-        state.names.push(Named { name: *name, control: Arc::new(control), packets: None });
+        state.names.push(Named { name: *name, _claim: claim, open: None });
         Ok(())
     }
 
     /// From now on this table's link receives what others hand over to the name, and answers questions
-    /// about it. A name that is open stays so.
+    /// about it. A name that is open stays so. May wait for a moment for whoever had it before.
     ///
     /// # Errors
-    /// [`NameError::NotClaimed`]; [`NameError::InUse`] while another process closes it, or if it is not
-    /// ours to open; [`NameError::Os`].
+    /// [`NameError::NotClaimed`]; [`NameError::InUse`] if somebody has it open who did not claim it;
+    /// [`NameError::Os`].
     pub fn open_name(&self, name: &ServiceName) -> Result<(), NameError> {
+        let is_open = |state: &State| {
+            let named = state.names.iter().find(|named| named.name == *name);
+            named.map(|named| named.open.is_some()).ok_or(NameError::NotClaimed(*name))
+        };
+        if is_open(&self.state())? {
+            return Ok(());
+        }
+        let questions = Arc::new(self.open_socket(name, QUESTIONS)?);
+        let packets = Arc::new(self.open_socket(name, PACKETS)?);
         let mut state = self.state();
         let named = state.names.iter_mut().find(|named| named.name == *name);
-        let named = named.ok_or(NameError::NotClaimed(*name))?;
-        if named.packets.is_none() {
-            let packets = new_socket(self.service_name(name, "/packets").as_bytes())
-                .map_err(|source| NameError::of(*name, source))?;
-            named.packets = Some(Arc::new(packets));
-            drop(state);
-            self.changed();
-        }
+        named.ok_or(NameError::NotClaimed(*name))?.open = Some((questions, packets));
+        drop(state);
+        self.changed();
         Ok(())
+    }
+
+    fn open_socket(&self, name: &ServiceName, suffix: &str) -> Result<OwnFd, NameError> {
+        let text = self.service_name(name, suffix);
+        let end = Instant::now() + CLOSING;
+        loop {
+            match new_socket(text.as_bytes()) {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                    std::thread::sleep(CLOSING_PAUSE);
+                }
+                result => return result.map_err(|source| NameError::of(*name, source)),
+            }
+        }
     }
 
     /// Undoes [`open_name`](Self::open_name): the name stays claimed.
@@ -191,7 +224,7 @@ impl SlotTable {
         let closed = {
             let mut state = self.state();
             let named = state.names.iter_mut().find(|named| named.name == *name);
-            named.and_then(|named| named.packets.take())
+            named.and_then(|named| named.open.take())
         };
         if closed.is_some() {
             self.changed();
@@ -204,7 +237,7 @@ impl SlotTable {
         let Some(at) = state.names.iter().position(|named| named.name == *name) else { return };
         let named = state.names.swap_remove(at);
         drop(state);
-        if named.packets.is_some() {
+        if named.open.is_some() {
             self.changed();
         }
     }
@@ -232,24 +265,14 @@ impl SlotTable {
         ip: IpAddr,
         timeout: Duration,
     ) -> Option<PeerProcess> {
-        let tables = tables();
-        let serves = |table: &SlotTable| {
-            table.state().names.iter().any(|named| named.name == *name && named.packets.is_some())
-        };
-        if let Some(owner) = tables.iter().find(|t| t.scope == self.scope && serves(t)) {
-            return self.port_in(owner, ip);
+        // A process that was known a moment ago may be gone, and its name with it.
+        let known = self.known_server(name, ip);
+        if known.is_some() && self.is_claimed(name).unwrap_or(true) {
+            return known;
         }
-        let now = Instant::now();
-        {
-            let mut state = self.state();
-            state.servers.retain(|server| now.duration_since(server.since) < LOOKUP_LIFE);
-            let known = state.servers.iter().find(|s| s.name == *name && s.ip == ip);
-            if let Some(server) = known {
-                return Some(server.peer);
-            }
-        }
+        self.state().servers.retain(|server| server.name != *name);
         let question = Question { ip, slot: Slot::NONE };
-        let peer = self.ask(self.service_name(name, "").as_bytes(), question, timeout)?;
+        let peer = self.ask(self.service_name(name, QUESTIONS).as_bytes(), question, timeout)?;
         let mut state = self.state();
         if state.servers.len() == MAX_LOOKUPS {
             state.servers.swap_remove(0);
@@ -258,10 +281,27 @@ impl SlotTable {
         Some(peer)
     }
 
+    /// As [`find_server`](Self::find_server), but asks nobody: knows what this process has, and for a
+    /// second what it was answered.
+    pub fn known_server(&self, name: &ServiceName, ip: IpAddr) -> Option<PeerProcess> {
+        let tables = tables();
+        if let Some(owner) = tables.iter().find(|t| t.scope == self.scope && t.has_open(name)) {
+            return self.port_in(owner, ip);
+        }
+        let now = Instant::now();
+        let mut state = self.state();
+        state.servers.retain(|server| now.duration_since(server.since) < LOOKUP_LIFE);
+        state.servers.iter().find(|s| s.name == *name && s.ip == ip).map(|server| server.peer)
+    }
+
+    fn has_open(&self, name: &ServiceName) -> bool {
+        self.state().names.iter().any(|named| named.name == *name && named.open.is_some())
+    }
+
     /// Sends a packet on to the process that has the name open. Its ICRC must have been found good: the
     /// receiver believes it. Never blocks or allocates.
     pub fn hand_over_to_name(&self, name: &ServiceName, packet: &RxPacket<'_>) -> HandedOver {
-        let to = self.service_name(name, "/packets");
+        let to = self.service_name(name, PACKETS);
         handoff::send(self.ask.as_fd(), to.as_bytes(), &Head::of_verified(packet), packet.bytes)
     }
 }

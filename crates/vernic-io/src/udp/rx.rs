@@ -23,7 +23,7 @@ use vernic_wire::Qpn;
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
 use crate::handoff::{self, HandedOver, Head, TakenOver};
 use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
-use crate::slot::{Slot, SlotTable};
+use crate::slot::{LentFd, Slot, SlotTable};
 use crate::sys::{self, OwnFd};
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};
 use crate::udp::{UdpConfig, socket};
@@ -67,10 +67,28 @@ pub(crate) enum Kind {
     Questions,
 }
 
+/// Whose a socket is.
+#[derive(Debug)]
+enum Fd {
+    /// Ours.
+    Own(OwnFd),
+    /// The slot table's.
+    Lent(LentFd),
+}
+
+impl Fd {
+    fn raw(&self) -> RawFd {
+        match self {
+            Self::Own(fd) => fd.as_raw_fd(),
+            Self::Lent(fd) => fd.raw(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Socket {
     kind: Kind,
-    fd: Arc<OwnFd>,
+    fd: Fd,
     /// The active address it belongs to; `None` for the sockets of slots.
     owner: Option<LocalAddr>,
     /// Where its packets are sent to.
@@ -132,18 +150,11 @@ impl Receive {
         port: u16,
         fd: OwnFd,
     ) {
-        self.push(kind, Some(owner), bound, port, Arc::new(fd));
+        self.push(kind, Some(owner), bound, port, Fd::Own(fd));
         self.changed();
     }
 
-    fn push(
-        &mut self,
-        kind: Kind,
-        owner: Option<LocalAddr>,
-        bound: LocalAddr,
-        port: u16,
-        fd: Arc<OwnFd>,
-    ) {
+    fn push(&mut self, kind: Kind, owner: Option<LocalAddr>, bound: LocalAddr, port: u16, fd: Fd) {
         self.sockets.push(Socket {
             kind,
             fd,
@@ -174,7 +185,7 @@ impl Receive {
         self.hot.clear();
         self.next_cold = Nanos(0);
         self.fds.clear();
-        self.fds.extend(self.sockets.iter().map(|s| s.fd.as_raw_fd()));
+        self.fds.extend(self.sockets.iter().map(|s| s.fd.raw()));
         self.polls.clear();
         self.polls.extend(self.fds.iter().map(|&fd| sys::PollFd::readable(fd)));
         self.generation += 1;
@@ -186,8 +197,8 @@ impl Receive {
         self.sockets.retain(|s| s.owner.is_some());
         let nowhere = LocalAddr::from(std::net::IpAddr::from([0, 0, 0, 0]));
         for (control, packets) in self.slots.sockets() {
-            self.push(Kind::Questions, None, nowhere, 0, control);
-            self.push(Kind::HandOver, None, nowhere, 0, packets);
+            self.push(Kind::Questions, None, nowhere, 0, Fd::Lent(control));
+            self.push(Kind::HandOver, None, nowhere, 0, Fd::Lent(packets));
         }
         self.changed();
     }
@@ -300,20 +311,21 @@ impl Receive {
         counters: &mut LinkCounters,
     ) {
         let socket = &mut self.sockets[at];
+        let Fd::Own(fd) = &socket.fd else { return };
         let mut one = [sys::Incoming::NONE];
         let mut many;
         let wanted = socket.appetite.min(batch.free());
         counters.rx_calls += 1;
         let (result, incoming) = if wanted <= 1 {
             let buffer = &mut batch.spare()[..RX_BUFFER_BYTES];
-            let result = sys::recv_one(socket.fd.as_fd(), buffer).map(|incoming| {
+            let result = sys::recv_one(fd.as_fd(), buffer).map(|incoming| {
                 one[0] = incoming;
                 1
             });
             (result, &one[..])
         } else {
             many = [sys::Incoming::NONE; SMALL_BUFFERS];
-            let (fd, spare) = (socket.fd.as_fd(), batch.spare());
+            let (fd, spare) = (fd.as_fd(), batch.spare());
             (sys::recv_many(fd, spare, RX_BUFFER_BYTES, &mut many[..wanted]), &many[..])
         };
         let received = match result {
@@ -431,7 +443,9 @@ impl Receive {
         config: &UdpConfig,
         counters: &mut LinkCounters,
     ) {
-        let fd = Arc::clone(&self.sockets[at].fd);
+        let Fd::Lent(fd) = &self.sockets[at].fd else { return };
+        // Given back: the list of sockets is made anew the next time.
+        let Some(fd) = fd.get() else { return };
         for _ in 0..TAKE_OVERS.min(batch.free()) {
             counters.rx_calls += 1;
             let buffer = &mut batch.spare()[..RX_BUFFER_BYTES];

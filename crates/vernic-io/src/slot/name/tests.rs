@@ -42,8 +42,8 @@ fn the_longest_name_is_whole() {
     let table = table(&"x".repeat(80));
     let ip = "fe80:1111:2222:3333:4444:5555:6666:7777".parse().unwrap();
     let mut name = at(u64::MAX, Place::Address(LocalAddr::new(ip, u32::MAX)));
-    let text = table.service_name(&name, "/packets");
-    assert!(text.as_bytes().ends_with(b"%4294967295/packets"));
+    let text = table.service_name(&name, QUESTIONS);
+    assert!(text.as_bytes().ends_with(b"%4294967295/questions"));
     table.claim_name(&name).unwrap();
     table.open_name(&name).unwrap();
     name.service.0 -= 1;
@@ -64,13 +64,15 @@ fn a_claimed_name_is_found_only_while_it_is_open() {
     a.open_name(&name).unwrap();
     a.open_name(&name).unwrap();
     assert_eq!(a.generation(), generation + 1);
-    assert_eq!(a.sockets().len(), 1);
+    let [(control, packets)] = &a.sockets()[..] else { panic!("one name is open") };
+    assert!(control.get().is_some() && packets.get().is_some());
     let found = b.find_server(&name, LOCALHOST, NO_TIME).unwrap();
     assert_eq!((found.private_port, found.pid), (777, std::process::id()));
     assert_eq!(b.find_server(&name, [127, 0, 0, 2].into(), NO_TIME), None, "not its address");
     a.close_name(&name);
     assert_eq!(b.find_server(&name, LOCALHOST, NO_TIME), None);
     assert!(a.sockets().is_empty() && b.is_claimed(&name).unwrap());
+    assert!(packets.get().is_none(), "free for others even while the link has not noticed");
     assert_eq!(a.generation(), generation + 2);
 }
 
@@ -88,7 +90,7 @@ fn a_packet_is_handed_over_to_who_has_the_name_open_and_to_nobody_else() {
     assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::NoOwner, "claimed, not open");
     a.open_name(&name).unwrap();
     assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::Yes);
-    let (_, packets) = &a.sockets()[0];
+    let packets = a.sockets()[0].1.get().unwrap();
     let mut buffer = [0; 300];
     let handoff::TakenOver::Packets(head, len) = handoff::recv(packets.as_fd(), &mut buffer) else {
         panic!("no packet");
@@ -99,4 +101,28 @@ fn a_packet_is_handed_over_to_who_has_the_name_open_and_to_nobody_else() {
     let sent = (0..10_000).find(|_| b.hand_over_to_name(&name, &packet) != HandedOver::Yes);
     assert!(sent.is_some());
     assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::Full);
+}
+
+#[test]
+fn a_name_is_free_at_once_though_a_thread_sleeps_on_its_sockets() {
+    let (a, b) = (table("asleep"), table("asleep"));
+    let name = here(11);
+    a.claim_name(&name).unwrap();
+    a.open_name(&name).unwrap();
+    let sockets = a.sockets();
+    let asleep = Arc::new(std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        let polled: Vec<_> = sockets.iter().flat_map(|(q, p)| [q.raw(), p.raw()]).collect();
+        let sleeper_asleep = asleep.clone();
+        scope.spawn(move || {
+            let mut polls: Vec<_> = polled.into_iter().map(sys::PollFd::readable).collect();
+            sleeper_asleep.wait();
+            sys::poll(&mut polls, Some(Duration::from_millis(40))).unwrap();
+        });
+        asleep.wait();
+        std::thread::sleep(Duration::from_millis(10));
+        a.release_name(&name);
+        b.claim_name(&name).unwrap();
+        b.open_name(&name).unwrap();
+    });
 }
