@@ -320,6 +320,7 @@ impl Engine {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
         let result = f(&mut lane);
+        self.hand_over(&lane, self.now());
         drop(lane);
         self.waiters.fetch_sub(1, Ordering::SeqCst);
         self.after_release();

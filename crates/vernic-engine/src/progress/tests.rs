@@ -194,3 +194,18 @@ fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
     assert_eq!(home(), Some(row.local));
     assert_reached(&context, &poster, &ipv4_row(&context), group);
 }
+
+#[test]
+fn what_the_control_path_leaves_to_send_is_not_left_lying() {
+    let context = open_without_background();
+    let engine = context.engine();
+    engine.looks_at.store(SLEEPS, Ordering::Release);
+    let generation = engine.with_lane(|lane| lane.link.poll_generation());
+    engine.watched.store(generation, Ordering::Relaxed);
+    engine.looks_at.store(SLEEPS, Ordering::Release);
+    engine.with_lane(|_| ());
+    assert_eq!(engine.looks_at.load(Ordering::Acquire), SLEEPS, "nothing is left");
+    engine.with_lane(|lane| lane.blocked = true);
+    let looks_at = engine.looks_at.load(Ordering::Acquire);
+    assert_eq!(looks_at, LOOKS_BY_ITSELF, "the background thread was woken");
+}
