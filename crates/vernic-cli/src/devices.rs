@@ -243,6 +243,7 @@ fn counters(counters: &DeviceCounters) -> Vec<Named> {
         ("cq_overflows", counters.cq_overflows),
         ("paced_turns", counters.paced_turns),
         ("pace_timeouts", counters.pace_timeouts),
+        ("mads_handed_over", counters.mads_handed_over),
         ("async_events_dropped", counters.async_events_dropped),
     ]));
     let drop = |(reason, value): &(vernic::DropReason, u64)| Named {
@@ -250,6 +251,8 @@ fn counters(counters: &DeviceCounters) -> Vec<Named> {
         value: *value,
     };
     rows.extend(counters.drops.iter().map(drop));
+    let cm: Vec<_> = counters.cm.iter().collect();
+    rows.extend(named(&cm));
     rows
 }
 

@@ -11,7 +11,8 @@
 //!
 //! It is woken while it watches if a holder of the lane leaves work that is due before it would look,
 //! or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off if a
-//! completion queue is armed.
+//! completion queue is armed, or if a thread is about to wait for something that is no completion
+//! ([`Engine::caller_rests`]): then it looks whether anybody polls still.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -34,6 +35,13 @@ const ACTIVE_CALLS: u64 = 8;
 /// call does much. One that makes a few waits for something else meanwhile, such as its memory to
 /// change, and waits for our next look if nobody watches the sockets.
 const STAYING_CALLS: u64 = 16;
+
+/// How long it looks whether anybody polls after a thread went to rest: far longer than it takes to poll
+/// twice, far shorter than anybody would notice.
+const REST_PAUSE: Duration = Duration::from_micros(50);
+
+/// Calls in that time that mean somebody polls.
+const REST_CALLS: u64 = 2;
 
 /// Rounds with packets before it looks again whether somebody else makes progress.
 const ROUNDS: usize = 16;
@@ -120,11 +128,29 @@ impl Background {
                 self.backed_off = true;
             }
             let pause = Duration::from_micros(engine.config.takeover_us);
-            if self.sleeper.sleep(Some(pause)).by_fd {
+            // Somebody who went to rest before that store was not announced to us either.
+            let rested = engine.rested.swap(false, Ordering::SeqCst);
+            if !rested && self.sleeper.sleep(Some(pause)).by_fd {
                 self.look_at_network();
+            }
+            if rested || engine.rested.swap(false, Ordering::SeqCst) {
+                self.look_who_polls(pause);
             }
         }
         engine.backs_off.store(false, Ordering::SeqCst);
+    }
+
+    /// A thread that may have been the one that polls does so no longer: takes over at once if nobody else
+    /// does, or else leaves the others alone for another `pause`.
+    fn look_who_polls(&mut self, pause: Duration) {
+        let before = self.engine.inline_calls.load(Ordering::Relaxed);
+        std::thread::sleep(REST_PAUSE);
+        let calls = self.engine.inline_calls.load(Ordering::Relaxed);
+        if calls.wrapping_sub(before) < REST_CALLS {
+            self.calls_seen = calls;
+        } else if self.sleeper.sleep(Some(pause)).by_fd {
+            self.look_at_network();
+        }
     }
 
     fn watch(&mut self) {

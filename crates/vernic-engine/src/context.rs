@@ -12,11 +12,13 @@ use std::thread::JoinHandle;
 
 use vernic_io::netdev::{self, ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::{Link, LinkError, LocalAddr, Sleeper, UdpConfig, UdpLink};
+use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
 use crate::background::Background;
 use crate::channel::CompChannel;
+use crate::cm::CmAgent;
 use crate::config::Config;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
@@ -42,6 +44,7 @@ pub(crate) const PORT: PortNum = PortNum(1);
 #[derive(Debug)]
 pub struct Context {
     engine: Arc<Engine>,
+    cm: CmAgent,
     thread: Mutex<Option<JoinHandle<()>>>,
     ids: AtomicU64,
 }
@@ -89,7 +92,9 @@ impl Context {
         let thread = Background::spawn(engine.clone(), sleeper, watcher)
             .map_err(os("start the background thread"))?;
         tracing::debug!(device = engine.info.name, netdev = engine.info.netdev, %active_mtu, "device open");
-        Ok(Arc::new(Self { engine, thread: Mutex::new(Some(thread)), ids: AtomicU64::new(1) }))
+        let cm = CmAgent::new(engine.clone());
+        let thread = Mutex::new(Some(thread));
+        Ok(Arc::new(Self { engine, cm, thread, ids: AtomicU64::new(1) }))
     }
 
     /// Whether it was opened before this process was forked. Such a device and everything made on
@@ -178,6 +183,11 @@ impl Context {
         Xrcd::open(self, how)
     }
 
+    /// Its connection manager.
+    pub fn cm(&self) -> &CmAgent {
+        &self.cm
+    }
+
     /// A completion channel.
     ///
     /// # Errors
@@ -248,7 +258,8 @@ impl Context {
     /// Totals since the device was opened. Waits for the lane: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
         let link = self.with_lane(|lane| lane.link.counters()).unwrap_or_default();
-        self.engine.counters.snapshot(link, self.engine.events.dropped())
+        let cm = if self.is_orphan() { CmCounters::default() } else { self.engine.cm.counters() };
+        self.engine.counters.snapshot(link, cm, self.engine.events.dropped())
     }
 
     /// Queue pairs that are open. Waits for the lane.

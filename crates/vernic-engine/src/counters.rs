@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::LinkCounters;
+use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
 const REASONS: usize = DropReason::ALL.len();
@@ -41,6 +42,7 @@ pub(crate) struct Counters {
     pub(crate) cq_overflows: Count,
     pub(crate) paced_turns: Count,
     pub(crate) pace_timeouts: Count,
+    pub(crate) mads_handed_over: Count,
 }
 
 impl Default for Counters {
@@ -58,6 +60,7 @@ impl Default for Counters {
             cq_overflows: Count::default(),
             paced_turns: Count::default(),
             pace_timeouts: Count::default(),
+            mads_handed_over: Count::default(),
         }
     }
 }
@@ -78,9 +81,15 @@ impl Counters {
         self.drops[reason as usize].value()
     }
 
-    pub(crate) fn snapshot(&self, link: LinkCounters, async_events_dropped: u64) -> DeviceCounters {
+    pub(crate) fn snapshot(
+        &self,
+        link: LinkCounters,
+        cm: CmCounters,
+        async_events_dropped: u64,
+    ) -> DeviceCounters {
         DeviceCounters {
             link,
+            cm,
             drops: DropReason::ALL.iter().map(|&r| (r, self.drops(r))).collect(),
             duplicates: self.duplicates.value(),
             naks_sent: self.naks_sent.value(),
@@ -93,6 +102,7 @@ impl Counters {
             cq_overflows: self.cq_overflows.value(),
             paced_turns: self.paced_turns.value(),
             pace_timeouts: self.pace_timeouts.value(),
+            mads_handed_over: self.mads_handed_over.value(),
             async_events_dropped,
         }
     }
@@ -128,6 +138,10 @@ pub struct DeviceCounters {
     pub paced_turns: u64,
     /// Times that such a process was waited for in vain, and packets were sent regardless.
     pub pace_timeouts: u64,
+    /// Management datagrams for another process of this host, handed over to it.
+    pub mads_handed_over: u64,
+    /// What communication management counted.
+    pub cm: CmCounters,
     /// Asynchronous events lost because the application did not read them.
     pub async_events_dropped: u64,
 }

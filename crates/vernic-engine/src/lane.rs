@@ -3,9 +3,10 @@
 //! Owns the link, both batches, the tables of queue pairs and XRC shared receive queues, the ready list, the timer wheel and the
 //! multicast groups of a device: everything that packets of several queue pairs share. It sits
 //! behind one mutex in [`Engine`], which data-path threads only try.
-//! Receiving is in `rx.rs`, sending in `tx.rs`; here is what both need.
+//! Receiving is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`; here is what all need.
 //!
-//! Lock order: lane, then a queue pair's core, then a receive or completion queue.
+//! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the machine
+//! of communication management (`cm.rs`), and no queue pair beside it.
 //!
 //! Limits: a call receives one batch (at most 1 MiB) and sends [`BATCHES_PER_CALL`] batches; the
 //! rest waits for the next call, so no verbs call takes longer than moving that many bytes.
@@ -20,6 +21,7 @@ use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
+use crate::gsi::Gsi;
 use crate::owing::Owing;
 use crate::pacer::{self, Pacer};
 use crate::progress::Engine;
@@ -68,6 +70,7 @@ pub(crate) struct Lane {
     pub(crate) owing: Owing,
     pub(crate) timers: Timers,
     pub(crate) groups: Vec<Group>,
+    pub(crate) gsi: Gsi,
     /// The socket was full at the last send.
     pub(crate) blocked: bool,
 }
@@ -115,6 +118,7 @@ impl Lane {
             owing: Owing::default(),
             timers: Timers { wheel: Wheel::new(now), next: None },
             groups: Vec::new(),
+            gsi: Gsi::default(),
             blocked: false,
         }
     }
@@ -125,17 +129,18 @@ impl Lane {
         if self.blocked {
             return Some(now + RETRY_NANOS);
         }
-        if !self.ready.is_empty() || !self.tx.is_empty() {
+        if !self.ready.is_empty() || !self.tx.is_empty() || self.gsi.pending {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let owing = self.owing.due().map(|due| due + patience);
         let held = (!self.held.is_empty()).then(|| now + pacer::RETRY_NANOS);
-        [self.timers.next, owing, link, held].into_iter().flatten().min()
+        [self.timers.next, owing, link, held, self.gsi.deadline()].into_iter().flatten().min()
     }
 
     /// Fires the timers that are due.
     pub(crate) fn fire_timers(&mut self, engine: &Engine, now: Time) {
+        self.fire_mad_timers(engine, now);
         if self.timers.next.is_none_or(|next| next > now) {
             return;
         }

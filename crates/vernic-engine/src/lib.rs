@@ -17,6 +17,7 @@
 //! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
 //! | `progress.rs` `background.rs` | who runs the lane when |
 //! | `lane.rs` `rx.rs` `tx.rs` `owing.rs` `wheel.rs` `qp_table.rs` | the lane: receive, transmit, acknowledgements, timers, demultiplexing |
+//! | `gsi.rs` `cm.rs` `cm/` | QP1, and communication management over it |
 //! | `path.rs` `grh.rs` `tables.rs` `middleware.rs` | address vectors to paths, the GRH area, table changes, link stack |
 //! | `events.rs` `counters.rs` `error.rs` `explanation.rs` | what applications are told |
 //!
@@ -27,6 +28,7 @@
 mod ah;
 mod background;
 mod channel;
+mod cm;
 pub mod config;
 mod context;
 mod counters;
@@ -38,6 +40,7 @@ mod events;
 mod explanation;
 mod gid;
 mod grh;
+mod gsi;
 mod host;
 mod lane;
 pub mod limits;
@@ -64,6 +67,7 @@ mod xrc;
 
 pub use ah::Ah;
 pub use channel::CompChannel;
+pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
 pub use config::{Config, ConfigError, Origin, Settings};
 pub use context::Context;
 pub use counters::DeviceCounters;
@@ -88,7 +92,10 @@ pub use srq::{Srq, SrqInit};
 pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
 pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
-pub use vernic_io::{Gate, LinkCounters, LinkError, LocalAddr, Origin as ProcessOrigin, TxPath};
+pub use vernic_io::{
+    Gate, LinkCounters, LinkError, LocalAddr, NameError, Origin as ProcessOrigin, Place,
+    ServiceName, TxPath,
+};
 pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,
     RegisterError, Sge,

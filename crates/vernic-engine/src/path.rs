@@ -5,12 +5,11 @@
 //! at most `peer_query_us`) and holds no lock while it does.
 
 use std::net::IpAddr;
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::Duration;
 
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
 use vernic_io::slot::Lookup;
-use vernic_io::{ROCE_PORT, TxPath};
+use vernic_io::{LocalAddr, ROCE_PORT, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::{Gid, Mtu, PortNum, Qpn};
 
@@ -40,11 +39,8 @@ impl Engine {
             return Err(PathError::NoDestination);
         }
         let dst = match (local.ip, dgid.to_ip()) {
-            (IpAddr::V4(_), IpAddr::V4(ip)) => SocketAddr::V4(SocketAddrV4::new(ip, ROCE_PORT)),
-            (IpAddr::V6(_), IpAddr::V6(ip)) => {
-                let near = ip.is_unicast_link_local() || ip.is_multicast();
-                let scope = if near { self.info.netdev_index } else { 0 };
-                SocketAddr::V6(SocketAddrV6::new(ip, ROCE_PORT, 0, scope))
+            (IpAddr::V4(_), ip @ IpAddr::V4(_)) | (IpAddr::V6(_), ip @ IpAddr::V6(_)) => {
+                self.local_addr(ip).with_port(ROCE_PORT)
             }
             _ => return Err(PathError::Family { index, sgid, dgid }),
         };
@@ -55,6 +51,11 @@ impl Engine {
             path = path.with_hop_limit(av.hop_limit);
         }
         Ok(Resolved { path, peer: dgid, local: sgid })
+    }
+
+    /// An address as this device reaches it: on the link of its netdev, if it holds only there.
+    pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
+        LocalAddr::new(ip, self.info.netdev_index)
     }
 
     /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where
@@ -116,7 +117,7 @@ impl Engine {
 }
 
 /// Spreads consecutive numbers (the finaliser of MurmurHash3).
-fn hash(mut n: u32) -> u32 {
+pub(crate) fn hash(mut n: u32) -> u32 {
     n ^= n >> 16;
     n = n.wrapping_mul(0x85EB_CA6B);
     n ^= n >> 13;

@@ -32,7 +32,8 @@
 //! H1, so its failure was caused by a later holder, to whom the same argument applies; the last
 //! holder of all has nobody after it, so P2 comes before its H2. With [`Engine::waiters`] a poster
 //! may also leave because a control-path thread announced itself; that thread withdraws its
-//! announcement (in place of H1) after its own unlock and before H2.
+//! announcement (in place of H1) after its own unlock and before H2. A command of communication
+//! management leaves its work as a doorbell does ([`Engine::kick_cm`]).
 //!
 //! Work that a holder leaves behind on purpose (a budget was used up, a socket was full, a timer
 //! runs) is covered by the background thread: see [`Engine::hand_over`].
@@ -49,6 +50,7 @@ use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::Mtu;
 
+use crate::cm::CmShared;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::device::DeviceInfo;
@@ -88,6 +90,7 @@ pub(crate) struct Engine {
     pub(crate) events: EventQueue<AsyncEvent>,
     pub(crate) past_failures: Mutex<PastFailures>,
     pub(crate) counters: Counters,
+    pub(crate) cm: CmShared,
     pub(crate) slots: Arc<SlotTable>,
     /// Bytes of device memory in use.
     pub(crate) dm_bytes: AtomicU64,
@@ -116,6 +119,8 @@ pub(crate) struct Engine {
     /// [`Link::poll_generation`](vernic_io::Link::poll_generation) of the descriptors that the
     /// background thread sleeps on while its next look is planned. Written under the lane's lock.
     pub(crate) watched: AtomicU64,
+    /// A thread is about to wait for something that is no completion.
+    pub(crate) rested: AtomicBool,
     /// The background thread ignores sockets because inline progress is active.
     pub(crate) backs_off: AtomicBool,
     pub(crate) waker: Waker,
@@ -190,6 +195,7 @@ impl Engine {
             events,
             past_failures: Mutex::default(),
             counters: Counters::default(),
+            cm: CmShared::default(),
             slots,
             dm_bytes: AtomicU64::new(0),
             lane: Mutex::new(lane),
@@ -203,6 +209,7 @@ impl Engine {
             armed: AtomicUsize::new(0),
             looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
             watched: AtomicU64::new(0),
+            rested: AtomicBool::new(false),
             backs_off: AtomicBool::new(false),
             waker,
             stop: AtomicBool::new(false),
@@ -239,6 +246,16 @@ impl Engine {
         if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
             self.ring(qp);
         }
+    }
+
+    /// The machine of communication management has changed: sends what it has to send and plans its
+    /// next deadline, on this thread if the lane is free, else by whoever has it.
+    pub(crate) fn kick_cm(&self) {
+        // As a doorbell: steps P1 to P3 of the proof in the module's head.
+        self.cm.leave_work();
+        self.rung.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
     /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left.
@@ -339,6 +356,7 @@ impl Engine {
             self.rung.store(false, Ordering::Relaxed);
             // `queued` stays set: they move from one list that it covers to the other.
             lane.ready.extend(doorbells.drain(..));
+            lane.gsi.pending |= self.cm.take_work();
         }
     }
 
@@ -388,6 +406,15 @@ impl Engine {
     pub(crate) fn cq_armed(&self) {
         self.run_inline(|lane, now| lane.transmit_all(self, now));
         self.armed.fetch_add(1, Ordering::SeqCst);
+        if self.backs_off.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// The calling thread is about to wait for something that is no completion, and may have been the
+    /// one that polled: the background thread, if it counts on that, looks anew.
+    pub(crate) fn caller_rests(&self) {
+        self.rested.store(true, Ordering::SeqCst);
         if self.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();
         }

@@ -87,10 +87,25 @@ impl QpTable {
                 return Ok((place, index));
             }
         }
+        self.take_slot(slots)?;
+        let place = self.pages.len() - 1;
+        Ok((place, self.pages[place].take_index().unwrap_or(0)))
+    }
+
+    /// One more slot, with all of its numbers free.
+    fn take_slot(&mut self, slots: &SlotTable) -> Result<Slot, SlotError> {
         let slot = slots.claim()?;
-        self.pages.push(Page { slot, qps: vec![None], freed: VecDeque::new() });
+        self.pages.push(Page { slot, qps: Vec::new(), freed: VecDeque::new() });
         self.by_slot[usize::from(slot.value())] = self.pages.len() as u16;
-        Ok((self.pages.len() - 1, 0))
+        Ok(slot)
+    }
+
+    /// A slot of this device, for other numbers than those of queue pairs: its first one.
+    pub(crate) fn first_slot(&mut self, slots: &SlotTable) -> Result<Slot, SlotError> {
+        match self.pages.first() {
+            Some(page) => Ok(page.slot),
+            None => self.take_slot(slots),
+        }
     }
 
     /// Takes a queue pair out and frees its number.

@@ -38,9 +38,10 @@ impl Lane {
             return 0;
         }
         self.owing.count(count);
-        let Self { link, rx, table, srqs, ready, owing, timers, groups, .. } = self;
+        let Self { link, rx, table, srqs, ready, owing, timers, groups, gsi, .. } = self;
+        let (held, mads, paced) = (None, Vec::new(), 0);
         let mut demux =
-            Demux { engine, now, table, srqs, groups, ready, owing, timers, held: None, paced: 0 };
+            Demux { engine, now, table, srqs, groups, ready, owing, timers, held, mads, paced };
         for packet in rx.packets() {
             let result = match link.verify(&packet) {
                 Icrc::Bad => Err(DropReason::Icrc),
@@ -51,7 +52,11 @@ impl Lane {
             }
         }
         demux.let_go();
-        let paced = demux.paced;
+        let (mads, paced) = (std::mem::take(&mut demux.mads), demux.paced);
+        drop(demux);
+        if !mads.is_empty() {
+            gsi.handle(engine, table, &mads, now);
+        }
         if let Some(intake) = self.intake.as_ref().filter(|_| paced != 0) {
             intake.take(paced);
         }
@@ -67,7 +72,7 @@ struct Held<'a> {
     requests: bool,
 }
 
-struct Demux<'a> {
+struct Demux<'a, 'p> {
     engine: &'a Engine,
     now: Time,
     table: &'a QpTable,
@@ -77,12 +82,14 @@ struct Demux<'a> {
     owing: &'a mut Owing,
     timers: &'a mut Timers,
     held: Option<Held<'a>>,
+    /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
+    mads: Vec<RxPacket<'p>>,
     /// What the packets cost that senders were paced for, as [`Intake::cost`] has it.
     paced: u64,
 }
 
-impl<'a> Demux<'a> {
-    fn handle(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
+impl<'a, 'p> Demux<'a, 'p> {
+    fn handle(&mut self, packet: &RxPacket<'p>) -> Result<(), DropReason> {
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
         let service = parsed.info().service;
         if service == Service::Cnp {
@@ -92,10 +99,7 @@ impl<'a> Demux<'a> {
         if packet.meta.is_congestion_experienced() {
             self.engine.counters.ecn_marked.add(1);
         }
-        // Those to the shared port are not counted by their senders.
-        if matches!(service, Service::Uc | Service::Ud) && packet.meta.dst.port() != ROCE_PORT {
-            self.paced += Intake::cost(packet.transport().len());
-        }
+        self.paced += paced_cost(packet, service);
         let qpn = parsed.dest_qpn();
         if qpn == Qpn::MULTICAST {
             return self.handle_multicast(packet, &parsed);
@@ -108,11 +112,13 @@ impl<'a> Demux<'a> {
     fn deliver(
         &mut self,
         qpn: Qpn,
-        packet: &RxPacket<'_>,
+        packet: &RxPacket<'p>,
         parsed: &Packet<'_>,
     ) -> Result<(), DropReason> {
         if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
-            let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
+            let Some(qp) = self.table.find(qpn) else {
+                return self.deliver_mad(qpn, packet, parsed);
+            };
             self.let_go();
             self.held = Some(Held { qp, core: lock(&qp.core), requests: false });
         }
@@ -146,10 +152,27 @@ impl<'a> Demux<'a> {
         Ok(())
     }
 
+    /// Keeps a packet for QP1, which is in no table, until the batch is through.
+    #[cold]
+    fn deliver_mad(
+        &mut self,
+        qpn: Qpn,
+        packet: &RxPacket<'p>,
+        parsed: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        if qpn != Qpn::GSI {
+            return Err(DropReason::UnknownQpn);
+        }
+        // Management datagrams are not paced.
+        self.paced -= paced_cost(packet, parsed.info().service);
+        self.mads.push(*packet);
+        Ok(())
+    }
+
     /// Hands a packet to every member of its group (IBTA 10.5.2.1).
     fn handle_multicast(
         &mut self,
-        packet: &RxPacket<'_>,
+        packet: &RxPacket<'p>,
         parsed: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let gid = gid_of(packet.meta.dst);
@@ -181,9 +204,17 @@ impl<'a> Demux<'a> {
     }
 }
 
+/// What a packet counts that its sender was paced for; those to the shared port are not counted by
+/// their senders.
+#[inline]
+fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
+    let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.dst.port() != ROCE_PORT;
+    if paced { Intake::cost(packet.transport().len()) } else { 0 }
+}
+
 /// The address as a GID.
 #[inline]
-fn gid_of(addr: SocketAddr) -> Gid {
+pub(crate) fn gid_of(addr: SocketAddr) -> Gid {
     Gid::from_ip(match addr {
         SocketAddr::V4(v4) => IpAddr::V4(*v4.ip()),
         SocketAddr::V6(v6) => IpAddr::V6(*v6.ip()),
@@ -192,7 +223,7 @@ fn gid_of(addr: SocketAddr) -> Gid {
 
 /// Under which counter bytes that are no packet are counted.
 #[cold]
-fn reason_of(error: ParseError) -> DropReason {
+pub(crate) fn reason_of(error: ParseError) -> DropReason {
     match error {
         ParseError::Truncated { .. } => DropReason::Truncated,
         ParseError::UnknownOpcode(_) => DropReason::UnknownOpcode,

@@ -43,6 +43,7 @@ impl Lane {
         self.ready.extend(self.held.drain(..));
         for _ in 0..BATCHES_PER_CALL {
             if !self.blocked {
+                self.fill_mads(engine);
                 self.fill(engine, now);
             }
             if !self.send(engine, now) {

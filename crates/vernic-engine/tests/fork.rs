@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use common::cm::*;
 use common::*;
 use vernic_engine::*;
 
@@ -31,6 +32,7 @@ const CHILD_SECONDS: u32 = 20;
 fn main() -> ExitCode {
     exec_inherits_no_descriptor();
     locks_held_at_the_fork_do_not_hang_the_child();
+    a_child_connects_to_its_parent_and_keeps_none_of_its_services();
     child_and_parent_go_on_when_one_forks_in_the_midst_of_traffic();
     println!("fork: all passed");
     ExitCode::SUCCESS
@@ -198,6 +200,42 @@ fn locks_held_at_the_fork_do_not_hang_the_child() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(t.a.wait(1)[0].status, WcStatus::Success, "the parent's send went on");
     srq.destroy().unwrap();
+}
+
+fn a_child_connects_to_its_parent_and_keeps_none_of_its_services() {
+    const HOME: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    let parent = Node::new();
+    let (service, place) = (port(20_001), parent.everywhere());
+    let listener = parent.listen(service, place);
+    fork_with(
+        |mut input, mut output| {
+            let inherited = parent.cm();
+            let path = vernic_proto::cm::CmPath::new(Gid::from_ip(HOME), Gid::from_ip(HOME));
+            let refused = inherited.connect(&params(path, service, b""));
+            assert_eq!(refused.unwrap_err(), CmCallError::Orphan);
+            let refused = inherited.listen(port(1), place, 1);
+            assert!(matches!(refused, Err(ListenError::Orphan)));
+            inherited.stop_listening(listener);
+            inherited.about_to_wait();
+            assert_eq!(inherited.occupancy(), Default::default());
+            let child = Node::new();
+            assert_eq!(child.use_service(HOME, service, b"child"), b"parent");
+            assert!(child.cm().is_claimed(service, place).unwrap(), "still the parent's");
+            send_numbers(&mut output, [1, 0, 0]);
+            recv_numbers(&mut input);
+            child.listen(service, place);
+            send_numbers(&mut output, [2, 0, 0]);
+            assert_eq!(child.serve(b"child"), b"parent");
+        },
+        |mut input, mut output| {
+            assert_eq!(parent.serve(b"parent"), b"child");
+            recv_numbers(&mut input);
+            parent.cm().stop_listening(listener);
+            send_numbers(&mut output, [1, 0, 0]);
+            recv_numbers(&mut input);
+            assert_eq!(parent.use_service(HOME, service, b"parent"), b"child");
+        },
+    );
 }
 
 /// Moves messages from `a` to `b` until told to stop.

@@ -237,6 +237,12 @@ drop_reasons! {
     Length = "length",
     /// A multicast group that nobody here joined.
     NotAttached = "not_attached",
+    /// A management datagram of a class that no agent here is for.
+    MadClass = "mad_class",
+    /// A management datagram for a process of this host that does not keep up.
+    MadOverflow = "mad_overflow",
+    /// A management datagram that needs an agent, for which no process slot is left.
+    MadNoSlot = "mad_no_slot",
     /// Congestion notification, counted elsewhere.
     Cnp = "cnp",
 }

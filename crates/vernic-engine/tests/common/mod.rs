@@ -1,6 +1,8 @@
 //! What the tests of the engine share: an end of a connection on `lo` with memory of its own.
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 
+pub mod cm;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,215 @@
+//! Whose a datagram is that came in, and by which path one goes out.
+//!
+//! All processes of a user share port 4791, and the kernel chooses among their sockets by a hash of
+//! addresses and ports. So any process may receive any datagram, and sends on what is another's: a request by
+//! the name of its service, everything else by the slot in the communication id that it is for. What
+//! nobody has is answered here: REJ for a request, what the machine says to unknown ids for the rest.
+//! No datagram is sent on twice.
+//!
+//! A process that is stopped shares the port too, and swallows what is hashed to it. So a datagram to a
+//! process of this host goes to its private port where that is known; and one that was not answered
+//! leaves from other source ports each time, and not always to the private port, so that sooner or later it
+//! reaches somebody who lives. With `force_wire` everything goes to port 4791.
+//!
+//! Limits: the names and private ports of others are known for a second (`vernic_io::slot`).
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use vernic_io::slot::Lookup;
+use vernic_io::udp::SOURCE_PORTS;
+use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxPacket, ServiceName, TxPath};
+use vernic_proto::cm::{CmPath, ConnId, Datagram};
+use vernic_proto::{DropReason, Time};
+use vernic_wire::cm::{CmMessage, CommId, ServiceId};
+use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
+
+use super::slot_of;
+use crate::events::lock;
+use crate::path::hash;
+use crate::progress::Engine;
+use crate::qp_table::QpTable;
+use crate::rx::gid_of;
+
+/// What a message says about whom it is for.
+enum For {
+    /// Who listens for the service.
+    Service(ServiceId),
+    /// Who made the id.
+    Owner(CommId),
+}
+
+/// Whom a message is for, and the id that its sender has for what it is about.
+fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
+    match message {
+        CmMessage::Req(req) => (For::Service(req.service_id), Some(req.local_comm_id)),
+        CmMessage::SidrReq(req) => (For::Service(req.service_id), Some(req.request_id)),
+        CmMessage::Rep(rep) => (For::Owner(rep.remote_comm_id), Some(rep.local_comm_id)),
+        other => (For::Owner(other.receiver_comm_id().unwrap_or(CommId::NONE)), None),
+    }
+}
+
+impl Engine {
+    /// Takes a datagram for QP1: hands it to its owner, this process or another. The holder of the lane
+    /// calls.
+    pub(crate) fn take_mad(
+        &self,
+        table: &mut QpTable,
+        packet: &RxPacket<'_>,
+        mad: &[u8; MAD_LEN],
+        now: Time,
+    ) -> Result<(), DropReason> {
+        let header = MadHeader::parse(mad).map_err(|_| DropReason::Malformed)?;
+        if header.mgmt_class != MgmtClass::COMMUNICATION {
+            return Err(DropReason::MadClass);
+        }
+        let meta = packet.meta;
+        // What does not parse is counted by the machine.
+        if let Ok((_, message)) = CmMessage::parse(mad) {
+            let (whose, sender) = addressee(&message);
+            if !meta.handed_over {
+                match self.hand_mad_over(packet, &whose) {
+                    HandedOver::Yes => {
+                        self.counters.mads_handed_over.add(1);
+                        return Ok(());
+                    }
+                    HandedOver::Full => return Err(DropReason::MadOverflow),
+                    HandedOver::NoOwner => {}
+                }
+            }
+            // The sender will be answered: where it is may be known by then.
+            if let Some(id) = sender.filter(|_| !self.config.force_wire) {
+                let _ = self.slots.lookup(meta.src.ip(), slot_of(id).qpn(0));
+            }
+        }
+        let path = CmPath {
+            traffic_class: meta.traffic_class & !3,
+            ..CmPath::new(gid_of(meta.dst), gid_of(meta.src))
+        };
+        match self.with_machine(table, |machine| machine.handle_mad(now, path, mad)) {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => tracing::debug!(src = %meta.src, %reason, "CM datagram dropped"),
+            Err(error) => {
+                tracing::warn!(%error, "no communication management for this process");
+                return Err(DropReason::MadNoSlot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram on if it is another process's; [`HandedOver::NoOwner`] if it is to be handled
+    /// here.
+    fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For) -> HandedOver {
+        match *whose {
+            For::Owner(id) => {
+                let slot = slot_of(id);
+                if !slot.is_ordinary() || self.slots.is_ours(slot) {
+                    return HandedOver::NoOwner;
+                }
+                self.slots.hand_over_to_slot(slot, packet)
+            }
+            For::Service(service) => {
+                let dst = packet.meta.dst;
+                if self.cm.has_listener(service, gid_of(dst)) {
+                    return HandedOver::NoOwner;
+                }
+                let [address, netdev] = self.names_of(service, local_of(dst));
+                match self.slots.hand_over_to_name(&address, packet) {
+                    HandedOver::NoOwner => self.slots.hand_over_to_name(&netdev, packet),
+                    done => done,
+                }
+            }
+        }
+    }
+
+    /// Waits for the process of this host that is the other end of a connection to say where it
+    /// receives, if it was asked when its message came and has not answered yet. Holds no lock meanwhile.
+    pub(super) fn find_peer(&self, conn: ConnId) {
+        if self.config.force_wire || self.is_orphan() {
+            return;
+        }
+        let peer = lock(&self.cm.state).machine.as_ref().and_then(|machine| machine.peer(conn));
+        let Some((path, id)) = peer else { return };
+        let (ip, any) = (path.remote.to_ip(), slot_of(id).qpn(0));
+        let wait = Duration::from_micros(self.config.peer_query_us);
+        if matches!(self.slots.lookup(ip, any), Lookup::Asked | Lookup::Pending)
+            && self.slots.query(ip, any, wait).is_some()
+        {
+            // The answer to the first question is there too, or will be; it is taken in by this.
+            let _ = self.slots.lookup(ip, any);
+        }
+    }
+
+    fn has_address(&self, ip: IpAddr) -> bool {
+        lock(&self.gids).iter().any(|row| row.local.ip == ip)
+    }
+
+    /// The names that a listener for `service` at `local`, an address of this device, may have.
+    pub(super) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
+        [Place::Address(local), Place::Netdev(self.info.netdev_index)]
+            .map(|place| ServiceName { service, place })
+    }
+
+    /// Looks for the process of this host that listens for `service` at the other end of `path`, so that
+    /// [`mad_path`](Self::mad_path) knows it. May wait, and holds no lock meanwhile.
+    pub(super) fn find_listener(&self, path: &CmPath, service: ServiceId) {
+        if self.config.force_wire || self.is_orphan() {
+            return;
+        }
+        let wait = Duration::from_micros(self.config.peer_query_us);
+        let ip = path.remote.to_ip();
+        let [address, netdev] = self.names_of(service, self.local_addr(ip));
+        if self.slots.find_server(&address, ip, wait).is_none() && self.has_address(ip) {
+            let _ = self.slots.find_server(&netdev, ip, wait);
+        }
+    }
+
+    /// By which path a datagram goes out.
+    pub(crate) fn mad_path(&self, out: &Datagram) -> TxPath {
+        let ip = out.path.remote.to_ip();
+        let dst: SocketAddr = self.local_addr(ip).with_port(ROCE_PORT);
+        let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
+        let first = message.map_or(0, |message| flow_of(&message));
+        // An odd step visits all source ports.
+        let flow = first.wrapping_add(u16::from(out.repeats) * 5) % SOURCE_PORTS as u16;
+        let path = TxPath::new(out.path.local.to_ip(), dst)
+            .with_flow(flow)
+            .with_traffic_class(out.path.traffic_class)
+            .with_hop_limit(out.path.hop_limit);
+        let straight = out.repeats.is_multiple_of(2) && !self.config.force_wire;
+        let port = message.filter(|_| straight).and_then(|m| self.private_port(&m, ip));
+        port.map_or(path, |port| path.with_port(port, None))
+    }
+
+    /// Where the process of this host receives that a message to `ip` is for, if that is known.
+    fn private_port(&self, message: &CmMessage, ip: IpAddr) -> Option<u16> {
+        let process = match addressee(message).0 {
+            For::Owner(id) => match self.slots.lookup(ip, slot_of(id).qpn(0)) {
+                Lookup::Here(process) => Some(process),
+                Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
+            },
+            For::Service(service) => {
+                let names = self.names_of(service, self.local_addr(ip));
+                names.iter().find_map(|name| self.slots.known_server(name, ip))
+            }
+        };
+        process.map(|process| process.private_port)
+    }
+}
+
+/// An address that a packet came to.
+fn local_of(dst: SocketAddr) -> LocalAddr {
+    match dst {
+        SocketAddr::V4(v4) => LocalAddr::new((*v4.ip()).into(), 0),
+        SocketAddr::V6(v6) => LocalAddr::new((*v6.ip()).into(), v6.scope_id()),
+    }
+}
+
+/// The flow of the messages of a connection in one direction; requests may have one of their own.
+fn flow_of(message: &CmMessage) -> u16 {
+    let id = match addressee(message) {
+        (For::Owner(id), _) => id,
+        (For::Service(_), id) => id.unwrap_or(CommId::NONE),
+    };
+    hash(id.value()) as u16
+}
