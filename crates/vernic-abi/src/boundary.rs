@@ -13,7 +13,9 @@ use std::fmt::Display;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use libc::{EADDRINUSE, EAGAIN, EBUSY, EINVAL, EIO, ENODEV, ENOMEM, EOPNOTSUPP, EPERM};
+use libc::{
+    EADDRINUSE, EAGAIN, EBUSY, EINVAL, EIO, ENETUNREACH, ENODEV, ENOMEM, EOPNOTSUPP, EPERM,
+};
 use vernic_engine::{
     BindError, Busy, CreateError, DeregisterError, FreeError, LinkError, McastError, ModifyError,
     OpenError, PathError, PdError, PostError, PostRecvError, PostSendError, RecvRefusal,
@@ -164,6 +166,7 @@ errnos! {
     ResizeError: |e| if matches!(e, ResizeError::Orphan) { EIO } else { EINVAL };
     McastError: |e| match e {
         McastError::Full { .. } | McastError::GroupFull { .. } => ENOMEM,
+        McastError::Link(LinkError::NoRoute { .. }) => ENETUNREACH,
         McastError::Link(_) | McastError::Orphan => EIO,
         _ => EINVAL,
     };

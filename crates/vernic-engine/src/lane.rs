@@ -73,6 +73,8 @@ pub(crate) struct Lane {
     pub(crate) gsi: Gsi,
     /// The socket was full at the last send.
     pub(crate) blocked: bool,
+    /// When a refusal of the kernel was last worth a warning.
+    pub(crate) warned: Option<Time>,
 }
 
 /// The wheel, and when it must be looked at next.
@@ -120,6 +122,7 @@ impl Lane {
             groups: Vec::new(),
             gsi: Gsi::default(),
             blocked: false,
+            warned: None,
         }
     }
 

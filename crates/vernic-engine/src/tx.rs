@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vernic_io::{Nanos, TxBatch};
+use nix::errno::Errno;
+use vernic_io::{Nanos, TxBatch, TxPath, route_hint};
 use vernic_proto::{Qp, QpState, Time};
 use vernic_wire::Service;
 
@@ -24,6 +25,9 @@ const TURN_PACKETS: usize = 64;
 /// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
 /// four, so however much a queue pair has to ask, its answers leave within two of its turns.
 const TURN_BYTES: usize = 60 * 1024;
+
+/// Shortest time between warnings that the kernel refuses packets: a second.
+const WARNING_NANOS: u64 = 1_000_000_000;
 
 impl Lane {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
@@ -95,13 +99,28 @@ impl Lane {
             return false;
         }
         let report = self.link.send(Nanos(now.nanos()), &mut self.tx);
-        if let Some((path, errno)) = report.failure {
-            *lock(&engine.refusal) = Some((path, errno));
-            let error = std::io::Error::from_raw_os_error(errno);
-            tracing::debug!(%path, %error, packets = report.failed, "the kernel refused packets");
+        if let Some(refusal) = report.failure {
+            self.tell_refusal(engine, refusal, report.failed, now);
         }
         self.blocked = report.blocked;
         !report.blocked
+    }
+
+    /// The kernel refused `packets`. A refusal of another kind than the last is worth a warning, which
+    /// all services need: unreliable ones have no other sign of it.
+    #[cold]
+    fn tell_refusal(&mut self, engine: &Engine, refusal: (TxPath, i32), packets: usize, now: Time) {
+        let known = lock(&engine.refusal).replace(refusal) == Some(refusal);
+        let (path, errno) = refusal;
+        let error = std::io::Error::from_raw_os_error(errno);
+        let is_group = path.dst().ip().is_multicast() && errno == Errno::ENETUNREACH as i32;
+        let hint = if is_group { route_hint(path.src()) } else { "" };
+        if known || self.warned.is_some_and(|at| now.since(at) < WARNING_NANOS) {
+            tracing::debug!(%path, %error, packets, "the kernel refused packets{hint}");
+        } else {
+            self.warned = Some(now);
+            tracing::warn!(%path, %error, packets, "the kernel refused packets{hint}");
+        }
     }
 
     /// Lets ready queue pairs write into the batch until it is full or none is ready.

@@ -269,8 +269,40 @@ fn in_a_namespace() {
     let words = open().unwrap_err().to_string();
     assert!(words.contains("300") && words.contains("336"), "{words}");
     ip("link set lo mtu 65536");
+    multicast_over_ipv6_needs_a_route_that_lo_has_not_by_itself();
     a_link_that_goes_down_is_named();
     println!("> done");
+}
+
+fn multicast_over_ipv6_needs_a_route_that_lo_has_not_by_itself() {
+    let end = End::new();
+    let home = Gid::from_ip("::1".parse().unwrap());
+    let Some(sgid_index) = end.context.gid_index(home) else { return };
+    let dgid = Gid::from_ip("ff15::77".parse().unwrap());
+    let qp = end.qp(Service::Ud);
+    bring_up_ud(&qp, Qkey(1));
+    let error = qp.attach_mcast(dgid).unwrap_err();
+    assert!(matches!(error, McastError::Link(LinkError::NoRoute { .. })), "{error}");
+    let remedy = "-6 route add local ff00::/8 dev lo";
+    assert!(error.to_string().contains(remedy), "{error}");
+    let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..AddressVector::default() };
+    let ah = end.pd.create_ah(av).unwrap();
+    let dest = Some(Dest { ah: &ah, qpn: Qpn::MULTICAST, qkey: Qkey(1) });
+    let send = |wr_id| {
+        let sges = [end.sge(0, 8)];
+        qp.post_send(&[SendWr { dest, ..wr(wr_id, SendOp::Send, &sges) }]).unwrap();
+    };
+    send(1);
+    assert_eq!(end.wait(1)[0].status, WcStatus::Success, "nobody promised that it arrives");
+    assert_eq!(end.context.counters().link.tx_errors, 1);
+    ip(remedy);
+    qp.attach_mcast(dgid).unwrap();
+    qp.post_recv(&[RecvWr { wr_id: 2, sges: &[end.sge(64, 48)] }]).unwrap();
+    send(3);
+    let mut ids = end.wait(2).iter().map(|wc| wc.wr_id).collect::<Vec<_>>();
+    ids.sort_unstable();
+    assert_eq!(ids, [2, 3]);
+    qp.detach_mcast(dgid).unwrap();
 }
 
 fn a_link_that_goes_down_is_named() {
@@ -291,7 +323,7 @@ fn a_link_that_goes_down_is_named() {
 }
 
 #[test]
-fn a_taken_port_changing_addresses_a_small_mtu_and_a_link_down_are_noticed() {
+fn what_a_network_namespace_lacks_gets_or_loses_is_noticed() {
     let shell = "ip link set lo up && exec \"$0\" \"$@\"";
     let unshare = || {
         let mut command = Command::new("unshare");

@@ -45,7 +45,9 @@ pub mod wait;
 
 pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
 pub use handoff::HandedOver;
-pub use link::{Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport};
+pub use link::{
+    Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport, route_hint,
+};
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use sys::{Gate, Origin};
 pub use udp::{UdpConfig, UdpLink};

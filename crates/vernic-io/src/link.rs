@@ -224,6 +224,14 @@ pub enum LinkError {
         /// How many there may be.
         limit: usize,
     },
+    /// Nothing that is sent to the group from here gets anywhere.
+    #[error("the kernel has no route from {addr} to the multicast group {group}{}", route_hint(addr.ip))]
+    NoRoute {
+        /// The address that members are at.
+        addr: LocalAddr,
+        /// The group.
+        group: IpAddr,
+    },
     /// The operating system refused.
     #[error("cannot {what} for {addr}: {source}")]
     Os {
@@ -234,6 +242,17 @@ pub enum LinkError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+}
+
+/// What helps where the kernel has no route from `local` to a multicast group, as "; ...". `lo` has
+/// one over IPv4 by itself; over IPv6 it has none, and takes no other than this.
+pub fn route_hint(local: IpAddr) -> &'static str {
+    match local {
+        IpAddr::V6(ip) if ip.is_loopback() => {
+            "; root can give it one: `ip -6 route add local ff00::/8 dev lo`"
+        }
+        _ => "",
+    }
 }
 
 /// Something that moves batches of packets.
@@ -294,7 +313,9 @@ pub trait Link: Send {
     /// Receives packets to the multicast address `group` on the netdev that has `local`.
     ///
     /// # Errors
-    /// As [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not active.
+    /// As [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not active, and
+    /// [`LinkError::NoRoute`] on a loopback device from which nothing reaches the group, since from
+    /// elsewhere nothing can come there.
     fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError>;
 
     /// Undoes one [`join`](Self::join). Unknown groups are ignored.

@@ -223,6 +223,9 @@ impl Link for UdpLink {
         if self.groups.len() == MAX_GROUPS {
             return Err(LinkError::TooMany { what: "multicast groups", limit: MAX_GROUPS });
         }
+        if local.ip.is_loopback() {
+            socket::check_route(local, group)?;
+        }
         let ifindex = crate::netdev::index_of(local)?;
         let socket = socket::group(group, ifindex, &self.config)?;
         let bound = LocalAddr::new(group, ifindex);

@@ -145,6 +145,20 @@ pub(crate) fn steered(
     Ok(fd)
 }
 
+/// Whether the kernel would send packets from `local` to the multicast address `group`: it looks for a
+/// route when a socket is connected.
+pub(crate) fn check_route(local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
+    let fd = new_socket(local)?;
+    set_multicast_device(&fd, local);
+    sys::bind(fd.as_fd(), &local.with_port(0)).map_err(|e| bind_error(local, e))?;
+    sys::connect(fd.as_fd(), &LocalAddr::from(group).with_port(ROCE_PORT)).map_err(|source| {
+        match source.raw_os_error() {
+            Some(libc::ENETUNREACH) => LinkError::NoRoute { addr: local, group },
+            _ => LinkError::Os { what: "find a route to the multicast group", addr: local, source },
+        }
+    })
+}
+
 /// Opens a socket for packets to the multicast address `group` that arrive on netdev `ifindex`.
 pub(crate) fn group(group: IpAddr, ifindex: u32, config: &UdpConfig) -> Result<OwnFd, LinkError> {
     let local = LocalAddr::new(group, ifindex);

@@ -371,6 +371,25 @@ fn multicast_reaches_every_member_and_nobody_after_leaving() {
 }
 
 #[test]
+fn a_group_that_nothing_reaches_on_loopback_is_refused_with_what_helps() {
+    let ip = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+    let group: IpAddr = "ff15::4791".parse().unwrap();
+    let mut link = UdpLink::open(config(true)).unwrap();
+    if let Err(error) = link.activate(ip.into()) {
+        println!("skipped: {error}");
+        return;
+    }
+    match link.join(ip.into(), group) {
+        Ok(()) => println!("skipped: somebody gave lo a route for IPv6 multicast"),
+        Err(error) => {
+            assert!(matches!(error, LinkError::NoRoute { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("ff15::4791") && text.contains("ip -6 route add"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_sleeper_is_woken_by_a_packet_and_by_a_waker() {
     let ip = home();
     let mut link = open(ip, true);
