@@ -1,5 +1,6 @@
 //! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the lane's tables.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vernic_io::LocalAddr;
@@ -97,6 +98,13 @@ impl Engine {
             return Err(McastError::NotGroup(gid));
         }
         let ip = gid.to_ip();
+        if is_interface_local(ip) {
+            tracing::warn!(
+                %qpn, group = %gid,
+                "a group of interface-local scope (ff01::/16): the kernel takes its packets from this \
+                 host alone"
+            );
+        }
         let local =
             lock(&self.gids).iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
         let local = local.ok_or(McastError::NoAddress(gid))?;
@@ -136,6 +144,12 @@ impl Engine {
             Ok(())
         })
     }
+}
+
+/// Whether a group spans a single interface, loopback of multicast apart (RFC 4291, section 2.7, erratum
+/// 3480): scope 1, with any flags.
+fn is_interface_local(group: IpAddr) -> bool {
+    matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
 }
 
 impl Group {
@@ -190,9 +204,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn groups_of_one_interface_are_told_by_their_scope() {
+        let is = |ip: &str| is_interface_local(ip.parse().unwrap());
+        assert!(is("ff01::1") && is("ff11:0:2:c985::"));
+        assert!(!is("ff02::1") && !is("ff0e::1") && !is("239.1.1.1"));
+    }
+
+    #[test]
     fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
-        let ip = std::net::IpAddr::from([239, 77, 1, 3]);
-        let home = LocalAddr::from(std::net::IpAddr::from([127, 0, 0, 1]));
+        let ip = IpAddr::from([239, 77, 1, 3]);
+        let home = LocalAddr::from(IpAddr::from([127, 0, 0, 1]));
         let mut group = Group { gid: Gid::from_ip(ip), local: Some(home), members: Vec::new() };
         for n in 0..MAX_MCAST_QPS {
             assert!(group.add(Qpn::new(n)).unwrap());
