@@ -4,6 +4,7 @@
 //! both IP versions. Made once, removed when [`Network`] is dropped.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::shell::run;
@@ -20,6 +21,9 @@ const PREFIX: &str = "vernic-";
 /// MTU of the veth pair, bytes: room for the largest path MTU.
 const NETDEV_MTU: u64 = 9000;
 const _: () = assert!(NETDEV_MTU > MTU + 100, "headers of a packet need about 100 bytes");
+
+/// How long the veth pair may take to come up.
+const LINK_UP: Duration = Duration::from_secs(10);
 
 /// Where server and client are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,6 +116,9 @@ impl Network {
             ip(&format!("-n {name} addr add {}/64 dev veth0 nodad", IPV6[side]))?;
             ip(&format!("-n {name} link set veth0 up"))?;
         }
+        for name in [&a, &b] {
+            wait_for_link(name)?;
+        }
         for place in Place::ALL {
             let index = |side| network.gid_index(vernic, place, side);
             let pair = [index(0)?, index(1)?];
@@ -166,6 +173,22 @@ fn remove_left_over() -> Result {
         }
     }
     Ok(())
+}
+
+/// Waits until the veth is up: the kernel takes up to a second to say so after both ends are, and a
+/// port is down until then.
+fn wait_for_link(namespace: &str) -> Result {
+    let begun = Instant::now();
+    loop {
+        let link = run(&format!("ip -n {namespace} -oneline link show veth0")).output()?;
+        if link.contains(" state UP ") {
+            return Ok(());
+        }
+        if begun.elapsed() > LINK_UP {
+            return Err(format!("veth0 of {namespace} does not come up:\n{link}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn ip(words: &str) -> Result {
