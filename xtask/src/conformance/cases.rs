@@ -248,7 +248,22 @@ fn of_tool(tool: &'static Tool, service: &'static str, place: Place) -> Vec<Case
     }
     let timed = Variant { timed: true, ..plain.clone() };
     cases.push(timed.case("-D 2", once && rc));
+    if tool.name == "ib_send_bw" && service == "UD" && place != Place::Loss {
+        // Few, for nothing holds back who sends to a group.
+        let few = Variant { iterations: 100, ..plain };
+        cases.push(few.case(multicast(place), once || place == Place::Ipv6));
+    }
     cases
+}
+
+/// Multicast. The group that perftest takes by itself is ff01:0:2:c985::. Beside GIDs of IPv4 it refuses it
+/// ("Incompatibility issue with GID types"), on every device; and being interface-local it does not reach
+/// another host over sockets.
+fn multicast(place: Place) -> &'static str {
+    match place {
+        Place::Ipv6 => "-g -M 255:14:0:0:0:0:0:0:0:0:0:0:0:0:77:4",
+        _ => "-g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:77:1:4",
+    }
 }
 
 /// What a case of perftest varies.
