@@ -1,5 +1,5 @@
-//! What goes over the wire, judged from outside: benchmarks run with the capture on, tshark reads
-//! the files, and every ICRC is checked.
+//! What goes over the wire, judged from outside: benchmarks and connections run with the capture on, tshark
+//! reads the files, and every ICRC is checked.
 //!
 //! tshark shows the ICRC but does not verify it: that is done by `vernic-wire`, whose own judges
 //! are golden packets of another implementation and a capture of two kernels.
@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use vernic_wire::cm::{CmAttribute, CmMessage};
 use vernic_wire::icrc::{self, Verdict};
 use vernic_wire::net::Frame;
-use vernic_wire::{Opcode, Packet};
+use vernic_wire::{Opcode, Packet, Qpn};
 
 use crate::shell::run;
 use crate::{Result, root};
@@ -21,13 +22,18 @@ use crate::{Result, root};
 const FOLDER: &str = "target/capture";
 
 /// One packet, and first, middle and last ones.
-const BENCH: &str = "bench --rounds 1 -n 60 -s 64,20000 --no-baselines --json";
+const BENCH: &str = "-p vernic-cli -- bench --rounds 1 -n 60 -s 64,20000 --no-baselines --json";
 
-/// A benchmark whose packets are captured.
-struct Bench {
+/// A connection of each fate, and some more at once.
+const CONNECTIONS: &str = "-p vernic-engine --example cm_speed -- --count 50 --at-once 8";
+
+/// A program whose packets are captured, by two devices.
+struct Program {
     /// Beginning of the names of its captures.
     name: &'static str,
-    /// Options beside those of [`BENCH`].
+    /// What cargo runs.
+    command: &'static str,
+    /// Further options.
     options: &'static str,
     /// Settings beside the capture itself.
     settings: &'static [(&'static str, &'static str)],
@@ -36,21 +42,24 @@ struct Bench {
 /// The first goes as processes of one host talk, the others over port 4791 as between hosts. Lost,
 /// doubled and overtaken packets make requester and responder repeat themselves; a benchmark of UC
 /// or UD ends when messages are lost.
-const BENCHES: &[Bench] = &[
-    Bench { name: "one-host", options: "-c rc,uc,ud", settings: &[] },
-    Bench {
+const PROGRAMS: &[Program] = &[
+    Program { name: "one-host", command: BENCH, options: "-c rc,uc,ud", settings: &[] },
+    Program {
         name: "single-packets",
+        command: BENCH,
         options: "-c rc,uc,ud",
         settings: &[("VERNIC_FORCE_WIRE", "on"), ("VERNIC_OFFLOAD", "off")],
     },
-    Bench {
+    Program {
         name: "faults",
+        command: BENCH,
         options: "-c rc",
         settings: &[
             ("VERNIC_FORCE_WIRE", "on"),
             ("VERNIC_FAULT", "loss=0.01,dup=0.01,reorder=0.01,delay_us=20,seed=1"),
         ],
     },
+    Program { name: "connections", command: CONNECTIONS, options: "", settings: &[] },
 ];
 
 /// Opcodes that must be among the captured ones, or the run did not show what it is for.
@@ -69,8 +78,15 @@ const WANTED: &[Opcode] = &[
     Opcode::UD_SEND_ONLY,
 ];
 
-/// Packets by opcode.
-type Counts = BTreeMap<u8, usize>;
+/// Attribute ids of the messages of communication management that must be among the captured ones: REQ to
+/// SIDR_REP without MRA, which only slow programs send.
+const WANTED_CM: &[u16] = &[0x10, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18];
+
+/// What a packet is: its opcode, and the attribute id of a management datagram.
+type Sort = (Opcode, Option<u16>);
+
+/// Packets by sort.
+type Counts = BTreeMap<(u8, Option<u16>), usize>;
 
 /// Captures, and judges what was captured.
 pub(crate) fn check() -> Result {
@@ -79,31 +95,35 @@ pub(crate) fn check() -> Result {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).map_err(|e| format!("{FOLDER}: {e}"))?;
     let mut seen = Counts::new();
-    for Bench { name, options, settings } in BENCHES {
-        let mut bench =
-            run(&format!("cargo run --release --quiet -p vernic-cli -- {BENCH} {options}"))
-                .env("VERNIC_CAPTURE", &format!("{FOLDER}/{name}-%p-%d.pcapng"));
+    for Program { name, command, options, settings } in PROGRAMS {
+        let mut program = run(&format!("cargo run --release --quiet {command} {options}"))
+            .env("VERNIC_CAPTURE", &format!("{FOLDER}/{name}-%p-%d.pcapng"));
         for (variable, value) in *settings {
-            bench = bench.env(variable, value);
+            program = program.env(variable, value);
         }
-        println!("$ {}", bench.line());
-        bench.limit_min(5).output()?;
+        println!("$ {}", program.line());
+        program.limit_min(5).output()?;
         let mut files = 0;
         for file in captures(&folder, name)? {
             let counts = judge(&file)?;
             let shown = file.strip_prefix(root()).unwrap_or(&file).display();
-            println!("{shown}: {} packets, {} opcodes", sum(&counts), counts.len());
+            println!("{shown}: {} packets, {} sorts", sum(&counts), counts.len());
             files += 1;
-            for (opcode, count) in counts {
-                *seen.entry(opcode).or_default() += count;
+            for (sort, count) in counts {
+                *seen.entry(sort).or_default() += count;
             }
         }
         if files < 2 {
-            return Err(format!("{name}: two processes wrote {files} captures"));
+            return Err(format!("{name}: two devices wrote {files} captures"));
         }
     }
-    match WANTED.iter().find(|opcode| !seen.contains_key(&opcode.0)) {
-        Some(missing) => Err(format!("no {missing} was captured")),
+    let has_opcode = |opcode: &&Opcode| seen.keys().any(|sort| sort.0 == opcode.0);
+    if let Some(missing) = WANTED.iter().find(|opcode| !has_opcode(opcode)) {
+        return Err(format!("no {missing} was captured"));
+    }
+    let has_message = |id: &&u16| seen.keys().any(|sort| sort.1 == Some(**id));
+    match WANTED_CM.iter().find(|id| !has_message(id)) {
+        Some(missing) => Err(format!("no {} was captured", CmAttribute(*missing))),
         None => Ok(()),
     }
 }
@@ -142,15 +162,15 @@ fn judge(file: &Path) -> Result<Counts> {
     }
     let mut counts = Counts::new();
     for (index, (frame, shown)) in frames.iter().zip(&shown).enumerate() {
-        let opcode = judge_frame(frame, shown)
+        let (opcode, attribute) = judge_frame(frame, shown)
             .map_err(|why| format!("{} frame {}: {why}", file.display(), index + 1))?;
-        *counts.entry(opcode.0).or_default() += 1;
+        *counts.entry((opcode.0, attribute)).or_default() += 1;
     }
     Ok(counts)
 }
 
-/// One frame: no complaint by tshark, the same opcode, a right ICRC, no bytes left over.
-fn judge_frame(frame: &[u8], shown: &Shown) -> Result<Opcode> {
+/// One frame: no complaint by tshark, the same opcode and message, a right ICRC, no bytes left over.
+fn judge_frame(frame: &[u8], shown: &Shown) -> Result<Sort> {
     if !shown.complaints.is_empty() {
         return Err(format!("tshark says: {}", shown.complaints));
     }
@@ -162,16 +182,27 @@ fn judge_frame(frame: &[u8], shown: &Shown) -> Result<Opcode> {
         return Err("wrong ICRC".into());
     }
     let transport = &frame.payload[..frame.payload.len() - icrc::LEN];
-    let opcode = Packet::parse(transport).map_err(|e| e.to_string())?.opcode();
+    let packet = Packet::parse(transport).map_err(|e| e.to_string())?;
+    let opcode = packet.opcode();
     if shown.opcode != Some(opcode.0) {
         return Err(format!("{opcode}, but tshark reads {:?}", shown.opcode));
     }
-    Ok(opcode)
+    let mut attribute = None;
+    if packet.dest_qpn() == Qpn::GSI {
+        let (_, message) = CmMessage::parse(packet.payload()).map_err(|e| e.to_string())?;
+        attribute = Some(message.attribute().0);
+    }
+    if shown.attribute != attribute {
+        return Err(format!("message {attribute:?}, but tshark reads {:?}", shown.attribute));
+    }
+    Ok((opcode, attribute))
 }
 
 /// What tshark shows of a frame.
 struct Shown {
     opcode: Option<u8>,
+    /// Attribute id of a management datagram.
+    attribute: Option<u16>,
     /// Malformed, suspicious, or with a wrong checksum; empty if nothing is.
     complaints: String,
 }
@@ -180,6 +211,7 @@ fn tshark_fields(file: &Path) -> Result<Vec<Shown>> {
     // A wrong checksum of IP or UDP is an expert message once they are looked at.
     let text = run("tshark -n -o ip.check_checksum:TRUE -o udp.check_checksum:TRUE -T fields")
         .args(&["-E", "separator=|", "-e", "infiniband.bth.opcode"])
+        .args(&["-e", "infiniband.mad.attributeid"])
         .args(&["-e", "_ws.malformed", "-e", "_ws.expert.message"])
         .args(&["-r", &file.to_string_lossy()])
         .limit_min(5)
@@ -188,8 +220,14 @@ fn tshark_fields(file: &Path) -> Result<Vec<Shown>> {
 }
 
 fn shown(line: &str) -> Shown {
-    let (opcode, complaints) = line.split_once('|').unwrap_or((line, ""));
-    Shown { opcode: opcode.parse().ok(), complaints: complaints.trim_matches('|').to_owned() }
+    let mut fields = line.splitn(3, '|');
+    let mut next = || fields.next().unwrap_or("");
+    let (opcode, attribute, complaints) = (next(), next(), next());
+    Shown {
+        opcode: opcode.parse().ok(),
+        attribute: attribute.strip_prefix("0x").and_then(|hex| u16::from_str_radix(hex, 16).ok()),
+        complaints: complaints.trim_matches('|').to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -198,10 +236,12 @@ mod tests {
 
     #[test]
     fn a_line_of_tshark_is_an_opcode_and_complaints() {
-        assert_eq!(shown("4||").opcode, Some(4));
-        assert_eq!(shown("4||").complaints, "");
-        assert_eq!(shown("4|1|Malformed Packet").complaints, "1|Malformed Packet");
-        assert_eq!(shown("||").opcode, None);
+        assert_eq!(shown("4|||").opcode, Some(4));
+        assert_eq!(shown("4|||").complaints, "");
+        assert_eq!(shown("4|||").attribute, None);
+        assert_eq!(shown("100|0x0013||").attribute, Some(0x13));
+        assert_eq!(shown("4||1|Malformed Packet").complaints, "1|Malformed Packet");
+        assert_eq!(shown("|||").opcode, None);
     }
 
     #[test]
@@ -213,9 +253,10 @@ mod tests {
         let mut bytes = vec![0; 100];
         let len = Frame::new(src, dst, 0, 3, &payload).emit(&mut bytes);
         bytes.truncate(len);
-        assert_eq!(judge_frame(&bytes, &shown("4||")), Ok(Opcode::RC_SEND_ONLY));
-        assert!(judge_frame(&bytes, &shown("6||")).unwrap_err().contains("tshark reads"));
+        assert_eq!(judge_frame(&bytes, &shown("4|||")), Ok((Opcode::RC_SEND_ONLY, None)));
+        assert!(judge_frame(&bytes, &shown("6|||")).unwrap_err().contains("tshark reads"));
+        assert!(judge_frame(&bytes, &shown("4|0x0010||")).unwrap_err().contains("tshark reads"));
         *bytes.last_mut().unwrap() ^= 1;
-        assert!(judge_frame(&bytes, &shown("4||")).unwrap_err().contains("ICRC"));
+        assert!(judge_frame(&bytes, &shown("4|||")).unwrap_err().contains("ICRC"));
     }
 }
