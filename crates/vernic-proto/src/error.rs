@@ -97,7 +97,7 @@ pub const ERRORS: [ErrorRow; 13] = {
             S::RemoteInvalidRequest,
             true,
             Some(E::RequestError),
-            "the operation is not supported by this queue pair",
+            "this queue pair does not support the operation, or does not grant it (qp_access_flags)",
         ),
         row(
             C::PacketLength,

@@ -168,7 +168,7 @@ fn refused(
     let key_is_bad = || msg.rkey().is_some_and(|key| !memory.is_valid(key));
     let short = st.last_capacity.is_some_and(|capacity| msg.len > capacity);
     let good_reason = match class {
-        ErrorClass::RemoteAccess => matches!(msg.bad, Bad::Key | Bad::QpRights) || key_is_bad(),
+        ErrorClass::RemoteAccess => msg.bad == Bad::Key || key_is_bad(),
         ErrorClass::Invalidate => msg.bad == Bad::Invalidate || key_is_bad(),
         ErrorClass::Misaligned => msg.bad == Bad::Misaligned,
         ErrorClass::UnsupportedOpcode => msg.bad == Bad::QpRights,

@@ -105,7 +105,8 @@ pub(super) fn check_op_seq(message: &Message, packet: &Packet<'_>) -> Step {
     }
 }
 
-/// What this queue pair supports and grants (IBTA 9.7.4.1.3).
+/// What this queue pair supports and grants (IBTA 9.7.4.1.3). An operation that it does not grant is one
+/// that it does not support: an invalid request (IBTA 11.6.2), as from hardware and rxe.
 pub(super) fn check_op_valid(access: u32, packet: &Packet<'_>) -> Step {
     let info = packet.info();
     let supported = match info.kind {
@@ -121,7 +122,7 @@ pub(super) fn check_op_valid(access: u32, packet: &Packet<'_>) -> Step {
         return Step::Refuse(ErrorClass::UnsupportedOpcode, None);
     }
     let rights = Target::of(packet).map_or(Ok(()), |target| target.check_qp_rights(access));
-    step_or_refuse(rights, Step::CheckSrq, ErrorClass::RemoteAccess)
+    step_or_refuse(rights, Step::CheckSrq, ErrorClass::UnsupportedOpcode)
 }
 
 /// The shared receive queue that an XRC request names: one of the queue pair's domain, and the same

@@ -243,7 +243,7 @@ fn zero_bytes_need_no_key() {
 }
 
 #[test]
-fn the_queue_pairs_own_rights_come_before_those_of_the_region() {
+fn what_the_queue_pair_does_not_grant_is_an_invalid_request_whatever_the_region_says() {
     for (request, right) in [
         (write_only(100, 8), 1 << 1),
         (read(100, 0, 8), 1 << 2),
@@ -253,9 +253,9 @@ fn the_queue_pairs_own_rights_come_before_those_of_the_region() {
     ] {
         let mut t = Rig::new();
         t.attr.access = ALL_RIGHTS & !right;
-        t.refused(request.rkey(0), ErrorClass::RemoteAccess);
-        let expected = (ErrorClass::RemoteAccess, Some(AccessCheck::QpRights));
+        t.refused(request.rkey(0), ErrorClass::UnsupportedOpcode);
+        let expected = (ErrorClass::UnsupportedOpcode, Some(AccessCheck::QpRights));
         assert_eq!(t.failure(), expected);
-        assert_eq!(t.responses(), ["RC_ACK 100 nak REMOTE_ACCESS msn=0"]);
+        assert_eq!(t.responses(), ["RC_ACK 100 nak INVALID_REQUEST msn=0"]);
     }
 }
