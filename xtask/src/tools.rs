@@ -8,7 +8,9 @@ use crate::plan::Done;
 use crate::shell::{on_path, run};
 
 /// A tool, the command that succeeds where it is there, and the Debian package that brings it.
-const PACKAGES: &[(&str, &[&str], &str)] = &[
+pub(crate) type Tool = (&'static str, &'static [&'static str], &'static str);
+
+const PACKAGES: &[Tool] = &[
     ("tshark", &["tshark", "--version"], "tshark"),
     (SCAPY, &["python3", "-c", "import scapy.contrib.roce"], "python3-scapy"),
     ("a C++ compiler", &["c++", "--version"], "g++"),
@@ -28,7 +30,12 @@ const SCAPY: &str = "scapy's RoCE layer";
 /// tshark and scapy (independent judges of our packets), a C++ compiler (libFuzzer), `ip`, programs
 /// and headers of verbs.
 pub(crate) fn system_packages() -> Result {
-    let missing: Vec<_> = PACKAGES.iter().filter(|(_, probe, _)| !found(probe)).collect();
+    install(PACKAGES)
+}
+
+/// Installs those of the tools that are missing.
+pub(crate) fn install(tools: &[Tool]) -> Result {
+    let missing: Vec<_> = tools.iter().filter(|(_, probe, _)| !found(probe)).collect();
     if missing.is_empty() {
         return Ok(());
     }
