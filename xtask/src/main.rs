@@ -13,6 +13,7 @@
 //! | `bench` | the JSON of `vernic bench`, programs measured beside it: schema, bars, the tables in BENCHMARKS.md |
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
+//! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
 //! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
 //! | `shell` | running a program with a time limit |
 
@@ -21,6 +22,7 @@
 mod bench;
 mod capture;
 mod conformance;
+mod kernel;
 mod pages;
 mod plan;
 mod rules;
@@ -72,6 +74,8 @@ enum Command {
     Capture,
     /// Run unmodified verbs programs and rdma-core's Python tests
     Conformance(conformance::Arguments),
+    /// Run programs against the Linux kernel's RoCEv2 driver, in an emulated machine
+    Kernel(kernel::Arguments),
     /// Rewrite the tables of programs and verbs in conformance/README.md
     Verbs,
     /// Rewrite the table of settings in README.md
@@ -117,6 +121,7 @@ fn main() -> ExitCode {
         }
         Command::Capture => capture::check(),
         Command::Conformance(arguments) => conformance::conformance(&arguments),
+        Command::Kernel(arguments) => kernel::kernel(&arguments),
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),
         Command::Bench { from, quick } => bench::report(from.as_deref(), quick),

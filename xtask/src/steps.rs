@@ -4,7 +4,7 @@
 
 use crate::plan::{Done, Step};
 use crate::shell::run;
-use crate::{Result, bench, capture, conformance, root, rules, settings, tools};
+use crate::{Result, bench, capture, conformance, kernel, root, rules, settings, tools};
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
 /// CRC that they call. `vernic-proto` has no `unsafe`, and nothing of its dependencies has much: it
@@ -42,6 +42,18 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             "Debian's verbs programs and rdma-core's Python tests",
             &["packages"],
             conformance::check,
+        ),
+        Step::may_skip(
+            "kernel-image",
+            "QEMU and a Linux kernel with rdma_rxe are here",
+            &["packages"],
+            kernel::check_image,
+        ),
+        Step::may_skip(
+            "kernel",
+            "programs against the Linux kernel's rdma_rxe",
+            &["packages", "kernel-image"],
+            kernel::check,
         ),
         Step::new(
             "fuzz",

@@ -40,7 +40,7 @@ pub(super) struct Case {
 
 /// What a program's output must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(crate) enum Output {
     /// One process; these words, each in its output.
     Listing(&'static [&'static str]),
     /// A client and a server; both end with bytes and iterations moved.

@@ -18,7 +18,7 @@ const COMPLAINTS: [&str; 11] = [
 ];
 
 /// Judges the output of the server and of the client; of one process, that is the client.
-pub(super) fn judge(expected: &Output, server: &str, client: &str) -> Result<(), String> {
+pub(crate) fn judge(expected: &Output, server: &str, client: &str) -> Result<(), String> {
     for (side, text) in [("server", server), ("client", client)] {
         // Lists of what a device has say what it has not, too.
         if matches!(expected, Output::Listing(_)) {
@@ -49,7 +49,7 @@ pub(super) fn judge(expected: &Output, server: &str, client: &str) -> Result<(),
 /// Whether a ping-pong that lost packets ended as it may: one side moved everything, had its last
 /// acknowledgement, and ended; the acknowledgement that it sent for the other's last message was
 /// lost, and nobody is there any more to repeat it. The bytes arrived all the same.
-pub(super) fn ended_by_loss(expected: &Output, server: &str, client: &str) -> bool {
+pub(crate) fn ended_by_loss(expected: &Output, server: &str, client: &str) -> bool {
     let Output::PingPong { bytes: Some(bytes) } = expected else { return false };
     let ended = |text: &str| text.contains(&format!("{bytes} bytes in "));
     let waits = |text: &str| text.contains("Failed status transport retry counter exceeded");

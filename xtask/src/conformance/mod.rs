@@ -34,9 +34,12 @@ use crate::{Result, root};
 use cases::Case;
 use network::{Network, Place};
 use pair::FOLDER;
-use skips::Skips;
 
+pub(crate) use cases::Output;
+pub(crate) use judge::{ended_by_loss, judge};
 pub(crate) use page::{check as check_page, write as write_page};
+pub(crate) use pair::{PORT, listens};
+pub(crate) use skips::{Skips, matches};
 
 /// Cases that are expected not to pass, relative to the root.
 const PROGRAMS: &str = "conformance/programs.skip";
@@ -70,7 +73,7 @@ pub(crate) fn check() -> Result<Done> {
 /// `cargo xtask conformance`.
 pub(crate) fn conformance(arguments: &Arguments) -> Result {
     let wanted = |name: &str| {
-        let matches = |filter: &String| skips::matches(&format!("*{filter}*"), name);
+        let matches = |filter: &String| matches(&format!("*{filter}*"), name);
         arguments.only.is_empty() || arguments.only.iter().any(matches)
     };
     // A filter reaches beyond the share of CI: who names a case wants it run.
@@ -109,12 +112,12 @@ pub(crate) fn conformance(arguments: &Arguments) -> Result {
     }
 }
 
-fn is_root() -> Result<bool> {
+pub(crate) fn is_root() -> Result<bool> {
     Ok(run("id -u").output()?.trim() == "0")
 }
 
 /// The command and its libraries, as users build them.
-fn build() -> Result<PathBuf> {
+pub(crate) fn build() -> Result<PathBuf> {
     run("cargo build --release --quiet").limit_min(20).go()?;
     let metadata = run("cargo metadata --no-deps --format-version 1").output()?;
     let metadata: serde_json::Value =
@@ -136,16 +139,20 @@ struct Ran<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Verdict {
+pub(crate) enum Verdict {
+    /// At the first attempt.
     Passed,
     /// At the second attempt.
     Again,
+    /// Both times.
     Failed,
+    /// It is expected not to pass.
     Skipped,
 }
 
 impl Verdict {
-    fn word(self) -> &'static str {
+    /// The verdict, in words.
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Passed => "passed",
             Self::Again => "passed at the second attempt",

@@ -11,7 +11,7 @@ use super::network::{Network, Place};
 use crate::{Result, root};
 
 /// The TCP port on which all these programs wait for their clients.
-const PORT: u16 = 18_515;
+pub(crate) const PORT: u16 = 18_515;
 
 /// How often a process is looked at.
 const TICK: Duration = Duration::from_millis(2);
@@ -119,7 +119,7 @@ impl Side {
 
     /// Waits until the process listens.
     fn listen(&mut self, deadline: Instant) -> Result {
-        while !listens(self.child.id()) {
+        while !listens(self.child.id(), PORT) {
             if let Some(status) = self.exited()? {
                 return Err(format!("the {} ended before it listened: {status}", self.name));
             }
@@ -170,13 +170,13 @@ fn arguments(case: &Case, side: usize, network: &Network) -> Vec<String> {
     words
 }
 
-/// Whether a process has entered its network namespace, where a TCP socket listens on [`PORT`].
-fn listens(process: u32) -> bool {
+/// Whether a process has entered its network namespace, where a TCP socket listens on `port`.
+pub(crate) fn listens(process: u32, port: u16) -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     if namespace(&process.to_string()) == namespace("self") {
         return false;
     }
-    let port = format!(":{PORT:04X}");
+    let port = format!(":{port:04X}");
     ["tcp", "tcp6"].iter().any(|table| {
         let path = format!("/proc/{process}/net/{table}");
         let text = fs::read_to_string(path).unwrap_or_default();

@@ -7,25 +7,25 @@
 use crate::{Result, root};
 
 /// One list.
-pub(super) struct Skips {
+pub(crate) struct Skips {
     /// The file, relative to the root.
     file: &'static str,
     entries: Vec<Entry>,
 }
 
 /// One entry.
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pattern: String,
     /// Whether it may pass.
     by_chance: bool,
     /// Why.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     line: usize,
 }
 
 impl Skips {
     /// Reads a list.
-    pub(super) fn read(file: &'static str) -> Result<Self> {
+    pub(crate) fn read(file: &'static str) -> Result<Self> {
         let text =
             std::fs::read_to_string(root().join(file)).map_err(|e| format!("{file}: {e}"))?;
         Self::parse(file, &text)
@@ -54,12 +54,12 @@ impl Skips {
     }
 
     /// The entry that covers a name.
-    pub(super) fn find(&self, name: &str) -> Option<&Entry> {
+    pub(crate) fn find(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| matches(&entry.pattern, name))
     }
 
     /// What is wrong with the list: entries that cover none of `names`, or one of those that `passed`.
-    pub(super) fn rotten(&self, names: &[String], passed: &[String]) -> Vec<String> {
+    pub(crate) fn rotten(&self, names: &[String], passed: &[String]) -> Vec<String> {
         let mut findings = Vec::new();
         for Entry { pattern, by_chance, line, .. } in &self.entries {
             let place = format!("{}:{line}: `{pattern}`", self.file);
@@ -76,7 +76,7 @@ impl Skips {
 }
 
 /// Whether a name is what a pattern says; `*` stands for anything.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };

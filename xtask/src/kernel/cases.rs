@@ -1,0 +1,349 @@
+//! What is run: a program here, on Vernic, against the same program in the guest, on the kernel's driver.
+//!
+//! A case's name is its command line and its place, and unique. Programs that connect by IP address
+//! (`rdma_cm`) are rows like the others: they get their kind of arguments in [`Program`].
+
+use super::links::{LINKS, Link};
+use super::scenarios;
+use crate::conformance::Output;
+
+/// Where a case's server is, over which link and IP version.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) link: &'static Link,
+    pub(super) is_ipv6: bool,
+    /// The server is in the guest, the client here.
+    pub(super) to_kernel: bool,
+}
+
+impl Place {
+    /// The word for it in names of cases.
+    pub(super) fn name(self) -> String {
+        let version = if self.is_ipv6 { "ipv6" } else { "ipv4" };
+        let direction = if self.to_kernel { "to-kernel" } else { "from-kernel" };
+        format!("{version}-{}-{direction}", self.link.mtu)
+    }
+
+    /// Every place.
+    pub(super) fn all() -> Vec<Self> {
+        let mut places = Vec::new();
+        for link in &LINKS {
+            for is_ipv6 in [false, true] {
+                for to_kernel in [true, false] {
+                    places.push(Self { link, is_ipv6, to_kernel });
+                }
+            }
+        }
+        places
+    }
+}
+
+/// How a program is told of its device, its GID and its path MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// Programs of ibverbs-utils: `-g`, and `-m` but for datagrams.
+    PingPong,
+    /// Programs of perftest: `-x`.
+    Perftest,
+    /// Ours: `-g`, `-m`.
+    Probe,
+}
+
+/// What is done to packets on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    None,
+    /// Vernic loses one packet in a hundred of those it sends.
+    Loss,
+    /// Vernic damages one packet in a hundred: the kernel must notice by the ICRC.
+    Corrupt,
+    /// The guest's link loses, damages and reorders: Vernic must notice.
+    Link,
+}
+
+impl Fault {
+    /// The word for it in names of cases.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Loss => " loss",
+            Self::Corrupt => " corrupt",
+            Self::Link => " link",
+        }
+    }
+
+    /// What it is, in words.
+    pub(super) fn meaning(self) -> &'static str {
+        match self {
+            Self::None => "nothing is lost on purpose",
+            Self::Loss => "Vernic loses 1 % of what it sends",
+            Self::Corrupt => "Vernic damages 1 % of what it sends, after the ICRC",
+            Self::Link => "the guest's network card loses 1 %, damages 1 %, and reorders 1 %",
+        }
+    }
+
+    /// Options of `vernic run`.
+    pub(super) fn around(self) -> &'static str {
+        match self {
+            Self::None | Self::Link => "",
+            Self::Loss => "--loss 0.01 --seed 1",
+            Self::Corrupt => "--corrupt 0.01 --seed 1",
+        }
+    }
+
+    /// What is given to `tc qdisc add dev ... root netem`.
+    pub(super) fn netem(self) -> &'static str {
+        match self {
+            // Reordering needs a delay to overtake.
+            Self::Link => "delay 1ms loss 1% corrupt 1% reorder 99%",
+            _ => "",
+        }
+    }
+}
+
+/// What must come out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// What the judge of conformance asks for.
+    Output(Output),
+    /// These lines and no others, of server and client.
+    Lines([&'static str; 2]),
+    /// As soon as the first side says "running", this side (0 is the server) is killed; the other then
+    /// says this last.
+    Killed { side: usize, survivor: &'static str },
+}
+
+/// One program in one place.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) program: &'static str,
+    pub(super) kind: Program,
+    /// Its transport service; empty where the program says it in its name.
+    pub(super) service: &'static str,
+    pub(super) options: String,
+    pub(super) fault: Fault,
+    pub(super) place: Place,
+    pub(super) expected: Expected,
+    /// Whether it is in the share that CI runs.
+    pub(super) in_ci: bool,
+    /// It may take so long, seconds.
+    pub(super) limit_s: u64,
+}
+
+impl Case {
+    /// The command line and the place.
+    pub(super) fn name(&self) -> String {
+        let Self { program, options, fault, place, .. } = self;
+        let space = if options.is_empty() { "" } else { " " };
+        let killed = match self.expected {
+            Expected::Killed { side: 0, .. } => " kill-server",
+            Expected::Killed { .. } => " kill-client",
+            _ => "",
+        };
+        format!("{program}{space}{options} @{}{}{killed}", place.name(), fault.name())
+    }
+
+    /// The scenario of our judge: its last option.
+    pub(super) fn scenario(&self) -> &str {
+        self.options.split(' ').find(|word| word.starts_with(char::is_alphabetic)).unwrap_or("")
+    }
+}
+
+/// Every case, in the order of running.
+pub(super) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (number, place) in Place::all().into_iter().enumerate() {
+        let start = cases.len();
+        cases.extend(ping_pongs(place));
+        cases.extend(perftest(place));
+        cases.extend(scenarios::all(place));
+        // CI runs each case in one place, and in each place a share of all.
+        for (index, case) in cases[start..].iter_mut().enumerate() {
+            case.in_ci = (index + number) % PLACES_PER_CASE == 0 && case.in_ci;
+        }
+    }
+    cases
+}
+
+/// CI runs a case in one of so many places: each in one.
+const PLACES_PER_CASE: usize = 8;
+
+/// The programs of ibverbs-utils. They check each byte with `-c`.
+fn ping_pongs(place: Place) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |program: &'static str, options: &str, bytes: u64, fault| {
+        cases.push(Case {
+            program,
+            kind: Program::PingPong,
+            service: "",
+            options: options.into(),
+            fault,
+            place,
+            expected: Expected::Output(Output::PingPong { bytes: Some(bytes) }),
+            in_ci: true,
+            limit_s: 60,
+        });
+    };
+    for waits in ["-c", "-c -e"] {
+        add("ibv_rc_pingpong", &format!("{waits} -n 500"), 2 * 4096 * 500, Fault::None);
+        add("ibv_uc_pingpong", &format!("{waits} -n 500"), 2 * 4096 * 500, Fault::None);
+        add("ibv_ud_pingpong", &format!("{waits} -s 1024 -n 500"), 2 * 1024 * 500, Fault::None);
+        add("ibv_srq_pingpong", &format!("{waits} -n 500"), 2 * 4096 * 500, Fault::None);
+    }
+    add("ibv_rc_pingpong", "-c -s 1048576 -n 20", (2 * 20) << 20, Fault::None);
+    for fault in [Fault::Loss, Fault::Corrupt, Fault::Link] {
+        add("ibv_rc_pingpong", "-c -s 20000 -n 200", 2 * 20_000 * 200, fault);
+    }
+    cases
+}
+
+/// A program of perftest.
+struct Tool {
+    name: &'static str,
+    services: &'static [&'static str],
+    /// What it measures without `-s`, bytes.
+    default_bytes: u64,
+    /// Offers `-s`, `-a`.
+    sizes: bool,
+    /// Has two-sided messages: `-e`, `--use-srq`.
+    sends: bool,
+    /// Offers `-I`.
+    inline: bool,
+    /// Measures bandwidth: `-b`, `-q`.
+    bandwidth: bool,
+}
+
+const TOOLS: [Tool; 8] = [
+    tool("ib_write_bw", &["RC", "UC"]),
+    tool("ib_write_lat", &["RC", "UC"]),
+    tool("ib_read_bw", &["RC"]),
+    tool("ib_read_lat", &["RC"]),
+    tool("ib_send_bw", &["RC", "UC", "UD"]),
+    tool("ib_send_lat", &["RC", "UC", "UD"]),
+    tool("ib_atomic_bw", &["RC"]),
+    tool("ib_atomic_lat", &["RC"]),
+];
+
+/// Which options a program has follows from its name: `ib_OPERATION_MEASURE`.
+const fn tool(name: &'static str, services: &'static [&'static str]) -> Tool {
+    let operation = name.as_bytes()[3];
+    let bandwidth = name.as_bytes()[name.len() - 1] == b'w';
+    let (sends, is_atomic) = (operation == b's', operation == b'a');
+    Tool {
+        name,
+        services,
+        default_bytes: if is_atomic {
+            8
+        } else if bandwidth {
+            65_536
+        } else {
+            2
+        },
+        sizes: !is_atomic,
+        sends,
+        inline: sends || operation == b'w',
+        bandwidth,
+    }
+}
+
+/// The programs of perftest.
+fn perftest(place: Place) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for tool in &TOOLS {
+        for service in tool.services.iter().copied() {
+            cases.extend(of_tool(tool, service, place));
+        }
+    }
+    cases
+}
+
+/// One program over one service.
+fn of_tool(tool: &Tool, service: &'static str, place: Place) -> Vec<Case> {
+    let largest = if service == "UD" { place.link.path_mtu } else { 1 << 23 };
+    let default = tool.default_bytes.min(largest);
+    let case = |options: &str, sizes: &[u64], iterations: u64, rows: u64| {
+        let space = if options.is_empty() { "" } else { " " };
+        let output = Output::Table { sizes: sizes.to_vec(), iterations: Some(rows) };
+        Case {
+            program: tool.name,
+            kind: Program::Perftest,
+            service,
+            options: format!("-c {service}{space}{options} -n {iterations}"),
+            fault: Fault::None,
+            place,
+            expected: Expected::Output(output),
+            in_ci: true,
+            limit_s: 60,
+        }
+    };
+    let mut cases = vec![case("", &[default], 200, 200)];
+    if tool.sizes {
+        cases.push(case("-s 1", &[1], 200, 200));
+        let sizes: Vec<u64> =
+            (1..).map(|shift| 1 << shift).take_while(|size| *size <= largest).collect();
+        cases.push(match service {
+            // Without flow control what is in flight must fit between here and the guest.
+            "UC" => case("-s 1048576", &[1 << 20], 10, 10),
+            _ => Case { limit_s: 200, in_ci: false, ..case("-a", &sizes, 5, 5) },
+        });
+    }
+    if tool.sizes && service == "RC" {
+        // Minutes, mostly for the guest to fill its buffers with noise.
+        let large = case("-s 67108864", &[64 << 20], 5, 5);
+        cases.push(Case { limit_s: 300, in_ci: false, ..large });
+    }
+    if tool.bandwidth {
+        cases.push(case("-q 4", &[default], 50, 200));
+        cases.push(case("-b", &[default], 100, 100));
+    }
+    if tool.inline {
+        cases.push(case("-I 64 -s 64", &[64], 200, 200));
+    }
+    if tool.sends {
+        cases.push(case("-e", &[default], 200, 200));
+        cases.push(case("--use-srq", &[default], 200, 200));
+    }
+    if service == "RC" {
+        let fault = case("", &[default], 200, 200);
+        for fault_kind in [Fault::Loss, Fault::Link] {
+            cases.push(Case { fault: fault_kind, ..fault.clone() });
+        }
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique() {
+        let names: Vec<String> = all().iter().map(Case::name).collect();
+        let unique: BTreeSet<&String> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+    }
+
+    #[test]
+    fn the_share_of_ci_has_every_program_service_and_place() {
+        let cases = all();
+        for key in [
+            |case: &Case| format!("{} {}", case.program, case.service),
+            |case: &Case| case.place.name(),
+            |case: &Case| format!("{:?}", case.fault),
+        ] {
+            let every: BTreeSet<_> = cases.iter().map(key).collect();
+            let in_ci: BTreeSet<_> = cases.iter().filter(|c| c.in_ci).map(key).collect();
+            assert_eq!(every, in_ci);
+        }
+    }
+
+    #[test]
+    fn a_datagram_has_no_size_beyond_the_path_mtu() {
+        for case in all().iter().filter(|case| case.service == "UD") {
+            let Expected::Output(Output::Table { sizes, .. }) = &case.expected else { continue };
+            let largest = case.place.link.path_mtu;
+            assert!(sizes.iter().all(|size| *size <= largest), "{}", case.name());
+        }
+    }
+}

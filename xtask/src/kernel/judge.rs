@@ -1,0 +1,73 @@
+//! What both sides of a case must have printed, beside exit status 0.
+
+use super::cases::{Case, Expected, Fault};
+use crate::Result;
+use crate::conformance;
+
+/// Judges how the processes ended, and what they printed.
+pub(super) fn judge(case: &Case, ended: Result, server: &str, client: &str) -> Result {
+    match &case.expected {
+        Expected::Output(output) => {
+            let lossy = case.fault != Fault::None;
+            if lossy && conformance::ended_by_loss(output, server, client) {
+                return Ok(());
+            }
+            // perftest's deviation is the root of what may be below zero where clocks are coarse.
+            let [server, client] = [server, client].map(|text| text.replace("-nan", "0.00"));
+            ended.and_then(|()| conformance::judge(output, &server, &client))
+        }
+        Expected::Lines(expected) => {
+            // What a program says of itself tells more than its exit status.
+            let said =
+                lines("server", expected[0], server).and(lines("client", expected[1], client));
+            said.and(ended)
+        }
+        Expected::Killed { side, survivor } => {
+            let text = [client, server][*side];
+            let last = text.lines().last().unwrap_or_default();
+            ended.and_then(|()| {
+                if last == *survivor { Ok(()) } else { Err(format!("the survivor says: {last}")) }
+            })
+        }
+    }
+}
+
+/// Compares lines, without those in which the library says that it injects faults.
+fn lines(side: &str, expected: &str, text: &str) -> Result {
+    let is_said = |line: &&str| !line.starts_with("vernic: ");
+    let lines = |text: &str| {
+        text.lines().filter(is_said).map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    if lines(expected) == lines(text) {
+        return Ok(());
+    }
+    let one_line = |text: &str| lines(text).join("; ");
+    Err(format!("the {side} says `{}`, expected `{}`", one_line(text), one_line(expected)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cases;
+    use super::*;
+
+    fn case(expected: Expected) -> Case {
+        Case { expected, ..cases::all().remove(0) }
+    }
+
+    #[test]
+    fn each_side_must_say_its_lines_and_no_others() {
+        let case = case(Expected::Lines(["a\nb", "c:"]));
+        judge(&case, Ok(()), "a\nb\n", "c: \n").unwrap();
+        assert!(judge(&case, Ok(()), "a\n", "c:\n").unwrap_err().contains("server"));
+        assert!(judge(&case, Ok(()), "a\nb\n", "c:\nd\n").unwrap_err().contains("client"));
+        assert!(judge(&case, Err("no".into()), "a\nb\n", "c:\n").is_err());
+    }
+
+    #[test]
+    fn the_survivor_has_the_last_word() {
+        let case = case(Expected::Killed { side: 0, survivor: "end" });
+        judge(&case, Ok(()), "", "running\nend\n").unwrap();
+        assert!(judge(&case, Ok(()), "end\n", "running\n").is_err());
+        assert!(judge(&case, Err("time limit".into()), "", "end\n").is_err());
+    }
+}
