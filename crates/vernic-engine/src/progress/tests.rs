@@ -128,7 +128,8 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
     engine.with_lane(|lane| {
         sleeps_on_all(lane);
         // Stands for a socket that receiving opened for a steered flow.
-        let local = context.gid_table()[0].local;
+        let rows = context.gid_table().into_iter();
+        let local = rows.map(|row| row.local).find(|local| local.ip.is_ipv4()).unwrap();
         lane.link.join(local, group_ip(4)).unwrap();
         engine.hand_over(lane, engine.now());
     });
