@@ -5,10 +5,18 @@
 //! management (`cm.rs`). Here is also what the agent's datagrams become on their way out. There is no
 //! other agent: datagrams of other classes are counted and dropped.
 //!
+//! A datagram for another process of this host whose queue is full waits here for a moment: that queue is
+//! short (`net.unix.max_dgram_qlen`, 10 by default of the kernel), and the peer's patience long (seconds until
+//! Linux repeats a request).
+//!
+//! Limits: [`MAX_WAITING`] datagrams wait, none longer than [`PATIENCE_NANOS`].
+//!
 //! Called by whoever has the lane. Costs queue pairs nothing: a packet is looked at here when its QPN
 //! is in no table, and nothing is sent or fired before a flag or a deadline of the lane says so.
 
-use vernic_io::RxPacket;
+use std::collections::VecDeque;
+
+use vernic_io::{RxMeta, RxPacket};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::cm::GSI_QKEY;
 use vernic_wire::mad::MAD_LEN;
@@ -19,6 +27,27 @@ use crate::progress::Engine;
 use crate::qp_table::QpTable;
 use crate::rx::reason_of;
 
+/// Datagrams for processes that do not keep up: some 300 KiB.
+const MAX_WAITING: usize = 1024;
+
+/// How long one waits: a process that has a core gets to its sockets in a fraction of this.
+const PATIENCE_NANOS: u64 = 50_000_000;
+
+/// When those that wait are tried again: about what it takes to wake a thread and empty a short queue.
+const AGAIN_NANOS: u64 = 200_000;
+
+/// How many of them are tried at a time: a process that is stopped makes each try a wasted system call.
+const TRIES: usize = 64;
+
+/// A packet with a datagram for another process.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Box<[u8]>,
+    meta: RxMeta,
+    segment: u16,
+    until: Time,
+}
+
 /// QP1 as the lane has it.
 #[derive(Debug, Default)]
 pub(crate) struct Gsi {
@@ -27,17 +56,15 @@ pub(crate) struct Gsi {
     /// When the agent wants to be called.
     deadline: Option<Time>,
     psn: Psn,
+    waiting: VecDeque<Waiting>,
+    /// When those are tried again.
+    again: Option<Time>,
 }
 
 impl Gsi {
     /// When the lane must be looked at for it; not asked while it is `pending`.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.deadline
-    }
-
-    #[inline]
-    fn is_due(&self, now: Time) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= now)
+        [self.deadline, self.again].into_iter().flatten().min()
     }
 
     /// Writes a packet with the datagram, without the ICRC; returns its length.
@@ -72,6 +99,16 @@ fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
     parsed.payload().try_into().map_err(|_| DropReason::Length)
 }
 
+/// Checks a packet for QP1, and has its datagram handled here or by its owner.
+fn take(
+    engine: &Engine,
+    table: &mut QpTable,
+    packet: &RxPacket<'_>,
+    now: Time,
+) -> Result<(), DropReason> {
+    engine.take_mad(table, packet, mad_of(packet)?, now)
+}
+
 impl Gsi {
     /// Handles packets for QP1, whose ICRC is right, in the order of their arrival.
     #[cold]
@@ -83,11 +120,36 @@ impl Gsi {
         now: Time,
     ) {
         for packet in packets {
-            let taken = mad_of(packet).and_then(|mad| engine.take_mad(table, packet, mad, now));
-            if let Err(reason) = taken {
-                engine.counters.drop_packet(reason);
+            match take(engine, table, packet, now) {
+                Err(DropReason::MadOverflow) if self.waiting.len() < MAX_WAITING => {
+                    let (bytes, meta) = (packet.bytes.into(), *packet.meta);
+                    let until = now + PATIENCE_NANOS;
+                    let waiting = Waiting { bytes, meta, segment: packet.segment, until };
+                    self.waiting.push_back(waiting);
+                    self.again.get_or_insert(now + AGAIN_NANOS);
+                }
+                Err(reason) => engine.counters.drop_packet(reason),
+                Ok(()) => {}
             }
         }
+        self.pending = true;
+    }
+
+    /// Tries some of those that wait again.
+    #[cold]
+    fn hand_over_again(&mut self, engine: &Engine, table: &mut QpTable, now: Time) {
+        for _ in 0..self.waiting.len().min(TRIES) {
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            let Waiting { bytes, meta, segment, until } = &waiting;
+            let packet = RxPacket { bytes, meta, segment: *segment };
+            match take(engine, table, &packet, now) {
+                Err(DropReason::MadOverflow) if now < *until => self.waiting.push_back(waiting),
+                Err(reason) => engine.counters.drop_packet(reason),
+                Ok(()) => {}
+            }
+        }
+        self.again = (!self.waiting.is_empty()).then(|| now + AGAIN_NANOS);
+        // Its owner may be gone meanwhile, and it is ours to answer.
         self.pending = true;
     }
 }
@@ -96,9 +158,20 @@ impl Lane {
     /// Lets the agent act on what the time has brought.
     #[inline]
     pub(crate) fn fire_mad_timers(&mut self, engine: &Engine, now: Time) {
-        if self.gsi.is_due(now) {
+        if self.gsi.deadline().is_some_and(|deadline| deadline <= now) {
+            self.fire_due_mad_timers(engine, now);
+        }
+    }
+
+    #[cold]
+    fn fire_due_mad_timers(&mut self, engine: &Engine, now: Time) {
+        let Self { gsi, table, .. } = self;
+        if gsi.again.is_some_and(|again| again <= now) {
+            gsi.hand_over_again(engine, table, now);
+        }
+        if gsi.deadline.is_some_and(|deadline| deadline <= now) {
             engine.cm.handle_timeout(now);
-            self.gsi.pending = true;
+            gsi.pending = true;
         }
     }
 
@@ -132,7 +205,7 @@ impl Lane {
 mod tests {
     use std::net::SocketAddr;
 
-    use vernic_io::{Icrc, RxMeta};
+    use vernic_io::Icrc;
     use vernic_wire::{ImmDt, Qkey};
 
     use super::*;

@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use vernic_io::{ROCE_PORT, TxPath};
+use vernic_io::{Icrc, ROCE_PORT, RxMeta, RxPacket, TxPath};
+use vernic_proto::DropReason;
 use vernic_proto::cm::{CmPath, Datagram};
-use vernic_wire::cm::{CmMessage, Dreq, PortSpace, Req};
+use vernic_wire::cm::{CmMessage, Dreq, GSI_QKEY, PortSpace, Req, Rtu};
 use vernic_wire::mad::MAD_LEN;
+use vernic_wire::{Bth, Deth, Headers, Opcode, Psn};
 
 use super::*;
 use crate::{Config, Context, Place};
@@ -64,4 +66,70 @@ fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
         assert_eq!(port(message, 2), port(message, 0));
         assert_eq!(port(nobodys, 0), ROCE_PORT);
     }
+}
+
+/// A packet for QP1, without ICRC.
+fn packet_with(message: impl Into<CmMessage>) -> Vec<u8> {
+    let Datagram { mad, .. } = datagram(message, 0);
+    let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)));
+    headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));
+    let mut bytes = vec![0; headers.len() + MAD_LEN + 4];
+    let start = headers.emit(&mut bytes);
+    bytes[start..start + MAD_LEN].copy_from_slice(&mad);
+    bytes
+}
+
+/// Messages for a connection of `owner` reach `other`, more than the queue between the two holds; returns
+/// how many of them. Neither has a background thread.
+fn overrun(other: &Context, owner: &Context) -> u64 {
+    let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap();
+    let count = queue.trim().parse::<u64>().unwrap() + 30;
+    let slot = |engine: &Engine| engine.with_lane(|lane| lane.table.first_slot(&engine.slots));
+    let id = u32::from(slot(owner.engine()).unwrap().value()) << NUMBER_BITS;
+    let rtu = Rtu { local_comm_id: CommId(1), remote_comm_id: CommId(id), ..Rtu::default() };
+    let bytes = packet_with(rtu);
+    let (src, dst) = ((HOME, 50_000).into(), (HOME, ROCE_PORT).into());
+    let icrc = Icrc::Good;
+    let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+    let packets = vec![RxPacket { bytes: &bytes, meta: &meta, segment: 0 }; count as usize];
+    let engine = other.engine();
+    engine.with_lane(|lane| {
+        lane.gsi.handle(engine, &mut lane.table, &packets, engine.now());
+    });
+    count
+}
+
+#[test]
+fn datagrams_wait_for_the_process_they_are_for_while_its_queue_is_full() {
+    let (owner, other) = (open(), open());
+    owner.stop_background();
+    other.stop_background();
+    let count = overrun(&other, &owner);
+    let handed_over = || other.counters().mads_handed_over;
+    assert!(handed_over() < count, "{} of {count}", handed_over());
+    // An RTU of no connection is answered by a REJ.
+    let start = std::time::Instant::now();
+    while owner.counters().cm.sent.iter().sum::<u64>() < count {
+        assert!(start.elapsed().as_secs() < 10, "{:?}", owner.counters());
+        owner.progress();
+        other.progress();
+    }
+    assert_eq!(handed_over(), count);
+}
+
+#[test]
+fn datagrams_for_a_process_that_never_takes_them_are_dropped_and_counted() {
+    let (owner, other) = (open(), open());
+    owner.stop_background();
+    other.stop_background();
+    let count = overrun(&other, &owner);
+    let dropped = || other.engine().counters.drops(DropReason::MadOverflow);
+    let start = std::time::Instant::now();
+    while other.counters().mads_handed_over + dropped() < count {
+        assert!(start.elapsed().as_secs() < 10, "{:?}", other.counters());
+        other.progress();
+    }
+    assert!(dropped() >= 20, "{} of {count}", dropped());
+    let next = other.engine().with_lane(|lane| lane.gsi.deadline());
+    assert_eq!(next, None, "nobody waits any more");
 }
