@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::event::Event;
+use crate::id::Id;
 use crate::manager::Shared;
-use crate::registry::{Entry, Queue, Taken};
+use crate::registry::{Entry, Queue, Taken, What};
 
 /// An event channel. Its descriptor is readable while an event waits; whether [`wait`](Self::wait)
 /// waits is decided by the descriptor's `O_NONBLOCK`, which a program may set and clear.
@@ -35,43 +36,69 @@ impl EventChannel {
     /// # Errors
     /// `WouldBlock` if the program made the descriptor non-blocking and there is no event,
     /// `Interrupted` if a signal came, EIO in a child of the process that made the channel.
-    pub fn wait(&self) -> io::Result<Event> {
+    pub fn wait(self: &Arc<Self>) -> io::Result<Event> {
         if self.is_orphan() {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         // Each turn takes an entry, and few of them are no events.
         loop {
-            let (entry, taken) = self.queue.wait(Self::take)?;
-            if let Some(event) = self.tell(entry, taken) {
+            let got = self.queue.wait(|entry| self.take(entry))?;
+            if let Some(event) = self.tell(got) {
                 return Ok(event);
             }
         }
     }
 
     /// Takes the next event if there is one; never waits.
-    pub fn try_next(&self) -> Option<Event> {
+    pub fn try_next(self: &Arc<Self>) -> Option<Event> {
         if self.is_orphan() {
             return None;
         }
         loop {
-            let (entry, taken) = self.queue.try_next(Self::take)?;
-            if let Some(event) = self.tell(entry, taken) {
+            let got = self.queue.try_next(|entry| self.take(entry))?;
+            if let Some(event) = self.tell(got) {
                 return Some(event);
             }
         }
     }
 
-    /// Under the lock of the queue.
-    fn take(entry: Entry) -> (Entry, Taken) {
+    /// Under the lock of the queue: counts the event, and makes the id of a request, so that whoever
+    /// takes what comes behind it finds that id.
+    fn take(self: &Arc<Self>, entry: Entry) -> Got {
         let taken = Taken::new(&entry.cell);
-        (entry, taken)
+        let id = entry.cell.id();
+        let new = match (&entry.what, &id) {
+            (What::Request(request), Some(id)) => Some(Id::of_request(self, id, request)),
+            _ => None,
+        };
+        Got { entry, taken, id, new }
     }
 
     /// Does the event's share of the work and makes it what the program gets; `None` if its id is
     /// gone or the event is of no interest to it.
-    fn tell(&self, entry: Entry, taken: Taken) -> Option<Event> {
-        entry.cell.id()?.tell(entry.what, taken)
+    fn tell(&self, got: Got) -> Option<Event> {
+        let Got { entry, taken, id, new } = got;
+        match (entry.what, id, new) {
+            (What::Request(request), Some(id), Some(new)) => {
+                Some(new.tell_request(id, *request, taken))
+            }
+            (what, Some(id), _) => id.tell(what, taken),
+            // Its id is being dropped.
+            (what, None, _) => {
+                self.shared.refuse(vec![Entry { cell: entry.cell, what }]);
+                None
+            }
+        }
     }
+}
+
+/// An event that was taken out of the queue.
+struct Got {
+    entry: Entry,
+    taken: Taken,
+    id: Option<Arc<Id>>,
+    /// That a request has become.
+    new: Option<Arc<Id>>,
 }
 
 impl Drop for EventChannel {

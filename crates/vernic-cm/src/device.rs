@@ -1,22 +1,78 @@
 //! The devices of this process, each opened when an id first needs it and then shared by all.
 
+use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex};
 
-use vernic_engine::{Config, Context, DeviceInfo, GidEntry, OpenError, device_with, devices};
-use vernic_io::LocalAddr;
+use vernic_engine::{
+    CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, PortNum,
+    device_with, devices,
+};
+use vernic_io::{LocalAddr, Place};
+use vernic_proto::cm::ListenerId;
+use vernic_wire::cm::ServiceId;
 
-use crate::registry::lock;
+use crate::agent::{Agent, EngineAgent};
+use crate::manager::Shared;
+use crate::registry::{DeviceKey, Sink, lock};
 
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
+    pub(crate) agent: Arc<dyn Agent>,
+    /// Where this process listens, and for how many ids: wildcards of both IP versions may share.
+    listeners: Mutex<HashMap<(ServiceId, Place), (ListenerId, usize)>>,
 }
 
 impl Device {
+    pub(crate) fn new(context: Arc<Context>, agent: Arc<dyn Agent>) -> Arc<Self> {
+        Arc::new(Self { context, agent, listeners: Mutex::default() })
+    }
+
+    pub(crate) fn key(&self) -> DeviceKey {
+        DeviceKey(self.context.info().netdev_index)
+    }
+
     /// The row of an address, if it is one of this device.
     pub(crate) fn row_of(&self, local: LocalAddr) -> Option<GidEntry> {
         self.context.gid_table().into_iter().find(|row| row.local == local)
+    }
+
+    /// Listens at a place, or once more for another id where this process listens already.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub(crate) fn listen(
+        &self,
+        service: ServiceId,
+        place: Place,
+        backlog: usize,
+    ) -> Result<ListenerId, ListenError> {
+        let mut listeners = lock(&self.listeners);
+        if let Some((listener, users)) = listeners.get_mut(&(service, place)) {
+            *users += 1;
+            return Ok(*listener);
+        }
+        let listener = self.agent.listen(service, place, backlog)?;
+        listeners.insert((service, place), (listener, 1));
+        Ok(listener)
+    }
+
+    /// One id less listens.
+    pub(crate) fn stop_listening(&self, service: ServiceId, place: Place) {
+        let mut listeners = lock(&self.listeners);
+        let Some((listener, users)) = listeners.get_mut(&(service, place)) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.agent.stop_listening(*listener);
+            listeners.remove(&(service, place));
+        }
+    }
+
+    /// The largest path MTU of its port now.
+    pub(crate) fn mtu(&self) -> Mtu {
+        self.context.port_attr(PortNum(1)).map_or(Mtu::B256, |port| port.active_mtu)
     }
 
     fn is(&self, info: &DeviceInfo) -> bool {
@@ -32,7 +88,7 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Those that are open.
-    pub(crate) fn open(&self) -> Vec<Arc<Device>> {
+    fn open(&self) -> Vec<Arc<Device>> {
         lock(&self.open).clone()
     }
 
@@ -41,13 +97,13 @@ impl Devices {
     /// # Errors
     /// [`OpenError::NoSuchAddress`], with the devices and addresses that there are; those of opening
     /// the device.
-    pub(crate) fn with(&self, local: LocalAddr, config: &Config) -> Result<Arc<Device>, OpenError> {
+    pub(crate) fn with(&self, local: LocalAddr, shared: &Shared) -> Result<Arc<Device>, OpenError> {
         // The table of an open device follows its addresses: the usual case asks the system nothing.
         let owner = self.open().into_iter().find(|device| device.row_of(local).is_some());
-        if let Some(device) = owner {
-            return Ok(device);
+        match owner {
+            Some(device) => Ok(device),
+            None => self.device(&device_with(local)?, shared),
         }
-        self.device(&device_with(local)?, config)
     }
 
     /// The device of this description.
@@ -57,15 +113,21 @@ impl Devices {
     pub(crate) fn device(
         &self,
         info: &DeviceInfo,
-        config: &Config,
+        shared: &Shared,
     ) -> Result<Arc<Device>, OpenError> {
         // Held while it is opened: two threads must not open it twice.
         let mut open = lock(&self.open);
         if let Some(device) = open.iter().find(|device| device.is(info)) {
             return Ok(device.clone());
         }
-        let context = Context::open(Some(&info.netdev), config.clone())?;
-        let device = Arc::new(Device { context });
+        let context = Context::open(Some(&info.netdev), shared.config.clone())?;
+        let device = Device::new(context.clone(), Arc::new(EngineAgent(context)));
+        let sink = Sink { registry: shared.registry.clone(), device: device.key() };
+        device.agent.attach(Arc::new(sink)).map_err(|error| match error {
+            CmAttachError::Slot(source) => OpenError::Slot { device: info.name.clone(), source },
+            // Nobody else has the device yet.
+            other => OpenError::Os { what: "hear of connections", source: io::Error::other(other) },
+        })?;
         open.push(device.clone());
         Ok(device)
     }
@@ -74,13 +136,18 @@ impl Devices {
     ///
     /// # Errors
     /// Those of opening it.
-    pub(crate) fn named(&self, name: &str, config: &Config) -> Result<Arc<Device>, OpenError> {
+    pub(crate) fn named(&self, name: &str, shared: &Shared) -> Result<Arc<Context>, OpenError> {
         let named = |info: &&DeviceInfo| info.name == name || info.netdev == name;
         match devices()?.iter().find(named) {
-            Some(info) => self.device(info, config),
+            Some(info) => Ok(self.device(info, shared)?.context.clone()),
             // For the error, which says what there is.
-            None => Context::open(Some(name), config.clone())
-                .map(|context| Arc::new(Device { context })),
+            None => Context::open(Some(name), shared.config.clone()),
         }
+    }
+
+    /// Puts a device of a test's own in the place of the one on its netdev.
+    #[cfg(test)]
+    pub(crate) fn insert(&self, device: Arc<Device>) {
+        lock(&self.open).push(device);
     }
 }

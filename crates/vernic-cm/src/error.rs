@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use libc::c_int;
-use vernic_engine::{McastError, ModifyError, OpenError, QpType};
+use vernic_engine::{CmCallError, ListenError, McastError, ModifyError, OpenError, QpType};
+use vernic_io::NameError;
+use vernic_proto::cm::CmError;
 use vernic_wire::cm::PortSpace;
 
 use crate::event::EventKind;
@@ -58,7 +60,7 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] OpenError),
     /// The system has no route.
-    #[error("there is no route to {dst}{from}: {source}", from = from(*.src))]
+    #[error("there is no route to {dst}{from}: {source}{hint}", from = from(*.src), hint = hint(*.src, *.dst))]
     NoRoute {
         /// Source asked for.
         src: Option<SocketAddr>,
@@ -75,7 +77,7 @@ pub enum Error {
         /// The address and port.
         addr: SocketAddr,
         /// By whom.
-        by: &'static str,
+        by: String,
     },
     /// Every ephemeral port is taken.
     #[error(
@@ -158,18 +160,18 @@ pub enum Error {
         /// Negative a system's error number, positive the peer's reason or status.
         status: i32,
     },
-    /// The engine does not exchange messages of connection management.
-    #[error("{call}: connections are not supported by this device")]
-    NoAgent {
-        /// The call.
-        call: &'static str,
-    },
     /// Too many events that the program wrote wait to be taken.
     #[error("{max} events of the program's own wait on the id's channel: take some first")]
     TooManyEvents {
         /// As many may wait.
         max: u32,
     },
+    /// The device cannot listen.
+    #[error(transparent)]
+    Listen(ListenError),
+    /// The exchange of messages refused.
+    #[error(transparent)]
+    Cm(#[from] CmCallError),
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     Os {
@@ -182,6 +184,14 @@ pub enum Error {
 
 fn from(src: Option<SocketAddr>) -> String {
     src.map_or_else(String::new, |src| format!(" from {}", src.ip()))
+}
+
+/// What helps where there is no route.
+fn hint(src: Option<SocketAddr>, dst: SocketAddr) -> &'static str {
+    match src {
+        Some(src) if dst.ip().is_multicast() => vernic_io::route_hint(src.ip()),
+        _ => "",
+    }
 }
 
 /// A system's error number in words.
@@ -218,7 +228,10 @@ impl Error {
             Self::TooManyEvents { .. } => libc::ENOBUFS,
             Self::Modify(error) => errno_of_modify(error),
             Self::Group(error) => errno_of_group(error),
-            Self::NoAgent { .. } => libc::EOPNOTSUPP,
+            Self::Listen(error) => errno_of_listen(error),
+            Self::Cm(CmCallError::Cm(CmError::TooMany { .. })) => libc::ENOMEM,
+            Self::Cm(CmCallError::Orphan) => libc::EIO,
+            Self::Cm(_) => libc::EINVAL,
         }
     }
 }
@@ -248,6 +261,17 @@ fn errno_of_group(error: &McastError) -> c_int {
         McastError::Full { .. } | McastError::GroupFull { .. } => libc::ENOMEM,
         McastError::NoAddress(_) => libc::EADDRNOTAVAIL,
         McastError::Link(_) => libc::ENODEV,
+        _ => libc::EINVAL,
+    }
+}
+
+fn errno_of_listen(error: &ListenError) -> c_int {
+    match error {
+        ListenError::InUse(_) => libc::EADDRINUSE,
+        ListenError::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
+        ListenError::Name(NameError::TooMany { .. }) => libc::EMFILE,
+        ListenError::Name(NameError::Os { source, .. }) => errno_of(source),
+        ListenError::Orphan => libc::EIO,
         _ => libc::EINVAL,
     }
 }

@@ -12,19 +12,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vernic_engine::{Context, GidEntry, Qp, QpType};
+use vernic_proto::cm::CmPath;
+use vernic_wire::Gid;
 use vernic_wire::cm::PortSpace;
 
 use crate::channel::EventChannel;
 use crate::device::Device;
 use crate::error::Error;
 use crate::manager::Shared;
-use crate::param::CmPath;
 use crate::ports::Binding;
 use crate::registry::{Cell, lock};
 use crate::route;
 
 mod bind;
 mod connect;
+pub(crate) mod connection;
+mod listen;
 mod multicast;
 mod options;
 mod qp;
@@ -35,6 +38,9 @@ mod write;
 pub use multicast::JoinState;
 pub use options::IdOption;
 
+use bind::Reservation;
+use connection::Connection;
+use listen::Post;
 use multicast::Membership;
 use options::Options;
 use write::Written;
@@ -74,8 +80,15 @@ pub(crate) struct Inner {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) bound: Option<Binding>,
+    /// Of a port that is bound and not listened on.
+    pub(crate) reserved: Option<Reservation>,
     pub(crate) options: Options,
+    /// Of a request: as it came.
+    pub(crate) path: Option<CmPath>,
     pub(crate) qp: Option<Arc<Qp>>,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) backlog: u32,
+    pub(crate) posts: Vec<Post>,
     pub(crate) groups: Vec<Membership>,
 }
 
@@ -106,16 +119,34 @@ impl Id {
             return Err(Error::PortSpace { port_space, qp_type });
         }
         let cell = channel.shared.registry.seat(&channel.queue);
-        Ok(Self::at(cell, channel, port_space, qp_type))
+        Ok(Self::at(cell, channel, port_space, qp_type, |_| ()))
     }
 
-    /// An id with a seat.
+    /// An id with a seat, as `make` makes it.
     fn at(
         cell: Arc<Cell>,
         channel: &Arc<EventChannel>,
         port_space: PortSpace,
         qp_type: QpType,
+        make: impl FnOnce(&mut Inner),
     ) -> Arc<Self> {
+        let mut inner = Inner {
+            state: State::Idle,
+            channel: channel.clone(),
+            device: None,
+            local: None,
+            peer: None,
+            bound: None,
+            reserved: None,
+            options: Options::default(),
+            path: None,
+            qp: None,
+            connection: None,
+            backlog: 0,
+            posts: Vec::new(),
+            groups: Vec::new(),
+        };
+        make(&mut inner);
         let id = Arc::new(Self {
             shared: channel.shared.clone(),
             cell,
@@ -123,17 +154,7 @@ impl Id {
             qp_type,
             user_context: AtomicUsize::new(0),
             written: Written::default(),
-            inner: Mutex::new(Inner {
-                state: State::Idle,
-                channel: channel.clone(),
-                device: None,
-                local: None,
-                peer: None,
-                bound: None,
-                options: Options::default(),
-                qp: None,
-                groups: Vec::new(),
-            }),
+            inner: Mutex::new(inner),
         });
         // A seat is made for one id.
         let _ = id.cell.id.set(Arc::downgrade(&id));
@@ -241,14 +262,23 @@ impl Id {
         }
         inner.state = State::Destroyed;
         inner.leave_groups();
-        let qp = inner.qp.take();
+        self.stop_listening(&mut inner);
+        // In this order: afterwards nobody has an event for it.
+        if let Some((device, connection)) = self.exchange(&inner) {
+            device.agent.destroy(connection.conn);
+        }
+        let untaken = self.shared.registry.leave(self.cell.key);
+        if let Some(reservation) = inner.reserved.take() {
+            reservation.release();
+        }
         if let (Some(binding), Some(local)) = (inner.bound.take(), inner.local) {
             lock(&self.shared.ports).release(self.port_space, local.port(), binding.key);
         }
-        let untaken = self.shared.registry.leave(self.cell.key);
+        let qp = inner.qp.take();
         drop(inner);
         // May be the last references to others.
-        drop((qp, untaken));
+        drop(qp);
+        self.shared.refuse(untaken);
     }
 
     /// Looks at what changes, unless it is an orphan's.
@@ -290,16 +320,12 @@ impl Inner {
 
     /// The path to its peer.
     pub(crate) fn path(&self) -> Option<CmPath> {
-        use vernic_wire::Gid;
-        let (local, peer) = (self.local?, self.peer?);
+        if self.path.is_some() {
+            return self.path;
+        }
         self.device.as_ref()?;
-        Some(CmPath {
-            local: Gid::from_ip(local.ip()),
-            remote: Gid::from_ip(peer.ip()),
-            traffic_class: self.options.tos,
-            hop_limit: options::HOP_LIMIT,
-            flow_label: 0,
-        })
+        let (local, peer) = (Gid::from_ip(self.local?.ip()), Gid::from_ip(self.peer?.ip()));
+        Some(CmPath { traffic_class: self.options.tos, ..CmPath::new(local, peer) })
     }
 }
 
@@ -315,6 +341,8 @@ impl Drop for Id {
             inner.channel.clone(),
             inner.device.take(),
             inner.qp.take(),
+            inner.reserved.take(),
+            std::mem::take(&mut inner.posts),
             std::mem::take(&mut inner.groups),
             self.shared.clone(),
             self.cell.clone(),

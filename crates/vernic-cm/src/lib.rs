@@ -29,6 +29,8 @@
 //! | `channel.rs` `event.rs` `registry.rs` | events, and which id and channel they are for |
 //! | `id.rs`, `id/` | ids: state, and a file per kind of call |
 //! | `ports.rs` | port spaces |
+//! | `agent.rs` | what is asked of the engine |
+//! | `keeper.rs` | what is done on nobody's thread |
 //! | `route.rs` | from a destination to the source address and its device |
 //! | `error.rs` | what is refused, and the errno of it |
 //!
@@ -36,25 +38,32 @@
 //! of a listener that nobody takes are at most its backlog, events that the program writes itself 1024.
 #![deny(unsafe_code)]
 
+mod agent;
 mod channel;
 mod device;
 mod error;
 mod event;
 mod id;
+mod keeper;
 mod manager;
 mod param;
 mod ports;
 mod registry;
 mod route;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use channel::EventChannel;
 pub use error::Error;
 pub use event::{ConnInfo, Event, EventKind, Param, UdInfo};
 pub use id::{CommEstablished, Id, IdOption, JoinState, State};
 pub use manager::Manager;
-pub use param::{CmPath, ConnParam, UDP_QKEY};
+pub use param::{ConnParam, UDP_QKEY};
 
 pub use vernic_engine::{
     AddressVector, AttrMask, Config, Context, DeviceInfo, Qp, QpAttr, QpState, QpType,
 };
-pub use vernic_wire::cm::PortSpace;
+pub use vernic_proto::cm::CmPath;
+pub use vernic_wire::cm::{PortSpace, RejReason, SidrStatus};

@@ -1,7 +1,7 @@
 //! The manager: root of ids and channels, and owner of the open devices.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use vernic_engine::{Config, Context, DeviceInfo, Gate, OpenError, QpType};
 use vernic_io::Origin;
@@ -11,6 +11,7 @@ use crate::channel::EventChannel;
 use crate::device::Devices;
 use crate::error::Error;
 use crate::id::Id;
+use crate::keeper::Keeper;
 use crate::ports::Ports;
 use crate::registry::Registry;
 
@@ -19,9 +20,19 @@ use crate::registry::Registry;
 pub(crate) struct Shared {
     pub(crate) origin: Origin,
     pub(crate) config: Config,
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) keeper: Arc<Keeper>,
     pub(crate) ports: Mutex<Ports>,
     pub(crate) devices: Devices,
+    /// Ids that listen on every device.
+    pub(crate) wildcards: Mutex<Vec<Weak<Id>>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Its thread sees that there is nothing to keep.
+        self.keeper.wake();
+    }
 }
 
 /// What a process has, and what its children will have.
@@ -33,12 +44,15 @@ struct Generation {
 
 impl Generation {
     fn new(config: &Config) -> Self {
+        let keeper = Arc::new(Keeper::default());
         let shared = Arc::new(Shared {
             origin: Origin::here(),
             config: config.clone(),
-            registry: Registry::default(),
+            registry: Arc::new(Registry::new(keeper.clone())),
+            keeper,
             ports: Mutex::new(Ports::new()),
             devices: Devices::default(),
+            wildcards: Mutex::default(),
         });
         Self { shared, child: OnceLock::new() }
     }
@@ -87,7 +101,8 @@ impl Manager {
     /// # Errors
     /// Those of [`Context::open`].
     pub fn context(&self, name: &str) -> Result<Arc<Context>, OpenError> {
-        Ok(self.shared().devices.named(name, &self.config)?.context.clone())
+        let shared = self.shared();
+        shared.devices.named(name, shared)
     }
 
     /// An event channel.

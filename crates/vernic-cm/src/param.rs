@@ -1,24 +1,9 @@
-//! What callers name: paths and parameters of a connection.
+//! What callers name: the parameters of a connection.
 
-use vernic_wire::{Gid, Qkey, Qpn};
+use vernic_wire::{Qkey, Qpn};
 
 /// Q_Key of datagram ids that name none (`RDMA_UDP_QKEY`).
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
-
-/// The path of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CmPath {
-    /// Our GID.
-    pub local: Gid,
-    /// The peer's GID.
-    pub remote: Gid,
-    /// IP traffic class of what we send.
-    pub traffic_class: u8,
-    /// IP hop limit of what we send.
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
-    pub flow_label: u32,
-}
 
 /// Parameters of a connection (`rdma_conn_param`).
 ///

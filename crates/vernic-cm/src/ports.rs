@@ -115,7 +115,7 @@ impl Ports {
         match others.any(|other| !binding.tolerates(other)) {
             true => {
                 let addr = binding.addr.with_port(port);
-                Err(Error::InUse { port_space: space, addr, by: "this process" })
+                Err(Error::InUse { port_space: space, addr, by: "this process".to_owned() })
             }
             false => Ok(()),
         }

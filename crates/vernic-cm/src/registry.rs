@@ -1,26 +1,43 @@
-//! Events on their way: which channel an id's events go to, and how many of them are taken.
+//! Events on their way: which id they are for, which channel it is on, and how many of them are taken.
 //!
-//! Owns the seats of the ids, each with the queue of the channel that its id is on. Whoever has an
-//! event for an id pushes it here, from any thread and under any lock but this one: an entry is
-//! plain data, and nothing that is dropped here calls anything. Lock order: registry, queue.
+//! Owns the seats of the ids, each with the queue of the channel that its id is on, and which id a
+//! connection or a listener of the engine belongs to. The engine delivers its events here under its
+//! own locks ([`Sink`]), so nothing here calls it, and nothing is dropped here that does: an entry is
+//! plain data and references to what others hold too. Lock order: registry, queue.
 //!
 //! Events are taken from the queues without the registry's lock; each is counted on its id's
 //! [`Cell`] while the queue is locked, so whoever takes the untaken out of the queue and then waits for
 //! the taken misses none.
+//!
+//! Limits: an id has a few events at most; requests are bounded by the backlog of their listener;
+//! events that come before their connection is known are at most [`MAX_EARLY`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use vernic_engine::EventQueue;
+use vernic_engine::{CmSink, EventQueue};
+use vernic_io::LocalAddr;
+use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
 use vernic_wire::Gid;
+use vernic_wire::cm::{CmaHeader, RejReason, Req, SidrReq};
 
+use crate::device::Device;
 use crate::event::{EventKind, Param};
 use crate::id::Id;
+use crate::keeper::{Job, Keeper};
+
+/// Events of connections that a call is about to learn the number of: the calls of as many threads.
+const MAX_EARLY: usize = 1024;
 
 /// A number that names an id within its process for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdKey(pub(crate) u64);
+
+/// A device by the index of its netdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DeviceKey(pub(crate) u32);
 
 /// Locks, also after another thread panicked: what is behind each lock is valid between statements.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -82,7 +99,7 @@ impl Drop for Taken {
 /// An event before it is taken.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The id that it counts on.
+    /// The id that it counts on: the listener's, of a request.
     pub(crate) cell: Arc<Cell>,
     pub(crate) what: What,
 }
@@ -94,6 +111,32 @@ pub(crate) enum What {
     Told { kind: EventKind, status: i32, param: Param },
     /// A multicast group is joined.
     Joined { gid: Gid },
+    /// A peer asks.
+    Request(Box<Request>),
+    /// Something came of the exchange with the peer.
+    Cm(cm::EventKind),
+}
+
+/// A request that nobody has taken.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Of the id that it becomes.
+    pub(crate) cell: Arc<Cell>,
+    pub(crate) device: Arc<Device>,
+    pub(crate) conn: ConnId,
+    pub(crate) path: CmPath,
+    /// Our address, with the listener's port.
+    pub(crate) local: SocketAddr,
+    /// The peer's address and port.
+    pub(crate) peer: SocketAddr,
+    pub(crate) asked: Asked,
+}
+
+/// What a peer asks for.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Connection(Box<Req>),
+    Datagrams(Box<SidrReq>),
 }
 
 /// The queue of a channel.
@@ -103,35 +146,203 @@ pub(crate) type Queue = EventQueue<Entry>;
 struct Seat {
     cell: Arc<Cell>,
     queue: Arc<Queue>,
+    conn: Option<(DeviceKey, ConnId)>,
+}
+
+/// A listening id, at one of its places.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    pub(crate) key: IdKey,
+    pub(crate) device: Arc<Device>,
+    pub(crate) port: u16,
+    /// Hears of IPv4 peers.
+    pub(crate) v4: bool,
+    /// Hears of IPv6 peers.
+    pub(crate) v6: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     seats: HashMap<IdKey, Seat>,
+    conns: HashMap<(DeviceKey, ConnId), IdKey>,
+    ears: HashMap<(DeviceKey, ListenerId), Vec<Ear>>,
+    /// Calls that will name a connection or listener soon.
+    expecting: usize,
+    early: VecDeque<(DeviceKey, cm::Event)>,
 }
 
 /// The seats of the ids of a process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry {
     next: AtomicU64,
     state: Mutex<State>,
+    keeper: Arc<Keeper>,
+}
+
+/// What the engine tells its events to.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) device: DeviceKey,
+}
+
+impl CmSink for Sink {
+    fn event(&self, event: cm::Event) {
+        self.registry.deliver(self.device, event);
+    }
+}
+
+/// While it lives, events of unknown connections are kept: one of them may become known.
+pub(crate) struct Expecting<'a>(&'a Registry);
+
+impl Drop for Expecting<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.expecting -= 1;
+        let early = match state.expecting {
+            0 => std::mem::take(&mut state.early),
+            _ => VecDeque::new(),
+        };
+        drop((state, early));
+    }
 }
 
 impl Registry {
+    pub(crate) fn new(keeper: Arc<Keeper>) -> Self {
+        Self { next: AtomicU64::new(0), state: Mutex::default(), keeper }
+    }
+
+    fn new_cell(&self) -> Arc<Cell> {
+        Cell::new(IdKey(self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+
     /// A seat for a new id, whose events go to `queue`.
     pub(crate) fn seat(&self, queue: &Arc<Queue>) -> Arc<Cell> {
-        let cell = Cell::new(IdKey(self.next.fetch_add(1, Ordering::Relaxed)));
-        let seat = Seat { cell: cell.clone(), queue: queue.clone() };
+        let cell = self.new_cell();
+        let seat = Seat { cell: cell.clone(), queue: queue.clone(), conn: None };
         lock(&self.state).seats.insert(cell.key, seat);
         cell
     }
 
     /// An event for an id; lost if the id is gone.
     pub(crate) fn push(&self, key: IdKey, what: What) {
-        let state = lock(&self.state);
-        if let Some(seat) = state.seats.get(&key) {
-            seat.queue.push(Entry { cell: seat.cell.clone(), what });
+        lock(&self.state).push(key, what);
+    }
+
+    /// To be held from before a connection or listener is made until it is known here.
+    pub(crate) fn expect(&self) -> Expecting<'_> {
+        lock(&self.state).expecting += 1;
+        Expecting(self)
+    }
+
+    /// From now on what happens to `conn` happens to the id.
+    pub(crate) fn bind_conn(&self, key: IdKey, device: DeviceKey, conn: ConnId) {
+        let mut state = lock(&self.state);
+        state.conns.insert((device, conn), key);
+        if let Some(seat) = state.seats.get_mut(&key) {
+            seat.conn = Some((device, conn));
         }
+        self.replay(&mut state, |at, event| at == device && event.conn == conn);
+    }
+
+    /// From now on `listener` hears for one more id.
+    pub(crate) fn add_ear(&self, listener: ListenerId, ear: Ear) {
+        let mut state = lock(&self.state);
+        let device = ear.device.key();
+        state.ears.entry((device, listener)).or_default().push(ear);
+        self.replay(&mut state, |at, event| at == device && listener_of(event) == Some(listener));
+    }
+
+    /// `listener` no longer hears for the id.
+    pub(crate) fn remove_ear(&self, device: DeviceKey, listener: ListenerId, key: IdKey) {
+        let mut state = lock(&self.state);
+        let Some(ears) = state.ears.get_mut(&(device, listener)) else { return };
+        let gone: Vec<Ear> = ears.extract_if(.., |ear| ear.key == key).collect();
+        if ears.is_empty() {
+            state.ears.remove(&(device, listener));
+        }
+        drop(state);
+        drop(gone);
+    }
+
+    /// An event of the engine. Called under its locks.
+    pub(crate) fn deliver(&self, device: DeviceKey, event: cm::Event) {
+        self.route(&mut lock(&self.state), device, event);
+    }
+
+    fn replay(&self, state: &mut State, is_known: impl Fn(DeviceKey, &cm::Event) -> bool) {
+        for _ in 0..state.early.len() {
+            let Some((device, event)) = state.early.pop_front() else { return };
+            match is_known(device, &event) {
+                true => self.route(state, device, event),
+                false => state.early.push_back((device, event)),
+            }
+        }
+    }
+
+    fn route(&self, state: &mut State, device: DeviceKey, event: cm::Event) {
+        let conn = event.conn;
+        if let Some(listener) = listener_of(&event) {
+            if state.ears.contains_key(&(device, listener)) {
+                self.request(state, (device, listener), conn, event.kind);
+                return;
+            }
+        } else if let Some(&key) = state.conns.get(&(device, conn)) {
+            state.push(key, What::Cm(event.kind));
+            return;
+        }
+        if state.expecting != 0 {
+            if state.early.len() >= MAX_EARLY {
+                state.early.pop_front();
+            }
+            state.early.push_back((device, event));
+        }
+    }
+
+    /// A request for a listener: makes a seat for the id that it becomes when it is taken.
+    fn request(
+        &self,
+        state: &mut State,
+        listener: (DeviceKey, ListenerId),
+        conn: ConnId,
+        kind: cm::EventKind,
+    ) {
+        let (path, asked, private_data) = match kind {
+            cm::EventKind::Request { path, req, .. } => {
+                let data = *req.private_data.as_bytes();
+                (path, Asked::Connection(req), CmaHeader::parse(&data))
+            }
+            cm::EventKind::SidrRequest { path, req, .. } => {
+                let data = *req.private_data.as_bytes();
+                (path, Asked::Datagrams(req), CmaHeader::parse(&data))
+            }
+            _ => return,
+        };
+        let Some(ears) = state.ears.get(&listener) else { return };
+        let v4 = matches!(path.local.to_ip(), IpAddr::V4(_));
+        let Some(ear) = ears.iter().find(|ear| if v4 { ear.v4 } else { ear.v6 }).or(ears.first())
+        else {
+            return;
+        };
+        let device = ear.device.clone();
+        let hears = if v4 { ear.v4 } else { ear.v6 };
+        let seat = state.seats.get(&ear.key);
+        let (Some(seat), Ok(header), true) = (seat, private_data, hears) else {
+            let reason = RejReason::INVALID_SERVICE_ID;
+            self.keeper.add(Job::Refuse { device, conn, reason });
+            return;
+        };
+        let scope = device.context.info().netdev_index;
+        let with_scope = |ip: IpAddr, port| LocalAddr::new(ip, scope).with_port(port);
+        let (local, peer) = (with_scope(header.dst, ear.port), with_scope(header.src, header.port));
+        let cell = self.new_cell();
+        let queue = seat.queue.clone();
+        let listening = seat.cell.clone();
+        let new = Seat { cell: cell.clone(), queue: queue.clone(), conn: Some((listener.0, conn)) };
+        state.conns.insert((listener.0, conn), cell.key);
+        state.seats.insert(cell.key, new);
+        let request = Request { cell, device, conn, path, local, peer, asked };
+        queue.push(Entry { cell: listening, what: What::Request(Box::new(request)) });
     }
 
     /// From now on the id's events go to `queue`, those that wait already included.
@@ -139,7 +350,24 @@ impl Registry {
         let mut state = lock(&self.state);
         let Some(seat) = state.seats.get_mut(&key) else { return };
         let from = std::mem::replace(&mut seat.queue, queue.clone());
-        for entry in from.extract(|entry| entry.cell.key == key) {
+        if Arc::ptr_eq(&from, queue) {
+            return;
+        }
+        // What happens to an id that is not made yet comes behind its request.
+        let mut keys = vec![key];
+        let moved = from.extract(|entry| {
+            let moves = keys.contains(&entry.cell.key);
+            if let (true, What::Request(request)) = (moves, &entry.what) {
+                keys.push(request.cell.key);
+            }
+            moves
+        });
+        for key in &keys[1..] {
+            if let Some(seat) = state.seats.get_mut(key) {
+                seat.queue = queue.clone();
+            }
+        }
+        for entry in moved {
             queue.push(entry);
         }
     }
@@ -147,14 +375,43 @@ impl Registry {
     /// Takes back events of an id that nobody has taken.
     pub(crate) fn withdraw(&self, key: IdKey, which: impl Fn(&What) -> bool) {
         let state = lock(&self.state);
-        if let Some(seat) = state.seats.get(&key) {
-            seat.queue.purge(|entry| entry.cell.key != key || !which(&entry.what));
-        }
+        let Some(seat) = state.seats.get(&key) else { return };
+        let gone = seat.queue.extract(|entry| entry.cell.key == key && which(&entry.what));
+        drop(state);
+        drop(gone);
     }
 
     /// Gives the seat up and returns the events that nobody took. There will be no further one.
     pub(crate) fn leave(&self, key: IdKey) -> Vec<Entry> {
-        let Some(seat) = lock(&self.state).seats.remove(&key) else { return Vec::new() };
+        let mut state = lock(&self.state);
+        let Some(seat) = state.seats.remove(&key) else { return Vec::new() };
+        if let Some(conn) = seat.conn {
+            state.conns.remove(&conn);
+        }
         seat.queue.extract(|entry| entry.cell.key == key)
+    }
+
+    /// Seats and connections, for tests of leaks.
+    #[cfg(test)]
+    pub(crate) fn sizes(&self) -> (usize, usize, usize) {
+        let state = lock(&self.state);
+        (state.seats.len(), state.conns.len(), state.ears.len())
+    }
+}
+
+impl State {
+    fn push(&self, key: IdKey, what: What) {
+        if let Some(seat) = self.seats.get(&key) {
+            seat.queue.push(Entry { cell: seat.cell.clone(), what });
+        }
+    }
+}
+
+fn listener_of(event: &cm::Event) -> Option<ListenerId> {
+    match &event.kind {
+        cm::EventKind::Request { listener, .. } | cm::EventKind::SidrRequest { listener, .. } => {
+            Some(*listener)
+        }
+        _ => None,
     }
 }

@@ -1,12 +1,36 @@
 //! Addresses and ports of ids.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use vernic_engine::ListenError;
+use vernic_io::Place;
+use vernic_wire::cm::ServiceId;
+
+use crate::device::Device;
 use crate::error::Error;
 use crate::id::{Id, Inner, State};
 use crate::ports::Binding;
 use crate::registry::lock;
 use crate::route;
+
+/// A port that no other process of this host can have meanwhile.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    device: Arc<Device>,
+    service: ServiceId,
+    place: Place,
+}
+
+impl Reservation {
+    fn make(&self) -> Result<(), ListenError> {
+        self.device.agent.reserve(self.service, self.place)
+    }
+
+    pub(crate) fn release(self) {
+        self.device.agent.release(self.service, self.place);
+    }
+}
 
 impl Id {
     /// Binds it to an address and a port. Port 0 takes a free one, a wildcard address stands for all of
@@ -33,7 +57,7 @@ impl Id {
         let place = route::local(addr);
         let device = match addr.ip().is_unspecified() {
             true => None,
-            false => Some(self.shared.devices.with(place, &self.shared.config)?),
+            false => Some(self.shared.devices.with(place, &self.shared)?),
         };
         let binding = Binding {
             key: self.cell.key,
@@ -44,7 +68,21 @@ impl Id {
         };
         let port =
             lock(&self.shared.ports).bind(self.port_space(), addr.port(), binding, |_| false)?;
-        inner.local = Some(route::with_port(place.with_port(0), port));
+        let local = route::with_port(place.with_port(0), port);
+        // A port that the program names others may name too; one that it was given nobody else knows.
+        if let (Some(device), 1.., false) = (&device, addr.port(), inner.options.reuse_addr) {
+            let reservation = Reservation {
+                device: device.clone(),
+                service: self.port_space().service_id(port),
+                place: Place::Address(place),
+            };
+            if let Err(source) = reservation.make() {
+                lock(&self.shared.ports).release(self.port_space(), port, self.cell.key);
+                return Err(self.listen_error(local, source));
+            }
+            inner.reserved = Some(reservation);
+        }
+        inner.local = Some(local);
         inner.device = device;
         inner.bound = Some(binding);
         inner.state = State::Bound;

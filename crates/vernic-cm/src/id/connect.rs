@@ -1,104 +1,258 @@
-//! Listening, connecting, accepting, rejecting, disconnecting.
+//! Connecting, accepting, rejecting, disconnecting.
 
-use std::net::SocketAddr;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 
-use vernic_engine::QpType;
+use vernic_engine::{AttrMask, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
+use vernic_proto::cm::{AcceptParams, ConnectParams, SidrParams, SidrReply};
+use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
+use crate::device::Device;
 use crate::error::Error;
 use crate::event::Event;
-use crate::id::{CommEstablished, Id, State};
-use crate::param::ConnParam;
+use crate::id::connection::{Connection, Phase};
+use crate::id::{CommEstablished, Id, Inner, State};
+use crate::param::{ConnParam, UDP_QKEY};
+
+/// Private data of a request: what the message has room for, less the addresses.
+const MAX_REQ: usize = 92 - CmaHeader::LEN;
+/// Private data of a datagram request.
+const MAX_SIDR_REQ: usize = 216 - CmaHeader::LEN;
+/// Private data of an acceptance.
+const MAX_REP: usize = 196;
+/// Private data of an answer to a datagram request.
+const MAX_SIDR_REP: usize = 136;
+/// Private data of a rejection.
+const MAX_REJ: usize = 148;
+
+/// How long our acknowledgements take at most, as exponent of 4.096 us: 2.1 ms, for a process that
+/// polls nothing and whose background thread must be woken on a busy machine.
+const ACK_DELAY: u8 = 9;
 
 impl Id {
-    /// Listens for requests to its port, at most `backlog` of them waiting to be taken (0 takes the
-    /// largest, 1024). A new id is bound to the IPv4 wildcard and a free port. A wildcard covers every
-    /// device, and the addresses that they get later.
-    ///
-    /// # Errors
-    /// [`Error::State`], [`Error::InUse`], those of [`bind_addr`](Self::bind_addr).
-    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
-        let _ = backlog;
-        let mut inner = self.enter("listen")?;
-        match inner.state {
-            State::Idle => {
-                let any = SocketAddr::from(([0, 0, 0, 0], 0));
-                self.bind_inner(&mut inner, "listen", any)?;
-            }
-            State::Bound => {}
-            _ => return Err(self.wrong_state(&inner, "listen", "is new or bound")),
-        }
-        Err(Error::NoAgent { call: "listen" })
-    }
-
     /// Asks the peer for a connection; of a datagram id, for its queue pair. The outcome is an event.
     ///
     /// # Errors
     /// [`Error::State`] for an id whose route is not resolved; [`Error::NoQp`] for one with neither a
-    /// queue pair nor the number of one; [`Error::TooLong`], [`Error::Value`].
+    /// queue pair nor the number of one; [`Error::TooLong`], [`Error::Value`]; [`Error::Cm`] where the
+    /// device has too many connections.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<(), Error> {
-        let inner = self.enter("connect")?;
+        let mut inner = self.enter("connect")?;
         if inner.state != State::RouteResolved {
             return Err(self.wrong_state(&inner, "connect", "has resolved its route"));
         }
-        self.check_param("connect", param, (56, 180))?;
-        Err(Error::NoAgent { call: "connect" })
+        self.check_param("connect", param, (MAX_REQ, MAX_SIDR_REQ))?;
+        let (device, path, local, peer) =
+            match (&inner.device, inner.path(), inner.local, inner.peer) {
+                (Some(device), Some(path), Some(local), Some(peer)) => {
+                    (device.clone(), path, local, peer)
+                }
+                _ => return Err(Error::NoDevice { call: "connect" }),
+            };
+        let service = self.port_space().service_id(peer.port());
+        let mut private_data = [0; CmaHeader::LEN + MAX_SIDR_REQ];
+        CmaHeader::new(local.port(), local.ip(), peer.ip()).emit(&mut private_data);
+        let len = CmaHeader::LEN + param.private_data.len();
+        private_data[CmaHeader::LEN..len].copy_from_slice(param.private_data);
+        let private_data = &private_data[..len];
+        let (response_timeout, max_retries) = (None, None);
+        let registry = &self.shared.registry;
+        let _expecting = registry.expect();
+        let mut connection = Connection::asking(random_psn());
+        connection.conn = if self.qp_type() == QpType::Ud {
+            let pkey = Pkey::DEFAULT;
+            let params =
+                SidrParams { path, service, pkey, private_data, response_timeout, max_retries };
+            device.agent.sidr_request(&params)?
+        } else {
+            let (local_qpn, srq) = self.queue_pair(&inner, "connect", param)?;
+            let most = device.context.device_attr();
+            let limit = |what, asked, most| at_most("connect", what, asked, most, most);
+            connection.responder_resources =
+                limit("responder_resources", param.responder_resources, most.max_qp_rd_atom)?;
+            connection.initiator_depth =
+                limit("initiator_depth", param.initiator_depth, most.max_qp_init_rd_atom)?;
+            connection.path_mtu = device.mtu();
+            connection.ack_timeout = inner.options.ack_timeout;
+            connection.retry_count = param.retry_count;
+            device.agent.connect(&ConnectParams {
+                path,
+                service,
+                qp_type: self.qp_type(),
+                local_qpn,
+                starting_psn: connection.psn,
+                responder_resources: connection.responder_resources,
+                initiator_depth: connection.initiator_depth,
+                flow_control: param.flow_control,
+                retry_count: param.retry_count,
+                rnr_retry_count: param.rnr_retry_count,
+                srq,
+                path_mtu: connection.path_mtu,
+                pkey: Pkey::DEFAULT,
+                local_ack_timeout: connection.ack_timeout,
+                local_ca_guid: device.context.info().node_guid,
+                private_data,
+                response_timeout,
+                max_retries,
+            })?
+        };
+        registry.bind_conn(self.cell.key, device.key(), connection.conn);
+        inner.connection = Some(connection);
+        inner.state = State::Connect;
+        Ok(())
     }
 
     /// Accepts the request that it was made for: brings its queue pair up to RTS and answers. Of a
     /// connection, [`EventKind::Established`](crate::EventKind::Established) follows.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::NoQp`], [`Error::TooLong`], [`Error::Value`], [`Error::Modify`].
+    /// [`Error::State`] for an id that waits for no answer; [`Error::NoQp`], [`Error::TooLong`],
+    /// [`Error::Value`]; [`Error::Modify`], and then the queue pair is in Error and the request may
+    /// still be rejected; [`Error::Cm`] for a request whose peer has given up.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<(), Error> {
-        let inner = self.enter("accept")?;
-        if inner.state != State::Connect {
-            return Err(self.wrong_state(&inner, "accept", "came with a request"));
+        let mut inner = self.enter("accept")?;
+        let (device, mut connection) = self.asked(&inner, "accept")?;
+        self.check_param("accept", param, (MAX_REP, MAX_SIDR_REP))?;
+        if self.qp_type() == QpType::Ud {
+            let (qpn, _) = self.queue_pair(&inner, "accept", param)?;
+            let qkey = if param.qkey == Qkey(0) { UDP_QKEY } else { param.qkey };
+            let (status, private_data) = (SidrStatus::SUCCESS, param.private_data);
+            let reply = SidrReply { status, qpn, qkey, private_data };
+            device.agent.sidr_reply(connection.conn, &reply)?;
+            connection.phase = Phase::Up;
+            inner.connection = Some(connection);
+            return Ok(());
         }
-        self.check_param("accept", param, (196, 136))?;
-        Err(Error::NoAgent { call: "accept" })
+        let (local_qpn, srq) = self.queue_pair(&inner, "accept", param)?;
+        let most = device.context.device_attr();
+        let peer = connection.peer.map_or((0, 0), |p| (p.responder_resources, p.initiator_depth));
+        let limit = |what, asked, usual, most| at_most("accept", what, asked, usual, most);
+        connection.responder_resources = limit(
+            "responder_resources",
+            param.responder_resources,
+            peer.0.min(most.max_qp_rd_atom),
+            most.max_qp_rd_atom,
+        )?;
+        connection.initiator_depth = limit(
+            "initiator_depth",
+            param.initiator_depth,
+            peer.1.min(most.max_qp_init_rd_atom),
+            most.max_qp_init_rd_atom,
+        )?;
+        let before = inner.connection.replace(connection);
+        let answered = self.bring_up(&inner).and_then(|()| {
+            let params = AcceptParams {
+                local_qpn,
+                starting_psn: connection.psn,
+                responder_resources: connection.responder_resources,
+                initiator_depth: connection.initiator_depth,
+                flow_control: param.flow_control,
+                rnr_retry_count: param.rnr_retry_count,
+                srq,
+                target_ack_delay: ACK_DELAY,
+                local_ca_guid: device.context.info().node_guid,
+                private_data: param.private_data,
+            };
+            Ok(device.agent.accept(connection.conn, &params)?)
+        });
+        match answered {
+            Ok(()) => connection.phase = Phase::Accepted,
+            Err(error) => {
+                inner.connection = before;
+                inner.qp_to_error();
+                return Err(error);
+            }
+        }
+        inner.connection = Some(connection);
+        Ok(())
     }
 
-    /// Refuses the request that it was made for.
+    /// Refuses the request that it was made for, or the acceptance that
+    /// [`EventKind::ConnectResponse`](crate::EventKind::ConnectResponse) told.
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::TooLong`].
+    /// [`Error::State`], [`Error::TooLong`], [`Error::Cm`] for a request whose peer has given up.
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
-        let inner = self.enter("reject")?;
-        if inner.state != State::Connect {
-            return Err(self.wrong_state(&inner, "reject", "came with a request"));
+        let mut inner = self.enter("reject")?;
+        let (device, mut connection) = match self.exchange(&inner) {
+            Some((device, connection))
+                if matches!(connection.phase, Phase::Asked | Phase::Responded) =>
+            {
+                (device, connection)
+            }
+            _ => return Err(self.wrong_state(&inner, "reject", "waits for an answer")),
+        };
+        self.check_private_data("reject", private_data, (MAX_REJ, MAX_SIDR_REP))?;
+        if self.qp_type() == QpType::Ud {
+            let (status, qpn, qkey) = (SidrStatus::REJECTED, Qpn::new(0), Qkey(0));
+            let reply = SidrReply { status, qpn, qkey, private_data };
+            device.agent.sidr_reply(connection.conn, &reply)?;
+        } else {
+            device.agent.reject(connection.conn, RejReason::CONSUMER, private_data)?;
         }
-        self.check_private_data("reject", private_data, (148, 136))?;
-        Err(Error::NoAgent { call: "reject" })
+        connection.phase = Phase::Over;
+        inner.connection = Some(connection);
+        Ok(())
     }
 
     /// Tells the peer that this side's queue pair, which the program brings up itself, is ready: after
     /// [`EventKind::ConnectResponse`](crate::EventKind::ConnectResponse).
     ///
     /// # Errors
-    /// [`Error::State`], [`Error::HasQp`] for an id that brings its queue pair up itself.
+    /// [`Error::State`]; [`Error::HasQp`] for an id that brings its queue pair up itself;
+    /// [`Error::Cm`].
     pub fn establish(&self) -> Result<(), Error> {
-        let inner = self.enter("establish")?;
-        Err(self.wrong_state(&inner, "establish", "has had a ConnectResponse"))
+        let mut inner = self.enter("establish")?;
+        if let Some(qp) = &inner.qp {
+            return Err(Error::HasQp(qp.qpn()));
+        }
+        let (device, mut connection) = match self.exchange(&inner) {
+            Some((device, connection)) if connection.phase == Phase::Responded => {
+                (device, connection)
+            }
+            _ => return Err(self.wrong_state(&inner, "establish", "has had a ConnectResponse")),
+        };
+        device.agent.ready_to_use(connection.conn)?;
+        connection.phase = Phase::Up;
+        inner.connection = Some(connection);
+        Ok(())
     }
 
     /// Says that the connection is there, as the queue pair has received a packet of it.
+    /// [`EventKind::Established`](crate::EventKind::Established) follows, if it did not come before.
     ///
     /// # Errors
-    /// [`Error::State`] for an id that has accepted nothing.
+    /// [`Error::State`] for an id that has accepted nothing, [`Error::Cm`].
     pub fn notify(&self, event: CommEstablished) -> Result<(), Error> {
         let CommEstablished = event;
         let inner = self.enter("notify")?;
-        Err(self.wrong_state(&inner, "notify", "has accepted a request"))
+        match self.exchange(&inner) {
+            Some((device, connection))
+                if matches!(connection.phase, Phase::Accepted | Phase::Up)
+                    && self.qp_type() != QpType::Ud =>
+            {
+                Ok(device.agent.notify_established(connection.conn)?)
+            }
+            _ => Err(self.wrong_state(&inner, "notify", "has accepted a request")),
+        }
     }
 
     /// Ends the connection, or agrees to its end: moves its queue pair to Error and tells the peer.
     /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not come before.
     ///
     /// # Errors
-    /// [`Error::State`] for an id without a connection.
+    /// [`Error::State`] for an id without a connection, [`Error::Cm`] for one that is not up, or is
+    /// over already; the queue pair is in Error then, too.
     pub fn disconnect(&self) -> Result<(), Error> {
         let inner = self.enter("disconnect")?;
-        Err(self.wrong_state(&inner, "disconnect", "has a connection"))
+        let connected = matches!(inner.state, State::Connect | State::Disconnect);
+        match self.exchange(&inner) {
+            Some((device, connection)) if connected && self.qp_type() != QpType::Ud => {
+                inner.qp_to_error();
+                Ok(device.agent.disconnect(connection.conn)?)
+            }
+            _ => Err(self.wrong_state(&inner, "disconnect", "has a connection")),
+        }
     }
 
     /// Waits for the next event of its channel: the outcome of the last call, for an id with a channel
@@ -116,6 +270,31 @@ impl Id {
         }
     }
 
+    /// Device and exchange, if there is one.
+    pub(crate) fn exchange(&self, inner: &Inner) -> Option<(Arc<Device>, Connection)> {
+        Some((inner.device.clone()?, inner.connection?))
+    }
+
+    /// Device and exchange of a request that is not answered.
+    fn asked(&self, inner: &Inner, call: &'static str) -> Result<(Arc<Device>, Connection), Error> {
+        let asked = self.exchange(inner).filter(|(_, connection)| connection.phase == Phase::Asked);
+        asked.ok_or_else(|| self.wrong_state(inner, call, "came with a request"))
+    }
+
+    /// Its queue pair's number, or the one given, and whether it receives from a shared queue.
+    fn queue_pair(
+        &self,
+        inner: &Inner,
+        call: &'static str,
+        param: &ConnParam<'_>,
+    ) -> Result<(Qpn, bool), Error> {
+        match (&inner.qp, param.qp_num) {
+            (Some(qp), _) => Ok((qp.qpn(), qp.srq().is_some())),
+            (None, Some(qpn)) => Ok((qpn, param.srq)),
+            (None, None) => Err(Error::NoQp { call }),
+        }
+    }
+
     fn check_param(
         &self,
         call: &'static str,
@@ -123,16 +302,13 @@ impl Id {
         limits: (usize, usize),
     ) -> Result<(), Error> {
         self.check_private_data(call, param.private_data, limits)?;
-        let value = |what, value: u8| Error::Value {
-            what,
-            value: value.into(),
-            allowed: "0 to 7".to_owned(),
-        };
-        if param.retry_count > 7 {
-            return Err(value("retry_count", param.retry_count));
-        }
-        if param.rnr_retry_count > 7 {
-            return Err(value("rnr_retry_count", param.rnr_retry_count));
+        for (what, value) in
+            [("retry_count", param.retry_count), ("rnr_retry_count", param.rnr_retry_count)]
+        {
+            if value > 7 {
+                let allowed = "0 to 7".to_owned();
+                return Err(Error::Value { what, value: value.into(), allowed });
+            }
         }
         Ok(())
     }
@@ -152,4 +328,38 @@ impl Id {
             false => Ok(()),
         }
     }
+}
+
+impl Inner {
+    /// Moves the queue pair to Error: what is posted to it completes.
+    pub(crate) fn qp_to_error(&self) {
+        if let Some(qp) = &self.qp {
+            let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+            // Every state but that of a destroyed one allows it.
+            let _ = qp.modify(&attr, AttrMask::STATE);
+        }
+    }
+}
+
+/// A number of READs and atomics: as asked, `usual` if as many as possible are asked for.
+fn at_most(
+    call: &'static str,
+    what: &'static str,
+    asked: u8,
+    usual: u8,
+    most: u8,
+) -> Result<u8, Error> {
+    match asked {
+        ConnParam::MAX => Ok(usual),
+        asked if asked <= most => Ok(asked),
+        asked => {
+            let allowed = format!("0 to {most} in {call}, or {} for the most", ConnParam::MAX);
+            Err(Error::Value { what, value: asked.into(), allowed })
+        }
+    }
+}
+
+/// Sequence numbers start anywhere, so that late packets of another connection do not fit.
+pub(crate) fn random_psn() -> Psn {
+    Psn::new(RandomState::new().build_hasher().finish() as u32)
 }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use vernic_engine::{AddressVector, McastError, Qp, QpType};
+use vernic_io::LocalAddr;
 use vernic_wire::{Gid, PortNum, Qpn};
 
 use crate::error::Error;
@@ -59,7 +60,7 @@ impl Id {
     /// # Errors
     /// [`Error::NoDevice`] for an id that is bound to no address, [`Error::Value`] for one that is not
     /// for datagrams, [`Error::Group`] for an address that is no group or that the device has no address of
-    /// the kind for, [`Error::Joined`].
+    /// the kind for, [`Error::NoRoute`] for one that the system sends nothing to, [`Error::Joined`].
     pub fn join_multicast(
         &self,
         group: SocketAddr,
@@ -87,6 +88,9 @@ impl Id {
         let rows = device.context.gid_table();
         let row = rows.iter().filter(of_kind).min_by_key(|row| Some(row.local) != own);
         let row = row.ok_or(McastError::NoAddress(gid))?;
+        // What the system sends nowhere would be lost without a word.
+        let on_link = LocalAddr::new(group.ip(), device.context.info().netdev_index);
+        route::source(Some(row.local.with_port(0)), on_link.with_port(0))?;
         let av = AddressVector {
             dgid: gid,
             sgid_index: row.index,

@@ -7,9 +7,6 @@ use crate::error::Error;
 use crate::id::{Id, State};
 use crate::registry::lock;
 
-/// IP hop limit of connections, as the engine has it for address vectors that name none.
-pub(crate) const HOP_LIMIT: u8 = 64;
-
 /// ACK timeout of connections that name none: 4.096 us * 2^17 = 0.54 s, what Linux takes for RoCE
 /// (a packet life time of 2^16, one way).
 const ACK_TIMEOUT: u8 = 17;

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use vernic_engine::{AttrMask, Qp, QpAttr, QpState, QpType};
-use vernic_wire::{PortNum, Psn};
+use vernic_engine::{Access, AttrMask, PortNum, Psn, Qp, QpAttr, QpState, QpType, RnrTimer};
 
 use crate::error::Error;
+use crate::id::connection::{Connection, Peer};
+use crate::id::tell::vector;
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
+
+/// What a peer waits after RNR NAK: code 12, 0.64 ms. Code 0, which Linux gives, would be 655 ms.
+const MIN_RNR_TIMER: u8 = 12;
 
 impl Id {
     /// Its queue pair, if one is attached.
@@ -71,14 +75,13 @@ impl Id {
         let mut attr = QpAttr { state, port: PortNum(1), ..QpAttr::default() };
         let mut mask = AttrMask::STATE;
         match state {
+            QpState::Init if datagrams => {
+                attr.qkey = UDP_QKEY;
+                mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+            }
             QpState::Init => {
-                mask |= AttrMask::PKEY_INDEX | AttrMask::PORT;
-                if datagrams {
-                    attr.qkey = UDP_QKEY;
-                    mask |= AttrMask::QKEY;
-                } else {
-                    mask |= AttrMask::ACCESS_FLAGS;
-                }
+                attr.access = inner.connection.as_ref().map_or(0, rights);
+                mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
             }
             QpState::Rtr if datagrams => {}
             QpState::Rts if datagrams => {
@@ -86,7 +89,14 @@ impl Id {
                 mask |= AttrMask::SQ_PSN;
             }
             QpState::Rtr | QpState::Rts => {
-                return Err(self.wrong_state(inner, "init_qp_attr", "has a peer"));
+                let connection = inner.connection.as_ref();
+                let with_peer = connection.and_then(|c| Some((c, c.peer.as_ref()?)));
+                let (connection, peer) = with_peer
+                    .ok_or_else(|| self.wrong_state(inner, "init_qp_attr", "has a peer"))?;
+                mask |= match state {
+                    QpState::Rtr => self.to_rtr(inner, connection, peer, &mut attr),
+                    _ => self.to_rts(connection, peer, &mut attr),
+                };
             }
             other => {
                 return Err(Error::Value {
@@ -99,8 +109,58 @@ impl Id {
         Ok((attr, mask))
     }
 
+    fn to_rtr(
+        &self,
+        inner: &Inner,
+        connection: &Connection,
+        peer: &Peer,
+        attr: &mut QpAttr,
+    ) -> AttrMask {
+        if let (Some(path), Some(device)) = (inner.path(), &inner.device) {
+            attr.av = vector(device, &path);
+        }
+        attr.path_mtu = connection.path_mtu;
+        attr.dest_qpn = peer.qpn;
+        attr.rq_psn = peer.psn;
+        let mask = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+        if !matches!(self.qp_type(), QpType::Rc | QpType::XrcTgt) {
+            return mask;
+        }
+        attr.max_dest_rd_atomic = connection.responder_resources;
+        attr.min_rnr_timer = RnrTimer::new(MIN_RNR_TIMER);
+        mask | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER
+    }
+
+    fn to_rts(&self, connection: &Connection, peer: &Peer, attr: &mut QpAttr) -> AttrMask {
+        attr.sq_psn = connection.psn;
+        attr.timeout = connection.ack_timeout;
+        attr.retry_cnt = connection.retry_count;
+        attr.rnr_retry = peer.rnr_retry_count;
+        // Never more than the peer keeps.
+        attr.max_rd_atomic = connection.initiator_depth.min(peer.initiator_depth);
+        match self.qp_type() {
+            QpType::Rc | QpType::XrcIni => {
+                AttrMask::SQ_PSN
+                    | AttrMask::TIMEOUT
+                    | AttrMask::RETRY_CNT
+                    | AttrMask::RNR_RETRY
+                    | AttrMask::MAX_RD_ATOMIC
+            }
+            QpType::XrcTgt => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
+            QpType::Uc | QpType::Ud => AttrMask::SQ_PSN,
+        }
+    }
+
     pub(crate) fn bring(&self, inner: &Inner, qp: &Qp, state: QpState) -> Result<(), Error> {
         let (attr, mask) = self.attr(inner, state)?;
         Ok(qp.modify(&attr, mask)?)
+    }
+}
+
+/// What the peer may do with this side's memory, as far as its regions allow it.
+fn rights(connection: &Connection) -> u32 {
+    match connection.responder_resources {
+        0 => Access::REMOTE_WRITE.bits(),
+        _ => (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC).bits(),
     }
 }

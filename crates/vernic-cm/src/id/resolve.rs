@@ -41,7 +41,7 @@ impl Id {
             return Err(Error::Family { src, dst });
         }
         let found = route::source(src.filter(|src| !src.ip().is_unspecified()), dst)?;
-        let device = self.shared.devices.with(route::local(found), &self.shared.config)?;
+        let device = self.shared.devices.with(route::local(found), &self.shared)?;
         if inner.state == State::Idle {
             let port = src.map_or(0, |src| src.port());
             self.bind_inner(&mut inner, "resolve_addr", route::with_port(found, port))?;

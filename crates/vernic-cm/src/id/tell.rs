@@ -2,11 +2,51 @@
 
 use std::sync::Arc;
 
-use crate::event::Event;
-use crate::id::{Id, State};
-use crate::registry::{Taken, What, lock};
+use vernic_engine::{AddressVector, PortNum, QpState, QpType};
+use vernic_proto::cm::{CmPath, EventKind as CmEvent};
+use vernic_wire::cm::{CmaHeader, RejReason, Rep, Req, SidrRep, SidrStatus};
+
+use crate::device::Device;
+use crate::event::{ConnInfo, Event, EventKind, Param, UdInfo};
+use crate::id::connect::random_psn;
+use crate::id::connection::{Connection, Peer, Phase};
+use crate::id::{Id, Inner, State};
+use crate::param::UDP_QKEY;
+use crate::registry::{Asked, Request, Taken, What, lock};
+
+/// Kind, status and content of an event.
+type Told = (EventKind, i32, Param);
 
 impl Id {
+    /// The id that a request becomes.
+    pub(crate) fn of_request(
+        channel: &Arc<crate::EventChannel>,
+        listener: &Self,
+        request: &Request,
+    ) -> Arc<Self> {
+        let cell = request.cell.clone();
+        let qp_type = match &request.asked {
+            Asked::Datagrams(_) => QpType::Ud,
+            // The request of an XRC initiator is for a target.
+            Asked::Connection(_) if listener.qp_type() == QpType::XrcIni => QpType::XrcTgt,
+            Asked::Connection(_) => listener.qp_type(),
+        };
+        let connection = match &request.asked {
+            Asked::Connection(req) => Connection::asked(request.conn, req, random_psn()),
+            Asked::Datagrams(_) => Connection::asked_for_datagrams(request.conn),
+        };
+        let id = Self::at(cell, channel, listener.port_space(), qp_type, |inner| {
+            inner.state = State::Connect;
+            inner.device = Some(request.device.clone());
+            inner.local = Some(request.local);
+            inner.peer = Some(request.peer);
+            inner.path = Some(request.path);
+            inner.connection = Some(connection);
+        });
+        id.set_user_context(listener.user_context());
+        id
+    }
+
     /// Does the event's share of the work; `None` if the event is of no interest any more.
     pub(crate) fn tell(self: Arc<Self>, what: What, taken: Taken) -> Option<Event> {
         let (kind, status, param) = {
@@ -20,8 +60,180 @@ impl Id {
                     (kind, status, param)
                 }
                 What::Joined { gid } => Self::tell_joined(&mut inner, gid)?,
+                What::Cm(event) => self.tell_cm(&mut inner, event)?,
+                What::Request(_) => return None,
             }
         };
         Some(Event { id: self, listen_id: None, kind, status, param, _taken: taken })
+    }
+
+    /// A request: the event has the new id.
+    pub(crate) fn tell_request(
+        self: Arc<Self>,
+        listener: Arc<Self>,
+        request: Request,
+        taken: Taken,
+    ) -> Event {
+        request.device.agent.request_taken(request.conn);
+        let param = match request.asked {
+            Asked::Connection(req) => Param::Conn(info_of_req(&req)),
+            Asked::Datagrams(req) => Param::Ud(UdInfo {
+                private_data: req.private_data.as_bytes()[CmaHeader::LEN..].to_vec(),
+                av: vector(&request.device, &request.path),
+                qp_num: vernic_engine::Qpn::new(0),
+                qkey: UDP_QKEY,
+                context: 0,
+            }),
+        };
+        let (kind, status) = (EventKind::ConnectRequest, 0);
+        Event { id: self, listen_id: Some(listener), kind, status, param, _taken: taken }
+    }
+
+    fn tell_cm(&self, inner: &mut Inner, event: CmEvent) -> Option<Told> {
+        match event {
+            CmEvent::Reply { rep } => self.tell_reply(inner, &rep),
+            CmEvent::SidrReply { rep } => self.tell_sidr_reply(inner, &rep),
+            CmEvent::Established { .. } => {
+                inner.connection.as_mut()?.phase = Phase::Up;
+                Some((EventKind::Established, 0, Param::Conn(ConnInfo::default())))
+            }
+            CmEvent::Rejected { reason, private_data, .. } => {
+                if inner.fail()? {
+                    return None;
+                }
+                let private_data = private_data.as_bytes().to_vec();
+                let info = ConnInfo { private_data, ..ConnInfo::default() };
+                Some((EventKind::Rejected, i32::from(reason.value()), Param::Conn(info)))
+            }
+            CmEvent::Unreachable { .. } | CmEvent::HalfOpenDropped => {
+                let failed_here = inner.fail()?;
+                (!failed_here).then_some((EventKind::Unreachable, -libc::ETIMEDOUT, Param::None))
+            }
+            CmEvent::DisconnectRequest { .. } | CmEvent::Disconnected => {
+                // Either side may say so first, and both may.
+                if inner.state != State::Connect || inner.connection?.failed_here {
+                    return None;
+                }
+                inner.state = State::Disconnect;
+                Some((EventKind::Disconnected, 0, Param::Conn(ConnInfo::default())))
+            }
+            CmEvent::TimewaitExit => {
+                inner.connection.as_mut()?.phase = Phase::Over;
+                Some((EventKind::TimewaitExit, 0, Param::None))
+            }
+            // Those of listeners come another way.
+            CmEvent::Request { .. } | CmEvent::SidrRequest { .. } => None,
+        }
+    }
+
+    /// The peer accepted: brings the queue pair up, if the id has one, and says so.
+    fn tell_reply(&self, inner: &mut Inner, rep: &Rep) -> Option<Told> {
+        let (device, mut connection) = self.exchange(inner)?;
+        connection.answered(rep);
+        connection.phase = Phase::Responded;
+        inner.connection = Some(connection);
+        let info = Param::Conn(info_of_rep(rep));
+        if inner.qp.is_none() {
+            return Some((EventKind::ConnectResponse, 0, info));
+        }
+        let up =
+            self.bring_up(inner).and_then(|()| Ok(device.agent.ready_to_use(connection.conn)?));
+        match up {
+            Ok(()) => {
+                connection.phase = Phase::Up;
+                inner.connection = Some(connection);
+                Some((EventKind::Established, 0, info))
+            }
+            Err(error) => {
+                tracing::warn!(id = ?self, %error, "cannot bring the queue pair up: connection refused");
+                // The peer may have given up, too.
+                let _ = device.agent.reject(connection.conn, RejReason::CONSUMER, &[]);
+                inner.fail();
+                connection.phase = Phase::Over;
+                connection.failed_here = true;
+                inner.connection = Some(connection);
+                Some((EventKind::ConnectError, -error.errno(), Param::None))
+            }
+        }
+    }
+
+    fn tell_sidr_reply(&self, inner: &mut Inner, rep: &SidrRep) -> Option<Told> {
+        let device = inner.device.clone()?;
+        let path = inner.path()?;
+        let served = rep.status == SidrStatus::SUCCESS;
+        inner.connection.as_mut()?.phase = if served { Phase::Up } else { Phase::Over };
+        let info = UdInfo {
+            private_data: rep.private_data.as_bytes().to_vec(),
+            av: vector(&device, &path),
+            qp_num: rep.qpn,
+            qkey: rep.qkey,
+            context: 0,
+        };
+        Some(match served {
+            true => (EventKind::Established, 0, Param::Ud(info)),
+            false => (EventKind::Unreachable, i32::from(rep.status.0), Param::Ud(info)),
+        })
+    }
+
+    /// Brings the queue pair up from Init to RTS, if the id has one.
+    pub(crate) fn bring_up(&self, inner: &Inner) -> Result<(), crate::Error> {
+        if let Some(qp) = &inner.qp {
+            // Again, for the rights that the peer has now.
+            for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+                self.bring(inner, qp, state)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// The exchange has come to nothing; whether the program knows it already.
+    fn fail(&mut self) -> Option<bool> {
+        self.qp_to_error();
+        let connection = self.connection.as_mut()?;
+        connection.phase = Phase::Over;
+        Some(connection.failed_here)
+    }
+}
+
+/// Where datagrams to the peer go.
+pub(crate) fn vector(device: &Device, path: &CmPath) -> AddressVector {
+    AddressVector {
+        dgid: path.remote,
+        sgid_index: device.context.gid_index(path.local).unwrap_or(0),
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        flow_label: path.flow_label,
+        port: PortNum(1),
+        ..AddressVector::default()
+    }
+}
+
+fn info_of_req(req: &Req) -> ConnInfo {
+    let peer = Peer::of_req(req);
+    ConnInfo {
+        private_data: req.private_data.as_bytes()[CmaHeader::LEN..].to_vec(),
+        responder_resources: peer.responder_resources,
+        initiator_depth: peer.initiator_depth,
+        flow_control: req.end_to_end_flow_control,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        srq: req.srq,
+        qp_num: req.local_qpn,
+    }
+}
+
+fn info_of_rep(rep: &Rep) -> ConnInfo {
+    let peer = Peer::of_rep(rep);
+    ConnInfo {
+        private_data: rep.private_data.as_bytes().to_vec(),
+        responder_resources: peer.responder_resources,
+        initiator_depth: peer.initiator_depth,
+        flow_control: rep.end_to_end_flow_control,
+        retry_count: 0,
+        rnr_retry_count: rep.rnr_retry_count,
+        srq: rep.srq,
+        qp_num: rep.local_qpn,
     }
 }

@@ -1,0 +1,123 @@
+//! The exchange with a peer, as the id knows it: how far it is, and what both sides said.
+
+use vernic_engine::{AckTimeout, Mtu, Psn, Qpn};
+use vernic_proto::cm::ConnId;
+use vernic_wire::cm::{CommId, Rep, Req};
+
+/// How far an exchange is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// We asked.
+    Asking,
+    /// The peer asked, and the program has not answered.
+    Asked,
+    /// The peer accepted, and the program brings its queue pair up.
+    Responded,
+    /// We accepted.
+    Accepted,
+    /// It is up.
+    Up,
+    /// It is over, was refused, or failed.
+    Over,
+}
+
+/// What the peer said of its side, and what its wishes are worth here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) qpn: Qpn,
+    pub(crate) psn: Psn,
+    /// READs and atomics of the peer that this side may have to keep.
+    pub(crate) responder_resources: u8,
+    /// READs and atomics that this side may have outstanding.
+    pub(crate) initiator_depth: u8,
+    pub(crate) rnr_retry_count: u8,
+}
+
+/// An exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connection {
+    pub(crate) conn: ConnId,
+    pub(crate) phase: Phase,
+    pub(crate) peer: Option<Peer>,
+    /// First PSN that our queue pair sends.
+    pub(crate) psn: Psn,
+    pub(crate) path_mtu: Mtu,
+    pub(crate) ack_timeout: AckTimeout,
+    pub(crate) retry_count: u8,
+    /// READs and atomics of the peer that this side keeps.
+    pub(crate) responder_resources: u8,
+    /// READs and atomics that this side has outstanding.
+    pub(crate) initiator_depth: u8,
+    /// This side has failed to bring its queue pair up: the program knows.
+    pub(crate) failed_here: bool,
+}
+
+impl Peer {
+    pub(crate) fn of_req(req: &Req) -> Self {
+        Self {
+            qpn: req.local_qpn,
+            psn: req.starting_psn,
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            rnr_retry_count: req.rnr_retry_count,
+        }
+    }
+
+    pub(crate) fn of_rep(rep: &Rep) -> Self {
+        Self {
+            qpn: rep.local_qpn,
+            psn: rep.starting_psn,
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            rnr_retry_count: rep.rnr_retry_count,
+        }
+    }
+}
+
+impl Connection {
+    /// What we are about to ask for; its number is not known yet.
+    pub(crate) fn asking(psn: Psn) -> Self {
+        Self {
+            conn: ConnId(CommId::NONE),
+            phase: Phase::Asking,
+            peer: None,
+            psn,
+            path_mtu: Mtu::B256,
+            ack_timeout: AckTimeout::INFINITE,
+            retry_count: 0,
+            responder_resources: 0,
+            initiator_depth: 0,
+            failed_here: false,
+        }
+    }
+
+    /// A request for our datagram queue pair.
+    pub(crate) fn asked_for_datagrams(conn: ConnId) -> Self {
+        Self { conn, phase: Phase::Asked, ..Self::asking(Psn::new(0)) }
+    }
+
+    /// What the peer has asked for. A path MTU that is no code is taken for the smallest.
+    pub(crate) fn asked(conn: ConnId, req: &Req, psn: Psn) -> Self {
+        let peer = Peer::of_req(req);
+        Self {
+            conn,
+            phase: Phase::Asked,
+            peer: Some(peer),
+            psn,
+            path_mtu: Mtu::from_code(req.path_mtu).unwrap_or(Mtu::B256),
+            ack_timeout: req.primary.local_ack_timeout,
+            retry_count: req.retry_count,
+            responder_resources: peer.responder_resources,
+            initiator_depth: peer.initiator_depth,
+            failed_here: false,
+        }
+    }
+
+    /// Takes over what the peer answered: neither side does more than the other takes.
+    pub(crate) fn answered(&mut self, rep: &Rep) {
+        let peer = Peer::of_rep(rep);
+        self.responder_resources = self.responder_resources.min(peer.responder_resources);
+        self.initiator_depth = self.initiator_depth.min(peer.initiator_depth);
+        self.peer = Some(peer);
+    }
+}

@@ -1,0 +1,191 @@
+//! Listening: at an address, or on every device, those that come later included.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use vernic_engine::ListenError;
+use vernic_io::Place;
+use vernic_proto::cm::ListenerId;
+use vernic_wire::cm::ServiceId;
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::id::{Id, Inner, State};
+use crate::manager::Shared;
+use crate::ports::Binding;
+use crate::registry::{Cell, DeviceKey, Ear, Entry, What, lock};
+use crate::route;
+
+/// Most requests that wait to be taken at a listener: the kernel's default (`max_backlog` of
+/// rdma_ucm).
+const MAX_BACKLOG: u32 = 1024;
+
+/// A place where an id listens.
+#[derive(Debug)]
+pub(crate) struct Post {
+    device: Arc<Device>,
+    service: ServiceId,
+    place: Place,
+    listener: ListenerId,
+}
+
+impl Id {
+    /// Listens for requests to its port, at most `backlog` of them waiting to be taken (0, and more than
+    /// 1024, are 1024). A new id is bound to the IPv4 wildcard and a free port. A wildcard covers every
+    /// device, and the addresses and devices that come later.
+    ///
+    /// # Errors
+    /// [`Error::State`]; [`Error::InUse`] if another id of this process or another process of this
+    /// host listens there; [`Error::Device`] if no device can be opened; those of
+    /// [`bind_addr`](Self::bind_addr).
+    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
+        let mut inner = self.enter("listen")?;
+        match inner.state {
+            State::Idle => {
+                let any = SocketAddr::from(([0, 0, 0, 0], 0));
+                self.bind_inner(&mut inner, "listen", any)?;
+            }
+            State::Bound => {}
+            _ => return Err(self.wrong_state(&inner, "listen", "is new or bound")),
+        }
+        let (Some(binding), Some(local)) = (inner.bound, inner.local) else {
+            return Err(self.wrong_state(&inner, "listen", "is bound"));
+        };
+        let listening = Binding { listens: true, ..binding };
+        {
+            let mut ports = lock(&self.shared.ports);
+            ports.check(self.port_space(), local.port(), &listening)?;
+            ports.update(self.port_space(), local.port(), listening);
+        }
+        inner.backlog = if backlog == 0 { MAX_BACKLOG } else { backlog.min(MAX_BACKLOG) };
+        let result = self.shared.keeper.start(&self.shared).and_then(|()| match &inner.device {
+            Some(device) => {
+                let place = Place::Address(route::local(local));
+                let device = device.clone();
+                self.listen_at(&mut inner, device, place)
+            }
+            None => self.listen_everywhere(&mut inner),
+        });
+        if let Err(error) = result {
+            self.stop_listening(&mut inner);
+            lock(&self.shared.ports).update(self.port_space(), local.port(), binding);
+            return Err(error);
+        }
+        inner.bound = Some(listening);
+        // The listener has it now, and will give it back.
+        inner.reserved = None;
+        inner.state = State::Listen;
+        if inner.device.is_none() {
+            self.shared.add_wildcard(&self.cell);
+        }
+        Ok(())
+    }
+
+    fn service(&self, inner: &Inner) -> ServiceId {
+        self.port_space().service_id(inner.local.map_or(0, |local| local.port()))
+    }
+
+    /// Listens on each device that can be opened.
+    fn listen_everywhere(&self, inner: &mut Inner) -> Result<(), Error> {
+        let mut refused = None;
+        for info in vernic_engine::devices()? {
+            let key = DeviceKey(info.netdev_index);
+            if inner.posts.iter().any(|post| post.device.key() == key) {
+                continue;
+            }
+            match self.shared.devices.device(&info, &self.shared) {
+                Ok(device) => self.listen_at(inner, device, Place::Netdev(info.netdev_index))?,
+                Err(error) => {
+                    tracing::warn!(device = info.name, %error, "not listening there");
+                    refused = Some(error);
+                }
+            }
+        }
+        match (inner.posts.is_empty(), refused) {
+            (false, _) => Ok(()),
+            (true, Some(error)) => Err(error.into()),
+            (true, None) => Err(vernic_engine::no_device()?.into()),
+        }
+    }
+
+    fn listen_at(&self, inner: &mut Inner, device: Arc<Device>, place: Place) -> Result<(), Error> {
+        let Some(local) = inner.local else { return Ok(()) };
+        let wildcard = matches!(place, Place::Netdev(_));
+        let both = wildcard && inner.bound.is_some_and(|binding| !binding.af_only);
+        let ear = Ear {
+            key: self.cell.key,
+            device: device.clone(),
+            port: local.port(),
+            v4: local.is_ipv4() || both,
+            v6: local.is_ipv6(),
+        };
+        let service = self.service(inner);
+        let _expecting = self.shared.registry.expect();
+        let listener = device
+            .listen(service, place, inner.backlog as usize)
+            .map_err(|source| self.listen_error(local, source))?;
+        self.shared.registry.add_ear(listener, ear);
+        inner.posts.push(Post { device, service, place, listener });
+        Ok(())
+    }
+
+    /// What the device says, in the words of ports.
+    pub(crate) fn listen_error(&self, addr: SocketAddr, source: ListenError) -> Error {
+        match source {
+            ListenError::InUse(name) => {
+                let by =
+                    format!("another process (`ss -xap | grep vernic/service/{name}` names it)");
+                Error::InUse { port_space: self.port_space(), addr, by }
+            }
+            source => Error::Listen(source),
+        }
+    }
+
+    /// Listens nowhere any more.
+    pub(crate) fn stop_listening(&self, inner: &mut Inner) {
+        for Post { device, service, place, listener } in std::mem::take(&mut inner.posts) {
+            device.stop_listening(service, place);
+            self.shared.registry.remove_ear(device.key(), listener, self.cell.key);
+        }
+    }
+
+    /// Listens on devices that were not there before.
+    pub(crate) fn listen_on_new_devices(&self) {
+        let mut inner = lock(&self.inner);
+        if inner.state != State::Listen || inner.device.is_some() {
+            return;
+        }
+        if let Err(error) = self.listen_everywhere(&mut inner) {
+            tracing::warn!(id = ?self, %error, "not listening on a new device");
+        }
+    }
+}
+
+impl Shared {
+    /// Listens, for every wildcard, on devices that were not there before. On the keeper's thread.
+    pub(crate) fn listen_on_new_devices(&self) {
+        let ids: Vec<Arc<Id>> = {
+            let mut wildcards = lock(&self.wildcards);
+            wildcards.retain(|id| id.strong_count() != 0);
+            wildcards.iter().filter_map(Weak::upgrade).collect()
+        };
+        ids.iter().for_each(|id| id.listen_on_new_devices());
+    }
+
+    fn add_wildcard(&self, id: &Cell) {
+        let mut wildcards = lock(&self.wildcards);
+        wildcards.retain(|id| id.strong_count() != 0);
+        wildcards.extend(id.id.get().cloned());
+    }
+
+    /// Refuses the requests among events that nobody will take.
+    pub(crate) fn refuse(&self, untaken: Vec<Entry>) {
+        for entry in untaken {
+            if let What::Request(request) = entry.what {
+                request.device.agent.destroy(request.conn);
+                // Nobody has seen that id, so nothing of it is of interest.
+                self.registry.leave(request.cell.key);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What must be done on nobody's thread: refusals that come up under the engine's locks, and listening
+//! on devices that come up later.
+//!
+//! One thread per process, started with the first listener. It sleeps on its own descriptor and on
+//! changes of the network, holds nothing while it sleeps, and ends when the manager is gone.
+
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use vernic_io::netdev::ChangeWatcher;
+use vernic_io::{Sleeper, Waker};
+use vernic_proto::cm::ConnId;
+use vernic_wire::cm::RejReason;
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::manager::Shared;
+use crate::registry::lock;
+
+/// Something to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// A request that no listener can take.
+    Refuse { device: Arc<Device>, conn: ConnId, reason: RejReason },
+}
+
+/// The list of things to do. Bounded by the requests that an engine keeps unanswered.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    jobs: Mutex<Vec<Job>>,
+    waker: OnceLock<Waker>,
+    /// Held while the thread is started.
+    starting: Mutex<()>,
+}
+
+impl Keeper {
+    /// Adds something to do. Takes no lock but its own.
+    pub(crate) fn add(&self, job: Job) {
+        lock(&self.jobs).push(job);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// Starts the thread, unless it runs.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the process has no descriptor or thread left.
+    pub(crate) fn start(&self, shared: &Arc<Shared>) -> Result<(), Error> {
+        let _starting = lock(&self.starting);
+        if self.waker.get().is_some() {
+            return Ok(());
+        }
+        let os = |what| move |source| Error::Os { what, source };
+        let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
+        let waker = sleeper.waker();
+        // Without netlink (a sandbox may refuse it) devices stay as they are now.
+        let watcher = ChangeWatcher::new()
+            .inspect_err(|error| tracing::warn!(%error, "new devices will not be noticed"))
+            .ok();
+        let shared = Arc::downgrade(shared);
+        // The thread inherits the mask: signals of the application are not for it.
+        let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
+        let builder = std::thread::Builder::new().name("vernic-cm".to_owned());
+        let thread = builder.spawn(move || run(sleeper, watcher.as_ref(), &shared));
+        if let Some(old) = old {
+            let _ = old.thread_set_mask();
+        }
+        thread.map_err(os("start the thread of the connection manager"))?;
+        let _ = self.waker.set(waker);
+        Ok(())
+    }
+
+    fn take(&self) -> Vec<Job> {
+        std::mem::take(&mut lock(&self.jobs))
+    }
+}
+
+fn run(mut sleeper: Sleeper, watcher: Option<&ChangeWatcher>, shared: &Weak<Shared>) {
+    sleeper.watch(watcher.map(ChangeWatcher::poll_fd));
+    // A turn per wake-up.
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        for Job::Refuse { device, conn, reason } in shared.keeper.take() {
+            // It may have gone by itself meanwhile.
+            let _ = device.agent.reject(conn, reason, &[]);
+        }
+        if watcher.is_some_and(ChangeWatcher::has_changed) {
+            shared.listen_on_new_devices();
+        }
+        drop(shared);
+        sleeper.sleep(None);
+    }
+}

@@ -1,0 +1,199 @@
+//! An agent that notes what it is asked, and events made by hand: states and orders that real peers bring
+//! about rarely, and never when told to.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use vernic_engine::{
+    CmAttachError, CmCallError, CmSink, Config, Context, ListenError, QpType, Service,
+};
+use vernic_io::Place;
+use vernic_proto::cm::{
+    AcceptParams, CmError, CmPath, ConnId, ConnectParams, Event, EventKind as CmEvent, ListenerId,
+    SidrParams, SidrReply,
+};
+use vernic_wire::cm::{CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
+use vernic_wire::{Gid, Qpn};
+
+use crate::agent::Agent;
+use crate::device::Device;
+use crate::registry::{Sink, lock};
+use crate::{EventChannel, EventKind, Id, Manager};
+
+/// What it was asked, in words, and numbers that it gives.
+#[derive(Debug, Default)]
+pub(crate) struct FakeAgent {
+    asked: Mutex<Vec<String>>,
+    next: AtomicU32,
+    /// The next commands about connections fail.
+    pub(crate) refuses: Mutex<bool>,
+}
+
+impl FakeAgent {
+    fn note(&self, text: String) {
+        lock(&self.asked).push(text);
+    }
+
+    /// What it was asked since the last time.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.asked))
+    }
+
+    fn conn(&self, text: &str) -> ConnId {
+        let n = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        self.note(format!("{text} = {n}"));
+        ConnId(CommId(n))
+    }
+
+    fn about(&self, text: &str, conn: ConnId) -> Result<(), CmCallError> {
+        self.note(format!("{text} {}", conn.0.value()));
+        match *lock(&self.refuses) {
+            true => Err(CmError::UnknownConnection(conn).into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Agent for FakeAgent {
+    fn attach(&self, _: Arc<dyn CmSink>) -> Result<(), CmAttachError> {
+        Ok(())
+    }
+    fn reserve(&self, service: ServiceId, _: Place) -> Result<(), ListenError> {
+        self.note(format!("reserve {}", service.port_space().unwrap()));
+        Ok(())
+    }
+    fn release(&self, service: ServiceId, _: Place) {
+        self.note(format!("release {}", service.port_space().unwrap()));
+    }
+    fn listen(&self, _: ServiceId, _: Place, backlog: usize) -> Result<ListenerId, ListenError> {
+        self.note(format!("listen {backlog}"));
+        Ok(ListenerId(7))
+    }
+    fn stop_listening(&self, _: ListenerId) {
+        self.note("stop".to_owned());
+    }
+    fn connect(&self, _: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
+        Ok(self.conn("connect"))
+    }
+    fn accept(&self, conn: ConnId, _: &AcceptParams<'_>) -> Result<(), CmCallError> {
+        self.about("accept", conn)
+    }
+    fn ready_to_use(&self, conn: ConnId) -> Result<(), CmCallError> {
+        self.about("ready", conn)
+    }
+    fn reject(&self, conn: ConnId, reason: RejReason, _: &[u8]) -> Result<(), CmCallError> {
+        self.about(&format!("reject({})", reason.value()), conn)
+    }
+    fn disconnect(&self, conn: ConnId) -> Result<(), CmCallError> {
+        self.about("disconnect", conn)
+    }
+    fn notify_established(&self, conn: ConnId) -> Result<(), CmCallError> {
+        self.about("notify", conn)
+    }
+    fn sidr_request(&self, _: &SidrParams<'_>) -> Result<ConnId, CmCallError> {
+        Ok(self.conn("sidr"))
+    }
+    fn sidr_reply(&self, conn: ConnId, _: &SidrReply<'_>) -> Result<(), CmCallError> {
+        self.about("sidr_reply", conn)
+    }
+    fn request_taken(&self, conn: ConnId) {
+        let _ = self.about("taken", conn);
+    }
+    fn destroy(&self, conn: ConnId) {
+        let _ = self.about("destroy", conn);
+    }
+}
+
+/// A manager whose `lo` has such an agent.
+pub(crate) struct Lab {
+    pub(crate) manager: Arc<Manager>,
+    pub(crate) channel: Arc<EventChannel>,
+    pub(crate) agent: Arc<FakeAgent>,
+    pub(crate) context: Arc<Context>,
+    sink: Sink,
+}
+
+pub(crate) const HOME: &str = "127.0.0.1:0";
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        let manager = Manager::new(Config::default());
+        let channel = manager.create_channel().unwrap();
+        let context = Context::open(Some("lo"), Config::default()).unwrap();
+        let agent = Arc::new(FakeAgent::default());
+        let device = Device::new(context.clone(), agent.clone());
+        let shared = &channel.shared;
+        let sink = Sink { registry: shared.registry.clone(), device: device.key() };
+        shared.devices.insert(device);
+        Self { manager, channel, agent, context, sink }
+    }
+
+    pub(crate) fn id(&self) -> Arc<Id> {
+        self.manager.create_id(Some(&self.channel), PortSpace::TCP, QpType::Rc).unwrap()
+    }
+
+    pub(crate) fn listener(&self) -> Arc<Id> {
+        let id = self.id();
+        id.bind_addr(HOME.parse().unwrap()).unwrap();
+        id.listen(3).unwrap();
+        self.agent.asked();
+        id
+    }
+
+    /// An id that connects as connection 1, with a queue pair of its program's own.
+    pub(crate) fn connecting(&self) -> Arc<Id> {
+        let id = self.id();
+        let soon = Duration::from_secs(1);
+        id.resolve_addr(None, "127.0.0.1:7471".parse().unwrap(), soon).unwrap();
+        id.resolve_route(soon).unwrap();
+        let qp_num = Some(Qpn::new(7));
+        id.connect(&crate::ConnParam { qp_num, ..crate::ConnParam::default() }).unwrap();
+        let told = [0; 2].map(|_| self.channel.try_next().unwrap().kind);
+        assert_eq!(told, [EventKind::AddrResolved, EventKind::RouteResolved]);
+        assert_eq!(self.agent.asked(), ["connect = 1"]);
+        id
+    }
+
+    /// The engine says something about a connection.
+    pub(crate) fn tell(&self, conn: u32, kind: CmEvent) {
+        use vernic_engine::CmSink as _;
+        self.sink.event(Event { conn: ConnId(CommId(conn)), kind });
+    }
+
+    /// A request for the listener, from `port`.
+    pub(crate) fn request(&self, conn: u32, src: &str) {
+        let src: std::net::SocketAddr = src.parse().unwrap();
+        let mut data = [0; 92];
+        CmaHeader::new(src.port(), src.ip(), "127.0.0.1".parse().unwrap()).emit(&mut data);
+        let req = Req { private_data: data.into(), local_qpn: Qpn::new(9), ..Req::default() };
+        self.raw_request(conn, req);
+    }
+
+    /// A request with private data as given.
+    pub(crate) fn raw_request(&self, conn: u32, req: Req) {
+        let home = Gid::from_ip("127.0.0.1".parse().unwrap());
+        let path = CmPath::new(home, home);
+        let listener = ListenerId(7);
+        self.tell(conn, CmEvent::Request { listener, path, req: Box::new(req) });
+    }
+
+    /// The kinds of the events that wait.
+    pub(crate) fn kinds(&self) -> Vec<EventKind> {
+        std::iter::from_fn(|| Some(self.channel.try_next()?.kind)).collect()
+    }
+
+    /// An RC queue pair.
+    pub(crate) fn qp(&self) -> Arc<crate::Qp> {
+        let cq = self.context.create_cq(4, None).unwrap();
+        let init = vernic_engine::QpInit {
+            service: Service::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            cap: vernic_engine::QpCap::default(),
+            signal_all: true,
+        };
+        self.context.alloc_pd().create_qp(init).unwrap()
+    }
+}
