@@ -38,6 +38,9 @@ const MODULES: &[&str] = &[
     "rdma_ucm",
 ];
 
+/// What makes tap devices.
+const TUN: &str = "/dev/net/tun";
+
 /// The name of the file that ends its making.
 const ORDER: &str = "modules.order";
 
@@ -76,6 +79,8 @@ pub(super) fn prepare() -> Result<Image> {
     if !conformance::is_root()? {
         return Err("the guest's network needs root".into());
     }
+    let tun = fs::OpenOptions::new().read(true).write(true).open(TUN);
+    tun.map_err(|e| format!("the guest's links are tap devices, and {TUN} cannot be opened: {e}"))?;
     tools::install(TOOLS)?;
     let folder = root().join(FOLDER);
     if !folder.join(ORDER).exists() {
