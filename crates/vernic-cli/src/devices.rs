@@ -8,9 +8,7 @@ use crate::table::{Align, Table, print, print_json};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use vernic::{
-    Device, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, GidType, LinkCounters, PortState,
-};
+use vernic::{Device, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, GidType, PortState};
 
 /// One line of `vernic devices`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -230,58 +228,7 @@ fn named(rows: &[(&str, u64)]) -> Vec<Named> {
 }
 
 fn counters(counters: &DeviceCounters) -> Vec<Named> {
-    let mut rows = link_counters(&counters.link);
-    rows.extend(named(&[
-        ("duplicates", counters.duplicates),
-        ("naks_sent", counters.naks_sent),
-        ("rnr_naks_sent", counters.rnr_naks_sent),
-        ("ack_timeouts", counters.ack_timeouts),
-        ("tail_probes", counters.tail_probes),
-        ("cnps_received", counters.cnps_received),
-        ("ecn_marked_received", counters.ecn_marked_received),
-        ("qp_failures", counters.qp_failures),
-        ("cq_overflows", counters.cq_overflows),
-        ("paced_turns", counters.paced_turns),
-        ("pace_timeouts", counters.pace_timeouts),
-        ("mads_handed_over", counters.mads_handed_over),
-        ("async_events_dropped", counters.async_events_dropped),
-    ]));
-    let drop = |(reason, value): &(vernic::DropReason, u64)| Named {
-        name: format!("drop_{}", reason.name()),
-        value: *value,
-    };
-    rows.extend(counters.drops.iter().map(drop));
-    let cm: Vec<_> = counters.cm.iter().collect();
-    rows.extend(named(&cm));
-    rows
-}
-
-fn link_counters(link: &LinkCounters) -> Vec<Named> {
-    named(&[
-        ("tx_packets", link.tx_packets),
-        ("tx_bytes", link.tx_bytes),
-        ("tx_runs", link.tx_runs),
-        ("tx_calls", link.tx_calls),
-        ("tx_blocked", link.tx_blocked),
-        ("tx_errors", link.tx_errors),
-        ("rx_packets", link.rx_packets),
-        ("rx_bytes", link.rx_bytes),
-        ("rx_buffers", link.rx_buffers),
-        ("rx_calls", link.rx_calls),
-        ("rx_errors", link.rx_errors),
-        ("rx_truncated_drops", link.rx_truncated_drops),
-        ("rx_overflow_drops", link.rx_overflow_drops),
-        ("icrc_errors", link.icrc_errors),
-        ("icrc_solved", link.icrc_solved),
-        ("handed_over", link.handed_over),
-        ("taken_over", link.taken_over),
-        ("hand_over_drops", link.hand_over_drops),
-        ("hand_over_rejects", link.hand_over_rejects),
-        ("steered_flows", link.steered_flows),
-        ("downgrades", link.downgrades),
-        ("fault_drops", link.fault_drops),
-        ("fault_changes", link.fault_changes),
-    ])
+    counters.iter().map(|(name, value)| Named { name: name.into_owned(), value }).collect()
 }
 
 /// What an address is good for: the answer to "which GID index?".

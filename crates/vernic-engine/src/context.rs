@@ -333,6 +333,7 @@ impl Drop for Context {
             return;
         }
         self.stop_background();
+        tracing::debug!(device = self.engine.info.name, counters = %self.counters(), "device closed");
     }
 }
 

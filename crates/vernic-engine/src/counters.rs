@@ -3,6 +3,8 @@
 //! Owns [`Counters`], added to by whoever runs the lane, read by anyone. The lane is single-writer,
 //! so each add is a relaxed load and store, not a locked instruction.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::LinkCounters;
@@ -144,4 +146,62 @@ pub struct DeviceCounters {
     pub cm: CmCounters,
     /// Asynchronous events lost because the application did not read them.
     pub async_events_dropped: u64,
+}
+
+impl DeviceCounters {
+    /// Each counter with its name: those of the link, of the device, one per drop reason, those of
+    /// communication management.
+    pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
+        let device = [
+            ("duplicates", self.duplicates),
+            ("naks_sent", self.naks_sent),
+            ("rnr_naks_sent", self.rnr_naks_sent),
+            ("ack_timeouts", self.ack_timeouts),
+            ("tail_probes", self.tail_probes),
+            ("cnps_received", self.cnps_received),
+            ("ecn_marked_received", self.ecn_marked_received),
+            ("qp_failures", self.qp_failures),
+            ("cq_overflows", self.cq_overflows),
+            ("paced_turns", self.paced_turns),
+            ("pace_timeouts", self.pace_timeouts),
+            ("mads_handed_over", self.mads_handed_over),
+            ("async_events_dropped", self.async_events_dropped),
+        ];
+        let fixed = self.link.iter().chain(device);
+        let drops = self.drops.iter();
+        let drops = drops.map(|(reason, value)| (format!("drop_{}", reason.name()).into(), *value));
+        let borrowed = |(name, value)| (Cow::Borrowed(name), value);
+        fixed.map(borrowed).chain(drops).chain(self.cm.iter().map(borrowed))
+    }
+}
+
+/// Those that are not 0, as `rx_packets=7 drop_icrc=1`.
+impl fmt::Display for DeviceCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut counted = self.iter().filter(|(_, value)| *value > 0);
+        let Some((name, value)) = counted.next() else { return f.write_str("all are 0") };
+        write!(f, "{name}={value}")?;
+        counted.try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_listed_once_and_shown_if_they_counted() {
+        let counters = Counters::default();
+        let none = counters.snapshot(LinkCounters::default(), CmCounters::default(), 0);
+        assert_eq!(none.to_string(), "all are 0");
+        let mut names: Vec<_> = none.iter().map(|(name, _)| name).collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        counters.drop_packet(DropReason::Icrc);
+        let link = LinkCounters { rx_packets: 7, ..LinkCounters::default() };
+        let some = counters.snapshot(link, CmCounters::default(), 0);
+        assert_eq!(some.to_string(), "rx_packets=7 drop_icrc=1");
+    }
 }

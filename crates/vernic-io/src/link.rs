@@ -187,6 +187,38 @@ pub struct LinkCounters {
     pub fault_changes: u64,
 }
 
+impl LinkCounters {
+    /// Each counter with its name, in the order of the fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let rows = [
+            ("tx_packets", self.tx_packets),
+            ("tx_bytes", self.tx_bytes),
+            ("tx_runs", self.tx_runs),
+            ("tx_calls", self.tx_calls),
+            ("tx_blocked", self.tx_blocked),
+            ("tx_errors", self.tx_errors),
+            ("rx_packets", self.rx_packets),
+            ("rx_bytes", self.rx_bytes),
+            ("rx_buffers", self.rx_buffers),
+            ("rx_calls", self.rx_calls),
+            ("rx_errors", self.rx_errors),
+            ("rx_truncated_drops", self.rx_truncated_drops),
+            ("rx_overflow_drops", self.rx_overflow_drops),
+            ("icrc_errors", self.icrc_errors),
+            ("icrc_solved", self.icrc_solved),
+            ("handed_over", self.handed_over),
+            ("taken_over", self.taken_over),
+            ("hand_over_drops", self.hand_over_drops),
+            ("hand_over_rejects", self.hand_over_rejects),
+            ("steered_flows", self.steered_flows),
+            ("downgrades", self.downgrades),
+            ("fault_drops", self.fault_drops),
+            ("fault_changes", self.fault_changes),
+        ];
+        rows.into_iter()
+    }
+}
+
 /// Why a link cannot be opened or an address cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
