@@ -16,6 +16,7 @@
 
 #include <endian.h>
 #include <getopt.h>
+#include <netdb.h>
 #include <poll.h>
 
 /* ---- data ---- */
@@ -461,6 +462,20 @@ static void solicited(void)
     printf("sent\n");
 }
 
+/* No scenario, and no device: datagrams to the RoCEv2 port, each an RC SEND whose ICRC is wrong. */
+static int forge(void)
+{
+    static const char packet[] = "\x04\x40\xff\xff\0\0\0\x11\x80\0\0\1" "forgery." "\1\2\3\4";
+    struct addrinfo *to, hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICHOST};
+    if (getaddrinfo(server_name, "4791", &hints, &to))
+        fail("reading the address %s", server_name);
+    int udp = socket(to->ai_family, SOCK_DGRAM, 0);
+    for (int i = 0; i < count; i++, usleep(1000))
+        if (sendto(udp, packet, sizeof packet - 1, 0, to->ai_addr, to->ai_addrlen) < 0)
+            fail("sending to %s", server_name);
+    return 0;
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -477,6 +492,17 @@ static const struct {
     {"silence", silence}, {"flood-write", flood_write}, {"flood-send", flood_send},
 };
 
+/* Whatever still refers to an object keeps it: that is no failure of the scenario. */
+static void finish(void)
+{
+    ibv_destroy_qp(qp);
+    ibv_dereg_mr(mr);
+    ibv_destroy_cq(cq);
+    ibv_destroy_comp_channel(channel);
+    ibv_dealloc_pd(pd);
+    ibv_close_device(context);
+}
+
 int main(int argc, char **argv)
 {
     for (int option; (option = getopt(argc, argv, "d:g:m:n:x:")) != -1;)
@@ -491,12 +517,15 @@ int main(int argc, char **argv)
     const char *name = optind < argc ? argv[optind] : "";
     is_client = optind + 1 < argc;
     server_name = is_client ? argv[optind + 1] : NULL;
+    if (is_client && !strcmp(name, "forge"))
+        return forge();
     for (unsigned i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (!strcmp(scenarios[i].name, name)) {
             srand(getpid());
             open_device();
             connect_tcp();
             scenarios[i].run();
+            finish();
             return 0;
         }
     printf("failed: there is no scenario `%s`\n", name);

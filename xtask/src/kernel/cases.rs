@@ -66,9 +66,9 @@ impl Fault {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "",
-            Self::Loss => " loss",
-            Self::Corrupt => " corrupt",
-            Self::Link => " link",
+            Self::Loss => "loss",
+            Self::Corrupt => "corrupt",
+            Self::Link => "link",
         }
     }
 
@@ -108,6 +108,9 @@ pub(super) enum Expected {
     Output(Output),
     /// These lines and no others, of server and client.
     Lines([&'static str; 2]),
+    /// The same, while strangers in the guest send Vernic, the server, packets whose ICRC is wrong; each is
+    /// counted, and has no other effect.
+    Forged([&'static str; 2]),
     /// As soon as the first side says "running", this side (0 is the server) is killed; the other then
     /// says this last.
     Killed { side: usize, survivor: &'static str },
@@ -133,14 +136,23 @@ pub(super) struct Case {
 impl Case {
     /// The command line and the place.
     pub(super) fn name(&self) -> String {
-        let Self { program, options, fault, place, .. } = self;
+        let Self { program, options, place, .. } = self;
         let space = if options.is_empty() { "" } else { " " };
-        let killed = match self.expected {
-            Expected::Killed { side: 0, .. } => " kill-server",
-            Expected::Killed { .. } => " kill-client",
-            _ => "",
+        let variant = match self.variant() {
+            "" => String::new(),
+            variant => format!(" {variant}"),
         };
-        format!("{program}{space}{options} @{}{}{killed}", place.name(), fault.name())
+        format!("{program}{space}{options} @{}{variant}", place.name())
+    }
+
+    /// The word for what is done to packets or processes, if anything is.
+    pub(super) fn variant(&self) -> &'static str {
+        match self.expected {
+            Expected::Killed { side: 0, .. } => "kill-server",
+            Expected::Killed { .. } => "kill-client",
+            Expected::Forged(_) => "forged",
+            _ => self.fault.name(),
+        }
     }
 
     /// The scenario of our judge: its last option.

@@ -1,6 +1,7 @@
 //! What both sides of a case must have printed, beside exit status 0.
 
 use super::cases::{Case, Expected, Fault};
+use super::pair::FORGED;
 use crate::Result;
 use crate::conformance;
 
@@ -22,6 +23,14 @@ pub(super) fn judge(case: &Case, ended: Result, server: &str, client: &str) -> R
                 lines("server", expected[0], server).and(lines("client", expected[1], client));
             said.and(ended)
         }
+        Expected::Forged(expected) => {
+            let counted = format!("drop_icrc={FORGED}");
+            if !server.split_whitespace().any(|word| word == counted) {
+                return Err(format!("the server does not count {counted}"));
+            }
+            let plain = Expected::Lines(*expected);
+            judge(&Case { expected: plain, ..case.clone() }, ended, server, client)
+        }
         Expected::Killed { side, survivor } => {
             let text = [client, server][*side];
             let last = text.lines().last().unwrap_or_default();
@@ -32,9 +41,9 @@ pub(super) fn judge(case: &Case, ended: Result, server: &str, client: &str) -> R
     }
 }
 
-/// Compares lines, without those in which the library says that it injects faults.
+/// Compares lines, without those of the library's own log.
 fn lines(side: &str, expected: &str, text: &str) -> Result {
-    let is_said = |line: &&str| !line.starts_with("vernic: ");
+    let is_said = |line: &&str| !line.starts_with("vernic: ") && !line.starts_with("vernic[");
     let lines = |text: &str| {
         text.lines().filter(is_said).map(|line| line.trim().to_owned()).collect::<Vec<_>>()
     };
@@ -61,6 +70,15 @@ mod tests {
         assert!(judge(&case, Ok(()), "a\n", "c:\n").unwrap_err().contains("server"));
         assert!(judge(&case, Ok(()), "a\nb\n", "c:\nd\n").unwrap_err().contains("client"));
         assert!(judge(&case, Err("no".into()), "a\nb\n", "c:\n").is_err());
+    }
+
+    #[test]
+    fn forged_packets_must_all_be_counted() {
+        let case = case(Expected::Forged(["a", "a"]));
+        let log = "vernic[7] debug: device closed counters=rx_packets=9";
+        judge(&case, Ok(()), &format!("a\n{log} drop_icrc={FORGED}\n"), "a\n").unwrap();
+        assert!(judge(&case, Ok(()), &format!("a\n{log} drop_icrc=1{FORGED}\n"), "a\n").is_err());
+        assert!(judge(&case, Ok(()), &format!("{log} drop_icrc={FORGED}\n"), "a\n").is_err());
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | `cases`, `scenarios` | what is run, where, and what must come out |
 //! | `pair` | one case: two processes, time limit, output |
 //! | `judge` | what output must have |
+//! | `wire` | captures of some of them, read by tshark |
 //! | `page` | the generated matrix of conformance/kernel/README.md |
 
 mod cases;
@@ -29,6 +30,7 @@ mod page;
 mod pair;
 mod peer;
 mod scenarios;
+mod wire;
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +53,7 @@ const MOST_AGAIN: usize = 6;
 /// What to run.
 #[derive(clap::Args, Default)]
 pub(crate) struct Arguments {
-    /// Only cases whose name has this in it (`*` stands for anything; repeatable)
+    /// Only cases whose name has this in it (`*` stands for anything), or `captures` (repeatable)
     #[arg(long, value_name = "FILTER")]
     only: Vec<String>,
     /// Only over the link of this netdev MTU, 1500 or 9000
@@ -109,15 +111,23 @@ fn chosen<'a>(cases: &'a [Case], arguments: &Arguments) -> Vec<&'a Case> {
     cases.iter().filter(wanted).collect()
 }
 
+/// Whether the captures are asked for by name.
+fn is_captures(arguments: &Arguments) -> bool {
+    arguments.only.iter().any(|filter| filter == "captures")
+}
+
 fn run(arguments: &Arguments, image: image::Image) -> Result {
     let cases = cases::all();
     let chosen = chosen(&cases, arguments);
-    if chosen.is_empty() && !arguments.keep {
+    if chosen.is_empty() && !arguments.keep && !is_captures(arguments) {
         return Err("no case has that in its name; `--list` prints the names".into());
     }
     let mut lab = Lab::new(image)?;
-    let (ran, findings) = run_cases(&cases, &chosen, arguments.full, &mut lab)?;
+    let (ran, mut findings) = run_cases(&cases, &chosen, arguments.full, &mut lab)?;
     print!("{}", totals(&ran));
+    if arguments.only.is_empty() || is_captures(arguments) {
+        findings.extend(wire::check(&cases, &mut lab)?);
+    }
     if arguments.write {
         page::write(&ran, &lab.peer.description()?)?;
     }

@@ -20,9 +20,10 @@ pub(super) fn write(ran: &[Ran<'_>], peer: &str) -> Result {
     let mut text = format!("Peer: {peer}.\n\n");
     for fault in [Fault::Loss, Fault::Corrupt, Fault::Link] {
         // Writing to a String does not fail.
-        let _ = writeln!(text, "- *{}*: {}", fault.name().trim(), fault.meaning());
+        let _ = writeln!(text, "- *{}*: {}", fault.name(), fault.meaning());
     }
-    text += "\n";
+    text += "- *forged*: the guest sends Vernic packets with a wrong ICRC meanwhile
+- *kill-server*, *kill-client*: this side is killed meanwhile\n\n";
     text += &matrix(ran);
     let changed = PART.write(&text)?;
     println!("{} {}", PART.page, if changed { "is rewritten" } else { "was right" });
@@ -56,15 +57,15 @@ pub(super) fn matrix(ran: &[Ran<'_>]) -> String {
 
 /// The name of a case's row: our own scenarios by themselves, programs of others by service.
 fn row(case: &Case) -> String {
-    let Case { program, service, fault, .. } = case;
+    let Case { program, service, .. } = case;
     let what = match case.kind {
         Program::Probe => format!("`{program}` {}", case.scenario()),
         _ if service.is_empty() => format!("`{program}`"),
         _ => format!("`{program}` {service}"),
     };
-    match fault {
-        Fault::None => what,
-        fault => format!("{what}, *{}*", fault.name().trim()),
+    match case.variant() {
+        "" => what,
+        variant => format!("{what}, *{variant}*"),
     }
 }
 

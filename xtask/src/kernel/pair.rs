@@ -10,6 +10,7 @@ use super::guest::{Guest, Process};
 use super::judge::judge;
 use super::lab::Lab;
 use super::peer::FOLDER;
+use super::scenarios::PROBE;
 use crate::conformance::{PORT, listens};
 use crate::{Result, root};
 
@@ -18,6 +19,9 @@ const TICK: Duration = Duration::from_millis(25);
 
 /// A side that is to be killed runs for so long first.
 const BEFORE_DEATH: Duration = Duration::from_millis(500);
+
+/// Packets with a wrong ICRC that the guest sends in a case of such.
+pub(super) const FORGED: u32 = 5;
 
 /// How a case ended.
 pub(super) struct Ended {
@@ -70,6 +74,9 @@ fn run_sides(
 ) -> Result {
     sides.push(Side::start(case, number, 0, lab)?);
     listen(&mut sides[0], lab, deadline)?;
+    if let Expected::Forged(_) = case.expected {
+        forge(case, lab)?;
+    }
     sides.push(Side::start(case, number, 1, lab)?);
     let mut victim = None;
     if let Expected::Killed { side, .. } = case.expected {
@@ -98,6 +105,13 @@ fn run_sides(
         }
         std::thread::sleep(TICK);
     }
+}
+
+/// Sends Vernic packets with a wrong ICRC, from the guest.
+fn forge(case: &Case, lab: &mut Lab) -> Result {
+    let link = case.place.link;
+    let address = if case.place.is_ipv6 { link.host6 } else { link.host4 };
+    lab.peer.guest.ask(&format!("{PROBE} -n {FORGED} forge {address}")).map(drop)
 }
 
 /// Waits until the server listens.
@@ -144,6 +158,10 @@ impl Side {
         };
         command.args(arguments).current_dir(root()).env("VERNIC_CONFIG", "/dev/null");
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        if let Expected::Forged(_) = case.expected {
+            // The counters, when the device is closed.
+            command.env("VERNIC_LOG", "debug");
+        }
         let child = command.spawn().map_err(|e| format!("cannot start ip: {e}"))?;
         Ok(Self::Host { child, file })
     }

@@ -100,6 +100,10 @@ pub(super) fn all(place: Place) -> Vec<Case> {
             cases.push(case((*options).into(), fault, Expected::Lines(*lines)));
         }
     }
+    if !place.to_kernel {
+        let forged = Expected::Forged(both("1000 messages verified"));
+        cases.push(case("-n 1000 stream".into(), Fault::None, forged));
+    }
     for (options, side, survivor) in KILLED {
         let killed = Expected::Killed { side: *side, survivor };
         cases.push(case((*options).into(), Fault::None, killed));
