@@ -85,6 +85,21 @@ impl Rep {
     /// Bytes on the wire.
     pub const LEN: usize = BODY_LEN;
 
+    /// The sender's queue pair. Of an XRC target it is where the end-to-end context would be (IBTA
+    /// annex A14).
+    pub fn qpn(&self, xrc: bool) -> Qpn {
+        if xrc { Qpn::new(self.local_eecn) } else { self.local_qpn }
+    }
+    /// Sets the sender's queue pair; of an XRC target also what follows from it: requests go to
+    /// shared receive queues, and none come from it.
+    pub fn set_qpn(&mut self, qpn: Qpn, xrc: bool) {
+        if xrc {
+            self.local_eecn = qpn.value();
+            (self.srq, self.initiator_depth, self.end_to_end_flow_control) = (true, 0, false);
+        } else {
+            self.local_qpn = qpn;
+        }
+    }
     /// Reads the message at the start of `bytes`.
     ///
     /// # Errors
@@ -169,6 +184,17 @@ mod tests {
         let mut out = [0; Rep::LEN];
         rep.emit(&mut out);
         assert_eq!(out, bytes);
+    }
+
+    #[test]
+    fn the_queue_pair_of_an_xrc_target_is_where_a_context_would_be() {
+        let mut rep = Rep { initiator_depth: 4, end_to_end_flow_control: true, ..Rep::default() };
+        rep.set_qpn(Qpn::new(7), true);
+        assert_eq!((rep.local_eecn, rep.local_qpn), (7, Qpn::new(0)));
+        assert_eq!((rep.qpn(true), rep.srq, rep.initiator_depth), (Qpn::new(7), true, 0));
+        assert!(!rep.end_to_end_flow_control);
+        rep.set_qpn(Qpn::new(8), false);
+        assert_eq!((rep.qpn(false), rep.qpn(true)), (Qpn::new(8), Qpn::new(7)));
     }
 
     #[test]

@@ -114,6 +114,10 @@ impl Req {
     /// Extended transport type of XRC.
     pub const EXT_XRC: u8 = 1;
 
+    /// Whether an XRC connection is asked for.
+    pub fn is_xrc(&self) -> bool {
+        self.transport == CmService::EXTENDED && self.ext_transport == Self::EXT_XRC
+    }
     /// Reads the message at the start of `bytes`.
     ///
     /// # Errors
