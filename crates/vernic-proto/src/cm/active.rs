@@ -1,8 +1,8 @@
 //! The active side: REQ out, REP in, RTU out.
 
 use vernic_wire::cm::{
-    AckedMessage, CmAttribute, CmService, CommId, Mra, PrivateData, RejReason, RejectedMessage,
-    Rep, Req, ReqPath, Rtu, timeout_nanos,
+    AckedMessage, CmAttribute, CmService, CommId, Mra, PrivateData, RejectedMessage, Rep, Req,
+    ReqPath, Rtu, timeout_nanos,
 };
 
 use super::event::{CmError, EventKind};
@@ -113,6 +113,7 @@ impl Cm {
         conn.wait = self.config.wait(timeout);
         conn.peer_waits = clamp(timeout);
         conn.max_retries = retries;
+        conn.xrc = req.is_xrc();
         conn.timewait = self.config.timewait(params.local_ack_timeout, 0);
         let id = self.admit(conn)?;
         req.local_comm_id = id;
@@ -171,9 +172,8 @@ impl Cm {
             Ok(_) => {}
             // The peer accepted what we have given up, or a copy of our REQ beside the first.
             Err(CmDrop::UnknownConnection | CmDrop::WrongInstance) => {
-                let unknown = RejReason::INVALID_COMM_ID;
-                let (message, theirs) = (RejectedMessage::REP, rep.local_comm_id);
-                self.send_rej(path, transaction_id, theirs, message, unknown);
+                let (ids, message) = ((id, rep.local_comm_id), RejectedMessage::REP);
+                self.reject_unknown(path, transaction_id, ids, message);
                 return Ok(());
             }
             Err(drop) => return Err(drop),
@@ -184,11 +184,12 @@ impl Cm {
         if rep.local_comm_id == CommId::NONE {
             return Err(CmDrop::WrongInstance);
         }
-        if self.end_stale(now, rep.local_ca_guid, rep.local_qpn) {
+        let xrc = self.table.conn(id).is_some_and(|conn| conn.xrc);
+        if self.end_stale(now, rep.local_ca_guid, rep.qpn(xrc)) {
             self.reject_stale_rep(now, id, rep);
             return Ok(());
         }
-        self.table.set_remote(id, rep.local_comm_id, rep.local_ca_guid, rep.local_qpn);
+        self.table.set_remote(id, rep.local_comm_id, rep.local_ca_guid, rep.qpn(xrc));
         if let Some(conn) = self.table.conn_mut(id) {
             let delay = timeout_nanos(clamp(rep.target_ack_delay));
             let longest = timeout_nanos(self.config.max_timewait_time);

@@ -1,7 +1,8 @@
 //! The end of a connection: DREQ, DREP; and LAP, which is refused.
 
 use vernic_wire::cm::{
-    Apr, AprStatus, CmAttribute, CmMessage, CommId, Drep, Dreq, Lap, PrivateData,
+    Apr, AprStatus, CmAttribute, CmMessage, CommId, Drep, Dreq, Lap, PrivateData, Rej, RejReason,
+    RejectedMessage,
 };
 
 use super::active::private_data;
@@ -52,6 +53,9 @@ impl Cm {
             private_data,
         };
         let deadline = now + conn.wait;
+        if let Some(conn) = self.table.conn_mut(id) {
+            conn.transaction_id = id.0.into();
+        }
         self.send_kept(id, &dreq.into());
         self.table.set_state(id, State::DreqSent);
         self.table.set_deadline(id, Some(deadline));
@@ -92,9 +96,18 @@ impl Cm {
         if let Next::Done = self.react(now, id, CmAttribute::DREQ)? {
             return Ok(());
         }
+        if let Some(conn) = self.table.conn_mut(id) {
+            conn.transaction_id = transaction_id;
+        }
         match state {
             State::DreqSent => {
                 self.event(id, EventKind::Disconnected);
+                self.send_drep(now, id, PrivateData::default());
+            }
+            // The peer has seen packets of ours instead of an RTU, and is done before we were ready.
+            State::RepRcvd | State::MraRepSent => {
+                let (reason, message) = (RejReason::CONSUMER, RejectedMessage::OTHER);
+                self.report_rejected(id, &Rej { reason, message, ..Rej::default() });
                 self.send_drep(now, id, PrivateData::default());
             }
             _ => {

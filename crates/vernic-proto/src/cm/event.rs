@@ -52,8 +52,8 @@ pub enum EventKind {
         /// Of the RTU; zeros if it was lost.
         private_data: Box<PrivateData<224>>,
     },
-    /// The connection was rejected, before it was up. The last one if the REQ was rejected, or is
-    /// not answered yet; else TIMEWAIT follows.
+    /// The connection was rejected, before it was up. The last one, but TIMEWAIT follows if there was a
+    /// [`Reply`](Self::Reply), or if we had accepted.
     Rejected {
         /// Why.
         reason: RejReason,
@@ -64,7 +64,7 @@ pub enum EventKind {
         /// The peer's application's.
         private_data: Box<PrivateData<148>>,
     },
-    /// The peer did not answer. The last one, but TIMEWAIT follows a REP.
+    /// The peer did not answer. The last one, but TIMEWAIT follows if we had accepted.
     Unreachable {
         /// What.
         which: Unanswered,

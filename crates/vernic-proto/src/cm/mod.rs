@@ -39,10 +39,8 @@
 //! | state | REQ again | REP | RTU | REJ | DREQ | DREP |
 //! |---|---|---|---|---|---|---|
 //! | REQ sent, MRA of REQ received | | take | - | take | - | - |
-//! | REP received | | MRA | - | take | - | - |
-//! | MRA of REP sent | | MRA again | - | take | - | - |
-//! | REQ received | MRA | - | - | take | - | - |
-//! | MRA of REQ sent | MRA again | - | - | take | - | - |
+//! | REP received, MRA of REP sent | | MRA | - | take | take: DREP | - |
+//! | REQ received, MRA of REQ sent | MRA | - | - | take | - | - |
 //! | REP sent | REP again | - | take | take | take | - |
 //! | MRA of REP received | - | - | take | take | take | - |
 //! | Established | - | RTU again | - | take | take | - |
@@ -50,6 +48,9 @@
 //! | DREQ received | - | - | - | take | - | - |
 //! | TIMEWAIT | REJ again | REJ again | REJ again | - | DREP again | - |
 //! | no connection | | REJ 6 | REJ 6 | - | DREP | - |
+//!
+//! A REJ is taken only by who has sent what it rejects: of a REQ before there was an answer, of a REP on
+//! the passive side.
 //!
 //! A message that is not answered in time is sent again, as often as the REQ allows; then the
 //! connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer

@@ -99,7 +99,7 @@ impl CmConfig {
             seed,
             max_half_open: 1024,
             max_connections: 65_536,
-            max_timewait: 65_536,
+            max_timewait: 16_384,
             response_timeout: 17,
             max_retries: 15,
             service_timeout: 20,

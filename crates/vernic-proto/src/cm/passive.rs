@@ -154,6 +154,7 @@ impl Cm {
         conn.peer_waits = clamp(req.remote_response_timeout);
         conn.max_retries = req.max_cm_retries;
         conn.timewait = self.config.timewait(primary.local_ack_timeout, 0);
+        conn.xrc = req.is_xrc();
         conn.alternate = !req.alternate.is_none();
         let half = timeout_nanos(conn.peer_waits) / 2;
         let Some(id) = self.table.insert(conn) else {
@@ -192,10 +193,9 @@ impl Cm {
             true => FailoverAccepted::NOT_SUPPORTED,
             false => FailoverAccepted::ACCEPTED,
         };
-        let rep = Rep {
+        let mut rep = Rep {
             local_comm_id: conn.0,
             remote_comm_id: entry.remote_id,
-            local_qpn: params.local_qpn,
             starting_psn: params.starting_psn,
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
@@ -208,6 +208,7 @@ impl Cm {
             private_data: private_data("REP", params.private_data)?,
             ..Rep::default()
         };
+        rep.set_qpn(params.local_qpn, entry.xrc);
         let deadline = now + entry.wait;
         self.release_backlog(conn.0);
         if let Some(entry) = self.table.conn_mut(conn.0) {
@@ -259,8 +260,8 @@ impl Cm {
             Ok(_) => {}
             // The peer believes in a connection that we have given up.
             Err(CmDrop::UnknownConnection) => {
-                let (message, reason) = (RejectedMessage::OTHER, RejReason::INVALID_COMM_ID);
-                self.send_rej(path, transaction_id, rtu.local_comm_id, message, reason);
+                let (ids, message) = ((id, rtu.local_comm_id), RejectedMessage::OTHER);
+                self.reject_unknown(path, transaction_id, ids, message);
                 return Ok(());
             }
             Err(drop) => return Err(drop),
@@ -292,8 +293,7 @@ fn check_req(path: CmPath, req: &Req) -> Result<(), (RejReason, Info)> {
             return Err((RejReason::INVALID_GID, right));
         }
     }
-    let xrc = req.transport == CmService::EXTENDED && req.ext_transport == Req::EXT_XRC;
-    if !matches!(req.transport, CmService::RC | CmService::UC) && !xrc {
+    if !matches!(req.transport, CmService::RC | CmService::UC) && !req.is_xrc() {
         return Err((RejReason::INVALID_TRANSPORT, Info::NONE));
     }
     if Mtu::from_code(req.path_mtu).is_none() {

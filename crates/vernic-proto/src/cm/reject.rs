@@ -90,9 +90,10 @@ impl Cm {
         self.reject_connection(now, id, reason, info, PrivateData::default());
     }
 
-    /// Nobody answered our REP.
+    /// Nobody answered our REP. The information is our GUID, by which Linux finds its connection.
     pub(super) fn reject_silent(&mut self, now: Time, id: CommId) {
-        let (reason, info) = (RejReason::TIMEOUT, Info::NONE);
+        let guid = self.table.conn(id).map_or(0, |conn| conn.local_guid);
+        let (reason, info) = (RejReason::TIMEOUT, guid_info(guid));
         self.reject_connection(now, id, reason, info, PrivateData::default());
     }
 
@@ -101,7 +102,7 @@ impl Cm {
     pub(super) fn reject_timed_out(&mut self, id: CommId) {
         let Some(conn) = self.table.conn(id) else { return };
         let (path, transaction_id) = (conn.path, conn.transaction_id);
-        let info = Info::try_from(&conn.local_guid.to_be_bytes()[..]).unwrap_or(Info::NONE);
+        let info = guid_info(conn.local_guid);
         let rej = Rej {
             local_comm_id: id,
             message: RejectedMessage::OTHER,
@@ -112,16 +113,18 @@ impl Cm {
         self.send(path, transaction_id, &rej.into());
     }
 
-    /// Rejects a message that has no connection here.
-    pub(super) fn send_rej(
+    /// Rejects a message of a connection that is none of ours. `ours` is the id that the peer believes
+    /// is ours: by it the peer finds its connection.
+    pub(super) fn reject_unknown(
         &mut self,
         path: CmPath,
         transaction_id: u64,
-        theirs: CommId,
+        (ours, theirs): (CommId, CommId),
         message: RejectedMessage,
-        reason: RejReason,
     ) {
-        let rej = Rej { remote_comm_id: theirs, message, reason, ..Rej::default() };
+        let reason = RejReason::INVALID_COMM_ID;
+        let (local_comm_id, remote_comm_id) = (ours, theirs);
+        let rej = Rej { local_comm_id, remote_comm_id, message, reason, ..Rej::default() };
         self.send(path, transaction_id, &rej.into());
     }
 
@@ -148,6 +151,7 @@ impl Cm {
         let (reason, info) = (RejReason::STALE_CONNECTION, Info::NONE);
         self.table.set_state(id, State::RepRcvd);
         self.report_rejected(id, &Rej { reason, message: RejectedMessage::REP, ..Rej::default() });
+        self.disown(id);
         self.reject_connection(now, id, reason, info, PrivateData::default());
     }
 
@@ -179,6 +183,15 @@ impl Cm {
             return Err(CmDrop::WrongInstance);
         }
         let state = conn.state;
+        // A copy of a REQ may be rejected where another one is accepted, and a rejection may be late.
+        let late = match rej.message {
+            RejectedMessage::REQ => !matches!(state, State::ReqSent | State::MraReqRcvd),
+            RejectedMessage::REP => conn.req.is_none(),
+            _ => false,
+        };
+        if late {
+            return Err(CmDrop::Duplicate);
+        }
         if let Next::Done = self.react(now, id, CmAttribute::REJ)? {
             return Ok(());
         }
@@ -218,4 +231,8 @@ impl Cm {
         }
         self.enter_timewait(now, id);
     }
+}
+
+fn guid_info(guid: u64) -> Info {
+    Info::try_from(&guid.to_be_bytes()[..]).unwrap_or(Info::NONE)
 }

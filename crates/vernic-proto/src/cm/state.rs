@@ -126,14 +126,14 @@ pub(super) const fn reaction(message: CmAttribute, state: State) -> Reaction {
     use State as S;
     match message {
         CmAttribute::REQ => match state {
-            S::ReqRcvd => AskForTime,
-            S::MraReqSent | S::RepSent | S::Timewait => Repeat,
+            S::ReqRcvd | S::MraReqSent => AskForTime,
+            S::RepSent | S::Timewait => Repeat,
             _ => Duplicate,
         },
         CmAttribute::REP => match state {
             S::ReqSent | S::MraReqRcvd => Take,
-            S::RepRcvd => AskForTime,
-            S::MraRepSent | S::Established | S::Timewait => Repeat,
+            S::RepRcvd | S::MraRepSent => AskForTime,
+            S::Established | S::Timewait => Repeat,
             S::DreqSent | S::DreqRcvd => Duplicate,
             _ => Wrong,
         },
@@ -150,6 +150,7 @@ pub(super) const fn reaction(message: CmAttribute, state: State) -> Reaction {
         },
         CmAttribute::DREQ => match state {
             S::RepSent | S::MraRepRcvd | S::Established | S::DreqSent => Take,
+            S::RepRcvd | S::MraRepSent => Take,
             S::DreqRcvd => Duplicate,
             S::Timewait => Repeat,
             _ => Wrong,
@@ -175,10 +176,10 @@ pub(super) const fn reaction(message: CmAttribute, state: State) -> Reaction {
 pub(super) const fn answers(answer: CmAttribute, message: CmAttribute) -> bool {
     match message {
         CmAttribute::REQ => {
-            matches!(answer, CmAttribute::REP | CmAttribute::MRA | CmAttribute::REJ)
+            matches!(answer, CmAttribute::REP | CmAttribute::REJ)
         }
         CmAttribute::REP => {
-            matches!(answer, CmAttribute::RTU | CmAttribute::MRA | CmAttribute::REJ)
+            matches!(answer, CmAttribute::RTU | CmAttribute::REJ)
         }
         CmAttribute::RTU => matches!(answer, CmAttribute::REJ),
         CmAttribute::DREQ => matches!(answer, CmAttribute::DREP),

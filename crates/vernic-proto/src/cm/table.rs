@@ -39,7 +39,7 @@ pub(super) struct Conn {
     pub(super) path: CmPath,
     /// The peer's id, [`CommId::NONE`] while unknown. The request id of a SIDR_REQ that came.
     pub(super) remote_id: CommId,
-    /// Transaction id of the REQ or SIDR_REQ that began it; all of its messages have it.
+    /// Transaction id of what is being asked or answered.
     pub(super) transaction_id: u64,
     pub(super) service: ServiceId,
     pub(super) local_qpn: Qpn,
@@ -49,6 +49,8 @@ pub(super) struct Conn {
     pub(super) remote_guid: u64,
     /// Of a connection that was asked for.
     pub(super) req: Option<ReqIdentity>,
+    /// Of XRC queue pairs.
+    pub(super) xrc: bool,
     /// The REQ had an alternate path.
     pub(super) alternate: bool,
     /// The listener in whose backlog it counts.
@@ -88,6 +90,7 @@ impl Conn {
             local_guid: 0,
             remote_guid: 0,
             req: None,
+            xrc: false,
             alternate: false,
             backlog: None,
             wait: 0,
@@ -317,5 +320,42 @@ impl Table {
             Group::Remembered => self.remembered.remove(&age),
             Group::Live => None,
         };
+    }
+}
+
+#[cfg(test)]
+impl Table {
+    /// Panics unless indices, timers and groups are those that the entries ask for.
+    pub(super) fn assert_consistent(&self) {
+        let timers: BTreeSet<_> =
+            self.conns.iter().filter_map(|(id, conn)| Some((conn.deadline?, *id))).collect();
+        assert_eq!(timers, self.timers);
+        let group = |wanted: Group| -> BTreeMap<u64, CommId> {
+            let of = self.conns.iter().filter(|(_, conn)| conn.state.group() == wanted);
+            of.map(|(id, conn)| (conn.age, *id)).collect()
+        };
+        assert_eq!(group(Group::HalfOpen), self.half_open);
+        assert_eq!(group(Group::Remembered), self.remembered);
+        // An entry that is over may have lost its key to a later one; no other may.
+        let over = |conn: &Conn| conn.state.group() == Group::Remembered;
+        for (key, id) in &self.by_remote {
+            assert_eq!(self.conns[id].remote_key(), *key);
+        }
+        for (key, id) in &self.by_request {
+            assert_eq!(self.conns[id].remote_key(), *key);
+        }
+        for (key, id) in &self.by_remote_qp {
+            assert_eq!(self.conns[id].qp_key(), Some(*key));
+        }
+        for (id, conn) in &self.conns {
+            let key = conn.remote_key();
+            assert!(!conn.is_passive() || over(conn) || self.by_remote.get(&key) == Some(id));
+            assert!(!conn.is_sidr_server() || over(conn) || self.by_request.get(&key) == Some(id));
+            assert!(conn.qp_key().is_none_or(|key| self.by_remote_qp.get(&key) == Some(id)));
+            let waits =
+                matches!(conn.state, State::Established | State::DreqRcvd | State::MraRepSent);
+            assert_eq!(conn.deadline.is_none(), waits, "{:?}", conn.state);
+            assert!(conn.owned || conn.state.group() != Group::HalfOpen);
+        }
     }
 }

@@ -6,8 +6,14 @@
 //! 671 A->B REQ LOST
 //! ```
 
+mod destroy;
 mod flow;
+mod limits;
 mod loss;
+mod mra;
+mod random;
+mod sidr;
+mod stale;
 
 use std::fmt::Write as _;
 

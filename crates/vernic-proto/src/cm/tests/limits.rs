@@ -1,0 +1,209 @@
+//! Floods, and what bounds them.
+
+use expect_test::expect;
+use vernic_wire::cm::{CommId, Req, SidrReq};
+
+use super::super::CmError;
+use super::*;
+
+/// A REQ of which there are as many as numbers, from peer 10.0.0.1.
+fn flood(number: u32) -> Mad {
+    let mut req = Req {
+        local_comm_id: CommId(0x5000 + number),
+        local_qpn: Qpn::new(0x5000 + number),
+        local_ca_guid: 1,
+        service_id: SERVICE,
+        path_mtu: 3,
+        remote_response_timeout: 20,
+        local_response_timeout: 20,
+        max_cm_retries: 15,
+        ..Req::default()
+    };
+    (req.primary.local_gid, req.primary.remote_gid) = (gid(1), gid(2));
+    mad(req)
+}
+
+#[test]
+fn a_flood_of_requests_drops_the_oldest_and_never_grows() {
+    let config = CmConfig { max_half_open: 8, max_connections: 10, ..config(0x200) };
+    let mut t = Pair::with(super::config(0x100), config);
+    t.b.cm.stop_listening(t.listener);
+    t.listener = t.b.cm.listen(SERVICE, None, 1000).unwrap();
+    for number in 0..100 {
+        t.deliver_to_b(&flood(number)).unwrap();
+        assert!(t.b.cm.occupancy().half_open <= 8);
+        t.settle();
+    }
+    assert_eq!(t.b.cm.counters().half_open_dropped, 92);
+    let dropped = |event: &&Event| event.kind == EventKind::HalfOpenDropped;
+    let first = t.b.events[0].conn;
+    assert_eq!(t.b.events.iter().find(dropped).unwrap().conn, first);
+    assert_eq!(t.b.events.iter().filter(dropped).count(), 92);
+    let error = t.b.cm.accept(t.now, first, &accept_params(gid(2))).unwrap_err();
+    assert_eq!(error, CmError::UnknownConnection(first));
+    // The newest is alive; when all peers have gone, all is gone.
+    let newest = t.b.events.iter().rfind(|event| !dropped(event)).unwrap().conn;
+    t.b.cm.accept(t.now, newest, &accept_params(gid(2))).unwrap();
+    t.lose(&[CmAttribute::REP; 16]);
+    t.pass(300_000);
+    t.assert_empty();
+    assert_eq!(t.b.cm.counters().half_open_expired, 7);
+}
+
+#[test]
+fn a_full_backlog_refuses_until_the_application_has_taken_a_request() {
+    let mut t = Pair::new();
+    t.b.cm.stop_listening(t.listener);
+    t.listener = t.b.cm.listen(SERVICE, None, 1).unwrap();
+    for number in 0..2 {
+        t.deliver_to_b(&flood(number)).unwrap();
+    }
+    t.settle();
+    let b = t.b.expect_request();
+    t.b.cm.request_taken(b);
+    t.b.cm.request_taken(b);
+    for number in 2..4 {
+        t.deliver_to_b(&flood(number)).unwrap();
+    }
+    expect![[r#"
+        0 B: Request
+        0 B->A REJ of=REQ 3 (no resources) cm_drop_unknown_connection
+        0 B: Request
+        0 B->A REJ of=REQ 3 (no resources) cm_drop_unknown_connection
+    "#]]
+    .assert_eq(&t.trace());
+    assert_eq!(t.b.cm.counters().backlog_full, 2);
+}
+
+#[test]
+fn too_many_connections_are_refused_on_both_sides() {
+    let few = |seed| CmConfig { max_connections: 2, ..config(seed) };
+    let mut t = Pair::with(few(0x100), few(0x200));
+    for number in 0..2 {
+        let params = ConnectParams { local_qpn: Qpn::new(0x30 + number), ..params(gid(1), gid(2)) };
+        t.a.cm.connect(t.now, &params).unwrap();
+    }
+    let error = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap_err();
+    assert_eq!(error.to_string(), "2 connections exist, and no more are allowed; disconnect some");
+    t.settle();
+    t.deliver_to_b(&flood(1)).unwrap();
+    t.trace();
+    expect!["REJ of=REQ 3 (no resources)"]
+        .assert_eq(&short(&CmMessage::parse(&t.sent[2].1).unwrap().1));
+    assert_eq!(t.b.cm.counters().too_many, 1);
+}
+
+#[test]
+fn timewait_is_cut_short_where_there_is_too_much_of_it() {
+    let config = |seed| CmConfig { max_timewait: 3, ..config(seed) };
+    let mut t = Pair::with(config(0x100), config(0x200));
+    for number in 0..5 {
+        let (here, there) = (Qpn::new(0x30 + number), Qpn::new(0x60 + number));
+        let params = ConnectParams { local_qpn: here, ..params(gid(1), gid(2)) };
+        let a = t.a.cm.connect(t.now, &params).unwrap();
+        t.settle();
+        let b = t.b.expect_request();
+        let accept = AcceptParams { local_qpn: there, ..accept_params(gid(2)) };
+        t.b.cm.accept(t.now, b, &accept).unwrap();
+        t.settle();
+        t.a.cm.ready_to_use(a, b"").unwrap();
+        t.settle();
+        t.a.cm.disconnect(t.now, a, b"").unwrap();
+        t.settle();
+        t.b.cm.disconnect(t.now, b, b"").unwrap();
+        t.settle();
+        t.b.events.clear();
+        assert!(t.a.cm.occupancy().timewait <= 3);
+    }
+    let exits = |node: &Node| {
+        node.events.iter().filter(|event| event.kind == EventKind::TimewaitExit).count()
+    };
+    assert_eq!(exits(&t.a), 2);
+    assert_eq!(t.a.cm.counters().timewait_cut_short, 2);
+    t.pass(5000);
+    assert_eq!(exits(&t.a), 5);
+    t.assert_empty();
+}
+
+#[test]
+fn timewait_follows_the_ack_timeout_up_to_its_limit() {
+    let config = CmConfig::new(0, 32, 1);
+    let ms = |ack: u8, delay: u8| config.timewait(AckTimeout::new(ack), delay) / MS;
+    assert_eq!(ms(14, 0), 67);
+    assert_eq!(ms(14, 15), 67 + 134);
+    // None: twice the packet lifetime of the configuration.
+    assert_eq!(ms(0, 0), 2 * 67);
+    assert_eq!(ms(31, 31), 4294);
+}
+
+#[test]
+fn ids_count_from_the_seed_within_their_bits_and_skip_those_in_use() {
+    let mut t = Pair::with(CmConfig { id_bits: 8, ..config(0xFFFF_FFFE) }, config(0x200));
+    let connect = |t: &mut Pair, qpn| {
+        let params = ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
+        t.a.cm.connect(t.now, &params)
+    };
+    let ids: Vec<_> = (0..256).map(|qpn| connect(&mut t, qpn).unwrap().0.0).collect();
+    assert_eq!(ids[..3], [0xAB00_00FE, 0xAB00_00FF, 0xAB00_0000]);
+    assert_eq!(connect(&mut t, 256), Err(CmError::TooMany { max: 65_536 }));
+    t.a.cm.destroy(t.now, ConnId(CommId(ids[7])));
+    assert_eq!(connect(&mut t, 256).unwrap().0.0, ids[7]);
+}
+
+#[test]
+fn id_zero_is_never_given() {
+    let mut cm = Cm::new(CmConfig::new(0, 32, u32::MAX));
+    let ids = [0, 1].map(|_| cm.connect(Time(0), &params(gid(1), gid(9))).unwrap().0.0);
+    assert_eq!(ids, [u32::MAX, 1]);
+}
+
+#[test]
+fn requests_wait_while_nobody_fetches_events() {
+    let config = CmConfig { max_half_open: 2, ..config(0x200) };
+    let mut cm = Cm::new(config);
+    cm.listen(SERVICE, None, usize::MAX).unwrap();
+    let path = CmPath::new(gid(2), gid(1));
+    let drops = (0..5000)
+        .filter(|number| cm.handle_mad(Time(0), path, &flood(*number)) == Err(CmDrop::EventsFull));
+    assert!(drops.count() > 2500);
+    assert!(std::iter::from_fn(|| cm.poll_event()).count() < 2500);
+}
+
+#[test]
+fn a_flood_of_sidr_requests_is_bounded_too() {
+    let config = CmConfig { max_half_open: 4, max_timewait: 4, ..config(0x200) };
+    let mut t = Pair::with(super::config(0x100), config);
+    for number in 0..50 {
+        let request_id = CommId(0x5000 + number);
+        let req = SidrReq { request_id, service_id: DATAGRAM_SERVICE, ..SidrReq::default() };
+        t.deliver_to_b(&mad(req)).unwrap();
+        t.settle();
+        if number % 2 == 0 {
+            let last = t.b.events.iter().rfind(|event| event.kind != EventKind::HalfOpenDropped);
+            t.b.cm.destroy(t.now, last.unwrap().conn);
+        }
+        let occupancy = t.b.cm.occupancy();
+        assert!(occupancy.half_open <= 4 && occupancy.timewait <= 4);
+    }
+    assert_eq!(t.b.cm.counters().half_open_dropped, 21);
+    assert_eq!(t.b.cm.counters().timewait_cut_short, 21);
+    t.pass(60_000);
+    t.assert_empty();
+}
+
+#[test]
+fn many_timers_at_once_are_served_in_pieces() {
+    let mut cm = Cm::new(config(1));
+    for qpn in 0..200 {
+        let params = ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
+        cm.connect(Time(0), &params).unwrap();
+    }
+    while cm.poll_transmit().is_some() {}
+    let now = cm.next_deadline().unwrap();
+    let sent = |cm: &mut Cm| {
+        cm.handle_timeout(now);
+        std::iter::from_fn(|| cm.poll_transmit()).count()
+    };
+    assert_eq!([0; 5].map(|_| sent(&mut cm)), [64, 64, 64, 8, 0]);
+    assert!(cm.next_deadline().unwrap() > now);
+}
