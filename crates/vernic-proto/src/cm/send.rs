@@ -61,16 +61,19 @@ impl Cm {
             State::ReqRcvd | State::MraReqSent => (AckedMessage::REQ, State::MraReqSent),
             _ => (AckedMessage::REP, State::MraRepSent),
         };
-        let service_timeout = self.config.service_timeout;
-        let mra = Mra {
-            local_comm_id: id,
-            remote_comm_id: conn.remote_id,
-            message,
-            service_timeout,
-            ..Mra::default()
-        };
-        self.send_kept(id, &mra.into());
-        self.table.set_state(id, state);
+        if conn.state == state {
+            self.send_last(id);
+        } else {
+            let mra = Mra {
+                local_comm_id: id,
+                remote_comm_id: conn.remote_id,
+                message,
+                service_timeout: self.config.service_timeout,
+                ..Mra::default()
+            };
+            self.send_kept(id, &mra.into());
+            self.table.set_state(id, state);
+        }
         // The peer of a REP gives up by itself, and says so; that of a REQ may be gone.
         let deadline = (state == State::MraReqSent).then(|| now + self.patience(id));
         self.table.set_deadline(id, deadline);

@@ -325,6 +325,12 @@ impl Table {
 
 #[cfg(test)]
 impl Table {
+    pub(super) fn states(&self) -> impl Iterator<Item = State> {
+        self.conns.values().map(|conn| conn.state)
+    }
+    pub(super) fn ids(&self) -> Vec<CommId> {
+        self.conns.keys().copied().collect()
+    }
     /// Panics unless indices, timers and groups are those that the entries ask for.
     pub(super) fn assert_consistent(&self) {
         let timers: BTreeSet<_> =

@@ -158,6 +158,7 @@ fn id_zero_is_never_given() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "thousands of datagrams take Miri minutes")]
 fn requests_wait_while_nobody_fetches_events() {
     let config = CmConfig { max_half_open: 2, ..config(0x200) };
     let mut cm = Cm::new(config);

@@ -8,6 +8,7 @@
 
 mod destroy;
 mod flow;
+mod hostile;
 mod limits;
 mod loss;
 mod mra;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vernic_wire::cm::{CommId, SidrStatus};
 
-use super::super::SidrReply;
+use super::super::{Datagram, SidrReply};
 use super::*;
 
 pub(super) const SEEDS: u64 = if cfg!(miri) { 2 } else { 300 };
@@ -252,7 +252,8 @@ impl World {
     /// Takes what the peers have to send and to tell.
     fn collect(&mut self) {
         for from in 0..2 {
-            while let Some((path, mad)) = self.peers[from].node.cm.poll_transmit() {
+            while let Some(sent) = self.peers[from].node.cm.poll_transmit() {
+                let Datagram { path, mad, .. } = sent;
                 if self.random.percent(self.loss) {
                     if let CmMessage::Rej(rej) = CmMessage::parse(&mad).unwrap().1 {
                         self.lost_rejections.extend([rej.local_comm_id, rej.remote_comm_id]);

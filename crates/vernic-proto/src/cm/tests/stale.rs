@@ -5,6 +5,7 @@ use vernic_wire::cm::{
     Apr, AprStatus, CmService, CommId, Drep, Dreq, Lap, Rej, RejectedMessage, Req, ReqPath,
 };
 
+use super::super::Datagram;
 use super::*;
 
 /// The REQ that A sent first.
@@ -17,7 +18,7 @@ fn first_req(t: &Pair) -> Req {
 
 /// What B sent last.
 fn answer(t: &mut Pair) -> CmMessage {
-    let (path, mad) = t.b.cm.poll_transmit().unwrap();
+    let Datagram { path, mad, .. } = t.b.cm.poll_transmit().unwrap();
     assert_eq!((path.local, path.remote), (gid(2), gid(1)));
     CmMessage::parse(&mad).unwrap().1
 }
@@ -274,7 +275,7 @@ fn a_dreq_of_no_connection_is_answered() {
     let (local_comm_id, remote_comm_id) = (CommId(1), CommId(2));
     let dreq = Dreq { local_comm_id, remote_comm_id, ..Dreq::default() };
     t.deliver_to_b(&mad(dreq)).unwrap();
-    let (_, reply) = t.b.cm.poll_transmit().unwrap();
+    let reply = t.b.cm.poll_transmit().unwrap().mad;
     let (header, CmMessage::Drep(drep)) = CmMessage::parse(&reply).unwrap() else { panic!() };
     assert_eq!((drep.local_comm_id, drep.remote_comm_id), (CommId(2), CommId(1)));
     assert_eq!(header.transaction_id, 1);
