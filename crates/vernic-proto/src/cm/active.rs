@@ -23,10 +23,10 @@ fn check(field: &'static str, value: u64, max: u64, allowed: &'static str) -> Re
 
 /// Private data as the message has it.
 pub(super) fn private_data<const N: usize>(
-    message: &'static str,
+    field: &'static str,
     bytes: &[u8],
 ) -> Result<PrivateData<N>, CmError> {
-    PrivateData::try_from(bytes).map_err(|error| CmError::TooLong { message, error })
+    PrivateData::try_from(bytes).map_err(|error| CmError::TooLong { field, error })
 }
 
 /// Timeout and retries of a command, or else the configuration's.
@@ -92,7 +92,7 @@ impl ConnectParams<'_> {
             srq: self.srq,
             ext_transport,
             primary: self.primary(),
-            private_data: private_data("REQ", self.private_data)?,
+            private_data: private_data("private data of REQ", self.private_data)?,
             ..Req::default()
         })
     }
@@ -152,7 +152,7 @@ impl Cm {
         let rtu = Rtu {
             local_comm_id: conn.0,
             remote_comm_id: entry.remote_id,
-            private_data: self::private_data("RTU", private_data)?,
+            private_data: self::private_data("private data of RTU", private_data)?,
         };
         self.send_kept(conn.0, &rtu.into());
         self.table.set_state(conn.0, State::Established);

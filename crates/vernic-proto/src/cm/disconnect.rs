@@ -28,11 +28,11 @@ impl Cm {
         let entry = self.owned(conn)?;
         match entry.state {
             State::Established => {
-                let private_data = self::private_data("DREQ", private_data)?;
+                let private_data = self::private_data("private data of DREQ", private_data)?;
                 self.send_dreq(now, conn.0, private_data);
             }
             State::DreqRcvd => {
-                let private_data = self::private_data("DREP", private_data)?;
+                let private_data = self::private_data("private data of DREP", private_data)?;
                 self.send_drep(now, conn.0, private_data);
             }
             state => {

@@ -120,10 +120,10 @@ pub enum CmError {
         needs: &'static str,
     },
     /// Private data or additional information does not fit the message.
-    #[error("{message}: {error}")]
+    #[error("{field}: {error}")]
     TooLong {
-        /// Message that it is for.
-        message: &'static str,
+        /// Field and message.
+        field: &'static str,
         /// Length and limit.
         error: PrivateDataTooLong,
     },

@@ -264,10 +264,12 @@ impl Cm {
         self.release_backlog(conn.0);
     }
 
-    /// Forgets a connection or exchange; see the head of the module for what the peer hears. Does
-    /// nothing if the id names none, so it may be called after the last event as well.
+    /// Forgets a connection or exchange; see the head of the module for what the peer hears. No event
+    /// of it comes any more. Does nothing if the id names none, so it may be called after the last event
+    /// as well.
     pub fn destroy(&mut self, now: Time, conn: ConnId) {
         let id = conn.0;
+        self.forget_events(conn);
         let Some(state) = self.table.conn(id).map(|conn| conn.state) else { return };
         match state {
             State::ReqSent | State::MraReqRcvd => {
@@ -331,6 +333,11 @@ impl Cm {
         if self.table.conn(id).is_some_and(|conn| conn.owned) {
             self.events.push_back(Event { conn: ConnId(id), kind });
         }
+    }
+
+    /// Takes back what the owner has not fetched and does not want to know any more.
+    fn forget_events(&mut self, conn: ConnId) {
+        self.events.retain(|event| event.conn != conn);
     }
 
     fn release_backlog(&mut self, id: CommId) {

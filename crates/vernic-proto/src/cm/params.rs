@@ -107,6 +107,11 @@ impl CmConfig {
             max_timewait_time: 20,
         }
     }
+    /// Events that may wait to be fetched before requests are dropped. The owner fetches them after each
+    /// call, so this is for one that does not: it need not be tight, and must not be in the way of a few.
+    pub(super) fn max_events(&self) -> usize {
+        2 * self.max_half_open.max(1024)
+    }
     /// Nanoseconds between repeats of a message whose answer may take `response_timeout`: that, and
     /// the way there and back.
     pub(super) const fn wait(&self, response_timeout: u8) -> u64 {

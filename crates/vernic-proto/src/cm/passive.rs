@@ -102,7 +102,7 @@ impl Cm {
     /// Makes room for one more request of the listener. `Err(Ok(()))` refuses it, `Err(Err(drop))`
     /// drops it.
     pub(super) fn make_room(&mut self, listener: ListenerId) -> Result<(), Result<(), CmDrop>> {
-        if self.events.len() >= 2 * self.config.max_half_open.max(1024) {
+        if self.events.len() >= self.config.max_events() {
             return Err(Err(CmDrop::EventsFull));
         }
         let half_open_full = self.table.half_open() >= self.config.max_half_open;
@@ -205,7 +205,7 @@ impl Cm {
             rnr_retry_count: params.rnr_retry_count,
             srq: params.srq,
             local_ca_guid: params.local_ca_guid,
-            private_data: private_data("REP", params.private_data)?,
+            private_data: private_data("private data of REP", params.private_data)?,
             ..Rep::default()
         };
         rep.set_qpn(params.local_qpn, entry.xrc);

@@ -40,8 +40,8 @@ impl Cm {
             return Err(CmError::WrongState { conn, command, state: entry.state.name(), needs });
         }
         let info = Info::try_from(info)
-            .map_err(|error| CmError::TooLong { message: "information of REJ", error })?;
-        let private_data = self::private_data("REJ", private_data)?;
+            .map_err(|error| CmError::TooLong { field: "additional information of REJ", error })?;
+        let private_data = self::private_data("private data of REJ", private_data)?;
         self.reject_connection(now, conn.0, reason, info, private_data);
         if let Some(entry) = self.table.conn_mut(conn.0) {
             entry.owned = false;

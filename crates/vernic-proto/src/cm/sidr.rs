@@ -24,7 +24,7 @@ impl Cm {
     /// A value out of range, too much private data, too many connections.
     pub fn sidr_request(&mut self, now: Time, params: &SidrParams<'_>) -> Result<ConnId, CmError> {
         let (timeout, retries) = patience(self, params.response_timeout, params.max_retries)?;
-        let private_data = private_data("SIDR_REQ", params.private_data)?;
+        let private_data = private_data("private data of SIDR_REQ", params.private_data)?;
         let mut conn = Conn::new(State::SidrReqSent, params.path, params.service);
         conn.wait = self.config.wait(timeout);
         conn.max_retries = retries;
@@ -61,7 +61,7 @@ impl Cm {
             qpn: reply.qpn,
             service_id: entry.service,
             qkey: reply.qkey,
-            private_data: private_data("SIDR_REP", reply.private_data)?,
+            private_data: private_data("private data of SIDR_REP", reply.private_data)?,
             ..SidrRep::default()
         };
         self.answer_sidr(now, conn.0, rep);

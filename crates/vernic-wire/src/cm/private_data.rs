@@ -9,12 +9,12 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrivateData<const N: usize>([u8; N]);
 
-/// More private data than the message has room for.
+/// More bytes than the field has room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrivateDataTooLong {
     /// Bytes given.
     pub len: usize,
-    /// Bytes that the message takes.
+    /// Bytes that the field takes.
     pub max: usize,
 }
 
@@ -72,7 +72,7 @@ impl<const N: usize> fmt::Debug for PrivateData<N> {
 
 impl fmt::Display for PrivateDataTooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes of private data, the message takes {}", self.len, self.max)
+        write!(f, "{} bytes, the field takes {}", self.len, self.max)
     }
 }
 impl core::error::Error for PrivateDataTooLong {}

@@ -181,11 +181,60 @@ fn commands_out_of_turn_say_what_they_need() {
     assert_eq!(error.to_string(), "rnr_retry_count is 8, allowed: 0 to 7");
     let accept = AcceptParams { private_data: &[0; 197], ..accept_params(gid(2)) };
     let error = t.b.cm.accept(t.now, b, &accept).unwrap_err();
-    assert_eq!(error.to_string(), "REP: 197 bytes of private data, the message takes 196");
+    assert_eq!(error.to_string(), "private data of REP: 197 bytes, the field takes 196");
     let error = t.b.cm.listen(SERVICE, None, 1).unwrap_err();
     assert_eq!(error.to_string(), "service tcp:7 is in use on all addresses");
     let ud = ConnectParams { qp_type: QpType::Ud, ..params(gid(1), gid(2)) };
     assert!(matches!(t.a.cm.connect(t.now, &ud), Err(CmError::Value { field: "qp_type", .. })));
     // None of it had an effect.
     t.b.cm.accept(t.now, b, &accept_params(gid(2))).unwrap();
+}
+
+#[test]
+fn private_data_that_is_too_long_is_refused_by_every_command() {
+    let too_long = |result: Result<(), CmError>, text: &str| {
+        assert_eq!(result.unwrap_err().to_string(), text);
+    };
+    let long = [0; 256];
+    let mut t = Pair::new();
+    let (now, from, to) = (t.now, gid(1), gid(2));
+    let connect = ConnectParams { private_data: &long[..93], ..params(from, to) };
+    let text = "private data of REQ: 93 bytes, the field takes 92";
+    too_long(t.a.cm.connect(now, &connect).map(drop), text);
+    let sidr = SidrParams { private_data: &long[..217], ..sidr_params(from, to) };
+    let text = "private data of SIDR_REQ: 217 bytes, the field takes 216";
+    too_long(t.a.cm.sidr_request(now, &sidr).map(drop), text);
+    t.assert_empty();
+
+    let a = t.connect();
+    let b = t.b.expect_request();
+    let reject = t.b.cm.reject(now, b, RejReason::CONSUMER, b"", &long[..149]);
+    too_long(reject, "private data of REJ: 149 bytes, the field takes 148");
+    let reject = t.b.cm.reject(now, b, RejReason::CONSUMER, &long[..73], b"");
+    too_long(reject, "additional information of REJ: 73 bytes, the field takes 72");
+    t.b.cm.accept(now, b, &accept_params(to)).unwrap();
+    t.settle();
+    let text = "private data of RTU: 225 bytes, the field takes 224";
+    too_long(t.a.cm.ready_to_use(a, &long[..225]), text);
+    t.a.cm.ready_to_use(a, b"").unwrap();
+    t.settle();
+    let text = "private data of DREQ: 221 bytes, the field takes 220";
+    too_long(t.a.cm.disconnect(now, a, &long[..221]), text);
+    t.a.cm.disconnect(now, a, b"").unwrap();
+    t.settle();
+    let text = "private data of DREP: 225 bytes, the field takes 224";
+    too_long(t.b.cm.disconnect(now, b, &long[..225]), text);
+    t.b.cm.disconnect(now, b, b"").unwrap();
+    t.pass(5000);
+    t.assert_empty();
+}
+
+#[test]
+fn no_event_comes_of_what_was_destroyed() {
+    let mut t = Pair::new();
+    let a = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
+    let rej = vernic_wire::cm::Rej { remote_comm_id: a.0, ..Default::default() };
+    t.a.cm.handle_mad(t.now, CmPath::new(gid(1), gid(2)), &mad(rej)).unwrap();
+    t.a.cm.destroy(t.now, a);
+    assert_eq!(t.a.cm.poll_event(), None);
 }
