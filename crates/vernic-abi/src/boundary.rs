@@ -141,7 +141,7 @@ errnos! {
     };
     PathError: |_e| EINVAL;
     CreateError: |e| match e {
-        CreateError::Orphan => EIO,
+        CreateError::Orphan | CreateError::Closed => EIO,
         CreateError::Service(_) => EOPNOTSUPP,
         CreateError::NoQpn { .. } => ENOMEM,
         CreateError::Memory(source) => source.errno(),
@@ -150,7 +150,7 @@ errnos! {
     };
     XrcdError: |e| match e {
         XrcdError::NotThere(_) => EAGAIN,
-        XrcdError::Orphan => EIO,
+        XrcdError::Orphan | XrcdError::Closed => EIO,
         _ => EINVAL,
     };
     OpenError: |e| match e {
@@ -162,7 +162,10 @@ errnos! {
         OpenError::Link { .. } | OpenError::Slot { .. } | OpenError::NetDev(_) => EIO,
         _ => EINVAL,
     };
-    ModifyError: |e| if matches!(e, ModifyError::Orphan) { EIO } else { EINVAL };
+    ModifyError: |e| match e {
+        ModifyError::Orphan | ModifyError::Closed => EIO,
+        _ => EINVAL,
+    };
     ResizeError: |e| if matches!(e, ResizeError::Orphan) { EIO } else { EINVAL };
     McastError: |e| match e {
         McastError::Full { .. } | McastError::GroupFull { .. } => ENOMEM,

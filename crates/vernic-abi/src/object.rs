@@ -5,7 +5,8 @@
 //! ([`Users`]), for `EBUSY`; and which engine object is which C object, for events ([`Registry`]).
 //!
 //! A context of C may be closed before its objects are destroyed. Its struct then stays where it is,
-//! because the others point to it, until the last of them is gone ([`Shared::park`]).
+//! because the others point to it, until the last of them is gone ([`Shared::close`]); the device itself
+//! ends with its last context, and calls on what is left fail, but for those that destroy it.
 //!
 //! A process that was forked has a copy of every object, but not the threads that hold their locks
 //! and do their work: [`Shared::check`] refuses them in the child, without taking any lock.
@@ -105,6 +106,8 @@ pub(crate) struct Shared {
     registry: Mutex<Registry>,
     handles: AtomicU32,
     acks: Acks,
+    /// Contexts that are open.
+    contexts: AtomicU32,
     /// Contexts that are closed, and that objects still point to.
     closed: Mutex<Vec<Handle<ibv_context>>>,
 }
@@ -113,7 +116,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let closed = self.closed.get_mut().unwrap_or_else(PoisonError::into_inner);
         for context in closed.drain(..) {
-            // SAFETY: closed once (`park`), and with this goes the last of the objects that pointed to
+            // SAFETY: closed once (`close`), and with this goes the last of the objects that pointed to
             // it: each of them holds the `Shared`.
             drop(unsafe { context.take_back() });
         }
@@ -127,6 +130,7 @@ impl Shared {
             registry: Mutex::default(),
             handles: AtomicU32::new(1),
             acks: Acks::default(),
+            contexts: AtomicU32::new(0),
             closed: Mutex::default(),
         })
     }
@@ -136,14 +140,34 @@ impl Shared {
         self.engine.is_orphan()
     }
 
+    /// Whether nothing will happen on it any more: it is another process's, or closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_orphan() || self.engine.is_closed()
+    }
+
     /// # Errors
-    /// `EIO` in a process that was forked after the device had been opened.
+    /// `EIO` in a process that was forked after the device had been opened, and once it is closed.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.is_orphan() {
-            let why = "opened before fork(): open the device again in this process";
-            return Err(Failure::new(EIO, why));
+        let why = match () {
+            () if self.is_orphan() => "opened before fork(): open the device again in this process",
+            () if self.engine.is_closed() => "the device was closed: destroy what is left of it",
+            () => return Ok(()),
+        };
+        Err(Failure::new(EIO, why))
+    }
+
+    /// One more context is open.
+    pub(crate) fn note_context(&self) {
+        self.contexts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// An open context is closed, once for each. With the last the device ends, whatever objects are left:
+    /// the context stays for those that point to it, until nothing does any more.
+    pub(crate) fn close(&self, context: Handle<ibv_context>) {
+        lock(&self.closed).push(context);
+        if self.contexts.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.engine.close();
         }
-        Ok(())
     }
 
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
@@ -153,12 +177,6 @@ impl Shared {
     /// A number for the `handle` field of a new object.
     pub(crate) fn next_handle(&self) -> u32 {
         self.handles.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Keeps a closed context until nothing points to it any more. Called once for each, by what
-    /// closes it.
-    pub(crate) fn park(&self, context: Handle<ibv_context>) {
-        lock(&self.closed).push(context);
     }
 
     /// Waits until all events that were reported for an object are acknowledged: its destruction

@@ -11,16 +11,16 @@ use common::Folder;
 /// valgrind's exit status if it has complained: one that the program does not use.
 const COMPLAINED: i32 = 99;
 
-#[test]
-fn memcheck_has_no_complaint_about_the_library() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crowd.c");
-    let folder = Folder::new("memcheck");
+/// Runs a program of these tests under memcheck, which must not complain.
+fn memcheck(name: &str, arguments: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    let folder = Folder::new(&format!("memcheck-{name}"));
     let Some(program) = folder.compile(&source) else { return };
     let output = Command::new("valgrind")
         .args(["--quiet", "--leak-check=full", "--show-leak-kinds=definite"])
         .args(["--errors-for-leak-kinds=definite", &format!("--error-exitcode={COMPLAINED}")])
         .arg(&program)
-        .arg("4")
+        .args(arguments)
         .env("LD_LIBRARY_PATH", folder.path())
         .output();
     let output = match output {
@@ -34,4 +34,14 @@ fn memcheck_has_no_complaint_about_the_library() {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (said(&output.stdout), said(&output.stderr));
     assert!(output.status.success(), "{:?}\n{out}{err}", output.status);
+}
+
+#[test]
+fn memcheck_has_no_complaint_about_the_library() {
+    memcheck("crowd", &["4"]);
+}
+
+#[test]
+fn memcheck_has_no_complaint_about_objects_that_outlive_their_device() {
+    memcheck("leaks", &[]);
 }

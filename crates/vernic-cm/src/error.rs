@@ -250,7 +250,7 @@ fn errno_of_open(error: &OpenError) -> c_int {
 
 fn errno_of_modify(error: &ModifyError) -> c_int {
     match error {
-        ModifyError::Orphan => libc::EIO,
+        ModifyError::Orphan | ModifyError::Closed => libc::EIO,
         _ => libc::EINVAL,
     }
 }

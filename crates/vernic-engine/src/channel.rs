@@ -24,11 +24,11 @@ pub struct CompChannel {
 
 impl CompChannel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, CreateError> {
-        if context.is_orphan() {
-            return Err(CreateError::Orphan);
-        }
+        context.alive()?;
         let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
-        Ok(Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) }))
+        let this = Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) });
+        context.engine().note_channel(&this);
+        Ok(this)
     }
 
     /// The device.
@@ -41,7 +41,7 @@ impl CompChannel {
     ///
     /// # Errors
     /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
-    /// `Interrupted` if a signal came.
+    /// `Interrupted` if a signal came, EIO if the device was closed.
     pub fn wait(&self) -> io::Result<Arc<Cq>> {
         if self.context.is_orphan() {
             return Err(orphan_io());
@@ -77,6 +77,11 @@ impl CompChannel {
             _ if self.context.is_orphan() => Ok(()),
             users => Err(Busy { object: "completion channel", users, by: "completion queues" }),
         }
+    }
+
+    /// The device was closed: who waits is told.
+    pub(crate) fn close(&self) {
+        self.queue.close();
     }
 
     pub(crate) fn push(&self, id: CqId, cq: Weak<Cq>) {

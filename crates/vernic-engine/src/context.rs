@@ -332,8 +332,7 @@ impl Drop for Context {
             std::mem::forget(self.engine.clone());
             return;
         }
-        self.stop_background();
-        tracing::debug!(device = self.engine.info.name, counters = %self.counters(), "device closed");
+        self.close();
     }
 }
 

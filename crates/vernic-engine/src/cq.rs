@@ -100,9 +100,7 @@ impl Cq {
         depth: u32,
         channel: Option<&Arc<CompChannel>>,
     ) -> Result<Arc<Self>, CreateError> {
-        if context.is_orphan() {
-            return Err(CreateError::Orphan);
-        }
+        context.alive()?;
         check_depth(depth)?;
         if let Some(channel) = channel {
             if !Arc::ptr_eq(channel.context(), context) {

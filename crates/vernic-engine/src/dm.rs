@@ -41,6 +41,9 @@ impl DeviceMemory {
         len: u64,
         align_log2: u32,
     ) -> Result<Arc<Self>, CreateError> {
+        if context.is_closed() {
+            return Err(CreateError::Closed);
+        }
         // Also in a process that was forked since: it takes memory of that process alone, and no lock.
         let limit = |what, value, min, max| Err(CreateError::Limit { what, value, min, max });
         if align_log2 > MAX_DM_ALIGN_LOG2 {

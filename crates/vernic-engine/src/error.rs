@@ -19,6 +19,10 @@ use crate::dm::DmRangeError;
 pub(crate) const ORPHAN: &str = "made by the process that this one was forked from, and unusable \
                                  here: open the device again in this process";
 
+/// What says that the device of an object was closed.
+pub(crate) const CLOSED: &str =
+    "the device was closed: nothing is left to do but to destroy what is left of it";
+
 /// [`ORPHAN`] where only the system's errors fit: EIO.
 pub(crate) fn orphan_io() -> io::Error {
     nix::errno::Errno::EIO.into()
@@ -145,6 +149,9 @@ pub enum CreateError {
     /// The device was opened before this process was forked.
     #[error("{}", ORPHAN)]
     Orphan,
+    /// The device was closed.
+    #[error("{}", CLOSED)]
+    Closed,
     /// A size beyond the device's limit.
     #[error("{what} is {value}, the device allows {min} to {max}")]
     Limit {
@@ -295,6 +302,9 @@ pub enum ModifyError {
     /// The device was opened before this process was forked.
     #[error("{}", ORPHAN)]
     Orphan,
+    /// The device was closed.
+    #[error("{}", CLOSED)]
+    Closed,
     /// The state machine refused.
     #[error("queue pair {qpn}: {source}")]
     State {

@@ -14,9 +14,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -116,6 +117,7 @@ pub struct EventQueue<T> {
     queue: Mutex<VecDeque<T>>,
     limit: usize,
     dropped: AtomicU64,
+    closed: AtomicBool,
 }
 
 impl<T> EventQueue<T> {
@@ -136,7 +138,8 @@ impl<T> EventQueue<T> {
     pub fn with_limit(limit: usize) -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
         let fd = EventFd::from_value_and_flags(0, flags)?;
-        Ok(Self { fd, queue: Mutex::new(VecDeque::new()), limit, dropped: AtomicU64::new(0) })
+        let (dropped, closed) = (AtomicU64::new(0), AtomicBool::new(false));
+        Ok(Self { fd, queue: Mutex::new(VecDeque::new()), limit, dropped, closed })
     }
 
     /// The descriptor, for `poll`: not to be read.
@@ -166,13 +169,17 @@ impl<T> EventQueue<T> {
     /// Waits for an entry, if the descriptor is blocking; `take` gets it under the queue's lock.
     ///
     /// # Errors
-    /// `WouldBlock` on a non-blocking descriptor, `Interrupted` by a signal.
+    /// `WouldBlock` on a non-blocking descriptor, `Interrupted` by a signal; EIO once the queue is
+    /// [closed](Self::close) and empty.
     pub fn wait<R>(&self, mut take: impl FnMut(T) -> R) -> io::Result<R> {
         // Each turn sleeps until the descriptor is readable; somebody else may be faster then, or
         // the entry may have been removed together with its object.
         loop {
             if let Some(taken) = self.try_next(&mut take) {
                 return Ok(taken);
+            }
+            if self.closed.load(Ordering::Acquire) {
+                return Err(Errno::EIO.into());
             }
             if self.is_nonblocking()? {
                 return Err(io::ErrorKind::WouldBlock.into());
@@ -184,6 +191,10 @@ impl<T> EventQueue<T> {
     /// Takes an entry if there is one; never waits. `take` gets it under the queue's lock.
     pub fn try_next<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
         let mut queue = lock(&self.queue);
+        if queue.is_empty() && self.closed.load(Ordering::Acquire) {
+            // The one count too many stays, for everybody who waits.
+            return None;
+        }
         // Each turn takes one off the descriptor's count. Counts without an entry are left over
         // from a purge that was faster than the push.
         while self.take_count() {
@@ -192,6 +203,15 @@ impl<T> EventQueue<T> {
             }
         }
         None
+    }
+
+    /// Nothing more will come: the descriptor is readable from now on, and who waits when the queue is
+    /// empty is told.
+    pub fn close(&self) {
+        let _queue = lock(&self.queue);
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            let _ = self.fd.write(1);
+        }
     }
 
     /// Removes entries, for an object that is destroyed.
@@ -301,6 +321,27 @@ mod tests {
         queue.fd.write(1).unwrap();
         assert_eq!(queue.try_next(same), None);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
+    }
+
+    #[test]
+    fn closing_wakes_everybody_who_waits_once_the_entries_are_taken() {
+        let queue = EventQueue::new().unwrap();
+        let taken = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while let Ok(n) = queue.wait(same) {
+                        taken.fetch_add(n, Ordering::Relaxed);
+                    }
+                });
+            }
+            (1..=100).for_each(|n| _ = queue.push(n));
+            queue.close();
+            queue.close();
+        });
+        assert_eq!(taken.into_inner(), 5050);
+        assert_eq!(queue.wait(same).unwrap_err().raw_os_error(), Some(Errno::EIO as i32));
+        assert!(queue.poll_fd(PollTimeout::ZERO).unwrap());
     }
 
     #[test]

@@ -28,6 +28,7 @@
 mod ah;
 mod background;
 mod channel;
+mod close;
 mod cm;
 pub mod config;
 mod context;

@@ -139,9 +139,7 @@ impl Mr {
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn rereg(&self, change: MrChange<'_>) -> Result<(), CreateError> {
         let MrChange { pd, access, range } = change;
-        if self.context.is_orphan() {
-            return Err(CreateError::Orphan);
-        }
+        self.context.alive()?;
         let mut home = lock(&self.home);
         let handle = home.handle.ok_or(RegisterError::UnknownHandle)?;
         if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), &self.context)) {

@@ -224,9 +224,9 @@ impl Pd {
         }
     }
 
-    /// Refuses to make anything in an orphan's domain.
+    /// Refuses to make anything in an orphan's domain, or one of a closed device.
     pub(crate) fn alive(&self) -> Result<(), CreateError> {
-        if self.context.is_orphan() { Err(CreateError::Orphan) } else { Ok(()) }
+        self.context.alive()
     }
 }
 

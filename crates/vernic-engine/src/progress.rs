@@ -40,7 +40,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
@@ -50,6 +50,7 @@ use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::Mtu;
 
+use crate::channel::CompChannel;
 use crate::cm::CmShared;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -125,6 +126,10 @@ pub(crate) struct Engine {
     pub(crate) backs_off: AtomicBool,
     pub(crate) waker: Waker,
     pub(crate) stop: AtomicBool,
+    /// See `close.rs`.
+    pub(crate) closed: AtomicBool,
+    /// Completion channels, those that are gone among them.
+    pub(crate) channels: Mutex<Vec<Weak<CompChannel>>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -213,6 +218,8 @@ impl Engine {
             backs_off: AtomicBool::new(false),
             waker,
             stop: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            channels: Mutex::default(),
         }
     }
 

@@ -222,6 +222,9 @@ impl Qp {
         if self.context().is_orphan() {
             return Err(ModifyError::Orphan);
         }
+        if self.context().is_closed() {
+            return Err(ModifyError::Closed);
+        }
         if self.gone.load(Ordering::Acquire) {
             return Err(ModifyError::Destroyed(qpn));
         }
@@ -251,9 +254,12 @@ impl Qp {
             engine.with_lane(|lane| lane.transmit_all(engine, engine.now()));
         }
         let mut core = lock(&self.inner.core);
-        // Again, under the lock that destroying takes after it has said so.
+        // Again, under the lock that destroying and closing take after they have said so.
         if self.gone.load(Ordering::Acquire) {
             return Err(ModifyError::Destroyed(qpn));
+        }
+        if self.context().is_closed() {
+            return Err(ModifyError::Closed);
         }
         let now = engine.now();
         let past = self.inner.explanation(engine, &core);

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use vernic_io::LocalAddr;
 use vernic_proto::QpType;
@@ -22,6 +23,10 @@ impl Engine {
         make: impl FnOnce(Qpn) -> Arc<QpInner>,
     ) -> Result<Arc<QpInner>, CreateError> {
         let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
+            // Closing comes through the lane after it has said so.
+            if self.closed.load(Ordering::Acquire) {
+                return Err(CreateError::Closed);
+            }
             let (open, slots) = (lane.table.len(), lane.table.slots());
             let qp = lane.table.insert(&self.slots, make);
             // Each queue pair is at most once in each of these lists: with this they never

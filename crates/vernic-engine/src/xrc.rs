@@ -23,7 +23,7 @@ use vernic_wire::{Qpn, Srqn};
 
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::error::{Busy, CreateError, ORPHAN};
+use crate::error::{Busy, CLOSED, CreateError, ORPHAN};
 use crate::events::{SrqId, lock};
 use crate::limits::MAX_SRQ;
 use crate::pd::Pd;
@@ -71,6 +71,9 @@ pub enum XrcdError {
     /// The device was opened before this process was forked.
     #[error("the XRC domain was {ORPHAN}")]
     Orphan,
+    /// The device was closed.
+    #[error("{}", CLOSED)]
+    Closed,
     /// The domain has no such target.
     #[error("{0} is no XRC target of this domain")]
     NoTarget(Qpn),
@@ -148,9 +151,10 @@ impl fmt::Debug for Xrcd {
 
 impl Xrcd {
     pub(crate) fn open(context: &Arc<Context>, how: XrcdOpen) -> Result<Arc<Self>, XrcdError> {
-        if context.is_orphan() {
-            return Err(XrcdError::Orphan);
-        }
+        context.alive().map_err(|error| match error {
+            CreateError::Closed => XrcdError::Closed,
+            _ => XrcdError::Orphan,
+        })?;
         let domain = match how.file {
             None if !how.create => return Err(XrcdError::NotCreated),
             None => Domain::new(context),

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::MAX_TRANSPORT_BYTES;
-use crate::sys::{self, OwnFd, SharedPage};
+use crate::sys::{self, ClosableFd, OwnFd, SharedPage};
 
 /// Intakes that a link knows at a time: as many as there may be processes. After that the oldest
 /// gives way.
@@ -199,7 +199,7 @@ const SETTLE_NANOS: u64 = 2_000_000;
 /// The intakes that a link knows: its own, and those of others.
 #[derive(Debug)]
 pub(crate) struct IntakeTable {
-    own: Option<(OwnFd, Arc<Intake>)>,
+    own: Option<(ClosableFd, Arc<Intake>)>,
     known: Mutex<Known>,
     generation: AtomicU32,
 }
@@ -216,7 +216,7 @@ impl IntakeTable {
         let make = || {
             let fd = sys::shared_file()?;
             let intake = Intake::map(fd.as_fd(), sys::inode_of(fd.as_fd())?)?;
-            Ok((fd, Arc::new(intake)))
+            Ok((ClosableFd::new(fd), Arc::new(intake)))
         };
         let own = make()
             .inspect_err(|error: &io::Error| {
@@ -235,9 +235,19 @@ impl IntakeTable {
         self.own.as_ref().map(|(_, intake)| intake)
     }
 
-    /// The file of this link's own, to be passed to others.
-    pub(crate) fn own_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.own.as_ref().map(|(fd, _)| fd.as_fd())
+    /// The file of this link's own, to be passed to others; `None` once the table is closed.
+    pub(crate) fn own_fd(&self) -> Option<Arc<OwnFd>> {
+        self.own.as_ref().and_then(|(fd, _)| fd.get())
+    }
+
+    /// Closes the file and forgets the others'.
+    pub(crate) fn close(&self) {
+        if let Some((fd, _)) = &self.own {
+            fd.close();
+        }
+        let known = std::mem::take(&mut *self.known());
+        drop(known);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Changes whenever the list does.

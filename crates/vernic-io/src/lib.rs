@@ -16,6 +16,7 @@
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
+//! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
 //! | `sys/fork.rs` | descriptors that a child of `fork` does not keep |
@@ -27,6 +28,7 @@
 
 pub mod batch;
 pub mod capture;
+mod closed;
 pub mod fault;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -44,6 +46,7 @@ pub mod udp;
 pub mod wait;
 
 pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
+pub use closed::ClosedLink;
 pub use handoff::HandedOver;
 pub use link::{
     Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport, route_hint,

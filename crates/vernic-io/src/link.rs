@@ -248,6 +248,12 @@ pub enum LinkError {
         /// The address wanted.
         addr: LocalAddr,
     },
+    /// The device was closed.
+    #[error("{addr} is of no use: the device was closed")]
+    Closed {
+        /// The address wanted.
+        addr: LocalAddr,
+    },
     /// The link has as many of these as it can.
     #[error("the link has all of its {limit} {what} in use")]
     TooMany {

@@ -40,7 +40,7 @@ use crate::batch::RxPacket;
 use crate::handoff::{self, HandedOver, Head};
 use crate::intake::{Intake, IntakeTable};
 use crate::link::LocalAddr;
-use crate::sys::{self, Gate, Origin, OwnFd};
+use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
 
 mod lookup;
 mod message;
@@ -170,8 +170,8 @@ impl State {
 #[derive(Debug)]
 pub struct SlotTable {
     state: Mutex<State>,
-    /// For questions that nobody waits for.
-    ask: OwnFd,
+    /// For questions that nobody waits for, and packets that are handed over; closed with the table.
+    ask: ClosableFd,
     generation: AtomicU64,
     /// One bit per slot that is ours.
     ours: [AtomicU64; (1 << Slot::BITS) / 64],
@@ -239,7 +239,7 @@ impl SlotTable {
     pub fn with_scope(scope: &str) -> Result<Arc<Self>, SlotError> {
         let table = Arc::new(Self {
             state: Mutex::default(),
-            ask: new_socket(b"")?,
+            ask: ClosableFd::new(new_socket(b"")?),
             generation: AtomicU64::new(0),
             ours: [const { AtomicU64::new(0) }; 16],
             intakes: IntakeTable::new(),
@@ -277,13 +277,39 @@ impl SlotTable {
 
     /// Sends packets on to the process that has `slot`. Never blocks or allocates.
     pub(crate) fn hand_over(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandedOver {
-        handoff::send(self.ask.as_fd(), self.packets_name(slot).as_bytes(), head, packets)
+        self.send(&self.packets_name(slot), head, packets)
+    }
+
+    fn send(&self, to: &Name, head: &Head, packets: &[u8]) -> HandedOver {
+        match self.ask.get() {
+            Some(from) => handoff::send(from.as_fd(), to.as_bytes(), head, packets),
+            None => HandedOver::NoOwner,
+        }
+    }
+
+    /// Ends the table: its slots and names are others', their sockets are closed, and so is the page
+    /// that peers look at. Nothing is claimed or found any more.
+    pub fn close(&self) {
+        // First: who claims something afterwards finds it closed.
+        self.ask.close();
+        let state = std::mem::take(&mut *self.state());
+        self.ours.iter().for_each(|word| word.store(0, Ordering::Release));
+        self.intakes.close();
+        self.changed();
+        drop(state);
+    }
+
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] once the table is closed. To be called under the lock of the
+    /// state, which [`close`](Self::close) takes after it has said so.
+    fn check_open(&self) -> io::Result<()> {
+        self.ask.get().map(drop).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Takes a free slot; the engine allocates the QPNs in it.
     ///
     /// # Errors
-    /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened.
+    /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened, or the table is closed.
     pub fn claim(&self) -> Result<Slot, SlotError> {
         self.claim_from(random_seed() % u64::from(Slot::LAST.0))
     }
@@ -294,12 +320,16 @@ impl SlotTable {
         for i in 0..count {
             let slot = Slot(Slot::FIRST.0 + ((start + i) % count) as u16);
             match self.open(slot) {
-                Ok(claim) => self.state().claims.push(claim),
+                Ok(claim) => {
+                    let mut state = self.state();
+                    self.check_open()?;
+                    state.claims.push(claim);
+                    self.set_ours(slot, true);
+                    return Ok(slot);
+                }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
                 Err(e) => return Err(e.into()),
             }
-            self.set_ours(slot, true);
-            return Ok(slot);
         }
         Err(SlotError::NoneFree)
     }
@@ -388,7 +418,9 @@ impl SlotTable {
     pub fn serve(&self) {
         let state = self.state();
         for (control, slot) in state.controls() {
-            serve_socket(control.as_fd(), slot, &state.served, self.intakes.own_fd());
+            let intake = self.intakes.own_fd();
+            let intake = intake.as_ref().map(|fd| fd.as_fd());
+            serve_socket(control.as_fd(), slot, &state.served, intake);
         }
     }
 }

@@ -21,7 +21,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-pub(crate) use fork::OwnFd;
+pub(crate) use fork::{ClosableFd, OwnFd};
 pub use fork::{Gate, Origin};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};

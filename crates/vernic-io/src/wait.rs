@@ -5,20 +5,22 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::sys::{self, OwnFd};
 
-/// Wakes a thread that sleeps in [`Sleeper::sleep`]; may be cloned and used from any thread.
+/// Wakes a thread that sleeps in [`Sleeper::sleep`]; may be cloned and used from any thread. Holds
+/// nothing: once the sleeper is gone it wakes nobody.
 #[derive(Clone, Debug)]
-pub struct Waker(Arc<OwnFd>);
+pub struct Waker(Weak<OwnFd>);
 
 impl Waker {
     /// Wakes the sleeper, now or when it next goes to sleep. Never blocks.
     pub fn wake(&self) {
+        let Some(event) = self.0.upgrade() else { return };
         // The one error possible is a counter at its limit: then a wake-up is pending already.
-        let _ = sys::write(self.0.as_fd(), &1u64.to_ne_bytes());
+        let _ = sys::write(event.as_fd(), &1u64.to_ne_bytes());
     }
 }
 
@@ -51,7 +53,7 @@ impl Sleeper {
 
     /// A handle that wakes this sleeper.
     pub fn waker(&self) -> Waker {
-        Waker(Arc::clone(&self.event))
+        Waker(Arc::downgrade(&self.event))
     }
 
     /// Replaces the list of descriptors. Call it when

@@ -46,6 +46,7 @@ impl ContextObject {
         cmd_fd: OwnedFd,
         is_kept: bool,
     ) -> Handle<ibv_context> {
+        shared.note_context();
         let object = Self {
             verbs: verbs(device, cmd_fd.as_raw_fd(), shared.engine.async_raw_fd()),
             shared: Arc::downgrade(shared),
@@ -211,8 +212,8 @@ pub(crate) extern "C" fn ibv_open_device(device: Handle<ibv_device>) -> Handle<i
     })
 }
 
-/// `ibv_close_device`. Objects that are left stay usable until they are destroyed. The contexts of
-/// `rdma_cm_id`s are not the program's, and stay open.
+/// `ibv_close_device`. With its last context the device ends: objects that are left are good for nothing
+/// but to be destroyed. The contexts of `rdma_cm_id`s are not the program's, and stay open.
 pub(crate) extern "C" fn ibv_close_device(context: Handle<ibv_context>) -> c_int {
     boundary::errno("ibv_close_device", || {
         let object = context.get()?;
@@ -229,7 +230,7 @@ pub(crate) extern "C" fn ibv_close_device(context: Handle<ibv_context>) -> c_int
         let owned = lock(&object.owned).take();
         // It goes with the device: at the end of this, if no object is left.
         if let Some((shared, _cmd_fd)) = owned {
-            shared.park(context);
+            shared.close(context);
         }
         Ok(())
     })

@@ -244,7 +244,8 @@ pub(crate) fn tag(wc: &Wc) -> (u32, c_uint) {
 }
 
 /// `ibv_poll_cq`: how many completions it took, or a negative errno; `-EIO` of a queue that overflowed,
-/// and in a process that was forked since: whoever polls until something comes would poll for ever.
+/// once the device is closed, and in a process that was forked since: whoever polls until something comes
+/// would poll for ever.
 pub(crate) extern "C" fn poll_cq(
     cq: Handle<ibv_cq>,
     max: c_int,
@@ -254,7 +255,7 @@ pub(crate) extern "C" fn poll_cq(
         let (Some(object), Ok(max)) = (cq.find(), usize::try_from(max)) else { return -EINVAL };
         let Some(room) = out.slice(max) else { return -EINVAL };
         match object.engine.poll(room) {
-            Ok(0) if object.shared.is_orphan() => -libc::EIO,
+            Ok(0) if object.shared.is_over() => -libc::EIO,
             Ok(taken) => taken as c_int,
             Err(_) => -libc::EIO,
         }
@@ -265,7 +266,7 @@ pub(crate) extern "C" fn poll_cq(
 pub(crate) extern "C" fn req_notify_cq(cq: Handle<ibv_cq>, solicited_only: c_int) -> c_int {
     guard(libc::EIO, || {
         let Some(object) = cq.find() else { return EINVAL };
-        if object.shared.is_orphan() {
+        if object.shared.is_over() {
             return libc::EIO;
         }
         object.engine.req_notify(solicited_only != 0);

@@ -130,7 +130,7 @@ pub(crate) extern "C" fn create_cq_ex(
 fn advance(object: &CqObject) -> c_int {
     let mut taken = [EMPTY_WC];
     match object.engine.poll(&mut taken) {
-        Ok(0) if object.shared.is_orphan() => return EIO,
+        Ok(0) if object.shared.is_over() => return EIO,
         Ok(0) => return ENOENT,
         Ok(_) => {}
         Err(_) => return EIO,

@@ -105,6 +105,7 @@ fn more_than_was_sent_cannot_have_been_received() {
 fn a_file_is_known_by_its_number_and_mapped_once() {
     let (a, b) = (IntakeTable::new(), IntakeTable::new());
     let file = a.own_fd().unwrap();
+    let file = file.as_fd();
     let id = b.add_file(file).unwrap();
     let generation = b.generation();
     assert_eq!(b.add_file(file), Some(id));
@@ -123,6 +124,7 @@ fn a_file_is_known_by_its_number_and_mapped_once() {
 fn a_table_that_is_full_lets_the_oldest_go() {
     let (table, others) = (IntakeTable::new(), IntakeTable::new());
     let file = others.own_fd().unwrap();
+    let file = file.as_fd();
     for inode in 0..MAX_INTAKES as u64 {
         let make = || Intake::map(file, u64::MAX - inode).map(Arc::new);
         table.insert(u64::MAX - inode, make).unwrap();

@@ -80,6 +80,7 @@ impl SlotTable {
         question: Question,
         timeout: Duration,
     ) -> Option<PeerProcess> {
+        self.check_open().ok()?;
         let socket = new_socket(b"").ok()?;
         sys::send_abstract(socket.as_fd(), name, &question.emit(), &[]).ok()?;
         let end = Instant::now() + timeout;
@@ -116,10 +117,11 @@ impl SlotTable {
         if let Some(known) = self.find_in_this_process(ip, slot) {
             return known.map_or(Lookup::NotHere, Lookup::Here);
         }
+        let Some(socket) = self.ask.get() else { return Lookup::NotHere };
         let now = Instant::now();
         let mut state = self.state();
         for _ in 0..MAX_SERVED {
-            let Some((answer, peer)) = self.receive_answer(self.ask.as_fd()) else { break };
+            let Some((answer, peer)) = self.receive_answer(socket.as_fd()) else { break };
             let asked =
                 state.lookups.iter_mut().find(|l| l.ip == answer.ip && l.slot == answer.slot);
             if let Some(asked) = asked {
@@ -136,7 +138,7 @@ impl SlotTable {
         }
         let question = Question { ip, slot }.emit();
         let name = self.control_name(slot);
-        let sent = sys::send_abstract(self.ask.as_fd(), name.as_bytes(), &question, &[]);
+        let sent = sys::send_abstract(socket.as_fd(), name.as_bytes(), &question, &[]);
         let state_now = if sent.is_ok() { before } else { Lookup::NotHere };
         let answer = if state_now == Lookup::Pending { Lookup::Asked } else { state_now };
         if state.lookups.len() == MAX_LOOKUPS {

@@ -34,7 +34,7 @@ use super::lookup::{LOOKUP_LIFE, MAX_LOOKUPS};
 use super::message::Question;
 use super::{Name, PeerProcess, Slot, SlotTable, State, new_socket, tables};
 use crate::batch::RxPacket;
-use crate::handoff::{self, HandedOver, Head};
+use crate::handoff::{HandedOver, Head};
 use crate::link::LocalAddr;
 use crate::sys::{self, OwnFd};
 
@@ -178,6 +178,7 @@ impl SlotTable {
         }
         let claim = new_socket(self.service_name(name, "").as_bytes())
             .map_err(|source| NameError::of(*name, source))?;
+        self.check_open().map_err(|source| NameError::of(*name, source))?;
         state.names.push(Named { name: *name, _claim: claim, open: None });
         Ok(())
     }
@@ -302,7 +303,7 @@ impl SlotTable {
     /// receiver believes it. Never blocks or allocates.
     pub fn hand_over_to_name(&self, name: &ServiceName, packet: &RxPacket<'_>) -> HandedOver {
         let to = self.service_name(name, PACKETS);
-        handoff::send(self.ask.as_fd(), to.as_bytes(), &Head::of_verified(packet), packet.bytes)
+        self.send(&to, &Head::of_verified(packet), packet.bytes)
     }
 }
 

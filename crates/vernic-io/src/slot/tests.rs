@@ -33,6 +33,34 @@ fn claimed_slots_are_distinct_and_free_again_after_release() {
 }
 
 #[test]
+fn a_closed_table_has_given_everything_back_and_takes_nothing_more() {
+    let table = SlotTable::with_scope(&scope("close")).unwrap();
+    table.publish(LOCALHOST.into(), 5);
+    let slot = table.claim().unwrap();
+    let service = ServiceName {
+        service: vernic_wire::cm::ServiceId(7),
+        place: Place::Address(LOCALHOST.into()),
+    };
+    table.claim_name(&service).unwrap();
+    table.open_name(&service).unwrap();
+    let lent = table.sockets();
+    assert_eq!(lent.len(), 2);
+    table.close();
+    table.close();
+    assert!(lent.iter().all(|(one, two)| one.get().is_none() && two.get().is_none()));
+    assert!(!table.is_ours(slot) && table.sockets().is_empty());
+    assert!(table.claim().is_err() && table.claim_name(&service).is_err());
+    let qpn = slot.qpn(7);
+    assert_eq!(table.lookup(LOCALHOST, qpn), Lookup::NotHere);
+    assert_eq!(table.query(LOCALHOST, qpn, Duration::ZERO), None);
+    let other = SlotTable::with_scope(&scope("close")).unwrap();
+    other.claim_name(&service).expect("another table has the name");
+    new_socket(table.control_name(slot).as_bytes()).expect("and the slot is free");
+    // Questions and packets that were on their way find nobody.
+    table.serve();
+}
+
+#[test]
 fn a_slot_whose_second_name_is_still_taken_is_passed_over() {
     let table = SlotTable::with_scope(&scope("second")).unwrap();
     let taken = new_socket(table.packets_name(Slot::FIRST).as_bytes()).unwrap();

@@ -17,6 +17,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Descriptors are below this: `fs.nr_open` as the kernel has it by default.
 const MAX_FDS: usize = 1 << 20;
@@ -171,6 +172,27 @@ impl OwnFd {
 
     fn bit(&self) -> u64 {
         1 << (self.fd % 64)
+    }
+}
+
+/// A descriptor that one thread may close while others use it: it closes when the last of them is done.
+#[derive(Debug)]
+pub(crate) struct ClosableFd(Mutex<Option<Arc<OwnFd>>>);
+
+impl ClosableFd {
+    pub(crate) fn new(fd: OwnFd) -> Self {
+        Self(Mutex::new(Some(Arc::new(fd))))
+    }
+
+    /// The descriptor, unless it is closed.
+    pub(crate) fn get(&self) -> Option<Arc<OwnFd>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on nobody gets it.
+    pub(crate) fn close(&self) {
+        let fd = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(fd);
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::batch::RxMeta;
+use crate::handoff;
 use crate::link::Icrc;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
