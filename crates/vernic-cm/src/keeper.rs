@@ -86,8 +86,10 @@ fn run(mut sleeper: Sleeper, watcher: Option<&ChangeWatcher>, shared: &Weak<Shar
     loop {
         let Some(shared) = shared.upgrade() else { return };
         for Job::Refuse { device, conn, reason } in shared.keeper.take() {
-            // It may have gone by itself meanwhile.
-            let _ = device.agent.reject(conn, reason, &[]);
+            // It may have gone by itself meanwhile. Requests for datagrams have an answer of their own.
+            if device.agent.reject(conn, reason, &[]).is_err() {
+                device.agent.destroy(conn);
+            }
         }
         if watcher.is_some_and(ChangeWatcher::has_changed) {
             shared.listen_on_new_devices();

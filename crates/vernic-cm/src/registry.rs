@@ -17,11 +17,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use vernic_engine::{CmSink, EventQueue};
+use vernic_engine::{CmSink, EventQueue, QpType};
 use vernic_io::LocalAddr;
 use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
 use vernic_wire::Gid;
-use vernic_wire::cm::{CmaHeader, RejReason, Req, SidrReq};
+use vernic_wire::cm::{CmService, CmaHeader, RejReason, Req, SidrReq};
 
 use crate::device::Device;
 use crate::event::{EventKind, Param};
@@ -159,6 +159,23 @@ pub(crate) struct Ear {
     pub(crate) v4: bool,
     /// Hears of IPv6 peers.
     pub(crate) v6: bool,
+    /// What its ids' queue pairs are.
+    pub(crate) qp_type: QpType,
+    /// Requests that may wait to be taken.
+    pub(crate) backlog: usize,
+}
+
+impl Ear {
+    /// Whether an id of this listener could answer: the kernel's rdma_cm compares the same.
+    fn suits(&self, asked: &Asked) -> bool {
+        match (asked, self.qp_type) {
+            (Asked::Datagrams(_), qp_type) => qp_type == QpType::Ud,
+            (Asked::Connection(req), QpType::Rc) => req.transport == CmService::RC,
+            (Asked::Connection(req), QpType::Uc) => req.transport == CmService::UC,
+            (Asked::Connection(req), QpType::XrcIni | QpType::XrcTgt) => req.is_xrc(),
+            (Asked::Connection(_), QpType::Ud) => false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -325,13 +342,21 @@ impl Registry {
             return;
         };
         let device = ear.device.clone();
-        let hears = if v4 { ear.v4 } else { ear.v6 };
+        let hears = if v4 { ear.v4 } else { ear.v6 } && ear.suits(&asked);
         let seat = state.seats.get(&ear.key);
         let (Some(seat), Ok(header), true) = (seat, private_data, hears) else {
             let reason = RejReason::INVALID_SERVICE_ID;
             self.keeper.add(Job::Refuse { device, conn, reason });
             return;
         };
+        // Those that are over, and were not taken, do not count in the backlog of the engine any more.
+        let waits =
+            |entry: &Entry| entry.cell.key == ear.key && matches!(entry.what, What::Request(_));
+        if seat.queue.count(waits) >= ear.backlog {
+            let reason = RejReason::NO_RESOURCES;
+            self.keeper.add(Job::Refuse { device, conn, reason });
+            return;
+        }
         let scope = device.context.info().netdev_index;
         let with_scope = |ip: IpAddr, port| LocalAddr::new(ip, scope).with_port(port);
         let (local, peer) = (with_scope(header.dst, ear.port), with_scope(header.src, header.port));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_proto::cm::{EventKind as CmEvent, Unanswered};
-use vernic_wire::cm::{RejReason, RejectedMessage, Rep, Req};
+use vernic_wire::cm::{CmService, CmaHeader, RejReason, RejectedMessage, Rep, Req};
 use vernic_wire::{Psn, Qpn};
 
 use crate::testing::Lab;
@@ -30,6 +30,15 @@ fn established() -> CmEvent {
 
 fn disconnect_request() -> CmEvent {
     CmEvent::DisconnectRequest { private_data: Box::default() }
+}
+
+/// Another thread refuses.
+fn await_refusal(lab: &Lab, refusal: &str) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while lab.agent.asked() != [refusal] {
+        assert!(Instant::now() < until);
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -66,6 +75,34 @@ fn a_request_that_is_over_before_it_is_taken_is_told_in_order() {
     assert!(Arc::ptr_eq(request.listen_id.as_ref().unwrap(), &listener));
     assert_eq!(request.id.accept(&own_qp()).unwrap_err().errno(), libc::EINVAL);
     assert!(lab.agent.asked().is_empty());
+}
+
+#[test]
+fn requests_that_are_over_still_wait_in_the_backlog_until_they_are_taken() {
+    let lab = Lab::new();
+    let _listener = lab.listener();
+    for conn in 1..=3 {
+        lab.request(conn, "127.0.0.1:99");
+        lab.tell(conn, rejected(RejReason::TIMEOUT));
+    }
+    lab.request(4, "127.0.0.1:99");
+    await_refusal(&lab, "reject(3) 4");
+    let taken = lab.kinds();
+    assert_eq!(taken.iter().filter(|kind| **kind == EventKind::ConnectRequest).count(), 3);
+    lab.request(5, "127.0.0.1:99");
+    assert_eq!(lab.kinds(), [EventKind::ConnectRequest]);
+}
+
+#[test]
+fn requests_of_another_transport_than_the_listeners_are_refused() {
+    let lab = Lab::new();
+    let _listener = lab.listener();
+    let mut data = [0; 92];
+    CmaHeader::new(99, [127, 0, 0, 1].into(), [127, 0, 0, 1].into()).emit(&mut data);
+    let req = Req { private_data: data.into(), transport: CmService::UC, ..Req::default() };
+    lab.raw_request(1, req);
+    await_refusal(&lab, "reject(8) 1");
+    assert!(lab.kinds().is_empty());
 }
 
 #[test]
@@ -112,11 +149,7 @@ fn requests_without_addresses_are_refused_without_anybody_taking_them() {
     let lab = Lab::new();
     let _listener = lab.listener();
     lab.raw_request(5, Req::default());
-    let until = Instant::now() + Duration::from_secs(10);
-    while lab.agent.asked() != ["reject(8) 5"] {
-        assert!(Instant::now() < until);
-        std::thread::yield_now();
-    }
+    await_refusal(&lab, "reject(8) 5");
     assert_eq!(lab.kinds(), []);
 }
 

@@ -235,6 +235,11 @@ impl<T> EventQueue<T> {
         gone
     }
 
+    /// How many entries are what `is` names.
+    pub fn count(&self, is: impl Fn(&T) -> bool) -> usize {
+        lock(&self.queue).iter().filter(|entry| is(entry)).count()
+    }
+
     /// Takes one off the descriptor's count, if it is not 0. Only under the lock of the queue: what
     /// is readable stays readable until then, so a blocking descriptor does not block.
     fn take_count(&self) -> bool {

@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use vernic_engine::{AttrMask, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
-use vernic_proto::cm::{AcceptParams, ConnectParams, SidrParams, SidrReply};
+use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
+use vernic_proto::cm::{AcceptParams, CmError, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
 use crate::device::Device;
@@ -241,15 +241,20 @@ impl Id {
     /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not come before.
     ///
     /// # Errors
-    /// [`Error::State`] for an id without a connection, [`Error::Cm`] for one that is not up, or is
-    /// over already; the queue pair is in Error then, too.
+    /// [`Error::State`] for an id without a connection, [`Error::Cm`]. One that is going down, or is over
+    /// already, is no error: both sides may say so at once.
     pub fn disconnect(&self) -> Result<(), Error> {
         let inner = self.enter("disconnect")?;
         let connected = matches!(inner.state, State::Connect | State::Disconnect);
         match self.exchange(&inner) {
             Some((device, connection)) if connected && self.qp_type() != QpType::Ud => {
                 inner.qp_to_error();
-                Ok(device.agent.disconnect(connection.conn)?)
+                match device.agent.disconnect(connection.conn) {
+                    Err(CmCallError::Cm(
+                        CmError::WrongState { .. } | CmError::UnknownConnection(_),
+                    )) => Ok(()),
+                    said => Ok(said?),
+                }
             }
             _ => Err(self.wrong_state(&inner, "disconnect", "has a connection")),
         }

@@ -118,6 +118,8 @@ impl Id {
             port: local.port(),
             v4: local.is_ipv4() || both,
             v6: local.is_ipv6(),
+            qp_type: self.qp_type(),
+            backlog: inner.backlog as usize,
         };
         let service = self.service(inner);
         let _expecting = self.shared.registry.expect();
