@@ -14,7 +14,10 @@ use crate::raw::watch;
 use crate::{CompChannel, Cq, CreateError, Device, Error, Wc};
 
 /// Waits until `next` finds something.
-async fn next<T: AsRawFd, E>(fd: &AsyncFd<T>, next: impl Fn(&T) -> Option<E>) -> io::Result<E> {
+pub(crate) async fn next<T: AsRawFd, E>(
+    fd: &AsyncFd<T>,
+    next: impl Fn(&T) -> Option<E>,
+) -> io::Result<E> {
     // Each turn waits for the descriptor, which is readable while something is queued.
     loop {
         if let Some(found) = next(fd.get_ref()) {

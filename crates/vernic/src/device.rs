@@ -119,6 +119,11 @@ impl Device {
         Self { context, address: None }
     }
 
+    /// A handle to an open device, whose queue pairs have `address` unless told otherwise.
+    pub(crate) fn of(context: Arc<Context>, address: Option<IpAddr>) -> Self {
+        Self { context, address }
+    }
+
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }

@@ -48,6 +48,8 @@ pub enum Error {
     #[error(transparent)]
     Completion(#[from] WcError),
     #[error(transparent)]
+    Cm(#[from] crate::cm::CmError),
+    #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -16,6 +16,7 @@
 //! | find and open a device | [`Device`] |
 //! | register memory, and why there are only copies | [`Mr`], [`memory`] |
 //! | make, connect and use queue pairs | [`Qp`], [`Pd::qp`], [`Qp::connect`](Qp#method.connect) |
+//! | connect by IP address and port, as `rdma_cm` does | [`cm`] |
 //! | post many requests with one doorbell | [`SendBatch`], [`RecvBatch`] |
 //! | wait for completions, learn why one failed | [`Cq`], [`WcError`], [`CompChannel`] |
 //! | tell the peer where to connect | [`Endpoint`], [`RemoteMr`], [`oob`] |
@@ -44,6 +45,7 @@ mod ah;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod channel;
+pub mod cm;
 mod cq;
 mod device;
 mod endpoint;

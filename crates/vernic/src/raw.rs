@@ -183,6 +183,34 @@ unsafe impl OneDescriptor for crate::CompChannel {}
 #[cfg(feature = "tokio")]
 unsafe impl OneDescriptor for crate::Events {}
 
+/// The channel of a connection or a listener, watched.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+pub(crate) struct WatchedChannel(std::sync::Arc<vernic_cm::EventChannel>);
+
+#[cfg(feature = "tokio")]
+impl WatchedChannel {
+    pub(crate) fn new(channel: std::sync::Arc<vernic_cm::EventChannel>) -> Self {
+        Self(channel)
+    }
+
+    pub(crate) fn get(&self) -> &std::sync::Arc<vernic_cm::EventChannel> {
+        &self.0
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl std::os::fd::AsRawFd for WatchedChannel {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+// SAFETY: the descriptor belongs to the channel that the value holds a reference to for its whole
+// life, as above.
+#[cfg(feature = "tokio")]
+unsafe impl OneDescriptor for WatchedChannel {}
+
 /// Has the runtime watch the value's descriptor for input.
 #[cfg(feature = "tokio")]
 pub(crate) fn watch<T: OneDescriptor>(value: T) -> std::io::Result<tokio::io::unix::AsyncFd<T>> {

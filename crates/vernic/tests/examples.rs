@@ -77,9 +77,26 @@ fn every_pingpong_makes_its_round_trips_between_two_processes() {
 }
 
 #[test]
+fn ends_that_meet_by_ip_address_make_their_round_trips() {
+    for name in ["cm_pingpong", "cm_datagrams"] {
+        for report in [alone(name), two_processes(name, "")] {
+            assert!(report.contains("round trips"), "{name}: {report}");
+        }
+    }
+}
+
+#[test]
 fn every_example_gets_through_over_a_lossy_path() {
-    let names =
-        ["rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong", "write_read_atomic", "hello"];
+    let names = [
+        "rc_pingpong",
+        "uc_pingpong",
+        "ud_pingpong",
+        "srq_pingpong",
+        "write_read_atomic",
+        "hello",
+        "cm_pingpong",
+        "cm_datagrams",
+    ];
     for name in names {
         let mut command = example(name);
         let spec = "loss=0.02,dup=0.01,reorder=0.01,corrupt=0.005,seed=3";

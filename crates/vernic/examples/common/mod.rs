@@ -3,10 +3,10 @@
 
 pub(crate) mod lossy;
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use vernic::{Device, Error};
+use vernic::{Device, Error, cm::Manager};
 
 /// TCP port over which the ends exchange their endpoints.
 const PORT: u16 = 18515;
@@ -53,6 +53,49 @@ pub(crate) fn run(end: fn(&mut TcpStream, Role) -> Result<(), Error>) -> Result<
         ["client", host, rest @ ..] => {
             let address = (*host, port(rest.first()).ok_or_else(usage)?);
             end(&mut TcpStream::connect(address)?, Role::Client)
+        }
+        _ => Err(usage()),
+    }
+}
+
+/// What a server calls once it listens, with where.
+pub(crate) type Ready<'a> = &'a dyn Fn(SocketAddr);
+
+/// As [`run`], for ends that meet by IP address and need no TCP connection.
+pub(crate) fn meet(
+    server: fn(&Manager, SocketAddr, Ready<'_>) -> Result<(), Error>,
+    client: fn(&Manager, SocketAddr) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let port = |word: Option<&&str>| word.map_or(Some(PORT), |word| word.parse().ok());
+    let usage =
+        || Error::Io(std::io::Error::other("arguments: server [PORT] | client HOST [PORT]"));
+    let manager = Manager::open()?;
+    match words.as_slice() {
+        [] => {
+            let (tell, told) = std::sync::mpsc::channel();
+            let theirs = manager.clone();
+            let serving = std::thread::spawn(move || {
+                let home = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 0);
+                server(&theirs, home, &|place| _ = tell.send(place))
+            });
+            if let Ok(place) = told.recv() {
+                client(&manager, place)?;
+            }
+            serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        }
+        ["server", rest @ ..] => {
+            let port = port(rest.first()).ok_or_else(usage)?;
+            let place = SocketAddr::new(IpAddr::from([0; 16]), port);
+            server(&manager, place, &|place| {
+                println!("waiting for the client on port {}", place.port());
+            })
+        }
+        ["client", host, rest @ ..] => {
+            let address = (*host, port(rest.first()).ok_or_else(usage)?);
+            let mut found = address.to_socket_addrs()?;
+            client(&manager, found.next().ok_or_else(usage)?)
         }
         _ => Err(usage()),
     }

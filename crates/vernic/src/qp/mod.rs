@@ -139,7 +139,11 @@ impl<S: Service, St: State> Qp<S, St> {
     }
 
     /// The same queue pair in its next state.
-    fn step<Next: State>(self, attr: &QpAttr, mask: AttrMask) -> Result<Qp<S, Next>, ModifyError> {
+    pub(crate) fn step<Next: State>(
+        self,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<Qp<S, Next>, ModifyError> {
         self.shared.inner.modify(attr, mask)?;
         Ok(Qp::new(self.shared))
     }
@@ -156,6 +160,11 @@ impl<S: Service, St: State> Qp<S, St> {
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.shared.device
+    }
+
+    /// Whether it receives from a shared queue.
+    pub(crate) fn has_srq(&self) -> bool {
+        self.inner().srq().is_some()
     }
 
     /// What the peer needs to connect to it (or to send datagrams to it). The same in every state.
