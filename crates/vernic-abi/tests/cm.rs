@@ -20,3 +20,8 @@ fn names_and_hints_become_addresses() {
 fn ids_show_what_they_are_and_refuse_what_is_wrong() {
     check("cm_ids.c");
 }
+
+#[test]
+fn connections_begin_and_end_as_both_sides_expect() {
+    check("cm_connections.c");
+}

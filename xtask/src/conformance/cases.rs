@@ -1,9 +1,12 @@
 //! What is run: programs with options, each in one or several places.
 //!
-//! A case is one program as server and client in two processes (or alone, if it only lists devices).
+//! A case is one program as server and client in two processes (or alone, if it only lists devices);
+//! those of the connection manager are in `manager.rs`.
 //! Its name is its command line and its place, and unique.
 
 use super::network::Place;
+
+mod manager;
 
 /// Path MTUs of InfiniBand, bytes.
 const MTUS: [u64; 5] = [256, 512, 1024, 2048, 4096];
@@ -28,6 +31,8 @@ pub(super) struct Case {
     pub(super) options: String,
     /// Options of `vernic run`, those of the place apart.
     pub(super) around: &'static str,
+    /// Which processes it is.
+    pub(super) cast: Cast,
     /// Where.
     pub(super) place: Place,
     /// What its output must have.
@@ -36,6 +41,51 @@ pub(super) struct Case {
     pub(super) in_ci: bool,
     /// Its two processes may take so long, seconds.
     pub(super) limit_s: u64,
+}
+
+/// The processes of a case, and how they are told where the other side is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cast {
+    /// One process.
+    Alone,
+    /// A server and a client, which meet over a TCP connection of their own. This option says which
+    /// GID is the place's.
+    Pair {
+        /// The option.
+        gid_option: &'static str,
+    },
+    /// They meet by the connection manager, or in the program's own way.
+    Troupe(Troupe),
+}
+
+/// A server and a client, or several of one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Troupe {
+    /// Options of the servers. `SERVER` in them is the server's address, `OWN` the own one.
+    pub(super) server: &'static str,
+    /// As `server`.
+    pub(super) client: &'static str,
+    /// The client's program, where it is another one.
+    pub(super) client_program: Option<&'static str>,
+    /// How many of them.
+    pub(super) servers: usize,
+    /// How many of them, at the same time.
+    pub(super) clients: usize,
+    /// How it is known that the servers are there.
+    pub(super) ready: Ready,
+    /// Whether the servers wait for further clients until they are ended.
+    pub(super) endless: bool,
+}
+
+/// What the kernel tells of a server that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// It listens on this TCP port.
+    Tcp(u16),
+    /// A service of this port space and port is open.
+    Service(u16, u16),
+    /// So many sockets of its namespace are in this multicast group.
+    Group(std::net::IpAddr),
 }
 
 /// What a program's output must have.
@@ -54,6 +104,13 @@ pub(crate) enum Output {
         sizes: Vec<u64>,
         /// The second column, if the number is fixed and not the time.
         iterations: Option<u64>,
+    },
+    /// Each process says all of these.
+    Said {
+        /// Servers.
+        server: &'static [&'static str],
+        /// Clients.
+        client: &'static [&'static str],
     },
 }
 
@@ -77,6 +134,7 @@ pub(super) fn all() -> Vec<Case> {
     let mut cases = listings();
     cases.extend(Place::ALL.iter().flat_map(|place| ping_pongs(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| perftest(*place)));
+    cases.extend(Place::ALL.iter().flat_map(|place| manager::cases(*place)));
     cases
 }
 
@@ -86,6 +144,7 @@ fn listings() -> Vec<Case> {
         service: "",
         options: options.into(),
         around: "",
+        cast: Cast::Alone,
         place: Place::Loopback,
         output: Output::Listing(words),
         in_ci: true,
@@ -112,6 +171,7 @@ fn ping_pongs(place: Place) -> Vec<Case> {
             service: "",
             options: options.into(),
             around: "",
+            cast: Cast::Pair { gid_option: "-g" },
             place,
             output: Output::PingPong { bytes },
             in_ci,
@@ -333,6 +393,7 @@ impl Variant {
             service: self.service,
             options: words.join(" "),
             around: self.around,
+            cast: Cast::Pair { gid_option: "-x" },
             place: self.place,
             output: Output::Table { sizes, iterations: (!self.timed).then_some(iterations) },
             in_ci,

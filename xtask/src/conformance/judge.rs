@@ -43,6 +43,18 @@ pub(crate) fn judge(expected: &Output, server: &str, client: &str) -> Result<(),
             }
         }
         Output::Table { sizes, iterations } => table(sizes, *iterations, client),
+        Output::Said { server: of_server, client: of_client } => {
+            said("server", of_server, server)?;
+            said("client", of_client, client)
+        }
+    }
+}
+
+/// Every word, each in the text of one side.
+fn said(side: &str, words: &[&str], text: &str) -> Result<(), String> {
+    match words.iter().find(|word| !text.contains(**word)) {
+        Some(word) => Err(format!("the {side} does not say `{word}`")),
+        None => Ok(()),
     }
 }
 
@@ -136,6 +148,16 @@ mod tests {
         let waits = "Failed status transport retry counter exceeded (12) for wr_id 2\n";
         assert!(ended_by_loss(&output, waits, ended) && ended_by_loss(&output, ended, waits));
         assert!(!ended_by_loss(&output, waits, waits) && !ended_by_loss(&output, waits, ""));
+    }
+
+    #[test]
+    fn each_side_says_what_it_has_to() {
+        let output = Output::Said { server: &["accepted"], client: &["connected", "complete"] };
+        judge(&output, "accepted\n", "connected\ntest complete\n").unwrap();
+        let why = judge(&output, "accepted\n", "connected\n").unwrap_err();
+        assert!(why.contains("client") && why.contains("complete"), "{why}");
+        assert!(judge(&output, "", "connected, complete").unwrap_err().contains("server"));
+        assert!(judge(&output, "accepted\nerror 5\n", "connected, complete").is_err());
     }
 
     #[test]

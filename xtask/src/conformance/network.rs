@@ -80,7 +80,7 @@ impl Place {
     }
 
     /// The address of a side's GID.
-    fn address(self, side: usize) -> &'static str {
+    pub(super) fn address(self, side: usize) -> &'static str {
         match self {
             Self::Loopback | Self::Loss => "127.0.0.1",
             Self::Ipv4 => IPV4[side],

@@ -1,16 +1,17 @@
-//! Running one case: two processes with a time limit, their output in files.
+//! Running one case: its processes with a time limit, their output in files.
 
 use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::cases::{Case, Output};
+use super::cases::{Case, Cast, Output, Ready, Troupe};
 use super::judge::{ended_by_loss, judge};
 use super::network::{Network, Place};
 use crate::{Result, root};
 
-/// The TCP port on which all these programs wait for their clients.
+/// The TCP port on which pairs of verbs programs meet.
 pub(crate) const PORT: u16 = 18_515;
 
 /// How often a process is looked at.
@@ -33,98 +34,130 @@ pub(super) struct Ended {
 pub(super) fn run(case: &Case, number: usize, network: &Network, vernic: &Path) -> Ended {
     let start = Instant::now();
     let deadline = start + Duration::from_secs(case.limit_s);
+    let stage = Stage { case, number, network, vernic, deadline };
     let mut sides = Vec::new();
-    let outcome = run_sides(case, number, network, vernic, deadline, &mut sides);
+    let outcome = stage.play(&mut sides);
     // Ends what is still there.
-    let texts: Vec<String> = sides.into_iter().map(Side::end).collect();
-    let (server, client) = match &texts[..] {
-        [server, client] => (server.as_str(), client.as_str()),
-        [client] => ("", client.as_str()),
-        _ => ("", ""),
+    let texts: Vec<(usize, String)> = sides.into_iter().map(Side::end).collect();
+    let of = |side: usize| -> Vec<&str> {
+        let own = texts.iter().filter(|(whose, _)| *whose == side);
+        own.map(|(_, text)| text.as_str()).collect()
     };
-    let outcome = if case.place == Place::Loss && ended_by_loss(&case.output, server, client) {
-        Ok(())
-    } else {
-        outcome.and_then(|()| judge(&case.output, server, client))
+    let [servers, clients] = [SERVER, CLIENT].map(of);
+    let count = servers.len().max(clients.len());
+    // As often as the larger crowd needs, so that everybody has a turn.
+    let mut pairs = (0..count).map(|n| {
+        let one = |texts: &[&str]| texts.get(n % texts.len().max(1)).map_or("", |t| *t).to_owned();
+        (one(&servers), one(&clients))
+    });
+    let lost = |(server, client): (String, String)| ended_by_loss(&case.output, &server, &client);
+    let outcome = match case.place == Place::Loss && pairs.clone().any(lost) {
+        true => Ok(()),
+        false => outcome.and_then(|()| {
+            pairs.try_for_each(|(server, client)| judge(&case.output, &server, &client))
+        }),
     };
-    let output = format!("--- server\n{server}--- client\n{client}");
+    let output: String =
+        texts.iter().map(|(side, t)| format!("--- {}\n{t}", NAMES[*side])).collect();
     Ended { outcome, output, time: start.elapsed() }
 }
 
-fn run_sides(
-    case: &Case,
+/// Which side a process is on.
+const SERVER: usize = 0;
+const CLIENT: usize = 1;
+const NAMES: [&str; 2] = ["server", "client"];
+
+/// A case and where it runs.
+struct Stage<'a> {
+    case: &'a Case,
     number: usize,
-    network: &Network,
-    vernic: &Path,
+    network: &'a Network,
+    vernic: &'a Path,
     deadline: Instant,
-    sides: &mut Vec<Side>,
-) -> Result {
-    let alone = matches!(case.output, Output::Listing(_));
-    if !alone {
-        sides.push(Side::start(case, number, 0, network, vernic)?);
-        sides[0].listen(deadline)?;
-    }
-    sides.push(Side::start(case, number, 1, network, vernic)?);
-    // The side that fails first tells more than the one that waits for it, in vain.
-    loop {
-        let mut running = 0;
-        for side in &mut *sides {
-            match side.exited()? {
-                Some(status) if !status.success() => {
-                    return Err(format!("the {} failed: {status}", side.name));
-                }
-                Some(_) => {}
-                None if Instant::now() > deadline => {
-                    return Err(format!("the {} ran past its time limit", side.name));
-                }
-                None => running += 1,
+}
+
+impl Stage<'_> {
+    /// Starts every process, and waits until those that end have ended.
+    fn play(&self, sides: &mut Vec<Side>) -> Result {
+        let (servers, clients, ready, endless) = match self.case.cast {
+            Cast::Alone => (0, 1, Ready::Tcp(PORT), false),
+            Cast::Pair { .. } => (1, 1, Ready::Tcp(PORT), false),
+            Cast::Troupe(Troupe { servers, clients, ready, endless, .. }) => {
+                (servers, clients, ready, endless)
             }
+        };
+        for n in 0..servers {
+            let mut side = self.start(SERVER, n)?;
+            let waited = side.wait_until(ready, n + 1, self.deadline);
+            sides.push(side);
+            waited?;
         }
-        if running == 0 {
-            return Ok(());
+        for n in 0..clients {
+            sides.push(self.start(CLIENT, n)?);
         }
-        std::thread::sleep(TICK);
+        // The side that fails first tells more than the one that waits for it, in vain.
+        loop {
+            let mut running = 0;
+            for side in &mut *sides {
+                let name = NAMES[side.side];
+                match side.exited()? {
+                    Some(status) if !status.success() => {
+                        return Err(format!("the {name} failed: {status}"));
+                    }
+                    Some(_) => {}
+                    None if Instant::now() > self.deadline => {
+                        return Err(format!("the {name} ran past its time limit"));
+                    }
+                    None => running += usize::from(!(endless && side.side == SERVER)),
+                }
+            }
+            if running == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Starts process `n` of a side.
+    fn start(&self, side: usize, n: usize) -> Result<Side> {
+        let case = self.case;
+        let file = format!("{:04}.{}{n}.txt", self.number, NAMES[side]);
+        let file = root().join(FOLDER).join(file);
+        let (output, errors) = open(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        // Each program becomes the next one: the child's process id is the verbs program's.
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.network.namespace(case.place, side)]);
+        command.arg(self.vernic).arg("run").args(case.place.around(side));
+        let program = match case.cast {
+            Cast::Troupe(troupe) if side == CLIENT => troupe.client_program.unwrap_or(case.program),
+            _ => case.program,
+        };
+        command.args(case.around.split_whitespace()).arg("--").arg(program);
+        command.args(arguments(case, side, self.network));
+        command.stdin(Stdio::null()).stdout(output).stderr(errors).current_dir(root());
+        command.env("VERNIC_CONFIG", "/dev/null");
+        let child = command.spawn().map_err(|e| format!("cannot start ip: {e}"))?;
+        Ok(Side { side, child, file })
     }
 }
 
 /// One process.
 struct Side {
-    name: &'static str,
+    side: usize,
     child: Child,
     file: PathBuf,
 }
 
 impl Side {
-    fn start(
-        case: &Case,
-        number: usize,
-        side: usize,
-        network: &Network,
-        vernic: &Path,
-    ) -> Result<Self> {
-        let name = ["server", "client"][side];
-        let file = root().join(FOLDER).join(format!("{number:04}.{name}.txt"));
-        let (output, errors) = open(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        // Each program becomes the next one: the child's process id is the verbs program's.
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", network.namespace(case.place, side)]);
-        command.arg(vernic).arg("run").args(case.place.around(side));
-        command.args(case.around.split_whitespace()).arg("--").arg(case.program);
-        command.args(arguments(case, side, network));
-        command.stdin(Stdio::null()).stdout(output).stderr(errors).current_dir(root());
-        command.env("VERNIC_CONFIG", "/dev/null");
-        let child = command.spawn().map_err(|e| format!("cannot start ip: {e}"))?;
-        Ok(Self { name, child, file })
-    }
-
-    /// Waits until the process listens.
-    fn listen(&mut self, deadline: Instant) -> Result {
-        while !listens(self.child.id(), PORT) {
+    /// Waits until the process is there for others; `count` of its kind are there then.
+    fn wait_until(&mut self, ready: Ready, count: usize, deadline: Instant) -> Result {
+        while !is_ready(self.child.id(), ready, count) {
+            let name = NAMES[self.side];
             if let Some(status) = self.exited()? {
-                return Err(format!("the {} ended before it listened: {status}", self.name));
+                return Err(format!("the {name} ended before it was there: {status}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("the {} never listened on TCP port {PORT}", self.name));
+                return Err(format!("the {name} was never there: {ready:?}"));
             }
             std::thread::sleep(TICK);
         }
@@ -136,12 +169,12 @@ impl Side {
     }
 
     /// Ends the process if it runs, and returns all that it printed.
-    fn end(mut self) -> String {
+    fn end(mut self) -> (usize, String) {
         // Errors mean that it has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let bytes = fs::read(&self.file).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        (self.side, String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -152,38 +185,109 @@ fn open(file: &Path) -> std::io::Result<(File, File)> {
     Ok((output, errors))
 }
 
-/// The program's arguments: its options, what the place asks for, and for a client its server.
+/// The program's arguments: its options, and what the place asks for.
 fn arguments(case: &Case, side: usize, network: &Network) -> Vec<String> {
-    let mut words: Vec<String> = case.options.split_whitespace().map(str::to_owned).collect();
-    if matches!(case.output, Output::Listing(_)) {
-        return words;
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    match case.cast {
+        Cast::Alone => words(&case.options),
+        Cast::Pair { gid_option } => {
+            let gid = network.gid(case.place, side).to_string();
+            let mut arguments = words(&case.options);
+            if matches!(case.output, Output::Table { .. }) {
+                // No warning about the processor's frequency.
+                arguments.push("-F".to_owned());
+            }
+            arguments.extend([gid_option.to_owned(), gid]);
+            if side == CLIENT {
+                arguments.push(case.place.server().to_owned());
+            }
+            arguments
+        }
+        Cast::Troupe(troupe) => {
+            let own = [troupe.server, troupe.client][side];
+            let text = format!("{own} {}", case.options);
+            let text = text.replace("SERVER", case.place.address(SERVER));
+            words(&text.replace("OWN", case.place.address(side)))
+        }
     }
-    let gid = network.gid(case.place, side).to_string();
-    match case.output {
-        // No warning about the processor's frequency.
-        Output::Table { .. } => words.extend(["-F".into(), "-x".into(), gid]),
-        _ => words.extend(["-g".into(), gid]),
-    }
-    if side == 1 {
-        words.push(case.place.server().to_owned());
-    }
-    words
 }
 
 /// Whether a process has entered its network namespace, where a TCP socket listens on `port`.
 pub(crate) fn listens(process: u32, port: u16) -> bool {
+    is_ready(process, Ready::Tcp(port), 1)
+}
+
+/// Whether a process has entered its network namespace, and `count` of its kind are there for others.
+fn is_ready(process: u32, ready: Ready, count: usize) -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     if namespace(&process.to_string()) == namespace("self") {
         return false;
     }
+    let table =
+        |name: &str| fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();
+    match ready {
+        Ready::Tcp(port) => ["tcp", "tcp6"].iter().any(|name| has_listener(&table(name), port)),
+        Ready::Service(space, port) => is_open(&table("unix"), space, port),
+        Ready::Group(IpAddr::V4(group)) => members(&table("igmp"), group) >= count,
+        Ready::Group(IpAddr::V6(group)) => members6(&table("igmp6"), group) >= count,
+    }
+}
+
+/// Whether the kernel's table of TCP sockets has one that listens on a port.
+fn has_listener(tcp: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
-    ["tcp", "tcp6"].iter().any(|table| {
-        let path = format!("/proc/{process}/net/{table}");
-        let text = fs::read_to_string(path).unwrap_or_default();
-        text.lines().any(|line| {
-            let mut words = line.split_whitespace();
-            // number, local address, remote address, state: 0A is LISTEN
-            words.nth(1).is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("0A")
-        })
+    tcp.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        // number, local address, remote address, state: 0A is LISTEN
+        words.nth(1).is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("0A")
     })
+}
+
+/// Whether the kernel's table of Unix sockets has that of an open service.
+fn is_open(unix: &str, space: u16, port: u16) -> bool {
+    let service = format!("@vernic/service/{:x}/", u32::from(space) << 16 | u32::from(port));
+    unix.lines().any(|line| line.contains(&service) && line.ends_with("/packets"))
+}
+
+/// Sockets in a group, by the kernel's table of IPv4 groups. It prints the address as a number of
+/// the processor's: 010203EF is 239.3.2.1.
+fn members(igmp: &str, group: Ipv4Addr) -> usize {
+    let group = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    let mut words = igmp.lines().map(str::split_whitespace);
+    let found = words.find_map(|mut words| {
+        (words.next() == Some(&group)).then(|| words.next()?.parse().ok()).flatten()
+    });
+    found.unwrap_or(0)
+}
+
+/// The same for IPv6: number and name of the netdev, address, sockets.
+fn members6(igmp6: &str, group: Ipv6Addr) -> usize {
+    let group: String = group.octets().iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut words = igmp6.lines().map(str::split_whitespace);
+    let found = words.find_map(|mut words| {
+        (words.nth(2) == Some(&group)).then(|| words.next()?.parse().ok()).flatten()
+    });
+    found.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_tables_tell_who_is_there() {
+        let tcp = "  sl  local_address rem_address   st\n   0: 00000000:4853 00000000:0000 0A 0\n";
+        assert!(has_listener(tcp, 0x4853) && !has_listener(tcp, 0x4854));
+        assert!(!has_listener(&tcp.replace("0A", "01"), 0x4853));
+        let unix = "0: 2 0 0 2 1 9 @vernic/service/1061d2f/127.0.0.1/packets\n";
+        assert!(is_open(unix, 0x106, 7471) && !is_open(unix, 0x111, 7471));
+        // Claimed, and not open.
+        assert!(!is_open(&unix.replace("/packets", ""), 0x106, 7471));
+        let igmp = "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n\
+                    1\tlo        :     1      V3\n\t\t\t\t030201EF     2 0:00000000\t\t0\n";
+        assert_eq!(members(igmp, Ipv4Addr::new(239, 1, 2, 3)), 2);
+        assert_eq!(members(igmp, Ipv4Addr::new(239, 1, 2, 4)), 0);
+        let igmp6 = "1    lo              ff0e0000000000000000000000001234     3 0000000C 0\n";
+        assert_eq!(members6(igmp6, "ff0e::1234".parse().unwrap()), 3);
+    }
 }

@@ -80,20 +80,21 @@ impl Request {
     }
 }
 
+/// Inline bytes that every queue pair takes: devices put them where the scatter list would be, and so have
+/// room for as many as one of its entries has. Programs send a key and an address that way and ask for no
+/// room (rdma_xclient). ATOMIC WRITE brings its 8 bytes inline.
+const LEAST_INLINE: u32 = size_of::<vernic_engine::Sge>() as u32;
+
 /// The sizes in the engine's terms. Where receives come from a shared queue, those of the queue pair's
-/// own are not looked at. ATOMIC WRITE brings its 8 bytes inline.
+/// own are not looked at.
 fn sizes(request: &Request, shares: bool) -> QpCap {
     let cap = &request.init.cap;
-    let least = match request.send_ops.is_some_and(|ops| ops & send_ops::ATOMIC_WRITE != 0) {
-        true => 8,
-        false => 0,
-    };
     QpCap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: if shares { 0 } else { cap.max_recv_wr },
         max_send_sge: cap.max_send_sge,
         max_recv_sge: if shares { 0 } else { cap.max_recv_sge },
-        max_inline: cap.max_inline_data.max(least),
+        max_inline: cap.max_inline_data.max(LEAST_INLINE),
     }
 }
 
