@@ -157,7 +157,7 @@ impl<T> EventQueue<T> {
         queue.push_back(entry);
         drop(queue);
         // Cannot block: the counter is the number of entries, far below its limit of 2^64.
-        let _ = self.fd.write(1);
+        vernic_io::raise(self.fd.as_fd());
         true
     }
 

@@ -35,6 +35,13 @@ fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
+/// The same for `libc::syscall`, by way of which calls are made that the data path needs. A thread of the
+/// program that is being cancelled (`pthread_cancel`) would end inside the C library's own functions for
+/// them, with the engine's locks held and half of its work done.
+fn checked(ret: libc::c_long) -> io::Result<usize> {
+    usize::try_from(ret).map_err(|_| io::Error::last_os_error())
+}
+
 /// A new socket, non-blocking and closed on exec.
 pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnFd> {
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -209,18 +216,17 @@ impl PollFd {
 /// Waits until one of `fds` can be read or `timeout` is over (`None`: no limit); returns how
 /// many are ready. A signal ends it early with 0.
 pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
-    let spec = timeout.map(|t| libc::timespec {
+    let mut spec = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: t.subsec_nanos().into(),
     });
-    let spec_ptr = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `PollFd` is a transparent `pollfd`; pointer and length describe the slice; `spec`
-    // outlives the call.
-    let ret = unsafe {
-        libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, spec_ptr, std::ptr::null())
-    };
-    match check(ret) {
-        Ok(n) => Ok(n as usize),
+    let spec = spec.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    let (fds, count) = (fds.as_mut_ptr(), fds.len());
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: `PollFd` is a transparent `pollfd`; pointer and count describe the slice; `spec`, which
+    // the kernel may write the time left to, lives through the call.
+    match checked(unsafe { libc::syscall(libc::SYS_ppoll, fds, count, spec, no_mask, 0) }) {
+        Ok(n) => Ok(n),
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
         Err(e) => Err(e),
     }
@@ -268,15 +274,13 @@ pub(crate) fn route_monitor() -> io::Result<OwnFd> {
 /// Reads one message from a descriptor (socket or eventfd) into `buf`.
 pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `buf`.
-    let n = unsafe { libc::read(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    checked(unsafe { libc::syscall(libc::SYS_read, fd.as_raw_fd(), buf.as_mut_ptr(), buf.len()) })
 }
 
 /// Writes one message to a descriptor.
 pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `buf`, which the kernel only reads.
-    let n = unsafe { libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    checked(unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), buf.as_ptr(), buf.len()) })
 }
 
 /// Writes all of `buf` to a descriptor that blocks, a file.

@@ -4,7 +4,7 @@
 //! Called by the engine's background thread, which has no `unsafe` of its own.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,6 +22,13 @@ impl Waker {
         // The one error possible is a counter at its limit: then a wake-up is pending already.
         let _ = sys::write(event.as_fd(), &1u64.to_ne_bytes());
     }
+}
+
+/// Adds one to the count of an event descriptor, which another crate owns; never waits for one that is
+/// non-blocking or far from its limit.
+pub fn raise(event: BorrowedFd<'_>) {
+    // As of `Waker::wake`.
+    let _ = sys::write(event, &1u64.to_ne_bytes());
 }
 
 /// A thread's place to sleep: in `ppoll`, on a list of descriptors and its own wake-up.

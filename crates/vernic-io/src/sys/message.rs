@@ -144,10 +144,10 @@ pub(crate) fn send_many<'a>(
                 };
                 if sent < 0 { -1 } else { 1 }
             }
-            n => libc::sendmmsg(fd.as_raw_fd(), heads.as_mut_ptr().cast(), n as u32, flags),
+            n => libc::syscall(libc::SYS_sendmmsg, fd.as_raw_fd(), heads.as_mut_ptr(), n, flags),
         }
     };
-    super::check(sent).map(|n| n as usize)
+    super::checked(sent)
 }
 
 /// What came with a datagram.
@@ -283,14 +283,11 @@ pub(crate) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Inco
     frame.prepare(0, buffer);
     // SAFETY: header 0 is prepared and points to `frame` and `buffer`, which live through the
     // call and are as long as it says.
-    let n = unsafe {
+    let n = super::checked(unsafe {
         let head = frame.heads[0].assume_init_mut();
         let head = &raw mut head.msg_hdr;
         libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), head, libc::MSG_DONTWAIT)
-    };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    })?;
     // SAFETY: header 0 was written by `prepare`, and filled by the call above.
     unsafe {
         frame.heads[0].assume_init_mut().msg_len = n as u32;
@@ -315,15 +312,11 @@ pub(crate) fn recv_many(
     }
     // SAFETY: `count` headers are prepared and point to `frame` and `buffers`, which live
     // through the call and are as long as they say.
-    let n = super::check(unsafe {
-        libc::recvmmsg(
-            fd.as_raw_fd(),
-            frame.heads.as_mut_ptr().cast(),
-            count as u32,
-            libc::MSG_DONTWAIT,
-            std::ptr::null_mut(),
-        )
-    })? as usize;
+    let n = super::checked(unsafe {
+        let (heads, flags) = (frame.heads.as_mut_ptr(), libc::MSG_DONTWAIT);
+        let forever = std::ptr::null_mut::<libc::timespec>();
+        libc::syscall(libc::SYS_recvmmsg, fd.as_raw_fd(), heads, count, flags, forever)
+    })?;
     for (i, out) in sink.iter_mut().enumerate().take(n) {
         // SAFETY: the kernel filled the first `n` headers.
         *out = unsafe { frame.decode(i) };

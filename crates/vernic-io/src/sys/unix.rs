@@ -93,12 +93,11 @@ pub(crate) fn send_with_file(
             std::ptr::write_unaligned(libc::CMSG_DATA(cmsg).cast::<RawFd>(), file);
         }
     }
+    let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     // SAFETY: the header points to `addr`, `iov`, `control`, `head` and `body`, which live through
     // the call and which the kernel only reads.
-    let n = unsafe {
-        libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-    };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) };
+    super::checked(sent).map(drop)
 }
 
 /// A datagram that [`recv_abstract`] received.
@@ -149,10 +148,9 @@ pub(crate) fn recv_abstract(
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the header points to `addr`, `iov`, `control`, `head` and `body`, which live
     // through the call and are as long as it says.
-    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let n = super::checked(unsafe {
+        libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut message, flags)
+    })?;
     let mut name = ([0; 107], 0);
     // SAFETY: zeroed before the call, so initialised.
     let addr = unsafe { addr.assume_init_ref() };
@@ -168,7 +166,7 @@ pub(crate) fn recv_abstract(
     // SAFETY: the call above filled `message`, whose control buffer is still alive.
     let (credentials, file) = unsafe { attachments(&message) };
     Ok(UnixIncoming {
-        len: n as usize,
+        len: n,
         credentials,
         file,
         name,
