@@ -71,12 +71,18 @@ impl Failure {
         Self { fatal: true, ..self }
     }
 
+    /// Whether nothing works after it.
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.fatal
+    }
+
     /// The reason in words.
     pub(crate) fn why(&self) -> &str {
         &self.why
     }
 
-    fn log(&self, call: &str) {
+    /// Writes a line into the log.
+    pub(crate) fn log(&self, call: &str) {
         let errno = io::Error::from_raw_os_error(self.errno);
         match self.fatal {
             true => tracing::error!("{call}: {} ({errno})", self.why),
@@ -118,6 +124,7 @@ macro_rules! errnos {
 errnos! {
     io::Error: |e| of_io(e);
     vernic_cm::Error: |e| e.errno();
+    vernic_rsocket::Error: |e| e.errno();
     Busy: |_e| EBUSY;
     PdError: |e| match e {
         PdError::Busy { .. } => EBUSY,

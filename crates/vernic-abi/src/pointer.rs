@@ -23,6 +23,7 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+pub(crate) mod pieces;
 pub(crate) mod sockaddr;
 
 pub(crate) use sockaddr::SockAddr;

@@ -22,7 +22,7 @@ impl Installed {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
         fs::hard_link(env!("CARGO_BIN_EXE_vernic"), root.join("bin/vernic")).unwrap();
-        for library in ["libvernic_abi.so", "libvernic_providers.so"] {
+        for library in ["libvernic_abi.so", "libvernic_providers.so", "libvernic_rspreload.so"] {
             fs::write(root.join("lib/vernic").join(library), "").unwrap();
         }
         let built = std::env::current_exe().unwrap().with_file_name("libvernic_paths.so");
@@ -82,6 +82,7 @@ fn a_program_finds_the_libraries_under_the_names_it_was_linked_against() {
         ("libibumad.so.3", "libvernic_abi.so"),
         ("libmlx5.so.1", "libvernic_providers.so"),
         ("libefa.so.1", "libvernic_providers.so"),
+        ("librspreload.so", "libvernic_rspreload.so"),
     ] {
         let line = format!("readlink ${{LD_LIBRARY_PATH%%:*}}/{name}");
         let target = installed.shell(&[], &line);

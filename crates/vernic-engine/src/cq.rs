@@ -142,6 +142,11 @@ impl Cq {
         if self.context.is_orphan() { 0 } else { lock(&self.ring).depth }
     }
 
+    /// Completions that wait now. Makes no progress, unlike [`poll`](Self::poll).
+    pub fn waiting(&self) -> u32 {
+        if self.context.is_orphan() { 0 } else { self.held.load(Ordering::Acquire) }
+    }
+
     /// Whether a completion was lost because the queue was full. It stays failed until destroyed.
     pub fn is_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)

@@ -586,8 +586,11 @@ fn refusal_is_one_line_that_says_what_to_do() {
 
 #[test]
 fn host_buffer_is_zeroed_page_aligned_and_checks_its_bounds() {
-    for len in [0, 1, 4096, 10_000] {
-        let buffer = HostBuffer::new(len).unwrap();
+    let lengths = [0, 1, 4096, 10_000].into_iter();
+    for (len, make) in
+        lengths.flat_map(|len| [(len, HostBuffer::new as fn(_) -> _), (len, HostBuffer::private)])
+    {
+        let buffer: HostBuffer = make(len).unwrap();
         assert_eq!((buffer.len(), buffer.is_empty()), (len, len == 0));
         assert_eq!(buffer.as_mut_ptr().addr() % 4096, 0);
         let mut all = vec![1; len];
@@ -597,4 +600,9 @@ fn host_buffer_is_zeroed_page_aligned_and_checks_its_bounds() {
         assert!(buffer.read_at(usize::MAX, &mut [0]).is_err());
     }
     assert!(HostBuffer::new(usize::MAX).is_err());
+}
+
+#[test]
+fn private_memory_has_no_descriptor() {
+    assert!(HostBuffer::private(10).unwrap().shared_fd().is_none());
 }

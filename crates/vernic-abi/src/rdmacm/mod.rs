@@ -7,6 +7,7 @@
 //! | `id.rs` `path.rs` | ids and what they show; synchronous ids |
 //! | `addrinfo.rs` `resolve.rs` | names to addresses, addresses to devices and routes, listening |
 //! | `connect.rs` `multicast.rs` `option.rs` | connections, groups, options |
+//! | `rsocket/` | rsockets |
 //! | `qp.rs` `srq.rs` `endpoint.rs` | queue pairs and queues of ids; both at once |
 
 pub(crate) mod addrinfo;
@@ -21,5 +22,6 @@ mod path;
 pub(crate) mod process;
 pub(crate) mod qp;
 pub(crate) mod resolve;
+pub(crate) mod rsocket;
 pub(crate) mod srq;
 pub(crate) mod strings;

@@ -10,11 +10,15 @@ pub(super) const FOLDER: &str = "lib";
 /// The library to preload.
 pub(super) const PATHS: &str = "libvernic_paths.so";
 
+/// The library to preload for programs that speak TCP.
+pub(super) const RSOCKETS: &str = "librspreload.so";
+
 /// A library, and the names it is linked under.
-const LIBRARIES: [(&str, &[&str]); 3] = [
+const LIBRARIES: [(&str, &[&str]); 4] = [
     ("libvernic_abi.so", &["libibverbs.so.1", "librdmacm.so.1", "libibumad.so.3"]),
     ("libvernic_providers.so", &["libmlx5.so.1", "libefa.so.1"]),
     (PATHS, &[PATHS]),
+    ("libvernic_rspreload.so", &[RSOCKETS]),
 ];
 
 /// The libraries that belong to this command.

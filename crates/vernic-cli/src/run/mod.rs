@@ -107,27 +107,34 @@ fn prepared(options: &Options, settings: Settings) -> Outcome<Variables> {
     }
     let folder = folder::prepare(&entries)?;
     let links = folder.join(libraries::FOLDER);
-    let mut variables = vec![("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", links.as_os_str()))];
+    let mut variables = vec![("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &[&links]))];
+    let mut shims = Vec::new();
+    if let Some(mode) = &options.rsockets {
+        shims.push(links.join(libraries::RSOCKETS));
+        variables.push(("VERNIC_RSOCKETS", mode.into()));
+    }
     if !options.no_paths {
-        let shim = links.join(libraries::PATHS);
-        variables.push(("LD_PRELOAD", before("LD_PRELOAD", shim.as_os_str())));
+        shims.push(links.join(libraries::PATHS));
         variables.push(("VERNIC_PATHS", folder.join(files::FOLDER).into()));
+    }
+    if !shims.is_empty() {
+        variables.push(("LD_PRELOAD", before("LD_PRELOAD", &shims)));
     }
     variables.extend(settings.variables);
     Ok(variables)
 }
 
 /// The present value of a list in the environment, with `first` before all else, and nowhere else.
-fn before(variable: &str, first: &OsStr) -> OsString {
+fn before(variable: &str, first: &[impl AsRef<OsStr>]) -> OsString {
     let present = std::env::var_os(variable).unwrap_or_default();
-    let mut list = first.to_owned();
-    // An empty element would mean the working directory.
-    let others = present.as_bytes().split(|byte| *byte == b':');
-    for other in others.filter(|other| !other.is_empty() && *other != first.as_bytes()) {
-        list.push(":");
-        list.push(OsStr::from_bytes(other));
+    let mut list: Vec<&OsStr> = first.iter().map(AsRef::as_ref).collect();
+    for other in present.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes) {
+        // An empty element would mean the working directory.
+        if !other.is_empty() && !list[..first.len()].contains(&other) {
+            list.push(other);
+        }
     }
-    list
+    list.join(OsStr::new(":"))
 }
 
 /// A word that a shell reads as these bytes.

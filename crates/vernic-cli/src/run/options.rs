@@ -51,9 +51,14 @@ pub(crate) struct Options {
     /// Any other setting of `vernic config` (repeatable)
     #[arg(long = "set", value_name = "SETTING=VALUE")]
     set: Vec<String>,
-    /// Do not show /sys/class/infiniband and /dev/infiniband (nothing is preloaded)
+    /// Do not show /sys/class/infiniband and /dev/infiniband
     #[arg(long)]
     pub(super) no_paths: bool,
+    /// Let a program that speaks TCP connect over RDMA: where that is possible, else over TCP (`auto`),
+    /// or over RDMA alone (`only`)
+    #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "auto", value_parser = ["auto", "only"])]
+    pub(super) rsockets: Option<String>,
 }
 
 /// What the options stand for.

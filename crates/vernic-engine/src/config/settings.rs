@@ -17,12 +17,15 @@ use super::{CONFIG_VARIABLE, Config, ConfigError, KEYS, Key};
 /// What all variables of settings begin with.
 const PREFIX: &str = "VERNIC_";
 /// Variables with our prefix that are no settings: of the command's bench, and of the tests.
-/// The third names the folder of device files that `vernic run` shows to programs.
-const OTHER_VARIABLES: [&str; 5] = [
+/// One names the folder of device files that `vernic run` shows to programs, two are of the library that
+/// lets programs for TCP use rsockets.
+const OTHER_VARIABLES: [&str; 7] = [
     "VERNIC_BENCH_TOKEN",
     "VERNIC_LOG",
     "VERNIC_REQUIRE_TOOLS",
     "VERNIC_PATHS",
+    "VERNIC_RSOCKETS",
+    "VERNIC_RSOCKETS_CONNECT_MS",
     "VERNIC_TEST_ROLE",
 ];
 /// Name of a settings file in a directory of such files.

@@ -36,12 +36,25 @@ impl HostBuffer {
     /// # Errors
     /// What `mmap` says, typically `ENOMEM`; `InvalidInput` for more than [`isize::MAX`] bytes.
     pub fn new(len: usize) -> io::Result<Self> {
+        Self::with(len, Sharing::Memfd)
+    }
+
+    /// As [`new`](Self::new), but of this process alone: it takes no descriptor, and a child of `fork`
+    /// has a copy.
+    ///
+    /// # Errors
+    /// As of [`new`](Self::new).
+    pub fn private(len: usize) -> io::Result<Self> {
+        Self::with(len, Sharing::Private)
+    }
+
+    fn with(len: usize, sharing: Sharing) -> io::Result<Self> {
         let mapped = len
             .max(1)
             .checked_next_multiple_of(ALIGN)
             .filter(|&mapped| isize::try_from(mapped).is_ok())
             .ok_or(io::ErrorKind::InvalidInput)?;
-        let (base, fd) = map(mapped)?;
+        let (base, fd) = map(mapped, sharing)?;
         // SAFETY: `base..base + len` is a mapping of ours, readable, writable, without references,
         // until drop; this copy of the region does not outlive it. Who registers it makes the
         // promise anew.
@@ -97,10 +110,22 @@ impl fmt::Debug for HostBuffer {
     }
 }
 
-/// Maps `len` > 0 zeroed bytes: a memfd, or private memory where there is none.
+/// Who has the memory.
+#[derive(Clone, Copy)]
+enum Sharing {
+    /// Everybody who has the memfd; where the system has none, this process alone.
+    Memfd,
+    /// This process alone.
+    Private,
+}
+
+/// Maps `len` > 0 zeroed bytes.
 #[cfg(not(miri))]
-fn map(len: usize) -> io::Result<(*mut u8, Option<OwnedFd>)> {
-    let fd = memfd(len).ok();
+fn map(len: usize, sharing: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
+    let fd = match sharing {
+        Sharing::Memfd => memfd(len).ok(),
+        Sharing::Private => None,
+    };
     let (flags, raw) = match &fd {
         Some(fd) => (libc::MAP_SHARED | libc::MAP_NORESERVE, fd.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1),
@@ -135,7 +160,7 @@ fn memfd(len: usize) -> io::Result<OwnedFd> {
 
 /// Zeroed memory from the allocator: Miri has no `mmap` of files.
 #[cfg(miri)]
-fn map(len: usize) -> io::Result<(*mut u8, Option<OwnedFd>)> {
+fn map(len: usize, _: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
     let layout = std::alloc::Layout::from_size_align(len, ALIGN).map_err(io::Error::other)?;
     // SAFETY: `len` > 0.
     let base = unsafe { std::alloc::alloc_zeroed(layout) };

@@ -1,0 +1,263 @@
+//! A UD queue pair on one local address, with the slots of what it sends and receives.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+
+use vernic_cm::{Id, PortSpace, QpType, UDP_QKEY};
+use vernic_engine::{
+    AddressVector, Ah, CompChannel, Cq, Dest, EMPTY_WC, Payload, Pd, PortNum, Qp, QpCap, QpInit,
+    Qpn, RecvWr, SendFlags, SendOp, SendWr, Service, WcStatus,
+};
+use vernic_wire::Gid;
+
+use crate::Error;
+use crate::memory::{GRH_BYTES, SlotMemory};
+use crate::pieces::Outgoing;
+use crate::shared::Shared;
+use crate::wake::lock;
+use crate::wire::DatagramHeader;
+
+/// Bytes of a slot: header and payload of the longest datagram that peers of this protocol take.
+pub(super) const SLOT_BYTES: usize = 2048;
+
+/// Completions taken at once.
+const BATCH: usize = 16;
+
+/// Of the numbers of receive work requests; those of sends have it clear. The rest is the slot.
+const RECV: u64 = 1 << 63;
+
+/// Hop limit of datagrams: what the engine has for address vectors that name none.
+const HOP_LIMIT: u8 = 64;
+
+/// A datagram that waits in a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub(super) slot: usize,
+    /// Bytes, header included.
+    pub(super) len: usize,
+}
+
+/// What changes of a port.
+#[derive(Debug)]
+struct Core {
+    /// Slots that nothing is sent from.
+    free: Vec<usize>,
+    armed: bool,
+}
+
+/// A queue pair for datagrams.
+#[derive(Debug)]
+pub(super) struct Port {
+    /// The address, and the port of the UDP socket: the source that peers see.
+    pub(super) source: SocketAddr,
+    core: Mutex<Core>,
+    id: Arc<Id>,
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    pd: Arc<Pd>,
+    sends: usize,
+    /// Longest message, bytes.
+    mtu: usize,
+    /// After what refers to it, so that it is dropped later. First the slots to send from.
+    memory: SlotMemory,
+}
+
+impl Port {
+    /// A queue pair on the device that has the address of `source`.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        source: SocketAddr,
+        sends: usize,
+        receives: usize,
+    ) -> Result<Self, Error> {
+        let id = shared.manager.create_id(Some(&shared.channel), PortSpace::UDP, QpType::Ud)?;
+        let mut home = source;
+        // The port is that of the UDP socket, which the system guards.
+        home.set_port(0);
+        id.bind_addr(home)?;
+        let context = id.context().ok_or(Error::NotConnected)?;
+        let pd = context.alloc_pd();
+        let memory = SlotMemory::new(&pd, sends + receives, SLOT_BYTES)?;
+        let channel = context.create_channel()?;
+        let cq = context.create_cq((sends + receives) as u32, Some(&channel))?;
+        let qp = pd.create_qp(QpInit {
+            service: Service::Ud,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap: QpCap {
+                max_send_wr: sends as u32,
+                max_recv_wr: receives as u32,
+                max_send_sge: 1,
+                max_recv_sge: 2,
+                max_inline: 0,
+            },
+            signal_all: true,
+        })?;
+        id.attach_qp(qp.clone())?;
+        let port_attr = context.port_attr(PortNum(1)).map_err(vernic_engine::CreateError::from)?;
+        let mtu = port_attr.active_mtu.bytes() as usize;
+        let core = Mutex::new(Core { free: (0..sends).collect(), armed: false });
+        let port = Self { source, core, id, qp, cq, channel, pd, sends, mtu, memory };
+        (sends..sends + receives).try_for_each(|slot| port.post_recv(slot))?;
+        Ok(port)
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        self.qp.qpn()
+    }
+
+    /// Longest datagram that goes through the queue pair to any peer, header not counted.
+    pub(super) fn max_payload(&self) -> usize {
+        self.mtu.min(SLOT_BYTES) - self.header().len()
+    }
+
+    fn header(&self) -> DatagramHeader {
+        DatagramHeader { source: self.source }
+    }
+
+    /// A handle for a peer's address.
+    pub(super) fn ah(&self, to: IpAddr) -> Result<Arc<Ah>, Error> {
+        let av = AddressVector {
+            dgid: Gid::from_ip(to),
+            sgid_index: self.id.local_gid_index().unwrap_or(0),
+            hop_limit: HOP_LIMIT,
+            port: PortNum(1),
+            ..AddressVector::default()
+        };
+        Ok(self.pd.create_ah(av)?)
+    }
+
+    /// The channel's descriptor.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    pub(super) fn arm(&self) {
+        let mut core = lock(&self.core);
+        if !core.armed {
+            core.armed = true;
+            self.cq.req_notify(false);
+        }
+    }
+
+    pub(super) fn take_events(&self) {
+        let mut core = lock(&self.core);
+        // At most one turn per arming.
+        while self.channel.try_next().is_some() {
+            core.armed = false;
+        }
+    }
+
+    /// Whether a datagram could be sent now.
+    pub(super) fn can_send(&self) -> bool {
+        !lock(&self.core).free.is_empty()
+    }
+
+    /// Whether everything that was sent has left.
+    pub(super) fn is_flushed(&self) -> bool {
+        lock(&self.core).free.len() == self.sends
+    }
+
+    /// Takes completions; `arrived` gets the datagrams, and says whether it keeps the slot.
+    /// `with_progress`: also makes progress on the caller's thread, if nothing has completed.
+    pub(super) fn progress(&self, with_progress: bool, mut arrived: impl FnMut(Arrived) -> bool) {
+        // Each turn takes some entries of the bounded queue.
+        while with_progress || self.cq.waiting() != 0 {
+            let mut wcs = [EMPTY_WC; BATCH];
+            let count = self.cq.poll(&mut wcs).unwrap_or(0);
+            for wc in &wcs[..count] {
+                let slot = (wc.wr_id & !RECV) as usize;
+                if wc.wr_id & RECV == 0 {
+                    lock(&self.core).free.push(slot);
+                    continue;
+                }
+                let len = (wc.byte_len as usize).checked_sub(GRH_BYTES);
+                let good = len.filter(|_| wc.status == WcStatus::Success);
+                let kept = good.is_some_and(|len| {
+                    self.has_header(slot, len) && arrived(Arrived { slot, len })
+                });
+                if !kept {
+                    let _ = self.post_recv(slot);
+                }
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    fn has_header(&self, slot: usize, len: usize) -> bool {
+        self.header_of(Arrived { slot, len }).is_ok()
+    }
+
+    /// The header of a datagram in a slot.
+    fn header_of(&self, at: Arrived) -> Result<DatagramHeader, Error> {
+        let mut bytes = [0; DatagramHeader::MAX_LEN];
+        let len = at.len.min(bytes.len());
+        self.memory.read(at.slot, 0, &mut bytes[..len]);
+        let wire = |error: crate::wire::WireError| Error::Protocol(error.into());
+        let header = DatagramHeader::parse(&bytes[..len]).map_err(wire)?;
+        Ok(header)
+    }
+
+    /// Who sent the datagram in a slot, and its payload's place and length.
+    pub(super) fn look(&self, at: Arrived) -> Result<(SocketAddr, usize, usize), Error> {
+        let header = self.header_of(at)?;
+        let start = header.len();
+        Ok((header.source, start, at.len.saturating_sub(start)))
+    }
+
+    /// Copies bytes of the slot, counted from the header.
+    pub(super) fn read(&self, at: Arrived, offset: usize, to: &mut [u8]) {
+        self.memory.read(at.slot, offset, to);
+    }
+
+    /// Gives a slot back to the queue pair.
+    pub(super) fn post_recv(&self, slot: usize) -> Result<(), Error> {
+        let sges = [self.memory.grh_sge(), self.memory.sge(slot, SLOT_BYTES)];
+        Ok(self.qp.post_recv(&[RecvWr { wr_id: RECV | slot as u64, sges: &sges }])?)
+    }
+
+    /// Sends a datagram of at most [`max_payload`](Self::max_payload) bytes; false if there is no room.
+    pub(super) fn send(
+        &self,
+        to: &Ah,
+        qpn: Qpn,
+        payload: &mut Outgoing<'_>,
+    ) -> Result<bool, Error> {
+        let Some(slot) = lock(&self.core).free.pop() else { return Ok(false) };
+        let header = self.header();
+        let mut bytes = [0; DatagramHeader::MAX_LEN];
+        header.emit(&mut bytes);
+        let mut len = header.len();
+        self.memory.write(slot, 0, &bytes[..len]);
+        payload.copy(SLOT_BYTES - len, |piece| {
+            self.memory.write(slot, len, piece);
+            len += piece.len();
+        });
+        let sges = [self.memory.sge(slot, len)];
+        let wr = SendWr {
+            wr_id: slot as u64,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: Some(Dest { ah: to, qpn, qkey: UDP_QKEY }),
+            srqn: None,
+        };
+        if let Err(error) = self.qp.post_send(&[wr]) {
+            lock(&self.core).free.push(slot);
+            let what = "send a datagram";
+            return Err(Error::Os { what, source: std::io::Error::other(error) });
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.id.destroy();
+    }
+}

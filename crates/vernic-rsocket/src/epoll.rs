@@ -1,0 +1,338 @@
+//! `epoll` over sockets of RDMA and other descriptors.
+//!
+//! Other descriptors are in an epoll descriptor of the kernel's, whose number this has; so are the
+//! channels of the sockets. A socket is looked at again when its channel has an event, when somebody
+//! changed it ([`Wake`]), or when it was ready at the last look; all others are armed and cost nothing.
+//!
+//! Limits: as many sockets as the process has; a wait reports as many events as it has room for, and
+//! others the next time, so that none is starved.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use libc::{c_int, epoll_event};
+
+use crate::Error;
+use crate::socket::{Socket, deadline_of};
+use crate::sys::KernelEpoll;
+use crate::wake::{Sleeper, Wake, lock};
+
+/// Marks the data of kernel events that stand for sockets; other descriptors have their number.
+const OF_SOCKET: u64 = 1 << 63;
+/// The data of the event that stands for a changed socket.
+const CHANGED: u64 = u64::MAX;
+
+/// An event that was reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpollReport {
+    /// Bits of `epoll`.
+    pub events: u32,
+    /// What the program attached to the descriptor.
+    pub data: u64,
+}
+
+/// A socket in the set.
+#[derive(Debug)]
+struct Member {
+    socket: Socket,
+    events: u32,
+    data: u64,
+    /// Descriptors of it that the kernel watches.
+    watched: Vec<RawFd>,
+    /// What was reported last, of a socket that reports changes only.
+    reported: u32,
+    /// Reported once, and silent until it is changed.
+    spent: bool,
+}
+
+#[derive(Debug, Default)]
+struct Core {
+    members: HashMap<RawFd, Member>,
+    /// What the program attached to other descriptors.
+    others: HashMap<RawFd, u64>,
+    /// Sockets to look at, each once.
+    due: VecDeque<RawFd>,
+    is_due: HashSet<RawFd>,
+}
+
+impl Core {
+    fn make_due(&mut self, number: RawFd) {
+        if self.members.contains_key(&number) && self.is_due.insert(number) {
+            self.due.push_back(number);
+        }
+    }
+}
+
+/// Sockets that were changed by somebody else than who waits.
+#[derive(Debug)]
+struct Changes {
+    sleeper: Arc<Sleeper>,
+    numbers: Mutex<HashSet<RawFd>>,
+}
+
+impl Wake for Changes {
+    fn wake(&self, token: usize) {
+        lock(&self.numbers).insert(token as RawFd);
+        self.sleeper.rouse();
+    }
+}
+
+/// A set of sockets and other descriptors to wait for.
+#[derive(Debug)]
+pub struct Epoll {
+    kernel: KernelEpoll,
+    core: Mutex<Core>,
+    changes: Arc<Changes>,
+    polling_time: Duration,
+}
+
+/// A descriptor in a set.
+#[derive(Clone, Debug)]
+pub enum EpollTarget {
+    /// A socket over RDMA.
+    Socket(Socket),
+    /// Another descriptor of the process.
+    Other(RawFd),
+}
+
+impl Epoll {
+    /// An empty set. `polling_time` as of [`Settings`](crate::Settings).
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the process has no descriptor left.
+    pub fn new(polling_time: Duration) -> Result<Self, Error> {
+        let kernel = KernelEpoll::new()?;
+        let sleeper = Sleeper::new()?;
+        kernel.ctl(libc::EPOLL_CTL_ADD, sleeper.fd().as_raw_fd(), libc::EPOLLIN as u32, CHANGED)?;
+        let changes = Arc::new(Changes { sleeper, numbers: Mutex::default() });
+        Ok(Self { kernel, core: Mutex::default(), changes, polling_time })
+    }
+
+    /// Its number: that of the kernel's descriptor in it.
+    pub fn number(&self) -> RawFd {
+        self.kernel.number()
+    }
+
+    /// `epoll_ctl`.
+    ///
+    /// # Errors
+    /// [`Error::Os`] as the kernel says it, of sockets as of other descriptors: ENOENT, EEXIST, EINVAL.
+    pub fn ctl(
+        &self,
+        op: c_int,
+        target: &EpollTarget,
+        events: u32,
+        data: u64,
+    ) -> Result<(), Error> {
+        match target {
+            EpollTarget::Socket(socket) => self.ctl_socket(op, socket, events, data),
+            EpollTarget::Other(fd) => {
+                let mut core = lock(&self.core);
+                self.kernel.ctl(op, *fd, events, *fd as u64)?;
+                match op {
+                    libc::EPOLL_CTL_DEL => _ = core.others.remove(fd),
+                    _ => _ = core.others.insert(*fd, data),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn ctl_socket(&self, op: c_int, socket: &Socket, events: u32, data: u64) -> Result<(), Error> {
+        let number = socket.number();
+        let refuse = |errno| {
+            let source = std::io::Error::from_raw_os_error(errno);
+            Err(Error::Os { what: "change a set of sockets", source })
+        };
+        let who: Arc<dyn Wake> = self.changes.clone();
+        let mut core = lock(&self.core);
+        let known = core.members.contains_key(&number);
+        match op {
+            libc::EPOLL_CTL_ADD if known => return refuse(libc::EEXIST),
+            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !known => return refuse(libc::ENOENT),
+            libc::EPOLL_CTL_ADD => {
+                let socket = socket.clone();
+                socket.wakers().enter(who, number as usize);
+                let (watched, reported, spent) = (Vec::new(), 0, false);
+                let member = Member { socket, events, data, watched, reported, spent };
+                core.members.insert(number, member);
+            }
+            libc::EPOLL_CTL_MOD => {
+                if let Some(member) = core.members.get_mut(&number) {
+                    (member.events, member.data) = (events, data);
+                    (member.reported, member.spent) = (0, false);
+                }
+            }
+            libc::EPOLL_CTL_DEL => {
+                if let Some(member) = core.members.remove(&number) {
+                    self.let_go(&member);
+                }
+            }
+            _ => return refuse(libc::EINVAL),
+        }
+        core.make_due(number);
+        drop(core);
+        // A thread that waits looks at it.
+        self.changes.sleeper.rouse();
+        Ok(())
+    }
+
+    fn let_go(&self, member: &Member) {
+        let who: Arc<dyn Wake> = self.changes.clone();
+        member.socket.wakers().leave(&who, member.socket.number() as usize);
+        for fd in &member.watched {
+            // It may be closed by now, and then the kernel has forgotten it.
+            let _ = self.kernel.ctl(libc::EPOLL_CTL_DEL, *fd, 0, 0);
+        }
+    }
+
+    /// A socket was closed: it leaves the set, as the kernel does it.
+    pub fn forget(&self, number: RawFd) {
+        let member = lock(&self.core).members.remove(&number);
+        if let Some(member) = member {
+            self.let_go(&member);
+        }
+    }
+
+    /// Waits until something in the set is ready, for `timeout` at most (`None` for ever), and fills
+    /// `reports`: how many.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`], [`Error::Os`].
+    pub fn wait(
+        &self,
+        reports: &mut [EpollReport],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        let deadline = deadline_of(timeout);
+        let has_sockets = !lock(&self.core).members.is_empty();
+        let polled_until = Instant::now() + self.polling_time;
+        // Each turn after the polling time sleeps until something has changed.
+        loop {
+            let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let polls = !over && has_sockets && Instant::now() < polled_until;
+            let mut filled = self.look(reports, polls);
+            let sleeps_until = match filled > 0 || polls || over {
+                true => Some(Instant::now()),
+                false => deadline,
+            };
+            filled += self.ask_kernel(&mut reports[filled..], sleeps_until)?;
+            if filled > 0 || over {
+                return Ok(filled);
+            }
+        }
+    }
+
+    /// Looks at the sockets that are due; arms those that are not ready.
+    fn look(&self, reports: &mut [EpollReport], with_progress: bool) -> usize {
+        let mut guard = lock(&self.core);
+        let core = &mut *guard;
+        for number in lock(&self.changes.numbers).drain() {
+            core.make_due(number);
+        }
+        if with_progress && let Some(member) = core.members.values().next() {
+            // Sockets of one device share its progress; what completes makes channels readable.
+            member.socket.look(true);
+        }
+        let mut filled = 0;
+        // Each once: those that stay due come behind these.
+        for _ in 0..core.due.len() {
+            if filled == reports.len() {
+                break;
+            }
+            let Some(number) = core.due.pop_front() else { break };
+            core.is_due.remove(&number);
+            let Some(member) = core.members.get_mut(&number) else { continue };
+            if member.spent {
+                continue;
+            }
+            let mut ready = member.ready();
+            if ready == 0 {
+                self.watch(number, member);
+                ready = member.ready();
+            }
+            if ready == 0 {
+                continue;
+            }
+            reports[filled] = EpollReport { events: ready, data: member.data };
+            filled += 1;
+            member.spent = member.events & libc::EPOLLONESHOT as u32 != 0;
+            member.reported = ready;
+            if member.events & libc::EPOLLET as u32 != 0 {
+                // The next change is to be noticed.
+                self.watch(number, member);
+            } else {
+                core.make_due(number);
+            }
+        }
+        filled
+    }
+
+    /// Arms a socket, and has the kernel watch its descriptors.
+    fn watch(&self, number: RawFd, member: &mut Member) {
+        let mut fds = Vec::new();
+        member.socket.arm(&mut fds);
+        for fd in fds {
+            if !member.watched.contains(&fd) {
+                let data = OF_SOCKET | number as u64;
+                let added = self.kernel.ctl(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data);
+                if added.is_ok() {
+                    member.watched.push(fd);
+                }
+            }
+        }
+    }
+
+    /// What the kernel has: events of others are reported, sockets become due.
+    fn ask_kernel(
+        &self,
+        reports: &mut [EpollReport],
+        deadline: Option<Instant>,
+    ) -> Result<usize, Error> {
+        const ROOM: usize = 64;
+        let mut events = [epoll_event { events: 0, u64: 0 }; ROOM];
+        let room = reports.len().min(ROOM);
+        let count = self.kernel.wait(&mut events[..room], deadline)?;
+        let mut core = lock(&self.core);
+        let mut filled = 0;
+        for event in &events[..count] {
+            let (bits, data) = (event.events, event.u64);
+            if data == CHANGED {
+                self.changes.sleeper.reset();
+                for number in lock(&self.changes.numbers).drain() {
+                    core.make_due(number);
+                }
+            } else if data & OF_SOCKET != 0 {
+                let number = (data & !OF_SOCKET) as RawFd;
+                if let Some(member) = core.members.get_mut(&number) {
+                    member.socket.take_events();
+                    // Something came, so a socket that reports changes only may report again.
+                    member.reported = 0;
+                }
+                core.make_due(number);
+            } else if let Some(data) = core.others.get(&(data as RawFd)) {
+                reports[filled] = EpollReport { events: bits, data: *data };
+                filled += 1;
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl Member {
+    /// What is to be reported now.
+    fn ready(&self) -> u32 {
+        let ready = u32::from(self.socket.look(true).among(self.events).bits());
+        let edge = self.events & libc::EPOLLET as u32 != 0;
+        if edge && ready & !self.reported == 0 { 0 } else { ready }
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        let members = std::mem::take(&mut lock(&self.core).members);
+        members.values().for_each(|member| self.let_go(member));
+    }
+}

@@ -1,0 +1,209 @@
+//! The only module with `unsafe`: telling the engine which memory it may access.
+//!
+//! Owns [`StreamMemory`], what a stream has registered (rings and tables, in one mapping of its own),
+//! [`SlotMemory`], the same for datagrams, and [`UserMemory`], a buffer that the user has mapped for direct writes, for which the user vouches. All
+//! accesses to the former are racy copies: the peer may write the receive ring and the tables at any
+//! time.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use vernic_engine::{Access, Lkey, Mr, Pd, Sge};
+use vernic_mem::HostBuffer;
+
+use crate::Error;
+use crate::stream::{Limits, Places, Span, Spans, TARGETS, TargetList};
+use crate::wire::{ByteOrder, IomapEntry, RemoteSge};
+
+/// Registered rings and tables of a stream.
+///
+/// Invariant: each region lies in `buffer`, is referred to from here alone, and is dropped before
+/// `buffer` (fields drop in the order in which they are declared).
+#[derive(Debug)]
+pub(crate) struct StreamMemory {
+    send: Arc<Mr>,
+    recv: Arc<Mr>,
+    tables: Arc<Mr>,
+    recv_at: usize,
+    tables_at: usize,
+    iomap_entries: u16,
+    buffer: HostBuffer,
+}
+
+/// Bytes to which parts of the mapping are aligned, so that no two share a cache line.
+const ALIGN: usize = 64;
+
+/// Address of the first byte of each region, for the peer: it does not have to know ours.
+const IOVA: u64 = 0;
+
+impl StreamMemory {
+    pub(crate) fn new(pd: &Arc<Pd>, limits: &Limits) -> Result<Self, Error> {
+        let (send_len, recv_len) = (limits.send_bytes as usize, limits.recv_bytes as usize);
+        let iomap_entries = limits.iomap.entries();
+        let tables_len = iomap_at() + usize::from(iomap_entries) * IomapEntry::LEN;
+        let recv_at = send_len.next_multiple_of(ALIGN);
+        let tables_at = (recv_at + recv_len).next_multiple_of(ALIGN);
+        let buffer = HostBuffer::private(tables_at + tables_len)
+            .map_err(|error| Error::os("allocate the rings of a stream", error))?;
+        let region = |at: usize, len: usize, access| {
+            let addr = buffer.as_mut_ptr().wrapping_add(at);
+            // SAFETY: the range is inside the buffer's mapping, readable and writable. The buffer lives
+            // longer than the region (invariant; an error below drops the regions before it, too).
+            // There are no references into it: all accesses are the buffer's racy copies.
+            unsafe { pd.reg_mr(addr, len as u64, IOVA, access) }
+        };
+        let peers = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let send = region(0, send_len, Access::empty())?;
+        let recv = region(recv_at, recv_len, peers)?;
+        let tables = region(tables_at, tables_len, peers)?;
+        Ok(Self { send, recv, tables, recv_at, tables_at, iomap_entries, buffer })
+    }
+
+    /// Where the peer finds the target list and the receive ring.
+    pub(crate) fn places(&self) -> Places {
+        let at = |mr: &Mr| RemoteSge { addr: mr.iova(), rkey: mr.rkey(), length: 0 };
+        Places { target_list: at(&self.tables), recv_ring: at(&self.recv) }
+    }
+
+    /// Pieces of the send ring for a work request.
+    pub(crate) fn sges(&self, spans: Spans) -> [Sge; 2] {
+        let lkey: Lkey = self.send.lkey();
+        let sge = |span: Span| Sge { addr: IOVA + u64::from(span.at), length: span.len, lkey };
+        spans.pieces().map(sge)
+    }
+
+    /// Copies into the send ring. Spans of the machine are inside.
+    pub(crate) fn write_send(&self, span: Span, from: &[u8]) {
+        let written = self.buffer.write_at(span.at as usize, from);
+        debug_assert!(written.is_ok(), "{span:?} is not in the send ring");
+    }
+
+    /// Copies out of the receive ring. Spans of the machine are inside.
+    pub(crate) fn read_recv(&self, span: Span, to: &mut [u8]) {
+        let read = self.buffer.read_at(self.recv_at + span.at as usize, to);
+        debug_assert!(read.is_ok(), "{span:?} is not in the receive ring");
+    }
+
+    /// The entry of the table of mapped buffers that holds `offset`, if any.
+    pub(crate) fn find_iomap(&self, offset: u64) -> Option<IomapEntry> {
+        let at = self.tables_at + iomap_at();
+        let mut bytes = [0; IomapEntry::LEN];
+        let entry = |index: u16| {
+            let at = at + usize::from(index) * IomapEntry::LEN;
+            self.buffer.read_at(at, &mut bytes).ok()?;
+            IomapEntry::parse(&bytes, ByteOrder::HOST).ok()
+        };
+        let mut entries = (0..self.iomap_entries).filter_map(entry);
+        entries.find(|entry| entry.room_at(offset).is_some())
+    }
+}
+
+/// The table of mapped buffers stands behind the target list.
+const fn iomap_at() -> usize {
+    TARGETS * RemoteSge::LEN
+}
+
+impl TargetList for &StreamMemory {
+    fn take(&mut self, index: usize) -> RemoteSge {
+        let mut bytes = [0; RemoteSge::LEN];
+        let at = self.tables_at + index * RemoteSge::LEN;
+        if self.buffer.read_at(at, &mut bytes).is_err() {
+            return RemoteSge::default();
+        }
+        let entry = RemoteSge::from_bytes(&bytes, ByteOrder::HOST);
+        // The peer writes the length last. An entry without one may be half written: it stays.
+        if entry.length != 0 {
+            let _ = self.buffer.write_at(at, &[0; RemoteSge::LEN]);
+        }
+        entry
+    }
+}
+
+/// Memory of the user that work requests or the peer may access, while this lives.
+#[derive(Debug)]
+pub(crate) struct UserMemory {
+    mr: Arc<Mr>,
+}
+
+impl UserMemory {
+    /// Registers memory of the user, for the peer to write, or for nothing.
+    ///
+    /// # Safety
+    /// The contract of [`Pd::reg_mr`], until the value has been dropped.
+    pub(crate) unsafe fn register(
+        pd: &Arc<Pd>,
+        addr: *mut u8,
+        len: usize,
+        for_peer: bool,
+    ) -> Result<Self, Error> {
+        let access = match for_peer {
+            true => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            false => Access::LOCAL_WRITE,
+        };
+        // SAFETY: the caller's promise.
+        let mr = unsafe { pd.reg_mr(addr, len as u64, addr.addr() as u64, access) }?;
+        Ok(Self { mr })
+    }
+
+    /// As the peer knows it.
+    pub(crate) fn remote(&self) -> Option<RemoteSge> {
+        let length = u32::try_from(self.mr.len()).ok()?;
+        Some(RemoteSge { addr: self.mr.iova(), rkey: self.mr.rkey(), length })
+    }
+
+    /// Whether it is this memory.
+    pub(crate) fn is(&self, addr: usize, len: usize) -> bool {
+        self.mr.addr() == addr && self.mr.len() == len as u64
+    }
+}
+
+/// Registered slots of equal size for datagrams.
+///
+/// Invariant: as of [`StreamMemory`].
+#[derive(Debug)]
+pub(crate) struct SlotMemory {
+    mr: Arc<Mr>,
+    slot_bytes: usize,
+    buffer: HostBuffer,
+}
+
+/// Bytes before each datagram that comes: the GRH, or what stands for it (IBTA 11.4.1.2).
+pub(crate) const GRH_BYTES: usize = 40;
+
+impl SlotMemory {
+    /// So many slots, and room for the GRH, which nobody reads.
+    pub(crate) fn new(pd: &Arc<Pd>, slots: usize, slot_bytes: usize) -> Result<Self, Error> {
+        let buffer = HostBuffer::private(slots * slot_bytes + GRH_BYTES)
+            .map_err(|error| Error::os("allocate slots for datagrams", error))?;
+        let len = buffer.len() as u64;
+        // SAFETY: the buffer's mapping, readable and writable, which lives longer than the region
+        // (invariant; an error drops it only after there was no region). All accesses to it are the
+        // buffer's racy copies.
+        let mr = unsafe { pd.reg_mr(buffer.as_mut_ptr(), len, IOVA, Access::LOCAL_WRITE) }?;
+        Ok(Self { mr, slot_bytes, buffer })
+    }
+
+    /// The first bytes of a slot, for a work request.
+    pub(crate) fn sge(&self, slot: usize, len: usize) -> Sge {
+        let addr = IOVA + (slot * self.slot_bytes) as u64;
+        Sge { addr, length: len.min(self.slot_bytes) as u32, lkey: self.mr.lkey() }
+    }
+
+    /// Where the GRH of every datagram goes.
+    pub(crate) fn grh_sge(&self) -> Sge {
+        let addr = IOVA + (self.buffer.len() - GRH_BYTES) as u64;
+        Sge { addr, length: GRH_BYTES as u32, lkey: self.mr.lkey() }
+    }
+
+    /// Copies into a slot. Callers keep inside.
+    pub(crate) fn write(&self, slot: usize, at: usize, from: &[u8]) {
+        let written = self.buffer.write_at(slot * self.slot_bytes + at, from);
+        debug_assert!(written.is_ok(), "slot {slot}, byte {at}");
+    }
+
+    /// Copies out of a slot. Callers keep inside.
+    pub(crate) fn read(&self, slot: usize, at: usize, to: &mut [u8]) {
+        let read = self.buffer.read_at(slot * self.slot_bytes + at, to);
+        debug_assert!(read.is_ok(), "slot {slot}, byte {at}");
+    }
+}

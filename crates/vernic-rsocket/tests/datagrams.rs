@@ -1,0 +1,147 @@
+//! Datagrams between sockets of one process, over `lo`.
+
+mod common;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use common::*;
+use libc::{POLLIN, POLLOUT};
+use vernic_rsocket::{Family, MsgFlags, Runtime, Socket, SocketKind};
+
+fn bound(runtime: &Runtime, place: &str) -> Socket {
+    let place: SocketAddr = place.parse().unwrap();
+    let family = if place.is_ipv4() { Family::V4 } else { Family::V6 };
+    let socket = runtime.socket(family, SocketKind::Datagram).unwrap();
+    socket.bind(place).unwrap();
+    socket
+}
+
+fn send_to(socket: &Socket, bytes: &[u8], to: SocketAddr) {
+    let sent = socket.send(&[IoSlice::new(bytes)], Some(to), MsgFlags::NONE).unwrap();
+    assert_eq!(sent, bytes.len());
+}
+
+fn recv_from(socket: &Socket) -> (Vec<u8>, SocketAddr) {
+    let mut bytes = vec![0; 4096];
+    let received = socket.recv(&mut [IoSliceMut::new(&mut bytes)], MsgFlags::NONE).unwrap();
+    bytes.truncate(received.copied);
+    (bytes, received.from.unwrap())
+}
+
+#[test]
+fn datagrams_go_back_and_forth_whole_and_say_where_they_are_from() {
+    let _alone = alone();
+    for place in ["127.0.0.1:0", "[::1]:0"] {
+        let runtime = runtime();
+        let (a, b) = (bound(&runtime, place), bound(&runtime, place));
+        let (at_a, at_b) = (a.local_addr().unwrap(), b.local_addr().unwrap());
+        // The first go by UDP, the others from queue pair to queue pair.
+        for len in [0, 1, 100, 2000, 1, 300] {
+            let bytes = content(len as u64, len);
+            send_to(&a, &bytes, at_b);
+            assert_eq!(recv_from(&b), (bytes.clone(), at_a));
+            send_to(&b, &bytes, at_a);
+            assert_eq!(recv_from(&a), (bytes, at_b));
+        }
+    }
+}
+
+#[test]
+fn a_connected_socket_needs_no_destination_and_an_unconnected_one_does() {
+    let _alone = alone();
+    let runtime = runtime();
+    let server = bound(&runtime, "127.0.0.1:0");
+    let client = runtime.socket(Family::V4, SocketKind::Datagram).unwrap();
+    assert_eq!(errno(send(&client, b"x")), libc::EDESTADDRREQ);
+    assert_eq!(errno(client.peer_addr()), libc::ENOTCONN);
+    client.connect(server.local_addr().unwrap()).unwrap();
+    assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
+    for turn in 0..50_u8 {
+        send_all(&client, &[turn]);
+        let (bytes, from) = recv_from(&server);
+        assert_eq!((bytes, from), (vec![turn], client.local_addr().unwrap()));
+        send_to(&server, &[turn], from);
+        assert_eq!(recv(&client, 9).unwrap(), [turn]);
+    }
+}
+
+#[test]
+fn a_datagram_that_is_too_long_is_refused_and_one_that_does_not_fit_is_cut() {
+    let _alone = alone();
+    let runtime = runtime();
+    let (a, b) = (bound(&runtime, "127.0.0.1:0"), bound(&runtime, "127.0.0.1:0"));
+    let to = b.local_addr().unwrap();
+    let long = [IoSlice::new(&[0; 2100])];
+    assert_eq!(errno(a.send(&long, Some(to), MsgFlags::NONE)), libc::EMSGSIZE);
+    for _ in 0..2 {
+        send_to(&a, b"abcdef", to);
+        let mut room = [0; 2];
+        let received = b.recv(&mut [IoSliceMut::new(&mut room)], MsgFlags::NONE).unwrap();
+        assert_eq!((&room, received.copied, received.len), (b"ab", 2, 6));
+    }
+    send_to(&a, b"xyz", to);
+    assert_eq!(recv_flags(&b, 9, libc::MSG_PEEK).unwrap(), b"xyz");
+    assert_eq!(recv(&b, 9).unwrap(), b"xyz");
+}
+
+#[test]
+fn one_socket_serves_many() {
+    let _alone = alone();
+    let runtime = runtime();
+    let server = bound(&runtime, "0.0.0.0:0");
+    let port = server.local_addr().unwrap().port();
+    let to = SocketAddr::new("127.0.0.1".parse().unwrap(), port);
+    let clients: Vec<Socket> = (0..20).map(|_| bound(&runtime, "127.0.0.1:0")).collect();
+    for _ in 0..3 {
+        for (n, client) in clients.iter().enumerate() {
+            send_to(client, &[n as u8], to);
+        }
+        for _ in &clients {
+            let (bytes, from) = recv_from(&server);
+            let client = &clients[usize::from(bytes[0])];
+            assert_eq!(from, client.local_addr().unwrap());
+            send_to(&server, &bytes, from);
+            assert_eq!(recv(client, 9).unwrap(), bytes);
+        }
+    }
+}
+
+#[test]
+fn waiting_is_for_what_comes_by_either_way() {
+    let _alone = alone();
+    let runtime = runtime();
+    let (a, b) = (bound(&runtime, "127.0.0.1:0"), bound(&runtime, "127.0.0.1:0"));
+    let to = b.local_addr().unwrap();
+    b.set_nonblocking(true);
+    assert_eq!(errno(recv(&b, 1)), libc::EAGAIN);
+    assert_eq!(wait_for(&b, POLLIN | POLLOUT, Duration::ZERO), POLLOUT);
+    for _ in 0..4 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(10));
+                send_to(&a, b"x", to);
+            });
+            assert_eq!(wait_for(&b, POLLIN, SOON), POLLIN);
+        });
+        assert_eq!(recv(&b, 9).unwrap(), b"x");
+        assert_eq!(wait_for(&b, POLLIN, Duration::ZERO), 0);
+    }
+}
+
+#[test]
+fn what_strangers_send_to_the_udp_socket_is_dropped() {
+    let _alone = alone();
+    let runtime = runtime();
+    let (a, b) = (bound(&runtime, "127.0.0.1:0"), bound(&runtime, "127.0.0.1:0"));
+    let to = b.local_addr().unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for bytes in [&b""[..], b"hello", &[0x55; 40], &[0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0]] {
+        stranger.send_to(bytes, to).unwrap();
+    }
+    send_to(&a, b"friend", to);
+    assert_eq!(recv_from(&b), (b"friend".to_vec(), a.local_addr().unwrap()));
+    b.set_nonblocking(true);
+    assert_eq!(errno(recv(&b, 1)), libc::EAGAIN);
+}

@@ -1,0 +1,630 @@
+//! From `socket` to `close`.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{pollfd, sockaddr, socklen_t};
+
+use crate::config::{Mode, config, is_own_thread};
+use crate::rdmacm::{self, SIZES, SOL_RDMA};
+use crate::real::{errno, is_inside, next, set_errno};
+use crate::table::{self, Address, Entry, Stage, find, lock};
+use crate::{epoll, forked, ready};
+
+/// Ports that are tried for a socket that asks for any: the one that is free for RDMA may be taken for
+/// TCP.
+const PORTS_TRIED: u32 = 16;
+
+/// A socket over RDMA with the sizes that the environment asks for; -1 if there is none.
+pub(crate) fn new_rsocket(domain: c_int, kind: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let number = unsafe { rdmacm::rsocket(domain, kind, 0) };
+    if number >= 0 {
+        for (option, size) in SIZES.into_iter().zip(config().sizes) {
+            if size != 0 {
+                rdmacm::set_int(number, SOL_RDMA, option, size);
+            }
+        }
+    }
+    number
+}
+
+/// Ends a socket over RDMA.
+pub(crate) fn close_rsocket(number: c_int) {
+    let before = errno();
+    if number >= 0 {
+        // SAFETY: no pointers.
+        unsafe { rdmacm::rclose(number) };
+    }
+    set_errno(before);
+}
+
+/// The socket is an ordinary one from now on, in epoll sets, too.
+pub(crate) fn become_tcp(entry: &Arc<Entry>) {
+    entry.set_stage(Stage::Tcp);
+    let fds = table::fds_of(entry);
+    if let Some(fd) = fds.first() {
+        epoll::move_to_tcp(entry, *fd);
+    }
+    fds.into_iter().for_each(|fd| drop(table::remove(fd)));
+    close_rsocket(entry.number());
+}
+
+/// `socket`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { next::socket(domain, kind, protocol) };
+    let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let plain = kind & !flags;
+    if fd < 0 || is_inside() || !config().wants(domain, plain, protocol) {
+        return fd;
+    }
+    let datagrams = plain == libc::SOCK_DGRAM;
+    if datagrams && is_own_thread() {
+        return fd;
+    }
+    if config().fork_safe && !datagrams {
+        table::insert(fd, Entry::new(domain, false, -1, Stage::New));
+        return fd;
+    }
+    let before = errno();
+    let number = if rdmacm::is_there() { new_rsocket(domain, kind) } else { -1 };
+    if number < 0 && config().mode == Mode::Only {
+        // SAFETY: no pointers.
+        unsafe { next::close(fd) };
+        set_errno(libc::EPROTONOSUPPORT);
+        return -1;
+    }
+    set_errno(before);
+    if number < 0 {
+        return fd;
+    }
+    let stage = if datagrams { Stage::Rdma } else { Stage::New };
+    if !table::insert(fd, Entry::new(domain, datagrams, number, stage)) {
+        close_rsocket(number);
+    }
+    fd
+}
+
+/// Errors for which there is no way by RDMA, while there may be one by TCP.
+fn is_no_way(errno: c_int) -> bool {
+    !matches!(errno, libc::EINTR | libc::EISCONN | libc::EALREADY | libc::EBADF | libc::EFAULT)
+}
+
+fn may_fall_back() -> bool {
+    config().mode == Mode::Auto
+}
+
+/// `bind`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    let entry = find(fd).filter(|entry| entry.number() >= 0);
+    let Some(entry) = entry else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::bind(fd, address, length) };
+    };
+    if entry.datagrams {
+        // SAFETY: as above.
+        return unsafe { rdmacm::rbind(entry.number(), address, length) };
+    }
+    let Some(address) = Address::read(address, length) else {
+        // SAFETY: as above; it says what is wrong.
+        return unsafe { next::bind(fd, address, length) };
+    };
+    for _ in 0..PORTS_TRIED {
+        // SAFETY: an address, and its length.
+        let bound = unsafe { rdmacm::rbind(entry.number(), address.raw(), address.length) };
+        if bound != 0 {
+            if is_no_way(errno()) && errno() != libc::EADDRINUSE && may_fall_back() {
+                become_tcp(&entry);
+                // SAFETY: as above.
+                return unsafe { next::bind(fd, address.raw(), address.length) };
+            }
+            return -1;
+        }
+        let on = address.with_port(Address::of_rsocket(entry.number()).map_or(0, |own| own.port()));
+        // SAFETY: as above.
+        let bound = unsafe { next::bind(fd, on.raw(), on.length) };
+        let any_port = address.port() == 0;
+        if bound == 0 {
+            return 0;
+        }
+        // The next attempt, or the program's, needs one that is not bound.
+        replace_rsocket(&entry);
+        if !any_port || errno() != libc::EADDRINUSE {
+            return -1;
+        }
+    }
+    -1
+}
+
+/// A new socket over RDMA in the place of one that was bound.
+fn replace_rsocket(entry: &Entry) {
+    let before = errno();
+    let old = entry.number();
+    let nonblocking = unsafe_flags(old) & libc::O_NONBLOCK;
+    entry.set_number(new_rsocket(entry.domain, libc::SOCK_STREAM | nonblocking));
+    rdmacm::set_int(
+        entry.number(),
+        libc::SOL_SOCKET,
+        libc::SO_REUSEADDR,
+        rdmacm::int(old, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0),
+    );
+    close_rsocket(old);
+    set_errno(before);
+}
+
+/// Flags of a socket over RDMA.
+pub(crate) fn unsafe_flags(number: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe { rdmacm::rfcntl(number, libc::F_GETFL, 0) }.max(0)
+}
+
+/// `listen`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let Some(entry) = find(fd) else {
+        // SAFETY: no pointers.
+        return unsafe { next::listen(fd, backlog) };
+    };
+    if entry.number() < 0 {
+        entry.set_stage(Stage::Passive);
+        // SAFETY: as above.
+        return unsafe { next::listen(fd, backlog) };
+    }
+    if entry.stage() != Stage::Listening {
+        // A socket that nobody has bound gets one port for both.
+        if Address::of_rsocket(entry.number()).is_none_or(|own| own.port() == 0) {
+            let any = Address::any(entry.domain);
+            // SAFETY: an address, and its length.
+            if unsafe { bind(fd, any.raw(), any.length) } != 0 {
+                return -1;
+            }
+        }
+        if entry.stage() == Stage::Tcp {
+            // SAFETY: as above.
+            return unsafe { next::listen(fd, backlog) };
+        }
+    }
+    // SAFETY: as above.
+    if unsafe { rdmacm::rlisten(entry.number(), backlog) } != 0 {
+        if !may_fall_back() {
+            return -1;
+        }
+        become_tcp(&entry);
+        // SAFETY: as above.
+        return unsafe { next::listen(fd, backlog) };
+    }
+    if config().mode == Mode::Auto {
+        // SAFETY: as above.
+        if unsafe { next::listen(fd, backlog) } != 0 {
+            return -1;
+        }
+    }
+    if entry.stage() != Stage::Listening {
+        // Both are looked at, and neither is waited for alone.
+        let flags = unsafe_flags(entry.number());
+        entry
+            .nonblocking
+            .store(flags & libc::O_NONBLOCK != 0, std::sync::atomic::Ordering::Release);
+        set_nonblocking(fd, true);
+        // SAFETY: no pointers.
+        unsafe { rdmacm::rfcntl(entry.number(), libc::F_SETFL, libc::O_NONBLOCK.into()) };
+        entry.set_stage(Stage::Listening);
+        epoll::add_tcp(&entry, fd);
+    }
+    0
+}
+
+/// Changes whether the system's calls on a descriptor wait.
+pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) {
+    // SAFETY: no pointers.
+    unsafe {
+        let flags = next::fcntl(fd, libc::F_GETFL, 0);
+        let wanted = if nonblocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+        if flags >= 0 && wanted != flags {
+            next::fcntl(fd, libc::F_SETFL, wanted.into());
+        }
+    }
+}
+
+/// `accept`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { accept4(fd, address, length, 0) }
+}
+
+/// `accept4`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let entry = find(fd).filter(|entry| matches!(entry.stage(), Stage::Listening | Stage::Passive));
+    let Some(entry) = entry else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::accept4(fd, address, length, flags) };
+    };
+    if entry.stage() == Stage::Passive {
+        // SAFETY: as above.
+        let accepted = unsafe { next::accept4(fd, address, length, flags) };
+        if accepted >= 0 {
+            table::insert(accepted, Entry::new(entry.domain, false, -1, Stage::Passive));
+        }
+        return accepted;
+    }
+    // Each turn waits for a connection that another thread may be faster to accept.
+    loop {
+        let before = errno();
+        // SAFETY: as above.
+        let number = unsafe { rdmacm::raccept(entry.number(), address, length) };
+        if number >= 0 {
+            set_errno(before);
+            return accepted(&entry, number, flags);
+        }
+        if errno() != libc::EAGAIN {
+            return -1;
+        }
+        // SAFETY: as above. In mode `only` it does not listen, which is no concern of the program's.
+        let accepted = unsafe { next::accept4(fd, address, length, flags) };
+        if accepted >= 0 {
+            return accepted;
+        }
+        if errno() != libc::EAGAIN && config().mode == Mode::Auto {
+            return -1;
+        }
+        if entry.nonblocking.load(std::sync::atomic::Ordering::Acquire) {
+            set_errno(libc::EAGAIN);
+            return -1;
+        }
+        let mut entries = [ready::entry(fd, libc::POLLIN)];
+        if ready::wait(&mut entries, None) < 0 {
+            return -1;
+        }
+    }
+}
+
+/// The descriptor of a connection over RDMA that was accepted.
+fn accepted(listener: &Entry, number: c_int, flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { next::socket(listener.domain, libc::SOCK_STREAM | flags, 0) };
+    if fd < 0 {
+        close_rsocket(number);
+        return -1;
+    }
+    let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+    // SAFETY: no pointers.
+    unsafe { rdmacm::rfcntl(number, libc::F_SETFL, nonblocking.into()) };
+    table::insert(fd, Entry::new(listener.domain, false, number, Stage::Rdma));
+    fd
+}
+
+/// `connect`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    let Some(entry) = find(fd) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { next::connect(fd, address, length) };
+    };
+    if entry.number() < 0 {
+        // SAFETY: as above.
+        let result = unsafe { next::connect(fd, address, length) };
+        if result == 0 || errno() == libc::EINPROGRESS {
+            entry.set_stage(Stage::Active);
+        }
+        return result;
+    }
+    if entry.datagrams || entry.stage() == Stage::Rdma {
+        // SAFETY: as above.
+        return unsafe { rdmacm::rconnect(entry.number(), address, length) };
+    }
+    if entry.stage() == Stage::Connecting {
+        match settle(&entry) {
+            Stage::Connecting => set_errno(libc::EALREADY),
+            Stage::Rdma => set_errno(libc::EISCONN),
+            // SAFETY: as above.
+            _ => return unsafe { next::connect(fd, address, length) },
+        }
+        return -1;
+    }
+    let Some(peer) = Address::read(address, length) else {
+        // SAFETY: as above; it says what is wrong.
+        return unsafe { next::connect(fd, address, length) };
+    };
+    let nonblocking = unsafe_flags(entry.number()) & libc::O_NONBLOCK != 0;
+    *lock(&entry.peer) = Some((peer, Instant::now()));
+    let patience = may_fall_back().then(|| config().patience);
+    let before = errno();
+    match connect_rdma(&entry, &peer, patience.filter(|_| !nonblocking)) {
+        0 => {
+            entry.set_stage(Stage::Rdma);
+            set_errno(before);
+            0
+        }
+        libc::EINPROGRESS if nonblocking => {
+            entry.set_stage(Stage::Connecting);
+            set_errno(libc::EINPROGRESS);
+            -1
+        }
+        why if may_fall_back() && (is_no_way(why) || why == libc::EINPROGRESS) => {
+            become_tcp(&entry);
+            // SAFETY: an address, and its length.
+            unsafe { next::connect(fd, peer.raw(), peer.length) }
+        }
+        why => {
+            set_errno(why);
+            -1
+        }
+    }
+}
+
+/// Asks for a connection by RDMA: 0, or why not. `patience` bounds the wait.
+fn connect_rdma(entry: &Entry, peer: &Address, patience: Option<Duration>) -> c_int {
+    let number = entry.number();
+    let time = |time: Duration| libc::timeval {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_usec: time.subsec_micros().into(),
+    };
+    let set = |time: libc::timeval| {
+        let (value, length) = (ptr::from_ref(&time).cast(), size_of::<libc::timeval>());
+        // SAFETY: the value is a `timeval`, and lives during the call.
+        unsafe {
+            rdmacm::rsetsockopt(
+                number,
+                libc::SOL_SOCKET,
+                libc::SO_SNDTIMEO,
+                value,
+                length as socklen_t,
+            )
+        };
+    };
+    let mut old = time(Duration::ZERO);
+    if let Some(patience) = patience {
+        let mut length = size_of::<libc::timeval>() as socklen_t;
+        let place = ptr::from_mut(&mut old).cast();
+        // SAFETY: room for a `timeval`.
+        unsafe {
+            rdmacm::rgetsockopt(number, libc::SOL_SOCKET, libc::SO_SNDTIMEO, place, &raw mut length)
+        };
+        set(time(patience));
+    }
+    // SAFETY: an address, and its length.
+    let result = unsafe { rdmacm::rconnect(number, peer.raw(), peer.length) };
+    let why = if result == 0 { 0 } else { errno() };
+    if patience.is_some() {
+        set(old);
+    }
+    why
+}
+
+/// Looks what became of a connection that was asked for, and falls back to TCP if it will not be one over
+/// RDMA.
+pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
+    if entry.stage() != Stage::Connecting {
+        return entry.stage();
+    }
+    let (peer, since) = match *lock(&entry.peer) {
+        Some((peer, since)) => (peer, since),
+        None => return Stage::Connecting,
+    };
+    let events = rdmacm::ready(entry.number(), libc::POLLOUT);
+    let failed = events & (libc::POLLERR | libc::POLLHUP) != 0;
+    let late = events == 0 && since.elapsed() >= config().patience;
+    if !failed && events & libc::POLLOUT != 0 {
+        entry.set_stage(Stage::Rdma);
+    } else if (failed || late) && may_fall_back() {
+        let before = errno();
+        let fd = table::fds_of(entry).first().copied();
+        if let Some(fd) = fd {
+            set_nonblocking(fd, true);
+            // SAFETY: an address, and its length. The outcome is what the program asks for next.
+            unsafe { next::connect(fd, peer.raw(), peer.length) };
+        }
+        become_tcp(entry);
+        set_errno(before);
+    }
+    entry.stage()
+}
+
+/// When a connection that was asked for is given up, if it is one that may fall back.
+pub(crate) fn given_up_at(entry: &Entry) -> Option<Instant> {
+    let (_, since) = (*lock(&entry.peer))?;
+    may_fall_back().then(|| since + config().patience)
+}
+
+/// `shutdown`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match find(fd).and_then(|entry| Some((entry.rdma()?, entry))) {
+        Some((number, entry)) if number >= 0 => {
+            if entry.stage() == Stage::Listening {
+                // SAFETY: no pointers.
+                unsafe { next::shutdown(fd, how) };
+            }
+            // SAFETY: as above.
+            unsafe { rdmacm::rshutdown(number, how) }
+        }
+        // SAFETY: as above.
+        _ => unsafe { next::shutdown(fd, how) },
+    }
+}
+
+/// `close`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if !is_inside() {
+        if epoll::close(fd) {
+            return 0;
+        }
+        if let Some(entry) = table::remove(fd) {
+            close_rsocket(entry.number());
+        }
+    }
+    // SAFETY: no pointers.
+    unsafe { next::close(fd) }
+}
+
+/// A descriptor was copied: the copy is the same socket.
+pub(crate) fn copied(entry: Option<Arc<Entry>>, to: c_int) -> c_int {
+    if let (Some(entry), 0..) = (entry, to) {
+        table::insert(to, entry);
+    }
+    to
+}
+
+/// What is copied: a connection that waits for its first use goes over to RDMA now.
+pub(crate) fn to_copy(fd: c_int) -> Option<Arc<Entry>> {
+    let entry = find(fd)?;
+    forked::go_over(fd, &entry);
+    Some(entry)
+}
+
+/// `dup`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let entry = to_copy(fd);
+    // SAFETY: no pointers.
+    copied(entry, unsafe { next::dup(fd) })
+}
+
+/// What a copy is about to take the place of.
+fn make_room(old: c_int, new: c_int) {
+    if old != new && !is_inside() {
+        epoll::close(new);
+        if let Some(entry) = table::remove(new) {
+            close_rsocket(entry.number());
+        }
+    }
+}
+
+/// `dup2`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    let entry = to_copy(old).filter(|_| old != new);
+    make_room(old, new);
+    // SAFETY: no pointers.
+    copied(entry, unsafe { next::dup2(old, new) })
+}
+
+/// `dup3`.
+///
+/// # Safety
+/// The contract.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    let entry = to_copy(old);
+    make_room(old, new);
+    // SAFETY: no pointers.
+    copied(entry, unsafe { next::dup3(old, new, flags) })
+}
+
+impl Address {
+    /// A copy of an address of IP; `None` for another, or one that is too short.
+    fn read(address: *const sockaddr, length: socklen_t) -> Option<Self> {
+        let mut copy = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length };
+        let count = length as usize;
+        if address.is_null() || count < size_of::<libc::sockaddr_in>() || count > copy.bytes.len() {
+            return None;
+        }
+        // SAFETY: the contract: so many bytes are there.
+        unsafe { ptr::copy_nonoverlapping(address.cast(), copy.bytes.as_mut_ptr(), count) };
+        let family = c_int::from(u16::from_ne_bytes([copy.bytes[0], copy.bytes[1]]));
+        matches!(family, libc::AF_INET | libc::AF_INET6).then_some(copy)
+    }
+
+    /// The wildcard address.
+    fn any(domain: c_int) -> Self {
+        let mut any = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
+        any.bytes[..2].copy_from_slice(&(domain as u16).to_ne_bytes());
+        any.length = match domain {
+            libc::AF_INET => size_of::<libc::sockaddr_in>(),
+            _ => size_of::<libc::sockaddr_in6>(),
+        } as socklen_t;
+        any
+    }
+
+    /// The own address of a socket over RDMA.
+    fn of_rsocket(number: c_int) -> Option<Self> {
+        let mut own = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
+        own.length = own.bytes.len() as socklen_t;
+        let place = own.bytes.as_mut_ptr().cast();
+        // SAFETY: room for every address.
+        let result = unsafe { rdmacm::rgetsockname(number, place, &raw mut own.length) };
+        (result == 0).then_some(own)
+    }
+
+    pub(crate) fn raw(&self) -> *const sockaddr {
+        self.bytes.as_ptr().cast()
+    }
+
+    fn port(&self) -> u16 {
+        u16::from_be_bytes([self.bytes[2], self.bytes[3]])
+    }
+
+    pub(crate) fn with_port(mut self, port: u16) -> Self {
+        self.bytes[2..4].copy_from_slice(&port.to_be_bytes());
+        self
+    }
+
+    /// The wildcard address of the same version, with the same port.
+    pub(crate) fn anywhere(&self) -> Self {
+        let family = c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]));
+        Self::any(family).with_port(self.port())
+    }
+
+    /// The own address of a socket of the system, or with `peer` the other's.
+    pub(crate) fn of_tcp(fd: c_int, peer: bool) -> Option<Self> {
+        let mut own = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
+        own.length = own.bytes.len() as socklen_t;
+        let place = own.bytes.as_mut_ptr().cast();
+        // SAFETY: room for every address.
+        let result = unsafe {
+            match peer {
+                true => next::getpeername(fd, place, &raw mut own.length),
+                false => next::getsockname(fd, place, &raw mut own.length),
+            }
+        };
+        (result == 0).then_some(own)
+    }
+}
+
+/// An entry of `poll`.
+pub(crate) fn poll_entry(fd: c_int, events: i16) -> pollfd {
+    pollfd { fd, events, revents: 0 }
+}

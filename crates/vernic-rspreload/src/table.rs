@@ -1,0 +1,229 @@
+//! Which descriptors are sockets of this library, and what each is.
+//!
+//! A bit per descriptor says whether it is one, so that all others cost one look at memory. The sockets
+//! themselves are behind a lock that is held for a few instructions, and by no thread during a fork.
+//!
+//! Limits: descriptors below 2^20, the kernel's own default bound; others are ordinary ones.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Descriptors are below this.
+const MAX_FDS: usize = 1 << 20;
+
+/// What became of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Neither connected nor listening.
+    New,
+    /// Listening, on both.
+    Listening,
+    /// The peer was asked by RDMA, and has not answered.
+    Connecting,
+    /// Over RDMA.
+    Rdma,
+    /// Over TCP, until its first use: see `forked`. It is the side that accepted, or that connected.
+    Passive,
+    Active,
+    /// Over TCP for good: no socket of this library any more, but somebody may hold it still.
+    Tcp,
+}
+
+impl Stage {
+    const ALL: [Self; 7] = [
+        Self::New,
+        Self::Listening,
+        Self::Connecting,
+        Self::Rdma,
+        Self::Passive,
+        Self::Active,
+        Self::Tcp,
+    ];
+}
+
+/// An epoll set that a socket is in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Membership {
+    pub(crate) set: c_int,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// The address that a socket connects to, as the program gave it.
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) bytes: [u8; size_of::<libc::sockaddr_storage>()],
+    pub(crate) length: libc::socklen_t,
+}
+
+/// A socket of this library.
+pub(crate) struct Entry {
+    pub(crate) domain: c_int,
+    pub(crate) datagrams: bool,
+    /// Number of the socket over RDMA; -1 without one.
+    number: AtomicUsize,
+    stage: AtomicU8,
+    /// Whether calls do not wait, of one that listens.
+    pub(crate) nonblocking: AtomicBool,
+    /// Descriptors that are this socket.
+    fds: AtomicUsize,
+    pub(crate) peer: Mutex<Option<(Address, std::time::Instant)>>,
+    pub(crate) sets: Mutex<Vec<Membership>>,
+}
+
+impl Entry {
+    pub(crate) fn new(domain: c_int, datagrams: bool, number: c_int, stage: Stage) -> Arc<Self> {
+        Arc::new(Self {
+            domain,
+            datagrams,
+            number: AtomicUsize::new(number as usize),
+            stage: AtomicU8::new(stage as u8),
+            nonblocking: AtomicBool::new(false),
+            fds: AtomicUsize::new(0),
+            peer: Mutex::default(),
+            sets: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn number(&self) -> c_int {
+        self.number.load(Ordering::Acquire) as c_int
+    }
+
+    pub(crate) fn set_number(&self, number: c_int) {
+        self.number.store(number as usize, Ordering::Release);
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        let stage = self.stage.load(Ordering::Acquire);
+        Stage::ALL.get(usize::from(stage)).copied().unwrap_or(Stage::Tcp)
+    }
+
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    /// The number, if bytes go over RDMA.
+    pub(crate) fn rdma(&self) -> Option<c_int> {
+        match self.stage() {
+            Stage::New | Stage::Connecting | Stage::Rdma | Stage::Listening => Some(self.number()),
+            Stage::Passive | Stage::Active | Stage::Tcp => None,
+        }
+    }
+}
+
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One bit per descriptor that is a socket of this library.
+static MARKED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+
+/// The sockets, by descriptor, behind a lock of its own kind: the function that runs in a child of `fork`
+/// can release it.
+struct Table {
+    taken: AtomicBool,
+    entries: UnsafeCell<Vec<Option<Arc<Entry>>>>,
+}
+
+// SAFETY: `entries` is touched under `taken` alone.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table { taken: AtomicBool::new(false), entries: UnsafeCell::new(Vec::new()) };
+
+impl Table {
+    fn acquire(&self) {
+        while self
+            .taken
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            // Held for a few instructions.
+            std::thread::yield_now();
+        }
+    }
+
+    fn release(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Vec<Option<Arc<Entry>>>) -> T) -> T {
+        install();
+        self.acquire();
+        // SAFETY: this thread has the lock, and `look` calls nothing that takes it.
+        let result = look(unsafe { &mut *self.entries.get() });
+        self.release();
+        result
+    }
+}
+
+/// Has the lock held during a fork, by the thread that forks.
+fn install() {
+    extern "C" fn before() {
+        TABLE.acquire();
+    }
+    extern "C" fn after() {
+        TABLE.release();
+    }
+    static INSTALLED: AtomicBool = AtomicBool::new(false);
+    if !INSTALLED.swap(true, Ordering::AcqRel) {
+        // SAFETY: functions that live as long as this library, which is never unloaded. Without memory
+        // for them forks may find the lock taken by a thread that is gone.
+        unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    }
+}
+
+fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((MARKED.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// The socket that a descriptor is, if it is one of this library's.
+#[inline]
+pub(crate) fn find(fd: c_int) -> Option<Arc<Entry>> {
+    let (word, bit) = place(fd)?;
+    if word.load(Ordering::Acquire) & bit == 0 || crate::real::is_inside() {
+        return None;
+    }
+    TABLE.with(|entries| entries.get(fd as usize)?.clone())
+}
+
+/// Makes a descriptor a socket of this library; false if it is too high for that.
+pub(crate) fn insert(fd: c_int, entry: Arc<Entry>) -> bool {
+    let Some((word, bit)) = place(fd) else { return false };
+    entry.fds.fetch_add(1, Ordering::AcqRel);
+    let before = TABLE.with(|entries| {
+        let at = fd as usize;
+        if entries.len() <= at {
+            entries.resize(at + 1, None);
+        }
+        entries[at].replace(entry)
+    });
+    word.fetch_or(bit, Ordering::AcqRel);
+    drop(before);
+    true
+}
+
+/// A descriptor is no socket of this library any more. The socket, if this was the last descriptor of it.
+pub(crate) fn remove(fd: c_int) -> Option<Arc<Entry>> {
+    let (word, bit) = place(fd)?;
+    if word.fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
+        return None;
+    }
+    let entry = TABLE.with(|entries| entries.get_mut(fd as usize)?.take())?;
+    (entry.fds.fetch_sub(1, Ordering::AcqRel) == 1).then_some(entry)
+}
+
+/// The descriptors of a socket.
+pub(crate) fn fds_of(entry: &Arc<Entry>) -> Vec<c_int> {
+    let is_it = |other: &&Arc<Entry>| Arc::ptr_eq(other, entry);
+    TABLE.with(|entries| {
+        let found = entries.iter().enumerate();
+        found
+            .filter(|(_, e)| e.as_ref().as_ref().is_some_and(is_it))
+            .map(|(fd, _)| fd as c_int)
+            .collect()
+    })
+}
