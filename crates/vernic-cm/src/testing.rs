@@ -14,7 +14,7 @@ use vernic_proto::cm::{
     SidrParams, SidrReply,
 };
 use vernic_wire::cm::{CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
-use vernic_wire::{Gid, Qpn};
+use vernic_wire::{Gid, Psn, Qpn};
 
 use crate::agent::Agent;
 use crate::device::Device;
@@ -28,6 +28,8 @@ pub(crate) struct FakeAgent {
     next: AtomicU32,
     /// The next commands about connections fail.
     pub(crate) refuses: Mutex<bool>,
+    /// What it last told a peer to start with.
+    pub(crate) starting_psn: Mutex<Option<Psn>>,
 }
 
 impl FakeAgent {
@@ -73,10 +75,12 @@ impl Agent for FakeAgent {
     fn stop_listening(&self, _: ListenerId) {
         self.note("stop".to_owned());
     }
-    fn connect(&self, _: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
+    fn connect(&self, params: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
+        *lock(&self.starting_psn) = Some(params.starting_psn);
         Ok(self.conn("connect"))
     }
-    fn accept(&self, conn: ConnId, _: &AcceptParams<'_>) -> Result<(), CmCallError> {
+    fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Result<(), CmCallError> {
+        *lock(&self.starting_psn) = Some(params.starting_psn);
         self.about("accept", conn)
     }
     fn ready_to_use(&self, conn: ConnId) -> Result<(), CmCallError> {
@@ -113,6 +117,9 @@ pub(crate) struct Lab {
     pub(crate) context: Arc<Context>,
     sink: Sink,
 }
+
+/// What peers that ask for a connection want us to start with.
+pub(crate) const PEER_PSN: Psn = Psn::new(0x77);
 
 pub(crate) const HOME: &str = "127.0.0.1:0";
 
@@ -166,7 +173,8 @@ impl Lab {
         let src: std::net::SocketAddr = src.parse().unwrap();
         let mut data = [0; 92];
         CmaHeader::new(src.port(), src.ip(), "127.0.0.1".parse().unwrap()).emit(&mut data);
-        let req = Req { private_data: data.into(), local_qpn: Qpn::new(9), ..Req::default() };
+        let (local_qpn, starting_psn) = (Qpn::new(9), PEER_PSN);
+        let req = Req { private_data: data.into(), local_qpn, starting_psn, ..Req::default() };
         self.raw_request(conn, req);
     }
 

@@ -7,7 +7,7 @@ use vernic_proto::cm::{EventKind as CmEvent, Unanswered};
 use vernic_wire::cm::{CmService, CmaHeader, RejReason, RejectedMessage, Rep, Req};
 use vernic_wire::{Psn, Qpn};
 
-use crate::testing::Lab;
+use crate::testing::{Lab, PEER_PSN};
 use crate::{CommEstablished, ConnParam, EventKind, QpState, State};
 
 fn own_qp() -> ConnParam<'static> {
@@ -245,4 +245,24 @@ fn more_reads_and_atomics_than_the_device_has_are_refused_and_as_many_as_possibl
     let (rtr, _) = id.init_qp_attr(QpState::Rtr).unwrap();
     let (rts, _) = id.init_qp_attr(QpState::Rts).unwrap();
     assert_eq!((rtr.max_dest_rd_atomic, rts.max_rd_atomic), (128, 4));
+}
+
+#[test]
+fn each_side_starts_with_the_psn_that_the_other_asks_for() {
+    let lab = Lab::new();
+    let psns = |id: &crate::Id| {
+        let (rtr, _) = id.init_qp_attr(QpState::Rtr).unwrap();
+        let (rts, _) = id.init_qp_attr(QpState::Rts).unwrap();
+        (Some(rtr.rq_psn), rts.sq_psn)
+    };
+    let asked_for = || *lab.agent.starting_psn.lock().unwrap();
+    let active = lab.connecting();
+    lab.tell(1, reply(9));
+    assert_eq!(lab.kinds(), [EventKind::ConnectResponse]);
+    assert_eq!(psns(&active), (asked_for(), Psn::new(5)));
+    let _listener = lab.listener();
+    lab.request(4, "127.0.0.1:99");
+    let passive = lab.channel.try_next().unwrap().id.clone();
+    passive.accept(&own_qp()).unwrap();
+    assert_eq!(psns(&passive), (asked_for(), PEER_PSN));
 }

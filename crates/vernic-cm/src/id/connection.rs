@@ -39,7 +39,7 @@ pub(crate) struct Connection {
     pub(crate) conn: ConnId,
     pub(crate) phase: Phase,
     pub(crate) peer: Option<Peer>,
-    /// First PSN that our queue pair sends.
+    /// First PSN that the peer's queue pair sends: we ask for it.
     pub(crate) psn: Psn,
     pub(crate) path_mtu: Mtu,
     pub(crate) ack_timeout: AckTimeout,

@@ -121,7 +121,8 @@ impl Id {
         }
         attr.path_mtu = connection.path_mtu;
         attr.dest_qpn = peer.qpn;
-        attr.rq_psn = peer.psn;
+        // Each side says with which PSN the other is to start (IBTA 12.7).
+        attr.rq_psn = connection.psn;
         let mask = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
         if !matches!(self.qp_type(), QpType::Rc | QpType::XrcTgt) {
             return mask;
@@ -132,7 +133,7 @@ impl Id {
     }
 
     fn to_rts(&self, connection: &Connection, peer: &Peer, attr: &mut QpAttr) -> AttrMask {
-        attr.sq_psn = connection.psn;
+        attr.sq_psn = peer.psn;
         attr.timeout = connection.ack_timeout;
         attr.retry_cnt = connection.retry_count;
         attr.rnr_retry = peer.rnr_retry_count;

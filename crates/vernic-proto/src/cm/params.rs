@@ -146,7 +146,7 @@ pub struct ConnectParams<'a> {
     pub qp_type: QpType,
     /// Our queue pair.
     pub local_qpn: Qpn,
-    /// First PSN that it sends.
+    /// First PSN that it receives: the peer is to start with it.
     pub starting_psn: Psn,
     /// READs and atomics that it takes at once.
     pub responder_resources: u8,
@@ -181,7 +181,7 @@ pub struct ConnectParams<'a> {
 pub struct AcceptParams<'a> {
     /// Our queue pair.
     pub local_qpn: Qpn,
-    /// First PSN that it sends.
+    /// First PSN that it receives: the peer is to start with it.
     pub starting_psn: Psn,
     /// READs and atomics that it takes at once.
     pub responder_resources: u8,

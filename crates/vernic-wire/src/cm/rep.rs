@@ -54,7 +54,7 @@ pub struct Rep {
     pub local_eecn: u32,
     /// Reserved, 0 when sent.
     pub reserved19: u8,
-    /// First PSN that the sender's queue pair sends.
+    /// First PSN that the receiver's queue pair is to send.
     pub starting_psn: Psn,
     /// Reserved, 0 when sent.
     pub reserved23: u8,

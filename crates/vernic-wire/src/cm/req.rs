@@ -80,7 +80,7 @@ pub struct Req {
     pub transport: CmService,
     /// The sender gives end-to-end credits.
     pub end_to_end_flow_control: bool,
-    /// First PSN that the sender's queue pair sends.
+    /// First PSN that the receiver's queue pair is to send.
     pub starting_psn: Psn,
     /// In this time the sender's CM answers, 5 bits.
     pub local_response_timeout: u8,
