@@ -1,8 +1,9 @@
 //! `epoll` over sockets of RDMA and other descriptors.
 //!
-//! Other descriptors are in an epoll descriptor of the kernel's, whose number this has; so are the
-//! channels of the sockets. A socket is looked at again when its channel has an event, when somebody
-//! changed it ([`Wake`]), or when it was ready at the last look; all others are armed and cost nothing.
+//! Other descriptors are in an epoll descriptor of the kernel's, whose number this has; the channels of
+//! the sockets are in a second one, which is in the first. A socket is looked at again when its channel
+//! has an event, when somebody changed it ([`Wake`]), or when it was ready at the last look; all others
+//! are armed and cost nothing.
 //!
 //! Limits: as many sockets as the process has; a wait reports as many events as it has room for, and
 //! others the next time, so that none is starved.
@@ -19,10 +20,13 @@ use crate::socket::{Socket, deadline_of};
 use crate::sys::KernelEpoll;
 use crate::wake::{Sleeper, Wake, lock};
 
-/// Marks the data of kernel events that stand for sockets; other descriptors have their number.
-const OF_SOCKET: u64 = 1 << 63;
-/// The data of the event that stands for a changed socket.
+/// The data of the kernel's event that stands for sockets; other descriptors have their number.
+const SOCKETS: u64 = u64::MAX;
+/// The data of the event that stands for a changed socket; channels have the number of their socket.
 const CHANGED: u64 = u64::MAX;
+
+/// Events of the kernel that are taken at once.
+const BATCH: usize = 64;
 
 /// An event that was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +45,9 @@ struct Member {
     data: u64,
     /// Descriptors of it that the kernel watches.
     watched: Vec<RawFd>,
-    /// What was reported last, of a socket that reports changes only.
+    /// What was reported last, and when, of a socket that reports changes only.
     reported: u32,
+    news: u64,
     /// Reported once, and silent until it is changed.
     spent: bool,
 }
@@ -83,6 +88,7 @@ impl Wake for Changes {
 #[derive(Debug)]
 pub struct Epoll {
     kernel: KernelEpoll,
+    channels: KernelEpoll,
     core: Mutex<Core>,
     changes: Arc<Changes>,
     polling_time: Duration,
@@ -103,11 +109,13 @@ impl Epoll {
     /// # Errors
     /// [`Error::Os`] when the process has no descriptor left.
     pub fn new(polling_time: Duration) -> Result<Self, Error> {
-        let kernel = KernelEpoll::new()?;
+        let (kernel, channels) = (KernelEpoll::new()?, KernelEpoll::new()?);
         let sleeper = Sleeper::new()?;
-        kernel.ctl(libc::EPOLL_CTL_ADD, sleeper.fd().as_raw_fd(), libc::EPOLLIN as u32, CHANGED)?;
+        let (add, input) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
+        channels.ctl(add, sleeper.fd().as_raw_fd(), input, CHANGED)?;
+        kernel.ctl(add, channels.number(), input, SOCKETS)?;
         let changes = Arc::new(Changes { sleeper, numbers: Mutex::default() });
-        Ok(Self { kernel, core: Mutex::default(), changes, polling_time })
+        Ok(Self { kernel, channels, core: Mutex::default(), changes, polling_time })
     }
 
     /// Its number: that of the kernel's descriptor in it.
@@ -155,8 +163,8 @@ impl Epoll {
             libc::EPOLL_CTL_ADD => {
                 let socket = socket.clone();
                 socket.wakers().enter(who, number as usize);
-                let (watched, reported, spent) = (Vec::new(), 0, false);
-                let member = Member { socket, events, data, watched, reported, spent };
+                let (watched, reported, news, spent) = (Vec::new(), 0, 0, false);
+                let member = Member { socket, events, data, watched, reported, news, spent };
                 core.members.insert(number, member);
             }
             libc::EPOLL_CTL_MOD => {
@@ -184,7 +192,7 @@ impl Epoll {
         member.socket.wakers().leave(&who, member.socket.number() as usize);
         for fd in &member.watched {
             // It may be closed by now, and then the kernel has forgotten it.
-            let _ = self.kernel.ctl(libc::EPOLL_CTL_DEL, *fd, 0, 0);
+            let _ = self.channels.ctl(libc::EPOLL_CTL_DEL, *fd, 0, 0);
         }
     }
 
@@ -229,13 +237,11 @@ impl Epoll {
     fn look(&self, reports: &mut [EpollReport], with_progress: bool) -> usize {
         let mut guard = lock(&self.core);
         let core = &mut *guard;
-        for number in lock(&self.changes.numbers).drain() {
-            core.make_due(number);
-        }
         if with_progress && let Some(member) = core.members.values().next() {
             // Sockets of one device share its progress; what completes makes channels readable.
             member.socket.look(true);
         }
+        self.take_events(core);
         let mut filled = 0;
         // Each once: those that stay due come behind these.
         for _ in 0..core.due.len() {
@@ -248,10 +254,10 @@ impl Epoll {
             if member.spent {
                 continue;
             }
-            let mut ready = member.ready();
+            let (mut ready, mut news) = member.ready();
             if ready == 0 {
                 self.watch(number, member);
-                ready = member.ready();
+                (ready, news) = member.ready();
             }
             if ready == 0 {
                 continue;
@@ -259,7 +265,7 @@ impl Epoll {
             reports[filled] = EpollReport { events: ready, data: member.data };
             filled += 1;
             member.spent = member.events & libc::EPOLLONESHOT as u32 != 0;
-            member.reported = ready;
+            (member.reported, member.news) = (ready, news);
             if member.events & libc::EPOLLET as u32 != 0 {
                 // The next change is to be noticed.
                 self.watch(number, member);
@@ -276,8 +282,8 @@ impl Epoll {
         member.socket.arm(&mut fds);
         for fd in fds {
             if !member.watched.contains(&fd) {
-                let data = OF_SOCKET | number as u64;
-                let added = self.kernel.ctl(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data);
+                let input = libc::EPOLLIN as u32;
+                let added = self.channels.ctl(libc::EPOLL_CTL_ADD, fd, input, number as u64);
                 if added.is_ok() {
                     member.watched.push(fd);
                 }
@@ -285,35 +291,52 @@ impl Epoll {
         }
     }
 
-    /// What the kernel has: events of others are reported, sockets become due.
+    /// Sockets whose channels have events, or that somebody has changed, become due.
+    fn take_events(&self, core: &mut Core) {
+        if core.members.is_empty() {
+            return;
+        }
+        let mut events = [epoll_event { events: 0, u64: 0 }; BATCH];
+        // As many turns as the sockets have events, each of which is taken.
+        while let Ok(count @ 1..) = self.channels.wait(&mut events, Some(Instant::now())) {
+            for event in &events[..count] {
+                let data = event.u64;
+                if data == CHANGED {
+                    self.changes.sleeper.reset();
+                    continue;
+                }
+                let number = data as RawFd;
+                if let Some(member) = core.members.get(&number) {
+                    member.socket.take_events();
+                }
+                core.make_due(number);
+            }
+            if count < BATCH {
+                break;
+            }
+        }
+        for number in lock(&self.changes.numbers).drain() {
+            core.make_due(number);
+        }
+    }
+
+    /// Waits for what the kernel has, and reports the events of other descriptors.
     fn ask_kernel(
         &self,
         reports: &mut [EpollReport],
         deadline: Option<Instant>,
     ) -> Result<usize, Error> {
-        const ROOM: usize = 64;
-        let mut events = [epoll_event { events: 0, u64: 0 }; ROOM];
-        let room = reports.len().min(ROOM);
+        let mut events = [epoll_event { events: 0, u64: 0 }; BATCH];
+        let room = reports.len().min(BATCH);
         let count = self.kernel.wait(&mut events[..room], deadline)?;
-        let mut core = lock(&self.core);
+        let core = lock(&self.core);
         let mut filled = 0;
         for event in &events[..count] {
-            let (bits, data) = (event.events, event.u64);
-            if data == CHANGED {
-                self.changes.sleeper.reset();
-                for number in lock(&self.changes.numbers).drain() {
-                    core.make_due(number);
-                }
-            } else if data & OF_SOCKET != 0 {
-                let number = (data & !OF_SOCKET) as RawFd;
-                if let Some(member) = core.members.get_mut(&number) {
-                    member.socket.take_events();
-                    // Something came, so a socket that reports changes only may report again.
-                    member.reported = 0;
-                }
-                core.make_due(number);
-            } else if let Some(data) = core.others.get(&(data as RawFd)) {
-                reports[filled] = EpollReport { events: bits, data: *data };
+            let (events, number) = (event.events, event.u64);
+            if number != SOCKETS
+                && let Some(data) = core.others.get(&(number as RawFd))
+            {
+                reports[filled] = EpollReport { events, data: *data };
                 filled += 1;
             }
         }
@@ -322,11 +345,13 @@ impl Epoll {
 }
 
 impl Member {
-    /// What is to be reported now.
-    fn ready(&self) -> u32 {
+    /// What is to be reported now, and the number of the news that it is.
+    fn ready(&self) -> (u32, u64) {
         let ready = u32::from(self.socket.look(true).among(self.events).bits());
+        let news = self.socket.wakers().news();
         let edge = self.events & libc::EPOLLET as u32 != 0;
-        if edge && ready & !self.reported == 0 { 0 } else { ready }
+        let known = ready & !self.reported == 0 && news == self.news;
+        (if edge && known { 0 } else { ready }, news)
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -95,6 +95,8 @@ pub(crate) struct Wakers {
     list: Mutex<Vec<(Arc<dyn Wake>, usize)>>,
     /// Length of the list, to find it empty without its lock.
     count: AtomicUsize,
+    /// Counts what happened.
+    news: AtomicU64,
 }
 
 impl Wakers {
@@ -115,8 +117,14 @@ impl Wakers {
         self.count.store(list.len(), Ordering::SeqCst);
     }
 
-    /// Wakes all.
+    /// A number that is another one when something has happened.
+    pub(crate) fn news(&self) -> u64 {
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// Something has happened: wakes all.
     pub(crate) fn wake(&self) {
+        self.news.fetch_add(1, Ordering::AcqRel);
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) != 0 {
             lock(&self.list).iter().for_each(|(who, token)| who.wake(*token));

@@ -54,6 +54,8 @@ pub(crate) struct Core {
     failed: bool,
     /// What it was ready for when it changed last.
     ready: Readiness,
+    /// Data has come since then.
+    has_news: bool,
     mappings: direct::Mappings,
 }
 
@@ -117,6 +119,7 @@ impl Connection {
             failure: None,
             failed: false,
             ready: Readiness::default(),
+            has_news: false,
             mappings: direct::Mappings::default(),
         };
         Ok(Self {
@@ -304,7 +307,9 @@ impl Connection {
         if wc.status != WcStatus::Success {
             return;
         }
-        let result = core.stream.handle_message(Message::parse(imm), &mut &self.memory);
+        let message = Message::parse(imm);
+        core.has_news |= matches!(message, Message::Data(_));
+        let result = core.stream.handle_message(message, &mut &self.memory);
         if let Err(error) = result {
             let why = format!("{} broke the protocol: {error}", self.peer);
             self.fail(core, Failure::new(libc::EPROTO, why));
@@ -346,7 +351,7 @@ impl Connection {
         let ready = core.readiness();
         let more = ready.is_more_than(core.ready);
         core.ready = ready;
-        if more {
+        if std::mem::take(&mut core.has_news) || more {
             self.wakers.wake();
         }
     }

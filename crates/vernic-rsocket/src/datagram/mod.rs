@@ -341,8 +341,9 @@ impl DatagramSocket {
     /// Takes what has come.
     fn progress(&self, with_progress: bool) {
         let ports = lock(&self.core).ports.clone();
+        let mut any = false;
         for port in &ports {
-            port.progress(with_progress, |arrived| {
+            any |= port.progress(with_progress, |arrived| {
                 let mut core = lock(&self.core);
                 if core.closed {
                     return false;
@@ -350,6 +351,9 @@ impl DatagramSocket {
                 core.waiting.push_back(Waiting::Slot(port.clone(), arrived));
                 true
             });
+        }
+        if any {
+            self.wakers.wake();
         }
     }
 

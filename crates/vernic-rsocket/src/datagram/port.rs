@@ -161,9 +161,14 @@ impl Port {
         lock(&self.core).free.len() == self.sends
     }
 
-    /// Takes completions; `arrived` gets the datagrams, and says whether it keeps the slot.
-    /// `with_progress`: also makes progress on the caller's thread, if nothing has completed.
-    pub(super) fn progress(&self, with_progress: bool, mut arrived: impl FnMut(Arrived) -> bool) {
+    /// Takes completions; `arrived` gets the datagrams, and says whether it keeps the slot. Whether there
+    /// were any. `with_progress`: also makes progress on the caller's thread, if nothing has completed.
+    pub(super) fn progress(
+        &self,
+        with_progress: bool,
+        mut arrived: impl FnMut(Arrived) -> bool,
+    ) -> bool {
+        let mut any = false;
         // Each turn takes some entries of the bounded queue.
         while with_progress || self.cq.waiting() != 0 {
             let mut wcs = [EMPTY_WC; BATCH];
@@ -183,10 +188,12 @@ impl Port {
                     let _ = self.post_recv(slot);
                 }
             }
+            any |= count != 0;
             if count < BATCH {
-                return;
+                break;
             }
         }
+        any
     }
 
     fn has_header(&self, slot: usize, len: usize) -> bool {
