@@ -21,7 +21,7 @@
 //! | `VERNIC_RSOCKETS` | `auto` (both, as above), `only` (no TCP: what cannot go over RDMA fails), `off` |
 //! | `VERNIC_RSOCKETS_CONNECT_MS` | wait so long for an answer by RDMA before TCP is asked (2000) |
 //! | `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE` | sizes of new sockets over RDMA |
-//! | `RDMAV_FORK_SAFE` | connections go over to RDMA with their first use, maybe in a child ([`forked`]) |
+//! | `RDMAV_FORK_SAFE` | connections go over to RDMA with their first use, maybe in a child (`forked.rs`) |
 //!
 //! `/etc/rdma/rsocket/preload_config` chooses programs and sockets, as for rdma-core's library; without
 //! it, all streams are meant, and datagrams are not: a datagram to somebody who does not speak this
