@@ -89,7 +89,7 @@ fn either_side_may_disconnect_and_both_are_told() {
         first.1.expect(EventKind::Disconnected);
         for side in [first, second] {
             side.1.expect(EventKind::TimewaitExit);
-            assert_eq!(side.0.disconnect().unwrap_err().errno(), libc::EINVAL);
+            side.0.disconnect().unwrap();
         }
     }
 }

@@ -75,14 +75,7 @@ impl Engine {
             return Ok(resolved);
         }
         let wait = Duration::from_micros(self.config.peer_query_us);
-        let ip = av.dgid.to_ip();
-        let process = match self.slots.lookup(ip, peer) {
-            // Said within the last second, perhaps of another queue pair of that process: connections
-            // that are made one after the other do not wait for each other's processes.
-            Lookup::Here(process) => Some(process),
-            Lookup::NotHere | Lookup::Asked | Lookup::Pending => self.slots.query(ip, peer, wait),
-        };
-        if let Some(process) = process {
+        if let Some(process) = self.slots.query(av.dgid.to_ip(), peer, wait) {
             resolved.path = resolved.path.with_port(process.private_port, process.intake);
             tracing::debug!(%own, %peer, pid = process.pid, path = %resolved.path, "peer is on this host");
         }
