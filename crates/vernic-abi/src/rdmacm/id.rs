@@ -239,12 +239,12 @@ impl IdObject {
         path::show_gids(&addr.addr, engine);
         let Some(context) = engine.context() else { return Ok(()) };
         let device = process()?.device(&context)?;
-        // To programs a loopback address is one of any device until there is a peer: libfabric takes
-        // its own choice then, and the device of the netdev `lo` is none of those.
-        let is_loopback = engine.local_addr().is_some_and(|local| local.ip().is_loopback());
-        if !is_loopback || engine.peer_addr().is_some() {
-            self.show_device(&device);
-        }
+        device.context.store(&self.base.verbs);
+        // Unless the program has named one of its own.
+        let none = std::ptr::null_mut();
+        let (now, then) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.base.pd.compare_exchange(none, device.pd.raw(), now, then);
+        self.base.port_num.store(path::PORT, Ordering::Relaxed);
         if let Some(found) = engine.path() {
             self.path.show(&path::record(&found, &context));
             let place = (&raw const self.path).cast_mut();
@@ -253,16 +253,6 @@ impl IdObject {
         }
         lock(&self.kept).device = Some(device);
         Ok(())
-    }
-
-    /// Shows which device it is on.
-    pub(crate) fn show_device(&self, device: &CmDevice) {
-        device.context.store(&self.base.verbs);
-        // Unless the program has named one of its own.
-        let none = std::ptr::null_mut();
-        let (now, then) = (Ordering::AcqRel, Ordering::Acquire);
-        let _ = self.base.pd.compare_exchange(none, device.pd.raw(), now, then);
-        self.base.port_num.store(path::PORT, Ordering::Relaxed);
     }
 
     /// Shows the state of its queue pair, which the id may have changed.
