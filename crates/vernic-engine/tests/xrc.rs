@@ -430,7 +430,13 @@ fn tshark_finds_xrc_opcodes_with_the_queues_number_behind_the_bth() {
     drop(t);
     let Some(packets) = read_back(&path) else { return };
     std::fs::remove_file(&path).unwrap();
-    let requests: Vec<_> = packets.iter().filter(|(opcode, _)| opcode & 0x1F < 0x0D).collect();
+    let mut requests = Vec::new();
+    for packet in packets.iter().filter(|(opcode, _)| opcode & 0x1F < 0x0D) {
+        // Where the machine is late a request is repeated.
+        if !requests.contains(&packet) {
+            requests.push(packet);
+        }
+    }
     let number = |srqn: Srqn| format!("{:08x}", srqn.value());
     let want = [(0xA0, number(two)), (0xA2, number(two)), (0xAA, number(one)), (0xAC, number(one))];
     assert_eq!(requests, want.iter().collect::<Vec<_>>(), "{packets:x?}");
