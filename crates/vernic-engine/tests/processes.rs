@@ -217,34 +217,6 @@ fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
     }
 }
 
-/// Sends a signal to the other process.
-fn signal(other: &Other, name: &str) {
-    let pid = other.child.id().to_string();
-    assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
-}
-
-#[test]
-fn a_process_that_is_known_is_not_asked_again_for_each_connection() {
-    let mut other = Other::start("private");
-    let mut config = test_config();
-    // Long enough to be noticed, short enough for a test that fails.
-    config.set("peer_query_us", "3000000").unwrap();
-    let end = End::with(config);
-    let first = end.qp(Service::Rc);
-    let _ = connect_to(&mut other, &end, &first, Setup::default());
-    let peer = first.query().dest_qpn;
-    // What it said is believed for a second, also while it can say nothing.
-    let until = Instant::now() + Duration::from_secs(1);
-    signal(&other, "-STOP");
-    let second = end.qp(Service::Rc);
-    let begin = Instant::now();
-    connect(&end, &second, end.gid().1, peer, Setup::default());
-    let took = begin.elapsed();
-    signal(&other, "-CONT");
-    assert!(begin < until && took < Duration::from_secs(1), "{took:?}");
-    assert_eq!(second.path().unwrap().dst(), first.path().unwrap().dst());
-}
-
 #[test]
 fn a_peer_that_never_was_is_explained_differently() {
     let end = End::new();
