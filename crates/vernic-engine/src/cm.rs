@@ -8,6 +8,7 @@
 //! | file | what |
 //! |---|---|
 //! | `cm.rs` | the machine behind its lock, and the commands |
+//! | `cm/early.rs` | requests that came before somebody listens |
 //! | `cm/listen.rs` | listeners and their names among the processes of this host |
 //! | `cm/route.rs` | whose a datagram is that came in, and by which path one goes out |
 //!
@@ -43,9 +44,11 @@ use crate::events::lock;
 use crate::progress::Engine;
 use crate::qp_table::QpTable;
 
+mod early;
 mod listen;
 mod route;
 
+use early::EarlyRequests;
 pub use listen::ListenError;
 use listen::Listening;
 
@@ -134,6 +137,7 @@ pub(crate) struct CmShared {
     /// A command has changed the machine since the lane last looked.
     work: AtomicBool,
     listening: Mutex<Listening>,
+    early: Mutex<EarlyRequests>,
 }
 
 impl CmShared {
@@ -162,10 +166,11 @@ impl CmShared {
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
     ) -> Option<Time> {
+        let early = lock(&self.early).next_due();
         let mut state = lock(&self.state);
-        let machine = state.machine.as_mut()?;
+        let Some(machine) = &mut state.machine else { return early };
         send(&mut || machine.poll_transmit());
-        machine.next_deadline()
+        [early, machine.next_deadline()].into_iter().flatten().min()
     }
 
     /// Whether a request for `service` at `local` finds a listener in this process.

@@ -4,7 +4,7 @@
 //! addresses and ports. So any process may receive any datagram, and sends on what is another's: a request by
 //! the name of its service, everything else by the slot in the communication id that it is for. What
 //! nobody has is answered here: REJ for a request, what the machine says to unknown ids for the rest.
-//! No datagram is sent on twice.
+//! No datagram is sent on twice. A request that nobody listens for waits a moment first (`early.rs`).
 //!
 //! A process that is stopped shares the port too, and swallows what is hashed to it. So a datagram to a
 //! process of this host goes to its private port where that is known; and one that was not answered
@@ -18,18 +18,20 @@ use std::time::Duration;
 
 use vernic_io::slot::Lookup;
 use vernic_io::udp::SOURCE_PORTS;
-use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxPacket, ServiceName, TxPath};
+use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxMeta, RxPacket, ServiceName, TxPath};
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
+use vernic_wire::Packet;
 use vernic_wire::cm::{CmMessage, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 
+use super::early::Early;
 use super::slot_of;
 use crate::events::lock;
 use crate::path::hash;
 use crate::progress::Engine;
 use crate::qp_table::QpTable;
-use crate::rx::gid_of;
+use crate::rx::{gid_of, reason_of};
 
 /// What a message says about whom it is for.
 enum For {
@@ -77,11 +79,71 @@ impl Engine {
                     HandedOver::NoOwner => {}
                 }
             }
+            if !self.is_answered_here(&whose, meta) && lock(&self.cm.early).keep(packet, now) {
+                return Ok(());
+            }
             // The sender will be answered: where it is may be known by then.
             if let Some(id) = sender.filter(|_| !self.config.force_wire) {
                 let _ = self.slots.lookup(meta.src.ip(), slot_of(id).qpn(0));
             }
         }
+        self.give_mad(table, meta, mad, now)
+    }
+
+    /// Whether this process has an answer other than that nobody listens.
+    fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
+        match *whose {
+            For::Owner(_) => true,
+            For::Service(service) => self.cm.has_listener(service, gid_of(meta.dst)),
+        }
+    }
+
+    /// Looks whether somebody listens now for the requests that came too early.
+    pub(crate) fn look_for_early(&self, table: &mut QpTable, now: Time) {
+        // Each turn takes one, and what is put back is due later.
+        loop {
+            let Some(early) = lock(&self.cm.early).take_due(now) else { return };
+            if let Err(reason) = self.look_again(table, early, now) {
+                self.counters.drop_packet(reason);
+            }
+        }
+    }
+
+    fn look_again(&self, table: &mut QpTable, early: Early, now: Time) -> Result<(), DropReason> {
+        let packet = early.packet();
+        let payload = Packet::parse(packet.transport()).map_err(reason_of)?.payload();
+        let mad: &[u8; MAD_LEN] = payload.try_into().map_err(|_| DropReason::Length)?;
+        let (_, message) = CmMessage::parse(mad).map_err(|_| DropReason::Malformed)?;
+        let (whose, _) = addressee(&message);
+        if !packet.meta.handed_over {
+            match self.hand_mad_over(&packet, &whose) {
+                HandedOver::Yes => {
+                    self.counters.mads_handed_over.add(1);
+                    return Ok(());
+                }
+                HandedOver::Full if early.is_late() => return Err(DropReason::MadOverflow),
+                HandedOver::Full => {
+                    lock(&self.cm.early).put_back(early, now);
+                    return Ok(());
+                }
+                HandedOver::NoOwner => {}
+            }
+        }
+        if early.is_late() || self.is_answered_here(&whose, packet.meta) {
+            return self.give_mad(table, packet.meta, mad, now);
+        }
+        lock(&self.cm.early).put_back(early, now);
+        Ok(())
+    }
+
+    /// Gives a datagram to the machine.
+    fn give_mad(
+        &self,
+        table: &mut QpTable,
+        meta: &RxMeta,
+        mad: &[u8; MAD_LEN],
+        now: Time,
+    ) -> Result<(), DropReason> {
         let path = CmPath {
             traffic_class: meta.traffic_class & !3,
             ..CmPath::new(gid_of(meta.dst), gid_of(meta.src))

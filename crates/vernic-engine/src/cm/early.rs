@@ -1,0 +1,134 @@
+//! Requests that came before somebody listens.
+//!
+//! Programs tell each other by other means that one of them will connect, and the one that will listen
+//! does so a moment later: qperf tells its port before it listens on it, perftest stops listening after its
+//! first connection and listens anew for the next. With hardware, where resolving an address and making
+//! a queue pair takes a millisecond, nobody notices. Here the request is faster, and would be rejected.
+//!
+//! So a request for a service that nobody on this host listens for waits here. It is looked for again
+//! after [`FIRST_LOOK_NANOS`] and then each time after twice as long, [`LOOKS`] times, and rejected only then,
+//! 127 ms after it came: too late to be of use to anybody, long before the requester asks again (0.5 s
+//! unless it says otherwise).
+//!
+//! Limits: [`MAX_EARLY`] requests wait; further ones are rejected at once.
+
+use std::collections::VecDeque;
+
+use vernic_io::{RxMeta, RxPacket};
+use vernic_proto::Time;
+
+/// Requests that wait at a time: more than one program starts at once, far less than harm.
+const MAX_EARLY: usize = 64;
+
+/// When a request is looked at for the first time after it came, in nanoseconds: a few system calls of
+/// the process that is about to listen.
+const FIRST_LOOK_NANOS: u64 = 1_000_000;
+
+/// How often it is looked at.
+const LOOKS: u32 = 7;
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Early {
+    bytes: Box<[u8]>,
+    meta: RxMeta,
+    segment: u16,
+    due: Time,
+    looks: u32,
+}
+
+impl Early {
+    /// The packet that it came in.
+    pub(crate) fn packet(&self) -> RxPacket<'_> {
+        RxPacket { bytes: &self.bytes, meta: &self.meta, segment: self.segment }
+    }
+
+    /// Whether this was the last look.
+    pub(crate) fn is_late(&self) -> bool {
+        self.looks >= LOOKS
+    }
+}
+
+/// The requests that wait, in the order of their arrival.
+#[derive(Debug, Default)]
+pub(crate) struct EarlyRequests(VecDeque<Early>);
+
+impl EarlyRequests {
+    /// Keeps a request; false if there is no room.
+    pub(crate) fn keep(&mut self, packet: &RxPacket<'_>, now: Time) -> bool {
+        let &RxPacket { bytes, meta, segment } = packet;
+        let due = now + FIRST_LOOK_NANOS;
+        let early = Early { bytes: bytes.into(), meta: *meta, segment, due, looks: 0 };
+        self.put(early)
+    }
+
+    fn put(&mut self, early: Early) -> bool {
+        let has_room = self.0.len() < MAX_EARLY;
+        if has_room {
+            self.0.push_back(early);
+        }
+        has_room
+    }
+
+    /// Takes the next one that is due.
+    pub(crate) fn take_due(&mut self, now: Time) -> Option<Early> {
+        let at = self.0.iter().position(|early| early.due <= now)?;
+        let mut early = self.0.remove(at)?;
+        early.looks += 1;
+        Some(early)
+    }
+
+    /// Puts one back that still nobody listens for. It was taken from here, so there is room.
+    pub(crate) fn put_back(&mut self, mut early: Early, now: Time) {
+        early.due = now + (FIRST_LOOK_NANOS << early.looks);
+        self.put(early);
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        self.0.iter().map(|early| early.due).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vernic_io::Icrc;
+
+    use super::*;
+
+    fn meta() -> RxMeta {
+        let src = "192.0.2.1:50000".parse().unwrap();
+        let dst = "192.0.2.2:4791".parse().unwrap();
+        let icrc = Icrc::Good;
+        RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false }
+    }
+
+    #[test]
+    fn a_request_is_looked_at_seven_times_within_127_ms() {
+        let (mut early, meta) = (EarlyRequests::default(), meta());
+        let packet = RxPacket { bytes: &[1, 2, 3], meta: &meta, segment: 4 };
+        assert!(early.keep(&packet, Time(0)));
+        let mut looks = Vec::new();
+        loop {
+            let due = early.next_due().unwrap();
+            assert!(early.take_due(Time(due.nanos() - 1)).is_none());
+            let taken = early.take_due(due).unwrap();
+            assert_eq!((taken.packet().bytes, taken.packet().segment), (&[1, 2, 3][..], 4));
+            looks.push(due.nanos() / 1_000_000);
+            if taken.is_late() {
+                break;
+            }
+            early.put_back(taken, due);
+        }
+        assert_eq!(looks, [1, 3, 7, 15, 31, 63, 127]);
+        assert_eq!(early.next_due(), None);
+    }
+
+    #[test]
+    fn no_more_wait_than_there_is_room_for() {
+        let (mut early, meta) = (EarlyRequests::default(), meta());
+        let packet = RxPacket { bytes: &[], meta: &meta, segment: 0 };
+        let kept = (0..2 * MAX_EARLY).filter(|_| early.keep(&packet, Time(0))).count();
+        assert_eq!(kept, MAX_EARLY);
+    }
+}
