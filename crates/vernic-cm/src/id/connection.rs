@@ -63,9 +63,10 @@ impl Peer {
         }
     }
 
-    pub(crate) fn of_rep(rep: &Rep) -> Self {
+    /// `xrc`: the peer's queue pair is an XRC target.
+    pub(crate) fn of_rep(rep: &Rep, xrc: bool) -> Self {
         Self {
-            qpn: rep.local_qpn,
+            qpn: rep.qpn(xrc),
             psn: rep.starting_psn,
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
@@ -114,10 +115,23 @@ impl Connection {
     }
 
     /// Takes over what the peer answered: neither side does more than the other takes.
-    pub(crate) fn answered(&mut self, rep: &Rep) {
-        let peer = Peer::of_rep(rep);
+    pub(crate) fn answered(&mut self, peer: Peer) {
         self.responder_resources = self.responder_resources.min(peer.responder_resources);
         self.initiator_depth = self.initiator_depth.min(peer.initiator_depth);
         self.peer = Some(peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_an_xrc_target_is_taken_from_where_a_reply_has_it() {
+        for xrc in [false, true] {
+            let mut rep = Rep::default();
+            rep.set_qpn(Qpn::new(7), xrc);
+            assert_eq!(Peer::of_rep(&rep, xrc).qpn, Qpn::new(7), "xrc: {xrc}");
+        }
     }
 }

@@ -129,10 +129,11 @@ impl Id {
     /// The peer accepted: brings the queue pair up, if the id has one, and says so.
     fn tell_reply(&self, inner: &mut Inner, rep: &Rep) -> Option<Told> {
         let (device, mut connection) = self.exchange(inner)?;
-        connection.answered(rep);
+        let peer = Peer::of_rep(rep, self.qp_type() == QpType::XrcIni);
+        connection.answered(peer);
         connection.phase = Phase::Responded;
         inner.connection = Some(connection);
-        let info = Param::Conn(info_of_rep(rep));
+        let info = Param::Conn(info_of_rep(rep, &peer));
         if inner.qp.is_none() {
             return Some((EventKind::ConnectResponse, 0, info));
         }
@@ -224,8 +225,7 @@ fn info_of_req(req: &Req) -> ConnInfo {
     }
 }
 
-fn info_of_rep(rep: &Rep) -> ConnInfo {
-    let peer = Peer::of_rep(rep);
+fn info_of_rep(rep: &Rep, peer: &Peer) -> ConnInfo {
     ConnInfo {
         private_data: rep.private_data.as_bytes().to_vec(),
         responder_resources: peer.responder_resources,
@@ -234,6 +234,6 @@ fn info_of_rep(rep: &Rep) -> ConnInfo {
         retry_count: 0,
         rnr_retry_count: rep.rnr_retry_count,
         srq: rep.srq,
-        qp_num: rep.local_qpn,
+        qp_num: peer.qpn,
     }
 }
