@@ -9,7 +9,7 @@ use vernic_engine::{
 };
 
 use crate::event::Events;
-use crate::{CompChannel, Config, Cq, CreateError, Error, Gid, OpenError, Pd, PortNum};
+use crate::{CompChannel, Config, Cq, CreateError, Error, Gid, OpenError, Pd, PortNum, Xrcd};
 
 /// An open device: one per usable netdev of this machine. A clone is another handle to it; it closes
 /// with the last handle and the last object that was made from it.
@@ -215,6 +215,14 @@ impl Device {
     /// ([`MAX_DM_BYTES`](crate::limits::MAX_DM_BYTES) in all), [`CreateError::Os`].
     pub fn alloc_dm(&self, len: u64) -> Result<Arc<DeviceMemory>, CreateError> {
         self.context.alloc_dm(len, 0)
+    }
+
+    /// An XRC domain of this process alone.
+    ///
+    /// # Errors
+    /// [`CreateError::Orphan`] in a child of the process that opened the device.
+    pub fn create_xrcd(&self) -> Result<Xrcd, CreateError> {
+        Xrcd::new(self)
     }
 
     /// A completion queue that holds `depth` completions: 1 to 1,048,576.

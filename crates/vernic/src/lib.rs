@@ -22,9 +22,10 @@
 //! | tell the peer where to connect | [`Endpoint`], [`RemoteMr`], [`oob`] |
 //! | send datagrams | [`Ud`], [`Ah`] |
 //! | share receives, grant part of a region | [`Srq`], [`Mw`] |
+//! | share connections, too | [`Xrcd`] |
 //! | await completions in tokio | `AsyncCq` (feature `tokio`) |
 //!
-//! Programs to read and run are in `examples/`: ping-pong over RC, UC, UD and with a shared receive
+//! Programs to read and run are in `examples/`: ping-pong over RC, UC, UD, XRC and with a shared receive
 //! queue, and one-sided operations.
 //!
 //! # How it works
@@ -63,6 +64,7 @@ mod service;
 mod srq;
 mod sys;
 mod wc;
+mod xrc;
 
 pub use access::Access;
 pub use ah::{Ah, Destination};
@@ -84,12 +86,17 @@ pub use mw::{Mw, Type1, Type2, WindowType};
 pub use pd::Pd;
 pub use qp::{
     Connect, InitAttr, Kind, Message, Missing, OneSided, OwnQueue, Qp, QpBuilder, RcOptions, RcRtr,
-    RcRts, RecvBatch, SendBatch, SharedQueue, UcOptions, UcRtr, UdInit, Wr,
+    RcRts, RecvBatch, SendBatch, SharedQueue, UcOptions, UcRtr, UdInit, Wr, XrcIniOptions,
+    XrcIniRtr, XrcIniRts, XrcTgtOptions, XrcTgtRtr,
 };
 pub use remote::{RemoteAddr, RemoteMr};
-pub use service::{CanReceive, Connected, Init, Rc, Reset, Rtr, Rts, Service, State, Uc, Ud};
-pub use srq::Srq;
+pub use service::{
+    CanReceive, Connected, Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, Service, State,
+    Transport, Uc, Ud, XrcIni, XrcTgt,
+};
+pub use srq::{Basic, Srq, SrqKind, Xrc};
 pub use wc::{Wc, WcError, WrId};
+pub use xrc::Xrcd;
 
 pub use vernic_engine::config::{KEYS, Key, Origin, Settings};
 pub use vernic_engine::{
@@ -97,7 +104,7 @@ pub use vernic_engine::{
     DeviceCounters, DeviceInfo, DeviceMemory, DmRangeError, DropReason, Element, EventKind,
     Explanation, Failure, Gid, GidEntry, GidType, LinkCounters, Lkey, LocalAddr, Mtu, Pkey,
     PortAttr, PortNum, PortState, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, Qpn, RemoteRange,
-    Rkey, RnrTimer, SrqId, TxPath, WcOpcode, WcStatus, limits,
+    Rkey, RnrTimer, SrqId, Srqn, TxPath, WcOpcode, WcStatus, limits,
 };
 
 /// The example of the repository's README, tested.

@@ -6,8 +6,11 @@ use vernic_engine as engine;
 
 use crate::mw::WindowType;
 use crate::qp::QpBuilder;
-use crate::service::Service;
-use crate::{Access, Ah, Buffer, CreateError, Device, DeviceMemory, Gid, Mr, Mw, Path, RawMr, Srq};
+use crate::service::{Service, XrcIni};
+use crate::srq::Xrc;
+use crate::{
+    Access, Ah, Buffer, Cq, CreateError, Device, DeviceMemory, Gid, Mr, Mw, Path, RawMr, Srq, Xrcd,
+};
 
 /// A protection domain. Work of a queue pair reaches only memory of its own domain. A clone is
 /// another handle to it; it is freed with the last handle and the last object in it.
@@ -93,6 +96,21 @@ impl Pd {
         Srq::new(self, max_wr, max_sge)
     }
 
+    /// A shared receive queue of an XRC domain, whose receives complete on `cq`. Requests that name it
+    /// reach memory of this protection domain.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`]; [`CreateError::OtherDevice`] if domain or completion queue are another's.
+    pub fn create_xrc_srq(
+        &self,
+        domain: &Xrcd,
+        cq: &Cq,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Srq<Xrc>, CreateError> {
+        Srq::new_xrc(self, domain, cq, max_wr, max_sge)
+    }
+
     /// An address handle: where datagrams go.
     ///
     /// # Errors
@@ -111,6 +129,11 @@ impl Pd {
 
     /// A queue pair of service `S`: [`Rc`](crate::Rc), [`Uc`](crate::Uc) or [`Ud`](crate::Ud).
     pub fn qp<S: Service>(&self) -> QpBuilder<'_, S> {
+        QpBuilder::new(self)
+    }
+
+    /// The initiator of an XRC connection; see [`Xrcd`].
+    pub fn xrc_ini(&self) -> QpBuilder<'_, XrcIni> {
         QpBuilder::new(self)
     }
 }

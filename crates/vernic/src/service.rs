@@ -9,14 +9,27 @@ mod sealed {
 
 pub(crate) use sealed::Sealed;
 
-/// A transport service: [`Rc`], [`Uc`] or [`Ud`].
-pub trait Service: Sealed + Debug + Send + Sync + 'static {
-    /// The service as a value.
+/// What a queue pair can be: of a [`Service`], or one end of an XRC connection, [`XrcIni`] or
+/// [`XrcTgt`].
+pub trait Transport: Sealed + Debug + Send + Sync + 'static {
+    /// Its transport service as a value.
     const SERVICE: vernic_engine::Service;
 }
 
+/// A transport service whose queue pairs send and receive: [`Rc`], [`Uc`] or [`Ud`].
+pub trait Service: Transport {}
+
+/// One peer per queue pair: all but [`Ud`].
+pub trait Peered: Transport {}
+
 /// A service with one peer per queue pair: [`Rc`] or [`Uc`].
-pub trait Connected: Service {}
+pub trait Connected: Service + Peered {}
+
+/// Requests of every kind can be sent, and arrive or fail: [`Rc`], [`XrcIni`].
+pub trait Reliable: Peered {}
+
+/// The peer may be granted access to memory: [`Rc`], [`Uc`], [`XrcTgt`].
+pub trait Responds: Peered {}
 
 /// Reliable connection: every message arrives, once and in order, or both ends learn why not.
 #[derive(Clone, Copy, Debug)]
@@ -30,19 +43,34 @@ pub struct Uc;
 #[derive(Clone, Copy, Debug)]
 pub struct Ud;
 
-macro_rules! services {
-    ($($name:ident => $value:ident),*) => {
+/// The initiator of an XRC connection: it sends what RC sends, each request to a shared receive queue that it
+/// names, and receives nothing. See [`Xrcd`](crate::Xrcd).
+#[derive(Clone, Copy, Debug)]
+pub struct XrcIni;
+
+/// The target of an XRC connection: it answers for all shared receive queues of its
+/// [domain](crate::Xrcd), and has no queue of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct XrcTgt;
+
+macro_rules! transports {
+    ($($name:ident is $value:ident: $($what:ident)*;)*) => {
         $(
             impl Sealed for $name {}
-            impl Service for $name {
+            impl Transport for $name {
                 const SERVICE: vernic_engine::Service = vernic_engine::Service::$value;
             }
+            $(impl $what for $name {})*
         )*
     };
 }
-services!(Rc => Rc, Uc => Uc, Ud => Ud);
-impl Connected for Rc {}
-impl Connected for Uc {}
+transports! {
+    Rc is Rc: Service Peered Connected Reliable Responds;
+    Uc is Uc: Service Peered Connected Responds;
+    Ud is Ud: Service;
+    XrcIni is Xrc: Peered Reliable;
+    XrcTgt is Xrc: Peered Responds;
+}
 
 /// A step of the bring-up that the type of a [`Qp`](crate::Qp) tells (IBTA 10.3.1).
 ///

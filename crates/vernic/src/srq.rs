@@ -1,5 +1,6 @@
 //! Shared receive queues: one queue of receives for many queue pairs (IBTA 10.2.9.2).
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use vernic_engine::{self as engine, SrqInit};
@@ -7,7 +8,8 @@ use vernic_engine::{self as engine, SrqInit};
 use crate::error::{PostRecvError, ResizeError};
 use crate::mr::Scatter;
 use crate::qp::RecvBatch;
-use crate::{CreateError, Pd, WrId};
+use crate::service::Sealed;
+use crate::{Cq, CreateError, Pd, Srqn, WrId, Xrcd};
 
 /// A shared receive queue. A clone is another handle to it; the last one destroys it.
 ///
@@ -27,15 +29,55 @@ use crate::{CreateError, Pd, WrId};
 /// # Ok::<(), vernic::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Srq {
+pub struct Srq<K: SrqKind = Basic> {
     inner: Arc<engine::Srq>,
+    kind: PhantomData<K>,
 }
+
+/// Whose a shared receive queue is: [`Basic`] or [`Xrc`].
+pub trait SrqKind: Sealed {}
+
+/// A shared receive queue of queue pairs, which were made with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Basic;
+
+/// A shared receive queue of an [XRC domain](Xrcd), which senders name by its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Xrc;
+
+impl Sealed for Basic {}
+impl Sealed for Xrc {}
+impl SrqKind for Basic {}
+impl SrqKind for Xrc {}
 
 impl Srq {
     pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self, CreateError> {
-        Ok(Self { inner: pd.inner().create_srq(SrqInit { max_wr, max_sge, limit: 0 })? })
+        let inner = pd.inner().create_srq(SrqInit { max_wr, max_sge, limit: 0 })?;
+        Ok(Self { inner, kind: PhantomData })
+    }
+}
+
+impl Srq<Xrc> {
+    pub(crate) fn new_xrc(
+        pd: &Pd,
+        domain: &Xrcd,
+        cq: &Cq,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Self, CreateError> {
+        let init = SrqInit { max_wr, max_sge, limit: 0 };
+        let inner = pd.inner().create_xrc_srq(init, domain.inner(), cq.inner())?;
+        Ok(Self { inner, kind: PhantomData })
     }
 
+    /// The number by which initiators name it: to be told to them.
+    pub fn number(&self) -> Srqn {
+        // Every queue of a domain has one.
+        self.inner.number().unwrap_or_default()
+    }
+}
+
+impl<K: SrqKind> Srq<K> {
     /// Posts one receive.
     ///
     /// # Errors

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 /// No example takes longer, on however slow a machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Examples that make round trips, as servers and clients.
+const PINGPONGS: [&str; 5] =
+    ["rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong", "xrc_pingpong"];
+
 /// `cargo test` builds examples beside the tests.
 fn example(name: &str) -> Command {
     let test = std::env::current_exe().unwrap();
@@ -64,14 +68,14 @@ fn hello_runs() {
 
 #[test]
 fn every_pingpong_makes_its_round_trips_in_one_process() {
-    for name in ["rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong"] {
+    for name in PINGPONGS {
         assert!(alone(name).contains("round trips"), "{name}");
     }
 }
 
 #[test]
 fn every_pingpong_makes_its_round_trips_between_two_processes() {
-    for name in ["rc_pingpong", "uc_pingpong", "ud_pingpong", "srq_pingpong"] {
+    for name in PINGPONGS {
         assert!(two_processes(name, "").contains("round trips"), "{name}");
     }
 }

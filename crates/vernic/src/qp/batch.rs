@@ -15,8 +15,8 @@ use super::Qp;
 use crate::ah::Destination;
 use crate::error::PostError;
 use crate::mr::{Gather, Scatter};
-use crate::service::{Connected, Rc, Rts, Sealed, Service, Ud};
-use crate::{Qkey, Qpn, RemoteAddr, Rkey, WrId};
+use crate::service::{Peered, Reliable, Rts, Sealed, Service, Transport, Ud};
+use crate::{Qkey, Qpn, RemoteAddr, Rkey, Srqn, WrId};
 
 /// A collected request; its lists lie in the vectors of [`Scratch`].
 #[derive(Debug)]
@@ -26,6 +26,7 @@ pub(super) struct Entry {
     flags: SendFlags,
     bytes: Bytes,
     dest: Option<(Arc<engine::Ah>, Qpn, Qkey)>,
+    srqn: Option<Srqn>,
 }
 
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(super) struct Scratch {
     sges: Vec<Sge>,
     inline: Vec<u8>,
     refused: Option<PostError>,
+    /// Of XRC: where the next request goes.
+    srqn: Option<Srqn>,
 }
 
 impl Scratch {
@@ -50,6 +53,7 @@ impl Scratch {
         self.sges.clear();
         self.inline.clear();
         self.refused = None;
+        self.srqn = None;
     }
 
     fn gather(&mut self, from: &impl Gather) -> Bytes {
@@ -84,8 +88,8 @@ impl Scratch {
     }
 
     fn push(&mut self, wr_id: WrId, op: SendOp, bytes: Bytes) -> &mut Entry {
-        let flags = SendFlags::empty();
-        self.entries.push(Entry { wr_id, op, flags, bytes, dest: None });
+        let (flags, srqn) = (SendFlags::empty(), self.srqn);
+        self.entries.push(Entry { wr_id, op, flags, bytes, dest: None, srqn });
         let last = self.entries.len() - 1;
         &mut self.entries[last]
     }
@@ -103,7 +107,7 @@ impl Entry {
                 Bytes::Remote(len) => Payload::Range(*len),
             },
             dest: self.dest.as_ref().map(|(ah, qpn, qkey)| Dest { ah, qpn: *qpn, qkey: *qkey }),
-            srqn: None,
+            srqn: self.srqn,
         }
     }
 }
@@ -145,7 +149,7 @@ impl Entry {
 /// ```
 #[derive(Debug)]
 #[must_use = "nothing is posted before `commit`"]
-pub struct SendBatch<'q, S: Service> {
+pub struct SendBatch<'q, S: Transport> {
     qp: &'q Qp<S, Rts>,
     scratch: Scratch,
 }
@@ -153,13 +157,26 @@ pub struct SendBatch<'q, S: Service> {
 impl<S: Service> Qp<S, Rts> {
     /// Collects send requests to be posted together.
     pub fn send_batch(&self) -> SendBatch<'_, S> {
-        let mut scratch = self.shared.take_scratch();
-        scratch.clear();
-        SendBatch { qp: self, scratch }
+        SendBatch::new(self, None)
     }
 }
 
-impl<S: Service> SendBatch<'_, S> {
+impl<'q, S: Transport> SendBatch<'q, S> {
+    /// An empty one; of XRC, whose requests go to `srqn`.
+    pub(super) fn new(qp: &'q Qp<S, Rts>, srqn: Option<Srqn>) -> Self {
+        let mut scratch = qp.shared.take_scratch();
+        scratch.clear();
+        scratch.srqn = srqn;
+        SendBatch { qp, scratch }
+    }
+
+    /// From here on requests go to `srqn`.
+    pub(super) fn set_srqn(&mut self, srqn: Srqn) {
+        self.scratch.srqn = Some(srqn);
+    }
+}
+
+impl<S: Transport> SendBatch<'_, S> {
     /// Requests collected.
     pub fn len(&self) -> usize {
         self.scratch.entries.len()
@@ -185,13 +202,14 @@ impl<S: Service> SendBatch<'_, S> {
     /// # Errors
     /// As [`SendBatch::commit`].
     pub fn commit_and_clear(&mut self) -> Result<(), PostError> {
-        let result = self.commit_ref();
+        let (result, srqn) = (self.commit_ref(), self.scratch.srqn);
         self.scratch.clear();
+        self.scratch.srqn = srqn;
         result
     }
 
     fn commit_ref(&self) -> Result<(), PostError> {
-        let Scratch { entries, sges, inline, refused } = &self.scratch;
+        let Scratch { entries, sges, inline, refused, .. } = &self.scratch;
         if let Some(error) = refused {
             return Err(*error);
         }
@@ -221,7 +239,7 @@ impl<S: Service> SendBatch<'_, S> {
     }
 }
 
-impl<S: Service> Drop for SendBatch<'_, S> {
+impl<S: Transport> Drop for SendBatch<'_, S> {
     fn drop(&mut self) {
         self.scratch.clear();
         self.qp.shared.give_scratch(std::mem::take(&mut self.scratch));
@@ -232,7 +250,7 @@ const fn remote(place: RemoteAddr) -> Remote {
     Remote { addr: place.addr(), rkey: place.rkey() }
 }
 
-impl<S: Connected> SendBatch<'_, S> {
+impl<S: Peered> SendBatch<'_, S> {
     /// SEND: the message goes into the peer's next receive.
     pub fn send(&mut self, wr_id: WrId, from: impl Gather) -> Wr<'_, S, Message> {
         let bytes = self.scratch.gather(&from);
@@ -264,9 +282,9 @@ impl<S: Connected> SendBatch<'_, S> {
     }
 }
 
-impl SendBatch<'_, Rc> {
+impl<S: Reliable> SendBatch<'_, S> {
     /// SEND that also invalidates a key of the peer: that of a type 2 window (IBTA 9.4.1.1.3).
-    pub fn send_inv(&mut self, wr_id: WrId, from: impl Gather, rkey: Rkey) -> Wr<'_, Rc, Message> {
+    pub fn send_inv(&mut self, wr_id: WrId, from: impl Gather, rkey: Rkey) -> Wr<'_, S, Message> {
         let bytes = self.scratch.gather(&from);
         self.push(wr_id, SendOp::SendInv(rkey), bytes)
     }
@@ -277,7 +295,7 @@ impl SendBatch<'_, Rc> {
         wr_id: WrId,
         into: impl Scatter,
         from: RemoteAddr,
-    ) -> Wr<'_, Rc, OneSided> {
+    ) -> Wr<'_, S, OneSided> {
         let bytes = self.scratch.gather(&into);
         self.push_remote(wr_id, from, bytes, SendOp::Read)
     }
@@ -291,7 +309,7 @@ impl SendBatch<'_, Rc> {
         at: RemoteAddr,
         compare: u64,
         swap: u64,
-    ) -> Wr<'_, Rc, OneSided> {
+    ) -> Wr<'_, S, OneSided> {
         let bytes = self.scratch.gather(&into);
         self.push_remote(wr_id, at, bytes, |remote| SendOp::CmpSwap { remote, compare, swap })
     }
@@ -304,7 +322,7 @@ impl SendBatch<'_, Rc> {
         into: impl Scatter,
         at: RemoteAddr,
         add: u64,
-    ) -> Wr<'_, Rc, OneSided> {
+    ) -> Wr<'_, S, OneSided> {
         let bytes = self.scratch.gather(&into);
         self.push_remote(wr_id, at, bytes, |remote| SendOp::FetchAdd { remote, add })
     }
@@ -315,7 +333,7 @@ impl SendBatch<'_, Rc> {
         wr_id: WrId,
         from: impl Gather,
         to: RemoteAddr,
-    ) -> Wr<'_, Rc, OneSided> {
+    ) -> Wr<'_, S, OneSided> {
         let bytes = self.scratch.gather(&from);
         self.push_remote(wr_id, to, bytes, SendOp::AtomicWrite)
     }
@@ -328,7 +346,7 @@ impl SendBatch<'_, Rc> {
         from: RemoteAddr,
         len: u32,
         persistent: bool,
-    ) -> Wr<'_, Rc, OneSided> {
+    ) -> Wr<'_, S, OneSided> {
         // Placement types of the FETH: bit 0 global visibility, bit 1 persistence.
         let placement = if persistent { 2 } else { 1 };
         let op = |remote| SendOp::Flush { remote, placement, selectivity: 0 };
@@ -336,7 +354,7 @@ impl SendBatch<'_, Rc> {
     }
 
     /// Invalidates a key of this side: that of a type 2 window, which can be bound again then.
-    pub fn local_inv(&mut self, wr_id: WrId, rkey: Rkey) -> Wr<'_, Rc, OneSided> {
+    pub fn local_inv(&mut self, wr_id: WrId, rkey: Rkey) -> Wr<'_, S, OneSided> {
         self.push(wr_id, SendOp::LocalInv(rkey), Bytes::Sges(0..0))
     }
 }
@@ -386,12 +404,12 @@ impl Kind for OneSided {}
 
 /// A request of a [`SendBatch`], whose flags may be set.
 #[derive(Debug)]
-pub struct Wr<'b, S: Service, K: Kind> {
+pub struct Wr<'b, S: Transport, K: Kind> {
     entry: &'b mut Entry,
     of_type: PhantomData<(S, K)>,
 }
 
-impl<S: Service, K: Kind> Wr<'_, S, K> {
+impl<S: Transport, K: Kind> Wr<'_, S, K> {
     /// It produces a completion on success too.
     pub fn signaled(self) -> Self {
         self.flag(SendFlags::SIGNALED)
@@ -403,14 +421,14 @@ impl<S: Service, K: Kind> Wr<'_, S, K> {
     }
 }
 
-impl<K: Kind> Wr<'_, Rc, K> {
+impl<S: Reliable, K: Kind> Wr<'_, S, K> {
     /// It waits until all earlier READs and atomics of this queue pair are complete (IBTA 10.8.3.3).
     pub fn fence(self) -> Self {
         self.flag(SendFlags::FENCE)
     }
 }
 
-impl<S: Service> Wr<'_, S, Message> {
+impl<S: Transport> Wr<'_, S, Message> {
     /// Its arrival wakes a peer that armed its queue with
     /// [`Cq::arm_solicited`](crate::Cq::arm_solicited).
     pub fn solicited(self) -> Self {

@@ -7,7 +7,7 @@ use vernic_engine::{AttrMask, QpAttr, QpState};
 
 use super::{Qp, path_to, to};
 use crate::error::{ConnectError, ModifyError};
-use crate::service::{Connected, Init, Rc, Reset, Rtr, Rts, Uc, Ud};
+use crate::service::{Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, State, Uc, Ud};
 use crate::{Access, AckTimeout, Endpoint, Mtu, Path, PortNum, Qkey, RnrTimer};
 
 /// Attributes of Init, for connected services.
@@ -120,16 +120,17 @@ pub struct UcOptions {
     pub path_mtu: Option<Mtu>,
 }
 
-const TO_INIT: AttrMask = AttrMask::STATE.union(AttrMask::PKEY_INDEX).union(AttrMask::PORT);
-const TO_RTR: AttrMask = AttrMask::STATE
+pub(super) const TO_INIT: AttrMask =
+    AttrMask::STATE.union(AttrMask::PKEY_INDEX).union(AttrMask::PORT);
+pub(super) const TO_RTR: AttrMask = AttrMask::STATE
     .union(AttrMask::AV)
     .union(AttrMask::PATH_MTU)
     .union(AttrMask::DEST_QPN)
     .union(AttrMask::RQ_PSN);
 const TO_RTS: AttrMask = AttrMask::STATE.union(AttrMask::SQ_PSN);
 
-impl<S: Connected> Qp<S, Reset> {
-    /// To Init: receives may be posted.
+impl<S: Responds> Qp<S, Reset> {
+    /// To Init: receives may be posted, where there are any.
     ///
     /// # Errors
     /// [`ModifyError`]; the queue pair is destroyed.
@@ -154,9 +155,9 @@ impl Qp<Ud, Reset> {
     }
 }
 
-impl<S: Connected> Qp<S, Init> {
-    /// What RTR needs of both connected services.
-    fn rtr_attr(&self, remote: &Endpoint, path: &Path, path_mtu: Mtu) -> QpAttr {
+impl<S: Peered> Qp<S, Init> {
+    /// What RTR needs of all that have a peer.
+    pub(super) fn rtr_attr(&self, remote: &Endpoint, path: &Path, path_mtu: Mtu) -> QpAttr {
         let path = Path { gid_index: path.gid_index.or(Some(self.shared.gid_index)), ..*path };
         QpAttr {
             av: path_to(&self.shared.device, remote.gid, &path),
@@ -174,6 +175,13 @@ impl Qp<Rc, Init> {
     /// # Errors
     /// [`ModifyError`]: a path or value that cannot be; the queue pair is destroyed.
     pub fn rtr(self, attr: RcRtr) -> Result<Qp<Rc, Rtr>, ModifyError> {
+        self.answering(attr)
+    }
+}
+
+impl<S: Responds> Qp<S, Init> {
+    /// To RTR, of a reliable responder.
+    pub(super) fn answering(self, attr: RcRtr) -> Result<Qp<S, Rtr>, ModifyError> {
         let attr = QpAttr {
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             min_rnr_timer: attr.min_rnr_timer,
@@ -213,12 +221,12 @@ impl Qp<Ud, Init> {
     }
 }
 
-impl Qp<Rc, Rtr> {
+impl<S: Reliable> Qp<S, Rtr> {
     /// To RTS: requests may be sent.
     ///
     /// # Errors
     /// [`ModifyError`]: a value out of range; the queue pair is destroyed.
-    pub fn rts(self, attr: RcRts) -> Result<Qp<Rc, Rts>, ModifyError> {
+    pub fn rts(self, attr: RcRts) -> Result<Qp<S, Rts>, ModifyError> {
         let attr = QpAttr {
             sq_psn: self.shared.psn,
             timeout: attr.timeout,
@@ -258,10 +266,18 @@ impl Qp<Ud, Rtr> {
     }
 }
 
-/// The services that [`Qp::connect`] knows how to bring up.
-pub trait Connect: Connected {
-    /// What can be chosen: [`RcOptions`] or [`UcOptions`].
+/// What [`Qp::connect`] knows how to bring up.
+pub trait Connect: Peered {
+    /// What can be chosen: [`RcOptions`], [`UcOptions`],
+    /// [`XrcIniOptions`](super::XrcIniOptions) or [`XrcTgtOptions`](super::XrcTgtOptions).
     type Options: Default;
+    /// The state in which it is up: [`Rts`], or [`Rtr`] of what only answers.
+    type Up: State;
+
+    #[doc(hidden)]
+    fn begin(qp: Qp<Self, Reset>) -> Result<Qp<Self, Init>, ModifyError>
+    where
+        Self: Sized;
 
     #[doc(hidden)]
     fn up(
@@ -269,13 +285,18 @@ pub trait Connect: Connected {
         remote: Endpoint,
         mtu: Mtu,
         options: &Self::Options,
-    ) -> Result<Qp<Self, Rts>, ModifyError>
+    ) -> Result<Qp<Self, Self::Up>, ModifyError>
     where
         Self: Sized;
 }
 
 impl Connect for Rc {
     type Options = RcOptions;
+    type Up = Rts;
+
+    fn begin(qp: Qp<Self, Reset>) -> Result<Qp<Self, Init>, ModifyError> {
+        qp.init(InitAttr::default())
+    }
 
     fn up(
         qp: Qp<Self, Init>,
@@ -301,6 +322,11 @@ impl Connect for Rc {
 
 impl Connect for Uc {
     type Options = UcOptions;
+    type Up = Rts;
+
+    fn begin(qp: Qp<Self, Reset>) -> Result<Qp<Self, Init>, ModifyError> {
+        qp.init(InitAttr::default())
+    }
 
     fn up(
         qp: Qp<Self, Init>,
@@ -320,7 +346,7 @@ impl<S: Connect> Qp<S, Init> {
     ///
     /// # Errors
     /// [`ConnectError`]: no path to the peer; the queue pair is destroyed.
-    pub fn connect(self, remote: Endpoint) -> Result<Qp<S, Rts>, ConnectError> {
+    pub fn connect(self, remote: Endpoint) -> Result<Qp<S, S::Up>, ConnectError> {
         self.connect_with(remote, &S::Options::default())
     }
 
@@ -332,7 +358,7 @@ impl<S: Connect> Qp<S, Init> {
         self,
         remote: Endpoint,
         options: &S::Options,
-    ) -> Result<Qp<S, Rts>, ConnectError> {
+    ) -> Result<Qp<S, S::Up>, ConnectError> {
         let mtu = self.shared.device.port().active_mtu.min(remote.mtu);
         S::up(self, remote, mtu, options).map_err(|source| ConnectError { remote, source })
     }
@@ -345,7 +371,7 @@ impl<S: Connect> Qp<S, Reset> {
     ///
     /// # Errors
     /// [`ConnectError`]: no path to the peer; the queue pair is destroyed.
-    pub fn connect(self, remote: Endpoint) -> Result<Qp<S, Rts>, ConnectError> {
+    pub fn connect(self, remote: Endpoint) -> Result<Qp<S, S::Up>, ConnectError> {
         self.connect_with(remote, &S::Options::default())
     }
 
@@ -357,8 +383,8 @@ impl<S: Connect> Qp<S, Reset> {
         self,
         remote: Endpoint,
         options: &S::Options,
-    ) -> Result<Qp<S, Rts>, ConnectError> {
-        self.init(InitAttr::default())
+    ) -> Result<Qp<S, S::Up>, ConnectError> {
+        S::begin(self)
             .map_err(|source| ConnectError { remote, source })?
             .connect_with(remote, options)
     }

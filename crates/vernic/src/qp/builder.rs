@@ -1,12 +1,13 @@
 //! Creation of queue pairs.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use vernic_engine::{QpCap, QpInit};
+use vernic_engine::{self as engine, QpCap, QpInit, XrcIniInit};
 
 use super::{Qp, Shared};
-use crate::service::{Reset, Service};
-use crate::{Cq, CreateError, Pd, Psn, Srq};
+use crate::service::{Reset, Service, Transport, XrcIni, XrcTgt};
+use crate::{Cq, CreateError, Device, Pd, Psn, Srq};
 
 /// Stands in [`QpBuilder`] for a completion queue that is not named yet.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,7 @@ pub struct OwnQueue;
 #[derive(Clone, Copy, Debug)]
 pub struct SharedQueue;
 
-/// What a queue pair is to be. Made by [`Pd::qp`].
+/// What a queue pair is to be. Made by [`Pd::qp`] and [`Pd::xrc_ini`].
 ///
 /// Both completion queues must be named, which the types see to:
 /// ```compile_fail,E0599
@@ -38,7 +39,7 @@ pub struct SharedQueue;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a queue pair is made by `create`"]
-pub struct QpBuilder<'a, S: Service, SendCq = Missing, RecvCq = Missing, Queue = OwnQueue> {
+pub struct QpBuilder<'a, S: Transport, SendCq = Missing, RecvCq = Missing, Queue = OwnQueue> {
     pd: &'a Pd,
     send_cq: SendCq,
     recv_cq: RecvCq,
@@ -49,7 +50,7 @@ pub struct QpBuilder<'a, S: Service, SendCq = Missing, RecvCq = Missing, Queue =
     of_type: PhantomData<(S, Queue)>,
 }
 
-impl<'a, S: Service> QpBuilder<'a, S> {
+impl<'a, S: Transport> QpBuilder<'a, S> {
     pub(crate) fn new(pd: &'a Pd) -> Self {
         Self {
             pd,
@@ -87,15 +88,17 @@ impl<'a, S: Service, SendCq, RecvCq> QpBuilder<'a, S, SendCq, RecvCq, OwnQueue> 
 }
 
 impl<'a, S: Service, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
-    /// Where sends complete.
-    pub fn send_cq(self, send_cq: &'a Cq) -> QpBuilder<'a, S, &'a Cq, RecvCq, Queue> {
-        let Self { pd, recv_cq, srq, cap, gid_index, psn, of_type, .. } = self;
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
-    }
-
     /// Where receives complete.
     pub fn recv_cq(self, recv_cq: &'a Cq) -> QpBuilder<'a, S, SendCq, &'a Cq, Queue> {
         let Self { pd, send_cq, srq, cap, gid_index, psn, of_type, .. } = self;
+        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
+    }
+}
+
+impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
+    /// Where sends complete.
+    pub fn send_cq(self, send_cq: &'a Cq) -> QpBuilder<'a, S, &'a Cq, RecvCq, Queue> {
+        let Self { pd, recv_cq, srq, cap, gid_index, psn, of_type, .. } = self;
         QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
     }
 
@@ -139,15 +142,6 @@ impl<S: Service, Queue> QpBuilder<'_, S, &Cq, &Cq, Queue> {
     /// [`CreateError`]: a size beyond the device's limits, objects of another device, a GID index
     /// that names no row, no number left.
     pub fn create(self) -> Result<Qp<S, Reset>, CreateError> {
-        let device = self.pd.context().clone();
-        let gid_index = match self.gid_index {
-            None => device.default_gid_index().unwrap_or(0),
-            Some(index) if device.gid(index).is_some() => index,
-            Some(index) => {
-                let rows = device.gid_table().len();
-                return Err(vernic_engine::PathError::NoSuchGid { index, rows }.into());
-            }
-        };
         let inner = self.pd.inner().create_qp(QpInit {
             service: S::SERVICE,
             send_cq: self.send_cq.inner().clone(),
@@ -156,8 +150,57 @@ impl<S: Service, Queue> QpBuilder<'_, S, &Cq, &Cq, Queue> {
             cap: self.cap,
             signal_all: false,
         })?;
+        self.wrap(inner)
+    }
+}
+
+impl QpBuilder<'_, XrcIni, &Cq> {
+    /// Makes the initiator.
+    ///
+    /// # Errors
+    /// [`CreateError`]: a size beyond the device's limits, a completion queue of another device, a GID
+    /// index that names no row, no number left.
+    pub fn create(self) -> Result<Qp<XrcIni, Reset>, CreateError> {
+        let send_cq = self.send_cq.inner().clone();
+        let init = XrcIniInit { send_cq, cap: self.cap, signal_all: false };
+        let inner = self.pd.inner().create_xrc_ini(init)?;
+        self.wrap(inner)
+    }
+}
+
+impl<S: Transport, SendCq, RecvCq, Queue> QpBuilder<'_, S, SendCq, RecvCq, Queue> {
+    /// The queue pair with what only this crate knows of it.
+    fn wrap(self, inner: Arc<engine::Qp>) -> Result<Qp<S, Reset>, CreateError> {
         let psn = self.psn.unwrap_or_else(random_psn);
-        Ok(Qp::new(Shared::new(inner, device, gid_index, psn)))
+        wrap(inner, self.pd.context(), self.gid_index, psn)
+    }
+}
+
+/// A queue pair with what only this crate knows of it.
+fn wrap<S: Transport>(
+    inner: Arc<engine::Qp>,
+    device: &Device,
+    gid_index: Option<u8>,
+    psn: Psn,
+) -> Result<Qp<S, Reset>, CreateError> {
+    let gid_index = match gid_index {
+        None => device.default_gid_index().unwrap_or(0),
+        Some(index) if device.gid(index).is_some() => index,
+        Some(index) => {
+            let rows = device.gid_table().len();
+            return Err(engine::PathError::NoSuchGid { index, rows }.into());
+        }
+    };
+    Ok(Qp::new(Shared::new(inner, device.clone(), gid_index, psn)))
+}
+
+impl Qp<XrcTgt, Reset> {
+    pub(crate) fn target(
+        inner: Arc<engine::Qp>,
+        device: &Device,
+        gid_index: Option<u8>,
+    ) -> Result<Self, CreateError> {
+        wrap(inner, device, gid_index, random_psn())
     }
 }
 

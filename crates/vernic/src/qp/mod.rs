@@ -5,6 +5,7 @@
 //! | this one | the handle: what every queue pair can be asked, in every state |
 //! | `builder` | creation |
 //! | `bringup` | Reset -> Init -> RTR -> RTS, and `connect`, which is all of it |
+//! | `xrc` | both for the ends of XRC connections |
 //! | `batch` | send requests collected for one doorbell |
 //! | `post` | one send request at a time |
 //! | `recv` | receives |
@@ -14,6 +15,7 @@ mod bringup;
 mod builder;
 mod post;
 mod recv;
+mod xrc;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,7 +25,7 @@ use vernic_engine::{self as engine, Explanation};
 use vernic_engine::{AddressVector, AttrMask, QpAttr, QpCounters, QpState};
 
 use crate::error::{McastError, ModifyError};
-use crate::service::{Connected, Reset, Rts, Service, State, Ud};
+use crate::service::{Reset, Responds, Rts, State, Transport, Ud};
 use crate::{Access, Device, Endpoint, Gid, Path, PortNum, Psn, Qpn};
 
 pub use batch::{Kind, Message, OneSided, SendBatch, Wr};
@@ -31,6 +33,7 @@ pub use bringup::{Connect, InitAttr, RcOptions, RcRtr, RcRts, UcOptions, UcRtr, 
 pub use builder::{Missing, OwnQueue, QpBuilder, SharedQueue};
 pub use recv::RecvBatch;
 pub(crate) use recv::RecvTarget;
+pub use xrc::{XrcIniOptions, XrcIniRtr, XrcIniRts, XrcTgtOptions, XrcTgtRtr};
 
 use batch::Scratch;
 
@@ -97,7 +100,7 @@ use batch::Scratch;
 ///     Ok(())
 /// }
 /// ```
-pub struct Qp<S: Service, St: State> {
+pub struct Qp<S: Transport, St: State> {
     shared: Shared,
     of_type: PhantomData<(S, St)>,
 }
@@ -127,13 +130,13 @@ impl Shared {
     }
 }
 
-impl<S: Service, St: State> fmt::Debug for Qp<S, St> {
+impl<S: Transport, St: State> fmt::Debug for Qp<S, St> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Qp<{:?}>({}, {:?})", S::SERVICE, self.qpn(), self.state())
     }
 }
 
-impl<S: Service, St: State> Qp<S, St> {
+impl<S: Transport, St: State> Qp<S, St> {
     fn new(shared: Shared) -> Self {
         Self { shared, of_type: PhantomData }
     }
@@ -217,7 +220,7 @@ impl<S: Service, St: State> Qp<S, St> {
     }
 }
 
-impl<S: Service> Qp<S, Rts> {
+impl<S: Transport> Qp<S, Rts> {
     /// To SQD: no further request is started; those under way are finished, then
     /// [`EventKind::SqDrained`](crate::EventKind) comes (IBTA 10.3.1.5). Requests may still be posted.
     ///
@@ -242,7 +245,7 @@ impl<S: Service> Qp<S, Rts> {
     }
 }
 
-impl<S: Connected> Qp<S, Rts> {
+impl<S: Responds> Qp<S, Rts> {
     /// Changes what the peer may do.
     ///
     /// # Errors
