@@ -165,7 +165,8 @@ impl RemoteRange {
     pub(crate) fn of(wqe: &SendWqe) -> Option<Self> {
         let remote = match wqe.op {
             SendOp::Write(remote) | SendOp::WriteImm(remote, _) => remote,
-            SendOp::Read(remote) | SendOp::AtomicWrite(remote) => remote,
+            SendOp::Read(remote) | SendOp::ReadInv(remote, _) => remote,
+            SendOp::AtomicWrite(remote) => remote,
             SendOp::CmpSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => remote,
             SendOp::Flush { remote, .. } => remote,
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => return None,

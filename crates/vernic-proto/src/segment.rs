@@ -23,6 +23,7 @@ pub(crate) fn meaning(op: &SendOp) -> (Kind, Tail, WcOpcode) {
         SendOp::Write(_) => (Kind::Write, Tail::None, WcOpcode::Write),
         SendOp::WriteImm(..) => (Kind::Write, Tail::Imm, WcOpcode::Write),
         SendOp::Read(_) => (Kind::ReadRequest, Tail::None, WcOpcode::Read),
+        SendOp::ReadInv(..) => (Kind::Unknown, Tail::None, WcOpcode::Read),
         SendOp::CmpSwap { .. } => (Kind::CmpSwap, Tail::None, WcOpcode::CmpSwap),
         SendOp::FetchAdd { .. } => (Kind::FetchAdd, Tail::None, WcOpcode::FetchAdd),
         SendOp::Flush { .. } => (Kind::Flush, Tail::None, WcOpcode::Flush),
@@ -35,6 +36,7 @@ pub(crate) fn meaning(op: &SendOp) -> (Kind, Tail, WcOpcode) {
 /// Whether `service` carries the operation, by the opcode table. Local operations need RC or UC.
 pub(crate) fn is_supported(service: Service, op: &SendOp) -> bool {
     match meaning(op) {
+        (Kind::Unknown, _, WcOpcode::Read) => false,
         (Kind::Unknown, ..) => matches!(service, Service::Rc | Service::Uc | Service::Xrc),
         (kind, tail, _) => opcode::request(service, kind, Position::Only, tail).is_some(),
     }
@@ -120,7 +122,7 @@ impl Segment<'_> {
                 headers.reth = Some(self.reth(remote));
             }
             SendOp::AtomicWrite(remote) => headers.reth = Some(self.reth(remote)),
-            SendOp::LocalInv(_) | SendOp::BindMw(_) => {}
+            SendOp::LocalInv(_) | SendOp::BindMw(_) | SendOp::ReadInv(..) => {}
         }
         if self.service == Service::Xrc {
             // `post_send` takes no XRC request without the number.

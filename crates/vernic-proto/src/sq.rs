@@ -43,6 +43,7 @@ impl Entry {
         matches!(
             self.wqe.op,
             SendOp::Read(_)
+                | SendOp::ReadInv(..)
                 | SendOp::CmpSwap { .. }
                 | SendOp::FetchAdd { .. }
                 | SendOp::Flush { .. }

@@ -37,6 +37,8 @@ pub enum SendOp {
     WriteImm(Remote, u32),
     /// RDMA READ.
     Read(Remote),
+    /// RDMA READ that invalidates a local key when it is complete (iWARP only).
+    ReadInv(Remote, Rkey),
     /// Compare and swap of 8 bytes.
     CmpSwap {
         /// Where.

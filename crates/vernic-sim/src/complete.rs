@@ -88,7 +88,7 @@ fn expected_opcode(msg: &Msg) -> WcOpcode {
     match msg.op {
         SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
         SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
-        SendOp::Read(_) => WcOpcode::Read,
+        SendOp::Read(_) | SendOp::ReadInv(..) => WcOpcode::Read,
         SendOp::CmpSwap { .. } => WcOpcode::CmpSwap,
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
         SendOp::Flush { .. } => WcOpcode::Flush,

@@ -66,7 +66,9 @@ fn kind_and_tail(op: &SendOp) -> (Kind, Tail) {
         SendOp::FetchAdd { .. } => (Kind::FetchAdd, Tail::None),
         SendOp::Flush { .. } => (Kind::Flush, Tail::None),
         SendOp::AtomicWrite(_) => (Kind::AtomicWrite, Tail::None),
-        SendOp::LocalInv(_) | SendOp::BindMw(_) => (Kind::Unknown, Tail::None),
+        SendOp::ReadInv(..) | SendOp::LocalInv(_) | SendOp::BindMw(_) => {
+            (Kind::Unknown, Tail::None)
+        }
     }
 }
 
