@@ -1,9 +1,11 @@
 //! Completions, and what is known about a failure.
 
 use core::fmt;
+use vernic_wire::iwarp::TermCode;
 use vernic_wire::{Psn, Qpn, Rkey, RnrTimer};
 
 use crate::error::ErrorClass;
+use crate::iwarp::{StreamEnd, Violation};
 use crate::wqe::{Remote, SendOp, SendWqe};
 
 /// Status of a completion. Values are those of `ibv_wc_status`.
@@ -234,6 +236,22 @@ pub enum Cause {
     },
     /// The queue pair was moved to the error state, by the application or by an earlier failure.
     Flushed,
+    /// iWARP: this end refused what the peer sent, with a Terminate.
+    Violation {
+        /// What the peer violated.
+        violation: Violation,
+        /// The memory check, where memory was the reason.
+        fault: Option<AccessFault>,
+    },
+    /// iWARP: the peer ended the stream with a Terminate.
+    Terminated {
+        /// What it says.
+        code: TermCode,
+        /// What the request that it names asked for at the peer, if it names one that is one-sided.
+        asked: Option<RemoteRange>,
+    },
+    /// iWARP: the TCP connection ended while it was in use.
+    ConnectionLost(StreamEnd),
 }
 
 impl Cause {
@@ -256,6 +274,14 @@ impl Cause {
                 (0x08, *class as u32 | fault.map_or(0, |f| f.check as u32) << 8)
             }
             Self::Flushed => (0x09, 0),
+            Self::Violation { violation, fault } => {
+                (0x0A, *violation as u32 | fault.map_or(0, |f| f.check as u32) << 8)
+            }
+            Self::Terminated { code, .. } => {
+                let TermCode { layer, error_type, code } = *code;
+                (0x0B, u32::from(layer) << 12 | u32::from(error_type) << 8 | u32::from(code))
+            }
+            Self::ConnectionLost(end) => (0x0C, *end as u32),
         };
         family << 16 | detail
     }
@@ -342,6 +368,22 @@ impl fmt::Display for Cause {
                 write!(f, "refused the peer's request: {class}")
             }
             Self::Flushed => write!(f, "the queue pair was in the error state"),
+            Self::Violation { violation, fault: Some(fault) } => {
+                write!(f, "ended the stream over what the peer sent: {violation}: {fault}")
+            }
+            Self::Violation { violation, fault: None } => {
+                write!(f, "ended the stream over what the peer sent: {violation}")
+            }
+            Self::Terminated { code, asked } => {
+                write!(f, "the peer ended the stream: {code}")?;
+                match asked {
+                    Some(asked) => write!(f, "; it was asked for {asked}"),
+                    None => Ok(()),
+                }
+            }
+            Self::ConnectionLost(end) => {
+                write!(f, "the TCP connection ended while it was in use: {end}")
+            }
         }
     }
 }
@@ -363,6 +405,7 @@ pub struct Failure {
 mod tests {
     use super::*;
     use crate::error::ERRORS;
+    use crate::iwarp::VIOLATIONS;
 
     /// A page with its lines joined, as a reader sees its paragraphs.
     fn page() -> String {
@@ -408,6 +451,17 @@ mod tests {
                 "refused the peer's request",
             ),
             (0x9_0000, Cause::Flushed, "was in the error state"),
+            (
+                0xA_0504,
+                Cause::Violation { violation: Violation::TaggedBounds, fault: Some(fault) },
+                "refused what the peer sent",
+            ),
+            (
+                0xB_1205,
+                Cause::Terminated { code: TermCode::DDP_UNTAGGED_TOO_LONG, asked: None },
+                "the peer ended the stream",
+            ),
+            (0xC_0001, Cause::ConnectionLost(StreamEnd::Reset), "the TCP connection ended"),
         ] {
             assert_eq!(cause.vendor_err(), code, "{cause:?}");
             let family = format!("| `{:#06x}` | ", code >> 16);
@@ -416,6 +470,10 @@ mod tests {
         }
         let classes = numbered(ERRORS.iter().map(|row| (row.class as u8, row.text)));
         assert!(page.contains(&format!("Classes: {classes}.")), "Classes: {classes}.");
+        let violations = VIOLATIONS.iter().map(|row| (row.violation as u8, row.text));
+        let violations = numbered(violations);
+        let violations = format!("Violations (iWARP): {violations}.");
+        assert!(page.contains(&violations), "{violations}");
         let checks = numbered(CHECKS.map(|check| (check as u8, check)));
         assert!(page.contains(&format!("Checks: {checks}.")), "Checks: {checks}.");
     }

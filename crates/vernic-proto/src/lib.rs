@@ -5,7 +5,8 @@
 //! violation means. Called by the engine with packets and time; it answers through [`Host`]. Uses
 //! nothing but `vernic-wire`: no clock, socket, thread, random number or unsafe code.
 //!
-//! Start reading at [`Qp`], or at [`cm`] for how queue pairs get connected.
+//! Start reading at [`Qp`], or at [`cm`] for how queue pairs get connected; at [`iwarp`] for queue pairs
+//! over TCP.
 #![forbid(unsafe_code)]
 
 pub mod cm;
@@ -15,6 +16,7 @@ mod host;
 #[cfg(test)]
 mod hostile;
 mod inbound;
+pub mod iwarp;
 mod outbound;
 mod qp;
 mod rc;

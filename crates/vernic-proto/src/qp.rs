@@ -81,6 +81,12 @@ pub enum PostError {
     /// READ or atomic on a queue pair whose `max_rd_atomic` is 0.
     #[error("max_rd_atomic is 0: READ and atomics cannot be sent")]
     NoReadDepth,
+    /// An operation that iWARP does not have.
+    #[error("iWARP has no {0}")]
+    NotOnIwarp(&'static str),
+    /// An operation of RFC 7306 towards a peer that is not known to have it.
+    #[error("the peer is not known to support {0}, which RFC 7306 adds to iWARP")]
+    PeerLacks(&'static str),
 }
 
 /// What the parts of a queue pair may read while they handle something.

@@ -11,7 +11,8 @@
 //! to an earlier number and `cursor` with it. Numbers are extended to 64 bits, so they compare as
 //! integers; the wire's 24 bits are restored by [`SendQueue::psn`].
 //!
-//! Used by the RC requester and completer, and by UC and UD, where `una` follows `next`.
+//! Used by the RC requester and completer, by UC and UD, where `una` follows `next`, and by iWARP, where
+//! a message is one number, acknowledged when it is complete.
 
 use vernic_wire::Psn;
 
@@ -139,6 +140,10 @@ impl SendQueue {
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
+    }
+    /// Index that the next request will have.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
     }
     pub(crate) fn next_slot(&self) -> u32 {
         self.slot(self.tail)

@@ -6,7 +6,7 @@ use vernic_wire::{Gid, Rkey, Srqn};
 
 use crate::completion::{AccessCheck, AccessFault, Completion, Failure};
 use crate::host::{AtomicOp, Host, QpEvent, RemoteAccess, RxMeta, SrqFault};
-use crate::wqe::{RecvWqe, SendWqe};
+use crate::wqe::{RecvWqe, SendOp, SendWqe};
 
 /// Key of the region.
 pub(crate) const RKEY: Rkey = Rkey(0x77);
@@ -43,6 +43,10 @@ pub(crate) struct TestHost {
     pub(crate) selected: Vec<Srqn>,
     /// The shared receive queue is destroyed.
     pub(crate) srq_gone: bool,
+    /// Where responses are stored, whatever their request.
+    pub(crate) response_buf: Vec<u8>,
+    pub(crate) response_valid: bool,
+    pub(crate) local_ops: Vec<SendOp>,
 }
 
 impl TestHost {
@@ -66,6 +70,9 @@ impl TestHost {
             atomics: 0,
             selected: Vec::new(),
             srq_gone: false,
+            response_buf: vec![0; 8192],
+            response_valid: true,
+            local_ops: Vec::new(),
         }
     }
 
@@ -102,11 +109,20 @@ impl Host for TestHost {
         buf.copy_from_slice(&self.send_buf[start..start + buf.len()]);
         Ok(())
     }
-    fn scatter_response(&mut self, _: u32, _: u32, _: &[u8]) -> Result<(), AccessFault> {
+    fn scatter_response(&mut self, _: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault> {
+        if !self.response_valid {
+            return Err(local_fault());
+        }
+        let start = offset as usize;
+        self.response_buf[start..start + data.len()].copy_from_slice(data);
         Ok(())
     }
-    fn local_op(&mut self, _wqe: &SendWqe) -> Result<(), AccessFault> {
-        if self.send_valid { Ok(()) } else { Err(local_fault()) }
+    fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {
+        if !self.send_valid {
+            return Err(local_fault());
+        }
+        self.local_ops.push(wqe.op);
+        Ok(())
     }
     fn check_remote(
         &mut self,

@@ -9,6 +9,10 @@
 //! given and never uses. On the way up each also takes, and never uses, what RC would need: perftest
 //! brings up both halves with one list of attributes.
 //!
+//! The iWARP column needs nothing: what the others are told here, the start-up of the connection agrees
+//! upon. What RC takes on the way up it takes too, and never uses. SQD there is the closing of a stream,
+//! from which there is no way back.
+//!
 //! Left out of the rows, and so refused instead of ignored: `ALT_PATH` and `PATH_MIG_STATE` (there
 //! is no automatic path migration), `CAP` (queues are not resized) and `RATE_LIMIT` (no pacing by
 //! the application).
@@ -33,6 +37,15 @@ struct Row {
     ud: Option<Attrs>,
     xrc_ini: Option<Attrs>,
     xrc_tgt: Option<Attrs>,
+    iwarp: Option<Attrs>,
+}
+
+/// A column of the table.
+#[derive(Clone, Copy)]
+enum Column {
+    Type(QpType),
+    /// An RC queue pair whose transport is iWARP.
+    Iwarp,
 }
 
 /// `[REQUIRED ...] + [OPTIONAL ...]`, or `none`.
@@ -64,42 +77,48 @@ static TRANSITIONS: &[Row] = transitions! {
         uc: [PKEY_INDEX PORT ACCESS_FLAGS] + [],
         ud: [PKEY_INDEX PORT QKEY] + [],
         xrc_ini: [PKEY_INDEX PORT ACCESS_FLAGS] + [],
-        xrc_tgt: [PKEY_INDEX PORT ACCESS_FLAGS] + []
+        xrc_tgt: [PKEY_INDEX PORT ACCESS_FLAGS] + [],
+        iwarp: [] + [PKEY_INDEX PORT ACCESS_FLAGS]
     }
     Init -> Init {
         rc: [] + [PKEY_INDEX PORT ACCESS_FLAGS],
         uc: [] + [PKEY_INDEX PORT ACCESS_FLAGS],
         ud: [] + [PKEY_INDEX PORT QKEY],
         xrc_ini: [] + [PKEY_INDEX PORT ACCESS_FLAGS],
-        xrc_tgt: [] + [PKEY_INDEX PORT ACCESS_FLAGS]
+        xrc_tgt: [] + [PKEY_INDEX PORT ACCESS_FLAGS],
+        iwarp: [] + [PKEY_INDEX PORT ACCESS_FLAGS]
     }
     Init -> Rtr {
         rc: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX],
         uc: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX],
         ud: [] + [PKEY_INDEX QKEY],
         xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX MAX_DEST_RD_ATOMIC MIN_RNR_TIMER],
-        xrc_tgt: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX]
+        xrc_tgt: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX],
+        iwarp: [] + [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER ACCESS_FLAGS PKEY_INDEX]
     }
     Rtr -> Rts {
         rc: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         uc: [SQ_PSN] + [CUR_STATE ACCESS_FLAGS],
         ud: [SQ_PSN] + [CUR_STATE QKEY],
         xrc_ini: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ACCESS_FLAGS],
-        xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER RETRY_CNT RNR_RETRY MAX_RD_ATOMIC]
+        xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER RETRY_CNT RNR_RETRY MAX_RD_ATOMIC],
+        iwarp: [] + [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Rts -> Rts {
         rc: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         uc: [] + [CUR_STATE ACCESS_FLAGS],
         ud: [] + [CUR_STATE QKEY],
         xrc_ini: [] + [CUR_STATE ACCESS_FLAGS],
-        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
+        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        iwarp: [] + [CUR_STATE ACCESS_FLAGS]
     }
     Rts -> Sqd {
         rc: [] + [EN_SQD_ASYNC_NOTIFY],
         uc: [] + [EN_SQD_ASYNC_NOTIFY],
         ud: [] + [EN_SQD_ASYNC_NOTIFY],
         xrc_ini: [] + [EN_SQD_ASYNC_NOTIFY],
-        xrc_tgt: [] + [EN_SQD_ASYNC_NOTIFY]
+        xrc_tgt: [] + [EN_SQD_ASYNC_NOTIFY],
+        iwarp: [] + []
     }
     Sqd -> Sqd {
         rc: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC MAX_DEST_RD_ATOMIC
@@ -107,36 +126,40 @@ static TRANSITIONS: &[Row] = transitions! {
         uc: [] + [AV PKEY_INDEX ACCESS_FLAGS],
         ud: [] + [PKEY_INDEX QKEY],
         xrc_ini: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC ACCESS_FLAGS],
-        xrc_tgt: [] + [AV PORT PKEY_INDEX TIMEOUT MAX_DEST_RD_ATOMIC ACCESS_FLAGS MIN_RNR_TIMER]
+        xrc_tgt: [] + [AV PORT PKEY_INDEX TIMEOUT MAX_DEST_RD_ATOMIC ACCESS_FLAGS MIN_RNR_TIMER],
+        iwarp: [] + []
     }
     Sqd -> Rts {
         rc: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         uc: [] + [CUR_STATE ACCESS_FLAGS],
         ud: [] + [CUR_STATE QKEY],
         xrc_ini: [] + [CUR_STATE ACCESS_FLAGS],
-        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
+        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        iwarp: none
     }
     Sqe -> Rts {
         rc: none,
         uc: [] + [CUR_STATE ACCESS_FLAGS],
         ud: [] + [CUR_STATE QKEY],
         xrc_ini: none,
-        xrc_tgt: none
+        xrc_tgt: none,
+        iwarp: none
     }
 };
 
 /// The attributes of a transition, or `None` where the type does not have it.
-fn attrs_of(qp_type: QpType, from: QpState, to: QpState) -> Option<Attrs> {
+fn attrs_of(column: Column, from: QpState, to: QpState) -> Option<Attrs> {
     if matches!(to, QpState::Reset | QpState::Error) {
         return Some(Attrs { required: AttrMask::empty(), optional: AttrMask::empty() });
     }
     let row = TRANSITIONS.iter().find(|row| row.from == from && row.to == to)?;
-    match qp_type {
-        QpType::Rc => row.rc,
-        QpType::Uc => row.uc,
-        QpType::Ud => row.ud,
-        QpType::XrcIni => row.xrc_ini,
-        QpType::XrcTgt => row.xrc_tgt,
+    match column {
+        Column::Type(QpType::Rc) => row.rc,
+        Column::Type(QpType::Uc) => row.uc,
+        Column::Type(QpType::Ud) => row.ud,
+        Column::Type(QpType::XrcIni) => row.xrc_ini,
+        Column::Type(QpType::XrcTgt) => row.xrc_tgt,
+        Column::Iwarp => row.iwarp,
     }
 }
 
@@ -154,12 +177,30 @@ pub(crate) fn check_modify(
     attr: &QpAttr,
     mask: AttrMask,
 ) -> Result<QpState, ModifyError> {
-    let from = state;
+    check(qp_type, Column::Type(qp_type), state, attr, mask)
+}
+
+/// As [`check_modify`], of a queue pair whose transport is iWARP.
+pub(crate) fn check_modify_iwarp(
+    state: QpState,
+    attr: &QpAttr,
+    mask: AttrMask,
+) -> Result<QpState, ModifyError> {
+    check(QpType::Rc, Column::Iwarp, state, attr, mask)
+}
+
+fn check(
+    qp_type: QpType,
+    column: Column,
+    from: QpState,
+    attr: &QpAttr,
+    mask: AttrMask,
+) -> Result<QpState, ModifyError> {
     if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
         return Err(ModifyError::CurState { claimed: attr.cur_state, actual: from });
     }
     let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
-    let attrs = attrs_of(qp_type, from, to).ok_or(ModifyError::Transition { qp_type, from, to })?;
+    let attrs = attrs_of(column, from, to).ok_or(ModifyError::Transition { qp_type, from, to })?;
     let missing = attrs.required.difference(mask);
     if !missing.is_empty() {
         return Err(ModifyError::Missing { from, to, missing });
@@ -224,7 +265,7 @@ fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
 /// The attributes that a transition needs, for tests that bring queue pairs up.
 #[cfg(test)]
 pub(crate) fn required(qp_type: QpType, from: QpState, to: QpState) -> Option<AttrMask> {
-    attrs_of(qp_type, from, to).map(|attrs| attrs.required)
+    attrs_of(Column::Type(qp_type), from, to).map(|attrs| attrs.required)
 }
 
 #[cfg(test)]

@@ -1,0 +1,302 @@
+//! One stream in full operation: who sends next, what ends it, what is due when (RFC 5040, 6; RFC 5041,
+//! 6; RFC 5044, 7.2, 8).
+//!
+//! ```text
+//!   receiving:  Open ---------> Ended     the peer closed its half, in order
+//!                 \-----------> Dead      an error was found, or told: what comes is dropped
+//!   sending:    Fenced -> Open -> Shut    a responder waits for the first FPDU of the initiator
+//!                           \-> Terminating -> Shut
+//! ```
+//! Both halves belong together: [`Qp`](super::Qp) moves them, under the rules at the head of `ending`.
+
+use vernic_wire::iwarp::{Crc32c, Terminate};
+
+use super::agreed::{Agreed, Role, RtrSet};
+use super::answers::Answers;
+use super::deframer::{Deframer, Need};
+use super::inbound::{Inbound, Rules, Target};
+use super::layout::{Fpdu, Item, Layout};
+use super::requester::{Fatal, Requester};
+use crate::host::{Host, QpCounters};
+use crate::sq::SendQueue;
+use crate::time::Time;
+
+bitflags::bitflags! {
+    /// What RFC 7306 adds to RFC 5040.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+    pub struct Extensions: u8 {
+        /// FETCH_ADD and CMP_SWAP.
+        const ATOMICS = 1;
+        /// Immediate data.
+        const IMMEDIATE = 2;
+    }
+}
+
+/// What the owner of a stream decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// Bytes of a TCP segment: the effective maximum segment size (RFC 5044, 2).
+    pub emss: u32,
+    /// Send FPDUs of up to 64 KiB to a peer that does not mind. Without, "FPDUs' lengths do not exceed
+    /// the EMSS under normal conditions" (RFC 5044, 3), and begin where TCP segments begin.
+    pub large_fpdus: bool,
+    /// Place payload while its FPDU arrives and check the CRC afterwards, instead of checking first.
+    /// Memory that is written so must not be changed by the application before the message is
+    /// delivered: the CRC is taken over what is there. Without CRCs it is always so.
+    pub place_before_crc: bool,
+    /// What of RFC 7306 is taken from the peer.
+    pub accepts: Extensions,
+    /// What of RFC 7306 the peer is known to take. Nothing in the protocol says so.
+    pub peer_has: Extensions,
+    /// Nanoseconds that a message waits for a receive before the stream is ended for want of one; 0 ends
+    /// it at once.
+    pub recv_wait_ns: u64,
+    /// Nanoseconds that a peer may stand still in the middle of an FPDU; 0 for as long as TCP lives:
+    /// "ULPs SHOULD implement a reasonable timeout while waiting for FPDUs" (RFC 5044, 7.1.2 (10)).
+    pub stall_ns: u64,
+    /// Nanoseconds that the peer has to close its half when this end has closed its own.
+    pub linger_ns: u64,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self {
+            emss: 1448,
+            large_fpdus: false,
+            place_before_crc: false,
+            accepts: Extensions::all(),
+            peer_has: Extensions::empty(),
+            recv_wait_ns: 0,
+            stall_ns: 30_000_000_000,
+            linger_ns: 2_000_000_000,
+        }
+    }
+}
+
+/// What the next bytes of the stream are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RxNext {
+    /// To be passed to [`Qp::handle_bytes`](super::Qp::handle_bytes), at least so many in one piece.
+    Bytes(usize),
+    /// Payload, which may go straight to its place; or be passed to `handle_bytes` like the rest.
+    Place(Place),
+    /// Nothing more is taken until a receive is posted or the deadline has come; then the same bytes
+    /// are to be passed again.
+    Hold,
+    /// They are read and thrown away, so that the peer is not reset while it reads our last word.
+    Discard,
+    /// There are none.
+    Nothing,
+}
+
+/// Where payload goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The first byte's place.
+    pub target: Target,
+    /// Bytes, at most.
+    pub len: u32,
+    /// If there is one, the owner takes it on over the bytes that it placed and gives it back.
+    pub crc: Option<Crc32c>,
+}
+
+/// What is to be done with the TCP connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shutdown {
+    /// Close the sending half, in order, and go on receiving.
+    Write,
+    /// Close it: both ends are done.
+    Close,
+    /// Reset it: nothing sensible can be sent any more.
+    Reset,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rx {
+    Open,
+    Ended,
+    Dead,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tx {
+    Fenced,
+    Open,
+    /// The last word, and the place in the stream behind it once it has been handed out.
+    Terminating(Terminate, Option<u64>),
+    Shut,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) config: StreamConfig,
+    pub(super) rx: Rx,
+    pub(super) tx: Tx,
+    pub(super) deframer: Deframer,
+    pub(super) inbound: Inbound,
+    pub(super) requester: Requester,
+    pub(super) answers: Answers,
+    pub(super) layout: Layout,
+    /// Bytes that the connection has taken.
+    pub(super) accepted: u64,
+    /// The application wants it closed when everything is sent.
+    pub(super) closing: bool,
+    /// Of answers and requests, the answers have the next turn.
+    answers_first: bool,
+    /// When the peer's time to close its half is over.
+    pub(super) linger_until: Option<Time>,
+    /// When the peer's time to go on in an FPDU is over.
+    pub(super) stall_until: Option<Time>,
+}
+
+impl Stream {
+    pub(super) fn new(agreed: &Agreed, config: StreamConfig, slots: u32) -> Self {
+        let mut deframer = Deframer::new(agreed.crc, agreed.rx_markers);
+        deframer.set_direct(config.place_before_crc);
+        let mut layout = Layout::new(agreed);
+        layout.set_segment(config.emss, config.large_fpdus);
+        let (tx, rtr) = match agreed.role {
+            Role::Initiator => (Tx::Open, agreed.rtr),
+            Role::Responder => (Tx::Fenced, RtrSet::empty()),
+        };
+        let may_be_rtr = agreed.role == Role::Responder && agreed.rtr.contains(RtrSet::SEND);
+        Self {
+            config,
+            rx: Rx::Open,
+            tx,
+            deframer,
+            inbound: Inbound::new(may_be_rtr),
+            requester: Requester::new(agreed.ord, slots, rtr),
+            answers: Answers::new(agreed.ird),
+            layout,
+            accepted: 0,
+            closing: false,
+            answers_first: false,
+            linger_until: None,
+            stall_until: None,
+        }
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        Rules {
+            atomics: self.config.accepts.contains(Extensions::ATOMICS),
+            immediate: self.config.accepts.contains(Extensions::IMMEDIATE),
+            recv_wait_ns: self.config.recv_wait_ns,
+        }
+    }
+
+    /// What the next bytes are.
+    pub(super) fn rx_next(&self) -> RxNext {
+        match (self.rx, self.deframer.need()) {
+            (Rx::Ended, _) => RxNext::Nothing,
+            (Rx::Dead, _) => RxNext::Discard,
+            (Rx::Open, Need::Bytes(len)) => RxNext::Bytes(len),
+            (Rx::Open, Need::Hold) => RxNext::Hold,
+            (Rx::Open, Need::Payload { offset, len, crc }) => match self.inbound.target(offset) {
+                Some(target) => RxNext::Place(Place { target, len, crc }),
+                None => RxNext::Bytes(1),
+            },
+        }
+    }
+
+    /// Whether an FPDU could be made.
+    pub(super) fn is_ready(&self, sq: &SendQueue) -> bool {
+        match self.tx {
+            Tx::Fenced | Tx::Shut | Tx::Terminating(_, Some(_)) => false,
+            Tx::Terminating(_, None) => true,
+            Tx::Open => {
+                if self.answers.is_begun() {
+                    return true;
+                }
+                self.requester.is_ready(sq)
+                    || !self.answers.is_empty() && !self.requester.is_begun()
+            }
+        }
+    }
+
+    /// The next FPDU: the last word before all else, then what is in the middle, then answers and
+    /// requests in turns.
+    ///
+    /// Messages are not mixed. RFC 5041 would permit it for tagged and untagged ones, but not every
+    /// receiver can take it.
+    pub(super) fn next(
+        &mut self,
+        sq: &mut SendQueue,
+        host: &mut impl Host,
+    ) -> Result<Option<Fpdu>, Fatal> {
+        let mut fpdu = match self.tx {
+            Tx::Fenced | Tx::Shut | Tx::Terminating(_, Some(_)) => return Ok(None),
+            Tx::Terminating(terminate, None) => Some(Fpdu::terminate(&terminate)),
+            Tx::Open => self.choose(sq, host)?,
+        };
+        if let Some(fpdu) = &mut fpdu {
+            self.layout.place(fpdu);
+        }
+        Ok(fpdu)
+    }
+
+    fn choose(&mut self, sq: &mut SendQueue, host: &mut impl Host) -> Result<Option<Fpdu>, Fatal> {
+        if self.answers.is_begun() {
+            return Ok(self.answers.next(&self.layout));
+        }
+        if self.answers_first && !self.requester.is_begun() && !self.answers.is_empty() {
+            return Ok(self.answers.next(&self.layout));
+        }
+        let fpdu = self.requester.next(sq, &self.layout, host)?;
+        if fpdu.is_some() || self.requester.is_begun() {
+            return Ok(fpdu);
+        }
+        Ok(self.answers.next(&self.layout))
+    }
+
+    /// The FPDU has been taken.
+    pub(super) fn commit(&mut self, sq: &mut SendQueue, counters: &mut QpCounters, fpdu: &Fpdu) {
+        let before = self.layout.position();
+        self.layout.commit(fpdu);
+        let end = self.layout.position();
+        counters.tx_packets += 1;
+        counters.tx_bytes += end - before;
+        match fpdu.item {
+            Item::Request => {
+                self.requester.sent(sq, counters, fpdu.payload_len(), end);
+                self.answers_first = true;
+            }
+            Item::Answer => {
+                self.answers.sent(fpdu.payload_len());
+                self.answers_first = false;
+            }
+            Item::Rtr => self.requester.rtr_sent(),
+            Item::Terminate => {
+                if let Tx::Terminating(_, end_of_it) = &mut self.tx {
+                    *end_of_it = Some(end);
+                }
+            }
+        }
+    }
+
+    /// Whether both halves are closed.
+    pub(super) fn is_over(&self) -> bool {
+        self.tx == Tx::Shut && self.rx == Rx::Ended
+    }
+
+    /// Whether the next request would ask a peer that has closed its half, and cannot answer.
+    pub(super) fn asks_in_vain(&self, sq: &SendQueue) -> bool {
+        let asks = sq.at_cursor().is_some_and(|(_, entry)| entry.needs_response());
+        self.rx == Rx::Ended && self.tx == Tx::Open && asks && self.requester.is_ready(sq)
+    }
+
+    /// Whether everything that a closing stream has to say has been said and taken.
+    pub(super) fn is_drained(&self, sq: &SendQueue) -> bool {
+        self.requester.is_drained(sq)
+            && self.answers.is_empty()
+            && self.accepted >= self.layout.position()
+    }
+
+    /// The next time that something is due.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        let held = self.inbound.held_since().map(|since| since + self.config.recv_wait_ns);
+        let held = held.filter(|_| self.rx == Rx::Open);
+        [held, self.stall_until, self.linger_until].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,9 @@
+//! Queue pairs against each other and against hand-made FPDUs.
+
+mod ending;
+mod hostile;
+mod messages;
+mod order;
+mod pair;
+mod raw;
+mod violations;
