@@ -56,4 +56,6 @@ fuzz_target!(|data: &[u8]| {
     }
     startup.handle_timeout(NOW + config.timeout_ns);
     assert_ne!(startup.state(), StartupState::Waiting);
+    startup.abort();
+    assert!(matches!(startup.state(), StartupState::Failed(_) | StartupState::Rejected));
 });

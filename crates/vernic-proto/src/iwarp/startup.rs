@@ -136,6 +136,9 @@ pub enum StartupError {
     /// The peer took too long.
     #[error("the peer did not complete its MPA frame in time")]
     TimedOut,
+    /// This end gave up, by [`Startup::abort`].
+    #[error("this end gave up before the first message")]
+    Local,
     /// The TCP connection ended before the start-up did.
     #[error("the connection ended during MPA start-up: {0}")]
     Ended(StreamEnd),
@@ -297,6 +300,17 @@ impl Startup {
             StartupState::Waiting | StartupState::Asked | StartupState::Replying
         ) {
             self.fail(StartupError::Ended(end));
+        }
+    }
+
+    /// This end gives up, for a reason of its own: the queue pair cannot take the stream, or memory is
+    /// short. Once both ends have agreed in enhanced frames the peer hears of it: "The initiator or
+    /// responder MUST generate the TERM message that contains Layer 2, Error Type 0, Error Code 5 when it
+    /// encounters any error locally [...] before resetting the connection" (RFC 6581, 9.3). A responder
+    /// that was [asked](StartupState::Asked) can say more with [`reject`](Self::reject).
+    pub fn abort(&mut self) {
+        if !matches!(self.state, StartupState::Rejected | StartupState::Failed(_)) {
+            self.fail(StartupError::Local);
         }
     }
 
@@ -463,13 +477,30 @@ impl Startup {
     }
 
     fn fail(&mut self, error: StartupError) {
+        let may_speak = self.agreed().is_some() || self.state == StartupState::Waiting;
         self.state = StartupState::Failed(error);
         self.after = None;
         self.deadline = None;
         self.out.clear();
         self.sent = 0;
-        if let (Some(agreed), Some(code)) = (self.agreed, negotiate::term_code(&error)) {
-            self.out = terminate(&agreed, code);
+        if may_speak {
+            self.out = self.last_word(&error);
+        }
+    }
+
+    /// What the peer is told of a failure: nothing, mostly. A Terminate is for peers that know RFC 6581.
+    fn last_word(&self, error: &StartupError) -> Vec<u8> {
+        match (self.role, error) {
+            // "it would send an MPA Reply Frame with the Rev field equal to one and then gracefully
+            // close the connection" (RFC 5044, C.2.1): the peer is of before RFC 5044.
+            (Role::Responder, StartupError::Revision { revision: 0, .. }) => {
+                let start = MpaStart { rejected: true, ..self.head(MpaKey::Reply, 1) };
+                frame::write(start, None, &[])
+            }
+            _ => match (self.agreed, self.frame.enhanced(), negotiate::term_code(error)) {
+                (Some(agreed), Some(_), Some(code)) => terminate(&agreed, code),
+                _ => Vec::new(),
+            },
         }
     }
 }

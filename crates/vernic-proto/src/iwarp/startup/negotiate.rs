@@ -97,11 +97,12 @@ pub(super) fn conclude(
     Ok(terms)
 }
 
-/// What the peer is told of an error of the negotiation (RFC 6581, 8).
+/// What the peer is told of an error of the negotiation, or of this end (RFC 6581, 8, 9.3).
 pub(super) fn term_code(error: &StartupError) -> Option<TermCode> {
     match error {
         StartupError::Depth { .. } => Some(TermCode::MPA_IRD),
         StartupError::NoRtr { .. } => Some(TermCode::MPA_RTR),
+        StartupError::Local => Some(TermCode::MPA_LOCAL),
         _ => None,
     }
 }

@@ -234,6 +234,69 @@ fn malformed_requests_are_refused_each_for_its_reason() {
 }
 
 #[test]
+fn a_request_of_revision_zero_is_answered_with_revision_one_before_the_end() {
+    let good = Startup::respond(config(), T0).head(MpaKey::Request, 0);
+    let mut bytes = [0; MpaStart::LEN];
+    good.emit(&mut bytes);
+    let mut responder = Startup::respond(config(), T0);
+    assert_eq!(responder.handle_bytes(&bytes), MpaStart::LEN);
+    let error = StartupError::Revision { revision: 0, limit: 2 };
+    assert_eq!(responder.state(), StartupState::Failed(error));
+    let reply = MpaStart::parse(responder.transmit()).unwrap();
+    assert_eq!((reply.key, reply.revision, reply.rejected), (MpaKey::Reply, 1, true));
+    assert_eq!(responder.transmit().len(), MpaStart::LEN);
+    responder.handle_sent(MpaStart::LEN);
+    assert!(responder.transmit().is_empty());
+    // A revision that is too new, and a reply that is too old, get the end alone.
+    MpaStart { revision: 3, ..good }.emit(&mut bytes);
+    let mut responder = Startup::respond(config(), T0);
+    responder.handle_bytes(&bytes);
+    assert!(responder.transmit().is_empty());
+    MpaStart { key: MpaKey::Reply, ..good }.emit(&mut bytes);
+    let mut initiator = Startup::initiate(config(), &[], T0).unwrap();
+    initiator.handle_bytes(&bytes);
+    assert_eq!(initiator.state(), StartupState::Failed(error));
+    assert!(initiator.transmit().is_empty());
+}
+
+#[test]
+fn an_end_that_gives_up_after_the_agreement_says_so_in_a_terminate() {
+    let (mut initiator, mut responder) = pair(config(), config(), 1000);
+    for end in [&mut initiator, &mut responder] {
+        end.abort();
+        assert_eq!(end.state(), StartupState::Failed(StartupError::Local));
+        assert_eq!(terminate_in(end.transmit()), TermCode::MPA_LOCAL);
+        assert_eq!(end.agreed(), None);
+    }
+    // Peers of revision 1 know no such code.
+    let (mut initiator, _) = pair(StartupConfig { revision: 1, ..config() }, config(), 1000);
+    initiator.abort();
+    assert_eq!(initiator.state(), StartupState::Failed(StartupError::Local));
+    assert!(initiator.transmit().is_empty());
+}
+
+#[test]
+fn an_end_that_gives_up_before_the_agreement_is_silent() {
+    let mut initiator = Startup::initiate(config(), &[], T0).unwrap();
+    let mut responder = Startup::respond(config(), T0);
+    pass(&mut initiator, &mut responder, 1000);
+    responder.accept(&config(), &[], T0).unwrap();
+    responder.handle_sent(3);
+    for end in [&mut initiator, &mut responder] {
+        end.abort();
+        assert_eq!(end.state(), StartupState::Failed(StartupError::Local));
+        assert!(end.transmit().is_empty());
+        assert_eq!(end.next_deadline(), None);
+    }
+    // What has failed already keeps its reason.
+    let mut responder = Startup::respond(config(), T0);
+    responder.handle_bytes(b"G");
+    responder.abort();
+    let error = StartupError::Key { expected: MpaKey::Request };
+    assert_eq!(responder.state(), StartupState::Failed(error));
+}
+
+#[test]
 fn a_length_that_is_too_large_is_refused_before_the_data_comes() {
     let good = Startup::respond(config(), T0).head(MpaKey::Request, 1);
     let mut bytes = [0; MpaStart::LEN];
