@@ -8,9 +8,8 @@
 //! Other processes of the host are asked by whoever calls this (`id/bind.rs`).
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 
-use vernic_io::LocalAddr;
+use vernic_io::{LocalAddr, random};
 use vernic_wire::cm::PortSpace;
 
 use crate::error::Error;
@@ -58,15 +57,13 @@ impl Binding {
 pub(crate) struct Ports {
     bound: HashMap<(PortSpace, u16), Vec<Binding>>,
     range: (u16, u16),
-    random: RandomState,
-    drawn: u64,
 }
 
 impl Ports {
     pub(crate) fn new() -> Self {
         let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
         let range = text.ok().as_deref().and_then(parse_range).unwrap_or(DEFAULT_RANGE);
-        Self { bound: HashMap::new(), range, random: RandomState::new(), drawn: 0 }
+        Self { bound: HashMap::new(), range }
     }
 
     /// Binds a port; 0 takes a free one of the ephemeral range for which `elsewhere` says false
@@ -88,7 +85,7 @@ impl Ports {
         }
         let (first, last) = self.range;
         let count = u32::from(last - first) + 1;
-        let start = self.draw() % count;
+        let start = random() as u32 % count;
         for n in 0..count {
             let port = first + ((start + n) % count) as u16;
             // Ephemeral ports are shared with nobody.
@@ -138,13 +135,6 @@ impl Ports {
                 self.bound.remove(&(space, port));
             }
         }
-    }
-
-    fn draw(&mut self) -> u32 {
-        self.drawn += 1;
-        let mut hasher = self.random.build_hasher();
-        hasher.write_u64(self.drawn);
-        hasher.finish() as u32
     }
 }
 

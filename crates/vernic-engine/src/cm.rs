@@ -25,12 +25,11 @@
 //! reached the wrong process of this host says whose it is.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::Slot;
 use vernic_io::slot::SlotError;
+use vernic_io::{Slot, random};
 use vernic_proto::Time;
 use vernic_proto::cm::{
     AcceptParams, Cm, CmConfig, CmCounters, CmError, CmOccupancy, ConnId, ConnectParams, Datagram,
@@ -112,9 +111,7 @@ impl State {
     fn machine(&mut self, slot: Slot) -> &mut Cm {
         self.machine.get_or_insert_with(|| {
             let base = u32::from(slot.value()) << NUMBER_BITS;
-            // Differs from call to call: seeded by the operating system.
-            let seed = RandomState::new().build_hasher().finish() as u32;
-            Cm::new(CmConfig::new(base, NUMBER_BITS, seed))
+            Cm::new(CmConfig::new(base, NUMBER_BITS, random() as u32))
         })
     }
 

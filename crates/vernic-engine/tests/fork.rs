@@ -32,6 +32,7 @@ const CHILD_SECONDS: u32 = 20;
 fn main() -> ExitCode {
     exec_inherits_no_descriptor();
     locks_held_at_the_fork_do_not_hang_the_child();
+    children_of_one_process_draw_different_numbers();
     a_child_connects_to_its_parent_and_keeps_none_of_its_services();
     child_and_parent_go_on_when_one_forks_in_the_midst_of_traffic();
     println!("fork: all passed");
@@ -200,6 +201,40 @@ fn locks_held_at_the_fork_do_not_hang_the_child() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(t.a.wait(1)[0].status, WcStatus::Success, "the parent's send went on");
     srq.destroy().unwrap();
+}
+
+/// What a new device draws: its slot, a key, the number of a connection, and one that is for anybody.
+fn draw() -> [u64; 4] {
+    let (end, node) = (End::new(), Node::new());
+    let conn = node.connect(std::net::Ipv4Addr::LOCALHOST.into(), port(9), b"");
+    let slot = end.qp(Service::Rc).qpn().value() >> 14;
+    let number = conn.0.value() & 0x3F_FFFF;
+    [slot.into(), end.mr.rkey().value().into(), number.into(), random()]
+}
+
+fn children_of_one_process_draw_different_numbers() {
+    // What the parent has drawn from the system its children have as well.
+    draw();
+    let mut drawn: [Vec<u64>; 4] = Default::default();
+    for _ in 0..4 {
+        let child = |_, mut output: File| {
+            let numbers = draw();
+            send_numbers(&mut output, [numbers[0], numbers[1], 0]);
+            send_numbers(&mut output, [numbers[2], numbers[3], 0]);
+        };
+        let parent = |mut input: File, _| {
+            let ([slot, key, _], [conn, any, _]) =
+                (recv_numbers(&mut input), recv_numbers(&mut input));
+            [slot, key, conn, any].into_iter().zip(&mut drawn).for_each(|(n, all)| all.push(n));
+        };
+        fork_with(child, parent);
+    }
+    for mut all in drawn {
+        all.sort_unstable();
+        all.dedup();
+        // One in a thousand slots may come twice, hardly two of them.
+        assert!(all.len() >= 3, "{all:x?}");
+    }
 }
 
 fn a_child_connects_to_its_parent_and_keeps_none_of_its_services() {

@@ -37,6 +37,7 @@ mod icrc;
 pub mod intake;
 pub mod link;
 pub mod netdev;
+mod random;
 pub mod slot;
 mod sys;
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub use handoff::HandedOver;
 pub use link::{
     Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport, route_hint,
 };
+pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use sys::{Gate, Origin};
 pub use udp::{UdpConfig, UdpLink};

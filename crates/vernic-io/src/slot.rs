@@ -40,6 +40,7 @@ use crate::batch::RxPacket;
 use crate::handoff::{self, HandedOver, Head};
 use crate::intake::{Intake, IntakeTable};
 use crate::link::LocalAddr;
+use crate::random::random;
 use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
 
 mod lookup;
@@ -311,7 +312,7 @@ impl SlotTable {
     /// # Errors
     /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened, or the table is closed.
     pub fn claim(&self) -> Result<Slot, SlotError> {
-        self.claim_from(random_seed() % u64::from(Slot::LAST.0))
+        self.claim_from(random() % u64::from(Slot::LAST.0))
     }
 
     /// Takes the first free slot, counted from `start`.
@@ -445,12 +446,6 @@ fn serve_socket(
         let file = intake.filter(|_| private_port != 0);
         let _ = sys::send_with_file(control, incoming.sender(), &answer.emit(), &[], file);
     }
-}
-
-/// A number that differs from call to call: `RandomState` is seeded by the operating system.
-pub(crate) fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ use crate::icrc::{Found, IcrcChecker};
 use crate::link::{
     Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
 };
-use crate::slot::{SlotError, SlotTable, random_seed};
+use crate::random::random;
+use crate::slot::{SlotError, SlotTable};
 
 /// Most addresses active at a time.
 pub const MAX_ADDRESSES: usize = 1024;
@@ -114,7 +115,7 @@ impl UdpLink {
         tracing::debug!(max_segments, "UDP link opened");
         Ok(Self {
             limits: LinkLimits { max_segments, ..LinkLimits::default() },
-            tx: tx::Transmit::new(max_segments > 1, random_seed() as u32),
+            tx: tx::Transmit::new(max_segments > 1, random() as u32),
             rx: rx::Receive::new(Arc::clone(&slots)),
             slots,
             config,

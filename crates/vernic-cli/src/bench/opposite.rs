@@ -8,7 +8,6 @@
 use super::control::{Control, Message, unexpected};
 use crate::args::{DeviceOptions, SECOND_PROCESS};
 use crate::failure::{Doing, Failure, Outcome};
-use std::hash::{BuildHasher, Hasher};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::{Command, ExitStatus, Stdio};
@@ -126,7 +125,7 @@ fn open_child(device: &DeviceOptions) -> Outcome<(Control, Option<Child>)> {
         .map_err(|failure| failure.hint("`ip link set lo up`: the two processes talk over lo"))?;
     listener.set_nonblocking(true).doing(attempt)?;
     let port = listener.local_addr().doing(attempt)?.port();
-    let token = fresh_token();
+    let token = fresh_token()?;
     let mut command = Command::new(std::env::current_exe().doing(attempt)?);
     command.args(["bench", SECOND_PROCESS, "--port", &port.to_string()]);
     if let Some(name) = &device.device {
@@ -167,11 +166,10 @@ fn accept(listener: &TcpListener, child: &mut Child) -> Outcome<TcpStream> {
     }
 }
 
-/// 128 bits that another user of the machine cannot guess: two keys of the standard hasher, which
-/// are seeded by the system's random numbers.
-fn fresh_token() -> String {
-    let word = || std::collections::hash_map::RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", word(), word())
+/// 128 bits that another user of the machine cannot guess.
+fn fresh_token() -> Outcome<String> {
+    let word = || getrandom::u64().doing(|| "draw a random token".to_string());
+    Ok(format!("{:016x}{:016x}", word()?, word()?))
 }
 
 fn open_host(host: &str, port: u16) -> Outcome<Control> {
@@ -220,8 +218,8 @@ mod tests {
 
     #[test]
     fn tokens_differ() {
-        assert_ne!(fresh_token(), fresh_token());
-        assert_eq!(fresh_token().len(), 32);
+        assert_ne!(fresh_token().unwrap(), fresh_token().unwrap());
+        assert_eq!(fresh_token().unwrap().len(), 32);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Connecting, accepting, rejecting, disconnecting.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
+use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn, random};
 use vernic_proto::cm::{AcceptParams, CmError, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
@@ -366,5 +365,5 @@ fn at_most(
 
 /// Sequence numbers start anywhere, so that late packets of another connection do not fit.
 pub(crate) fn random_psn() -> Psn {
-    Psn::new(RandomState::new().build_hasher().finish() as u32)
+    Psn::new(random() as u32)
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use vernic_engine::{self as engine, QpCap, QpInit, XrcIniInit};
+use vernic_engine::{self as engine, QpCap, QpInit, XrcIniInit, random};
 
 use super::{Qp, Shared};
 use crate::service::{Reset, Service, Transport, XrcIni, XrcTgt};
@@ -204,8 +204,7 @@ impl Qp<XrcTgt, Reset> {
     }
 }
 
-/// A starting point that differs from run to run: not a secret, so the seed of a hasher will do.
+/// A starting point that late packets of another connection do not fit.
 fn random_psn() -> Psn {
-    use std::hash::{BuildHasher, RandomState};
-    Psn::new(RandomState::new().hash_one(0u8) as u32)
+    Psn::new(random() as u32)
 }
