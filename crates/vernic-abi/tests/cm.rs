@@ -25,3 +25,8 @@ fn ids_show_what_they_are_and_refuse_what_is_wrong() {
 fn connections_begin_and_end_as_both_sides_expect() {
     check("cm_connections.c");
 }
+
+#[test]
+fn a_program_that_ends_without_a_word_has_ended_its_connections() {
+    check("cm_ends.c");
+}

@@ -3,18 +3,22 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use vernic_engine::{
     CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, PortNum,
     device_with, devices,
 };
 use vernic_io::{LocalAddr, Place};
-use vernic_proto::cm::ListenerId;
+use vernic_proto::cm::{ConnId, ListenerId};
 use vernic_wire::cm::ServiceId;
 
 use crate::agent::{Agent, EngineAgent};
 use crate::manager::Shared;
 use crate::registry::{DeviceKey, Sink, lock};
+
+/// Longest wait for another thread that is at work on a device when the program ends.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// An open device.
 #[derive(Debug)]
@@ -130,6 +134,19 @@ impl Devices {
         })?;
         open.push(device.clone());
         Ok(device)
+    }
+
+    /// Ends these exchanges, and sends what says so.
+    pub(crate) fn say_goodbye(&self, conns: &[(DeviceKey, ConnId)]) {
+        for device in self.open() {
+            let own = conns.iter().filter(|(key, _)| *key == device.key());
+            let ended = own.map(|(_, conn)| device.agent.destroy(*conn)).count();
+            // Another thread may be at it, and would end in the middle.
+            let until = Instant::now() + PATIENCE;
+            while ended != 0 && !device.context.try_progress() && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// The device of this name, or of this netdev's.

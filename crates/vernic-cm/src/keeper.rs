@@ -4,6 +4,7 @@
 //! One thread per process, started with the first listener. It sleeps on its own descriptor and on
 //! changes of the network, holds nothing while it sleeps, and ends when the manager is gone.
 
+use std::io;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -63,14 +64,8 @@ impl Keeper {
             .inspect_err(|error| tracing::warn!(%error, "new devices will not be noticed"))
             .ok();
         let shared = Arc::downgrade(shared);
-        // The thread inherits the mask: signals of the application are not for it.
-        let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
-        let builder = std::thread::Builder::new().name("vernic-cm".to_owned());
-        let thread = builder.spawn(move || run(sleeper, watcher.as_ref(), &shared));
-        if let Some(old) = old {
-            let _ = old.thread_set_mask();
-        }
-        thread.map_err(os("start the thread of the connection manager"))?;
+        spawn("vernic-cm", move || run(sleeper, watcher.as_ref(), &shared))
+            .map_err(os("start the thread of the connection manager"))?;
         let _ = self.waker.set(waker);
         Ok(())
     }
@@ -78,6 +73,17 @@ impl Keeper {
     fn take(&self) -> Vec<Job> {
         std::mem::take(&mut lock(&self.jobs))
     }
+}
+
+/// Starts a thread that gets none of the application's signals.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // The thread inherits the mask.
+    let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    if let Some(old) = old {
+        let _ = old.thread_set_mask();
+    }
+    thread.map(drop)
 }
 
 fn run(mut sleeper: Sleeper, watcher: Option<&ChangeWatcher>, shared: &Weak<Shared>) {

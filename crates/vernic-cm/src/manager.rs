@@ -1,7 +1,8 @@
 //! The manager: root of ids and channels, and owner of the open devices.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
+use std::time::Duration;
 
 use vernic_engine::{Config, Context, DeviceInfo, Gate, OpenError, QpType};
 use vernic_io::Origin;
@@ -11,9 +12,12 @@ use crate::channel::EventChannel;
 use crate::device::Devices;
 use crate::error::Error;
 use crate::id::Id;
-use crate::keeper::Keeper;
+use crate::keeper::{self, Keeper};
 use crate::ports::Ports;
 use crate::registry::Registry;
+
+/// Longest wait of a program that ends for the end of its connections to be sent.
+const GOODBYE: Duration = Duration::from_millis(500);
 
 /// What the ids of one process share. A child of `fork` has one of its own.
 #[derive(Debug)]
@@ -85,6 +89,27 @@ impl Manager {
             at = at.child.get_or_init(|| Box::new(Generation::new(&self.config)));
         }
         &at.shared
+    }
+
+    /// Ends what connections and requests this process has, as destroying their ids would, and waits for
+    /// no peer: for the end of a program that did not do so. The kernel does that for programs that use
+    /// its `rdma_cm`. Takes half a second at most, whatever this process's threads are in the middle of.
+    pub fn say_goodbye(&self) {
+        let mut at = &self.generation;
+        while !at.shared.origin.is_here() {
+            // A child that has done nothing yet has nothing to end.
+            let Some(child) = at.child.get() else { return };
+            at = child;
+        }
+        // The thread that ends a program may hold the very locks: in a handler of a signal, say.
+        let (shared, (done, is_done)) = (at.shared.clone(), mpsc::channel());
+        let say = move || {
+            shared.devices.say_goodbye(&shared.registry.conns());
+            let _ = done.send(());
+        };
+        if keeper::spawn("vernic-goodbye", say).is_ok() {
+            let _ = is_done.recv_timeout(GOODBYE);
+        }
     }
 
     /// The devices of this machine.

@@ -416,6 +416,11 @@ impl Registry {
         seat.queue.extract(|entry| entry.cell.key == key)
     }
 
+    /// The exchanges that there are.
+    pub(crate) fn conns(&self) -> Vec<(DeviceKey, ConnId)> {
+        lock(&self.state).conns.keys().copied().collect()
+    }
+
     /// Seats and connections, for tests of leaks.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
