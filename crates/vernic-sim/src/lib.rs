@@ -64,6 +64,7 @@ mod cover;
 mod ctx;
 mod flow;
 mod host;
+pub mod iwarp;
 mod judge;
 mod lifecycle;
 mod memory;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
-use vernic_sim::{Count, Cover, Plan, Report, run};
+use vernic_sim::{Count, Cover, Plan, Report, iwarp, run};
 
 /// Deterministic simulation of the Vernic protocol core under every fault at once.
 #[derive(Debug, Parser)]
@@ -30,6 +30,9 @@ struct Args {
     /// Seeds run at the same time; the number of cores if left out.
     #[arg(long)]
     jobs: Option<NonZero<usize>>,
+    /// Run iWARP over streams of bytes instead of queue pairs over packets.
+    #[arg(long)]
+    iwarp: bool,
     /// Report all violations instead of stopping at the first.
     #[arg(long)]
     keep_going: bool,
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
         args.jobs.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZero::get);
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
-    let totals = Mutex::new((Cover::default(), 0_u64, 0_u64));
+    let totals = Mutex::new(Totals::default());
     std::thread::scope(|scope| {
         for _ in 0..jobs.min(seeds.max(1) as usize) {
             scope.spawn(|| {
@@ -57,45 +60,76 @@ fn main() -> ExitCode {
                         break;
                     }
                     let seed = first.wrapping_add(step);
-                    let (cover, violation) = one(seed, args.trace);
+                    let (ran, violation) = one(seed, args.trace, args.iwarp);
                     let mut totals = totals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    totals.0.merge(&cover);
-                    totals.1 += 1;
+                    totals.merge(&ran);
                     if let Some(what) = violation {
-                        totals.2 += 1;
-                        println!("VIOLATION: cargo run --release -p vernic-sim -- --seed {seed} --trace : {what}");
+                        totals.violations += 1;
+                        let which = if args.iwarp { "--iwarp " } else { "" };
+                        println!("VIOLATION: cargo run --release -p vernic-sim -- {which}--seed {seed} --trace : {what}");
                         stop.store(!args.keep_going, Ordering::Relaxed);
                     }
                 }
             });
         }
     });
-    let (cover, ran, violations) =
-        totals.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let totals = totals.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Totals { packets, streams, seeds, violations } = &totals;
     let wall = started.elapsed();
-    println!(
-        "totals: seeds={ran} violations={violations} wall_s={:.1} seeds_per_s={:.0} virtual_s={:.1} {cover}",
-        wall.as_secs_f64(),
-        ran as f64 / wall.as_secs_f64(),
-        cover.of(Count::VirtualMs) as f64 / 1000.0,
-    );
-    if violations > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let rate = *seeds as f64 / wall.as_secs_f64();
+    print!("totals: seeds={seeds} violations={violations} wall_s={:.1} ", wall.as_secs_f64());
+    if args.iwarp {
+        println!("seeds_per_s={rate:.0} {streams}");
+    } else {
+        let virtual_s = packets.of(Count::VirtualMs) as f64 / 1000.0;
+        println!("seeds_per_s={rate:.0} virtual_s={virtual_s:.1} {packets}");
+    }
+    if *violations > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What seeds exercised, one or many.
+#[derive(Default)]
+struct Totals {
+    packets: Cover,
+    streams: iwarp::Totals,
+    seeds: u64,
+    violations: u64,
+}
+
+impl Totals {
+    fn merge(&mut self, other: &Self) {
+        self.packets.merge(&other.packets);
+        self.streams.merge(&other.streams);
+        self.seeds += other.seeds;
+    }
 }
 
 /// Runs one seed; a panic is a violation like any other.
-fn one(seed: u64, trace: bool) -> (Cover, Option<String>) {
-    match catch_unwind(AssertUnwindSafe(|| run(Plan::of_seed(seed), trace))) {
-        Ok(Report { cover, violation, trace, .. }) => {
+fn one(seed: u64, trace: bool, iwarp: bool) -> (Totals, Option<String>) {
+    let mut totals = Totals { seeds: 1, ..Totals::default() };
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        if iwarp {
+            let iwarp::Report { totals, violation, trace, .. } =
+                iwarp::run(iwarp::Plan::of_seed(seed), trace);
+            (Cover::default(), totals, violation, trace)
+        } else {
+            let Report { cover, violation, trace, .. } = run(Plan::of_seed(seed), trace);
+            (cover, iwarp::Totals::default(), violation, trace)
+        }
+    }));
+    match ran {
+        Ok((packets, streams, violation, trace)) => {
             for line in trace {
                 println!("{line}");
             }
-            (cover, violation)
+            (totals.packets, totals.streams) = (packets, streams);
+            (totals, violation)
         }
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text =
                 text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            (Cover::default(), Some(format!("panic: {text}")))
+            (totals, Some(format!("panic: {text}")))
         }
     }
 }
