@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use libc::{epoll_event, sigset_t};
 
 use crate::config::{Mode, config};
+use crate::connect::{given_up_at, settle};
 use crate::forked;
 use crate::rdmacm;
 use crate::real::{errno, is_inside, next, set_errno};
-use crate::sockets::{given_up_at, settle};
 use crate::table::{Entry, Membership, Stage, find, lock};
 
 /// The sets of this process.

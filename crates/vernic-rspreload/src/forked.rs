@@ -14,10 +14,11 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
+use crate::address::Address;
 use crate::rdmacm::{self, set_int};
 use crate::real::{errno, next, set_errno};
 use crate::sockets::{close_rsocket, new_rsocket, set_nonblocking};
-use crate::table::{self, Address, Entry, Stage};
+use crate::table::{self, Entry, Stage};
 
 /// What the accepting side says when it listens by RDMA.
 const READY: [u8; 4] = [0; 4];

@@ -37,14 +37,17 @@
 //! | `real` `rdmacm` | the functions behind: libc's, and those for sockets over RDMA |
 //! | `config` | variables and the file |
 //! | `table` | which descriptors are sockets of this library, and what each is |
-//! | `sockets` `transfer` `options` | the calls that programs make |
+//! | `sockets` `connect` `transfer` `options` | the calls that programs make |
+//! | `address` | addresses as they give them |
 //! | `ready` `epoll` | waiting |
 //! | `forked` | connections that go over to RDMA with their first use |
 //!
 //! Every exported function has the name, the signature and the contract of libc's; the SAFETY comments
 //! call that *the contract*.
 
+mod address;
 mod config;
+mod connect;
 mod epoll;
 mod forked;
 mod options;

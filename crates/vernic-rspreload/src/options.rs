@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
 
+use crate::connect::settle;
 use crate::rdmacm::{self, SOL_RDMA, UNREAD, UNSENT};
 use crate::real::{errno, next, set_errno};
-use crate::sockets::{copied, set_nonblocking, settle, to_copy};
+use crate::sockets::{copied, set_nonblocking, to_copy};
 use crate::table::{Entry, Stage, find};
 
 /// The socket over RDMA of a descriptor, if there is one.

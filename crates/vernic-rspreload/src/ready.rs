@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
+use crate::connect::{given_up_at, settle};
 use crate::forked;
 use crate::rdmacm;
 use crate::real::{next, set_errno};
-use crate::sockets::{given_up_at, poll_entry, settle};
+use crate::sockets::poll_entry;
 use crate::table::{Entry, Stage, find};
 
 /// An entry of `poll`.

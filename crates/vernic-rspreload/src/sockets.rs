@@ -1,16 +1,16 @@
-//! From `socket` to `close`.
+//! From `socket` to `close`, apart from `connect`.
 
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use libc::{pollfd, sockaddr, socklen_t};
 
+use crate::address::Address;
 use crate::config::{Mode, config, is_own_thread};
+use crate::connect::{is_no_way, may_fall_back};
 use crate::rdmacm::{self, SIZES, SOL_RDMA};
 use crate::real::{errno, is_inside, next, set_errno};
-use crate::table::{self, Address, Entry, Stage, find, lock};
+use crate::table::{self, Entry, Stage, find};
 use crate::{epoll, forked, ready};
 
 /// Ports that are tried for a socket that asks for any: the one that is free for RDMA may be taken for
@@ -90,15 +90,6 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
         close_rsocket(number);
     }
     fd
-}
-
-/// Errors for which there is no way by RDMA, while there may be one by TCP.
-fn is_no_way(errno: c_int) -> bool {
-    !matches!(errno, libc::EINTR | libc::EISCONN | libc::EALREADY | libc::EBADF | libc::EFAULT)
-}
-
-fn may_fall_back() -> bool {
-    config().mode == Mode::Auto
 }
 
 /// `bind`.
@@ -320,142 +311,6 @@ fn accepted(listener: &Entry, number: c_int, flags: c_int) -> c_int {
     fd
 }
 
-/// `connect`.
-///
-/// # Safety
-/// The contract.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    let Some(entry) = find(fd) else {
-        // SAFETY: the caller's arguments.
-        return unsafe { next::connect(fd, address, length) };
-    };
-    if entry.number() < 0 {
-        // SAFETY: as above.
-        let result = unsafe { next::connect(fd, address, length) };
-        if result == 0 || errno() == libc::EINPROGRESS {
-            entry.set_stage(Stage::Active);
-        }
-        return result;
-    }
-    if entry.datagrams || entry.stage() == Stage::Rdma {
-        // SAFETY: as above.
-        return unsafe { rdmacm::rconnect(entry.number(), address, length) };
-    }
-    if entry.stage() == Stage::Connecting {
-        match settle(&entry) {
-            Stage::Connecting => set_errno(libc::EALREADY),
-            Stage::Rdma => set_errno(libc::EISCONN),
-            // SAFETY: as above.
-            _ => return unsafe { next::connect(fd, address, length) },
-        }
-        return -1;
-    }
-    let Some(peer) = Address::read(address, length) else {
-        // SAFETY: as above; it says what is wrong.
-        return unsafe { next::connect(fd, address, length) };
-    };
-    let nonblocking = unsafe_flags(entry.number()) & libc::O_NONBLOCK != 0;
-    *lock(&entry.peer) = Some((peer, Instant::now()));
-    let patience = may_fall_back().then(|| config().patience);
-    let before = errno();
-    match connect_rdma(&entry, &peer, patience.filter(|_| !nonblocking)) {
-        0 => {
-            entry.set_stage(Stage::Rdma);
-            set_errno(before);
-            0
-        }
-        libc::EINPROGRESS if nonblocking => {
-            entry.set_stage(Stage::Connecting);
-            set_errno(libc::EINPROGRESS);
-            -1
-        }
-        why if may_fall_back() && (is_no_way(why) || why == libc::EINPROGRESS) => {
-            become_tcp(&entry);
-            // SAFETY: an address, and its length.
-            unsafe { next::connect(fd, peer.raw(), peer.length) }
-        }
-        why => {
-            set_errno(why);
-            -1
-        }
-    }
-}
-
-/// Asks for a connection by RDMA: 0, or why not. `patience` bounds the wait.
-fn connect_rdma(entry: &Entry, peer: &Address, patience: Option<Duration>) -> c_int {
-    let number = entry.number();
-    let time = |time: Duration| libc::timeval {
-        tv_sec: time.as_secs() as libc::time_t,
-        tv_usec: time.subsec_micros().into(),
-    };
-    let set = |time: libc::timeval| {
-        let (value, length) = (ptr::from_ref(&time).cast(), size_of::<libc::timeval>());
-        // SAFETY: the value is a `timeval`, and lives during the call.
-        unsafe {
-            rdmacm::rsetsockopt(
-                number,
-                libc::SOL_SOCKET,
-                libc::SO_SNDTIMEO,
-                value,
-                length as socklen_t,
-            )
-        };
-    };
-    let mut old = time(Duration::ZERO);
-    if let Some(patience) = patience {
-        let mut length = size_of::<libc::timeval>() as socklen_t;
-        let place = ptr::from_mut(&mut old).cast();
-        // SAFETY: room for a `timeval`.
-        unsafe {
-            rdmacm::rgetsockopt(number, libc::SOL_SOCKET, libc::SO_SNDTIMEO, place, &raw mut length)
-        };
-        set(time(patience));
-    }
-    // SAFETY: an address, and its length.
-    let result = unsafe { rdmacm::rconnect(number, peer.raw(), peer.length) };
-    let why = if result == 0 { 0 } else { errno() };
-    if patience.is_some() {
-        set(old);
-    }
-    why
-}
-
-/// Looks what became of a connection that was asked for, and falls back to TCP if it will not be one over
-/// RDMA.
-pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
-    if entry.stage() != Stage::Connecting {
-        return entry.stage();
-    }
-    let (peer, since) = match *lock(&entry.peer) {
-        Some((peer, since)) => (peer, since),
-        None => return Stage::Connecting,
-    };
-    let events = rdmacm::ready(entry.number(), libc::POLLOUT);
-    let failed = events & (libc::POLLERR | libc::POLLHUP) != 0;
-    let late = events == 0 && since.elapsed() >= config().patience;
-    if !failed && events & libc::POLLOUT != 0 {
-        entry.set_stage(Stage::Rdma);
-    } else if (failed || late) && may_fall_back() {
-        let before = errno();
-        let fd = table::fds_of(entry).first().copied();
-        if let Some(fd) = fd {
-            set_nonblocking(fd, true);
-            // SAFETY: an address, and its length. The outcome is what the program asks for next.
-            unsafe { next::connect(fd, peer.raw(), peer.length) };
-        }
-        become_tcp(entry);
-        set_errno(before);
-    }
-    entry.stage()
-}
-
-/// When a connection that was asked for is given up, if it is one that may fall back.
-pub(crate) fn given_up_at(entry: &Entry) -> Option<Instant> {
-    let (_, since) = (*lock(&entry.peer))?;
-    may_fall_back().then(|| since + config().patience)
-}
-
 /// `shutdown`.
 ///
 /// # Safety
@@ -552,76 +407,6 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     make_room(old, new);
     // SAFETY: no pointers.
     copied(entry, unsafe { next::dup3(old, new, flags) })
-}
-
-impl Address {
-    /// A copy of an address of IP; `None` for another, or one that is too short.
-    fn read(address: *const sockaddr, length: socklen_t) -> Option<Self> {
-        let mut copy = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length };
-        let count = length as usize;
-        if address.is_null() || count < size_of::<libc::sockaddr_in>() || count > copy.bytes.len() {
-            return None;
-        }
-        // SAFETY: the contract: so many bytes are there.
-        unsafe { ptr::copy_nonoverlapping(address.cast(), copy.bytes.as_mut_ptr(), count) };
-        let family = c_int::from(u16::from_ne_bytes([copy.bytes[0], copy.bytes[1]]));
-        matches!(family, libc::AF_INET | libc::AF_INET6).then_some(copy)
-    }
-
-    /// The wildcard address.
-    fn any(domain: c_int) -> Self {
-        let mut any = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
-        any.bytes[..2].copy_from_slice(&(domain as u16).to_ne_bytes());
-        any.length = match domain {
-            libc::AF_INET => size_of::<libc::sockaddr_in>(),
-            _ => size_of::<libc::sockaddr_in6>(),
-        } as socklen_t;
-        any
-    }
-
-    /// The own address of a socket over RDMA.
-    fn of_rsocket(number: c_int) -> Option<Self> {
-        let mut own = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
-        own.length = own.bytes.len() as socklen_t;
-        let place = own.bytes.as_mut_ptr().cast();
-        // SAFETY: room for every address.
-        let result = unsafe { rdmacm::rgetsockname(number, place, &raw mut own.length) };
-        (result == 0).then_some(own)
-    }
-
-    pub(crate) fn raw(&self) -> *const sockaddr {
-        self.bytes.as_ptr().cast()
-    }
-
-    fn port(&self) -> u16 {
-        u16::from_be_bytes([self.bytes[2], self.bytes[3]])
-    }
-
-    pub(crate) fn with_port(mut self, port: u16) -> Self {
-        self.bytes[2..4].copy_from_slice(&port.to_be_bytes());
-        self
-    }
-
-    /// The wildcard address of the same version, with the same port.
-    pub(crate) fn anywhere(&self) -> Self {
-        let family = c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]));
-        Self::any(family).with_port(self.port())
-    }
-
-    /// The own address of a socket of the system, or with `peer` the other's.
-    pub(crate) fn of_tcp(fd: c_int, peer: bool) -> Option<Self> {
-        let mut own = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
-        own.length = own.bytes.len() as socklen_t;
-        let place = own.bytes.as_mut_ptr().cast();
-        // SAFETY: room for every address.
-        let result = unsafe {
-            match peer {
-                true => next::getpeername(fd, place, &raw mut own.length),
-                false => next::getsockname(fd, place, &raw mut own.length),
-            }
-        };
-        (result == 0).then_some(own)
-    }
 }
 
 /// An entry of `poll`.

@@ -10,6 +10,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::address::Address;
+
 /// Descriptors are below this.
 const MAX_FDS: usize = 1 << 20;
 
@@ -50,13 +52,6 @@ pub(crate) struct Membership {
     pub(crate) set: c_int,
     pub(crate) events: u32,
     pub(crate) data: u64,
-}
-
-/// The address that a socket connects to, as the program gave it.
-#[derive(Clone, Copy)]
-pub(crate) struct Address {
-    pub(crate) bytes: [u8; size_of::<libc::sockaddr_storage>()],
-    pub(crate) length: libc::socklen_t,
 }
 
 /// A socket of this library.

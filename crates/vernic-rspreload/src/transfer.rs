@@ -5,10 +5,10 @@ use std::ptr;
 
 use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
+use crate::connect::settle;
 use crate::forked;
 use crate::rdmacm;
 use crate::real::{errno, next, set_errno};
-use crate::sockets::settle;
 use crate::table::{Entry, Stage, find};
 
 /// Where the bytes of a descriptor go.
