@@ -118,7 +118,7 @@ unsafe extern "C" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epo
     if result != 0 {
         return result;
     }
-    if entry.stage() == Stage::Listening {
+    if entry.stage() == Stage::Listening && config().mode == Mode::Auto {
         change(set, op, fd, events, data);
     }
     let mut members = lock(&entry.sets);

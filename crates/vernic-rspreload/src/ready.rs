@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
+use crate::config::{Mode, config};
 use crate::connect::{given_up_at, settle};
 use crate::forked;
 use crate::rdmacm;
@@ -45,8 +46,11 @@ impl Plan {
             match (settle(&entry), entry.number()) {
                 (Stage::Listening, number @ 0..) => {
                     entries[index].fd = number;
-                    plan.entries.push(poll_entry(asked.fd, asked.events));
-                    plan.belongs.push(index);
+                    // One that does not listen would be ready at once, and for ever.
+                    if config().mode == Mode::Auto {
+                        plan.entries.push(poll_entry(asked.fd, asked.events));
+                        plan.belongs.push(index);
+                    }
                 }
                 (Stage::Connecting, number @ 0..) => {
                     entries[index].fd = number;

@@ -214,7 +214,9 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         // SAFETY: no pointers.
         unsafe { rdmacm::rfcntl(entry.number(), libc::F_SETFL, libc::O_NONBLOCK.into()) };
         entry.set_stage(Stage::Listening);
-        epoll::add_tcp(&entry, fd);
+        if config().mode == Mode::Auto {
+            epoll::add_tcp(&entry, fd);
+        }
     }
     0
 }
@@ -277,13 +279,13 @@ unsafe extern "C" fn accept4(
         if errno() != libc::EAGAIN {
             return -1;
         }
-        // SAFETY: as above. In mode `only` it does not listen, which is no concern of the program's.
-        let accepted = unsafe { next::accept4(fd, address, length, flags) };
-        if accepted >= 0 {
-            return accepted;
-        }
-        if errno() != libc::EAGAIN && config().mode == Mode::Auto {
-            return -1;
+        // In mode `only` the system's does not listen.
+        if config().mode == Mode::Auto {
+            // SAFETY: as above.
+            let accepted = unsafe { next::accept4(fd, address, length, flags) };
+            if accepted >= 0 || errno() != libc::EAGAIN {
+                return accepted;
+            }
         }
         if entry.nonblocking.load(std::sync::atomic::Ordering::Acquire) {
             set_errno(libc::EAGAIN);
