@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, POLLIN,
-    POLLOUT,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, POLLHUP,
+    POLLIN, POLLOUT, POLLRDHUP,
 };
 use vernic_rsocket::{
     Epoll, EpollReport, EpollTarget, Numbered, PollItem, Polled, Socket, Table, poll,
@@ -217,4 +217,21 @@ fn more_ready_sockets_than_there_is_room_for_are_reported_in_turn() {
         (0..6).all(|n| seen.contains(&n))
     });
     assert!(seen.len() < 20, "{seen:?}");
+}
+
+#[test]
+fn a_peer_that_has_closed_hangs_up_when_all_it_sent_is_read() {
+    let _alone = alone();
+    let runtime = runtime();
+    let (client, server) = pair(&runtime);
+    send_all(&client, b"last words");
+    client.close();
+    // The end has come, too, when this is there.
+    eventually("the end comes", || wait_for(&server, POLLRDHUP, SOON) & POLLRDHUP != 0);
+    assert_eq!(wait_for(&server, POLLIN, SOON), POLLIN);
+    assert_eq!(recv(&server, 5).unwrap(), b"last ");
+    assert_eq!(wait_for(&server, POLLIN, SOON), POLLIN);
+    assert_eq!(recv(&server, 5).unwrap(), b"words");
+    assert_eq!(wait_for(&server, POLLIN, SOON), POLLIN | POLLHUP);
+    assert_eq!(recv(&server, 5).unwrap(), b"");
 }

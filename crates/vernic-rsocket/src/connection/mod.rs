@@ -441,7 +441,9 @@ impl Core {
         Readiness::READ.when(stream.unread() != 0 || ended)
             | Readiness::WRITE.when(stream.can_send() || stream.is_write_shut() || closed)
             | Readiness::READ_ENDED.when(ended)
-            | Readiness::HUNG_UP.when(closed)
+            // Not before all is read that came: programs take it for the end, as of TCP, where a peer that
+            // closes does not hang up as long as this side has not closed.
+            | Readiness::HUNG_UP.when(closed && stream.unread() == 0)
             | Readiness::ERROR.when(self.failure.is_some())
     }
 }
