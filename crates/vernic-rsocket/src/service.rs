@@ -79,7 +79,10 @@ impl Service {
             return Ok(());
         }
         let mut failed = None;
-        self.started.get_or_init(|| failed = spawn(shared.clone()).err());
+        self.started.get_or_init(|| {
+            let shared = shared.clone();
+            failed = spawn(move || run(&shared)).err();
+        });
         match failed {
             None => Ok(()),
             Some(source) => Err(Error::Os { what: "start a thread", source }),
@@ -141,11 +144,10 @@ impl Service {
     }
 }
 
-/// The thread is not for the application's signals.
-fn spawn(shared: Arc<Shared>) -> std::io::Result<()> {
+/// Starts a thread of the library's own, which is not for the application's signals.
+pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
-    let thread =
-        std::thread::Builder::new().name("vernic-rsocket".into()).spawn(move || run(&shared));
+    let thread = std::thread::Builder::new().name("vernic-rsocket".into()).spawn(run);
     if let Some(old) = old {
         let _ = old.thread_set_mask();
     }

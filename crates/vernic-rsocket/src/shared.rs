@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use vernic_cm::{EventChannel, Manager};
@@ -115,11 +115,25 @@ impl Runtime {
 
     /// Closes every stream and waits until what was sent has arrived, for `patience` at most: before the
     /// process ends, as the kernel does it for TCP after that.
+    ///
+    /// On a thread of its own: a program that jumped out of a call, from a handler of a signal, has left
+    /// locks behind that nobody opens any more.
     pub fn finish(&self, patience: Duration) {
-        if self.is_orphan() {
+        if self.is_orphan() || self.shared.last_key.load(Ordering::Relaxed) == 0 {
             return;
         }
-        self.shared.streams().iter().for_each(|socket| socket.close());
-        self.shared.service.wait_closed(Instant::now() + patience);
+        let (done, ended) = mpsc::channel();
+        let shared = self.shared.clone();
+        let finish = move || {
+            let deadline = Instant::now() + patience;
+            shared.streams().iter().for_each(|socket| socket.close());
+            shared.service.wait_closed(deadline);
+            // Nobody is there any more if it took too long.
+            let _ = done.send(());
+        };
+        if crate::service::spawn(finish).is_ok() {
+            // The end of the wait, one way or the other.
+            let _ = ended.recv_timeout(patience);
+        }
     }
 }
