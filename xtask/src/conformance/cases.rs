@@ -1,12 +1,13 @@
 //! What is run: programs with options, each in one or several places.
 //!
 //! A case is one program as server and client in two processes (or alone, if it only lists devices);
-//! those of the connection manager are in `manager.rs`.
+//! those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`.
 //! Its name is its command line and its place, and unique.
 
 use super::network::Place;
 
 mod manager;
+mod sockets;
 
 /// Path MTUs of InfiniBand, bytes.
 const MTUS: [u64; 5] = [256, 512, 1024, 2048, 4096];
@@ -75,6 +76,8 @@ pub(super) struct Troupe {
     pub(super) ready: Ready,
     /// Whether the servers wait for further clients until they are ended.
     pub(super) endless: bool,
+    /// Whether the case's options are for the clients alone.
+    pub(super) clients_only: bool,
 }
 
 /// What the kernel tells of a server that is there.
@@ -82,6 +85,8 @@ pub(super) struct Troupe {
 pub(super) enum Ready {
     /// It listens on this TCP port.
     Tcp(u16),
+    /// It has bound this UDP port.
+    Udp(u16),
     /// A service of this port space and port is open.
     Service(u16, u16),
     /// So many sockets of its namespace are in this multicast group.
@@ -135,6 +140,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(Place::ALL.iter().flat_map(|place| ping_pongs(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| perftest(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| manager::cases(*place)));
+    cases.extend(Place::ALL.iter().flat_map(|place| sockets::cases(*place)));
     cases
 }
 

@@ -205,7 +205,8 @@ fn arguments(case: &Case, side: usize, network: &Network) -> Vec<String> {
         }
         Cast::Troupe(troupe) => {
             let own = [troupe.server, troupe.client][side];
-            let text = format!("{own} {}", case.options);
+            let options = if troupe.clients_only && side == SERVER { "" } else { &case.options };
+            let text = format!("{own} {options}");
             let text = text.replace("SERVER", case.place.address(SERVER));
             words(&text.replace("OWN", case.place.address(side)))
         }
@@ -226,20 +227,22 @@ fn is_ready(process: u32, ready: Ready, count: usize) -> bool {
     let table =
         |name: &str| fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();
     match ready {
-        Ready::Tcp(port) => ["tcp", "tcp6"].iter().any(|name| has_listener(&table(name), port)),
+        Ready::Tcp(port) => ["tcp", "tcp6"].iter().any(|name| has_socket(&table(name), port, "0A")),
+        Ready::Udp(port) => ["udp", "udp6"].iter().any(|name| has_socket(&table(name), port, "07")),
         Ready::Service(space, port) => is_open(&table("unix"), space, port),
         Ready::Group(IpAddr::V4(group)) => members(&table("igmp"), group) >= count,
         Ready::Group(IpAddr::V6(group)) => members6(&table("igmp6"), group) >= count,
     }
 }
 
-/// Whether the kernel's table of TCP sockets has one that listens on a port.
-fn has_listener(tcp: &str, port: u16) -> bool {
+/// Whether the kernel's table of TCP or UDP sockets has one of a port, in this state: 0A is a TCP socket that
+/// listens, 07 a UDP socket that is not connected.
+fn has_socket(tcp: &str, port: u16, state: &str) -> bool {
     let port = format!(":{port:04X}");
     tcp.lines().any(|line| {
         let mut words = line.split_whitespace();
-        // number, local address, remote address, state: 0A is LISTEN
-        words.nth(1).is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("0A")
+        // number, local address, remote address, state
+        words.nth(1).is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some(state)
     })
 }
 
@@ -277,8 +280,8 @@ mod tests {
     #[test]
     fn the_kernels_tables_tell_who_is_there() {
         let tcp = "  sl  local_address rem_address   st\n   0: 00000000:4853 00000000:0000 0A 0\n";
-        assert!(has_listener(tcp, 0x4853) && !has_listener(tcp, 0x4854));
-        assert!(!has_listener(&tcp.replace("0A", "01"), 0x4853));
+        assert!(has_socket(tcp, 0x4853, "0A") && !has_socket(tcp, 0x4854, "0A"));
+        assert!(!has_socket(&tcp.replace("0A", "01"), 0x4853, "0A"));
         let unix = "0: 2 0 0 2 1 9 @vernic/service/1061d2f/127.0.0.1/packets\n";
         assert!(is_open(unix, 0x106, 7471) && !is_open(unix, 0x111, 7471));
         // Claimed, and not open.

@@ -5,15 +5,24 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::{Case, Cast, Output, Place, Ready, Troupe};
 
 /// The port spaces of rdma_cm.
-const TCP: u16 = 0x0106;
+pub(super) const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 
 /// A group that nothing else on the machine uses.
 const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 77, 2, 1));
 
 /// One server and one client that is told where it is, by the options of each.
-const fn pair(server: &'static str, client: &'static str, ready: Ready) -> Troupe {
-    Troupe { server, client, client_program: None, servers: 1, clients: 1, ready, endless: false }
+pub(super) const fn pair(server: &'static str, client: &'static str, ready: Ready) -> Troupe {
+    Troupe {
+        server,
+        client,
+        client_program: None,
+        servers: 1,
+        clients: 1,
+        ready,
+        endless: false,
+        clients_only: false,
+    }
 }
 
 /// The cases of a place.
