@@ -27,6 +27,6 @@ fn connections_begin_and_end_as_both_sides_expect() {
 }
 
 #[test]
-fn a_program_that_ends_without_a_word_has_ended_its_connections() {
+fn a_program_that_ends_without_a_word_or_is_killed_has_ended_its_connections() {
     check("cm_ends.c");
 }

@@ -14,7 +14,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
-use vernic_cm::{ConnParam, Error, EventKind, IdOption, JoinState, PortSpace, QpType, RejReason};
+use vernic_cm::{
+    Config, ConnParam, Error, EventKind, IdOption, JoinState, PortSpace, QpType, RejReason,
+};
 use vernic_engine::{AckTimeout, QpState, WcStatus};
 
 /// Tells the other process what it is.
@@ -50,6 +52,11 @@ impl Other {
         let mut command = unshare();
         command.arg(WITH_LO).arg(std::env::current_exe().unwrap());
         Self::run(&mut command, role)
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     fn tell(&mut self, line: &str) {
@@ -179,24 +186,43 @@ fn a_connection_joins_two_processes_and_its_port_is_the_hosts() {
 }
 
 #[test]
-fn a_killed_peer_says_nothing_and_its_queue_pair_is_retried_until_that_fails() {
+fn a_peer_that_is_killed_has_disconnected() {
     let mut other = Other::start("listener");
     let place = addr(&other.hear());
     let side = Side::new();
     let (id, end) = connect_to(&side, place);
     assert_eq!(other.hear(), "established");
-    other.child.kill().unwrap();
-    other.child.wait().unwrap();
-    side.expect_nothing();
+    end.post_recv();
+    other.kill();
+    side.expect(EventKind::Disconnected);
     assert_eq!(end.qp.state(), QpState::Rts);
-    end.send();
-    assert_eq!(end.complete().status, WcStatus::RetryExceeded);
-    side.expect_nothing();
+    id.disconnect().unwrap();
+    assert_eq!(end.complete().status, WcStatus::Flushed);
+    side.expect(EventKind::TimewaitExit);
     // The port is free at once: names vanish with their process.
     let again = side.tcp();
     again.bind_addr(place).unwrap();
     again.listen(1).unwrap();
-    drop(id);
+}
+
+/// As seen from another host, whose other processes answer for the one that is gone.
+#[test]
+fn a_peer_that_is_killed_on_another_host_is_retried_until_that_fails_and_then_ended() {
+    let mut other = Other::start("listener");
+    let place = addr(&other.hear());
+    let mut config = Config::default();
+    config.set("force_wire", "on").unwrap();
+    let side = Side::with(config);
+    let (id, end) = connect_to(&side, place);
+    assert_eq!(other.hear(), "established");
+    other.kill();
+    end.send();
+    assert_eq!(end.complete().status, WcStatus::RetryExceeded);
+    side.expect_nothing();
+    id.disconnect().unwrap();
+    side.expect(EventKind::Disconnected);
+    let counters = id.context().unwrap().counters();
+    assert_eq!(counters.cm.unanswered, 0, "the DREQ was answered");
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!   it gives.
 //! - *Watching*, once they stopped, or while a completion queue is armed (its owner sleeps, or is
 //!   about to): it drains the sockets and sleeps in `ppoll` on them, on changes of the network, and
-//!   on its wake-up, with the next timer as timeout. An idle device makes no system call at all.
+//!   on its wake-up, with the next timer as timeout. An idle device makes no system call at all
+//!   (unless it has connections to other processes of this host: `cm/neighbours.rs`).
 //!
 //! It is woken while it watches if a holder of the lane leaves work that is due before it would look,
 //! or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off if a

@@ -10,6 +10,7 @@
 //! | `cm.rs` | the machine behind its lock, and the commands |
 //! | `cm/early.rs` | requests that came before somebody listens |
 //! | `cm/listen.rs` | listeners and their names among the processes of this host |
+//! | `cm/neighbours.rs` | processes of this host at the other end, and how it is noticed that one is gone |
 //! | `cm/route.rs` | whose a datagram is that came in, and by which path one goes out |
 //!
 //! # Locks
@@ -45,11 +46,13 @@ use crate::qp_table::QpTable;
 
 mod early;
 mod listen;
+mod neighbours;
 mod route;
 
 use early::EarlyRequests;
 pub use listen::ListenError;
 use listen::Listening;
+use neighbours::Neighbours;
 
 /// Bits of a communication id that are a number; those above are the slot.
 const NUMBER_BITS: u32 = 32 - Slot::BITS;
@@ -135,6 +138,7 @@ pub(crate) struct CmShared {
     work: AtomicBool,
     listening: Mutex<Listening>,
     early: Mutex<EarlyRequests>,
+    neighbours: Mutex<Neighbours>,
 }
 
 impl CmShared {
@@ -163,11 +167,13 @@ impl CmShared {
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
     ) -> Option<Time> {
-        let early = lock(&self.early).next_due();
+        let others = [lock(&self.early).next_due(), lock(&self.neighbours).due()];
         let mut state = lock(&self.state);
-        let Some(machine) = &mut state.machine else { return early };
-        send(&mut || machine.poll_transmit());
-        [early, machine.next_deadline()].into_iter().flatten().min()
+        let machine = state.machine.as_mut().and_then(|machine| {
+            send(&mut || machine.poll_transmit());
+            machine.next_deadline()
+        });
+        others.into_iter().chain([machine]).flatten().min()
     }
 
     /// Whether a request for `service` at `local` finds a listener in this process.

@@ -172,6 +172,7 @@ impl Lane {
         if gsi.deadline.is_some_and(|deadline| deadline <= now) {
             engine.cm.handle_timeout(now);
             engine.look_for_early(&mut self.table, now);
+            engine.look_at_neighbours(now);
             gsi.pending = true;
         }
     }

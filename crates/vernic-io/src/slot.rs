@@ -223,6 +223,16 @@ fn new_socket(name: &[u8]) -> io::Result<OwnFd> {
     Ok(fd)
 }
 
+/// Whether anybody has a socket of this name. Does not wake its owner.
+fn is_taken(name: &[u8]) -> io::Result<bool> {
+    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)?;
+    match sys::connect_abstract(socket.as_fd(), name) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 impl SlotTable {
     /// An empty table.
     ///
@@ -347,6 +357,14 @@ impl SlotTable {
     pub fn release(&self, slot: Slot) {
         self.state().claims.retain(|claim| claim.slot != slot);
         self.set_ours(slot, false);
+    }
+
+    /// True if any process of this host has the slot, this one included.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left to ask with.
+    pub fn is_taken(&self, slot: Slot) -> io::Result<bool> {
+        is_taken(self.control_name(slot).as_bytes())
     }
 
     fn set_ours(&self, slot: Slot, ours: bool) {

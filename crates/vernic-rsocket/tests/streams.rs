@@ -6,11 +6,12 @@ mod common;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
+use vernic_cm::Config;
 use vernic_rsocket::{Error, Family, MsgFlags, Shutdown, Socket, SocketKind};
 
 #[test]
@@ -347,26 +348,46 @@ fn hundreds_of_connections_work_side_by_side_and_leave_nothing_behind() {
 /// Which part a process of this test has.
 const ROLE: &str = "VERNIC_TEST_ROLE";
 
+/// Starts the process that is to be killed; returns its port.
+fn peer_to_be_killed() -> (Child, u16) {
+    let mut peer = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_peer_to_be_killed", "--nocapture"])
+        .env(ROLE, "peer")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(peer.stdout.take().unwrap()).lines();
+    let port = lines.map(Result::unwrap).find_map(|line| line.strip_prefix("port ")?.parse().ok());
+    (peer, port.unwrap())
+}
+
+#[test]
+fn a_peer_that_is_killed_has_closed_its_streams() {
+    let _alone = alone();
+    let (mut peer, port) = peer_to_be_killed();
+    let client = stream(&runtime());
+    client.connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    assert_eq!(recv(&client, 9).unwrap(), b"hello");
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    assert_eq!(recv_to_end(&client), b"");
+}
+
+/// As seen from another host.
 #[test]
 fn a_peer_that_is_killed_is_noticed_by_who_sends_and_by_who_asks_for_signs_of_life() {
     let _alone = alone();
-    let runtime = runtime();
+    let mut config = Config::default();
+    config.set("force_wire", "on").unwrap();
+    let runtime = runtime_with(config);
     for sends in [true, false] {
-        let mut peer = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_peer_to_be_killed", "--nocapture"])
-            .env(ROLE, "peer")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(peer.stdout.take().unwrap()).lines();
-        let port =
-            lines.map(Result::unwrap).find_map(|line| line.strip_prefix("port ")?.parse().ok());
+        let (mut peer, port) = peer_to_be_killed();
         let client = stream(&runtime);
         if !sends {
             set_int(&client, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
             set_int(&client, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1);
         }
-        client.connect(SocketAddr::from(([127, 0, 0, 1], port.unwrap()))).unwrap();
+        client.connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
         assert_eq!(recv(&client, 9).unwrap(), b"hello");
         peer.kill().unwrap();
         peer.wait().unwrap();

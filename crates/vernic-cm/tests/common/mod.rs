@@ -31,7 +31,11 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new() -> Self {
-        let manager = Manager::new(Config::default());
+        Self::with(Config::default())
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
+        let manager = Manager::new(config);
         let channel = manager.create_channel().unwrap();
         Self { manager, channel }
     }

@@ -192,14 +192,17 @@ impl Engine {
         }
         let peer = lock(&self.cm.state).machine.as_ref().and_then(|machine| machine.peer(conn));
         let Some((path, id)) = peer else { return };
-        let (ip, any) = (path.remote.to_ip(), slot_of(id).qpn(0));
-        let wait = Duration::from_micros(self.config.peer_query_us);
-        if matches!(self.slots.lookup(ip, any), Lookup::Asked | Lookup::Pending)
-            && self.slots.query(ip, any, wait).is_some()
+        let (ip, slot) = (path.remote.to_ip(), slot_of(id));
+        let (any, wait) = (slot.qpn(0), Duration::from_micros(self.config.peer_query_us));
+        let mut found = self.slots.lookup(ip, any);
+        if matches!(found, Lookup::Asked | Lookup::Pending)
+            && let Some(process) = self.slots.query(ip, any, wait)
         {
             // The answer to the first question is there too, or will be; it is taken in by this.
             let _ = self.slots.lookup(ip, any);
+            found = Lookup::Here(process);
         }
+        lock(&self.cm.neighbours).meet(path.remote, slot, found, self.now());
     }
 
     fn has_address(&self, ip: IpAddr) -> bool {

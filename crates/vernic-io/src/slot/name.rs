@@ -24,7 +24,6 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,11 +31,11 @@ use vernic_wire::cm::ServiceId;
 
 use super::lookup::{LOOKUP_LIFE, MAX_LOOKUPS};
 use super::message::Question;
-use super::{Name, PeerProcess, Slot, SlotTable, State, new_socket, tables};
+use super::{Name, PeerProcess, Slot, SlotTable, State, is_taken, new_socket, tables};
 use crate::batch::RxPacket;
 use crate::handoff::{HandedOver, Head};
 use crate::link::LocalAddr;
-use crate::sys::{self, OwnFd};
+use crate::sys::OwnFd;
 
 /// Most names that a table has at a time: as many as a process may have descriptors where the
 /// system's limit is a high one (4096 is the usual hard limit).
@@ -248,13 +247,8 @@ impl SlotTable {
     /// # Errors
     /// [`NameError::Os`] when the process has no descriptor left to ask with.
     pub fn is_claimed(&self, name: &ServiceName) -> Result<bool, NameError> {
-        let os = |source| NameError::Os { name: *name, source };
-        let socket = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0).map_err(os)?;
-        match sys::connect_abstract(socket.as_fd(), self.service_name(name, "").as_bytes()) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
-            Err(e) => Err(os(e)),
-        }
+        let taken = is_taken(self.service_name(name, "").as_bytes());
+        taken.map_err(|source| NameError::Os { name: *name, source })
     }
 
     /// Looks for the process of this host and user that has the name open, and where it receives for

@@ -26,8 +26,11 @@ fn claimed_slots_are_distinct_and_free_again_after_release() {
     let (a, b) = (table.claim().unwrap(), table.claim().unwrap());
     assert_ne!(a, b);
     assert!(table.is_ours(a) && table.is_ours(b));
+    let other = SlotTable::with_scope(&scope("claim")).unwrap();
+    assert!(other.is_taken(a).unwrap());
     table.release(a);
     assert!(!table.is_ours(a));
+    assert!(!other.is_taken(a).unwrap() && other.is_taken(b).unwrap());
     let name = table.control_name(a);
     new_socket(name.as_bytes()).expect("the name of a released slot is free");
 }

@@ -91,6 +91,8 @@ counters! {
     timewait_cut_short = "cm_timewait_cut_short",
     /// REQs and REPs of a queue pair that a connection of ours still names.
     stale_connections = "cm_stale_connections",
+    /// Connections whose peer's process was gone, without a word.
+    peers_gone = "cm_peers_gone",
     /// Datagrams that were not sent because nobody fetched those before them.
     outbox_full = "cm_outbox_full",
 }

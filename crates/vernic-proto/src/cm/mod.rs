@@ -79,6 +79,7 @@ mod active;
 mod counters;
 mod disconnect;
 mod event;
+mod gone;
 mod listener;
 mod params;
 mod passive;

@@ -195,26 +195,32 @@ impl Cm {
         if let Next::Done = self.react(now, id, CmAttribute::REJ)? {
             return Ok(());
         }
-        match state {
-            State::ReqSent | State::MraReqRcvd => {
+        self.end_rejected(now, id, rej);
+        Ok(())
+    }
+
+    /// The peer's end of the connection is over, which `rej` says, or would say.
+    pub(super) fn end_rejected(&mut self, now: Time, id: CommId, rej: &Rej) {
+        match self.table.conn(id).map(|conn| conn.state) {
+            None => {}
+            Some(State::ReqSent | State::MraReqRcvd) => {
                 self.report_rejected(id, rej);
                 self.forget(id);
             }
-            State::ReqRcvd | State::MraReqSent => {
+            Some(State::ReqRcvd | State::MraReqSent) => {
                 self.report_rejected(id, rej);
                 self.disown(id);
                 self.over(now, id);
             }
-            State::RepSent | State::MraRepRcvd | State::RepRcvd | State::MraRepSent => {
+            Some(State::RepSent | State::MraRepRcvd | State::RepRcvd | State::MraRepSent) => {
                 self.report_rejected(id, rej);
                 self.over(now, id);
             }
-            _ => {
+            Some(_) => {
                 self.event(id, EventKind::Disconnected);
                 self.over(now, id);
             }
         }
-        Ok(())
     }
 
     /// The owner has heard the last event.

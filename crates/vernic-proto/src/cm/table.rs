@@ -181,6 +181,10 @@ impl Table {
     pub(super) fn conn(&self, id: CommId) -> Option<&Conn> {
         self.conns.get(&id)
     }
+    /// All entries.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (CommId, &Conn)> {
+        self.conns.iter().map(|(id, conn)| (*id, conn))
+    }
     /// The fields that indices and groups depend on have setters of their own.
     pub(super) fn conn_mut(&mut self, id: CommId) -> Option<&mut Conn> {
         self.conns.get_mut(&id)

@@ -19,7 +19,11 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// Sockets over devices that are opened for the test.
 pub fn runtime() -> Arc<Runtime> {
-    let manager = Manager::new(Config::default());
+    runtime_with(Config::default())
+}
+
+pub fn runtime_with(config: Config) -> Arc<Runtime> {
+    let manager = Manager::new(config);
     Arc::new(Runtime::new(&manager, Settings::default()).unwrap())
 }
 

@@ -1,7 +1,9 @@
+use std::os::fd::AsFd;
+
 use super::*;
 use crate::batch::RxMeta;
-use crate::handoff;
 use crate::link::Icrc;
+use crate::{handoff, sys};
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const NO_TIME: Duration = Duration::ZERO;

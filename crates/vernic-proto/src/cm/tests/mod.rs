@@ -8,6 +8,7 @@
 
 mod destroy;
 mod flow;
+mod gone;
 mod hostile;
 mod limits;
 mod loss;

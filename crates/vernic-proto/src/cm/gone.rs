@@ -1,0 +1,45 @@
+//! Peers that are gone without a word, as the owner may know by other means than messages.
+
+use vernic_wire::cm::{CommId, Rej, RejReason, RejectedMessage};
+
+use super::state::{Group, State};
+use super::table::Conn;
+use super::{Cm, CmPath};
+use crate::time::Time;
+
+/// Whether the connection has a peer that is not known to be done with it.
+fn has_peer(conn: &Conn) -> bool {
+    let sidr = matches!(conn.state, State::SidrReqSent | State::SidrReqRcvd);
+    let done = conn.state == State::DreqRcvd || conn.state.group() == Group::Remembered;
+    conn.remote_id != CommId::NONE && !sidr && !done
+}
+
+impl Cm {
+    /// The other ends of connections that are not over: where each is, and what it calls the connection.
+    pub fn peers(&self) -> impl Iterator<Item = (CmPath, CommId)> {
+        let with_peer = self.table.iter().filter(|(_, conn)| has_peer(conn));
+        with_peer.map(|(_, conn)| (conn.path, conn.remote_id))
+    }
+
+    /// Ends the connections whose peer, as [`peers`](Self::peers) tells it, is gone: its process was killed, say.
+    /// Each end is told as if the peer had said so: before the connection is up by
+    /// [`Rejected`](super::EventKind::Rejected), after by [`Disconnected`](super::EventKind::Disconnected).
+    /// Nothing is sent.
+    pub fn end_gone(&mut self, now: Time, is_gone: impl Fn(CmPath, CommId) -> bool) {
+        let gone = self
+            .table
+            .iter()
+            .filter(|(_, conn)| has_peer(conn) && is_gone(conn.path, conn.remote_id));
+        let gone: Vec<_> = gone.map(|(id, conn)| (id, conn.state)).collect();
+        for (id, state) in gone {
+            self.counters.peers_gone += 1;
+            // What a peer says whose owner has gone.
+            let reason = match state {
+                State::ReqRcvd | State::MraReqSent => RejReason::TIMEOUT,
+                _ => RejReason::CONSUMER,
+            };
+            let rej = Rej { reason, message: RejectedMessage::OTHER, ..Rej::default() };
+            self.end_rejected(now, id, &rej);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Peers that are gone without a word.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+/// A is gone, which B is told; what B says and does then, until nothing is left of it.
+fn gone(mut t: Pair, expected: &Expect) {
+    t.trace();
+    let peers: Vec<_> = t.b.cm.peers().collect();
+    t.b.cm.end_gone(t.now, |path, _| path.remote == gid(9));
+    assert_eq!(t.b.cm.peers().collect::<Vec<_>>(), peers, "others stay");
+    t.b.cm.end_gone(t.now, |path, id| peers.contains(&(path, id)));
+    assert_eq!(t.b.cm.peers().count(), 0);
+    assert_eq!(t.b.cm.counters().peers_gone, peers.len() as u64);
+    t.b.cm.end_gone(t.now, |_, _| true);
+    t.settle();
+    t.pass(60_000);
+    expected.assert_eq(&t.trace());
+    let left = t.b.cm.occupancy();
+    assert_eq!((left.live, left.half_open, left.timewait), (0, 0, 0));
+}
+
+#[test]
+fn a_request_whose_peer_is_gone_is_rejected() {
+    let mut t = Pair::new();
+    let a = t.connect();
+    t.lose(&[CmAttribute::REJ]);
+    t.a.cm.destroy(t.now, a);
+    gone(
+        t,
+        &expect![[r#"
+        0 B: Rejected of=none 4 (timeout)
+    "#]],
+    );
+}
+
+#[test]
+fn an_acceptance_whose_peer_is_gone_is_rejected() {
+    let mut t = Pair::new();
+    let a = t.connect();
+    t.lose(&[CmAttribute::REP, CmAttribute::REJ]);
+    t.accept();
+    t.a.cm.destroy(t.now, a);
+    gone(
+        t,
+        &expect![[r#"
+        0 B: Rejected of=none 28 (consumer)
+        536 B: TimewaitExit
+    "#]],
+    );
+}
+
+#[test]
+fn a_connection_whose_peer_is_gone_is_over() {
+    let mut t = Pair::new();
+    let (a, _) = t.established();
+    t.lose(&[CmAttribute::DREQ]);
+    t.a.cm.destroy(t.now, a);
+    gone(
+        t,
+        &expect![[r#"
+        0 B: Disconnected
+        536 B: TimewaitExit
+        671 A->B DREQ
+        671 B->A DREP
+    "#]],
+    );
+}
+
+#[test]
+fn a_connection_that_was_being_ended_when_its_peer_was_gone_is_over() {
+    let mut t = Pair::new();
+    let (_, b) = t.established();
+    t.lose(&[CmAttribute::DREQ]);
+    t.b.cm.disconnect(t.now, b, b"").unwrap();
+    gone(
+        t,
+        &expect![[r#"
+        0 B: Disconnected
+        536 B: TimewaitExit
+    "#]],
+    );
+}
+
+#[test]
+fn what_a_peer_that_is_gone_has_ended_itself_stays_with_its_owner() {
+    let mut t = Pair::new();
+    let (a, b) = t.established();
+    t.a.cm.disconnect(t.now, a, b"").unwrap();
+    t.settle();
+    assert_eq!(t.b.cm.peers().count(), 0);
+    t.b.cm.end_gone(t.now, |_, _| true);
+    t.lose(&[CmAttribute::DREP]);
+    t.b.cm.disconnect(t.now, b, b"").unwrap();
+    gone(
+        t,
+        &expect![[r#"
+        536 B: TimewaitExit
+        671 A->B DREQ
+        671 B->A DREP
+        671 A: Disconnected
+        1342 A: TimewaitExit
+    "#]],
+    );
+}
