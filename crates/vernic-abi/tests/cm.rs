@@ -6,9 +6,14 @@ use std::path::Path;
 
 use common::Folder;
 
+/// On the device of `lo` alone, so that an id bound to a loopback address shows it.
 fn check(program: &str) {
+    check_with(program, &[("VERNIC_DEVICE", "lo")]);
+}
+
+fn check_with(program: &str, settings: &[(&str, &str)]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
-    Folder::new(program).check(&source);
+    Folder::new(&format!("{program}-{}", settings.len())).check_with(&source, settings);
 }
 
 #[test]
@@ -29,4 +34,14 @@ fn connections_begin_and_end_as_both_sides_expect() {
 #[test]
 fn a_program_that_ends_without_a_word_or_is_killed_has_ended_its_connections() {
     check("cm_ends.c");
+}
+
+#[test]
+fn a_loopback_address_is_of_any_device_until_there_is_a_peer() {
+    check_with("cm_loopback.c", &[]);
+}
+
+#[test]
+fn a_loopback_address_is_of_the_only_device() {
+    check("cm_loopback.c");
 }

@@ -112,12 +112,12 @@ impl Manager {
         }
     }
 
-    /// The devices of this machine.
+    /// The devices of this machine: all, or the one that the settings name.
     ///
     /// # Errors
-    /// [`OpenError::NetDev`] if the system does not list its netdevs.
+    /// Those of [`vernic_engine::configured_devices`].
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, OpenError> {
-        vernic_engine::devices()
+        vernic_engine::configured_devices(&self.config)
     }
 
     /// The open device of this name (or of the netdev of this name), which all ids on it share;

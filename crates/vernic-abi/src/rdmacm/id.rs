@@ -239,12 +239,9 @@ impl IdObject {
         path::show_gids(&addr.addr, engine);
         let Some(context) = engine.context() else { return Ok(()) };
         let device = process()?.device(&context)?;
-        device.context.store(&self.base.verbs);
-        // Unless the program has named one of its own.
-        let none = std::ptr::null_mut();
-        let (now, then) = (Ordering::AcqRel, Ordering::Acquire);
-        let _ = self.base.pd.compare_exchange(none, device.pd.raw(), now, then);
-        self.base.port_num.store(path::PORT, Ordering::Relaxed);
+        if !self.is_of_any_device() {
+            self.show_device(&device);
+        }
         if let Some(found) = engine.path() {
             self.path.show(&path::record(&found, &context));
             let place = (&raw const self.path).cast_mut();
@@ -253,6 +250,29 @@ impl IdObject {
         }
         lock(&self.kept).device = Some(device);
         Ok(())
+    }
+
+    /// Whether its address says nothing about the device. To programs of a kernel's `rdma_cm` a loopback
+    /// address that an id is bound to is one of any device, and `verbs` stays NULL until there is a peer:
+    /// libfabric looks for its devices so. Where the netdev `lo` is all there is, there is no other device
+    /// to mean.
+    fn is_of_any_device(&self) -> bool {
+        let is_loopback = self.engine.local_addr().is_some_and(|local| local.ip().is_loopback());
+        is_loopback
+            && self.engine.peer_addr().is_none()
+            && process()
+                .and_then(|process| Ok(process.manager.devices()?))
+                .is_ok_and(|all| all.len() > 1)
+    }
+
+    /// Shows which device it is on.
+    pub(crate) fn show_device(&self, device: &CmDevice) {
+        device.context.store(&self.base.verbs);
+        // Unless the program has named one of its own.
+        let none = std::ptr::null_mut();
+        let (now, then) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.base.pd.compare_exchange(none, device.pd.raw(), now, then);
+        self.base.port_num.store(path::PORT, Ordering::Relaxed);
     }
 
     /// Shows the state of its queue pair, which the id may have changed.

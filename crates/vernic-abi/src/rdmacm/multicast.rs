@@ -20,6 +20,7 @@ fn join(
 ) -> Result<(), Failure> {
     let group = group.require("the address of a group")?;
     id.engine.join_multicast(group, state, context.expose_provenance())?;
+    id.show_device(&*id.device()?);
     Ok(())
 }
 

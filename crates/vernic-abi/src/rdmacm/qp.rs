@@ -104,6 +104,7 @@ impl IdObject {
         attr: &mut ibv_qp_init_attr_ex,
     ) -> Result<(), Failure> {
         let device = self.device()?;
+        self.show_device(&device);
         if attr.comp_mask & qp_init_mask::PD == 0 || attr.pd.is_null() {
             attr.comp_mask |= qp_init_mask::PD;
             attr.pd = Handle::load(&self.base.pd);

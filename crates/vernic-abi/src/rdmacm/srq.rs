@@ -28,6 +28,7 @@ impl IdObject {
             return Err(Failure::invalid("the id has a shared receive queue already"));
         }
         let device = self.device()?;
+        self.show_device(&device);
         let lacks = |bit, is_null: bool| attr.comp_mask & bit == 0 || is_null;
         if lacks(srq_init_mask::PD, attr.pd.is_null()) {
             attr.pd = Handle::load(&self.base.pd);

@@ -63,13 +63,24 @@ impl Folder {
 
     /// Runs a program with the library under it.
     pub fn run(&self, program: &Path) -> Output {
-        Command::new(program).env("LD_LIBRARY_PATH", &self.0).output().unwrap()
+        self.run_with(program, &[])
+    }
+
+    /// The same with settings.
+    pub fn run_with(&self, program: &Path, settings: &[(&str, &str)]) -> Output {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", &self.0).envs(settings.iter().copied()).output().unwrap()
     }
 
     /// Compiles and runs a program that says what is wrong and then fails.
     pub fn check(&self, source: &Path) {
+        self.check_with(source, &[]);
+    }
+
+    /// The same with settings.
+    pub fn check_with(&self, source: &Path, settings: &[(&str, &str)]) {
         let Some(program) = self.compile(source) else { return };
-        let output = self.run(&program);
+        let output = self.run_with(&program, settings);
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (said(&output.stdout), said(&output.stderr));
         assert!(output.status.success(), "{:?}\n{out}{err}", output.status);
