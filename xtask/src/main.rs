@@ -30,6 +30,7 @@ mod settings;
 mod shell;
 mod steps;
 mod tools;
+mod unit;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

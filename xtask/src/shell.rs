@@ -1,7 +1,7 @@
 //! Running a program: echoed, from the repository's root, with a time limit.
 
-use std::io::IsTerminal;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::{Result, root};
@@ -72,7 +72,25 @@ impl Run {
     /// Prints the command line, runs it, and fails unless it exits with 0.
     pub(crate) fn go(&self) -> Result {
         println!("$ {}", self.line());
-        let status = self.command().status().map_err(|e| self.cannot_start(&e))?;
+        self.judge(self.command().status().map_err(|e| self.cannot_start(&e))?)
+    }
+
+    /// The same, and `see` gets each line that it prints to its standard output.
+    pub(crate) fn watch(&self, mut see: impl FnMut(&str)) -> Result {
+        println!("$ {}", self.line());
+        let mut child =
+            self.command().stdout(Stdio::piped()).spawn().map_err(|e| self.cannot_start(&e))?;
+        if let Some(output) = child.stdout.take() {
+            for line in BufReader::new(output).split(b'\n').map_while(std::io::Result::ok) {
+                let line = String::from_utf8_lossy(&line);
+                println!("{line}");
+                see(&line);
+            }
+        }
+        self.judge(child.wait().map_err(|e| self.cannot_start(&e))?)
+    }
+
+    fn judge(&self, status: ExitStatus) -> Result {
         match status.code() {
             Some(0) => Ok(()),
             // What coreutils' timeout exits with when it had to end the program.

@@ -4,7 +4,7 @@
 
 use crate::plan::{Done, Step};
 use crate::shell::run;
-use crate::{Result, bench, capture, conformance, kernel, root, rules, settings, tools};
+use crate::{Result, bench, capture, conformance, kernel, root, rules, settings, tools, unit};
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
 /// CRC that they call. `vernic-proto` has no `unsafe`, and nothing of its dependencies has much: it
@@ -27,7 +27,7 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
     steps.extend(lint());
     steps.extend([
         Step::new("deny", "licences, sources and bans of dependencies", &["cargo-deny"], deny),
-        Step::new("tests", "unit, integration and documentation tests", &["packages"], tests),
+        Step::new("tests", "unit, integration and documentation tests", &["packages"], unit::check),
         Step::new("golden", "scapy makes the golden packets again", &["packages"], golden),
         Step::new("sim", format!("simulator, {seeds} seeds"), &[], move || simulator(seeds, None)),
         Step::new("bench", "vernic bench --quick --json keeps its schema", &[], bench::check_quick),
@@ -106,18 +106,9 @@ fn deny() -> Result {
     run("cargo deny --all-features check bans licenses sources").limit_min(5).go()
 }
 
-fn tests() -> Result {
-    let line = format!("cargo test --workspace {FEATURES} --no-fail-fast");
-    run(&line).env(REQUIRE_TOOLS, "1").limit_min(20).go()
-}
-
 /// Features are code that users build, so it is judged too: `vernic`'s `tokio`. Both steps take the same
 /// set, and dependencies are built once for it.
-const FEATURES: &str = "--all-features";
-
-/// With this variable set, a test whose outside judge (tshark, scapy) is missing fails instead of
-/// skipping itself.
-const REQUIRE_TOOLS: &str = "VERNIC_REQUIRE_TOOLS";
+pub(crate) const FEATURES: &str = "--all-features";
 
 /// The golden packets are what scapy makes today, comments (its version) apart.
 fn golden() -> Result {
