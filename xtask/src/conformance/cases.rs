@@ -1,11 +1,13 @@
 //! What is run: programs with options, each in one or several places.
 //!
 //! A case is one program as server and client in two processes (or alone, if it only lists devices);
-//! those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`.
+//! those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`, applications that
+//! others wrote in `applications.rs`.
 //! Its name is its command line and its place, and unique.
 
 use super::network::Place;
 
+mod applications;
 mod manager;
 mod sockets;
 
@@ -24,6 +26,8 @@ const KNOWN_PART: &str = "--vendor-part-id 4115";
 /// One program in one place.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
+    /// Environment variables, as `NAME=VALUE` and blanks.
+    pub(super) variables: &'static str,
     /// The program.
     pub(super) program: &'static str,
     /// Its transport service; empty where the program says it in its name.
@@ -122,7 +126,7 @@ pub(crate) enum Output {
 impl Case {
     /// The command line and the place.
     pub(super) fn name(&self) -> String {
-        let words = [self.program, &self.options, self.around].into_iter();
+        let words = [self.variables, self.program, &self.options, self.around].into_iter();
         let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
         format!("{} @{}", words.join(" "), self.place.name())
     }
@@ -141,11 +145,13 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(Place::ALL.iter().flat_map(|place| perftest(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| manager::cases(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| sockets::cases(*place)));
+    cases.extend(Place::ALL.iter().flat_map(|place| applications::cases(*place)));
     cases
 }
 
 fn listings() -> Vec<Case> {
     let listing = |program, options: &str, words| Case {
+        variables: "",
         program,
         service: "",
         options: options.into(),
@@ -173,6 +179,7 @@ fn ping_pongs(place: Place) -> Vec<Case> {
     let mut add = |program, options: &str, bytes, in_ci| {
         // One GID index for every program: the place knows which.
         cases.push(Case {
+            variables: "",
             program,
             service: "",
             options: options.into(),
@@ -395,6 +402,7 @@ impl Variant {
             sizes => sizes.to_vec(),
         };
         Case {
+            variables: "",
             program: self.tool.name,
             service: self.service,
             options: words.join(" "),

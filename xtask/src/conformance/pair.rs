@@ -136,6 +136,7 @@ impl Stage<'_> {
         command.args(arguments(case, side, self.network));
         command.stdin(Stdio::null()).stdout(output).stderr(errors).current_dir(root());
         command.env("VERNIC_CONFIG", "/dev/null");
+        command.envs(case.variables.split_whitespace().filter_map(|one| one.split_once('=')));
         let child = command.spawn().map_err(|e| format!("cannot start ip: {e}"))?;
         Ok(Side { side, child, file })
     }

@@ -65,6 +65,7 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
     ];
     let rows = rows.into_iter().filter(|row| row.4);
     rows.map(|(program, options, troupe, output, _)| Case {
+        variables: "",
         program,
         service: "",
         options: options.into(),

@@ -20,6 +20,7 @@ type Row = (&'static str, &'static str, Troupe, &'static [&'static str], bool);
 fn case(place: Place, around: &'static str, row: Row) -> Case {
     let (program, options, troupe, client, in_ci) = row;
     Case {
+        variables: "",
         program,
         service: "",
         options: options.into(),
