@@ -86,7 +86,7 @@ pub(super) struct Troupe {
 
 /// What the kernel tells of a server that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(crate) enum Ready {
     /// It listens on this TCP port.
     Tcp(u16),
     /// It has bound this UDP port.

@@ -214,13 +214,8 @@ fn arguments(case: &Case, side: usize, network: &Network) -> Vec<String> {
     }
 }
 
-/// Whether a process has entered its network namespace, where a TCP socket listens on `port`.
-pub(crate) fn listens(process: u32, port: u16) -> bool {
-    is_ready(process, Ready::Tcp(port), 1)
-}
-
 /// Whether a process has entered its network namespace, and `count` of its kind are there for others.
-fn is_ready(process: u32, ready: Ready, count: usize) -> bool {
+pub(crate) fn is_ready(process: u32, ready: Ready, count: usize) -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     if namespace(&process.to_string()) == namespace("self") {
         return false;

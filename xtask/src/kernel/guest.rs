@@ -4,11 +4,13 @@
 //! guest's shell, with its output in a file there, and asked about.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::conformance::Ready;
 
 /// An answer takes no longer, on however slow a machine: commands that take long are not waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -94,10 +96,14 @@ impl Guest {
         Ok(Some(self.run(&format!("wait {id}"))?.0))
     }
 
-    /// Whether somebody listens on a TCP port.
-    pub(super) fn listens(&mut self, port: u16) -> Result<bool> {
-        let line = format!("grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6");
-        Ok(self.run(&line)?.0 == 0)
+    /// Whether a server is there.
+    pub(super) fn is_ready(&mut self, ready: Ready) -> Result<bool> {
+        Ok(self.run(&is_ready(ready))?.0 == 0)
+    }
+
+    /// Whether a connection is made or being made.
+    pub(super) fn is_connecting(&mut self) -> Result<bool> {
+        Ok(self.run("rdma resource show cm_id | grep -q 'state CONNECT '")?.0 == 0)
     }
 
     /// Sends a process a signal; it may be gone.
@@ -117,6 +123,30 @@ impl Guest {
 /// The file of a process's output.
 fn output(number: u64) -> String {
     format!("/tmp/{number}.txt")
+}
+
+/// A line of shell that succeeds when a server is there.
+fn is_ready(ready: Ready) -> String {
+    match ready {
+        Ready::Tcp(port) => {
+            format!("grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6")
+        }
+        Ready::Udp(port) => {
+            format!("grep -q ': [0-9A-F]*:{port:04X} ' /proc/net/udp /proc/net/udp6")
+        }
+        Ready::Service(space, port) => {
+            // What `rdma` calls the port spaces.
+            let space = if space == 0x0106 { "TCP" } else { "UDP" };
+            format!("rdma resource show cm_id | grep -q 'LISTEN ps {space} .*:{port} '")
+        }
+        Ready::Group(IpAddr::V4(group)) => {
+            // Printed as a number of the processor's: 010203EF is 239.3.2.1.
+            format!("grep -q {:08X} /proc/net/igmp", u32::from_le_bytes(group.octets()))
+        }
+        Ready::Group(IpAddr::V6(group)) => {
+            format!("grep -q {:032x} /proc/net/igmp6", u128::from(group))
+        }
+    }
 }
 
 /// Exit status and text of an answer that is whole.
@@ -143,6 +173,15 @@ mod tests {
         assert_eq!(answer("a\n\n@@answer 7 0\n", 8), None);
         let late = "old\n\n@@answer 6 1\nnew\n\n@@answer 7 0\n";
         assert_eq!(answer(late, 7), Some((0, "new".into())));
+    }
+
+    #[test]
+    fn a_server_is_looked_for_in_the_kernels_tables() {
+        assert!(is_ready(Ready::Tcp(18_515)).contains("':4853 0*:0000 0A'"));
+        assert!(is_ready(Ready::Service(0x0111, 7174)).contains("'LISTEN ps UDP .*:7174 '"));
+        let group = |group: &str| is_ready(Ready::Group(group.parse().unwrap()));
+        assert!(group("239.3.2.1").contains("010203EF"));
+        assert!(group("ff0e::301").contains("ff0e0000000000000000000000000301"));
     }
 
     #[test]

@@ -42,6 +42,7 @@ const PROGRAMS: &[&str] = &[
     "rstream",
     "riostream",
     "rcopy",
+    "udpong",
 ];
 
 /// Libraries that programs load by name while they run.

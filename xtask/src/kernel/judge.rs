@@ -33,11 +33,17 @@ pub(super) fn judge(case: &Case, ended: Result, server: &str, client: &str) -> R
         }
         Expected::Killed { side, survivor } => {
             let text = [client, server][*side];
-            let last = text.lines().last().unwrap_or_default();
             ended.and_then(|()| {
-                if last == *survivor { Ok(()) } else { Err(format!("the survivor says: {last}")) }
+                let says = text.lines().any(|line| line == *survivor);
+                if says { Ok(()) } else { Err(format!("the survivor does not say `{survivor}`")) }
             })
         }
+        Expected::Refused(line) => ended.and_then(|()| {
+            let says = client.lines().any(|said| said == *line);
+            if says { Ok(()) } else { Err(format!("the client does not say `{line}`")) }
+        }),
+        // The files were compared when they were there.
+        Expected::Copied => ended,
     }
 }
 
@@ -82,10 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn the_survivor_has_the_last_word() {
+    fn the_survivor_says_what_it_saw() {
         let case = case(Expected::Killed { side: 0, survivor: "end" });
         judge(&case, Ok(()), "", "running\nend\n").unwrap();
         assert!(judge(&case, Ok(()), "end\n", "running\n").is_err());
         assert!(judge(&case, Err("time limit".into()), "", "end\n").is_err());
+    }
+
+    #[test]
+    fn a_client_that_finds_nobody_says_so() {
+        let case = case(Expected::Refused("nobody"));
+        judge(&case, Ok(()), "", "where?\nnobody\n").unwrap();
+        assert!(judge(&case, Ok(()), "nobody\n", "where?\n").is_err());
+        assert!(judge(&case, Err("exit status 0".into()), "", "nobody\n").is_err());
     }
 }

@@ -12,7 +12,7 @@
 //! | `peer` | the guest and its network, from boot to end |
 //! | `guest` | commands in it |
 //! | `lab` | all of that, and our programs, ready for cases |
-//! | `cases`, `scenarios` | what is run, where, and what must come out |
+//! | `cases`, `scenarios`, `manager` | what is run, where, and what must come out |
 //! | `pair` | one case: two processes, time limit, output |
 //! | `judge` | what output must have |
 //! | `wire` | captures of some of them, read by tshark |
@@ -26,6 +26,7 @@ mod initramfs;
 mod judge;
 mod lab;
 mod links;
+mod manager;
 mod page;
 mod pair;
 mod peer;

@@ -18,12 +18,13 @@ const PART: Part = Part {
 /// Writes the matrix of a run, and what it ran against.
 pub(super) fn write(ran: &[Ran<'_>], peer: &str) -> Result {
     let mut text = format!("Peer: {peer}.\n\n");
-    for fault in [Fault::Loss, Fault::Corrupt, Fault::Link] {
+    for fault in [Fault::Loss, Fault::Corrupt, Fault::Link, Fault::Late] {
         // Writing to a String does not fail.
         let _ = writeln!(text, "- *{}*: {}", fault.name(), fault.meaning());
     }
     text += "- *forged*: the guest sends Vernic packets with a wrong ICRC meanwhile
-- *kill-server*, *kill-client*: this side is killed meanwhile\n\n";
+- *kill-server*, *kill-client*: this side is killed meanwhile
+- *refused*: nobody listens on the port that the client asks for\n\n";
     text += &matrix(ran);
     let changed = PART.write(&text)?;
     println!("{} {}", PART.page, if changed { "is rewritten" } else { "was right" });
@@ -60,6 +61,7 @@ fn row(case: &Case) -> String {
     let Case { program, service, .. } = case;
     let what = match case.kind {
         Program::Probe => format!("`{program}` {}", case.scenario()),
+        Program::Manager(_) if program.starts_with("ib_") => format!("`{program}` -R"),
         _ if service.is_empty() => format!("`{program}`"),
         _ => format!("`{program}` {service}"),
     };

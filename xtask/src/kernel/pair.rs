@@ -1,7 +1,7 @@
 //! Running one case: a process here, a process in the guest, a time limit, and what they print.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,10 @@ use super::cases::{Case, Expected, Program};
 use super::guest::{Guest, Process};
 use super::judge::judge;
 use super::lab::Lab;
+use super::manager::{COPIED, COPY, Roles};
 use super::peer::FOLDER;
 use super::scenarios::PROBE;
-use crate::conformance::{PORT, listens};
+use crate::conformance::{PORT, Ready, is_ready};
 use crate::{Result, root};
 
 /// How often a process is looked at. The guest has one processor, which has other things to do.
@@ -39,7 +40,10 @@ pub(super) fn run(case: &Case, number: usize, lab: &mut Lab) -> Result<Ended> {
     let deadline = start + Duration::from_secs(case.limit_s);
     netem(case, lab, "add")?;
     let mut sides = Vec::new();
-    let outcome = run_sides(case, number, lab, deadline, &mut sides);
+    let mut outcome = run_sides(case, number, lab, deadline, &mut sides);
+    if let (Ok(()), Expected::Copied) = (&outcome, &case.expected) {
+        outcome = has_copy(case, lab);
+    }
     let mut texts = Vec::new();
     for side in sides {
         texts.push(side.end(&mut lab.peer.guest)?);
@@ -72,14 +76,21 @@ fn run_sides(
     deadline: Instant,
     sides: &mut Vec<Side>,
 ) -> Result {
+    let (ready, is_endless) = match case.kind {
+        Program::Manager(roles) => (roles.ready, roles.is_endless),
+        _ => (Ready::Tcp(PORT), false),
+    };
     sides.push(Side::start(case, number, 0, lab)?);
-    listen(&mut sides[0], lab, deadline)?;
+    listen(&mut sides[0], ready, lab, deadline)?;
     if let Expected::Forged(_) = case.expected {
         forge(case, lab)?;
     }
     sides.push(Side::start(case, number, 1, lab)?);
     let mut victim = None;
     if let Expected::Killed { side, .. } = case.expected {
+        if let Program::Manager(_) = case.kind {
+            connected(lab, deadline)?;
+        }
         std::thread::sleep(BEFORE_DEATH);
         sides[side].kill(&mut lab.peer.guest)?;
         victim = Some(side);
@@ -89,11 +100,13 @@ fn run_sides(
         let mut running = 0;
         for (index, side) in sides.iter_mut().enumerate() {
             let name = ["server", "client"][index];
+            let must_fail = index == 1 && matches!(case.expected, Expected::Refused(_));
             match side.exited(&mut lab.peer.guest)? {
-                Some(status) if status != 0 && victim != Some(index) => {
-                    return Err(format!("the {name} failed: exit status {status}"));
+                Some(status) if (status != 0) != must_fail && victim != Some(index) => {
+                    return Err(format!("the {name} ended with exit status {status}"));
                 }
                 Some(_) => {}
+                None if index == 0 && is_endless => {}
                 None if Instant::now() > deadline => {
                     return Err(format!("the {name} ran past its time limit"));
                 }
@@ -114,18 +127,51 @@ fn forge(case: &Case, lab: &mut Lab) -> Result {
     lab.peer.guest.ask(&format!("{PROBE} -n {FORGED} forge {address}")).map(drop)
 }
 
-/// Waits until the server listens.
-fn listen(server: &mut Side, lab: &mut Lab, deadline: Instant) -> Result {
-    while !server.listens(&mut lab.peer.guest)? {
+/// Waits until the server is there.
+fn listen(server: &mut Side, ready: Ready, lab: &mut Lab, deadline: Instant) -> Result {
+    while !server.is_ready(ready, &mut lab.peer.guest)? {
         if let Some(status) = server.exited(&mut lab.peer.guest)? {
-            return Err(format!("the server ended before it listened: exit status {status}"));
+            return Err(format!("the server ended before it was there: exit status {status}"));
         }
         if Instant::now() > deadline {
-            return Err(format!("the server never listened on TCP port {PORT}"));
+            return Err(format!("the server was never there: {ready:?}"));
         }
         std::thread::sleep(TICK);
     }
     Ok(())
+}
+
+/// Waits until the guest has a connection.
+fn connected(lab: &mut Lab, deadline: Instant) -> Result {
+    while !lab.peer.guest.is_connecting()? {
+        if Instant::now() > deadline {
+            return Err("the guest never connected".into());
+        }
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+/// Where the server's side has the copy of [`COPIED`].
+fn copy(case: &Case) -> PathBuf {
+    if case.place.to_kernel {
+        PathBuf::from("/tmp").join(COPY)
+    } else {
+        root().join(FOLDER).join(COPY)
+    }
+}
+
+/// Compares what the server has with what the client sent, and removes it.
+fn has_copy(case: &Case, lab: &mut Lab) -> Result {
+    let copy = copy(case);
+    if case.place.to_kernel {
+        let copy = copy.display();
+        return lab.peer.guest.ask(&format!("cmp {COPIED} {copy} && rm {copy}")).map(drop);
+    }
+    let read = |path: &Path| fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
+    let (sent, received) = (read(Path::new(COPIED))?, read(&copy)?);
+    fs::remove_file(&copy).map_err(|e| format!("{}: {e}", copy.display()))?;
+    if sent == received { Ok(()) } else { Err("the copy is not what was sent".into()) }
 }
 
 /// One process.
@@ -139,8 +185,12 @@ impl Side {
     fn start(case: &Case, number: usize, side: usize, lab: &mut Lab) -> Result<Self> {
         let in_guest = (side == 0) == case.place.to_kernel;
         let arguments = arguments(case, side, in_guest, lab);
+        let program = match case.kind {
+            Program::Manager(roles) if side == 1 => roles.client_program.unwrap_or(case.program),
+            _ => case.program,
+        };
         if in_guest {
-            let line = format!("{} {}", case.program, arguments.join(" "));
+            let line = format!("{program} {}", arguments.join(" "));
             return lab.peer.guest.start(&line).map(Self::Guest);
         }
         let file = root().join(FOLDER).join(format!("{number:04}.txt"));
@@ -154,7 +204,7 @@ impl Side {
         command.args(case.fault.around().split_whitespace()).arg("--");
         match case.kind {
             Program::Probe => command.arg(&lab.probe),
-            _ => command.arg(case.program),
+            _ => command.arg(program),
         };
         command.args(arguments).current_dir(root()).env("VERNIC_CONFIG", "/dev/null");
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
@@ -166,10 +216,10 @@ impl Side {
         Ok(Self::Host { child, file })
     }
 
-    fn listens(&self, guest: &mut Guest) -> Result<bool> {
+    fn is_ready(&self, ready: Ready, guest: &mut Guest) -> Result<bool> {
         match self {
-            Self::Host { child, .. } => Ok(listens(child.id(), PORT)),
-            Self::Guest(_) => guest.listens(PORT),
+            Self::Host { child, .. } => Ok(is_ready(child.id(), ready, 1)),
+            Self::Guest(_) => guest.is_ready(ready),
         }
     }
 
@@ -208,32 +258,38 @@ impl Side {
 
 /// The program's arguments: its options, what the place asks for, and for a client its server.
 fn arguments(case: &Case, side: usize, in_guest: bool, lab: &Lab) -> Vec<String> {
-    let Case { place, kind, .. } = case;
-    let mut words: Vec<String> = Vec::new();
+    let place = case.place;
+    let gid = lab.gid(place, in_guest).to_string();
+    let mut words: Vec<String> = match case.kind {
+        Program::Manager(roles) => return by_address(case, roles, side),
+        // No warning about the processor's frequency.
+        Program::Perftest => vec!["-F".into(), "-x".into(), gid],
+        Program::PingPong | Program::Probe => vec!["-g".into(), gid],
+    };
+    // This one takes the port's.
+    if case.kind != Program::Perftest && case.program != "ibv_ud_pingpong" {
+        words.extend(["-m".into(), place.link.path_mtu.to_string()]);
+    }
     if in_guest {
         words.extend(["-d".into(), place.link.device.into()]);
-    }
-    let gid = lab.gid(*place, in_guest).to_string();
-    let mtu = || ["-m".to_owned(), place.link.path_mtu.to_string()];
-    match kind {
-        // No warning about the processor's frequency.
-        Program::Perftest => words.extend(["-F".into(), "-x".into(), gid]),
-        Program::PingPong => {
-            words.extend(["-g".into(), gid]);
-            // This one takes the port's.
-            if case.program != "ibv_ud_pingpong" {
-                words.extend(mtu());
-            }
-        }
-        Program::Probe => {
-            words.extend(["-g".into(), gid]);
-            words.extend(mtu());
-        }
     }
     words.extend(case.options.split_whitespace().map(str::to_owned));
     if side == 1 {
         let server = if place.to_kernel { place.link.peer4 } else { place.link.host4 };
         words.push(server.to_owned());
+    }
+    words
+}
+
+/// The arguments of a program that finds its device by an address.
+fn by_address(case: &Case, roles: Roles, side: usize) -> Vec<String> {
+    // The guest is the server (0) of one direction, the client (1) of the other.
+    let address = |side: usize| case.place.address((side == 0) == case.place.to_kernel);
+    let text = format!("{} {}", [roles.server, roles.client][side], case.options);
+    let text = text.replace("SERVER", address(0)).replace("OWN", address(side));
+    let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    if let (Expected::Copied, 1) = (&case.expected, side) {
+        words.extend([COPIED.into(), format!("{}:{}", address(0), copy(case).display())]);
     }
     words
 }
