@@ -10,12 +10,14 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, epoll_event};
 
 use crate::Error;
+use crate::patience::Patience;
 use crate::socket::{Socket, deadline_of};
 use crate::sys::KernelEpoll;
 use crate::wake::{Sleeper, Wake, lock};
@@ -27,6 +29,15 @@ const CHANGED: u64 = u64::MAX;
 
 /// Events of the kernel that are taken at once.
 const BATCH: usize = 64;
+
+/// One in so many turns of polling looks at other descriptors.
+const OTHERS_EVERY: usize = 8;
+
+/// Among so many members one is looked for that makes progress: listeners do not.
+const CANDIDATES: usize = 8;
+
+/// One in so many turns of polling looks at the channels of sockets that are armed since an earlier wait.
+const CHANNELS_EVERY: usize = 4;
 
 /// An event that was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +86,28 @@ impl Core {
 struct Changes {
     sleeper: Arc<Sleeper>,
     numbers: Mutex<HashSet<RawFd>>,
+    /// The thread that looks at the sockets just now, under the lock of the set: it sees what it changes.
+    looker: AtomicUsize,
+}
+
+/// No thread.
+const NOBODY: usize = 0;
+
+/// A number that no other thread has at the same time.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.try_with(|place| std::ptr::from_ref(place).addr()).unwrap_or(NOBODY)
 }
 
 impl Wake for Changes {
     fn wake(&self, token: usize) {
         lock(&self.numbers).insert(token as RawFd);
-        self.sleeper.rouse();
+        let looker = self.looker.load(Ordering::Relaxed);
+        if looker == NOBODY || looker != this_thread() {
+            self.sleeper.rouse();
+        }
     }
 }
 
@@ -114,7 +141,8 @@ impl Epoll {
         let (add, input) = (libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32);
         channels.ctl(add, sleeper.fd().as_raw_fd(), input, CHANGED)?;
         kernel.ctl(add, channels.number(), input, SOCKETS)?;
-        let changes = Arc::new(Changes { sleeper, numbers: Mutex::default() });
+        let numbers = Mutex::default();
+        let changes = Arc::new(Changes { sleeper, numbers, looker: AtomicUsize::new(NOBODY) });
         Ok(Self { kernel, channels, core: Mutex::default(), changes, polling_time })
     }
 
@@ -216,32 +244,52 @@ impl Epoll {
     ) -> Result<usize, Error> {
         let deadline = deadline_of(timeout);
         let has_sockets = !lock(&self.core).members.is_empty();
-        let polled_until = Instant::now() + self.polling_time;
-        // Each turn after the polling time sleeps until something has changed.
+        let patience = Patience::new(self.polling_time);
+        let mut turn: usize = 0;
+        // Each turn after those that poll sleeps until something has changed.
         loop {
             let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-            let polls = !over && has_sockets && Instant::now() < polled_until;
-            let mut filled = self.look(reports, polls);
-            let sleeps_until = match filled > 0 || polls || over {
-                true => Some(Instant::now()),
-                false => deadline,
-            };
-            filled += self.ask_kernel(&mut reports[filled..], sleeps_until)?;
+            let polls = !over && has_sockets && patience.lasts();
+            let mut filled = self.look(reports, polls.then_some(turn));
+            turn += 1;
+            // A turn that polls leaves other descriptors out now and then: they cost a system call.
+            if !(polls && filled == 0) || turn.is_multiple_of(OTHERS_EVERY) {
+                let sleeps_until = match filled > 0 || polls || over {
+                    true => Some(Instant::now()),
+                    false => deadline,
+                };
+                filled += self.ask_kernel(&mut reports[filled..], sleeps_until)?;
+            }
             if filled > 0 || over {
                 return Ok(filled);
             }
         }
     }
 
-    /// Looks at the sockets that are due; arms those that are not ready.
-    fn look(&self, reports: &mut [EpollReport], with_progress: bool) -> usize {
+    /// Makes progress, and looks at the sockets that are due. Those that are not ready stay due in a `turn` of
+    /// those that poll; else they are armed.
+    fn look(&self, reports: &mut [EpollReport], turn: Option<usize>) -> usize {
         let mut guard = lock(&self.core);
         let core = &mut *guard;
-        if with_progress && let Some(member) = core.members.values().next() {
-            // Sockets of one device share its progress; what completes makes channels readable.
+        self.changes.looker.store(this_thread(), Ordering::Relaxed);
+        // Sockets of one device share its progress; what completes makes channels of armed ones readable.
+        let recent = core.due.iter().filter_map(|number| core.members.get(number));
+        let mut candidates = recent.chain(core.members.values()).take(CANDIDATES);
+        if let Some(member) = candidates.find(|member| member.socket.makes_progress()) {
             member.socket.look(true);
         }
-        self.take_events(core);
+        if turn.is_none_or(|turn| turn.is_multiple_of(CHANNELS_EVERY)) {
+            self.take_events(core);
+        }
+        for number in lock(&self.changes.numbers).drain() {
+            core.make_due(number);
+        }
+        let filled = self.look_at_due(core, reports, turn.is_some());
+        self.changes.looker.store(NOBODY, Ordering::Relaxed);
+        filled
+    }
+
+    fn look_at_due(&self, core: &mut Core, reports: &mut [EpollReport], polls: bool) -> usize {
         let mut filled = 0;
         // Each once: those that stay due come behind these.
         for _ in 0..core.due.len() {
@@ -255,6 +303,10 @@ impl Epoll {
                 continue;
             }
             let (mut ready, mut news) = member.ready();
+            if ready == 0 && polls {
+                core.make_due(number);
+                continue;
+            }
             if ready == 0 {
                 self.watch(number, member);
                 (ready, news) = member.ready();
@@ -315,9 +367,6 @@ impl Epoll {
                 break;
             }
         }
-        for number in lock(&self.changes.numbers).drain() {
-            core.make_due(number);
-        }
     }
 
     /// Waits for what the kernel has, and reports the events of other descriptors.
@@ -347,7 +396,7 @@ impl Epoll {
 impl Member {
     /// What is to be reported now, and the number of the news that it is.
     fn ready(&self) -> (u32, u64) {
-        let ready = u32::from(self.socket.look(true).among(self.events).bits());
+        let ready = u32::from(self.socket.look(false).among(self.events).bits());
         let news = self.socket.wakers().news();
         let edge = self.events & libc::EPOLLET as u32 != 0;
         let known = ready & !self.reported == 0 && news == self.news;

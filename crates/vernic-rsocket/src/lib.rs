@@ -15,7 +15,7 @@
 //! | `stream_socket` `listener` | from nothing to a connection |
 //! | `datagram` | datagrams |
 //! | `socket` `options` `readiness` `poll` `epoll` `table` | what users call |
-//! | `shared` `service` `wake` | what the sockets of a process share; the thread behind them; who sleeps |
+//! | `shared` `service` `wake` `patience` | what the sockets of a process share; the thread behind them; who sleeps, and when |
 //! | `memory` `sys` | `unsafe`: registering memory, descriptors that are only numbers |
 //!
 //! Limits: those of [`stream::Limits`] per connection, some 300 KiB of address space with the defaults,
@@ -30,6 +30,7 @@ mod family;
 mod listener;
 mod memory;
 mod options;
+mod patience;
 mod pieces;
 mod poll;
 mod readiness;

@@ -1,11 +1,12 @@
 //! `poll` over sockets of RDMA and other descriptors.
 //!
-//! Looks again and again for [`polling_time`](crate::Settings::polling_time), then arms every socket,
-//! looks once more, and sleeps on the descriptors of all.
+//! Looks again and again for a while ([`Patience`]), then arms every socket, looks once more, and sleeps on
+//! the descriptors of all.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
+use crate::patience::Patience;
 use crate::socket::{Socket, deadline_of};
 use crate::sys;
 use crate::wake::{Entered, Sleeper, Wake};
@@ -47,15 +48,14 @@ pub fn poll(
     polling_time: Duration,
 ) -> Result<usize, Error> {
     let deadline = deadline_of(timeout);
-    let polled_until = Instant::now() + polling_time;
+    let patience = Patience::new(polling_time);
     let mut turn = 0;
     loop {
         let ready = look(items, Some(turn))?;
-        let now = Instant::now();
-        if ready > 0 || deadline.is_some_and(|deadline| deadline <= now) {
+        if ready > 0 || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Ok(ready);
         }
-        if now >= polled_until {
+        if !patience.lasts() {
             break;
         }
         turn += 1;

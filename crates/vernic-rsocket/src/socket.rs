@@ -334,6 +334,14 @@ impl Socket {
         self.look(true)
     }
 
+    /// Whether a look at it can make progress.
+    pub(crate) fn makes_progress(&self) -> bool {
+        match &self.0.inner {
+            Inner::Stream(stream) => stream.connected().is_some(),
+            Inner::Datagram(_) => true,
+        }
+    }
+
     pub(crate) fn look(&self, with_progress: bool) -> Readiness {
         match &self.0.inner {
             Inner::Stream(stream) => stream.readiness(with_progress),

@@ -5,8 +5,8 @@
 //! call, a reader that of readers, so that bytes of two calls do not mix; control messages need
 //! neither. Lock order: turn, core, engine. Whoever changes the core tells the [`Wakers`].
 //!
-//! Completions are polled by whoever calls; a thread that finds nothing to do polls for
-//! [`polling_time`](crate::Settings::polling_time), then arms the queue and sleeps on its channel.
+//! Completions are polled by whoever calls; a thread that finds nothing to do polls for a while
+//! ([`Patience`]), then arms the queue and sleeps on its channel.
 //!
 //! | file | what |
 //! |---|---|
@@ -26,6 +26,7 @@ use vernic_engine::{
 };
 
 use crate::memory::StreamMemory;
+use crate::patience::Patience;
 use crate::stream::{Limits, Shutdown, Source, Stream, Write, WriteId};
 use crate::wake::{Entered, Sleeper, Wakers, lock};
 use crate::wire::{ConnData, Message};
@@ -215,8 +216,8 @@ impl Connection {
     /// Takes the events that the channel has.
     pub(crate) fn take_events(&self) {
         let mut core = lock(&self.core);
-        // At most one turn per arming.
-        while self.channel.try_next().is_some() {
+        // At most one per arming, and none without: a look at the descriptor costs system calls.
+        if core.armed && self.channel.try_next().is_some() {
             core.armed = false;
         }
         self.stay_awake(&core);
@@ -389,12 +390,12 @@ impl Connection {
             self.progress(core);
             core.failed || ready(core)
         };
-        let polled_until = Instant::now() + self.polling_time;
+        let patience = Patience::new(self.polling_time);
         loop {
             if is_ready(&mut lock(&self.core)) {
                 return Ok(());
             }
-            if Instant::now() >= polled_until {
+            if !patience.lasts() {
                 break;
             }
         }

@@ -1,0 +1,75 @@
+//! How long a thread that waits looks again and again before it sleeps.
+//!
+//! Who sleeps is woken by the device's thread, which is woken by the packet: two switches between threads,
+//! which take longer than many an answer. So a thread whose last wait was short looks for longer, up to
+//! [`LONGER`]; one that waits long sleeps after the
+//! [`polling_time`](crate::Settings::polling_time), which at 0 means at once in any case.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// A wait of at most this is a short one. Twice the time of an exchange with a peer that sleeps, too (50 us, on
+/// two processors), so that two who both sleep find out of it.
+const LONGER: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// The last wait of this thread was a short one.
+    static SHORT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A wait, from when it begins until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    begun: Instant,
+    until: Instant,
+}
+
+impl Patience {
+    pub(crate) fn new(polling_time: Duration) -> Self {
+        let begun = Instant::now();
+        // A thread that ends has no memory any more.
+        let short = SHORT.try_with(Cell::get).unwrap_or(false);
+        let time = match polling_time.is_zero() || !short {
+            true => polling_time,
+            false => polling_time.max(LONGER),
+        };
+        Self { begun, until: begun + time }
+    }
+
+    /// Whether it is not yet time to sleep.
+    pub(crate) fn lasts(&self) -> bool {
+        Instant::now() < self.until
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        let short = self.begun.elapsed() <= LONGER;
+        let _ = SHORT.try_with(|cell| cell.set(short));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waited_shortly_looks_for_longer_the_next_time() {
+        let time = |polling: Duration| {
+            let patience = Patience::new(polling);
+            patience.until - patience.begun
+        };
+        let little = Duration::from_nanos(1);
+        assert_eq!(time(little), little);
+        // That was a short one, unless this thread was stopped in the middle.
+        let longer = (0..100).any(|_| time(little) == LONGER);
+        assert!(longer);
+        assert_eq!(time(Duration::ZERO), Duration::ZERO);
+        assert_eq!(time(Duration::from_secs(9)), Duration::from_secs(9));
+        let patience = Patience::new(little);
+        std::thread::sleep(2 * LONGER);
+        assert!(!patience.lasts());
+        drop(patience);
+        assert_eq!(time(little), little);
+    }
+}
