@@ -51,6 +51,8 @@ struct Work {
     /// How many there are, those that the thread looks at just now included.
     left: usize,
     keep_alives: HashMap<usize, KeepAlive>,
+    /// No sign of life is due before this.
+    next_alive: Option<Instant>,
     datagrams: Vec<Weak<DatagramSocket>>,
 }
 
@@ -122,10 +124,17 @@ impl Service {
     ) {
         let mut work = lock(&self.work);
         match every {
-            None => _ = work.keep_alives.remove(&key),
+            None => {
+                work.keep_alives.remove(&key);
+                return;
+            }
             Some(every) => {
                 let (socket, next) = (Arc::downgrade(socket), Instant::now() + every);
                 work.keep_alives.insert(key, KeepAlive { socket, every, next });
+                if work.next_alive.is_some_and(|first| first <= next) {
+                    return;
+                }
+                work.next_alive = Some(next);
             }
         }
         drop(work);
@@ -228,12 +237,16 @@ fn keep_alive(shared: &Arc<Shared>) -> Option<Instant> {
     let mut due = Vec::new();
     let next = {
         let mut work = lock(&shared.service.work);
+        if work.next_alive.is_none_or(|next| now < next) {
+            return work.next_alive;
+        }
         work.keep_alives.retain(|_, alive| alive.socket.strong_count() != 0);
         for alive in work.keep_alives.values_mut().filter(|alive| alive.next <= now) {
             due.extend(alive.socket.upgrade());
             alive.next = now + alive.every;
         }
-        work.keep_alives.values().map(|alive| alive.next).min()
+        work.next_alive = work.keep_alives.values().map(|alive| alive.next).min();
+        work.next_alive
     };
     due.iter().for_each(|socket| socket.keep_alive());
     next

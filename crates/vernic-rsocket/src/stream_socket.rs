@@ -26,6 +26,11 @@ use crate::wake::{Entered, Sleeper, Wakers, lock};
 use crate::wire::ConnData;
 use crate::{Error, Failure, Readiness};
 
+/// A connection on which nothing is under way sends a sign of life every so often, and fails if none is
+/// answered. The kernel tells the peers of a process that was killed; here nobody is left to do it, and who
+/// only receives would wait for ever.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
 mod events;
 
 /// Resolution of an address asks no other machine, so this is more than enough.
@@ -428,13 +433,14 @@ impl StreamSocket {
         }
     }
 
-    /// Begins or ends signs of life, as the options say.
+    /// Begins signs of life, as often as the options say, and every [`SIGN_OF_LIFE`] in any case.
     pub(crate) fn keep_alive_as_set(self: &Arc<Self>) {
         let every = {
             let options = lock(&self.options);
             options.keepalive.then_some(options.keepalive_after)
         };
-        let every = every.filter(|_| self.connected().is_some());
+        let every = every.map_or(SIGN_OF_LIFE, |every| every.min(SIGN_OF_LIFE));
+        let every = self.connected().map(|_| every);
         self.shared.service.keep_alive(self.key, self, every);
     }
 

@@ -253,8 +253,10 @@ impl Connection {
     /// Sends a sign of life, whose failure to arrive will be noticed.
     pub(crate) fn keep_alive(&self) {
         let mut core = lock(&self.core);
-        core.stream.keep_alive();
+        // The one before is answered by now, or fails.
         self.progress(&mut core);
+        core.stream.keep_alive();
+        self.changed(&mut core);
     }
 
     /// Whether everything sent has arrived, or never will.

@@ -423,9 +423,9 @@ impl Stream {
         }
     }
 
-    /// Asks for a sign of life: a write that only has to arrive.
+    /// Asks for a sign of life: a write that only has to arrive. What is in flight is one by itself.
     pub fn keep_alive(&mut self) {
-        self.keepalive = self.is_connected();
+        self.keepalive = self.is_connected() && self.in_flight == 0;
     }
 
     /// The next write that is due without the user's doing: credits, mapped buffers, control. To be

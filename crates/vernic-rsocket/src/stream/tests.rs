@@ -377,6 +377,11 @@ fn a_sign_of_life_is_a_write_without_message() {
     pair.a.flush();
     pair.run();
     assert_eq!(pair.take_trace(), ["A->B - len=0"]);
+    // What is in flight is a sign of life by itself.
+    assert_eq!(pair.a.send(&[1]), 1);
+    pair.a.machine.keep_alive();
+    pair.run();
+    assert_eq!(pair.take_trace(), ["A->B DATA 1 ring+0 len=1"]);
 }
 
 #[test]
