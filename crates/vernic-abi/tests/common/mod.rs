@@ -9,12 +9,17 @@ use std::process::{Command, Output};
 /// The names that programs look for.
 pub const NAMES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "libibumad.so.3"];
 
-/// cargo leaves the library beside the folder of test programs, or in it.
+/// The library of the C functions.
 pub fn library() -> PathBuf {
+    built("libvernic_abi.so")
+}
+
+/// A library that cargo leaves beside the folder of test programs, or in it.
+pub fn built(name: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let folder = program.parent().unwrap();
     let places = [folder.to_path_buf(), folder.parent().unwrap().to_path_buf()];
-    let found = places.iter().map(|p| p.join("libvernic_abi.so")).find(|p| p.exists());
+    let found = places.iter().map(|p| p.join(name)).find(|p| p.exists());
     found.expect("cargo builds the library before its tests")
 }
 

@@ -1,0 +1,392 @@
+/* A program that knows TCP alone, run with librspreload.so before it. Its argument names what is tried; the
+   process is the server, its child the client. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "expect.h"
+
+#define LONG_MS 20000
+
+/* An option that only sockets over RDMA have (rdma/rsocket.h). */
+#define SOL_RDMA 0x10000
+#define RDMA_INLINE 2
+
+static int is_over_rdma(int fd)
+{
+    int value;
+    socklen_t length = sizeof value;
+    return getsockopt(fd, SOL_RDMA, RDMA_INLINE, &value, &length) == 0;
+}
+
+static struct sockaddr_in server;
+
+static int fresh(int flags)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
+    EXPECT(fd >= 0, 1);
+    return fd;
+}
+
+static int to_server(void)
+{
+    int fd = fresh(0);
+    EXPECT(connect(fd, (struct sockaddr *)&server, sizeof server), 0);
+    return fd;
+}
+
+static void say(int fd, const char *text)
+{
+    EXPECT(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+}
+
+static void hear(int fd, const char *text)
+{
+    char came[64] = {0};
+    EXPECT(recv(fd, came, strlen(text), MSG_WAITALL), strlen(text));
+    EXPECT(strcmp(came, text), 0);
+}
+
+static int ready(int fd, int events, int timeout_ms)
+{
+    struct pollfd one = {fd, events, 0};
+    int count = poll(&one, 1, timeout_ms);
+    EXPECT(count == (one.revents != 0), 1);
+    return one.revents;
+}
+
+static int kept(int set, int timeout_ms)
+{
+    struct epoll_event event = {0};
+    int count = epoll_wait(set, &event, 1, timeout_ms);
+    return count == 1 ? (int)event.events : -count;
+}
+
+/* poll, select and epoll on listeners, connections that are being made, and connections. */
+static void waiting_client(void)
+{
+    int error = -1;
+    socklen_t length = sizeof error;
+    int fd = fresh(SOCK_NONBLOCK);
+    FAILS(connect(fd, (struct sockaddr *)&server, sizeof server), EINPROGRESS);
+    EXPECT(ready(fd, POLLOUT, LONG_MS), POLLOUT);
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+    EXPECT(error, 0);
+    EXPECT(is_over_rdma(fd), 1);
+    char to[1];
+    FAILS(recv(fd, to, 1, 0), EAGAIN);
+    EXPECT(fcntl(fd, F_SETFL, 0), 0);
+    for (int turn = 0; turn < 4; turn++) {
+        say(fd, "ask");
+        hear(fd, "answer");
+    }
+    EXPECT(close(fd), 0);
+}
+
+static void waiting_server(int listener)
+{
+    int set = epoll_create1(EPOLL_CLOEXEC), edges = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event), 0);
+    EXPECT(kept(set, LONG_MS), EPOLLIN);
+    EXPECT(ready(listener, POLLIN, 0), POLLIN);
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+    EXPECT(fd >= 0, 1);
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    FAILS(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), EEXIST);
+    EXPECT(kept(set, LONG_MS), EPOLLIN);
+    EXPECT(kept(set, LONG_MS), EPOLLIN);
+    hear(fd, "ask");
+    EXPECT(kept(set, 0), 0);
+    event.events = EPOLLIN | EPOLLET;
+    EXPECT(epoll_ctl(edges, EPOLL_CTL_ADD, fd, &event), 0);
+    say(fd, "answer");
+    EXPECT(kept(edges, LONG_MS), EPOLLIN);
+    EXPECT(kept(edges, 0), 0);
+    hear(fd, "ask");
+    say(fd, "answer");
+    EXPECT(ready(fd, POLLIN, LONG_MS), POLLIN);
+    hear(fd, "ask");
+    say(fd, "answer");
+    fd_set in, out;
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_SET(fd, &in);
+    EXPECT(select(fd + 1, &in, &out, NULL, NULL), 1);
+    EXPECT(FD_ISSET(fd, &in), 1);
+    hear(fd, "ask");
+    say(fd, "answer");
+    char to[1];
+    EXPECT(ready(fd, POLLIN, LONG_MS) & POLLIN, POLLIN);
+    EXPECT(recv(fd, to, 1, 0), 0);
+    EXPECT(close(fd) | close(set) | close(edges), 0);
+}
+
+/* A copy of a descriptor keeps the connection; one that takes the place of another ends that. */
+static void copies_client(void)
+{
+    int fd = to_server(), other = to_server();
+    int copy = dup(fd);
+    EXPECT(close(fd), 0);
+    say(copy, "by dup");
+    EXPECT(dup2(copy, other), other);
+    EXPECT(close(copy), 0);
+    say(other, "by dup2");
+    int last = fcntl(other, F_DUPFD_CLOEXEC, 100);
+    EXPECT(last >= 100, 1);
+    EXPECT(close(other), 0);
+    hear(last, "end");
+    EXPECT(close(last), 0);
+}
+
+static void copies_server(int listener)
+{
+    char to[1];
+    int fd = accept(listener, NULL, NULL), other = accept(listener, NULL, NULL);
+    hear(fd, "by dup");
+    EXPECT(recv(other, to, 1, 0), 0);
+    hear(fd, "by dup2");
+    say(fd, "end");
+    EXPECT(recv(fd, to, 1, 0), 0);
+    EXPECT(close(fd) | close(other), 0);
+}
+
+static void half_client(void)
+{
+    char to[1];
+    int fd = to_server();
+    say(fd, "question");
+    EXPECT(shutdown(fd, SHUT_WR), 0);
+    hear(fd, "answer");
+    EXPECT(recv(fd, to, 1, 0), 0);
+    EXPECT(close(fd), 0);
+}
+
+static void half_server(int listener)
+{
+    char to[1];
+    int fd = accept(listener, NULL, NULL);
+    hear(fd, "question");
+    EXPECT(recv(fd, to, 1, 0), 0);
+    EXPECT(ready(fd, POLLIN | POLLOUT | POLLRDHUP, LONG_MS), POLLIN | POLLOUT | POLLRDHUP);
+    say(fd, "answer");
+    EXPECT(close(fd), 0);
+}
+
+/* The client is killed: who waits for it is told, and who sends to it in the end, too. */
+static void killed_client(void)
+{
+    int fd = to_server();
+    say(fd, "here");
+    hear(fd, "die");
+    kill(getpid(), SIGKILL);
+}
+
+static void killed_server(int listener)
+{
+    char to[1];
+    int fd = accept(listener, NULL, NULL);
+    hear(fd, "here");
+    say(fd, "die");
+    long came = recv(fd, to, 1, 0);
+    EXPECT(came == 0 || (came < 0 && errno == ECONNRESET), 1);
+    while (send(fd, to, 1, MSG_NOSIGNAL) == 1)
+        poll(NULL, 0, 1);
+    EXPECT(errno == EPIPE || errno == ECONNRESET, 1);
+    EXPECT(close(fd), 0);
+}
+
+static volatile sig_atomic_t signals;
+
+static void count(int signal)
+{
+    (void)signal;
+    signals++;
+}
+
+static void signals_client(void)
+{
+    char to[1];
+    int fd = to_server();
+    signal(SIGPIPE, count);
+    EXPECT(recv(fd, to, 1, 0), 0);
+    EXPECT(shutdown(fd, SHUT_WR), 0);
+    FAILS(send(fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+    EXPECT(signals, 0);
+    FAILS(send(fd, "x", 1, 0), EPIPE);
+    EXPECT(signals, 1);
+    FAILS(write(fd, "x", 1), EPIPE);
+    EXPECT(signals, 2);
+    signal(SIGPIPE, SIG_IGN);
+    FAILS(write(fd, "x", 1), EPIPE);
+    EXPECT(close(fd), 0);
+}
+
+static void signals_server(int listener)
+{
+    int fd = accept(listener, NULL, NULL);
+    EXPECT(close(fd), 0);
+}
+
+/* The server accepts, and its child serves. */
+static void forked_client(void)
+{
+    int fd = to_server();
+    say(fd, "question");
+    EXPECT(is_over_rdma(fd), 1);
+    hear(fd, "answer");
+    EXPECT(close(fd), 0);
+}
+
+static void forked_server(int listener)
+{
+    int status = -1, fd = accept(listener, NULL, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        hear(fd, "question");
+        EXPECT(is_over_rdma(fd), 1);
+        say(fd, "answer");
+        exit(wrong);
+    }
+    EXPECT(close(fd), 0);
+    EXPECT(waitpid(child, &status, 0), child);
+    EXPECT(status, 0);
+}
+
+/* A connection stays with the process that made it: its child is refused, and does not wait for ever. */
+static void stays_client(void)
+{
+    int fd = to_server();
+    hear(fd, "mine");
+    EXPECT(close(fd), 0);
+}
+
+static void stays_server(int listener)
+{
+    int status = -1, fd = accept(listener, NULL, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        char to[1];
+        EXPECT(send(fd, "x", 1, MSG_NOSIGNAL), -1);
+        EXPECT(recv(fd, to, 1, 0), -1);
+        _exit(wrong);
+    }
+    EXPECT(waitpid(child, &status, 0), child);
+    EXPECT(status, 0);
+    say(fd, "mine");
+    EXPECT(close(fd), 0);
+}
+
+/* One side has no RDMA. */
+static void without_rdma(void)
+{
+    setenv("VERNIC_RSOCKETS", "off", 1);
+}
+
+static void plain_client(void)
+{
+    int fd = to_server();
+    EXPECT(is_over_rdma(fd), 0);
+    say(fd, "question");
+    hear(fd, "answer");
+    EXPECT(close(fd), 0);
+    /* Without waiting, too. */
+    fd = fresh(SOCK_NONBLOCK);
+    int begun = connect(fd, (struct sockaddr *)&server, sizeof server);
+    EXPECT(begun == 0 || errno == EINPROGRESS, 1);
+    EXPECT(ready(fd, POLLOUT, LONG_MS), POLLOUT);
+    EXPECT(is_over_rdma(fd), 0);
+    EXPECT(fcntl(fd, F_SETFL, 0), 0);
+    say(fd, "question");
+    hear(fd, "answer");
+    EXPECT(close(fd), 0);
+}
+
+static void plain_server(int listener)
+{
+    for (int turn = 0; turn < 2; turn++) {
+        EXPECT(ready(listener, POLLIN, LONG_MS), POLLIN);
+        int fd = accept(listener, NULL, NULL);
+        EXPECT(is_over_rdma(fd), 0);
+        hear(fd, "question");
+        say(fd, "answer");
+        EXPECT(close(fd), 0);
+    }
+}
+
+/* And the other must not do without it. */
+static void refused_client(void)
+{
+    int fd = fresh(0);
+    FAILS(connect(fd, (struct sockaddr *)&server, sizeof server), ECONNREFUSED);
+    EXPECT(close(fd), 0);
+}
+
+static void refused_server(int listener)
+{
+    /* Nobody comes; the client is done when it has ended. */
+    (void)listener;
+}
+
+static const struct {
+    const char *name;
+    void (*server)(int);
+    void (*client)(void);
+    /* Which side has no RDMA. */
+    char plain;
+} TRIALS[] = {
+    {"waiting", waiting_server, waiting_client, 0},
+    {"copies", copies_server, copies_client, 0},
+    {"half-close", half_server, half_client, 0},
+    {"killed", killed_server, killed_client, 0},
+    {"signals", signals_server, signals_client, 0},
+    {"forked", forked_server, forked_client, 0},
+    {"stays", stays_server, stays_client, 0},
+    {"plain-server", plain_server, plain_client, 's'},
+    {"plain-client", plain_server, plain_client, 'c'},
+    {"refused", refused_server, refused_client, 's'},
+};
+
+int main(int count, char **arguments)
+{
+    unsigned trial = 0, trials = sizeof TRIALS / sizeof *TRIALS;
+    socklen_t length = sizeof server;
+    int ports[2], status = -1;
+    MUST(count == 2);
+    while (trial < trials && strcmp(TRIALS[trial].name, arguments[1]) != 0)
+        trial++;
+    MUST(trial < trials);
+    alarm(120);
+    MUST(pipe(ports) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(120);
+        if (TRIALS[trial].plain == 'c')
+            without_rdma();
+        MUST(read(ports[0], &server, sizeof server) == sizeof server);
+        TRIALS[trial].client();
+        exit(wrong);
+    }
+    if (TRIALS[trial].plain == 's')
+        without_rdma();
+    int listener = fresh(0);
+    server.sin_family = AF_INET;
+    server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    MUST(bind(listener, (struct sockaddr *)&server, sizeof server) == 0 && listen(listener, 4) == 0);
+    MUST(getsockname(listener, (struct sockaddr *)&server, &length) == 0);
+    MUST(write(ports[1], &server, sizeof server) == sizeof server);
+    TRIALS[trial].server(listener);
+    MUST(waitpid(child, &status, 0) == child);
+    EXPECT(status, TRIALS[trial].client == killed_client ? SIGKILL : 0);
+    EXPECT(close(listener), 0);
+    return wrong;
+}

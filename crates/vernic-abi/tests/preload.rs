@@ -1,0 +1,72 @@
+//! A program of C that knows TCP alone, with `librspreload.so` before it.
+
+mod common;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use common::Folder;
+
+/// Runs one trial of the program: RDMA `only`, or TCP, too (`auto`).
+fn check(mode: &str, trial: &str, variables: &[(&str, &str)]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload.c");
+    let folder = Folder::new(&format!("preload-{mode}-{trial}"));
+    let library = folder.path().join("librspreload.so");
+    symlink(common::built("libvernic_rspreload.so"), &library).unwrap();
+    let Some(program) = folder.compile(&source) else { return };
+    let mut command = Command::new(program);
+    command.arg(trial).env("LD_LIBRARY_PATH", folder.path()).env("LD_PRELOAD", library);
+    let output = command.env("VERNIC_RSOCKETS", mode).envs(variables.iter().copied()).output();
+    let output = output.unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (said(&output.stdout), said(&output.stderr));
+    assert!(output.status.success(), "{mode} {trial}: {:?}\n{out}{err}", output.status);
+}
+
+#[test]
+fn every_way_to_wait_knows_listeners_and_connections() {
+    check("only", "waiting", &[]);
+    check("auto", "waiting", &[]);
+}
+
+#[test]
+fn copies_of_descriptors_are_the_same_connection() {
+    check("only", "copies", &[]);
+}
+
+#[test]
+fn one_direction_ends_and_the_other_goes_on() {
+    check("only", "half-close", &[]);
+}
+
+#[test]
+fn who_waits_for_a_peer_that_is_killed_is_told() {
+    check("only", "killed", &[]);
+}
+
+#[test]
+fn a_signal_tells_of_a_closed_connection_unless_it_is_not_wanted() {
+    check("only", "signals", &[]);
+}
+
+#[test]
+fn a_child_serves_the_connection_that_its_parent_accepted() {
+    check("auto", "forked", &[("RDMAV_FORK_SAFE", "1")]);
+}
+
+#[test]
+fn a_child_is_refused_its_parents_connections_and_does_not_hang() {
+    check("only", "stays", &[]);
+}
+
+#[test]
+fn who_has_no_rdma_is_reached_over_tcp() {
+    check("auto", "plain-server", &[]);
+    check("auto", "plain-client", &[]);
+}
+
+#[test]
+fn without_tcp_a_server_that_has_no_rdma_is_not_there() {
+    check("only", "refused", &[]);
+}

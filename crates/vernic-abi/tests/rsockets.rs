@@ -1,0 +1,22 @@
+//! Programs of C on rsockets.
+
+mod common;
+
+use std::path::Path;
+
+use common::Folder;
+
+fn check(program: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
+    Folder::new(program).check(&source);
+}
+
+#[test]
+fn each_function_does_what_its_manual_page_says() {
+    check("rsockets.c");
+}
+
+#[test]
+fn a_process_that_jumped_out_of_a_call_ends() {
+    check("rsocket_jump.c");
+}
