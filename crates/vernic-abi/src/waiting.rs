@@ -50,6 +50,9 @@ pub(crate) enum Attempt {
 }
 
 impl Attempt {
+    /// There will be nothing: the thread sleeps until the process ends (`poll` passes over this descriptor).
+    pub(crate) const FOR_EVER: Self = Self::Wait(-1);
+
     /// There is nothing yet.
     ///
     /// # Errors

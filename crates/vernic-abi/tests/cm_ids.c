@@ -1,4 +1,5 @@
 /* Ids without a peer: what they show, what is refused, how events come and go. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -420,6 +421,34 @@ static void cancelled(void)
     EXPECT(rdma_destroy_id(id), 0);
 }
 
+/* A thread that waits on a channel which is destroyed waits for ever, as it would for a kernel, and so does
+ * one that comes a moment late. */
+static void destroyed_while_waiting(void)
+{
+    pthread_t thread, late;
+    void *result = NULL;
+    struct rdma_event_channel *gone = rdma_create_event_channel();
+    struct rdma_cm_id *id_of_gone;
+    struct rdma_cm_id *id = make(gone, RDMA_PS_TCP);
+    EXPECT(pthread_create(&thread, NULL, waits, gone), 0);
+    usleep(20000);
+    rdma_destroy_event_channel(gone);
+    EXPECT(rdma_write_cm_event(id, USER_EVENT, 0, 0), 0);
+    usleep(20000);
+    EXPECT(pthread_create(&late, NULL, waits, gone), 0);
+    usleep(20000);
+    EXPECT(pthread_tryjoin_np(thread, &result), EBUSY);
+    EXPECT(pthread_tryjoin_np(late, &result), EBUSY);
+    EXPECT(pthread_cancel(thread) || pthread_cancel(late), 0);
+    EXPECT(pthread_join(thread, &result), 0);
+    EXPECT(result == PTHREAD_CANCELED, 1);
+    EXPECT(pthread_join(late, &result), 0);
+    EXPECT(result == PTHREAD_CANCELED, 1);
+    FAILS(rdma_create_id(gone, &id_of_gone, NULL, RDMA_PS_TCP), EBADF);
+    rdma_destroy_event_channel(gone);
+    EXPECT(rdma_destroy_id(id), 0);
+}
+
 static pthread_t waiting;
 
 static void on_signal(int signal)
@@ -559,6 +588,7 @@ int main(void)
     channels();
     waits_for_acks();
     cancelled();
+    destroyed_while_waiting();
     interrupted(0);
     interrupted(SA_RESTART);
     written();

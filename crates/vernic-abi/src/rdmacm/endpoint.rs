@@ -129,20 +129,20 @@ pub(crate) extern "C-unwind" fn rdma_get_request(
             }
             object.release_event();
             let channel: Handle<rdma_event_channel> = Handle::load(&object.base.channel);
-            let Some(event) = event::take(&channel.get()?.engine)? else {
-                return Attempt::wait(channel.get()?.fd());
-            };
-            match accept_request(object, event) {
-                Ok(id) => {
-                    out.write(id);
-                    Ok(Attempt::Done(0))
+            channel.get()?.attempt(|engine| {
+                let Some(event) = event::take(engine)? else { return Ok(None) };
+                match accept_request(object, event) {
+                    Ok(id) => {
+                        out.write(id);
+                        Ok(Some(0))
+                    }
+                    Err(failure) => {
+                        // For the program to look at, until the next.
+                        event.store(&object.base.event);
+                        Err(failure)
+                    }
                 }
-                Err(failure) => {
-                    // For the program to look at, until the next.
-                    event.store(&object.base.event);
-                    Err(failure)
-                }
-            }
+            })
         });
         attempt.unwrap_or(Attempt::Done(-1))
     })

@@ -229,14 +229,9 @@ pub(crate) extern "C-unwind" fn rdma_get_cm_event(
             if out.is_null() {
                 return Err(Failure::null("a place for the event"));
             }
-            let channel = channel.get()?;
-            match take(&channel.engine)? {
-                None => Attempt::wait(channel.fd()),
-                Some(event) => {
-                    out.write(event);
-                    Ok(Attempt::Done(0))
-                }
-            }
+            channel
+                .get()?
+                .attempt(|engine| Ok(take(engine)?.map(|event| out.write(event)).map(|()| 0)))
         });
         attempt.unwrap_or(Attempt::Done(-1))
     })

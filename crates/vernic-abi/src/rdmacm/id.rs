@@ -100,11 +100,10 @@ impl IdObject {
         };
         let channel = own.unwrap_or(request.channel);
         let process = process()?;
-        let engine = process.manager.create_id(Some(&channel.get()?.engine), space, qp_type);
+        let engine = process.manager.create_id(Some(&channel.get()?.engine()?), space, qp_type);
         let engine = engine.inspect_err(|_| {
             if let Some(own) = own {
-                // SAFETY: made above, and nobody else has seen it.
-                drop(unsafe { own.take_back() });
+                drop(ChannelObject::destroy(own));
             }
         })?;
         Ok(Self::hand_out(engine, own, &Request { channel, ..*request }))
@@ -122,8 +121,9 @@ impl IdObject {
             true => Some(ChannelObject::create()?),
             false => None,
         };
-        if let Some(own) = &own {
-            engine.migrate(&own.get()?.engine)?;
+        if let Some(own) = own {
+            let moved = own.get()?.engine().and_then(|to| Ok(engine.migrate(&to)?));
+            moved.inspect_err(|_| drop(ChannelObject::destroy(own)))?;
         }
         let request = Request {
             channel: own.unwrap_or(Handle::load(&listener.base.channel)),
@@ -304,7 +304,7 @@ impl IdObject {
         };
         let to = own.unwrap_or(channel);
         self.release_event();
-        let moved = self.engine.migrate(&to.get()?.engine);
+        let moved = self.engine.migrate(&to.get()?.engine()?);
         let not_needed = match moved {
             Ok(()) => {
                 to.store(&self.base.channel);
@@ -313,8 +313,8 @@ impl IdObject {
             Err(_) => own,
         };
         if let Some(channel) = not_needed {
-            // SAFETY: the id's own, which the program was given to poll only.
-            drop(unsafe { channel.take_back() });
+            // The program may have destroyed it, though it is not its own to destroy.
+            drop(ChannelObject::destroy(channel));
         }
         Ok(moved?)
     }
@@ -389,12 +389,12 @@ fn complete(name: &'static str, id: Handle<rdma_cm_id>) -> c_int {
             let object = id.get()?;
             object.release_event();
             let channel: Handle<rdma_event_channel> = Handle::load(&object.base.channel);
-            let Some(event) = event::take(&channel.get()?.engine)? else {
-                return Attempt::wait(channel.get()?.fd());
-            };
-            event.store(&object.base.event);
-            event::outcome(event)?;
-            Ok(Attempt::Done(0))
+            channel.get()?.attempt(|engine| {
+                let Some(event) = event::take(engine)? else { return Ok(None) };
+                event.store(&object.base.event);
+                event::outcome(event)?;
+                Ok(Some(0))
+            })
         });
         attempt.unwrap_or(Attempt::Done(-1))
     })
@@ -441,8 +441,7 @@ pub(crate) fn destroy(id: Handle<rdma_cm_id>) -> Result<(), Failure> {
     let mut object = unsafe { id.take_back() };
     let kept = object.kept.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(channel) = kept.own_channel.take() {
-        // SAFETY: the id's own, which the program was given to poll only.
-        drop(unsafe { channel.take_back() });
+        drop(ChannelObject::destroy(channel));
     }
     Ok(())
 }
