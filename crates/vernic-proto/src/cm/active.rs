@@ -185,7 +185,7 @@ impl Cm {
             return Err(CmDrop::WrongInstance);
         }
         let xrc = self.table.conn(id).is_some_and(|conn| conn.xrc);
-        if self.end_stale(now, rep.local_ca_guid, rep.qpn(xrc)) {
+        if self.end_stale(now, path.remote, rep.local_ca_guid, rep.qpn(xrc)) {
             self.reject_stale_rep(now, id, rep);
             return Ok(());
         }

@@ -47,7 +47,7 @@ impl Cm {
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         };
         self.supersede_half_open(now, path, req);
-        if self.end_stale(now, req.local_ca_guid, req.local_qpn) {
+        if self.end_stale(now, path.remote, req.local_ca_guid, req.local_qpn) {
             let reason = RejReason::STALE_CONNECTION;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         }
@@ -87,7 +87,8 @@ impl Cm {
 
     /// A peer that asks again for the same queue pair has given up what it asked before.
     fn supersede_half_open(&mut self, now: Time, path: CmPath, req: &Req) {
-        let Some(id) = self.table.by_remote_qp(req.local_ca_guid, req.local_qpn) else { return };
+        let qp = self.table.by_remote_qp(path.remote, req.local_ca_guid, req.local_qpn);
+        let Some(id) = qp else { return };
         let superseded = self.table.conn(id).is_some_and(|conn| {
             matches!(conn.state, State::ReqRcvd | State::MraReqSent) && conn.path.same_ends(&path)
         });

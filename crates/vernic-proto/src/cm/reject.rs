@@ -1,9 +1,9 @@
 //! Rejections: those that we send, those that come, and stale connections.
 
-use vernic_wire::Qpn;
 use vernic_wire::cm::{
     CmAttribute, CommId, Info, PrivateData, Rej, RejReason, RejectedMessage, Rep,
 };
+use vernic_wire::{Gid, Qpn};
 
 use super::active::private_data;
 use super::event::{CmError, EventKind};
@@ -129,8 +129,8 @@ impl Cm {
     }
 
     /// Ends the connection that names this queue pair as its peer, if there is one.
-    pub(super) fn end_stale(&mut self, now: Time, guid: u64, qpn: Qpn) -> bool {
-        let Some(stale) = self.table.by_remote_qp(guid, qpn) else { return false };
+    pub(super) fn end_stale(&mut self, now: Time, remote: Gid, guid: u64, qpn: Qpn) -> bool {
+        let Some(stale) = self.table.by_remote_qp(remote, guid, qpn) else { return false };
         self.counters.stale_connections += 1;
         match self.table.conn(stale).map(|conn| conn.state) {
             Some(State::Established) => self.send_dreq(now, stale, PrivateData::default()),

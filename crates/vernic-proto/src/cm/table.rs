@@ -30,6 +30,10 @@ impl ReqIdentity {
     }
 }
 
+/// A queue pair of a peer: its address, the GUID of its device, its number. GUID and number are what the
+/// peer says, so they mean something beside its address only: a stranger's words are about nobody else.
+type RemoteQp = (Gid, u64, Qpn);
+
 /// A connection, or an exchange of SIDR messages.
 #[derive(Debug)]
 pub(super) struct Conn {
@@ -113,8 +117,9 @@ impl Conn {
     fn remote_key(&self) -> (Gid, CommId) {
         (self.path.remote, self.remote_id)
     }
-    fn qp_key(&self) -> Option<(u64, Qpn)> {
-        (self.remote_qpn.value() != 0).then_some((self.remote_guid, self.remote_qpn))
+    fn qp_key(&self) -> Option<RemoteQp> {
+        let key = (self.path.remote, self.remote_guid, self.remote_qpn);
+        (self.remote_qpn.value() != 0).then_some(key)
     }
     /// Whether the peer began it, so that it is found by the peer's id.
     fn is_passive(&self) -> bool {
@@ -130,8 +135,8 @@ pub(super) struct Table {
     conns: BTreeMap<CommId, Conn>,
     /// Connections that were asked for, by the peer's GID and communication id.
     by_remote: BTreeMap<(Gid, CommId), CommId>,
-    /// Connections by the GUID of the peer's device and the number of its queue pair.
-    by_remote_qp: BTreeMap<(u64, Qpn), CommId>,
+    /// Connections by the queue pair of the peer.
+    by_remote_qp: BTreeMap<RemoteQp, CommId>,
     /// SIDR_REQs that came, by the peer's GID and request id.
     by_request: BTreeMap<(Gid, CommId), CommId>,
     timers: BTreeSet<(Time, CommId)>,
@@ -192,8 +197,8 @@ impl Table {
     pub(super) fn by_remote(&self, remote: Gid, id: CommId) -> Option<CommId> {
         self.by_remote.get(&(remote, id)).copied()
     }
-    pub(super) fn by_remote_qp(&self, guid: u64, qpn: Qpn) -> Option<CommId> {
-        self.by_remote_qp.get(&(guid, qpn)).copied()
+    pub(super) fn by_remote_qp(&self, remote: Gid, guid: u64, qpn: Qpn) -> Option<CommId> {
+        self.by_remote_qp.get(&(remote, guid, qpn)).copied()
     }
     pub(super) fn by_request(&self, remote: Gid, id: CommId) -> Option<CommId> {
         self.by_request.get(&(remote, id)).copied()

@@ -54,6 +54,24 @@ fn a_req_of_a_connected_queue_pair_ends_its_old_connection() {
 }
 
 #[test]
+fn what_a_stranger_says_of_a_queue_pair_is_about_nobody_else() {
+    let mut t = Pair::new();
+    t.established();
+    let mut req = first_req(&t);
+    req.local_comm_id = CommId(0x77);
+    req.primary.local_gid = gid(3);
+    // From another address, and in the name of A's queue pair.
+    let path = CmPath::new(gid(2), gid(3));
+    t.b.cm.handle_mad(t.now, path, &mad(req)).unwrap();
+    expect!["0 B: Request\n"].assert_eq(&t.trace());
+    assert_eq!(t.b.cm.counters().stale_connections, 0);
+    // A's connection is as it was, and A is still known by its queue pair.
+    t.a.cm = Cm::new(config(0x180));
+    t.connect();
+    assert_eq!(t.b.cm.counters().stale_connections, 1);
+}
+
+#[test]
 fn a_queue_pair_in_timewait_is_refused() {
     let mut t = Pair::new();
     let (a, b) = t.established();
