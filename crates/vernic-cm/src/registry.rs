@@ -224,6 +224,13 @@ impl Drop for Expecting<'_> {
     }
 }
 
+/// Whether a request says of itself what its packets say: programs are told the addresses in it, and
+/// some trust a peer for its address. The kernel looks for the sender's address in its routes.
+fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
+    let ends = (path.remote.to_ip(), path.local.to_ip());
+    header.version == 0 && (header.src, header.dst) == ends
+}
+
 impl Registry {
     pub(crate) fn new(keeper: Arc<Keeper>) -> Self {
         Self { next: AtomicU64::new(0), state: Mutex::default(), keeper }
@@ -349,6 +356,13 @@ impl Registry {
             self.keeper.add(Job::Refuse { device, conn, reason });
             return;
         };
+        if !is_of_path(&header, &path) {
+            let (from, says) = (path.remote.to_ip(), header.src);
+            tracing::warn!(%from, %says, port = ear.port, "a request in another's name is refused");
+            let reason = RejReason::INVALID_GID;
+            self.keeper.add(Job::Refuse { device, conn, reason });
+            return;
+        }
         // Those that are over, and were not taken, do not count in the backlog of the engine any more.
         let waits =
             |entry: &Entry| entry.cell.key == ear.key && matches!(entry.what, What::Request(_));

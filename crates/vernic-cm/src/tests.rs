@@ -1,5 +1,6 @@
 //! States and orders of events, with an agent that only notes what it is asked.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,26 @@ fn requests_of_another_transport_than_the_listeners_are_refused() {
     let req = Req { private_data: data.into(), transport: CmService::UC, ..Req::default() };
     lab.raw_request(1, req);
     await_refusal(&lab, "reject(8) 1");
+    assert!(lab.kinds().is_empty());
+}
+
+#[test]
+fn requests_in_the_name_of_another_address_are_refused() {
+    let lab = Lab::new();
+    let _listener = lab.listener();
+    lab.request(1, "127.0.0.2:99");
+    await_refusal(&lab, "reject(12) 1");
+    let home = IpAddr::from([127, 0, 0, 1]);
+    let away = IpAddr::from([127, 0, 0, 2]);
+    let header = CmaHeader::new(99, home, home);
+    for (n, wrong) in
+        [CmaHeader { dst: away, ..header }, CmaHeader { version: 1, ..header }].iter().enumerate()
+    {
+        let mut data = [0; 92];
+        wrong.emit(&mut data);
+        lab.raw_request(2 + n as u32, Req { private_data: data.into(), ..Req::default() });
+        await_refusal(&lab, &format!("reject(12) {}", 2 + n));
+    }
     assert!(lab.kinds().is_empty());
 }
 
