@@ -13,6 +13,7 @@
 //! | `batch.rs` | `TxPath`, `TxBatch`, `RxBatch`: packets on their way out and in |
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
+//! | `tcp.rs` | connections, and the readiness of many: what carries iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
@@ -40,6 +41,7 @@ pub mod netdev;
 mod random;
 pub mod slot;
 mod sys;
+pub mod tcp;
 #[cfg(test)]
 mod testing;
 pub mod trace;

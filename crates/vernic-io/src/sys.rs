@@ -13,6 +13,7 @@ mod fork;
 mod ifaddrs;
 mod message;
 mod shared;
+mod stream;
 mod unix;
 
 use std::io;
@@ -26,6 +27,9 @@ pub use fork::{Gate, Origin};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
 pub(crate) use shared::{SharedPage, inode_of, shared_file};
+pub(crate) use stream::{
+    EpollOp, accept, epoll, epoll_ready, epoll_watch, listen, peer_addr, recv, send, shutdown_write,
+};
 pub(crate) use unix::{
     bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
 };
@@ -150,7 +154,7 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects a datagram socket: from now on it receives from `addr` only.
+/// Connects a datagram socket, which from now on receives from `addr` only; or begins to connect a stream.
 pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     let (addr, len) = SockAddr::new(addr);
     // SAFETY: pointer and length describe `addr`, which lives through the call.

@@ -1,0 +1,112 @@
+//! System calls of connected streams, and of waiting for many descriptors at once.
+
+use std::io;
+use std::mem::size_of;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::{OwnFd, SockAddr, check, checked};
+
+/// Lets a bound socket take connections, `backlog` of them before they are accepted.
+pub(crate) fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
+    Ok(())
+}
+
+/// Takes the next connection of a listening socket: non-blocking and closed on exec.
+pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnFd> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let (none, no_len) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: no address is asked for.
+    OwnFd::open(|| check(unsafe { libc::accept4(fd.as_raw_fd(), none, no_len, flags) }))
+}
+
+/// The address of the other end.
+pub(crate) fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    let mut addr = std::mem::MaybeUninit::<SockAddr>::zeroed();
+    let mut len = size_of::<SockAddr>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `addr`, which is that long.
+    check(unsafe { libc::getpeername(fd.as_raw_fd(), addr.as_mut_ptr().cast(), &raw mut len) })?;
+    // SAFETY: zeroed before, so initialised whatever the kernel left out.
+    unsafe { SockAddr::decode(addr.as_ptr()) }
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Closes the sending half, behind what was sent.
+pub(crate) fn shutdown_write(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) })?;
+    Ok(())
+}
+
+/// Receives what is there; 0 is the end of the stream.
+pub(crate) fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    let (fd, at, len) = (fd.as_raw_fd(), buf.as_mut_ptr(), buf.len());
+    let none = std::ptr::null_mut::<libc::sockaddr>();
+    // SAFETY: pointer and length describe `buf`; no address is asked for.
+    checked(unsafe {
+        libc::syscall(libc::SYS_recvfrom, fd, at, len, libc::MSG_DONTWAIT, none, none)
+    })
+}
+
+/// Sends what there is room for.
+pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let (fd, at, len) = (fd.as_raw_fd(), bytes.as_ptr(), bytes.len());
+    let none = std::ptr::null::<libc::sockaddr>();
+    // SAFETY: pointer and length describe `bytes`, which the kernel only reads; no address is passed.
+    checked(unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, none, 0) })
+}
+
+/// A new descriptor that stands for many.
+pub(crate) fn epoll() -> io::Result<OwnFd> {
+    // SAFETY: no pointers are passed.
+    OwnFd::open(|| check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }))
+}
+
+/// What is done to the list of an [`epoll`] descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EpollOp {
+    Add,
+    Change,
+}
+
+/// Adds a descriptor to the list, or changes what is waited for; `key` comes back with its readiness.
+pub(crate) fn epoll_watch(
+    epoll: BorrowedFd<'_>,
+    op: EpollOp,
+    fd: BorrowedFd<'_>,
+    key: u64,
+    events: u32,
+) -> io::Result<()> {
+    let op = match op {
+        EpollOp::Add => libc::EPOLL_CTL_ADD,
+        EpollOp::Change => libc::EPOLL_CTL_MOD,
+    };
+    let mut event = libc::epoll_event { events, u64: key };
+    // SAFETY: `event` lives through the call, which only reads it.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) })?;
+    Ok(())
+}
+
+/// Events that one call of [`epoll_ready`] returns at most.
+pub(crate) const MAX_READY: usize = 64;
+
+/// Those that are ready now, as their keys and events; never waits.
+pub(crate) fn epoll_ready(
+    epoll: BorrowedFd<'_>,
+    mut each: impl FnMut(u64, u32),
+) -> io::Result<usize> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_READY];
+    let (fd, at) = (epoll.as_raw_fd(), events.as_mut_ptr());
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: pointer and count describe `events`, which the kernel writes to.
+    let count =
+        checked(unsafe { libc::syscall(libc::SYS_epoll_pwait, fd, at, MAX_READY, 0, no_mask, 0) })?;
+    for event in &events[..count] {
+        let (key, events) = (event.u64, event.events);
+        each(key, events);
+    }
+    Ok(count)
+}

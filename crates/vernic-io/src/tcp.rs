@@ -1,0 +1,442 @@
+//! Connections of TCP: what carries iWARP.
+//!
+//! Owns the sockets, and knows nothing of what goes over them. Called by the engine, under its lane;
+//! nothing here waits. A child of fork keeps none of the descriptors (`sys/fork.rs`).
+//!
+//! ```text
+//!   Listener --accept--> Connection   one per peer: recv, send, shutdown, reset
+//!                            |
+//!   Readiness <--watch-------+        one descriptor to sleep on for all of them
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use crate::link::LocalAddr;
+use crate::sys::{self, EpollOp, OwnFd};
+
+/// A listening socket's queue: connections whose handshake is done and which nobody has accepted. The
+/// kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.
+const BACKLOG: i32 = 1024;
+
+/// What a connection had to say.
+#[derive(Debug)]
+pub enum Received {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// The peer has closed its half, behind all bytes that were received before.
+    End,
+    /// The connection is lost.
+    Lost(io::Error),
+}
+
+/// What became of bytes to be sent.
+#[derive(Debug)]
+pub enum Sent {
+    /// So many were taken, at least one, or none of none.
+    Bytes(usize),
+    /// There is no room now.
+    Full,
+    /// The connection is lost.
+    Lost(io::Error),
+}
+
+/// How far a connection has come that is being made.
+#[derive(Debug)]
+pub enum Connecting {
+    /// The peer has not answered.
+    Pending,
+    /// It is made.
+    Done,
+    /// It cannot be made.
+    Failed(io::Error),
+}
+
+fn family(addr: &SocketAddr) -> i32 {
+    if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+/// A socket that takes connections.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnFd,
+}
+
+impl Listener {
+    /// Listens on an address; port 0 chooses one. An IPv6 wildcard takes IPv6 only.
+    ///
+    /// # Errors
+    /// Of the system: the address is not this machine's, or the port is taken.
+    pub fn bind(addr: &SocketAddr) -> io::Result<Self> {
+        let fd = sys::socket(family(addr), libc::SOCK_STREAM, 0)?;
+        // A listener may be made anew while connections of an earlier one are in TIME-WAIT.
+        sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        if addr.is_ipv6() {
+            sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+        }
+        sys::bind(fd.as_fd(), addr)?;
+        sys::listen(fd.as_fd(), BACKLOG)?;
+        Ok(Self { fd })
+    }
+
+    /// The address that it listens on, its port chosen.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        sys::local_addr(self.fd.as_fd())
+    }
+
+    /// The next connection, if there is one.
+    ///
+    /// # Errors
+    /// Of the system: no descriptor is left. A connection that was lost before it was taken is none.
+    pub fn accept(&self) -> io::Result<Option<Connection>> {
+        match sys::accept(self.fd.as_fd()) {
+            Ok(fd) => Connection::new(fd).map(Some),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    fd: OwnFd,
+}
+
+impl Connection {
+    fn new(fd: OwnFd) -> Result<Self, io::Error> {
+        // FPDUs leave when they are made; an engine has nothing to gain from waiting for more.
+        sys::set_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        Ok(Self { fd })
+    }
+
+    /// Begins to connect to `peer`, from an address of this machine. [`connecting`](Self::connecting)
+    /// tells how it goes; it can be sent to when it is done.
+    ///
+    /// # Errors
+    /// Of the system: the address is not this machine's, there is no way to the peer.
+    pub fn connect(local: LocalAddr, peer: &SocketAddr) -> io::Result<Self> {
+        let this = Self::new(sys::socket(family(peer), libc::SOCK_STREAM, 0)?)?;
+        sys::bind(this.fd.as_fd(), &local.with_port(0))?;
+        match sys::connect(this.fd.as_fd(), peer) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(this),
+        }
+    }
+
+    /// How far it has come.
+    pub fn connecting(&self) -> Connecting {
+        match sys::option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR) {
+            Ok(0) => {}
+            Ok(errno) => return Connecting::Failed(io::Error::from_raw_os_error(errno)),
+            Err(error) => return Connecting::Failed(error),
+        }
+        match sys::peer_addr(self.fd.as_fd()) {
+            Ok(_) => Connecting::Done,
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Connecting::Pending,
+            Err(error) => Connecting::Failed(error),
+        }
+    }
+
+    /// The address of the peer.
+    ///
+    /// # Errors
+    /// Of the system: it is not connected, or no longer.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        sys::peer_addr(self.fd.as_fd())
+    }
+
+    /// Its own address.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        sys::local_addr(self.fd.as_fd())
+    }
+
+    /// Bytes of payload in a segment, the effective maximum segment size (RFC 5044, 2): 1460 and the
+    /// like, less what options take.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn segment_bytes(&self) -> io::Result<u32> {
+        let bytes = sys::option(self.fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;
+        Ok(bytes.max(0) as u32)
+    }
+
+    /// Receives into `buf`, which must not be empty.
+    pub fn recv(&self, buf: &mut [u8]) -> Received {
+        match sys::recv(self.fd.as_fd(), buf) {
+            Ok(0) => Received::End,
+            Ok(len) => Received::Bytes(len),
+            Err(error) if is_for_later(&error) => Received::Nothing,
+            Err(error) => Received::Lost(error),
+        }
+    }
+
+    /// Sends as many of `bytes` as there is room for.
+    pub fn send(&self, bytes: &[u8]) -> Sent {
+        if bytes.is_empty() {
+            return Sent::Bytes(0);
+        }
+        match sys::send(self.fd.as_fd(), bytes) {
+            Ok(len) => Sent::Bytes(len),
+            Err(error) if is_for_later(&error) => Sent::Full,
+            Err(error) => Sent::Lost(error),
+        }
+    }
+
+    /// Closes the sending half, behind what was sent. Of a connection that is lost that is nothing.
+    pub fn shutdown(&self) {
+        let _ = sys::shutdown_write(self.fd.as_fd());
+    }
+
+    /// Closes it so that the peer hears of a reset.
+    pub fn reset(self) {
+        // struct linger: on, for no time. Where that is refused the peer hears of a close.
+        let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+        let _ = sys::set_option_bytes(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+    }
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Bytes, connections, the end.
+    pub receive: bool,
+    /// Room, or the outcome of connecting.
+    pub send: bool,
+}
+
+impl Interest {
+    fn events(self) -> u32 {
+        let mut events = 0;
+        if self.receive {
+            events |= libc::EPOLLIN as u32;
+        }
+        if self.send {
+            events |= libc::EPOLLOUT as u32;
+        }
+        events
+    }
+}
+
+/// What a descriptor is ready for. A lost connection is ready for what was waited for, and says so when
+/// it is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// As given when it was watched.
+    pub key: u64,
+    /// Something can be received.
+    pub receive: bool,
+    /// Something can be sent.
+    pub send: bool,
+}
+
+/// Readiness of many sockets, behind one descriptor that is readable while any of them is ready. A
+/// socket that is closed leaves it by itself.
+#[derive(Debug)]
+pub struct Readiness {
+    fd: OwnFd,
+}
+
+impl Readiness {
+    /// Nothing is watched.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { fd: sys::epoll()? })
+    }
+
+    /// The descriptor to sleep on.
+    pub fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Watches a connection.
+    ///
+    /// # Errors
+    /// Of the system: its bound of watched descriptors is reached, or it is watched already.
+    pub fn watch(&self, connection: &Connection, key: u64, interest: Interest) -> io::Result<()> {
+        let (epoll, fd) = (self.fd.as_fd(), connection.fd.as_fd());
+        sys::epoll_watch(epoll, EpollOp::Add, fd, key, interest.events())
+    }
+
+    /// Watches a listener.
+    ///
+    /// # Errors
+    /// As of [`watch`](Self::watch).
+    pub fn watch_listener(&self, listener: &Listener, key: u64) -> io::Result<()> {
+        let interest = Interest { receive: true, send: false };
+        let (epoll, fd) = (self.fd.as_fd(), listener.fd.as_fd());
+        sys::epoll_watch(epoll, EpollOp::Add, fd, key, interest.events())
+    }
+
+    /// Changes what a connection is watched for.
+    ///
+    /// # Errors
+    /// Of the system: it is not watched.
+    pub fn change(&self, connection: &Connection, key: u64, interest: Interest) -> io::Result<()> {
+        let (epoll, fd) = (self.fd.as_fd(), connection.fd.as_fd());
+        sys::epoll_watch(epoll, EpollOp::Change, fd, key, interest.events())
+    }
+
+    /// Appends those that are ready to `ready`, 64 at most; the others come with a later call.
+    ///
+    /// # Errors
+    /// Of the system: none is known.
+    pub fn poll(&self, ready: &mut Vec<Ready>) -> io::Result<usize> {
+        sys::epoll_ready(self.fd.as_fd(), |key, events| {
+            let has = |bits: i32| events & bits as u32 != 0;
+            let broken = has(libc::EPOLLERR | libc::EPOLLHUP);
+            let (receive, send) = (has(libc::EPOLLIN) || broken, has(libc::EPOLLOUT) || broken);
+            ready.push(Ready { key, receive, send });
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+    use crate::wait::Sleeper;
+
+    const LO: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    /// Until `done` gives something: everything here is within one host.
+    fn until<T>(mut done: impl FnMut() -> Option<T>) -> T {
+        for _ in 0..1_000_000 {
+            if let Some(value) = done() {
+                return value;
+            }
+            std::thread::yield_now();
+        }
+        panic!("it never happens");
+    }
+
+    fn pair(ip: IpAddr) -> (Connection, Connection) {
+        let listener = Listener::bind(&SocketAddr::new(ip, 0)).unwrap();
+        let a = Connection::connect(ip.into(), &listener.local_addr().unwrap()).unwrap();
+        let b = until(|| listener.accept().unwrap());
+        until(|| matches!(a.connecting(), Connecting::Done).then_some(()));
+        (a, b)
+    }
+
+    fn received(from: &Connection) -> Received {
+        let mut buf = [0; 100];
+        until(|| match from.recv(&mut buf) {
+            Received::Nothing => None,
+            other => Some(other),
+        })
+    }
+
+    #[test]
+    fn bytes_arrive_and_so_does_the_end_of_each_half() {
+        for ip in [LO, IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let (a, b) = pair(ip);
+            assert_eq!(a.peer_addr().unwrap(), b.local_addr().unwrap());
+            assert!(a.segment_bytes().unwrap() > 500);
+            assert!(matches!(b.recv(&mut [0; 9]), Received::Nothing));
+            assert!(matches!(a.send(b"hello"), Sent::Bytes(5)));
+            assert!(matches!(received(&b), Received::Bytes(5)));
+            a.shutdown();
+            assert!(matches!(received(&b), Received::End));
+            assert!(matches!(b.send(b"still"), Sent::Bytes(5)));
+            assert!(matches!(received(&a), Received::Bytes(5)));
+        }
+    }
+
+    #[test]
+    fn a_reset_is_heard_as_one() {
+        let (a, b) = pair(LO);
+        a.reset();
+        let Received::Lost(error) = received(&b) else { panic!("no error") };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert!(matches!(b.send(b"x"), Sent::Lost(_)));
+    }
+
+    #[test]
+    fn a_port_that_nobody_listens_on_refuses() {
+        let listener = Listener::bind(&SocketAddr::new(LO, 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        drop(listener);
+        let outcome = Connection::connect(LO.into(), &addr).map(|connection| {
+            until(|| match connection.connecting() {
+                Connecting::Pending => None,
+                Connecting::Done => panic!("connected to nobody"),
+                Connecting::Failed(error) => Some(error),
+            })
+        });
+        let error = match outcome {
+            Ok(error) | Err(error) => error,
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_full_connection_says_so_and_one_descriptor_tells_of_room_and_bytes() {
+        let (a, b) = pair(LO);
+        let readiness = Readiness::new().unwrap();
+        let mut sleeper = Sleeper::new().unwrap();
+        sleeper.watch([readiness.raw_fd()]);
+        readiness.watch(&b, 7, Interest { receive: true, send: false }).unwrap();
+        let mut ready = Vec::new();
+        assert_eq!(readiness.poll(&mut ready).unwrap(), 0);
+        let bytes = vec![1; 1 << 16];
+        let mut total = 0;
+        while let Sent::Bytes(len) = a.send(&bytes) {
+            total += len;
+        }
+        assert!(sleeper.sleep(None).by_fd);
+        assert_eq!(readiness.poll(&mut ready).unwrap(), 1);
+        assert_eq!(ready, [Ready { key: 7, receive: true, send: false }]);
+        // Taken out: nothing is told of it, though there is something.
+        readiness.change(&b, 7, Interest::default()).unwrap();
+        assert_eq!(readiness.poll(&mut ready).unwrap(), 0);
+        readiness.watch(&a, 8, Interest { receive: false, send: true }).unwrap();
+        let mut buf = vec![0; 1 << 20];
+        while total > 0 {
+            let Received::Bytes(len) = until(|| match b.recv(&mut buf) {
+                Received::Nothing => None,
+                other => Some(other),
+            }) else {
+                panic!("not all of it comes")
+            };
+            total -= len;
+        }
+        ready.clear();
+        until(|| (readiness.poll(&mut ready).unwrap() == 1).then_some(()));
+        assert_eq!(ready, [Ready { key: 8, receive: false, send: true }]);
+    }
+
+    #[test]
+    fn a_listener_is_ready_while_a_connection_waits() {
+        let listener = Listener::bind(&SocketAddr::new(LO, 0)).unwrap();
+        let readiness = Readiness::new().unwrap();
+        readiness.watch_listener(&listener, 3).unwrap();
+        let _a = Connection::connect(LO.into(), &listener.local_addr().unwrap()).unwrap();
+        let mut ready = Vec::new();
+        until(|| (readiness.poll(&mut ready).unwrap() == 1).then_some(()));
+        assert_eq!(ready, [Ready { key: 3, receive: true, send: false }]);
+        assert!(listener.accept().unwrap().is_some());
+        assert!(listener.accept().unwrap().is_none());
+        let taken = Listener::bind(&listener.local_addr().unwrap()).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    }
+}
