@@ -26,6 +26,7 @@ use vernic_io::Sleeper;
 use vernic_io::netdev::ChangeWatcher;
 
 use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS};
+use crate::streams::Streams;
 
 /// Calls since the last look that make inline progress "active" and end the watching. A program
 /// that sleeps for its completions makes a few calls per completion; one that polls makes
@@ -199,6 +200,7 @@ impl Background {
                 engine.watched.store(generation, Ordering::Relaxed);
                 self.fds.clear();
                 self.fds.extend_from_slice(lane.link.poll_fds());
+                self.fds.extend(lane.streams.as_ref().map(Streams::raw_fd));
                 let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
                 self.sleeper.watch(self.fds.iter().copied().chain(network));
             }

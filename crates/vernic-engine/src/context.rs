@@ -11,7 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use vernic_io::netdev::{self, ChangeWatcher, HEADER_ALLOWANCE_BYTES};
-use vernic_io::{Link, LinkError, LocalAddr, Sleeper, UdpConfig, UdpLink};
+use vernic_io::slot::SlotTable;
+use vernic_io::{ClosedLink, Link, LinkError, LocalAddr, Sleeper, UdpConfig, UdpLink};
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
@@ -22,7 +23,7 @@ use crate::cm::CmAgent;
 use crate::config::Config;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
-use crate::device::{DeviceInfo, choose};
+use crate::device::{DeviceInfo, Transport, choose, choose_iwarp};
 use crate::dm::DeviceMemory;
 use crate::error::{CreateError, OpenError, PathError, orphan_io};
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue, lock};
@@ -35,6 +36,7 @@ use crate::limits::{
 use crate::middleware::wrap_link;
 use crate::pd::Pd;
 use crate::progress::{Clocks, Engine, EngineParts};
+use crate::streams::Streams;
 use crate::xrc::{Xrcd, XrcdError, XrcdOpen};
 
 /// The only port of a device.
@@ -71,6 +73,29 @@ impl Context {
         let slots = link.slots();
         let mut link = wrap_link(Box::new(link), &config, &info.name)?;
         let gids = activate(&info, link.as_mut())?;
+        Self::assemble(Assembly { info, config, active_mtu, slots, link, gids, streams: None })
+    }
+
+    /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None` takes
+    /// the first. Its queue pairs are carried by TCP connections: see [`iwarp`](crate::iwarp). It has no
+    /// packets, so settings that are about packets (capture, faults, window, offload) mean nothing to it.
+    ///
+    /// # Errors
+    /// [`OpenError`]: no such device, no descriptor left.
+    pub fn open_iwarp(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
+        let info = choose_iwarp(name.unwrap_or_default())?;
+        let active_mtu = choose_mtu(&info, &config)?;
+        let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
+        let slots = SlotTable::new().map_err(slot_error)?;
+        let streams = Streams::new()
+            .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
+        let (link, gids) = (Box::new(ClosedLink::unused()), info.gid_table());
+        let streams = Some(streams);
+        Self::assemble(Assembly { info, config, active_mtu, slots, link, gids, streams })
+    }
+
+    fn assemble(assembly: Assembly) -> Result<Arc<Self>, OpenError> {
+        let Assembly { info, config, active_mtu, slots, link, gids, streams } = assembly;
         let os = |what| move |source| OpenError::Os { what, source };
         let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
         let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
@@ -87,6 +112,7 @@ impl Context {
             events,
             slots,
             link,
+            streams,
             waker,
         }));
         let thread = Background::spawn(engine.clone(), sleeper, watcher)
@@ -336,6 +362,17 @@ impl Drop for Context {
     }
 }
 
+/// What devices of either transport are made of.
+struct Assembly {
+    info: DeviceInfo,
+    config: Config,
+    active_mtu: Mtu,
+    slots: Arc<SlotTable>,
+    link: Box<dyn Link>,
+    gids: GidTable,
+    streams: Option<Streams>,
+}
+
 /// Addresses as a line of a log has them.
 struct List<'a>(&'a [LocalAddr]);
 
@@ -406,7 +443,8 @@ impl Engine {
                     lane.link.deactivate(local);
                     lane.leave_home(local);
                 }
-                for &local in &changes.added {
+                let packets = self.info.transport == Transport::Roce;
+                for &local in changes.added.iter().filter(|_| packets) {
                     if let Err(error) = lane.link.activate(local) {
                         tracing::debug!(%local, %error, "address not usable (yet)");
                         lock(&self.gids).remove(local);

@@ -8,6 +8,17 @@ use crate::config::Config;
 use crate::error::OpenError;
 use crate::gid::{GidEntry, GidTable};
 
+/// What carries the queue pairs of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Transport {
+    /// Packets of RoCEv2.
+    #[default]
+    Roce,
+    /// Connections of TCP (RFC 5040).
+    Iwarp,
+}
+
 /// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
@@ -33,6 +44,8 @@ pub struct DeviceInfo {
     pub default_route: bool,
     /// Its addresses, in the order of the GID table.
     pub addresses: Vec<LocalAddr>,
+    /// What carries its queue pairs.
+    pub transport: Transport,
 }
 
 impl DeviceInfo {
@@ -49,7 +62,13 @@ impl DeviceInfo {
             loopback: netdev.loopback,
             default_route: netdev.default_route,
             addresses: netdev.addrs,
+            transport: Transport::Roce,
         }
+    }
+
+    /// The iWARP device beside this one: `viw0` beside `vernic0`.
+    pub(crate) fn into_iwarp(self) -> Self {
+        Self { name: format!("viw{}", self.number), transport: Transport::Iwarp, ..self }
     }
 
     /// The rows of the GID table that the device has when it is opened now. (A row stays empty while
@@ -112,6 +131,13 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     }
     let present = listed(&all, |device| format!("({})", device.netdev));
     Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
+}
+
+/// Chooses an iWARP device by its name or that of its netdev; an empty name takes the first.
+pub(crate) fn choose_iwarp(name: &str) -> Result<DeviceInfo, OpenError> {
+    let number = name.strip_prefix("viw").and_then(|number| number.parse::<u32>().ok());
+    let beside = number.map_or(name.to_owned(), |number| format!("vernic{number}"));
+    choose(&beside).map(DeviceInfo::into_iwarp)
 }
 
 /// The device that has an address. A link-local one that names no netdev is found on any.

@@ -27,6 +27,7 @@ use crate::pacer::{self, Pacer};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 use crate::qp_table::QpTable;
+use crate::streams::{HELD_NANOS, Streams};
 use crate::wheel::Wheel;
 use crate::xrc::SrqTable;
 
@@ -71,6 +72,8 @@ pub(crate) struct Lane {
     pub(crate) timers: Timers,
     pub(crate) groups: Vec<Group>,
     pub(crate) gsi: Gsi,
+    /// Connections, of an iWARP device.
+    pub(crate) streams: Option<Streams>,
     /// The socket was full at the last send.
     pub(crate) blocked: bool,
     /// When a refusal of the kernel was last worth a warning.
@@ -105,8 +108,15 @@ pub(crate) fn make_ready(ready: &mut VecDeque<Arc<QpInner>>, qp: &Arc<QpInner>) 
 }
 
 impl Lane {
-    pub(crate) fn new(link: Box<dyn Link>, slots: &SlotTable, pace: bool, now: Time) -> Self {
+    pub(crate) fn new(
+        link: Box<dyn Link>,
+        streams: Option<Streams>,
+        slots: &SlotTable,
+        pace: bool,
+        now: Time,
+    ) -> Self {
         Self {
+            streams,
             tx: TxBatch::new(&link.limits()),
             rx: RxBatch::new(),
             link,
@@ -138,7 +148,12 @@ impl Lane {
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let owing = self.owing.due().map(|due| due + patience);
         let held = (!self.held.is_empty()).then(|| now + pacer::RETRY_NANOS);
-        [self.timers.next, owing, link, held, self.gsi.deadline()].into_iter().flatten().min()
+        let waits = self.streams.as_ref().is_some_and(Streams::has_held);
+        let streams = waits.then(|| now + HELD_NANOS);
+        [self.timers.next, owing, link, held, streams, self.gsi.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Fires the timers that are due.
@@ -167,7 +182,8 @@ impl Lane {
                     }
                     qp.publish_state(engine, &mut core);
                 }
-                if core.machine.wants_transmit() {
+                // A stream may have a connection to close.
+                if qp.is_stream || core.machine.wants_transmit() {
                     make_ready(&mut self.ready, qp);
                 }
                 self.timers.arm(qp.qpn, &mut core);

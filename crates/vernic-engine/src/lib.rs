@@ -17,6 +17,7 @@
 //! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
 //! | `progress.rs` `background.rs` | who runs the lane when |
 //! | `lane.rs` `rx.rs` `tx.rs` `owing.rs` `wheel.rs` `qp_table.rs` | the lane: receive, transmit, acknowledgements, timers, demultiplexing |
+//! | `iwarp.rs` `streams.rs` `machine.rs` | connections of TCP, and queue pairs that they carry |
 //! | `gsi.rs` `cm.rs` `cm/` | QP1, and communication management over it |
 //! | `path.rs` `grh.rs` `tables.rs` `middleware.rs` | address vectors to paths, the GRH area, table changes, link stack |
 //! | `events.rs` `counters.rs` `error.rs` `explanation.rs` | what applications are told |
@@ -43,8 +44,10 @@ mod gid;
 mod grh;
 mod gsi;
 mod host;
+pub mod iwarp;
 mod lane;
 pub mod limits;
+mod machine;
 mod middleware;
 mod mr;
 mod owing;
@@ -60,6 +63,7 @@ mod recv_queue;
 mod rx;
 mod send_slots;
 mod srq;
+mod streams;
 mod tables;
 mod tx;
 mod wheel;
@@ -73,7 +77,7 @@ pub use config::{Config, ConfigError, Origin, Settings};
 pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};
-pub use device::{DeviceInfo, configured_devices, device_with, devices, no_device};
+pub use device::{DeviceInfo, Transport, configured_devices, device_with, devices, no_device};
 pub use dm::{DeviceMemory, DmRangeError};
 pub use error::{
     Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,

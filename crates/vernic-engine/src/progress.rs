@@ -60,6 +60,7 @@ use crate::explanation::PastFailures;
 use crate::gid::GidTable;
 use crate::lane::Lane;
 use crate::qp_state::QpInner;
+use crate::streams::Streams;
 use crate::xrc::XrcdFiles;
 
 /// Times that a holder takes the lane again for doorbells before it leaves them to the background
@@ -179,13 +180,16 @@ pub(crate) struct EngineParts {
     pub(crate) events: EventQueue<AsyncEvent>,
     pub(crate) slots: Arc<SlotTable>,
     pub(crate) link: Box<dyn vernic_io::Link>,
+    /// Of an iWARP device.
+    pub(crate) streams: Option<Streams>,
     pub(crate) waker: Waker,
 }
 
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { info, config, active_mtu, gids, events, slots, link, waker } = parts;
-        let lane = Lane::new(link, &slots, config.pace, Time(0));
+        let EngineParts { info, config, active_mtu, gids, events, slots, link, streams, waker } =
+            parts;
+        let lane = Lane::new(link, streams, &slots, config.pace, Time(0));
         Self {
             port_up: AtomicBool::new(info.up),
             netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),

@@ -23,10 +23,12 @@ use vernic_wire::{Gid, Qpn, Service};
 
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::device::Transport;
 use crate::error::{Busy, CreateError, McastError, ModifyError};
 use crate::events::{Element, lock};
 use crate::explanation::Explanation;
 use crate::limits::MAX_SGE;
+use crate::machine::Machine;
 use crate::owing::AckHold;
 use crate::pd::Pd;
 use crate::qp_init::{Parts, QpCap, QpInit, check, qp_type_of};
@@ -77,6 +79,10 @@ impl Qp {
         let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
         let engine = pd.context().engine();
         let service = qp_type.service();
+        let is_stream = engine.info.transport == Transport::Iwarp;
+        if is_stream && qp_type != QpType::Rc {
+            return Err(CreateError::Service(service));
+        }
         let shared_rq = srq.is_some() || qp_type == QpType::XrcTgt;
         let own_wrs = if shared_rq { 0 } else { cap.max_recv_wr };
         let recv_sges = match &srq {
@@ -87,13 +93,17 @@ impl Qp {
         };
         let recv_pd = srq.as_ref().map_or(pd.id(), |srq| srq.pd().id());
         let inner = engine.open_qp(|qpn| {
-            let mut machine = vernic_proto::Qp::new(vernic_proto::QpInit {
+            let init = vernic_proto::QpInit {
                 qpn,
                 qp_type,
                 max_send_wr: cap.max_send_wr,
                 max_window: engine.config.max_window,
                 shared_rq,
-            });
+            };
+            let mut machine = match is_stream {
+                true => Machine::Stream(Box::new(vernic_proto::iwarp::Qp::new(init))),
+                false => Machine::Packets(vernic_proto::Qp::new(init)),
+            };
             machine.set_port_mtu(engine.active_mtu());
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
@@ -111,6 +121,7 @@ impl Qp {
                 qpn,
                 qp_type,
                 service,
+                is_stream,
                 pd: pd.id(),
                 recv_pd,
                 domain: domain.as_ref().map(|domain| domain.id()),
@@ -239,7 +250,8 @@ impl Qp {
         if mask.contains(AttrMask::PATH_MTU) {
             engine.check_mtu(attr.path_mtu).map_err(path_error)?;
         }
-        let connected = self.inner.service != Service::Ud;
+        // A stream's path is its connection's.
+        let connected = self.inner.service != Service::Ud && !self.inner.is_stream;
         let resolved = if connected && mask.contains(AttrMask::AV) {
             let peer = match mask.contains(AttrMask::DEST_QPN) {
                 true => attr.dest_qpn,
@@ -418,6 +430,14 @@ impl Qp {
         Ok(())
     }
 
+    pub(crate) fn inner(&self) -> &Arc<QpInner> {
+        &self.inner
+    }
+    /// Whether [`destroy`](Self::destroy) was called.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
     /// Destroys it: its number is free, nothing of it will complete any more, and its completions
     /// are taken out of its completion queues (IBTA 11.2.4.4). What an XRC target received stays in
     /// the completion queues of the shared receive queues; and of a target that was opened again
@@ -531,6 +551,11 @@ impl Qp {
         }
         // From here on no packet finds it, and the lane has let go of it.
         engine.close_qp(self.inner.qpn);
+        if self.inner.is_stream {
+            let connection = engine.with_lane(|lane| lane.streams.as_mut()?.remove(self.inner.qpn));
+            // Outside the lane: closing passes the gate of forks.
+            drop(connection);
+        }
         {
             let mut core = lock(&self.inner.core);
             let attr = QpAttr::default();

@@ -15,6 +15,7 @@ use crate::cq::Cq;
 use crate::events::lock;
 use crate::explanation::Explanation;
 use crate::host::QpHost;
+use crate::machine::Machine;
 use crate::owing::AckHold;
 use crate::progress::Engine;
 use crate::recv_queue::{CurrentRecv, RecvQueue};
@@ -25,7 +26,7 @@ use crate::xrc::{Chosen, SrqTable};
 /// Everything of a queue pair that changes while it runs.
 #[derive(Debug)]
 pub(crate) struct QpCore {
-    pub(crate) machine: vernic_proto::Qp,
+    pub(crate) machine: Machine,
     pub(crate) side: QpSide,
 }
 
@@ -84,6 +85,8 @@ pub(crate) struct QpInner {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) service: Service,
+    /// It is of an iWARP device.
+    pub(crate) is_stream: bool,
     pub(crate) pd: PdId,
     pub(crate) recv_pd: PdId,
     /// The XRC domain of a target.
@@ -136,7 +139,7 @@ impl QpInner {
         engine: &Engine,
         now: Time,
         core: &mut QpCore,
-        f: impl FnOnce(&mut vernic_proto::Qp, &mut QpHost<'_>) -> T,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
         self.with_lane_host(engine, None, now, core, f)
     }
@@ -150,7 +153,7 @@ impl QpInner {
         srqs: Option<&SrqTable>,
         now: Time,
         core: &mut QpCore,
-        f: impl FnOnce(&mut vernic_proto::Qp, &mut QpHost<'_>) -> T,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
         let mut host = QpHost { engine, srqs, now, qp: self, side: &mut core.side };
         let result = f(&mut core.machine, &mut host);

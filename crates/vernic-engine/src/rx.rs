@@ -30,6 +30,9 @@ const PACKET_TYPE_IPV6: u8 = 0x9;
 impl Lane {
     /// Receives one batch and handles its packets; returns how many there were.
     pub(crate) fn receive(&mut self, engine: &Engine, now: Time) -> usize {
+        if self.streams.is_some() {
+            return self.receive_streams(engine, now);
+        }
         let count = self.link.recv(Nanos(now.nanos()), &mut self.rx);
         if count == 0 {
             if let Some(intake) = &self.intake {

@@ -43,6 +43,9 @@ impl Lane {
     }
 
     fn transmit_ready(&mut self, engine: &Engine, now: Time) {
+        if self.streams.is_some() {
+            return self.transmit_streams(engine, now);
+        }
         // `queued` stays set: they move from one list that it covers to the other.
         self.ready.extend(self.held.drain(..));
         for _ in 0..BATCHES_PER_CALL {
@@ -60,6 +63,10 @@ impl Lane {
     /// waits for it. A short burst goes alone, and acknowledgements that are due leave with the next
     /// poll, while the answer is on its way; a long one goes with all that is ready.
     pub(crate) fn transmit_posted(&mut self, engine: &Engine, qp: &Arc<QpInner>, now: Time) {
+        if qp.is_stream {
+            make_ready(&mut self.ready, qp);
+            return self.transmit_streams(engine, now);
+        }
         let mut alone = false;
         if !self.blocked && self.tx.is_empty() {
             let mut core = lock(&qp.core);
@@ -71,6 +78,7 @@ impl Lane {
             let srqs = Some(&self.srqs);
             let Self { tx, pacer, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
+                let Some(machine) = machine.packets() else { return Did::Nothing };
                 if is_paced(machine) {
                     paced_turn(machine, host, tx, pacer, now)
                 } else if rides {
@@ -134,6 +142,7 @@ impl Lane {
             let (order, srqs) = (Order::of(&qp), Some(&self.srqs));
             let Self { tx, pacer, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
+                let Some(machine) = machine.packets() else { return Did::Nothing };
                 if is_paced(machine) {
                     paced_turn(machine, host, tx, pacer, now)
                 } else {

@@ -18,6 +18,12 @@ pub struct ClosedLink {
 }
 
 impl ClosedLink {
+    /// Of a device that has no packets.
+    pub fn unused() -> Self {
+        let (limits, counters) = (LinkLimits::default(), LinkCounters::default());
+        Self { limits, counters, generation: 0 }
+    }
+
     /// Takes the place of `link`.
     pub fn after(link: &dyn Link) -> Self {
         let generation = link.poll_generation().wrapping_add(1);

@@ -235,9 +235,8 @@ impl Interest {
     }
 }
 
-/// What a descriptor is ready for. A lost connection is ready for what was waited for, and says so when
-/// it is tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a descriptor is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// As given when it was watched.
     pub key: u64,
@@ -245,6 +244,8 @@ pub struct Ready {
     pub receive: bool,
     /// Something can be sent.
     pub send: bool,
+    /// It is lost, or closed by both ends. This is told whatever was waited for.
+    pub broken: bool,
 }
 
 /// Readiness of many sockets, behind one descriptor that is readable while any of them is ready. A
@@ -304,8 +305,8 @@ impl Readiness {
         sys::epoll_ready(self.fd.as_fd(), |key, events| {
             let has = |bits: i32| events & bits as u32 != 0;
             let broken = has(libc::EPOLLERR | libc::EPOLLHUP);
-            let (receive, send) = (has(libc::EPOLLIN) || broken, has(libc::EPOLLOUT) || broken);
-            ready.push(Ready { key, receive, send });
+            let (receive, send) = (has(libc::EPOLLIN), has(libc::EPOLLOUT));
+            ready.push(Ready { key, receive, send, broken });
         })
     }
 }
@@ -365,7 +366,12 @@ mod tests {
     #[test]
     fn a_reset_is_heard_as_one() {
         let (a, b) = pair(LO);
+        let readiness = Readiness::new().unwrap();
+        readiness.watch(&b, 5, Interest::default()).unwrap();
         a.reset();
+        let mut ready = Vec::new();
+        until(|| (readiness.poll(&mut ready).unwrap() == 1).then_some(()));
+        assert!(ready[0].broken && ready[0].key == 5);
         let Received::Lost(error) = received(&b) else { panic!("no error") };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert!(matches!(b.send(b"x"), Sent::Lost(_)));
@@ -405,7 +411,7 @@ mod tests {
         }
         assert!(sleeper.sleep(None).by_fd);
         assert_eq!(readiness.poll(&mut ready).unwrap(), 1);
-        assert_eq!(ready, [Ready { key: 7, receive: true, send: false }]);
+        assert_eq!(ready, [Ready { key: 7, receive: true, send: false, broken: false }]);
         // Taken out: nothing is told of it, though there is something.
         readiness.change(&b, 7, Interest::default()).unwrap();
         assert_eq!(readiness.poll(&mut ready).unwrap(), 0);
@@ -422,7 +428,7 @@ mod tests {
         }
         ready.clear();
         until(|| (readiness.poll(&mut ready).unwrap() == 1).then_some(()));
-        assert_eq!(ready, [Ready { key: 8, receive: false, send: true }]);
+        assert_eq!(ready, [Ready { key: 8, receive: false, send: true, broken: false }]);
     }
 
     #[test]
@@ -433,7 +439,7 @@ mod tests {
         let _a = Connection::connect(LO.into(), &listener.local_addr().unwrap()).unwrap();
         let mut ready = Vec::new();
         until(|| (readiness.poll(&mut ready).unwrap() == 1).then_some(()));
-        assert_eq!(ready, [Ready { key: 3, receive: true, send: false }]);
+        assert_eq!(ready, [Ready { key: 3, receive: true, send: false, broken: false }]);
         assert!(listener.accept().unwrap().is_some());
         assert!(listener.accept().unwrap().is_none());
         let taken = Listener::bind(&listener.local_addr().unwrap()).unwrap_err();

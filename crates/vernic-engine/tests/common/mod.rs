@@ -44,6 +44,11 @@ impl End {
             Some(channel) => channel.context().clone(),
             None => Context::open(Some("lo"), config).expect("lo can be opened"),
         };
+        Self::on(context, channel)
+    }
+
+    /// Of a device that is open.
+    pub fn on(context: Arc<Context>, channel: Option<Arc<CompChannel>>) -> Self {
         let pd = context.alloc_pd();
         let cq = context.create_cq(4096, channel.as_ref()).unwrap();
         let memory = HostBuffer::new(MEMORY).unwrap();

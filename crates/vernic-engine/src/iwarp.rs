@@ -1,0 +1,504 @@
+//! Connections of iWARP: TCP connections, their MPA start-up, and the queue pairs that take them over.
+//!
+//! Owns a connection from its making until [`Handshake::start`] gives it to a queue pair; from then on the
+//! lane has it (`streams.rs`). Called by connection managers; nothing here waits but
+//! [`Handshake::wait`] and [`Listener::wait`].
+//!
+//! ```text
+//!   Handshake::connect                        Listener::accept
+//!     Connecting, Waiting   -- request -->      Waiting, Asked: accept or reject
+//!     Agreed                <-- reply ---       Replying, Agreed
+//!     start(qp)             == FPDUs ===        start(qp)
+//! ```
+//!
+//! A queue pair of an iWARP device is created like any other, of service RC; it is brought to Init, and
+//! [`Handshake::start`] brings it to RTS. Which peer it has, and over which addresses, is the
+//! connection's.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use vernic_io::tcp::{self, Connecting, Connection, Interest, Readiness, Received, Sent};
+use vernic_io::{LocalAddr, Sleeper};
+use vernic_proto::Time;
+use vernic_proto::iwarp::{Startup, StreamEnd};
+
+pub use vernic_proto::iwarp::{
+    Agreed, Extensions, RtrSet, StartError as StreamRefusal, StartupConfig, StartupError,
+    StartupState, StreamConfig,
+};
+
+use crate::context::Context;
+use crate::device::Transport;
+use crate::events::lock;
+use crate::progress::Engine;
+use crate::qp::Qp;
+use crate::streams::BindStreamError;
+
+/// Nanoseconds that a message waits for a receive before the stream is ended for want of one. RFC 5041
+/// would end it at once; programs that post receives while messages are on their way are many.
+const RECV_WAIT_NANOS: u64 = 1_000_000_000;
+
+/// Bytes received at once during the start-up: a whole frame, and some of what follows it.
+const START_BYTES: usize = 1024;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The device's transport is another.
+    #[error("{device} is no iWARP device: open one with Context::open_iwarp")]
+    NotIwarp {
+        /// Its name.
+        device: String,
+    },
+    /// The device is closed, or was opened before this process was forked.
+    #[error("{device} is closed here, or belongs to the process that this one was forked from")]
+    Gone {
+        /// Its name.
+        device: String,
+    },
+    /// The system refused.
+    #[error("cannot {what} {addr}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// With which address.
+        addr: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The system has no descriptor left to watch the connection.
+    #[error("no descriptor left: {0}")]
+    Descriptors(io::Error),
+    /// The private data does not fit, or the start-up failed.
+    #[error(transparent)]
+    Startup(#[from] StartupError),
+}
+
+/// Why a queue pair did not take a connection over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The start-up is not complete.
+    #[error("the start-up is not complete: {0:?}")]
+    NotAgreed(HandshakeState),
+    /// It is of another device than the connection.
+    #[error("queue pair {0} is of another device than the connection")]
+    OtherDevice(vernic_wire::Qpn),
+    /// It is destroyed, or its device is closed.
+    #[error("queue pair {0} is destroyed")]
+    Destroyed(vernic_wire::Qpn),
+    /// Its state, or it has a stream.
+    #[error("queue pair {qpn}: {source}")]
+    Refused {
+        /// The queue pair.
+        qpn: vernic_wire::Qpn,
+        /// Why.
+        source: StreamRefusal,
+    },
+    /// The system cannot watch one more descriptor.
+    #[error("the connection cannot be watched: {0}")]
+    Os(io::Error),
+}
+
+fn check_device(context: &Context) -> Result<(), ConnectError> {
+    let device = || context.info().name.clone();
+    match context.info().transport {
+        _ if context.alive().is_err() => Err(ConnectError::Gone { device: device() }),
+        Transport::Iwarp => Ok(()),
+        _ => Err(ConnectError::NotIwarp { device: device() }),
+    }
+}
+
+/// Sleeps until a descriptor is readable or the time is over.
+fn sleep_on(fd: RawFd, timeout: Duration) -> io::Result<()> {
+    let mut sleeper = Sleeper::new()?;
+    sleeper.watch([fd]);
+    sleeper.sleep(Some(timeout));
+    Ok(())
+}
+
+/// Takes connections at an address.
+#[derive(Debug)]
+pub struct Listener {
+    context: Arc<Context>,
+    socket: tcp::Listener,
+    readiness: Readiness,
+    config: StartupConfig,
+}
+
+impl Listener {
+    /// Listens at an address; port 0 chooses one. Peers are asked for, and offered, what `config` says,
+    /// until a connection is accepted with something else.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn bind(
+        context: &Arc<Context>,
+        addr: SocketAddr,
+        config: StartupConfig,
+    ) -> Result<Self, ConnectError> {
+        check_device(context)?;
+        let os = |source| ConnectError::Os { what: "listen at", addr, source };
+        let socket = tcp::Listener::bind(&addr).map_err(os)?;
+        let readiness = Readiness::new().map_err(ConnectError::Descriptors)?;
+        readiness.watch_listener(&socket, 0).map_err(ConnectError::Descriptors)?;
+        Ok(Self { context: context.clone(), socket, readiness, config })
+    }
+
+    /// The address, its port chosen.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Readable while a connection waits.
+    pub fn raw_fd(&self) -> RawFd {
+        self.readiness.raw_fd()
+    }
+
+    /// The next connection, if there is one. Its start-up has not begun; private data and terms come with
+    /// the peer's request.
+    ///
+    /// # Errors
+    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
+    pub fn accept(&self) -> Result<Option<Handshake>, ConnectError> {
+        check_device(&self.context)?;
+        let Some(connection) = self.socket.accept().map_err(ConnectError::Descriptors)? else {
+            return Ok(None);
+        };
+        let startup = Startup::respond(self.config, self.context.now());
+        Handshake::new(&self.context, connection, Phase::Startup(startup), self.config).map(Some)
+    }
+
+    /// As [`accept`](Self::accept), waiting for it for some time.
+    ///
+    /// # Errors
+    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Handshake>, ConnectError> {
+        if let Some(handshake) = self.accept()? {
+            return Ok(Some(handshake));
+        }
+        sleep_on(self.raw_fd(), timeout).map_err(ConnectError::Descriptors)?;
+        self.accept()
+    }
+}
+
+/// How far a connection has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandshakeState {
+    /// TCP connects.
+    Connecting,
+    /// TCP could not connect.
+    Unreachable(io::ErrorKind),
+    /// MPA's start-up is under way, or over.
+    Startup(StartupState),
+}
+
+impl HandshakeState {
+    /// Whether nothing more happens by itself.
+    pub fn is_settled(&self) -> bool {
+        !matches!(
+            self,
+            Self::Connecting | Self::Startup(StartupState::Waiting | StartupState::Replying)
+        )
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// With the private data of the request to come.
+    Connecting(Vec<u8>),
+    Unreachable(io::ErrorKind),
+    Startup(Startup),
+}
+
+/// A connection that no queue pair has yet. Dropping it closes it.
+#[derive(Debug)]
+pub struct Handshake {
+    context: Arc<Context>,
+    connection: Connection,
+    readiness: Readiness,
+    watched: Interest,
+    phase: Phase,
+    config: StartupConfig,
+    /// Received behind the peer's frame.
+    rest: Vec<u8>,
+}
+
+impl Handshake {
+    /// Begins to connect to a peer, from an address of this machine, with up to 512 bytes of private data
+    /// (508 where depths or peer-to-peer are negotiated).
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(
+        context: &Arc<Context>,
+        local: LocalAddr,
+        peer: SocketAddr,
+        config: StartupConfig,
+        private: &[u8],
+    ) -> Result<Self, ConnectError> {
+        check_device(context)?;
+        // For the check of its length alone: the time counts from when the connection is made.
+        Startup::initiate(config, private, Time(0))?;
+        let os = |source| ConnectError::Os { what: "connect to", addr: peer, source };
+        let connection = Connection::connect(local, &peer).map_err(os)?;
+        Self::new(context, connection, Phase::Connecting(private.to_vec()), config)
+    }
+
+    fn new(
+        context: &Arc<Context>,
+        connection: Connection,
+        phase: Phase,
+        config: StartupConfig,
+    ) -> Result<Self, ConnectError> {
+        let readiness = Readiness::new().map_err(ConnectError::Descriptors)?;
+        let watched = Interest { receive: true, send: matches!(phase, Phase::Connecting(_)) };
+        readiness.watch(&connection, 0, watched).map_err(ConnectError::Descriptors)?;
+        let (context, rest) = (context.clone(), Vec::new());
+        Ok(Self { context, connection, readiness, watched, phase, config, rest })
+    }
+
+    /// Readable while [`poll`](Self::poll) has something to do.
+    pub fn raw_fd(&self) -> RawFd {
+        self.readiness.raw_fd()
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// Of the system: it is not connected.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.connection.peer_addr()
+    }
+
+    /// How far it has come.
+    pub fn state(&self) -> HandshakeState {
+        match &self.phase {
+            Phase::Connecting(_) => HandshakeState::Connecting,
+            Phase::Unreachable(kind) => HandshakeState::Unreachable(*kind),
+            Phase::Startup(startup) => HandshakeState::Startup(startup.state()),
+        }
+    }
+
+    /// What was agreed, once it is.
+    pub fn agreed(&self) -> Option<&Agreed> {
+        self.startup().and_then(Startup::agreed)
+    }
+
+    /// The peer's private data, once its frame is here: 0 to 512 bytes.
+    pub fn private(&self) -> &[u8] {
+        self.startup().map_or(&[], Startup::private)
+    }
+
+    fn startup(&self) -> Option<&Startup> {
+        match &self.phase {
+            Phase::Startup(startup) => Some(startup),
+            _ => None,
+        }
+    }
+
+    /// Goes on as far as it can without waiting; nowhere in a child of the process that made it.
+    pub fn poll(&mut self) -> HandshakeState {
+        if self.context.is_orphan() {
+            return self.state();
+        }
+        let now = self.context.now();
+        if let Phase::Connecting(private) = &self.phase {
+            match self.connection.connecting() {
+                Connecting::Pending => {}
+                Connecting::Failed(error) => self.phase = Phase::Unreachable(error.kind()),
+                Connecting::Done => {
+                    // The length was checked before.
+                    if let Ok(startup) = Startup::initiate(self.config, private, now) {
+                        self.phase = Phase::Startup(startup);
+                    }
+                }
+            }
+        }
+        let mut is_full = false;
+        if let Phase::Startup(startup) = &mut self.phase {
+            receive(&self.connection, startup, &mut self.rest);
+            startup.handle_timeout(now);
+            is_full = send(&self.connection, startup);
+        }
+        let is_connecting = matches!(self.phase, Phase::Connecting(_));
+        let waits = matches!(self.state(), HandshakeState::Startup(StartupState::Waiting));
+        let wants = Interest { receive: waits, send: is_full || is_connecting };
+        if wants != self.watched && self.readiness.change(&self.connection, 0, wants).is_ok() {
+            self.watched = wants;
+        }
+        self.state()
+    }
+
+    /// As [`poll`](Self::poll), until it is [settled](HandshakeState::is_settled) or the time is over.
+    ///
+    /// # Errors
+    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<HandshakeState, ConnectError> {
+        check_device(&self.context)?;
+        let end = self.context.now() + timeout.as_nanos().min(u128::from(u64::MAX)) as u64;
+        loop {
+            let state = self.poll();
+            let now = self.context.now();
+            if state.is_settled() || now >= end {
+                return Ok(state);
+            }
+            let next = self.startup().and_then(Startup::next_deadline).map_or(end, |d| d.min(end));
+            let pause = Duration::from_nanos(next.since(now));
+            sleep_on(self.raw_fd(), pause).map_err(ConnectError::Descriptors)?;
+        }
+    }
+
+    /// Responder, when asked: accepts, with private data, under the terms of `config`.
+    ///
+    /// # Errors
+    /// [`StartupError::PrivateTooLong`].
+    pub fn accept(&mut self, config: &StartupConfig, private: &[u8]) -> Result<(), StartupError> {
+        let now = self.context.now();
+        if let Phase::Startup(startup) = &mut self.phase {
+            startup.accept(config, private, now)?;
+        }
+        self.poll();
+        Ok(())
+    }
+
+    /// Responder, when asked: rejects, with private data.
+    ///
+    /// # Errors
+    /// [`StartupError::PrivateTooLong`].
+    pub fn reject(&mut self, private: &[u8]) -> Result<(), StartupError> {
+        let now = self.context.now();
+        if let Phase::Startup(startup) = &mut self.phase {
+            startup.reject(private, now)?;
+        }
+        self.poll();
+        Ok(())
+    }
+
+    /// Gives the connection to a queue pair in Init (or RTR, RTS), which is in RTS from then on. The size of
+    /// TCP's segments is put into `config`, whatever it says.
+    ///
+    /// # Errors
+    /// [`StartError`]; the connection is closed, and the peer told why if both ends had agreed.
+    pub fn start(self, qp: &Qp, config: StreamConfig) -> Result<(), StartError> {
+        let terms = self.check_start(qp);
+        let Self { context, connection, phase, rest, readiness, .. } = self;
+        // It watched the connection, which the lane is about to watch.
+        drop(readiness);
+        let (error, connection) = match terms {
+            Err(error) => (error, Some(connection)),
+            Ok((agreed, emss)) => {
+                let config = StreamConfig { emss, ..config };
+                match bind(context.engine(), qp, connection, (&agreed, config), rest) {
+                    Ok(()) => return Ok(()),
+                    Err(refused) => refused,
+                }
+            }
+        };
+        if let (Some(connection), Phase::Startup(mut startup)) = (connection, phase)
+            && !context.is_orphan()
+        {
+            startup.abort();
+            send(&connection, &mut startup);
+        }
+        Err(error)
+    }
+
+    /// What both ends agreed upon, and the size of segments, if this queue pair can have it.
+    fn check_start(&self, qp: &Qp) -> Result<(Agreed, u32), StartError> {
+        if self.context.is_orphan() {
+            return Err(StartError::Destroyed(qp.qpn()));
+        }
+        let Some(agreed) = self.agreed().copied() else {
+            return Err(StartError::NotAgreed(self.state()));
+        };
+        if !Arc::ptr_eq(qp.context(), &self.context) {
+            return Err(StartError::OtherDevice(qp.qpn()));
+        }
+        let emss = self.connection.segment_bytes().map_err(StartError::Os)?;
+        Ok((agreed, emss))
+    }
+}
+
+/// Gives the lane a connection, or gives it back.
+fn bind(
+    engine: &Engine,
+    qp: &Qp,
+    connection: Connection,
+    terms: (&Agreed, StreamConfig),
+    rest: Vec<u8>,
+) -> Result<(), (StartError, Option<Connection>)> {
+    let qpn = qp.qpn();
+    engine
+        .with_lane(|lane| {
+            // Destroying and closing pass the lane after they have said so.
+            if qp.is_gone() || engine.closed.load(Ordering::Acquire) {
+                return Err((BindStreamError::Gone, Some(connection)));
+            }
+            lane.bind_stream(engine, qp.inner(), connection, terms, &rest)
+        })
+        .map_err(|(error, connection)| {
+            let error = match error {
+                BindStreamError::Start(source) => StartError::Refused { qpn, source },
+                BindStreamError::Os(source) => StartError::Os(source),
+                BindStreamError::Gone => StartError::Destroyed(qpn),
+            };
+            (error, connection)
+        })
+}
+
+/// Whether the peer has closed its half in order: nothing more comes, and the queue pair stays in RTS until
+/// it closes its own (SQD, or Error). A peer whose process ends looks the same. False without a
+/// connection, and once the queue pair is reset.
+pub fn peer_has_closed(qp: &Qp) -> bool {
+    !qp.context().is_orphan() && lock(&qp.inner().core).machine.peer_has_closed()
+}
+
+/// How a stream is used unless a caller wants something else.
+pub fn default_stream() -> StreamConfig {
+    StreamConfig { recv_wait_ns: RECV_WAIT_NANOS, ..StreamConfig::default() }
+}
+
+/// Takes what belongs to the start-up, and what came with it.
+fn receive(connection: &Connection, startup: &mut Startup, rest: &mut Vec<u8>) {
+    let mut buffer = [0; START_BYTES];
+    // Bounded: a start-up takes a frame.
+    while startup.state() == StartupState::Waiting {
+        let end = match connection.recv(&mut buffer) {
+            Received::Bytes(len) => {
+                let taken = startup.handle_bytes(&buffer[..len]);
+                rest.extend_from_slice(&buffer[taken..len]);
+                continue;
+            }
+            Received::Nothing => return,
+            Received::End => StreamEnd::Closed,
+            Received::Lost(_) => StreamEnd::Reset,
+        };
+        startup.handle_end(end);
+    }
+}
+
+/// Sends what the start-up has to say; true if the socket is full.
+fn send(connection: &Connection, startup: &mut Startup) -> bool {
+    // Bounded: there is a frame, or a Terminate.
+    while !startup.transmit().is_empty() {
+        match connection.send(startup.transmit()) {
+            Sent::Bytes(len) => startup.handle_sent(len),
+            Sent::Full => return true,
+            Sent::Lost(_) => {
+                startup.handle_end(StreamEnd::Reset);
+                return false;
+            }
+        }
+    }
+    false
+}

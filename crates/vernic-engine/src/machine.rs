@@ -1,0 +1,135 @@
+//! The protocol machine of a queue pair: of packets, or of a stream.
+//!
+//! What posts, modifies, flushes and looks does not care which ([`Machine`]'s methods have the names
+//! that both share); what moves bytes does, and takes the one that it knows.
+
+use vernic_proto::{
+    AttrMask, Disposition, DropReason, Host, ModifyError, PostError, QpAttr, QpCounters, QpState,
+    RxMeta, SendWqe, Time, iwarp,
+};
+use vernic_wire::{Mtu, Packet};
+
+/// See the module's head.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "packets find their machine without a pointer more")]
+pub(crate) enum Machine {
+    /// RC, UC, UD or XRC over packets.
+    Packets(vernic_proto::Qp),
+    /// iWARP over a connection.
+    Stream(Box<iwarp::Qp>),
+}
+
+/// The same method of either.
+macro_rules! either {
+    ($self:ident, $qp:ident => $call:expr) => {
+        match $self {
+            Machine::Packets($qp) => $call,
+            Machine::Stream($qp) => $call,
+        }
+    };
+}
+
+impl Machine {
+    #[inline]
+    pub(crate) fn state(&self) -> QpState {
+        either!(self, qp => qp.state())
+    }
+    pub(crate) fn attr(&self) -> &QpAttr {
+        either!(self, qp => qp.attr())
+    }
+    pub(crate) fn counters(&self) -> &QpCounters {
+        either!(self, qp => qp.counters())
+    }
+    pub(crate) fn is_draining(&self) -> bool {
+        either!(self, qp => qp.is_draining())
+    }
+    #[inline]
+    pub(crate) fn send_room(&self) -> u32 {
+        either!(self, qp => qp.send_room())
+    }
+    #[inline]
+    pub(crate) fn next_slot(&self) -> u32 {
+        either!(self, qp => qp.next_slot())
+    }
+    pub(crate) fn send_slots(&self) -> u32 {
+        either!(self, qp => qp.send_slots())
+    }
+    #[inline]
+    pub(crate) fn post_send(&mut self, wqe: SendWqe) -> Result<u32, PostError> {
+        either!(self, qp => qp.post_send(wqe))
+    }
+    pub(crate) fn modify(
+        &mut self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        now: Time,
+        host: &mut impl Host,
+    ) -> Result<(), ModifyError> {
+        either!(self, qp => qp.modify(attr, mask, now, host))
+    }
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        either!(self, qp => qp.next_deadline())
+    }
+    pub(crate) fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
+        either!(self, qp => qp.handle_timeout(now, host));
+    }
+    #[inline]
+    pub(crate) fn wants_transmit(&self) -> bool {
+        either!(self, qp => qp.wants_transmit())
+    }
+
+    /// That of packets.
+    #[inline]
+    pub(crate) fn packets(&mut self) -> Option<&mut vernic_proto::Qp> {
+        match self {
+            Self::Packets(qp) => Some(qp),
+            Self::Stream(_) => None,
+        }
+    }
+    /// That of a stream.
+    #[inline]
+    pub(crate) fn stream(&mut self) -> Option<&mut iwarp::Qp> {
+        match self {
+            Self::Packets(_) => None,
+            Self::Stream(qp) => Some(qp),
+        }
+    }
+
+    /// Packets have no such thing.
+    pub(crate) fn peer_has_closed(&self) -> bool {
+        matches!(self, Self::Stream(qp) if qp.peer_has_closed())
+    }
+
+    #[inline]
+    pub(crate) fn handle_packet(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        meta: &RxMeta,
+        host: &mut impl Host,
+    ) -> Disposition {
+        match self {
+            Self::Packets(qp) => qp.handle_packet(now, packet, meta, host),
+            Self::Stream(_) => Disposition::Drop(DropReason::WrongService),
+        }
+    }
+    #[inline]
+    pub(crate) fn owes_only_ack(&self) -> bool {
+        matches!(self, Self::Packets(qp) if qp.owes_only_ack())
+    }
+    #[inline]
+    pub(crate) fn wants_requests(&self) -> bool {
+        matches!(self, Self::Packets(qp) if qp.wants_requests())
+    }
+    #[inline]
+    pub(crate) fn wants_responses(&self) -> bool {
+        matches!(self, Self::Packets(qp) if qp.wants_responses())
+    }
+    /// Streams have no packets that must fit.
+    pub(crate) fn set_port_mtu(&mut self, mtu: Mtu) {
+        if let Self::Packets(qp) = self {
+            qp.set_port_mtu(mtu);
+        }
+    }
+}
