@@ -138,7 +138,7 @@ struct Ran<'a> {
     time: Duration,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     /// At the first attempt.
     Passed,
@@ -151,6 +151,9 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
+    /// Every verdict.
+    pub(crate) const ALL: [Self; 4] = [Self::Passed, Self::Again, Self::Failed, Self::Skipped];
+
     /// The verdict, in words.
     pub(crate) fn word(self) -> &'static str {
         match self {

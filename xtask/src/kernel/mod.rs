@@ -16,6 +16,7 @@
 //! | `pair` | one case: two processes, time limit, output |
 //! | `judge` | what output must have |
 //! | `wire` | captures of some of them, read by tshark |
+//! | `results` | results of this run and of earlier ones |
 //! | `page` | the generated matrix of conformance/kernel/README.md |
 
 mod cases;
@@ -30,6 +31,7 @@ mod manager;
 mod page;
 mod pair;
 mod peer;
+mod results;
 mod scenarios;
 mod wire;
 
@@ -57,6 +59,9 @@ pub(crate) struct Arguments {
     /// Only cases whose name has this in it (`*` stands for anything), or `captures` (repeatable)
     #[arg(long, value_name = "FILTER")]
     only: Vec<String>,
+    /// Not the cases whose name has this in it, as with `--only` (repeatable)
+    #[arg(long, value_name = "FILTER")]
+    skip: Vec<String>,
     /// Only over the link of this netdev MTU, 1500 or 9000
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u64>,
@@ -66,7 +71,8 @@ pub(crate) struct Arguments {
     /// Print the names of the cases and stop
     #[arg(long)]
     list: bool,
-    /// Write the results into conformance/kernel/README.md
+    /// Write the results into conformance/kernel/README.md: of this run, and of earlier ones since
+    /// target/kernel/results.tsv was removed
     #[arg(long)]
     write: bool,
     /// Leave the guest and its network up at the end, and say how to use them; with `--only none`, boot only
@@ -104,9 +110,10 @@ fn chosen<'a>(cases: &'a [Case], arguments: &Arguments) -> Vec<&'a Case> {
     let all = arguments.full || !arguments.only.is_empty();
     let wanted = |case: &&Case| {
         let name = case.name();
-        let filters = &arguments.only;
+        let is_in = |filters: &[String]| filters.iter().any(|f| matches(&format!("*{f}*"), &name));
         (all || case.in_ci)
-            && (filters.is_empty() || filters.iter().any(|f| matches(&format!("*{f}*"), &name)))
+            && (arguments.only.is_empty() || is_in(&arguments.only))
+            && !is_in(&arguments.skip)
             && arguments.mtu.is_none_or(|mtu| mtu == case.place.link.mtu)
     };
     cases.iter().filter(wanted).collect()
@@ -130,7 +137,7 @@ fn run(arguments: &Arguments, image: image::Image) -> Result {
         findings.extend(wire::check(&cases, &mut lab)?);
     }
     if arguments.write {
-        page::write(&ran, &lab.peer.description()?)?;
+        page::write(&results::all(&cases)?, &lab.peer.description()?)?;
     }
     findings.iter().for_each(|finding| println!("{finding}"));
     if arguments.keep {
@@ -183,7 +190,9 @@ fn run_cases<'a>(
             passed.push(name.clone());
         }
         println!("{:<7} {name} ({:.1} s)", verdict.word(), ended.time.as_secs_f64());
-        ran.push(Ran { case, verdict, time: ended.time });
+        let one = Ran { case, verdict, time: ended.time };
+        results::record(&one)?;
+        ran.push(one);
     }
     let names: Vec<String> = all.iter().map(Case::name).collect();
     findings.extend(skips.rotten(&names, &passed));
@@ -248,5 +257,8 @@ mod tests {
         assert!(chosen(&cases, &only("-a")).iter().any(|case| !case.in_ci));
         assert!(chosen(&cases, &only("ib_*9000")).iter().all(|case| case.place.link.mtu == 9000));
         assert!(chosen(&cases, &only("nothing")).is_empty());
+        let without = Arguments { skip: vec!["ipv6".into()], ..only("rping") };
+        let found = chosen(&cases, &without);
+        assert!(!found.is_empty() && found.iter().all(|case| !case.place.is_ipv6));
     }
 }

@@ -157,7 +157,7 @@ fn copy(case: &Case) -> PathBuf {
     if case.place.to_kernel {
         PathBuf::from("/tmp").join(COPY)
     } else {
-        root().join(FOLDER).join(COPY)
+        root().join(FOLDER).join(format!("{}-{COPY}", case.place.link.mtu))
     }
 }
 
@@ -193,7 +193,9 @@ impl Side {
             let line = format!("{program} {}", arguments.join(" "));
             return lab.peer.guest.start(&line).map(Self::Guest);
         }
-        let file = root().join(FOLDER).join(format!("{number:04}.txt"));
+        // Runs over different links may go on at the same time.
+        let file = format!("{}-{number:04}.txt", case.place.link.mtu);
+        let file = root().join(FOLDER).join(file);
         let why = |e| format!("{}: {e}", file.display());
         let output = File::create(&file).map_err(why)?;
         let errors = output.try_clone().map_err(why)?;
