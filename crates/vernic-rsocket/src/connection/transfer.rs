@@ -12,7 +12,7 @@ use crate::wake::lock;
 /// take the lock twice for nothing.
 const COPIED_UNDER_LOCK: u32 = 4096;
 
-/// The first message of a call, bytes: the peer shall have something to do soon.
+/// The first message of a call, bytes: the peer shall have something to do soon, unless it has still.
 const FIRST_MESSAGE: u32 = 4096;
 
 /// Later ones are twice as long each time, up to this.
@@ -117,19 +117,21 @@ impl Connection {
     ) -> Result<usize, Error> {
         let _turn = lock(&self.sender);
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let (all, mut longest) = (bytes.left(), FIRST_MESSAGE);
+        let (all, mut longest) = (bytes.left(), None);
         // Each turn sends something or waits.
         while bytes.left() > 0 {
             let sent = all - bytes.left();
             let mut core = lock(&self.core);
-            let wanted = u32::try_from(bytes.left()).unwrap_or(u32::MAX).min(longest);
+            let busy = core.stream.unsent() != 0;
+            let most = *longest.get_or_insert(if busy { LONGEST_MESSAGE } else { FIRST_MESSAGE });
+            let wanted = u32::try_from(bytes.left()).unwrap_or(u32::MAX).min(most);
             let mut len = core.stream.next_len(wanted);
             if len == 0 {
                 self.progress(&mut core);
                 len = core.stream.next_len(wanted);
             }
             if len > 0 {
-                longest = (longest * 2).min(LONGEST_MESSAGE);
+                longest = Some((most * 2).min(LONGEST_MESSAGE));
                 self.send_message(core, bytes, len);
                 continue;
             }
