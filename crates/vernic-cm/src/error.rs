@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use libc::c_int;
-use vernic_engine::{CmCallError, ListenError, McastError, ModifyError, OpenError, QpType};
+use vernic_engine::{
+    CmCallError, LinkError, ListenError, McastError, ModifyError, OpenError, QpType,
+};
 use vernic_io::NameError;
 use vernic_proto::cm::CmError;
 use vernic_wire::cm::PortSpace;
@@ -260,6 +262,7 @@ fn errno_of_group(error: &McastError) -> c_int {
         McastError::Orphan => libc::EIO,
         McastError::Full { .. } | McastError::GroupFull { .. } => libc::ENOMEM,
         McastError::NoAddress(_) => libc::EADDRNOTAVAIL,
+        McastError::Link(LinkError::NoRoute { .. }) => libc::ENETUNREACH,
         McastError::Link(_) => libc::ENODEV,
         _ => libc::EINVAL,
     }

@@ -408,7 +408,7 @@ fn bound_elsewhere(side: &Side) {
     assert_eq!(error.errno(), libc::ENETUNREACH, "{error}");
 }
 
-/// Groups of both IP versions, on a netdev that has routes for them.
+/// Groups of both IP versions, on a netdev that has routes for them and on `lo`, which has none for IPv6.
 fn groups(side: &Side) {
     for (home, group) in [("10.77.1.1:0", "239.7.7.7:0"), ("[fd77:1::1]:0", "[ff15::77]:0")] {
         let member = side.udp();
@@ -418,6 +418,15 @@ fn groups(side: &Side) {
         member.join_multicast(addr(group), JoinState::FullMember, 1).unwrap();
         side.expect(EventKind::MulticastJoin);
     }
+    let sender = side.udp();
+    sender.bind_addr(addr("[::1]:0")).unwrap();
+    let group = addr("[ff15::77]:0");
+    let error = sender.join_multicast(group, JoinState::SendOnlyFullMember, 1).unwrap_err();
+    assert!(error.to_string().contains("route add local ff00::/8 dev lo"), "{error}");
+    assert_eq!(error.errno(), libc::ENETUNREACH);
+    ip("-6 route add local ff00::/8 dev lo");
+    sender.join_multicast(group, JoinState::SendOnlyFullMember, 1).unwrap();
+    side.expect(EventKind::MulticastJoin);
 }
 
 #[test]

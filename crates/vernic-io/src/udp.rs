@@ -38,6 +38,8 @@ use crate::link::{
 use crate::random::random;
 use crate::slot::{SlotError, SlotTable};
 
+pub use socket::check_route;
+
 /// Most addresses active at a time.
 pub const MAX_ADDRESSES: usize = 1024;
 

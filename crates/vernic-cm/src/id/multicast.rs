@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use vernic_engine::{AddressVector, McastError, Qp, QpType};
 use vernic_io::LocalAddr;
+use vernic_io::udp::check_route;
 use vernic_wire::{Gid, PortNum, Qpn};
 
 use crate::error::Error;
@@ -91,6 +92,10 @@ impl Id {
         // What the system sends nowhere would be lost without a word.
         let on_link = LocalAddr::new(group.ip(), device.context.info().netdev_index);
         route::source(Some(row.local.with_port(0)), on_link.with_port(0))?;
+        if row.local.ip.is_loopback() {
+            // Another netdev's route would do for that, and lead nowhere.
+            check_route(row.local, group.ip()).map_err(McastError::from)?;
+        }
         let av = AddressVector {
             dgid: gid,
             sgid_index: row.index,

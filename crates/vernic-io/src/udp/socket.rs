@@ -147,7 +147,10 @@ pub(crate) fn steered(
 
 /// Whether the kernel would send packets from `local` to the multicast address `group`: it looks for a
 /// route when a socket is connected.
-pub(crate) fn check_route(local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
+///
+/// # Errors
+/// [`LinkError::NoRoute`] if not; [`LinkError::Os`].
+pub fn check_route(local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
     let fd = new_socket(local)?;
     set_multicast_device(&fd, local);
     sys::bind(fd.as_fd(), &local.with_port(0)).map_err(|e| bind_error(local, e))?;
