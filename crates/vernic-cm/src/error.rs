@@ -94,6 +94,17 @@ pub enum Error {
         /// Last of the range.
         last: u16,
     },
+    /// A port that only privileged programs may have.
+    #[error(
+        "port {port} is below {first} (net.ipv4.ip_unprivileged_port_start), and this program may not have \
+         it: it needs the capability CAP_NET_BIND_SERVICE"
+    )]
+    Privileged {
+        /// The port.
+        port: u16,
+        /// First port that everybody may have.
+        first: u16,
+    },
     /// The call needs a device, and the id has none yet.
     #[error("{call} needs an id with a device: bind it to an address, or resolve one, first")]
     NoDevice {
@@ -225,6 +236,7 @@ impl Error {
             Self::Device(error) => errno_of_open(error),
             Self::NoRoute { source, .. } | Self::Os { source, .. } => errno_of(source),
             Self::InUse { .. } => libc::EADDRINUSE,
+            Self::Privileged { .. } => libc::EACCES,
             Self::NoPort { .. } | Self::NotJoined(_) => libc::EADDRNOTAVAIL,
             Self::Joined(_) => libc::EADDRINUSE,
             Self::TooManyEvents { .. } => libc::ENOBUFS,

@@ -138,6 +138,37 @@ impl Ports {
     }
 }
 
+/// First port that everybody may have where the system does not say.
+const FIRST_FREE: u16 = 1024;
+
+/// The capability to have the ports below, as a bit (`CAP_NET_BIND_SERVICE`).
+const BIND_SERVICE: u64 = 1 << 10;
+
+/// Refuses a port to programs that may not have it, by the rules for TCP and UDP.
+///
+/// # Errors
+/// [`Error::Privileged`].
+pub(crate) fn check_privilege(port: u16) -> Result<(), Error> {
+    if port == 0 || port >= FIRST_FREE {
+        return Ok(());
+    }
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let first = read("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first = first.trim().parse().unwrap_or(FIRST_FREE);
+    match port >= first || has_bind_service(&read("/proc/thread-self/status")) {
+        true => Ok(()),
+        false => Err(Error::Privileged { port, first }),
+    }
+}
+
+/// Whether the effective capabilities in this text of the system's have that one.
+fn has_bind_service(status: &str) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    // Where the system does not say, it may refuse by itself.
+    bits.is_none_or(|bits| bits & BIND_SERVICE != 0)
+}
+
 /// Two numbers, the first not greater.
 fn parse_range(text: &str) -> Option<(u16, u16)> {
     let mut words = text.split_whitespace();
@@ -218,6 +249,23 @@ mod tests {
         let error = error.unwrap_err();
         assert!(error.to_string().contains("40000 to 40009"), "{error}");
         assert_eq!(error.errno(), libc::EADDRNOTAVAIL);
+    }
+
+    #[test]
+    fn ports_of_privileged_programs_need_the_capability() {
+        for (status, has) in [
+            ("Name:\tx\nCapEff:\t000001ffffffffff\n", true),
+            ("CapEff:\t0000000000000400\nCapBnd:\t0", true),
+            ("CapPrm:\t0000000000000400\nCapEff:\t0000000000000000\n", false),
+            ("", true),
+        ] {
+            assert_eq!(has_bind_service(status), has, "{status}");
+        }
+        for port in [0, 1024, 7471] {
+            check_privilege(port).unwrap();
+        }
+        let error = Error::Privileged { port: 7, first: 1024 };
+        assert_eq!(error.errno(), libc::EACCES);
     }
 
     #[test]

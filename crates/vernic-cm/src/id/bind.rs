@@ -10,7 +10,7 @@ use vernic_wire::cm::ServiceId;
 use crate::device::Device;
 use crate::error::Error;
 use crate::id::{Id, Inner, State};
-use crate::ports::Binding;
+use crate::ports::{Binding, check_privilege};
 use crate::registry::lock;
 use crate::route;
 
@@ -38,7 +38,8 @@ impl Id {
     ///
     /// # Errors
     /// [`Error::State`] for an id that is bound already; [`Error::Device`] for an address that no
-    /// device has, with those that there are; [`Error::InUse`], [`Error::NoPort`], [`Error::Scope`].
+    /// device has, with those that there are; [`Error::InUse`], [`Error::NoPort`], [`Error::Scope`],
+    /// [`Error::Privileged`].
     pub fn bind_addr(&self, addr: SocketAddr) -> Result<(), Error> {
         let mut inner = self.enter("bind_addr")?;
         self.bind_inner(&mut inner, "bind_addr", addr)
@@ -54,6 +55,7 @@ impl Id {
             return Err(self.wrong_state(inner, call, "is new"));
         }
         route::check_scope(addr)?;
+        check_privilege(addr.port())?;
         let place = route::local(addr);
         let device = match addr.ip().is_unspecified() {
             true => None,
