@@ -247,14 +247,16 @@ static void refused(void)
     EXPECT(active->qp->state, IBV_QPS_ERR);
     end(passive);
     end(active);
-    /* A request whose id is destroyed is refused; so is one that nobody takes. */
-    for (int taken = 0; taken < 2; taken++) {
+    /* A request whose id is destroyed is refused; so is one that nobody takes, or for its option. */
+    for (int taken = 0; taken < 3; taken++) {
         active = client("127.0.0.1", port, RDMA_PS_TCP);
         give_qp(active);
         EXPECT(rdma_connect(active, NULL), 0);
         if (taken) {
             event = next(__LINE__, RDMA_CM_EVENT_CONNECT_REQUEST);
             passive = event->id;
+            if (taken == 2)
+                EXPECT(rdma_reject_ece(passive, why, 4), 0);
             EXPECT(rdma_destroy_id(passive), 0);
             EXPECT(rdma_ack_cm_event(event), 0);
         } else {
@@ -266,6 +268,7 @@ static void refused(void)
         }
         event = next(__LINE__, RDMA_CM_EVENT_REJECTED);
         EXPECT(event->id == active && event->status != 0, 1);
+        EXPECT(event->status == 35, taken == 2); /* vendor option not supported */
         EXPECT(rdma_ack_cm_event(event), 0);
         end(active);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use vernic_cm::ConnParam;
+use vernic_cm::{ConnParam, RejReason};
 use vernic_engine::{Qkey, Qpn};
 
 use super::id::{IdObject, and_complete};
@@ -83,6 +83,19 @@ pub(crate) extern "C" fn rdma_reject(
 ) -> c_int {
     boundary::minus_one("rdma_reject", || {
         id.get()?.engine.reject(private_data.slice(length.into()))?;
+        Ok(0)
+    })
+}
+
+/// `rdma_reject_ece`: as `rdma_reject`, for the reason that the peer's vendor option is not supported.
+pub(crate) extern "C" fn rdma_reject_ece(
+    id: Handle<rdma_cm_id>,
+    private_data: Bytes,
+    length: u8,
+) -> c_int {
+    boundary::minus_one("rdma_reject_ece", || {
+        let reason = RejReason::VENDOR_OPTION_NOT_SUPPORTED;
+        id.get()?.engine.reject_for(reason, private_data.slice(length.into()))?;
         Ok(0)
     })
 }

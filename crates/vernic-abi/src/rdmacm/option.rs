@@ -71,12 +71,3 @@ pub(crate) extern "C" fn rdma_get_remote_ece(id: Handle<rdma_cm_id>, ece: Out<ib
         Err(Failure::unsupported("enhanced connection establishment (ECE)"))
     })
 }
-
-/// `rdma_reject_ece`: as `rdma_reject`, with a reason that says what the peer asked for.
-pub(crate) extern "C" fn rdma_reject_ece(
-    id: Handle<rdma_cm_id>,
-    private_data: Bytes,
-    length: u8,
-) -> c_int {
-    super::connect::rdma_reject(id, private_data, length)
-}

@@ -172,6 +172,14 @@ impl Id {
     /// # Errors
     /// [`Error::State`], [`Error::TooLong`], [`Error::Cm`] for a request whose peer has given up.
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        self.reject_for(RejReason::CONSUMER, private_data)
+    }
+
+    /// As [`reject`](Self::reject), for a reason. An id for datagrams has none but that it refuses.
+    ///
+    /// # Errors
+    /// As [`reject`](Self::reject).
+    pub fn reject_for(&self, reason: RejReason, private_data: &[u8]) -> Result<(), Error> {
         let mut inner = self.enter("reject")?;
         let (device, mut connection) = match self.exchange(&inner) {
             Some((device, connection))
@@ -187,7 +195,7 @@ impl Id {
             let reply = SidrReply { status, qpn, qkey, private_data };
             device.agent.sidr_reply(connection.conn, &reply)?;
         } else {
-            device.agent.reject(connection.conn, RejReason::CONSUMER, private_data)?;
+            device.agent.reject(connection.conn, reason, private_data)?;
         }
         connection.phase = Phase::Over;
         inner.connection = Some(connection);

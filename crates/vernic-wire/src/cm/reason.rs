@@ -76,6 +76,8 @@ reasons! {
     32 INVALID_FLOW_LABEL = "invalid flow label", "the flow label of the primary path is wrong";
     33 INVALID_ALT_FLOW_LABEL = "invalid alternate flow label",
         "the flow label of the alternate path is wrong";
+    35 VENDOR_OPTION_NOT_SUPPORTED = "vendor option not supported",
+        "it does not support the vendor's option that was asked for";
 }
 
 impl RejReason {
@@ -104,8 +106,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_numbered_without_a_gap_and_say_what_they_mean() {
-        assert!(RejReason::ALL.iter().map(|reason| reason.0).eq(1..=33));
+    fn reasons_are_numbered_with_one_gap_and_say_what_they_mean() {
+        assert!(RejReason::ALL.iter().map(|reason| reason.0).eq((1..=33).chain([35])));
         let text = RejReason::INVALID_SERVICE_ID.to_string();
         assert_eq!(text, "8 (invalid service id): nobody listens on that service there");
         assert!(RejReason(999).to_string().starts_with("999 (unknown)"));
