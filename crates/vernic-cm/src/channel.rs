@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::id::Id;
 use crate::manager::Shared;
-use crate::registry::{Entry, Queue, Taken, What};
+use crate::registry::{Entry, Place, Queue, Taken, What};
 
 /// An event channel. Its descriptor is readable while an event waits; whether [`wait`](Self::wait)
 /// waits is decided by the descriptor's `O_NONBLOCK`, which a program may set and clear.
@@ -65,19 +65,20 @@ impl EventChannel {
     /// Under the lock of the queue: counts the event, and makes the id of a request, so that whoever
     /// takes what comes behind it finds that id.
     fn take(self: &Arc<Self>, entry: Entry) -> Got {
-        let taken = Taken::new(&entry.cell);
+        let (taken, place) = Taken::new(&entry.cell);
         let id = entry.cell.id();
         let new = match (&entry.what, &id) {
             (What::Request(request), Some(id)) => Some(Id::of_request(self, id, request)),
             _ => None,
         };
-        Got { entry, taken, id, new }
+        Got { entry, taken, place, id, new }
     }
 
     /// Does the event's share of the work and makes it what the program gets; `None` if its id is
     /// gone or the event is of no interest to it.
     fn tell(&self, got: Got) -> Option<Event> {
-        let Got { entry, taken, id, new } = got;
+        let Got { entry, taken, place, id, new } = got;
+        let _turn = place.wait();
         match (entry.what, id, new) {
             (What::Request(request), Some(id), Some(new)) => {
                 Some(new.tell_request(id, *request, taken))
@@ -96,6 +97,7 @@ impl EventChannel {
 struct Got {
     entry: Entry,
     taken: Taken,
+    place: Place,
     id: Option<Arc<Id>>,
     /// That a request has become.
     new: Option<Arc<Id>>,
@@ -119,5 +121,41 @@ impl AsFd for EventChannel {
 impl AsRawFd for EventChannel {
     fn as_raw_fd(&self) -> RawFd {
         self.queue.fd().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vernic_proto::cm::EventKind as CmEvent;
+
+    use crate::event::EventKind;
+    use crate::testing::Lab;
+    use crate::tests::{disconnect_request, reply};
+
+    #[test]
+    fn events_of_an_id_that_two_threads_take_have_their_effect_in_order() {
+        let lab = Lab::new();
+        let id = lab.connecting();
+        lab.tell(1, reply(9));
+        lab.tell(1, disconnect_request());
+        lab.tell(1, CmEvent::TimewaitExit);
+        let channel = &lab.channel;
+        let mut got = (0..3).map(|_| channel.queue.try_next(|entry| channel.take(entry)).unwrap());
+        let (first, second, third) =
+            (got.next().unwrap(), got.next().unwrap(), got.next().unwrap());
+        let kinds = std::thread::scope(|scope| {
+            let late = [third, second].map(|got| scope.spawn(|| channel.tell(got).unwrap().kind));
+            // Time for them to be told too early.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let kind = channel.tell(first).unwrap().kind;
+            let [third, second] = late.map(|thread| thread.join().unwrap());
+            [kind, second, third]
+        });
+        let expected =
+            [EventKind::ConnectResponse, EventKind::Disconnected, EventKind::TimewaitExit];
+        assert_eq!(kinds, expected);
+        assert_eq!(id.state(), crate::State::Disconnect);
+        // Without the order, the reply would have made it anything but over.
+        assert!(id.establish().is_err());
     }
 }

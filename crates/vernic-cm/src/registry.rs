@@ -50,14 +50,26 @@ pub(crate) struct Cell {
     pub(crate) key: IdKey,
     /// The id, from when it is made.
     pub(crate) id: OnceLock<Weak<Id>>,
-    taken: Mutex<u64>,
+    taken: Mutex<Count>,
     returned: Condvar,
+    told: Condvar,
+}
+
+/// How many events of an id were taken.
+#[derive(Debug, Default)]
+struct Count {
+    /// And are not dropped.
+    out: u64,
+    /// In all.
+    all: u64,
+    /// Of all, how many have had their effect.
+    told: u64,
 }
 
 impl Cell {
     fn new(key: IdKey) -> Arc<Self> {
-        let (taken, returned) = (Mutex::new(0), Condvar::new());
-        Arc::new(Self { key, id: OnceLock::new(), taken, returned })
+        let (taken, returned, told) = Default::default();
+        Arc::new(Self { key, id: OnceLock::new(), taken, returned, told })
     }
 
     /// The id, if it is there still.
@@ -69,7 +81,7 @@ impl Cell {
     pub(crate) fn wait_returned(&self) {
         let mut taken = lock(&self.taken);
         // Each turn sleeps until an event was dropped.
-        while *taken != 0 {
+        while taken.out != 0 {
             taken = self.returned.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -80,17 +92,52 @@ impl Cell {
 pub(crate) struct Taken(Arc<Cell>);
 
 impl Taken {
-    pub(crate) fn new(cell: &Arc<Cell>) -> Self {
-        *lock(&cell.taken) += 1;
-        Self(cell.clone())
+    /// Takes an event; to be called in the order of the events. Returns the event's place in it.
+    pub(crate) fn new(cell: &Arc<Cell>) -> (Self, Place) {
+        let mut taken = lock(&cell.taken);
+        taken.out += 1;
+        taken.all += 1;
+        (Self(cell.clone()), Place { cell: cell.clone(), number: taken.all - 1 })
+    }
+}
+
+/// The place of a taken event among those of its id, which have their effect in that order, whichever
+/// threads took them.
+#[derive(Debug)]
+pub(crate) struct Place {
+    cell: Arc<Cell>,
+    number: u64,
+}
+
+impl Place {
+    /// Waits until those before have had their effect; those behind wait until the turn is dropped.
+    pub(crate) fn wait(self) -> Turn {
+        let mut taken = lock(&self.cell.taken);
+        // Each turn sleeps until one more had its effect.
+        while taken.told != self.number {
+            taken = self.cell.told.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(taken);
+        Turn(self.cell)
+    }
+}
+
+/// The turn of an event to have its effect.
+#[derive(Debug)]
+pub(crate) struct Turn(Arc<Cell>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.0.taken).told += 1;
+        self.0.told.notify_all();
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         let mut taken = lock(&self.0.taken);
-        *taken -= 1;
-        if *taken == 0 {
+        taken.out -= 1;
+        if taken.out == 0 {
             self.0.returned.notify_all();
         }
     }

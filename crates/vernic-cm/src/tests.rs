@@ -20,7 +20,7 @@ fn rejected(reason: RejReason) -> CmEvent {
     CmEvent::Rejected { reason, message: RejectedMessage::REQ, info, private_data }
 }
 
-fn reply(qpn: u32) -> CmEvent {
+pub(crate) fn reply(qpn: u32) -> CmEvent {
     let rep = Rep { local_qpn: Qpn::new(qpn), starting_psn: Psn::new(5), ..Rep::default() };
     CmEvent::Reply { rep: Box::new(rep) }
 }
@@ -29,7 +29,7 @@ fn established() -> CmEvent {
     CmEvent::Established { private_data: Box::default() }
 }
 
-fn disconnect_request() -> CmEvent {
+pub(crate) fn disconnect_request() -> CmEvent {
     CmEvent::DisconnectRequest { private_data: Box::default() }
 }
 
