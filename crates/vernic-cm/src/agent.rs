@@ -34,6 +34,7 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn sidr_request(&self, params: &SidrParams<'_>) -> Called<ConnId>;
     fn sidr_reply(&self, conn: ConnId, reply: &SidrReply<'_>) -> Called;
     fn request_taken(&self, conn: ConnId);
+    fn ignore(&self, conn: ConnId);
     fn destroy(&self, conn: ConnId);
 }
 
@@ -88,6 +89,9 @@ impl Agent for EngineAgent {
     }
     fn request_taken(&self, conn: ConnId) {
         self.0.cm().request_taken(conn);
+    }
+    fn ignore(&self, conn: ConnId) {
+        self.0.cm().ignore(conn);
     }
     fn destroy(&self, conn: ConnId) {
         self.0.cm().destroy(conn);

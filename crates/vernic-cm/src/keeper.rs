@@ -23,6 +23,8 @@ use crate::registry::lock;
 pub(crate) enum Job {
     /// A request that no listener can take.
     Refuse { device: Arc<Device>, conn: ConnId, reason: RejReason },
+    /// A request for a listener that has no room for it.
+    Ignore { device: Arc<Device>, conn: ConnId },
 }
 
 /// The list of things to do. Bounded by the requests that an engine keeps unanswered.
@@ -91,10 +93,15 @@ fn run(mut sleeper: Sleeper, watcher: Option<&ChangeWatcher>, shared: &Weak<Shar
     // A turn per wake-up.
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        for Job::Refuse { device, conn, reason } in shared.keeper.take() {
-            // It may have gone by itself meanwhile. Requests for datagrams have an answer of their own.
-            if device.agent.reject(conn, reason, &[]).is_err() {
-                device.agent.destroy(conn);
+        for job in shared.keeper.take() {
+            match job {
+                // It may have gone by itself meanwhile. Requests for datagrams have an answer of their own.
+                Job::Refuse { device, conn, reason } => {
+                    if device.agent.reject(conn, reason, &[]).is_err() {
+                        device.agent.destroy(conn);
+                    }
+                }
+                Job::Ignore { device, conn } => device.agent.ignore(conn),
             }
         }
         if watcher.is_some_and(ChangeWatcher::has_changed) {

@@ -414,8 +414,7 @@ impl Registry {
         let waits =
             |entry: &Entry| entry.cell.key == ear.key && matches!(entry.what, What::Request(_));
         if seat.queue.count(waits) >= ear.backlog {
-            let reason = RejReason::NO_RESOURCES;
-            self.keeper.add(Job::Refuse { device, conn, reason });
+            self.keeper.add(Job::Ignore { device, conn });
             return;
         }
         let scope = device.context.info().netdev_index;

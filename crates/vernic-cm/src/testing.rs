@@ -104,6 +104,9 @@ impl Agent for FakeAgent {
     fn request_taken(&self, conn: ConnId) {
         let _ = self.about("taken", conn);
     }
+    fn ignore(&self, conn: ConnId) {
+        let _ = self.about("ignore", conn);
+    }
     fn destroy(&self, conn: ConnId) {
         let _ = self.about("destroy", conn);
     }

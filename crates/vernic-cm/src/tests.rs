@@ -87,7 +87,7 @@ fn requests_that_are_over_still_wait_in_the_backlog_until_they_are_taken() {
         lab.tell(conn, rejected(RejReason::TIMEOUT));
     }
     lab.request(4, "127.0.0.1:99");
-    await_refusal(&lab, "reject(3) 4");
+    await_refusal(&lab, "ignore 4");
     let taken = lab.kinds();
     assert_eq!(taken.iter().filter(|kind| **kind == EventKind::ConnectRequest).count(), 3);
     lab.request(5, "127.0.0.1:99");
@@ -220,6 +220,21 @@ fn silence_is_unreachable_with_the_errno_of_a_timeout() {
     lab.tell(1, CmEvent::Unreachable { which: Unanswered::Req });
     let event = lab.channel.try_next().unwrap();
     assert_eq!((event.kind, event.status), (EventKind::Unreachable, -libc::ETIMEDOUT));
+}
+
+#[test]
+fn a_disconnection_that_nobody_answers_has_the_errno_of_a_timeout() {
+    let lab = Lab::new();
+    let id = lab.connecting();
+    lab.tell(1, reply(9));
+    assert_eq!(lab.kinds(), [EventKind::ConnectResponse]);
+    id.establish().unwrap();
+    id.disconnect().unwrap();
+    lab.tell(1, CmEvent::Unreachable { which: Unanswered::Dreq });
+    lab.tell(1, CmEvent::TimewaitExit);
+    let event = lab.channel.try_next().unwrap();
+    assert_eq!((event.kind, event.status), (EventKind::Disconnected, -libc::ETIMEDOUT));
+    assert_eq!(lab.kinds(), [EventKind::TimewaitExit]);
 }
 
 #[test]

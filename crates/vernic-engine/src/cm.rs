@@ -351,6 +351,15 @@ impl CmAgent {
         });
     }
 
+    /// The application has no room for the request: it is as if it had not come, and the peer asks again. Unknown
+    /// connections are ignored.
+    pub fn ignore(&self, conn: ConnId) {
+        let _ = self.engine.command(|machine, _| {
+            machine.ignore(conn);
+            Ok(())
+        });
+    }
+
     /// Forgets a connection or exchange, and tells the peer where that is due. Unknown ones are ignored.
     pub fn destroy(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, now| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vernic_engine::{AddressVector, PortNum, QpState, QpType};
-use vernic_proto::cm::{CmPath, EventKind as CmEvent};
+use vernic_proto::cm::{CmPath, EventKind as CmEvent, Unanswered};
 use vernic_wire::cm::{CmaHeader, RejReason, Rep, Req, SidrRep, SidrStatus};
 
 use crate::device::Device;
@@ -105,17 +105,15 @@ impl Id {
                 let info = ConnInfo { private_data, ..ConnInfo::default() };
                 Some((EventKind::Rejected, i32::from(reason.value()), Param::Conn(info)))
             }
+            CmEvent::Unreachable { which: Unanswered::Dreq } => {
+                Self::tell_disconnected(inner, -libc::ETIMEDOUT)
+            }
             CmEvent::Unreachable { .. } | CmEvent::HalfOpenDropped => {
                 let failed_here = inner.fail()?;
                 (!failed_here).then_some((EventKind::Unreachable, -libc::ETIMEDOUT, Param::None))
             }
             CmEvent::DisconnectRequest { .. } | CmEvent::Disconnected => {
-                // Either side may say so first, and both may.
-                if inner.state != State::Connect || inner.connection?.failed_here {
-                    return None;
-                }
-                inner.state = State::Disconnect;
-                Some((EventKind::Disconnected, 0, Param::Conn(ConnInfo::default())))
+                Self::tell_disconnected(inner, 0)
             }
             CmEvent::TimewaitExit => {
                 inner.connection.as_mut()?.phase = Phase::Over;
@@ -124,6 +122,15 @@ impl Id {
             // Those of listeners come another way.
             CmEvent::Request { .. } | CmEvent::SidrRequest { .. } => None,
         }
+    }
+
+    /// Either side may say first that the connection is over, and both may.
+    fn tell_disconnected(inner: &mut Inner, status: i32) -> Option<Told> {
+        if inner.state != State::Connect || inner.connection?.failed_here {
+            return None;
+        }
+        inner.state = State::Disconnect;
+        Some((EventKind::Disconnected, status, Param::Conn(ConnInfo::default())))
     }
 
     /// The peer accepted: brings the queue pair up, if the id has one, and says so.

@@ -79,7 +79,7 @@ counters! {
     unanswered = "cm_unanswered",
     /// REQs and SIDR_REQs for services that nobody listens on.
     no_listener = "cm_no_listener",
-    /// REQs and SIDR_REQs refused because the listener's backlog was full.
+    /// REQs ignored, and SIDR_REQs refused, because the listener's backlog was full.
     backlog_full = "cm_backlog_full",
     /// REQs and SIDR_REQs refused because there were too many connections.
     too_many = "cm_too_many_connections",

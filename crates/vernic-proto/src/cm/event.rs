@@ -77,7 +77,7 @@ pub enum EventKind {
         /// Of the DREQ.
         private_data: Box<PrivateData<220>>,
     },
-    /// The connection is down: our DREQ was answered or crossed the peer's, or nobody answers; or the
+    /// The connection is down: our DREQ was answered or crossed the peer's, or the
     /// peer has rejected it or knows nothing of it. TIMEWAIT follows.
     Disconnected,
     /// No packet of the connection is under way any more: its queue pair may be used again. The last
@@ -99,6 +99,8 @@ pub enum Unanswered {
     Rep,
     /// Our SIDR_REQ.
     Sidr,
+    /// Our DREQ: the connection is over all the same, and TIMEWAIT follows.
+    Dreq,
 }
 
 /// Why a command was refused. Nothing has changed then.

@@ -9,7 +9,7 @@ use vernic_wire::cm::{
 use super::active::private_data;
 use super::event::{CmError, EventKind};
 use super::params::{AcceptParams, ConnId, ListenerId, clamp};
-use super::state::State;
+use super::state::{Group, State};
 use super::table::{Conn, ReqIdentity};
 use super::{Cm, CmDrop, CmPath, Next};
 use crate::time::Time;
@@ -51,12 +51,15 @@ impl Cm {
             let reason = RejReason::STALE_CONNECTION;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         }
-        if let Err(refusal) = self.make_room(listener) {
-            refusal?;
-            let reason = RejReason::NO_RESOURCES;
-            return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
+        match self.make_room(listener)? {
+            Room::Made => self.admit_req(now, path, transaction_id, req, listener),
+            // The peer asks again, and there may be room then.
+            Room::FullBacklog => {}
+            Room::TooMany => {
+                let reason = RejReason::NO_RESOURCES;
+                return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
+            }
         }
-        self.admit_req(now, path, transaction_id, req, listener);
         Ok(())
     }
 
@@ -100,26 +103,36 @@ impl Cm {
         }
     }
 
-    /// Makes room for one more request of the listener. `Err(Ok(()))` refuses it, `Err(Err(drop))`
-    /// drops it.
-    pub(super) fn make_room(&mut self, listener: ListenerId) -> Result<(), Result<(), CmDrop>> {
+    /// Makes room for one more request of the listener, if it can.
+    pub(super) fn make_room(&mut self, listener: ListenerId) -> Result<Room, CmDrop> {
         if self.events.len() >= self.config.max_events() {
-            return Err(Err(CmDrop::EventsFull));
+            return Err(CmDrop::EventsFull);
         }
         let half_open_full = self.table.half_open() >= self.config.max_half_open;
         if !half_open_full && self.table.live() >= self.config.max_connections {
             self.counters.too_many += 1;
-            return Err(Ok(()));
+            return Ok(Room::TooMany);
         }
         if !self.listeners.take(listener) {
             self.counters.backlog_full += 1;
-            return Err(Ok(()));
+            return Ok(Room::FullBacklog);
         }
         if half_open_full && let Some(oldest) = self.table.oldest_half_open() {
             self.counters.half_open_dropped += 1;
             self.drop_half_open(oldest);
         }
-        Ok(())
+        Ok(Room::Made)
+    }
+
+    /// A request that the owner has no room for is as if it had not come: the peer asks again. Unknown
+    /// connections, and those that are no unanswered requests, are ignored.
+    pub fn ignore(&mut self, conn: ConnId) {
+        let state = self.table.conn(conn.0).map(|entry| entry.state);
+        if state.is_some_and(|state| state.group() == Group::HalfOpen) {
+            self.counters.backlog_full += 1;
+            self.forget_events(conn);
+            self.forget(conn.0);
+        }
     }
 
     pub(super) fn drop_half_open(&mut self, id: CommId) {
@@ -272,6 +285,16 @@ impl Cm {
         }
         Ok(())
     }
+}
+
+/// Whether there is room for a request.
+pub(super) enum Room {
+    /// There is.
+    Made,
+    /// As many requests of its listener wait to be taken as may.
+    FullBacklog,
+    /// There are as many connections as may be.
+    TooMany,
 }
 
 /// What a REQ has to do with an earlier one of its id.

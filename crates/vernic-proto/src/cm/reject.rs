@@ -212,7 +212,15 @@ impl Cm {
                 self.disown(id);
                 self.over(now, id);
             }
-            Some(State::RepSent | State::MraRepRcvd | State::RepRcvd | State::MraRepSent) => {
+            Some(State::RepSent | State::MraRepRcvd) => {
+                self.report_rejected(id, rej);
+                // TIMEWAIT is for late packets of a queue pair that is another connection's.
+                if rej.reason != RejReason::STALE_CONNECTION {
+                    self.disown(id);
+                }
+                self.over(now, id);
+            }
+            Some(State::RepRcvd | State::MraRepSent) => {
                 self.report_rejected(id, rej);
                 self.over(now, id);
             }

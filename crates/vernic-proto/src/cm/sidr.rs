@@ -7,6 +7,7 @@ use vernic_wire::cm::{
 use super::active::{patience, private_data};
 use super::event::{CmError, EventKind};
 use super::params::{ConnId, SidrParams, SidrReply};
+use super::passive::Room;
 use super::state::{Reaction, State, reaction};
 use super::table::Conn;
 use super::{Cm, CmDrop, CmPath};
@@ -110,8 +111,7 @@ impl Cm {
             self.send(path, transaction_id, &rep.into());
             return Ok(());
         };
-        if let Err(refused) = self.make_room(listener) {
-            refused?;
+        if !matches!(self.make_room(listener)?, Room::Made) {
             let rep = refusal(req.request_id, req.service_id, SidrStatus::NO_QP);
             self.send(path, transaction_id, &rep.into());
             return Ok(());

@@ -47,11 +47,11 @@ impl Cm {
             }
             State::RepSent | State::MraRepRcvd => {
                 self.unanswered(id, Unanswered::Rep);
+                self.disown(id);
                 self.reject_silent(now, id);
             }
             State::DreqSent => {
-                self.counters.unanswered += 1;
-                self.event(id, EventKind::Disconnected);
+                self.unanswered(id, Unanswered::Dreq);
                 self.over(now, id);
             }
             State::ReqRcvd | State::RepRcvd => self.ask_for_time(now, id),

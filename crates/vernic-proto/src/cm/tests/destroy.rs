@@ -78,7 +78,6 @@ fn a_rep_that_comes_too_late_is_rejected() {
         0 B->A REP
         0 A->B REJ of=REP 6 (invalid communication id)
         0 B: Rejected of=REP 6 (invalid communication id)
-        536 B: TimewaitExit
     "#]]
     .assert_eq(&t.trace());
     t.assert_empty();

@@ -116,7 +116,6 @@ fn a_reply_is_rejected_by_the_application() {
         0 A: Reply
         0 A->B REJ of=REP 28 (consumer)
         0 B: Rejected of=REP 28 (consumer)
-        536 B: TimewaitExit
     "#]]
     .assert_eq(&t.trace());
     t.assert_empty();

@@ -45,9 +45,8 @@ fn an_acceptance_whose_peer_is_gone_is_rejected() {
     gone(
         t,
         &expect![[r#"
-        0 B: Rejected of=none 28 (consumer)
-        536 B: TimewaitExit
-    "#]],
+            0 B: Rejected of=none 28 (consumer)
+        "#]],
     );
 }
 

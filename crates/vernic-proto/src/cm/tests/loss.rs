@@ -105,7 +105,6 @@ fn a_passive_side_that_hears_no_rtu_gives_up_and_says_so() {
         2013 B: Unreachable Rep
         2013 B->A REJ of=none 4 (timeout)
         2013 A: Disconnected
-        2550 B: TimewaitExit
         2684 A: TimewaitExit
     "#]]
     .assert_eq(&t.trace());

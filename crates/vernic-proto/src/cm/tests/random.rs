@@ -123,9 +123,14 @@ impl Peer {
                 EventKind::SidrReply { .. } | EventKind::Unreachable { .. },
             )
             | (Some(Phase::Over), EventKind::TimewaitExit) => None,
+            (
+                Some(Phase::Accepted),
+                EventKind::Rejected { reason: RejReason::STALE_CONNECTION, .. },
+            ) => Some(Phase::Over),
             (Some(Phase::Accepted), EventKind::Rejected { .. } | EventKind::Unreachable { .. }) => {
-                Some(Phase::Over)
+                None
             }
+            (Some(Phase::Up | Phase::DreqSent), EventKind::Unreachable { .. }) => Some(Phase::Over),
             (Some(Phase::Accepted), EventKind::Established { .. }) => Some(Phase::Up),
             (Some(Phase::Up), EventKind::DisconnectRequest { .. }) => Some(Phase::DreqRcvd),
             (Some(Phase::Up | Phase::DreqSent | Phase::DreqRcvd), EventKind::Disconnected) => {

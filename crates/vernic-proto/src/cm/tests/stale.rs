@@ -384,7 +384,7 @@ fn a_dreq_that_nobody_answers_ends_the_connection_all_the_same() {
         0 A->B DREQ LOST
         671 A->B DREQ LOST
         1342 A->B DREQ LOST
-        2013 A: Disconnected
+        2013 A: Unreachable Dreq
         2684 A: TimewaitExit
     "#]]
     .assert_eq(&t.trace());
