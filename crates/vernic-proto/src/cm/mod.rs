@@ -54,7 +54,7 @@
 //!
 //! A message that is not answered in time is sent again, as often as the REQ allows; then the
 //! connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
-//! may make us wait is cut at 69 s.
+//! may make us wait is cut at 69 s, and at 137 s with all repeats.
 //!
 //! # Destroying
 //!

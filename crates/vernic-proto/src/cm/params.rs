@@ -130,6 +130,17 @@ impl CmConfig {
 /// ones are cut, so that no field makes an entry stay for hours.
 const MAX_PEER_TIMEOUT: u8 = 24;
 
+/// Longest time that all repeats of an answer to a peer may take, as exponent: 137 s, which is more than
+/// Linux asks for (15 repeats of 4.3 s).
+const MAX_PEER_PATIENCE: u8 = 25;
+
+/// How often an answer is repeated every `wait` nanoseconds: as often as the peer asks for, unless that
+/// takes too long.
+pub(super) fn repeats(wait: u64, asked: u8) -> u8 {
+    let most = timeout_nanos(MAX_PEER_PATIENCE) / wait.max(1);
+    asked.min(u8::try_from(most).unwrap_or(u8::MAX))
+}
+
 /// A timeout from a peer's message, cut.
 pub(super) const fn clamp(exponent: u8) -> u8 {
     if exponent > MAX_PEER_TIMEOUT { MAX_PEER_TIMEOUT } else { exponent }

@@ -8,7 +8,7 @@ use vernic_wire::cm::{
 
 use super::active::private_data;
 use super::event::{CmError, EventKind};
-use super::params::{AcceptParams, ConnId, ListenerId, clamp};
+use super::params::{AcceptParams, ConnId, ListenerId, clamp, repeats};
 use super::state::{Group, State};
 use super::table::{Conn, ReqIdentity};
 use super::{Cm, CmDrop, CmPath, Next};
@@ -166,7 +166,7 @@ impl Cm {
         conn.backlog = Some(listener);
         conn.wait = self.config.wait(req.local_response_timeout);
         conn.peer_waits = clamp(req.remote_response_timeout);
-        conn.max_retries = req.max_cm_retries;
+        conn.max_retries = repeats(conn.wait, req.max_cm_retries);
         conn.timewait = self.config.timewait(primary.local_ack_timeout, 0);
         conn.xrc = req.is_xrc();
         conn.alternate = !req.alternate.is_none();

@@ -51,6 +51,28 @@ fn a_flood_of_requests_drops_the_oldest_and_never_grows() {
 }
 
 #[test]
+fn a_peer_that_never_answers_a_rep_is_given_up_in_time_whatever_it_asks_for() {
+    let mut t = Pair::new();
+    let mut req = Req {
+        local_comm_id: CommId(0x5000),
+        local_qpn: Qpn::new(0x5000),
+        service_id: SERVICE,
+        path_mtu: 3,
+        // 2.4 hours, 15 times.
+        local_response_timeout: 31,
+        max_cm_retries: 15,
+        ..Req::default()
+    };
+    (req.primary.local_gid, req.primary.remote_gid) = (gid(1), gid(2));
+    t.deliver_to_b(&mad(req)).unwrap();
+    t.settle();
+    t.accept();
+    t.lose(&[CmAttribute::REP; 16]);
+    t.pass(220_000);
+    t.assert_empty();
+}
+
+#[test]
 fn a_full_backlog_is_silent_until_the_application_has_taken_a_request() {
     let mut t = Pair::new();
     t.b.cm.stop_listening(t.listener);
