@@ -7,10 +7,10 @@
 //!
 //! Other processes of the host are asked by whoever calls this (`id/bind.rs`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use vernic_io::{LocalAddr, random};
-use vernic_wire::cm::PortSpace;
+use vernic_wire::cm::{PortSpace, ServiceId};
 
 use crate::error::Error;
 use crate::registry::IdKey;
@@ -50,6 +50,23 @@ impl Binding {
         }
         !self.is_wildcard() && !other.is_wildcard() && self.addr != other.addr
     }
+}
+
+/// The ports that processes of this host have claimed, by the kernel's table of the names of services
+/// (`vernic_io::slot`); empty where it cannot be read.
+pub(crate) fn claimed_ports(space: PortSpace) -> HashSet<u16> {
+    let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    claimed_in(&String::from_utf8_lossy(&table), space)
+}
+
+fn claimed_in(table: &str, space: PortSpace) -> HashSet<u16> {
+    let services = table.lines().filter_map(|line| line.split_once("/service/"));
+    let numbers = services.filter_map(|(_, rest)| {
+        let (service, _) = rest.split_once('/')?;
+        u64::from_str_radix(service, 16).ok()
+    });
+    let of_space = |service: &u64| space.service_id(*service as u16) == ServiceId(*service);
+    numbers.filter(of_space).map(|service| service as u16).collect()
 }
 
 /// The bound ports of a process.
@@ -182,6 +199,19 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+
+    #[test]
+    fn the_kernels_table_tells_which_ports_others_have_claimed() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0: 2 0 0 2 1 9 @vernic/service/1061d2f/127.0.0.1\n\
+            0: 2 0 0 2 1 9 @vernic/service/1061d30/netdev1/packets\n\
+            0: 2 0 0 2 1 9 @vernic/service/1111d31/127.0.0.1\n\
+            0: 2 0 0 2 1 9 @vernic/service/zz/127.0.0.1\n\
+            0: 2 0 0 2 1 9 /run/service/1061d33\n";
+        let tcp = claimed_in(table, PortSpace::TCP);
+        assert_eq!(tcp, HashSet::from([0x1d2f, 0x1d30]));
+        assert_eq!(claimed_in(table, PortSpace::UDP), HashSet::from([0x1d31]));
+    }
 
     fn binding(key: u64, ip: &str) -> Binding {
         let addr = ip.parse::<IpAddr>().unwrap().into();

@@ -116,6 +116,8 @@ fn the_other_process() {
         "leaver" => accept_and_leave(),
         "near" => near_end(),
         "far" => far_end(),
+        "crowded" => bind_beside_another(),
+        "second" => bind_what_is_free(),
         other => panic!("{other}"),
     }
 }
@@ -151,6 +153,39 @@ fn accept_and_leave() {
     let _waiting = side.expect(EventKind::ConnectRequest);
     side.manager.say_goodbye();
     std::process::exit(0);
+}
+
+/// Listens where there are two ports for all, and has another process listen there, too.
+fn bind_beside_another() {
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").unwrap();
+    let side = Side::new();
+    let (_listener, place) = side.listener(PortSpace::TCP, QpType::Rc, "0.0.0.0:0");
+    let other = Other::start("second").hear();
+    say(&format!("{} {other}", place.port()));
+}
+
+/// Takes the port that is left, each time.
+fn bind_what_is_free() {
+    let side = Side::new();
+    let ports = [0; 8].map(|_| {
+        let (listener, place) = side.listener(PortSpace::TCP, QpType::Rc, "0.0.0.0:0");
+        listener.destroy();
+        place.port().to_string()
+    });
+    say(&ports.join(" "));
+}
+
+#[test]
+fn processes_that_name_no_port_get_different_ones() {
+    let probe = unshare().arg("true").stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces here");
+        return;
+    }
+    let told = Other::in_namespace("crowded").hear();
+    let (first, rest) = told.split_once(' ').unwrap();
+    let left = if first == "40000" { "40001" } else { "40000" };
+    assert_eq!(rest, [left; 8].join(" "), "beside {first}");
 }
 
 /// The end of the connection here, with short timeouts.

@@ -1,5 +1,6 @@
 //! Addresses and ports of ids.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use vernic_wire::cm::ServiceId;
 use crate::device::Device;
 use crate::error::Error;
 use crate::id::{Id, Inner, State};
-use crate::ports::{Binding, check_privilege};
+use crate::ports::{Binding, check_privilege, claimed_ports};
 use crate::registry::lock;
 use crate::route;
 
@@ -32,6 +33,15 @@ impl Reservation {
     }
 }
 
+/// What an id is bound for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It connects.
+    Connecting,
+    /// It may listen.
+    Unknown,
+}
+
 impl Id {
     /// Binds it to an address and a port. Port 0 takes a free one, a wildcard address stands for all of
     /// this machine; any other address decides the device.
@@ -42,7 +52,7 @@ impl Id {
     /// [`Error::Privileged`].
     pub fn bind_addr(&self, addr: SocketAddr) -> Result<(), Error> {
         let mut inner = self.enter("bind_addr")?;
-        self.bind_inner(&mut inner, "bind_addr", addr)
+        self.bind_inner(&mut inner, "bind_addr", addr, Purpose::Unknown)
     }
 
     pub(crate) fn bind_inner(
@@ -50,6 +60,7 @@ impl Id {
         inner: &mut Inner,
         call: &'static str,
         addr: SocketAddr,
+        purpose: Purpose,
     ) -> Result<(), Error> {
         if inner.state != State::Idle {
             return Err(self.wrong_state(inner, call, "is new"));
@@ -68,8 +79,14 @@ impl Id {
             reuse: inner.options.reuse_addr,
             listens: false,
         };
+        // Whoever connects may have the port of another process's listener: nobody asks for it there.
+        let elsewhere = match (addr.port(), purpose) {
+            (0, Purpose::Unknown) => claimed_ports(self.port_space()),
+            _ => HashSet::new(),
+        };
         let port =
-            lock(&self.shared.ports).bind(self.port_space(), addr.port(), binding, |_| false)?;
+            lock(&self.shared.ports)
+                .bind(self.port_space(), addr.port(), binding, |port| elsewhere.contains(&port))?;
         let local = route::with_port(place.with_port(0), port);
         // A port that the program names others may name too; one that it was given nobody else knows.
         if let (Some(device), 1.., false) = (&device, addr.port(), inner.options.reuse_addr) {

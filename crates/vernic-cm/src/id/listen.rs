@@ -10,6 +10,7 @@ use vernic_wire::cm::ServiceId;
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::id::bind::Purpose;
 use crate::id::{Id, Inner, State};
 use crate::manager::Shared;
 use crate::ports::Binding;
@@ -43,7 +44,7 @@ impl Id {
         match inner.state {
             State::Idle => {
                 let any = SocketAddr::from(([0, 0, 0, 0], 0));
-                self.bind_inner(&mut inner, "listen", any)?;
+                self.bind_inner(&mut inner, "listen", any, Purpose::Unknown)?;
             }
             State::Bound => {}
             _ => return Err(self.wrong_state(&inner, "listen", "is new or bound")),

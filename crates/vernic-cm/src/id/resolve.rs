@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::event::{EventKind, Param};
+use crate::id::bind::Purpose;
 use crate::id::{Id, State};
 use crate::registry::What;
 use crate::route;
@@ -44,7 +45,8 @@ impl Id {
         let device = self.shared.devices.with(route::local(found), &self.shared)?;
         if inner.state == State::Idle {
             let port = src.map_or(0, |src| src.port());
-            self.bind_inner(&mut inner, "resolve_addr", route::with_port(found, port))?;
+            let addr = route::with_port(found, port);
+            self.bind_inner(&mut inner, "resolve_addr", addr, Purpose::Connecting)?;
         }
         self.narrow(&mut inner, found);
         inner.device = Some(device);
