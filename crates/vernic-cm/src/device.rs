@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,11 +28,23 @@ pub(crate) struct Device {
     pub(crate) agent: Arc<dyn Agent>,
     /// Where this process listens, and for how many ids: wildcards of both IP versions may share.
     listeners: Mutex<HashMap<(ServiceId, Place), (ListenerId, usize)>>,
+    /// Its netdev was removed.
+    removed: AtomicBool,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The program may keep the context for ever, and nothing can come of it any more.
+        if self.removed.load(Ordering::Relaxed) {
+            self.context.close();
+        }
+    }
 }
 
 impl Device {
     pub(crate) fn new(context: Arc<Context>, agent: Arc<dyn Agent>) -> Arc<Self> {
-        Arc::new(Self { context, agent, listeners: Mutex::default() })
+        let (listeners, removed) = Default::default();
+        Arc::new(Self { context, agent, listeners, removed })
     }
 
     pub(crate) fn key(&self) -> DeviceKey {
@@ -126,7 +139,8 @@ impl Devices {
         }
         let context = Context::open(Some(&info.netdev), shared.config.clone())?;
         let device = Device::new(context.clone(), Arc::new(EngineAgent(context)));
-        let sink = Sink { registry: shared.registry.clone(), device: device.key() };
+        let registry = shared.registry.clone();
+        let sink = Sink { registry, device: device.key(), shared: shared.weak() };
         device.agent.attach(Arc::new(sink)).map_err(|error| match error {
             CmAttachError::Slot(source) => OpenError::Slot { device: info.name.clone(), source },
             // Nobody else has the device yet.
@@ -134,6 +148,15 @@ impl Devices {
         })?;
         open.push(device.clone());
         Ok(device)
+    }
+
+    /// Forgets the device whose netdev was removed: it is closed when the last id on it is destroyed.
+    fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
+        let mut open = lock(&self.open);
+        let place = open.iter().position(|device| device.key() == key)?;
+        let device = open.swap_remove(place);
+        device.removed.store(true, Ordering::Relaxed);
+        Some(device)
     }
 
     /// Ends these exchanges, and sends what says so.
@@ -166,5 +189,15 @@ impl Devices {
     #[cfg(test)]
     pub(crate) fn insert(&self, device: Arc<Device>) {
         lock(&self.open).push(device);
+    }
+}
+
+impl Shared {
+    /// Takes leave of a device whose netdev was removed, and tells its ids.
+    pub(crate) fn part_from(&self, key: DeviceKey) {
+        let Some(device) = self.devices.remove(key) else { return };
+        for id in self.registry.ids() {
+            id.part_from(&device);
+        }
     }
 }

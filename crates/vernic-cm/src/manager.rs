@@ -30,6 +30,14 @@ pub(crate) struct Shared {
     pub(crate) devices: Devices,
     /// Ids that listen on every device.
     pub(crate) wildcards: Mutex<Vec<Weak<Id>>>,
+    me: Weak<Self>,
+}
+
+impl Shared {
+    /// For who outlives it.
+    pub(crate) fn weak(&self) -> Weak<Self> {
+        self.me.clone()
+    }
 }
 
 impl Drop for Shared {
@@ -49,7 +57,7 @@ struct Generation {
 impl Generation {
     fn new(config: &Config) -> Self {
         let keeper = Arc::new(Keeper::default());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|me| Shared {
             origin: Origin::here(),
             config: config.clone(),
             registry: Arc::new(Registry::new(keeper.clone())),
@@ -57,6 +65,7 @@ impl Generation {
             ports: Mutex::new(Ports::new()),
             devices: Devices::default(),
             wildcards: Mutex::default(),
+            me: me.clone(),
         });
         Self { shared, child: OnceLock::new() }
     }

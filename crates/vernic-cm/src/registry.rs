@@ -26,7 +26,8 @@ use vernic_wire::cm::{CmService, CmaHeader, RejReason, Req, SidrReq};
 use crate::device::Device;
 use crate::event::{EventKind, Param};
 use crate::id::Id;
-use crate::keeper::{Job, Keeper};
+use crate::keeper::{self, Job, Keeper};
+use crate::manager::Shared;
 
 /// Events of connections that a call is about to learn the number of: the calls of as many threads.
 const MAX_EARLY: usize = 1024;
@@ -248,11 +249,25 @@ pub(crate) struct Registry {
 pub(crate) struct Sink {
     pub(crate) registry: Arc<Registry>,
     pub(crate) device: DeviceKey,
+    pub(crate) shared: Weak<Shared>,
 }
 
 impl CmSink for Sink {
     fn event(&self, event: cm::Event) {
         self.registry.deliver(self.device, event);
+    }
+
+    fn removed(&self) {
+        let (shared, device) = (self.shared.clone(), self.device);
+        // Ids have locks of their own, and the engine's are held here.
+        let part = move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.part_from(device);
+            }
+        };
+        if let Err(error) = keeper::spawn("vernic-removal", part) {
+            tracing::error!(%error, "nobody is told that a device is gone");
+        }
     }
 }
 
@@ -293,6 +308,13 @@ impl Registry {
         let seat = Seat { cell: cell.clone(), queue: queue.clone(), conn: None };
         lock(&self.state).seats.insert(cell.key, seat);
         cell
+    }
+
+    /// The ids that are there.
+    pub(crate) fn ids(&self) -> Vec<Arc<Id>> {
+        let cells: Vec<_> =
+            lock(&self.state).seats.values().map(|seat| seat.cell.clone()).collect();
+        cells.iter().filter_map(|cell| cell.id()).collect()
     }
 
     /// An event for an id; lost if the id is gone.

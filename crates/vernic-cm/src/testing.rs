@@ -134,7 +134,8 @@ impl Lab {
         let agent = Arc::new(FakeAgent::default());
         let device = Device::new(context.clone(), agent.clone());
         let shared = &channel.shared;
-        let sink = Sink { registry: shared.registry.clone(), device: device.key() };
+        let registry = shared.registry.clone();
+        let sink = Sink { registry, device: device.key(), shared: shared.weak() };
         shared.devices.insert(device);
         Self { manager, channel, agent, context, sink }
     }

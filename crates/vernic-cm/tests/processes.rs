@@ -118,6 +118,7 @@ fn the_other_process() {
         "far" => far_end(),
         "crowded" => bind_beside_another(),
         "second" => bind_what_is_free(),
+        "unplugged" => lose_a_device(),
         other => panic!("{other}"),
     }
 }
@@ -173,6 +174,56 @@ fn bind_what_is_free() {
         place.port().to_string()
     });
     say(&ports.join(" "));
+}
+
+/// Loses the device under a listener, a connection and a wildcard, again and again.
+fn lose_a_device() {
+    // Threads and descriptors.
+    let counts = || {
+        ["task", "fd"].map(|what| std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count())
+    };
+    let side = Side::new();
+    let (_wildcard, _) = side.listener(PortSpace::TCP, QpType::Rc, "0.0.0.0:7001");
+    let before = counts();
+    for _ in 0..3 {
+        ip("link add u0 type veth peer name u1");
+        ip("addr add 192.0.2.1/24 dev u0");
+        ip("link set u1 up");
+        ip("link set u0 up");
+        let (listener, place) = side.listener(PortSpace::TCP, QpType::Rc, "192.0.2.1:0");
+        let (id, end) = side.connecting(place, &ConnParam::default());
+        let accepted = side.expect(EventKind::ConnectRequest).id.clone();
+        ip("link del u0");
+        let mut told: Vec<_> =
+            [(); 3].map(|()| side.expect(EventKind::DeviceRemoval).id.clone()).into();
+        for id in [&listener, &id, &accepted] {
+            told.retain(|told| !std::sync::Arc::ptr_eq(told, id));
+        }
+        assert!(told.is_empty(), "{told:?}");
+        drop((told, end));
+        for id in [listener, id, accepted] {
+            id.destroy();
+        }
+        side.expect_nothing();
+        // Whoever had the last reference is closing the device, perhaps on another thread.
+        let until = Instant::now() + LONG;
+        while counts() != before {
+            assert!(Instant::now() < until, "{:?}, not {before:?}", counts());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    say("done");
+}
+
+#[test]
+fn a_device_that_is_unplugged_is_told_to_its_ids_and_leaves_nothing() {
+    let probe =
+        unshare().arg("ip link add near0 type veth peer name far0").stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces, no veth, or no `ip`, here");
+        return;
+    }
+    assert_eq!(Other::in_namespace("unplugged").hear(), "done");
 }
 
 #[test]

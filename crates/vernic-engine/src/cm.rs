@@ -70,6 +70,8 @@ fn slot_of(id: CommId) -> Slot {
 pub trait CmSink: Send + Sync {
     /// Something happened to a connection or an exchange.
     fn event(&self, event: Event);
+    /// The device's netdev is gone, for good. Told once.
+    fn removed(&self) {}
 }
 
 /// Why the agent does not do something.
@@ -145,6 +147,13 @@ impl CmShared {
     /// Step P1 of the proof at the head of `progress.rs`.
     pub(crate) fn leave_work(&self) {
         self.work.store(true, Ordering::Release);
+    }
+
+    /// The netdev is gone.
+    pub(crate) fn tell_removed(&self) {
+        if let Some(sink) = &lock(&self.state).sink {
+            sink.removed();
+        }
     }
 
     /// Whether work was left.

@@ -461,6 +461,9 @@ impl Engine {
         if self.port_up.swap(up, Ordering::Relaxed) != up {
             self.port_event(if up { EventKind::PortActive } else { EventKind::PortError });
         }
+        if netdev.is_none() {
+            self.look_for_removal();
+        }
         if let Some(dev) = netdev {
             self.netdev_mtu_bytes.store(u64::from(dev.mtu_bytes), Ordering::Relaxed);
             if let Some(fits) = dev.ib_mtu() {
@@ -468,6 +471,21 @@ impl Engine {
                 self.active_mtu.store(active as u8, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
+    fn look_for_removal(&self) {
+        let exists = netdev::exists(self.info.netdev_index).unwrap_or(true);
+        if exists || self.removed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            device = self.info.name,
+            netdev = self.info.netdev,
+            "the netdev was removed"
+        );
+        self.events.push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
+        self.cm.tell_removed();
     }
 
     fn port_event(&self, kind: EventKind) {

@@ -97,6 +97,8 @@ pub(crate) struct Engine {
     /// Bytes of device memory in use.
     pub(crate) dm_bytes: AtomicU64,
     pub(crate) port_up: AtomicBool,
+    /// The netdev is gone, and the application knows.
+    pub(crate) removed: AtomicBool,
     /// Code of the active MTU.
     pub(crate) active_mtu: AtomicU8,
     pub(crate) netdev_mtu_bytes: AtomicU64,
@@ -192,6 +194,7 @@ impl Engine {
         let lane = Lane::new(link, streams, &slots, config.pace, Time(0));
         Self {
             port_up: AtomicBool::new(info.up),
+            removed: AtomicBool::new(false),
             netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),
             active_mtu: AtomicU8::new(active_mtu as u8),
             info,

@@ -150,6 +150,15 @@ pub fn unusable() -> Result<Vec<Unusable>, NetDevError> {
     Ok(sys::interfaces().map_err(fail)?.into_iter().filter_map(left_out).collect())
 }
 
+/// Whether there is a device of this index, in whatever state.
+///
+/// # Errors
+/// When the operating system does not list its interfaces.
+pub fn exists(index: u32) -> Result<bool, NetDevError> {
+    let fail = |source| NetDevError { what: "list the network interfaces", source };
+    Ok(sys::interfaces().map_err(fail)?.iter().any(|i| i.index == index))
+}
+
 /// Place in a GID table: link-local IPv6, other IPv6, IPv4.
 fn rank(ip: IpAddr) -> u8 {
     match ip {

@@ -10,6 +10,7 @@ use vernic_wire::cm::ServiceId;
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::event::{EventKind, Param};
 use crate::id::bind::Purpose;
 use crate::id::{Id, Inner, State};
 use crate::manager::Shared;
@@ -149,6 +150,23 @@ impl Id {
         for Post { device, service, place, listener } in std::mem::take(&mut inner.posts) {
             device.stop_listening(service, place);
             self.shared.registry.remove_ear(device.key(), listener, self.cell.key);
+        }
+    }
+
+    /// The device's netdev was removed: a wildcard listens there no more, and the owner of an id that is on
+    /// it is told.
+    pub(crate) fn part_from(&self, device: &Arc<Device>) {
+        let mut inner = lock(&self.inner);
+        if inner.state == State::Destroyed {
+            return;
+        }
+        for post in inner.posts.extract_if(.., |post| Arc::ptr_eq(&post.device, device)) {
+            device.stop_listening(post.service, post.place);
+            self.shared.registry.remove_ear(device.key(), post.listener, self.cell.key);
+        }
+        if inner.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device)) {
+            let (kind, status, param) = (EventKind::DeviceRemoval, 0, Param::None);
+            self.shared.registry.push(self.cell.key, What::Told { kind, status, param });
         }
     }
 
