@@ -138,6 +138,9 @@ static void copies_client(void)
     int copy = dup(fd);
     EXPECT(close(fd), 0);
     say(copy, "by dup");
+    /* A copy of nothing leaves what is there. */
+    FAILS(dup2(fd, copy), EBADF);
+    FAILS(dup3(fd, copy, O_CLOEXEC), EBADF);
     EXPECT(dup2(copy, other), other);
     EXPECT(close(copy), 0);
     say(other, "by dup2");

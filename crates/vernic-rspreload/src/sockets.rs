@@ -379,7 +379,10 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// What a copy is about to take the place of.
 fn make_room(old: c_int, new: c_int) {
-    if old != new && !is_inside() {
+    // A copy of nothing takes no place.
+    // SAFETY: no pointers.
+    let is_open = || unsafe { next::fcntl(old, libc::F_GETFD, 0) } != -1;
+    if old != new && !is_inside() && is_open() {
         epoll::close(new);
         if let Some(entry) = table::remove(new) {
             close_rsocket(entry.number());
