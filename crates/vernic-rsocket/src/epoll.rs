@@ -397,7 +397,7 @@ impl Member {
     /// What is to be reported now, and the number of the news that it is.
     fn ready(&self) -> (u32, u64) {
         let ready = u32::from(self.socket.look(false).among(self.events).bits());
-        let news = self.socket.wakers().news();
+        let news = self.socket.wakers().news(self.events & libc::EPOLLOUT as u32 != 0);
         let edge = self.events & libc::EPOLLET as u32 != 0;
         let known = ready & !self.reported == 0 && news == self.news;
         (if edge && known { 0 } else { ready }, news)

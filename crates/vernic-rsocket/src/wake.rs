@@ -95,8 +95,10 @@ pub(crate) struct Wakers {
     list: Mutex<Vec<(Arc<dyn Wake>, usize)>>,
     /// Length of the list, to find it empty without its lock.
     count: AtomicUsize,
-    /// Counts what happened.
+    /// Counts what happened, but room to write.
     news: AtomicU64,
+    /// Counts how often there was room to write again.
+    room: AtomicU64,
 }
 
 impl Wakers {
@@ -117,14 +119,26 @@ impl Wakers {
         self.count.store(list.len(), Ordering::SeqCst);
     }
 
-    /// A number that is another one when something has happened.
-    pub(crate) fn news(&self) -> u64 {
-        self.news.load(Ordering::Acquire)
+    /// A number that is another one when something has happened; room to write, for `writers` only.
+    pub(crate) fn news(&self, writers: bool) -> u64 {
+        let room = if writers { self.room.load(Ordering::Acquire) } else { 0 };
+        // Neither ever falls.
+        self.news.load(Ordering::Acquire) + room
     }
 
     /// Something has happened: wakes all.
     pub(crate) fn wake(&self) {
         self.news.fetch_add(1, Ordering::AcqRel);
+        self.rouse();
+    }
+
+    /// There is room to write again: wakes all.
+    pub(crate) fn wake_writers(&self) {
+        self.room.fetch_add(1, Ordering::AcqRel);
+        self.rouse();
+    }
+
+    fn rouse(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) != 0 {
             lock(&self.list).iter().for_each(|(who, token)| who.wake(*token));

@@ -352,10 +352,11 @@ impl Connection {
             self.post(core, &write, &[]);
         }
         let ready = core.readiness();
-        let more = ready.is_more_than(core.ready);
-        core.ready = ready;
-        if std::mem::take(&mut core.has_news) || more {
+        let before = std::mem::replace(&mut core.ready, ready);
+        if std::mem::take(&mut core.has_news) || ready.is_more_than(before | Readiness::WRITE) {
             self.wakers.wake();
+        } else if ready.is_more_than(before) {
+            self.wakers.wake_writers();
         }
     }
 

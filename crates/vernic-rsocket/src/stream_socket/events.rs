@@ -14,7 +14,7 @@ impl StreamSocket {
     pub(crate) fn handle(self: &Arc<Self>, told: Told) {
         match told {
             Told::Request { id, data } => Listener::handle_request(self, id, data),
-            Told::Established(data) => self.handle_established(&data),
+            Told::Established(data) => return self.handle_established(&data),
             Told::Refused => self.handle_failed(libc::ECONNREFUSED),
             Told::Failed(errno) => self.handle_failed(errno),
             Told::Disconnected => self.handle_disconnected(),
@@ -22,6 +22,7 @@ impl StreamSocket {
         self.wakers.wake();
     }
 
+    /// Wakes who waits before the socket can be accepted: to its new owner this is no news.
     fn handle_established(self: &Arc<Self>, data: &[u8]) {
         let mut state = lock(&self.state);
         let (peer, listener) = match &*state {
@@ -41,6 +42,7 @@ impl StreamSocket {
                 *state = State::Connected;
                 drop(state);
                 self.keep_alive_as_set();
+                self.wakers.wake();
                 if let Some(listener) = listener {
                     Listener::handle_accepted(&listener, self);
                 }
@@ -51,6 +53,7 @@ impl StreamSocket {
                 drop(state);
                 // The peer learns of it by the end of the connection.
                 self.id.destroy();
+                self.wakers.wake();
             }
         }
     }
