@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -136,6 +137,7 @@ impl Stage<'_> {
         command.args(arguments(case, side, self.network));
         command.stdin(Stdio::null()).stdout(output).stderr(errors).current_dir(root());
         command.env("VERNIC_CONFIG", "/dev/null");
+        command.process_group(0);
         command.envs(case.variables.split_whitespace().filter_map(|one| one.split_once('=')));
         let child = command.spawn().map_err(|e| format!("cannot start ip: {e}"))?;
         Ok(Side { side, child, file })
@@ -171,8 +173,9 @@ impl Side {
 
     /// Ends the process if it runs, and returns all that it printed.
     fn end(mut self) -> (usize, String) {
-        // Errors mean that it has ended by itself.
-        let _ = self.child.kill();
+        // With its children: fio's would hold its port. Errors mean that all have ended by themselves.
+        let group = format!("-{}", self.child.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.child.wait();
         let bytes = fs::read(&self.file).unwrap_or_default();
         (self.side, String::from_utf8_lossy(&bytes).into_owned())
