@@ -4,10 +4,9 @@
 //! One thread per process, started with the first listener. It sleeps on its own descriptor and on
 //! changes of the network, holds nothing while it sleeps, and ends when the manager is gone.
 
-use std::io;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use nix::sys::signal::{SigSet, SigmaskHow};
+use vernic_engine::spawn;
 use vernic_io::netdev::ChangeWatcher;
 use vernic_io::{Sleeper, Waker};
 use vernic_proto::cm::ConnId;
@@ -75,17 +74,6 @@ impl Keeper {
     fn take(&self) -> Vec<Job> {
         std::mem::take(&mut lock(&self.jobs))
     }
-}
-
-/// Starts a thread that gets none of the application's signals.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // The thread inherits the mask.
-    let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-    if let Some(old) = old {
-        let _ = old.thread_set_mask();
-    }
-    thread.map(drop)
 }
 
 fn run(mut sleeper: Sleeper, watcher: Option<&ChangeWatcher>, shared: &Weak<Shared>) {

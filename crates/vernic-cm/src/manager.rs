@@ -12,7 +12,7 @@ use crate::channel::EventChannel;
 use crate::device::Devices;
 use crate::error::Error;
 use crate::id::Id;
-use crate::keeper::{self, Keeper};
+use crate::keeper::Keeper;
 use crate::ports::Ports;
 use crate::registry::Registry;
 
@@ -116,7 +116,7 @@ impl Manager {
             shared.devices.say_goodbye(&shared.registry.conns());
             let _ = done.send(());
         };
-        if keeper::spawn("vernic-goodbye", say).is_ok() {
+        if vernic_engine::spawn("vernic-goodbye", say).is_ok() {
             let _ = is_done.recv_timeout(GOODBYE);
         }
     }

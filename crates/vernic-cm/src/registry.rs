@@ -26,7 +26,7 @@ use vernic_wire::cm::{CmService, CmaHeader, RejReason, Req, SidrReq};
 use crate::device::Device;
 use crate::event::{EventKind, Param};
 use crate::id::Id;
-use crate::keeper::{self, Job, Keeper};
+use crate::keeper::{Job, Keeper};
 use crate::manager::Shared;
 
 /// Events of connections that a call is about to learn the number of: the calls of as many threads.
@@ -265,7 +265,7 @@ impl CmSink for Sink {
                 shared.part_from(device);
             }
         };
-        if let Err(error) = keeper::spawn("vernic-removal", part) {
+        if let Err(error) = vernic_engine::spawn("vernic-removal", part) {
             tracing::error!(%error, "nobody is told that a device is gone");
         }
     }

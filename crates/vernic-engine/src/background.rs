@@ -21,12 +21,12 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, SigmaskHow};
 use vernic_io::Sleeper;
 use vernic_io::netdev::ChangeWatcher;
 
 use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS};
 use crate::streams::Streams;
+use crate::threads;
 
 /// Calls since the last look that make inline progress "active" and end the watching. A program
 /// that sleeps for its completions makes a few calls per completion; one that polls makes
@@ -89,14 +89,8 @@ impl Background {
             called: false,
             backed_off: false,
         };
-        // The thread inherits the mask: signals of the application are not for it.
-        let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
         let name = format!("{}-progress", this.engine.info.name);
-        let thread = std::thread::Builder::new().name(name).spawn(move || this.run());
-        if let Some(old) = old {
-            let _ = old.thread_set_mask();
-        }
-        thread
+        threads::spawn(&name, move || this.run())
     }
 
     fn run(&mut self) {

@@ -15,7 +15,7 @@
 //! | `pd.rs` `mr.rs` `dm.rs` `qp.rs` `qp_init.rs` `cq.rs` `channel.rs` `srq.rs` `xrc.rs` `ah.rs` | the verbs objects |
 //! | `wr.rs` `send_slots.rs` `recv_queue.rs` | work requests, and what posted ones keep |
 //! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
-//! | `progress.rs` `background.rs` | who runs the lane when |
+//! | `progress.rs` `background.rs` `threads.rs` | who runs the lane when |
 //! | `lane.rs` `rx.rs` `tx.rs` `owing.rs` `wheel.rs` `qp_table.rs` | the lane: receive, transmit, acknowledgements, timers, demultiplexing |
 //! | `iwarp.rs` `streams.rs` `machine.rs` | connections of TCP, and queue pairs that they carry |
 //! | `gsi.rs` `cm.rs` `cm/` | QP1, and communication management over it |
@@ -65,6 +65,7 @@ mod send_slots;
 mod srq;
 mod streams;
 mod tables;
+mod threads;
 mod tx;
 mod wheel;
 mod wr;
@@ -94,6 +95,7 @@ pub use qp::Qp;
 pub use qp_init::{QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use srq::{Srq, SrqInit};
+pub use threads::spawn;
 pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
 pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 

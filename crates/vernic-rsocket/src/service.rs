@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, SigmaskHow};
 use vernic_cm::{Event, EventKind, Param};
+use vernic_engine::spawn;
 
 use crate::Error;
 use crate::connection::Connection;
@@ -20,6 +20,9 @@ use crate::shared::Shared;
 use crate::stream_socket::{StreamSocket, Told};
 use crate::sys;
 use crate::wake::{Sleeper, Wake, lock};
+
+/// The name of threads of rsockets.
+pub(crate) const THREAD: &str = "vernic-rsocket";
 
 /// How long a closed connection may take until all that was sent is acknowledged: beyond what seven
 /// repetitions take, after which the queue pair fails by itself.
@@ -83,7 +86,7 @@ impl Service {
         let mut failed = None;
         self.started.get_or_init(|| {
             let shared = shared.clone();
-            failed = spawn(move || run(&shared)).err();
+            failed = spawn(THREAD, move || run(&shared)).err();
         });
         match failed {
             None => Ok(()),
@@ -151,16 +154,6 @@ impl Service {
     pub(crate) fn rouse(&self) {
         self.sleeper.wake(0);
     }
-}
-
-/// Starts a thread of the library's own, which is not for the application's signals.
-pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
-    let thread = std::thread::Builder::new().name("vernic-rsocket".into()).spawn(run);
-    if let Some(old) = old {
-        let _ = old.thread_set_mask();
-    }
-    thread.map(drop)
 }
 
 /// For as long as the process lives.

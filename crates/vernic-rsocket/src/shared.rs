@@ -131,7 +131,7 @@ impl Runtime {
             // Nobody is there any more if it took too long.
             let _ = done.send(());
         };
-        if crate::service::spawn(finish).is_ok() {
+        if vernic_engine::spawn(crate::service::THREAD, finish).is_ok() {
             // The end of the wait, one way or the other.
             let _ = ended.recv_timeout(patience);
         }
