@@ -39,7 +39,7 @@ pub use host::{
     AtomicOp, Disposition, DropReason, Host, QpCounters, QpEvent, RemoteAccess, RxMeta, SrqFault,
     Transmit,
 };
-pub use qp::{MAX_MESSAGE, PostError, Qp, QpInit};
+pub use qp::{After, Direct, DirectOp, MAX_MESSAGE, PostError, Qp, QpInit};
 pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};
 pub use time::Time;
 pub use wqe::{MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};

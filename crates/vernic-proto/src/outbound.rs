@@ -55,9 +55,20 @@ impl Sender {
         }
     }
 
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Whether [`poll`](Self::poll) would send or carry out something.
     pub(crate) fn wants_requests(&self, sq: &SendQueue) -> bool {
-        sq.at_cursor().is_some() && (!self.draining || sq.cursor_is_started())
+        sq.at_cursor().is_some() && (!self.draining || sq.cursor_is_started()) && !sq.is_direct()
+    }
+
+    /// Something was sent or carried out: completes the request if that was the end of it.
+    pub(crate) fn passed(&mut self, sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
+        sq.acknowledge(sq.next());
+        retire(sq, cx, host);
+        self.check_drained(sq, host);
     }
 
     /// Writes the next packet, carrying out local operations on the way. The flag says that a
@@ -74,9 +85,7 @@ impl Sender {
         while self.wants_requests(sq) {
             match step(sq, cut, cx, host, buf) {
                 Ok(sent) => {
-                    sq.acknowledge(sq.next());
-                    retire(sq, cx, host);
-                    self.check_drained(sq, host);
+                    self.passed(sq, cx, host);
                     if sent.is_some() {
                         return (sent, false);
                     }
@@ -100,6 +109,14 @@ impl Sender {
     }
 }
 
+/// Gives the request at the cursor its sequence numbers.
+pub(crate) fn start(sq: &mut SendQueue, mtu: u32) {
+    if let Some((_, entry)) = sq.at_cursor() {
+        let packets = if entry.is_local() { 0 } else { packet_count(entry.wqe.length, mtu) };
+        sq.start(packets);
+    }
+}
+
 /// Sends one packet of the request at the cursor, or carries it out if it is a local one.
 fn step(
     sq: &mut SendQueue,
@@ -110,7 +127,7 @@ fn step(
 ) -> Result<Option<Transmit>, AccessFault> {
     let Some((index, &entry)) = sq.at_cursor() else { return Ok(None) };
     if !sq.cursor_is_started() {
-        sq.start(if entry.is_local() { 0 } else { packet_count(entry.wqe.length, cut.mtu) });
+        start(sq, cut.mtu);
     }
     if entry.is_local() {
         host.local_op(&entry.wqe)?;

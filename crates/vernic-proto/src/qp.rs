@@ -148,6 +148,10 @@ macro_rules! cx {
     };
 }
 
+mod direct;
+
+pub use direct::{After, Direct, DirectOp};
+
 impl Qp {
     /// A queue pair in Reset.
     pub fn new(init: QpInit) -> Self {

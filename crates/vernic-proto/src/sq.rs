@@ -85,6 +85,8 @@ pub(crate) struct SendQueue {
     high: u64,
     base: Psn,
     ssn: u32,
+    /// Bytes of the request at the cursor that are done without packets, once any are.
+    direct: Option<u32>,
 }
 
 impl SendQueue {
@@ -104,6 +106,7 @@ impl SendQueue {
             high: ORIGIN,
             base: Psn::new(0),
             ssn: 1,
+            direct: None,
         }
     }
 
@@ -114,6 +117,7 @@ impl SendQueue {
         self.cursor = 0;
         self.started = 0;
         self.tail = 0;
+        self.direct = None;
         self.set_first_psn(psn);
     }
 
@@ -187,6 +191,10 @@ impl SendQueue {
     pub(crate) fn at_cursor(&self) -> Option<(u64, &Entry)> {
         (self.cursor < self.tail).then(|| (self.cursor, self.entry(self.cursor)))
     }
+    /// The outstanding request before the one at the cursor.
+    pub(crate) fn before_cursor(&self) -> Option<&Entry> {
+        (self.cursor > self.head).then(|| self.entry(self.cursor - 1))
+    }
     /// Whether the request at the cursor has been given its sequence numbers.
     pub(crate) fn cursor_is_started(&self) -> bool {
         self.cursor < self.started
@@ -217,9 +225,28 @@ impl SendQueue {
     pub(crate) fn is_outstanding(&self) -> bool {
         self.una < self.high
     }
-    /// Whether everything started is acknowledged.
+    /// Whether everything started is acknowledged, or done without packets.
     pub(crate) fn is_drained(&self) -> bool {
-        self.una == self.high && self.cursor >= self.started
+        self.una == self.high && self.cursor >= self.started && self.direct.is_none()
+    }
+
+    /// Whether the request at the cursor is being carried out without packets.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+    /// Bytes of the request at the cursor done without packets.
+    pub(crate) fn direct_done(&self) -> u32 {
+        self.direct.unwrap_or(0)
+    }
+    pub(crate) fn set_direct(&mut self, done: Option<u32>) {
+        self.direct = done;
+    }
+    /// The request at the cursor, not started and with nothing in flight before it, is done without
+    /// packets: it takes no sequence number.
+    pub(crate) fn finish_direct(&mut self) {
+        self.direct = None;
+        self.start(0);
+        self.advance(0);
     }
 
     /// The wire's form of an extended number.
@@ -333,6 +360,7 @@ impl SendQueue {
         self.head += 1;
         self.cursor = self.cursor.max(self.head);
         self.started = self.started.max(self.head);
+        self.direct = None;
         Some(entry)
     }
 }

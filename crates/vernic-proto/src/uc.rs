@@ -13,7 +13,7 @@ use vernic_wire::{Packet, Psn, Service};
 use crate::completion::{AccessFault, Completion};
 use crate::host::{Disposition, DropReason, Host, QpEvent, RxMeta, Transmit};
 use crate::inbound::{Message, Target, fail_receive, recv_completion, tag_of, takes_receive};
-use crate::outbound::{Cut, Sender};
+use crate::outbound::{Cut, Sender, start};
 use crate::qp::{Cx, QpInit};
 use crate::sq::SendQueue;
 use crate::state::{QpAttr, QpState};
@@ -81,7 +81,24 @@ impl Uc {
 
     /// Whether [`poll_request`](Self::poll_request) has something to do.
     pub(crate) fn wants_requests(&self) -> bool {
-        self.sender.wants_requests(&self.sq)
+        self.sq.is_direct() || self.sender.wants_requests(&self.sq)
+    }
+
+    /// Whether requests not yet started stay where they are: SQD.
+    pub(crate) fn holds_new(&self) -> bool {
+        self.sender.is_draining()
+    }
+
+    /// The request at the cursor was carried out without packets.
+    pub(crate) fn finish_direct(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        self.sq.finish_direct();
+        self.sender.passed(&mut self.sq, cx, host);
+    }
+
+    /// The request at the cursor begins anew, in packets, though SQD may hold back others.
+    pub(crate) fn start_in_packets(&mut self, mtu: u32) {
+        self.sq.set_direct(None);
+        start(&mut self.sq, mtu);
     }
 
     /// Writes the next packet; the flag says that the queue pair is to enter SQE.

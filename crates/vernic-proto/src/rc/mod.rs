@@ -184,8 +184,27 @@ impl Rc {
         self.responder.has_failed()
     }
 
+    /// Whether requests not yet started stay where they are: SQD.
+    pub(crate) fn holds_new(&self) -> bool {
+        self.requester.draining
+    }
+
+    /// The request at the cursor was carried out without packets.
+    pub(crate) fn finish_direct(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        self.sq.finish_direct();
+        retire(&mut self.sq, cx, host);
+        self.check_drained(host);
+    }
+
+    /// The request at the cursor begins anew, in packets, though SQD may hold back others.
+    pub(crate) fn start_in_packets(&mut self, mtu: u32) {
+        self.sq.set_direct(None);
+        Requester::start(&mut self.sq, mtu);
+    }
+
     pub(crate) fn wants_requests(&self, attr: &QpAttr) -> bool {
         self.probe.is_pending()
+            || self.sq.is_direct()
             || self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
     }
 

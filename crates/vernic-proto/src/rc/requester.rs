@@ -99,7 +99,7 @@ impl Requester {
         while let Some((index, &entry)) = sq.at_cursor() {
             let turn = self.turn(sq, window, &entry, mtu);
             if matches!(turn, Turn::Packet { .. }) && !sq.cursor_is_started() {
-                sq.start(packet_count_of(&entry, mtu));
+                Self::start(sq, mtu);
             }
             match turn {
                 Turn::Wait => return Ok(None),
@@ -131,6 +131,14 @@ impl Requester {
         Ok(None)
     }
 
+    /// Gives the request at the cursor its sequence numbers.
+    pub(crate) fn start(sq: &mut SendQueue, mtu: u32) {
+        if let Some((_, entry)) = sq.at_cursor() {
+            let packets = packet_count_of(entry, mtu);
+            sq.start(packets);
+        }
+    }
+
     /// A local error completes its request only after those before it: until then the queue stands.
     fn local_error(
         &mut self,
@@ -152,6 +160,9 @@ impl Requester {
 
     /// Decides about the request at the cursor without changing anything.
     fn turn(&self, sq: &SendQueue, window: &Window, entry: &Entry, mtu: u32) -> Turn {
+        if sq.is_direct() {
+            return Turn::Wait;
+        }
         if !sq.cursor_is_started() {
             let fenced = entry.wqe.flags.contains(SendFlags::FENCE);
             if self.draining || (fenced && !self.reads.is_empty()) {

@@ -11,6 +11,8 @@ use vernic_wire::{
 
 use crate::*;
 
+mod direct;
+
 /// A device whose memory yields a counter and swallows responses.
 #[derive(Default)]
 struct TestHost {
@@ -112,6 +114,10 @@ impl Sender {
             max_window: 1024,
             shared_rq: false,
         };
+        Self::of(init, change)
+    }
+
+    fn of(init: QpInit, change: impl FnOnce(&mut QpAttr)) -> Self {
         let mut attr = QpAttr {
             path_mtu: Mtu::B256,
             dest_qpn: Qpn::new(0x22),

@@ -344,3 +344,46 @@ fn operations_that_need_an_answer_do_not_exist() {
     }
     assert_eq!(Opcode::UC_SEND_ONLY.info().service, Service::Uc);
 }
+
+#[test]
+fn a_write_can_be_carried_out_directly_between_messages() {
+    let mut t = Rig::new();
+    t.post(1, SendOp::Send, 1);
+    t.post(2, SendOp::Write(remote(0)), 300);
+    t.post(3, SendOp::Send, 1);
+    assert_eq!(t.qp.next_direct(), None);
+    t.poll().unwrap();
+    t.qp.direct_progress(1);
+    assert!(t.qp.wants_requests() && t.poll().is_none());
+    t.modify(QpState::Sqd);
+    assert!(t.qp.is_draining());
+    t.qp.finish_direct(NOW, &mut t.host);
+    assert_eq!(t.host.events, [QpEvent::SqDrained]);
+    assert_eq!(t.qp.next_direct(), None);
+    t.modify(QpState::Rts);
+    assert_eq!(names(&t.packets()), ["UC_SEND_ONLY 51 1B"]);
+    let done: Vec<_> = t.host.sent.iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(done, [1, 2, 3].map(|id| (id, WcStatus::Success)));
+}
+
+#[test]
+fn a_write_that_is_refused_takes_packets_though_the_queue_drains() {
+    let mut t = Rig::new();
+    t.post(1, SendOp::Write(remote(0)), 300);
+    t.post(2, SendOp::Send, 1);
+    t.qp.direct_progress(256);
+    t.modify(QpState::Sqd);
+    t.qp.refuse_direct();
+    assert_eq!(names(&t.packets()), ["UC_WRITE_FIRST 50 256B", "UC_WRITE_LAST 51 44B"]);
+    assert_eq!(t.host.events, [QpEvent::SqDrained]);
+}
+
+#[test]
+fn flushing_forgets_a_begun_write() {
+    let mut t = Rig::new();
+    t.post(1, SendOp::Write(remote(0)), 300);
+    t.qp.direct_progress(256);
+    t.modify(QpState::Error);
+    assert_eq!(t.host.sent[0].status, WcStatus::Flushed);
+    assert!(t.qp.next_direct().is_none() && !t.qp.wants_requests());
+}
