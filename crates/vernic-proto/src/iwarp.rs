@@ -57,5 +57,5 @@ pub use layout::{Fpdu, MAX_FPDU, Source};
 pub use qp::{Qp, StartError};
 pub use startup::{MPA_REVISION, Startup, StartupConfig, StartupError, StartupState};
 pub use stream::{Extensions, Place, RxNext, Shutdown, StreamConfig};
-pub use stream_end::StreamEnd;
+pub use stream_end::{Ending, StreamEnd};
 pub use violation::{VIOLATIONS, Violation, ViolationRow, requester_status};

@@ -25,7 +25,7 @@ use super::inbound::{Answered, Inbound, Stop, recv_completion};
 use super::qp::Qp;
 use super::requester::Fatal;
 use super::stream::{Rx, Shutdown, Stream, Tx};
-use super::stream_end::StreamEnd;
+use super::stream_end::{Ending, StreamEnd};
 use super::violation::{Violation, requester_status};
 use crate::completion::{AccessFault, Cause, Completion, Failure, RemoteRange, WcStatus};
 use crate::host::{Host, QpEvent};
@@ -165,8 +165,13 @@ impl Qp {
             };
             self.fail(now, verdict, None, host);
         }
+        self.let_go();
+    }
+
+    /// Nothing more is sent or received, whatever the peer does.
+    pub(super) fn let_go(&mut self) {
         self.cut();
-        self.shutdown = Some(Shutdown::Close);
+        self.shutdown = self.stream.as_deref().map(Stream::last_shutdown).or(self.shutdown);
     }
 
     /// Tells both queues of a failure and enters Error; `terminate` is what the peer is told.
@@ -178,6 +183,13 @@ impl Qp {
         host: &mut impl Host,
     ) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
+        let ending = match (verdict.cause, terminate) {
+            (Cause::ConnectionLost(end), _) => Some(Ending::Lost(end)),
+            (Cause::Terminated { code, .. }, _) => Some(Ending::Terminated(code)),
+            (_, Some(terminate)) => Some(Ending::Aborted(terminate.code)),
+            (_, None) => None,
+        };
+        stream.ending = stream.ending.or(ending);
         let code = verdict.cause.vendor_err();
         let psn = Psn::new(stream.inbound.send_msn().0);
         let current = stream.inbound.current().filter(|_| verdict.fails_receive);
@@ -211,6 +223,8 @@ impl Qp {
         self.attr.state = QpState::Error;
         let mut current = None;
         if let Some(stream) = self.stream.as_deref_mut() {
+            let ending = terminate.map_or(Ending::Closed, |said| Ending::Aborted(said.code));
+            stream.ending.get_or_insert(ending);
             current = stream.inbound.take_current();
             stream.answers.clear();
             stream.stall_until = None;

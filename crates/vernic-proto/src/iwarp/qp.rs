@@ -6,7 +6,7 @@ use super::agreed::Agreed;
 use super::deframer::Refusal;
 use super::inbound::Taker;
 use super::stream::{Extensions, Rx, RxNext, Shutdown, Stream, StreamConfig, Tx};
-use super::stream_end::StreamEnd;
+use super::stream_end::{Ending, StreamEnd};
 use super::violation::Violation;
 use crate::completion::{AccessFault, Cause, WcStatus};
 use crate::host::{Host, QpCounters};
@@ -117,7 +117,9 @@ impl Qp {
         match (from, to) {
             (_, QpState::Reset) => {
                 let is_over = self.stream.as_ref().is_none_or(|stream| stream.is_over());
-                self.shutdown = if is_over { None } else { Some(Shutdown::Reset) };
+                if !is_over {
+                    self.shutdown = Some(Shutdown::Reset);
+                }
                 self.attr = QpAttr::default();
                 self.counters = QpCounters::default();
                 self.sq.reset(vernic_wire::Psn::new(0));
@@ -164,7 +166,7 @@ impl Qp {
 
     /// Closes the stream in order: what was posted is sent and answered, what is posted from now on is
     /// flushed; then this end's half is closed, and Error entered once the peer's is too (RFC 5041,
-    /// 6.2.1). Does nothing without a stream.
+    /// 6.2.1), or has been for long enough. Does nothing without a stream.
     pub fn close(&mut self, now: Time, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         if self.attr.state == QpState::Rts {
@@ -173,17 +175,27 @@ impl Qp {
         if self.attr.state == QpState::Sqd && !stream.closing {
             stream.closing = true;
             stream.requester.close(&self.sq);
+            if stream.rx == Rx::Ended {
+                // The peer is done, and need not wait for somebody who cannot get rid of the rest.
+                stream.linger_until = Some(now + stream.config.linger_ns);
+            }
             self.check_drained(now, host);
         }
     }
 
-    /// Whether this end may send: from the start as initiator, from the first FPDU on as responder.
+    /// Whether this end may send, or might when it still could: from the start as initiator, from the first
+    /// FPDU on as responder.
     pub fn is_established(&self) -> bool {
-        self.stream.as_ref().is_some_and(|stream| stream.tx != Tx::Fenced)
+        self.stream.as_ref().is_some_and(|stream| stream.is_established())
     }
     /// Whether the peer has closed its half in order.
     pub fn peer_has_closed(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.rx == Rx::Ended)
+    }
+
+    /// How the stream ended, or why it is about to.
+    pub fn ending(&self) -> Option<Ending> {
+        self.stream.as_ref().and_then(|stream| stream.ending)
     }
 
     /// Send requests that can be posted now.
@@ -349,6 +361,9 @@ impl Qp {
                 }
                 stream.rx = Rx::Ended;
                 stream.stall_until = None;
+                if !stream.closing {
+                    stream.ending.get_or_insert(Ending::PeerClosed);
+                }
                 if stream.tx == Tx::Fenced {
                     // Nobody can ever permit it to speak.
                     stream.tx = Tx::Shut;
@@ -381,8 +396,7 @@ impl Qp {
             if matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
                 self.enter_error(now, None, None, host);
             }
-            self.cut();
-            self.shutdown = Some(Shutdown::Close);
+            self.let_go();
         }
     }
 

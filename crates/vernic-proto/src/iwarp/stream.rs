@@ -17,6 +17,7 @@ use super::deframer::{Deframer, Need};
 use super::inbound::{Inbound, Rules, Target};
 use super::layout::{Fpdu, Item, Layout};
 use super::requester::{Fatal, Requester};
+use super::stream_end::Ending;
 use crate::host::{Host, QpCounters};
 use crate::sq::SendQueue;
 use crate::time::Time;
@@ -131,6 +132,7 @@ pub(super) enum Tx {
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) config: StreamConfig,
+    role: Role,
     pub(super) rx: Rx,
     pub(super) tx: Tx,
     pub(super) deframer: Deframer,
@@ -144,6 +146,8 @@ pub(super) struct Stream {
     pub(super) closing: bool,
     /// Of answers and requests, the answers have the next turn.
     answers_first: bool,
+    /// Why it ends.
+    pub(super) ending: Option<Ending>,
     /// When the peer's time to close its half is over.
     pub(super) linger_until: Option<Time>,
     /// When the peer's time to go on in an FPDU is over.
@@ -163,6 +167,7 @@ impl Stream {
         let may_be_rtr = agreed.role == Role::Responder && agreed.rtr.contains(RtrSet::SEND);
         Self {
             config,
+            role: agreed.role,
             rx: Rx::Open,
             tx,
             deframer,
@@ -173,6 +178,7 @@ impl Stream {
             accepted: 0,
             closing: false,
             answers_first: false,
+            ending: None,
             linger_until: None,
             stall_until: None,
         }
@@ -273,6 +279,17 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// Whether both ends have been heard of in full operation.
+    pub(super) fn is_established(&self) -> bool {
+        self.role == Role::Initiator || self.deframer.fpdus() > 0
+    }
+
+    /// What to do with a connection that nothing more is to be said over: bytes that it has not taken
+    /// would keep it for as long as the peer likes.
+    pub(super) fn last_shutdown(&self) -> Shutdown {
+        if self.accepted < self.layout.position() { Shutdown::Reset } else { Shutdown::Close }
     }
 
     /// Whether both halves are closed.

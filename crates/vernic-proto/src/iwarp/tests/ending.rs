@@ -8,7 +8,7 @@ use super::pair::{Pair, REMOTE, config, modify, wqe};
 use super::raw::{Raw, fpdu, untagged};
 use crate::completion::{Cause, WcStatus};
 use crate::host::QpEvent;
-use crate::iwarp::{Role, RxNext, Shutdown, StartError, StreamConfig, StreamEnd};
+use crate::iwarp::{Ending, MAX_FPDU, Role, RxNext, Shutdown, StartError, StreamConfig, StreamEnd};
 use crate::qp::PostError;
 use crate::state::QpState;
 use crate::test_host::RKEY;
@@ -66,6 +66,33 @@ fn a_peer_that_never_closes_its_half_is_not_waited_for() {
     raw.qp.handle_timeout(deadline, &mut raw.host);
     assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Close));
     assert_eq!((raw.qp.state(), raw.qp.poll_shutdown()), (QpState::Error, None));
+}
+
+#[test]
+fn a_peer_that_takes_nothing_more_is_not_waited_for_and_is_reset() {
+    // It closed its half, and the connection takes none of what this end still has to say.
+    let mut raw = Raw::new();
+    raw.qp.post_send(wqe(1, SendOp::Write(REMOTE), 10)).unwrap();
+    let mut buf = vec![0; MAX_FPDU];
+    assert!(raw.qp.poll_transmit(raw.now, &mut raw.host, &mut buf).is_some());
+    raw.qp.handle_end(raw.now, StreamEnd::Closed, 0, &mut raw.host);
+    assert_eq!((raw.qp.state(), raw.qp.ending()), (QpState::Rts, Some(Ending::PeerClosed)));
+    assert_eq!(raw.qp.next_deadline(), None);
+    raw.qp.close(raw.now, &mut raw.host);
+    let deadline = raw.qp.next_deadline().unwrap();
+    assert_eq!(deadline, raw.now + 10_000);
+    raw.qp.handle_timeout(deadline, &mut raw.host);
+    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Reset));
+    assert_eq!((raw.qp.state(), raw.qp.ending()), (QpState::Error, Some(Ending::PeerClosed)));
+    assert_eq!((raw.host.sent[0].status, raw.host.events.len()), (WcStatus::Flushed, 0));
+    // One that stands still in the middle of an FPDU, likewise.
+    let mut raw = Raw::new();
+    raw.qp.post_send(wqe(1, SendOp::Write(REMOTE), 10)).unwrap();
+    raw.qp.poll_transmit(raw.now, &mut raw.host, &mut buf);
+    raw.receive(&[0, 100]);
+    raw.qp.handle_timeout(raw.qp.next_deadline().unwrap(), &mut raw.host);
+    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Reset));
+    assert_eq!(raw.qp.ending(), Some(Ending::Lost(StreamEnd::TimedOut)));
 }
 
 #[test]
