@@ -28,7 +28,7 @@ use vernic_proto::Time;
 use vernic_proto::iwarp::{Startup, StreamEnd};
 
 pub use vernic_proto::iwarp::{
-    Agreed, Extensions, RtrSet, StartError as StreamRefusal, StartupConfig, StartupError,
+    Agreed, Ending, Extensions, RtrSet, StartError as StreamRefusal, StartupConfig, StartupError,
     StartupState, StreamConfig,
 };
 
@@ -37,7 +37,9 @@ use crate::device::Transport;
 use crate::events::lock;
 use crate::progress::Engine;
 use crate::qp::Qp;
-use crate::streams::BindStreamError;
+use crate::streams::{BindStreamError, StreamTerms};
+
+pub use crate::streams::StreamSink;
 
 /// Nanoseconds that a message waits for a receive before the stream is ended for want of one. RFC 5041
 /// would end it at once; programs that post receives while messages are on their way are many.
@@ -390,6 +392,20 @@ impl Handshake {
     /// # Errors
     /// [`StartError`]; the connection is closed, and the peer told why if both ends had agreed.
     pub fn start(self, qp: &Qp, config: StreamConfig) -> Result<(), StartError> {
+        self.start_with(qp, config, None)
+    }
+
+    /// As [`start`](Self::start), and `sink` is told how the connection goes on: nothing if this fails, else
+    /// that it has ended, at some time. It is dropped after that.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start).
+    pub fn start_with(
+        self,
+        qp: &Qp,
+        config: StreamConfig,
+        sink: Option<Arc<dyn StreamSink>>,
+    ) -> Result<(), StartError> {
         let terms = self.check_start(qp);
         let Self { context, connection, phase, rest, readiness, .. } = self;
         // It watched the connection, which the lane is about to watch.
@@ -398,7 +414,8 @@ impl Handshake {
             Err(error) => (error, Some(connection)),
             Ok((agreed, emss)) => {
                 let config = StreamConfig { emss, ..config };
-                match bind(context.engine(), qp, connection, (&agreed, config), rest) {
+                let terms = StreamTerms { agreed: &agreed, config, sink };
+                match bind(context.engine(), qp, connection, terms, rest) {
                     Ok(()) => return Ok(()),
                     Err(refused) => refused,
                 }
@@ -434,7 +451,7 @@ fn bind(
     engine: &Engine,
     qp: &Qp,
     connection: Connection,
-    terms: (&Agreed, StreamConfig),
+    terms: StreamTerms<'_>,
     rest: Vec<u8>,
 ) -> Result<(), (StartError, Option<Connection>)> {
     let qpn = qp.qpn();
@@ -456,11 +473,10 @@ fn bind(
         })
 }
 
-/// Whether the peer has closed its half in order: nothing more comes, and the queue pair stays in RTS until
-/// it closes its own (SQD, or Error). A peer whose process ends looks the same. False without a
-/// connection, and once the queue pair is reset.
-pub fn peer_has_closed(qp: &Qp) -> bool {
-    !qp.context().is_orphan() && lock(&qp.inner().core).machine.peer_has_closed()
+/// How the connection of a queue pair ended, or why it is about to; nothing without one, and once the queue
+/// pair is reset. A [`StreamSink`] is told the same without asking.
+pub fn ending(qp: &Qp) -> Option<Ending> {
+    if qp.context().is_orphan() { None } else { lock(&qp.inner().core).machine.ending() }
 }
 
 /// How a stream is used unless a caller wants something else.

@@ -97,8 +97,11 @@ impl Machine {
     }
 
     /// Packets have no such thing.
-    pub(crate) fn peer_has_closed(&self) -> bool {
-        matches!(self, Self::Stream(qp) if qp.peer_has_closed())
+    pub(crate) fn ending(&self) -> Option<iwarp::Ending> {
+        match self {
+            Self::Packets(_) => None,
+            Self::Stream(qp) => qp.ending(),
+        }
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! The lane's part of iWARP: connections, and the machines that they belong to.
 //!
 //! Owns the connections of queue pairs, each from [`Lane::bind_stream`] until both ends have closed, the
-//! connection is lost, or the queue pair is reset or destroyed. Called by the lane: bytes in
+//! connection is lost, or the queue pair is reset or destroyed; and tells whoever made a connection how it
+//! ends ([`StreamSink`]). Called by the lane: bytes in
 //! ([`Lane::receive_streams`]), FPDUs out ([`Lane::transmit_streams`]). Runs under the lane's lock, and
 //! takes a queue pair's core after it, as packets do.
 //!
@@ -19,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vernic_io::tcp::{Connection, Interest, Readiness, Ready, Received, Sent};
-use vernic_proto::Time;
 use vernic_proto::iwarp::{
-    self, Agreed, MAX_FPDU, RxNext, Shutdown, StartError, StreamConfig, StreamEnd,
+    self, Agreed, Ending, MAX_FPDU, RxNext, Shutdown, StartError, StreamConfig, StreamEnd,
 };
+use vernic_proto::{QpState, Time};
 use vernic_wire::Qpn;
 
 use crate::events::lock;
@@ -41,10 +42,54 @@ const TURN_BYTES: usize = BUFFER_BYTES;
 /// nanoseconds: applications that poll do so themselves.
 pub(crate) const HELD_NANOS: u64 = 1_000_000;
 
+/// Where the news of a connection go.
+///
+/// Called under locks of the engine, on any thread: it may take note and wake somebody, but must not call
+/// the engine or wait.
+pub trait StreamSink: Send + Sync {
+    /// Both ends may send: the initiator from the start, the responder once the initiator's first message
+    /// is here. Told once, or never.
+    fn established(&self, qpn: Qpn) {
+        let _ = qpn;
+    }
+    /// The connection is over, or about to be: the queue pair leaves RTS by itself, finishes what it can
+    /// and enters Error, where what is left is flushed. Told exactly once, whatever ends it.
+    fn ended(&self, qpn: Qpn, ending: Ending);
+}
+
+/// Who is told of a connection, and of what it was not told yet.
+struct Told {
+    qpn: Qpn,
+    /// Gone with the last news.
+    sink: Option<Arc<dyn StreamSink>>,
+    established: bool,
+}
+
+impl Told {
+    /// Tells what is news.
+    fn look(&mut self, machine: &iwarp::Qp) {
+        let Some(sink) = &self.sink else { return };
+        if !self.established && machine.is_established() {
+            self.established = true;
+            sink.established(self.qpn);
+        }
+        if let Some(ending) = machine.ending() {
+            self.end(ending);
+        }
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if let Some(sink) = self.sink.take() {
+            sink.ended(self.qpn, ending);
+        }
+    }
+}
+
 /// A connection of a queue pair.
 struct Conn {
     connection: Connection,
     qp: Arc<QpInner>,
+    told: Told,
     /// Received and not consumed: the beginning of an FPDU, or what waits for a receive.
     rest: Vec<u8>,
     /// Made and not taken by the socket.
@@ -117,17 +162,19 @@ impl Streams {
     pub(crate) fn close(&mut self) -> Vec<Connection> {
         self.held.clear();
         let connections = std::mem::take(&mut self.connections);
-        connections.into_values().map(|conn| conn.connection).collect()
+        connections.into_values().map(Conn::end).collect()
     }
 
     /// Takes a connection out: its queue pair is destroyed.
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Connection> {
         let conn = self.connections.remove(&qpn.value())?;
-        if conn.out.is_empty() {
+        let is_sent = conn.out.is_empty();
+        let connection = conn.end();
+        if is_sent {
             // What the socket has taken still arrives.
-            return Some(conn.connection);
+            return Some(connection);
         }
-        conn.connection.reset();
+        connection.reset();
         None
     }
 
@@ -172,6 +219,10 @@ impl Streams {
             conn.ended = true;
             with_stream(engine, qp, now, core, |machine, host| {
                 machine.handle_end(now, end, rest, host);
+                // The peer is done, so this end has nothing to stay for.
+                if machine.state() == QpState::Rts {
+                    machine.close(now, host);
+                }
             });
             return;
         }
@@ -210,17 +261,19 @@ impl Streams {
     fn settle(&mut self, qp: &QpInner, core: &mut QpCore) {
         let key = qp.qpn.value();
         let Some(conn) = self.connections.get_mut(&key) else { return };
-        let wanted = core.machine.stream().and_then(iwarp::Qp::poll_shutdown);
-        conn.shutdown = wanted.or(conn.shutdown);
+        if let Some(machine) = core.machine.stream() {
+            conn.told.look(machine);
+            conn.shutdown = machine.poll_shutdown().or(conn.shutdown);
+        }
         match conn.shutdown {
             Some(Shutdown::Reset) => {
                 if let Some(conn) = self.connections.remove(&key) {
-                    conn.connection.reset();
+                    conn.end().reset();
                 }
                 return;
             }
             Some(Shutdown::Close) if conn.out.is_empty() => {
-                self.connections.remove(&key);
+                self.connections.remove(&key).map(Conn::end);
                 return;
             }
             Some(Shutdown::Write) if conn.out.is_empty() => {
@@ -242,6 +295,12 @@ impl Streams {
 }
 
 impl Conn {
+    /// Its owner has heard how it ended, at the latest now: this end lets go of it.
+    fn end(mut self) -> Connection {
+        self.told.end(Ending::Closed);
+        self.connection
+    }
+
     /// Passes bytes to the machine; what it does not take waits.
     fn pass(
         &mut self,
@@ -315,6 +374,13 @@ impl Conn {
     }
 }
 
+/// How a connection is to be used, and who wants to know of it.
+pub(crate) struct StreamTerms<'a> {
+    pub(crate) agreed: &'a Agreed,
+    pub(crate) config: StreamConfig,
+    pub(crate) sink: Option<Arc<dyn StreamSink>>,
+}
+
 impl Lane {
     /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received behind
     /// the start-up.
@@ -323,7 +389,7 @@ impl Lane {
         engine: &Engine,
         qp: &Arc<QpInner>,
         connection: Connection,
-        (agreed, config): (&Agreed, StreamConfig),
+        terms: StreamTerms<'_>,
         rest: &[u8],
     ) -> Result<(), (BindStreamError, Option<Connection>)> {
         let now = engine.now();
@@ -333,17 +399,18 @@ impl Lane {
         let (Some(streams), Some(machine)) = (&mut self.streams, core.machine.stream()) else {
             return Err((BindStreamError::Gone, Some(connection)));
         };
-        if let Err(error) = machine.start(agreed, config) {
+        if let Err(error) = machine.start(terms.agreed, terms.config) {
             return Err((BindStreamError::Start(error), Some(connection)));
         }
         // One that it had before it was reset, if the lane has not seen to that yet.
         let _ = machine.poll_shutdown();
         if let Some(old) = streams.connections.remove(&key) {
-            old.connection.reset();
+            old.end().reset();
         }
         let conn = Conn {
             connection,
             qp: qp.clone(),
+            told: Told { qpn: qp.qpn, sink: terms.sink, established: false },
             rest: Vec::new(),
             out: Vec::new(),
             sent: 0,
@@ -356,7 +423,8 @@ impl Lane {
         let result = streams.readiness.watch(&conn.connection, u64::from(key), watched);
         conn.pass(engine, qp, &mut core, now, rest);
         if result.is_err() {
-            // Nobody would ever read it.
+            // Nobody would ever read it; and who made it is told here.
+            conn.told.sink = None;
             with_stream(engine, qp, now, &mut core, |machine, host| {
                 machine.handle_end(now, StreamEnd::Reset, 0, host);
             });

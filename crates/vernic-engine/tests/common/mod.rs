@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 
 pub mod cm;
+pub mod iwarp;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
