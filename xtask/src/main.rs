@@ -11,6 +11,7 @@
 //! | `tools` | programs the steps need, found or installed |
 //! | `rules` | what is checked by reading the repository's own files |
 //! | `bench` | the JSON of `vernic bench`, programs measured beside it: schema, bars, the tables in BENCHMARKS.md |
+//! | `instructions` | what a message costs in instructions, held against BENCHMARKS.md |
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
@@ -22,6 +23,7 @@
 mod bench;
 mod capture;
 mod conformance;
+mod instructions;
 mod kernel;
 mod pages;
 mod plan;
@@ -81,6 +83,12 @@ enum Command {
     Verbs,
     /// Rewrite the table of settings in README.md
     Settings,
+    /// Count the instructions that messages cost, and compare with BENCHMARKS.md
+    Instructions {
+        /// Write the figures instead
+        #[arg(long)]
+        write: bool,
+    },
     /// Measure Vernic and unmodified programs on it, and write the figures into BENCHMARKS.md
     Bench {
         /// Read this JSON instead of running the benchmark ("-" is standard input)
@@ -125,6 +133,8 @@ fn main() -> ExitCode {
         Command::Kernel(arguments) => kernel::kernel(&arguments),
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),
+        Command::Instructions { write: false } => instructions::check(),
+        Command::Instructions { write: true } => instructions::write(),
         Command::Bench { from, quick } => bench::report(from.as_deref(), quick),
     };
     match outcome {

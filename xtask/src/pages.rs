@@ -24,6 +24,13 @@ impl Part {
         Ok(true)
     }
 
+    /// What is between the marks.
+    pub(crate) fn read(&self) -> Result<String> {
+        let path = root().join(self.page);
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", self.page))?;
+        self.parts(&text).map(|(_, content, _)| content.to_owned())
+    }
+
     /// Whether the page has exactly this content between its marks.
     pub(crate) fn is(&self, content: &str) -> Result<bool> {
         let (old, new) = self.with(content)?;
@@ -39,11 +46,18 @@ impl Part {
     }
 
     fn replace(&self, text: &str, content: &str) -> Result<String> {
+        let Self { begin, end, .. } = self;
+        let (head, _, tail) = self.parts(text)?;
+        Ok(format!("{head}{begin}\n\n{}\n\n{end}{tail}", content.trim_end()))
+    }
+
+    /// What is before the marks, between them, and after them.
+    fn parts<'a>(&self, text: &'a str) -> Result<(&'a str, &'a str, &'a str)> {
         let Self { page, begin, end } = self;
         let missing = |mark| format!("{page}: there is no line `{mark}`");
         let (head, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
-        let (_, tail) = rest.split_once(end).ok_or_else(|| missing(end))?;
-        Ok(format!("{head}{begin}\n\n{}\n\n{end}{tail}", content.trim_end()))
+        let (content, tail) = rest.split_once(end).ok_or_else(|| missing(end))?;
+        Ok((head, content, tail))
     }
 }
 

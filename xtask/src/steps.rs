@@ -4,7 +4,9 @@
 
 use crate::plan::{Done, Step};
 use crate::shell::run;
-use crate::{Result, bench, capture, conformance, kernel, root, rules, settings, tools, unit};
+use crate::{
+    Result, bench, capture, conformance, instructions, kernel, root, rules, settings, tools, unit,
+};
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
 /// CRC that they call. `vernic-proto` has no `unsafe`, and nothing of its dependencies has much: it
@@ -31,6 +33,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
         Step::new("golden", "scapy makes the golden packets again", &["packages"], golden),
         Step::new("sim", format!("simulator, {seeds} seeds"), &[], move || simulator(seeds, None)),
         Step::new("bench", "vernic bench --quick --json keeps its schema", &[], bench::check_quick),
+        Step::new(
+            "instructions",
+            "messages cost no more instructions than BENCHMARKS.md says",
+            &["packages"],
+            instructions::check,
+        ),
         Step::new(
             "capture",
             "captured packets: tshark's opinion, every ICRC",

@@ -15,7 +15,7 @@ const PACKAGES: &[Tool] = &[
     (SCAPY, &["python3", "-c", "import scapy.contrib.roce"], "python3-scapy"),
     ("a C++ compiler", &["c++", "--version"], "g++"),
     ("ip", &["ip", "-V"], "iproute2"),
-    ("valgrind", &["valgrind", "--version"], "valgrind"),
+    VALGRIND[0],
     // These exit with an error where there is no device.
     ("ib_write_bw", &["sh", "-c", "command -v ib_write_bw"], "perftest"),
     ("ibv_devinfo", &["sh", "-c", "command -v ibv_devinfo"], "ibverbs-utils"),
@@ -31,6 +31,9 @@ const PACKAGES: &[Tool] = &[
     ("infiniband/verbs.h", &["test", "-f", "/usr/include/infiniband/verbs.h"], "libibverbs-dev"),
     ("rdma/rdma_cma.h", &["test", "-f", "/usr/include/rdma/rdma_cma.h"], "librdmacm-dev"),
 ];
+
+/// memcheck and callgrind.
+pub(crate) const VALGRIND: &[Tool] = &[("valgrind", &["valgrind", "--version"], "valgrind")];
 
 const SCAPY: &str = "scapy's RoCE layer";
 

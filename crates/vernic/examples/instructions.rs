@@ -1,0 +1,140 @@
+//! What a message costs in instructions: one thread drives both queue pairs of this process, and all
+//! that the library does for the message, at both ends, happens in `measured`.
+//!
+//! `instructions WORK MESSAGES`. `cargo xtask instructions` runs it under callgrind and counts; by
+//! itself it prints nothing.
+
+use vernic::{Access, Cq, Device, Error, InitAttr, Mr, Pd, Qp, Rc, Rts, Wc, WrId};
+
+/// Requests of a list.
+const LIST: usize = 16;
+
+/// A kind of message, and how many are posted at once.
+#[derive(Clone, Copy)]
+enum Work {
+    Write { len: usize, list: usize },
+    Read { len: usize },
+    FetchAdd,
+    Send { len: usize },
+}
+
+impl Work {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "write_8_list" => Self::Write { len: 8, list: LIST },
+            "write_8" => Self::Write { len: 8, list: 1 },
+            "write_64k" => Self::Write { len: 64 << 10, list: 1 },
+            "read_8" => Self::Read { len: 8 },
+            "read_64k" => Self::Read { len: 64 << 10 },
+            "fetch_add" => Self::FetchAdd,
+            "send_64" => Self::Send { len: 64 },
+            "send_64k" => Self::Send { len: 64 << 10 },
+            _ => return None,
+        })
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Self::Write { len, .. } | Self::Read { len } | Self::Send { len } => len,
+            Self::FetchAdd => 8,
+        }
+    }
+}
+
+fn main() -> Result<(), Error> {
+    let mut words = std::env::args().skip(1);
+    let work = words.next().and_then(|name| Work::named(&name));
+    let messages = words.next().and_then(|count| count.parse().ok());
+    let (Some(work), Some(messages)) = (work, messages) else {
+        panic!("usage: instructions WORK MESSAGES");
+    };
+    let device = Device::open("lo")?;
+    let pd = device.alloc_pd()?;
+    let ends = Ends::new(&device, &pd, work.len())?;
+    // Round trips are known and buffers are in use before anything is counted.
+    ends.run(work, 64)?;
+    measured(&ends, work, messages)
+}
+
+/// Its own function, by whose name callgrind knows when to count.
+#[inline(never)]
+fn measured(ends: &Ends, work: Work, messages: usize) -> Result<(), Error> {
+    ends.run(work, messages)
+}
+
+/// Two connected queue pairs with a completion queue each.
+struct Ends {
+    a: Qp<Rc, Rts>,
+    b: Qp<Rc, Rts>,
+    cq_a: Cq,
+    cq_b: Cq,
+    at_a: Mr,
+    at_b: Mr,
+}
+
+impl Ends {
+    fn new(device: &Device, pd: &Pd, len: usize) -> Result<Self, Error> {
+        let (cq_a, cq_b) = (device.create_cq(4 * LIST as u32)?, device.create_cq(4 * LIST as u32)?);
+        let make = |cq| pd.qp::<Rc>().send_cq(cq).recv_cq(cq).max_send_wr(LIST as u32).create();
+        let (a, b) = (make(&cq_a)?, make(&cq_b)?);
+        let rights = Access::NONE.local_write().remote_write().remote_read().remote_atomic();
+        let (to_a, to_b) = (a.endpoint(), b.endpoint());
+        Ok(Self {
+            a: a.init(InitAttr::granting(rights))?.connect(to_b)?,
+            b: b.init(InitAttr::granting(rights))?.connect(to_a)?,
+            cq_a,
+            cq_b,
+            at_a: pd.alloc_mr(len, rights)?,
+            at_b: pd.alloc_mr(len, rights)?,
+        })
+    }
+
+    fn run(&self, work: Work, messages: usize) -> Result<(), Error> {
+        let (here, there) = (self.at_a.slice(..)?, self.at_b.remote().at(0));
+        let mut batch = self.a.send_batch();
+        match work {
+            Work::Write { list, .. } => {
+                for _ in 0..messages.div_ceil(list) {
+                    for id in 1..list {
+                        batch.write(WrId(id as u64), here, there);
+                    }
+                    batch.write(WrId(list as u64), here, there).signaled();
+                    batch.commit_and_clear()?;
+                    complete(&self.cq_a)?;
+                }
+            }
+            Work::Read { .. } => {
+                for id in 0..messages {
+                    batch.read(WrId(id as u64), here, there).signaled();
+                    batch.commit_and_clear()?;
+                    complete(&self.cq_a)?;
+                }
+            }
+            Work::FetchAdd => {
+                for id in 0..messages {
+                    batch.fetch_add(WrId(id as u64), here, there, 1).signaled();
+                    batch.commit_and_clear()?;
+                    complete(&self.cq_a)?;
+                }
+            }
+            Work::Send { .. } => {
+                for id in 0..messages {
+                    self.b.post_recv(WrId(id as u64), self.at_b.slice(..)?)?;
+                    batch.send(WrId(id as u64), here).signaled();
+                    batch.commit_and_clear()?;
+                    complete(&self.cq_b)?;
+                    complete(&self.cq_a)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for one completion, and that it is none of an error.
+fn complete(cq: &Cq) -> Result<(), Error> {
+    let mut wcs = [Wc::default()];
+    while cq.poll(&mut wcs)?.is_empty() {}
+    cq.check(&wcs[0])?;
+    Ok(())
+}
