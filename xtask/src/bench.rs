@@ -55,6 +55,9 @@ pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
     let report = Report::parse(&json)?;
     let machine = report.machine.clone().unwrap_or_else(machine::describe);
     page::TABLES.write(&page::tables(&report, &machine, &bench_command(quick)))?;
+    if let Some(programs) = &report.programs {
+        programs.draw()?;
+    }
     let page = page::TABLES.page;
     println!("{page} is rewritten; `git diff {page}` shows what changed");
     Ok(())

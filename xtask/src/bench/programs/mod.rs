@@ -12,16 +12,20 @@
 //! | `setup` | what must be built and installed first |
 //! | `pair` | a server and a client, started, awaited, ended |
 //! | `output` | what each program prints, read |
+//! | `sweep` | the same work over sizes and numbers of queue pairs, beside others |
+//! | `chart` | what `sweep` measured, drawn |
 //! | `series` | the readings of all rounds: the JSON, medians, ratios |
 //! | `bars` | the figures this project means to reach |
 //! | `page` | the tables of BENCHMARKS.md |
 
 mod bars;
+mod chart;
 mod output;
 mod page;
 mod pair;
 mod series;
 mod setup;
+mod sweep;
 mod table;
 mod work;
 
@@ -64,5 +68,6 @@ pub(crate) fn measure(quick: bool) -> Result<Programs> {
             }
         }
     }
-    Ok(Programs { cores: setup.cores.to_owned(), series })
+    let curves = sweep::measure(&setup);
+    Ok(Programs { cores: setup.cores.to_owned(), series, curves })
 }

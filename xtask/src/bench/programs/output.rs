@@ -74,6 +74,33 @@ fn ucx(text: &str, heading: &str) -> Result<f64> {
     number(lines.next().and_then(|line| line.split(',').nth(column)).ok_or_else(missing)?)
 }
 
+/// One-way latency of a `qperf -uu ... tcp_lat`, in microseconds.
+pub(super) fn qperf_latency(text: &str) -> Result<f64> {
+    above_zero(qperf(text, "latency", "ns")? / 1e3)
+}
+
+/// Bandwidth of a `qperf -uu ... tcp_bw`, in GB/s.
+pub(super) fn qperf_bandwidth(text: &str) -> Result<f64> {
+    above_zero(qperf(text, "bw", "bytes/sec")? / 1e9)
+}
+
+fn qperf(text: &str, what: &str, unit: &str) -> Result<f64> {
+    let missing = || format!("qperf told no {what} in {unit}:\n{text}");
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(what)).ok_or_else(missing)?;
+    let value = line.trim_start().strip_prefix('=').and_then(|rest| rest.trim().strip_suffix(unit));
+    number(value.ok_or_else(missing)?.trim())
+}
+
+/// One-way latency of a `fi_pingpong`, in microseconds.
+pub(super) fn libfabric_latency(text: &str) -> Result<f64> {
+    let missing = || format!("fi_pingpong printed no column usec/xfer:\n{text}");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("bytes"));
+    let headings = lines.next().ok_or_else(missing)?;
+    let column = headings.split_whitespace().position(|h| h == "usec/xfer").ok_or_else(missing)?;
+    let value = lines.next().and_then(|line| line.split_whitespace().nth(column));
+    above_zero(number(value.ok_or_else(missing)?)?)
+}
+
 /// One figure of the only result of `vernic bench --json`.
 pub(super) fn vernic_bench(text: &str, figure: &str) -> Result<f64> {
     let json = json("vernic bench", text)?;
@@ -133,6 +160,17 @@ mod tests {
 iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr
 10000,5.111,55.000,66.418,0.14,0.11,18182,15056
 ";
+    /// qperf 0.4.11, with -uu.
+    const QPERF: &str = "\
+tcp_lat:
+    latency  =  6017 ns
+quit:
+";
+    /// fi_pingpong of libfabric 1.17.
+    const LIBFABRIC: &str = "\
+bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
+64      200     =200     25k         0.01s      2.25      28.48       0.04
+";
     /// perf 6.1.
     const PERF: &str =
         "# started on Sat Nov 21 22:00:00 2026\n\n519130128,,instructions:u,149573372,100.00,,\n";
@@ -144,6 +182,9 @@ iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,over
         assert_eq!(perftest_latency(LATENCY), Ok(12.47));
         assert_eq!(ucx_latency(UCX), Ok(5.111));
         assert_eq!(ucx_bandwidth(UCX), Ok(0.11 * 1.048_576 / 1e3));
+        assert_eq!(qperf_latency(QPERF), Ok(6.017));
+        assert_eq!(qperf_bandwidth("tcp_bw:\n    bw  =  2500000000 bytes/sec\n"), Ok(2.5));
+        assert_eq!(libfabric_latency(LIBFABRIC), Ok(28.48));
         assert_eq!(instructions(PERF), Ok(519_130_128.0));
         assert_eq!(post_poll("365.5 ns per message\n"), Ok(365.5));
         let json =
@@ -160,6 +201,9 @@ iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,over
             perftest_latency(&LATENCY.replace("t_typical[usec]", "t_typical[cycles]")).is_err()
         );
         assert!(perftest_latency(BANDWIDTH).is_err());
+        assert!(qperf_latency(&QPERF.replace("ns", "us")).is_err());
+        assert!(qperf_bandwidth(QPERF).is_err());
+        assert!(libfabric_latency(&LIBFABRIC.replace("usec/", "msec/")).is_err());
         assert!(ucx_latency(&UCX.replace("50.0_", "99.0_")).is_err());
         assert!(vernic_bench(r#"{"results": [{"gbytes_per_s": 1.0}]}"#, "mmsg_per_s").is_err());
     }

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use super::super::page::{bars_table, number};
 use super::bars;
+use super::chart;
 use super::series::{Programs, Series};
+use super::sweep::{Chart, Curve, Point};
 use super::table::ENTRIES;
 
 /// The same work through libibverbs and through the Rust API. All but the loops of calls are two
@@ -40,14 +42,70 @@ pub(crate) fn tables(programs: &Programs) -> String {
         let ratio = programs.ratio(c, rust).map_or("not measured".into(), |r| format!("{r:.2} x"));
         let _ = writeln!(page, "| {c} | {rust} | {} | {ratio} |", programs.unit(c));
     }
+    for chart in Chart::ALL {
+        page += &chart_section(chart, &programs.curves);
+    }
+    page += &cpu_table(&programs.curves);
     page
+}
+
+/// A chart, and the figures behind it; nothing where nothing was measured.
+fn chart_section(chart: Chart, curves: &[Curve]) -> String {
+    let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.chart == chart).collect();
+    let mut xs: Vec<u64> = curves.iter().flat_map(|c| c.points.iter().map(|p| p.x)).collect();
+    xs.sort_unstable();
+    xs.dedup();
+    if xs.is_empty() {
+        return String::new();
+    }
+    let (title, (x, y), file) = (chart.title(), chart.axes(), chart::file(chart));
+    let mut page = format!("\n### {title}\n\n![{title}]({file})\n\n| {y} at {x} |");
+    xs.iter().for_each(|x| page += &format!(" {x} |"));
+    page += " first command |\n|---|";
+    xs.iter().for_each(|_| page += "--:|");
+    page += "---|\n";
+    for Curve { name, command, points, failure, .. } in curves {
+        page += &format!("| {name} |");
+        for x in &xs {
+            let point = points.iter().find(|point| point.x == *x);
+            page += &format!(" {} |", number(point.and_then(Point::median)));
+        }
+        let failure = failure.as_ref().map(|why| format!(" ({})", cell(why))).unwrap_or_default();
+        page += &format!(" `{command}`{failure} |\n");
+    }
+    page
+}
+
+/// What a GB of the largest messages that all were measured with costs.
+fn cpu_table(curves: &[Curve]) -> String {
+    const SIZE: u64 = 1_048_576;
+    let costs = curves.iter().filter(|curve| curve.chart == Chart::Bandwidth).filter_map(|curve| {
+        let point = curve.points.iter().find(|point| point.x == SIZE)?;
+        Some((&curve.name, point.cpu()?))
+    });
+    let rows: String = costs
+        .map(|(name, [passive, active])| {
+            format!("| {name} | {} | {} |\n", number(Some(passive)), number(Some(active)))
+        })
+        .collect();
+    if rows.is_empty() {
+        return rows;
+    }
+    let head = "| 1 MiB messages | passive side | active side |\n|---|--:|--:|\n";
+    format!(
+        "\n### Processor seconds per GB, start and end of the programs included\n\n{head}{rows}"
+    )
+}
+
+/// Text that does not end a table's cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "/").replace('\n', " ")
 }
 
 fn row(programs: &Programs, series: &Series) -> String {
     let Series { name, unit, command, .. } = series;
     if let Some(why) = &series.failure {
-        // A bar of a table would end the cell.
-        let why = why.replace('|', "/").replace('\n', " ");
+        let why = cell(why);
         return format!("| {name} | | | | {unit} | not measured: {why} | `{command}` |");
     }
     let reference = ENTRIES.iter().find(|entry| entry.name == name).and_then(|entry| entry.beside);
@@ -63,6 +121,7 @@ fn row(programs: &Programs, series: &Series) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::series::tests::programs;
+    use super::super::sweep::tests::curve;
     use super::super::table::IPERF3;
     use super::*;
 
@@ -79,6 +138,17 @@ mod tests {
     fn what_was_not_measured_says_why() {
         let page = tables(&programs(&[(IPERF3, &[])]));
         assert!(page.contains("not measured: not installed"), "{page}");
+    }
+
+    #[test]
+    fn a_chart_stands_with_its_figures_and_its_cost() {
+        let mut programs = programs(&[]);
+        programs.curves = vec![curve(Chart::Bandwidth, "Vernic", &[(64, 0.5), (1_048_576, 9.0)])];
+        let page = tables(&programs);
+        assert!(page.contains("(charts/bandwidth.svg)"), "{page}");
+        assert!(page.contains("| GB/s at bytes | 64 | 1048576 | first command |"), "{page}");
+        assert!(page.contains("| Vernic | 0.50 | 9.00 | `a command` |"), "{page}");
+        assert!(page.contains("| Vernic | 0.10 | 0.20 |"), "{page}");
     }
 
     #[test]

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
 use crate::{Result, root};
 
 /// Where the programs' output lies while they run, relative to the root.
@@ -32,9 +35,10 @@ impl Line {
         Self { words, env: Vec::new(), core: None }
     }
 
-    /// With perftest's option for a port, which all of them have.
-    pub(super) fn port(mut self, port: u16) -> Self {
-        self.words.extend(["-p".into(), port.to_string()]);
+    /// With its option for a port: at the end, but qperf's precedes its tests.
+    pub(super) fn port(mut self, option: &str, port: u16) -> Self {
+        let place = if self.words[0] == "qperf" { 1 } else { self.words.len() };
+        self.words.splice(place..place, [option.into(), port.to_string()]);
         self
     }
 
@@ -77,7 +81,7 @@ impl Line {
 
     /// Runs it to its end and returns what it printed.
     pub(super) fn run(&self) -> Result<String> {
-        self.start("client")?.finish(LIMIT)
+        Ok(self.start("client")?.finish(LIMIT)?.0)
     }
 
     /// Runs it to its end, and returns how long that took and what it printed. Nothing ends it if it
@@ -87,7 +91,7 @@ impl Line {
         let mut running = self.start("client")?;
         running.child.wait().map_err(|e| format!("{}: {e}", running.text))?;
         let took = began.elapsed();
-        Ok((took, running.finish(LIMIT)?))
+        Ok((took, running.finish(LIMIT)?.0))
     }
 }
 
@@ -100,12 +104,15 @@ struct Running {
 }
 
 impl Running {
-    /// Waits for its good end and returns what it printed.
-    fn finish(mut self, limit: Duration) -> Result<String> {
+    /// Waits for its good end; returns what it printed, and the processor time that it took.
+    fn finish(mut self, limit: Duration) -> Result<(String, Duration)> {
+        let before = children_cpu();
         let deadline = Instant::now() + limit;
         loop {
             match self.child.try_wait().map_err(|e| e.to_string())? {
-                Some(status) if status.success() => return Ok(self.printed()),
+                Some(status) if status.success() => {
+                    return Ok((self.printed(), children_cpu().saturating_sub(before)));
+                }
                 Some(status) => return Err(self.failure(&status.to_string())),
                 None if Instant::now() > deadline => return Err(self.failure("no end in time")),
                 None => std::thread::sleep(LOOK),
@@ -152,13 +159,31 @@ impl Drop for Running {
     }
 }
 
-/// Runs `client` against `server`, which must listen on `port` and end by itself, and returns what
-/// the client printed.
-pub(super) fn run(server: &Line, client: &Line, port: u16) -> Result<String> {
+/// What a client printed, and what both ends cost.
+pub(super) struct Ran {
+    pub(super) printed: String,
+    /// Processor time of the passive and the active side, start and end included.
+    pub(super) server_cpu: Duration,
+    pub(super) client_cpu: Duration,
+}
+
+/// Processor time of all children that were waited for, and of theirs.
+fn children_cpu() -> Duration {
+    let times = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
+        [usage.user_time(), usage.system_time()]
+            .map(|time| Duration::from_micros((time.num_microseconds()).max(0) as u64))
+    });
+    times.map_or(Duration::ZERO, |[user, system]| user + system)
+}
+
+/// Runs `client` against `server`, which must listen on `port` and end by itself.
+pub(super) fn run(server: &Line, client: &Line, port: u16) -> Result<Ran> {
     let mut server = server.start("server")?;
     server.listens(port)?;
     match client.start("client")?.finish(LIMIT) {
-        Ok(printed) => server.finish(PATIENCE).map(|_| printed),
+        Ok((printed, client_cpu)) => {
+            server.finish(PATIENCE).map(|(_, server_cpu)| Ran { printed, server_cpu, client_cpu })
+        }
         Err(why) => Err(why + " | " + &server.failure("server")),
     }
 }
@@ -201,7 +226,7 @@ mod tests {
             words: ["sh", "-c", "echo why >&2; exit 3"].map(str::to_owned).to_vec(),
             ..Line::new("")
         };
-        let why = line.start("quoted").unwrap().finish(PATIENCE).unwrap_err();
+        let why = line.start("quoted").unwrap().finish(PATIENCE).map(|_| ()).unwrap_err();
         assert!(why.contains("exit status: 3: why"), "{why}");
     }
 
@@ -217,6 +242,8 @@ mod tests {
             return;
         }
         let client = "import socket,sys; socket.create_connection(('127.0.0.1',int(sys.argv[1]))); print('yes')";
-        assert_eq!(run(&python(code), &python(client), port).as_deref(), Ok("yes\n"));
+        let ran = run(&python(code), &python(client), port).unwrap();
+        assert_eq!(ran.printed, "yes\n");
+        assert!(ran.client_cpu > Duration::ZERO && ran.server_cpu > Duration::ZERO);
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::chart;
+use super::sweep::Curve;
 use crate::Result;
 
 /// What `cargo xtask bench` adds to the JSON of `vernic bench`, under `programs`.
@@ -11,6 +13,9 @@ pub(crate) struct Programs {
     /// On which cores the ends ran.
     pub(crate) cores: String,
     pub(crate) series: Vec<Series>,
+    /// The lines of the charts; none in runs from before there were charts.
+    #[serde(default)]
+    pub(crate) curves: Vec<Curve>,
 }
 
 /// The readings of one command.
@@ -38,7 +43,12 @@ impl Programs {
                 return Err(format!("{}: no reading, or one that is not above zero", series.name));
             }
         }
-        Ok(())
+        self.curves.iter().try_for_each(Curve::check)
+    }
+
+    /// Draws the charts.
+    pub(crate) fn draw(&self) -> Result {
+        chart::write(&self.curves)
     }
 
     /// The unit of an entry; nothing if it was not measured.
@@ -91,7 +101,7 @@ pub(super) mod tests {
 
     pub(crate) fn programs(list: &[(&str, &[f64])]) -> Programs {
         let series = list.iter().map(|(name, readings)| series(name, readings)).collect();
-        Programs { cores: "one each".into(), series }
+        Programs { cores: "one each".into(), series, curves: Vec::new() }
     }
 
     #[test]

@@ -11,6 +11,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ibv_devices", "ibverbs-utils"),
     ("iperf3", "iperf3"),
     ("ucx_perftest", "ucx-utils"),
+    ("qperf", "qperf"),
+    ("fi_pingpong", "libfabric-bin"),
     ("taskset", "util-linux"),
     ("cc", "gcc"),
 ];
@@ -38,7 +40,8 @@ impl Setup {
     /// Installs what is missing, as far as that is possible, and builds.
     pub(super) fn prepare(quick: bool) -> Result<Self> {
         install();
-        let packages = ["vernic-cli", "vernic-abi", "vernic-paths", "vernic-providers"];
+        let packages =
+            ["vernic-cli", "vernic-abi", "vernic-paths", "vernic-providers", "vernic-rspreload"];
         let packages: String = packages.iter().map(|name| format!(" -p {name}")).collect();
         run(&format!("cargo build --release{packages}")).limit_min(20).go()?;
         run("cargo build --release -p vernic --example post_poll").limit_min(20).go()?;

@@ -2,7 +2,9 @@
 //!
 //! Rounds go through the table from top to bottom, so what is compared stands together.
 
-use super::work::{Figure, Pair, Through, Work};
+use std::borrow::Cow;
+
+use super::work::{Figure, Over, Pair, Through, Work};
 
 /// One thing to measure.
 pub(super) struct Entry {
@@ -23,21 +25,21 @@ pub(super) const START: &str = "ibv_devices";
 #[rustfmt::skip] // a table reads best one row a line
 pub(super) const ENTRIES: &[Entry] = &[
     entry(IPERF3,                             Work::Pair(Pair::Iperf3), Figure::Bandwidth, 0, None),
-    entry("ib_write_bw 1 MiB, MTU 4096",      Work::Pair(Pair::Perftest("ib_write_bw -s 1048576 -m 4096")), Figure::Bandwidth, 4000, Some(IPERF3)),
-    entry("ib_send_bw 1 MiB, MTU 4096",       Work::Pair(Pair::Perftest("ib_send_bw -s 1048576 -m 4096")), Figure::Bandwidth, 4000, Some(IPERF3)),
-    entry("ib_read_bw 1 MiB, MTU 4096",       Work::Pair(Pair::Perftest("ib_read_bw -s 1048576 -m 4096")), Figure::Bandwidth, 4000, Some(IPERF3)),
-    entry("ib_write_bw 1 MiB, MTU 1024",      Work::Pair(Pair::Perftest("ib_write_bw -s 1048576 -m 1024")), Figure::Bandwidth, 3000, Some(IPERF3)),
-    entry("ib_send_bw 1 MiB, MTU 1024",       Work::Pair(Pair::Perftest("ib_send_bw -s 1048576 -m 1024")), Figure::Bandwidth, 3000, Some(IPERF3)),
-    entry("UCX over TCP, put_bw 1 MiB",       Work::Pair(Pair::Ucx("-t ucp_put_bw -s 1048576")), Figure::Bandwidth, 2000, Some(IPERF3)),
-    entry("UCX over TCP, tag_bw 1 MiB",       Work::Pair(Pair::Ucx("-t tag_bw -s 1048576")), Figure::Bandwidth, 2000, Some(IPERF3)),
+    entry("ib_write_bw 1 MiB, MTU 4096",      Work::Pair(perftest("ib_write_bw -s 1048576 -m 4096")), Figure::Bandwidth, 4000, Some(IPERF3)),
+    entry("ib_send_bw 1 MiB, MTU 4096",       Work::Pair(perftest("ib_send_bw -s 1048576 -m 4096")), Figure::Bandwidth, 4000, Some(IPERF3)),
+    entry("ib_read_bw 1 MiB, MTU 4096",       Work::Pair(perftest("ib_read_bw -s 1048576 -m 4096")), Figure::Bandwidth, 4000, Some(IPERF3)),
+    entry("ib_write_bw 1 MiB, MTU 1024",      Work::Pair(perftest("ib_write_bw -s 1048576 -m 1024")), Figure::Bandwidth, 3000, Some(IPERF3)),
+    entry("ib_send_bw 1 MiB, MTU 1024",       Work::Pair(perftest("ib_send_bw -s 1048576 -m 1024")), Figure::Bandwidth, 3000, Some(IPERF3)),
+    entry("UCX over TCP, put_bw 1 MiB",       Work::Pair(ucx("-t ucp_put_bw -s 1048576")), Figure::Bandwidth, 2000, Some(IPERF3)),
+    entry("UCX over TCP, tag_bw 1 MiB",       Work::Pair(ucx("-t tag_bw -s 1048576")), Figure::Bandwidth, 2000, Some(IPERF3)),
     entry("Rust API, WRITE 1 MiB, MTU 4096",  Work::Pair(Pair::RustApi("--op write --test bw -s 1m -t 128 -l 1 -Q 1 --passive")), Figure::Bandwidth, 4000, Some(IPERF3)),
-    entry(UCX_LATENCY,                        Work::Pair(Pair::Ucx("-t tag_lat -s 8")), Figure::Latency, 50_000, None),
-    entry("ib_send_lat 8 B",                  Work::Pair(Pair::Perftest("ib_send_lat -s 8 -m 4096")), Figure::Latency, 100_000, Some(UCX_LATENCY)),
+    entry(UCX_LATENCY,                        Work::Pair(ucx("-t tag_lat -s 8")), Figure::Latency, 50_000, None),
+    entry("ib_send_lat 8 B",                  Work::Pair(perftest("ib_send_lat -s 8 -m 4096")), Figure::Latency, 100_000, Some(UCX_LATENCY)),
     entry("Rust API, SEND 8 B, latency",      Work::Pair(Pair::RustApi("--op send --test lat -s 8 -t 1 -l 1 -Q 1")), Figure::Latency, 100_000, Some(UCX_LATENCY)),
-    entry("ib_write_lat 8 B",                 Work::Pair(Pair::Perftest("ib_write_lat -s 8 -m 4096")), Figure::Latency, 5_000, Some(UCX_LATENCY)),
-    entry("ib_write_bw 8 B, lists of 16",     Work::Pair(Pair::Perftest("ib_write_bw -s 8 -m 4096 -t 512 -l 16 -Q 16")), Figure::Rate, 1_000_000, None),
+    entry("ib_write_lat 8 B",                 Work::Pair(perftest("ib_write_lat -s 8 -m 4096")), Figure::Latency, 5_000, Some(UCX_LATENCY)),
+    entry("ib_write_bw 8 B, lists of 16",     Work::Pair(perftest("ib_write_bw -s 8 -m 4096 -t 512 -l 16 -Q 16")), Figure::Rate, 1_000_000, None),
     entry("Rust API, WRITE 8 B, lists of 16", Work::Pair(Pair::RustApi("--op write --test bw -s 8 -t 512 -l 16 -Q 16 --passive")), Figure::Rate, 1_000_000, None),
-    entry("ib_send_bw 64 B, lists of 16",     Work::Pair(Pair::Perftest("ib_send_bw -s 64 -m 4096 -t 512 -r 1024 -l 16 -Q 16")), Figure::Rate, 1_000_000, None),
+    entry("ib_send_bw 64 B, lists of 16",     Work::Pair(perftest("ib_send_bw -s 64 -m 4096 -t 512 -r 1024 -l 16 -Q 16")), Figure::Rate, 1_000_000, None),
     entry("Rust API, SEND 64 B, lists of 16", Work::Pair(Pair::RustApi("--op send --test bw -s 64 -t 512 -r 1024 -l 16 -Q 16")), Figure::Rate, 1_000_000, None),
     entry("calls of C, lists of 16",          Work::Calls { through: Through::C, list: 16 }, Figure::CallTime, 1_000_000, None),
     entry("calls of Rust, lists of 16",       Work::Calls { through: Through::Rust, list: 16 }, Figure::CallTime, 1_000_000, None),
@@ -47,6 +49,14 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("instructions of Rust",             Work::Calls { through: Through::Rust, list: 16 }, Figure::CallInstructions, 200_000, None),
     entry(START,                              Work::Start, Figure::Start, 0, None),
 ];
+
+const fn perftest(line: &'static str) -> Pair {
+    Pair::Perftest(Cow::Borrowed(line))
+}
+
+const fn ucx(test: &'static str) -> Pair {
+    Pair::Ucx(Over::Tcp, Cow::Borrowed(test))
+}
 
 const fn entry(
     name: &'static str,

@@ -1,7 +1,9 @@
 //! How a thing is measured: the commands, and what is read from their output.
 
+use std::borrow::Cow;
+
 use super::output;
-use super::pair::{self, Line};
+use super::pair::{self, Line, Ran};
 use super::series::{Series, median};
 use super::setup::{Setup, lacking};
 use super::table::Entry;
@@ -20,13 +22,24 @@ pub(super) enum Work {
 /// A server and a client.
 pub(super) enum Pair {
     /// A program of perftest with options, under `vernic run`.
-    Perftest(&'static str),
+    Perftest(Cow<'static, str>),
     /// One stream of iperf3.
     Iperf3,
-    /// A test of UCX over TCP.
-    Ucx(&'static str),
+    /// A test of qperf, over TCP, with messages of so many bytes.
+    Qperf(&'static str, u64),
+    /// A test of UCX.
+    Ucx(Over, Cow<'static, str>),
+    /// libfabric's ping-pong of messages of so many bytes.
+    Libfabric(Over, u64),
     /// `vernic bench` with options: the Rust API.
     RustApi(&'static str),
+}
+
+/// What a library that has the choice runs over.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Over {
+    Tcp,
+    SharedMemory,
 }
 
 /// Which interface a loop of calls uses.
@@ -57,8 +70,28 @@ const MORE: u32 = 3;
 const COUNT: &str = "perf stat --log-fd 1 -x, -e instructions:u --";
 /// Messages that UCX sends before it measures.
 const UCX_WARM_UP: u32 = 100;
-/// UCX on nothing but TCP over the loopback interface.
-const UCX_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")];
+/// What is measured as RoCEv2 goes through sockets, though both ends are on one host.
+const WIRE: &[(&str, &str)] = &[("VERNIC_FORCE_WIRE", "on")];
+/// Seconds of a measurement of qperf.
+pub(super) const QPERF_SECONDS: u32 = 2;
+
+impl Over {
+    /// UCX on nothing else, TCP over the loopback interface.
+    fn ucx(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Tcp => &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")],
+            Self::SharedMemory => &[("UCX_TLS", "posix,cma")],
+        }
+    }
+
+    /// libfabric's name for it.
+    fn provider(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::SharedMemory => "shm",
+        }
+    }
+}
 
 impl Figure {
     pub(super) fn unit(self) -> &'static str {
@@ -74,22 +107,39 @@ impl Figure {
 }
 
 impl Pair {
+    /// Runs both ends once.
+    pub(super) fn run(&self, setup: &Setup, messages: u32, figure: Figure) -> Result<Ran> {
+        let port = pair::free_port()?;
+        let (server, client) = (self.server(setup, messages), self.client(setup, messages, figure));
+        let (passive, active) = match self {
+            Self::Qperf(..) => ("-lp", "-lp"),
+            Self::Libfabric(..) => ("-B", "-P"),
+            _ => ("-p", "-p"),
+        };
+        pair::run(&server.port(passive, port), &client.port(active, port), port)
+    }
+
     /// The passive side, without its port.
     fn server(&self, setup: &Setup, messages: u32) -> Line {
         let Setup { vernic, .. } = setup;
         let line = match self {
             Self::Perftest(program) => {
-                Line::new(&format!("{vernic} run -d lo -- {program} -F -n {messages}"))
+                Line::new(&format!("{vernic} run -d lo -- {program} -F -n {messages}")).env(WIRE)
             }
             Self::Iperf3 => Line::new("iperf3 -s -1"),
-            Self::Ucx(_) => Line::new("ucx_perftest").env(UCX_TCP),
-            Self::RustApi(_) => Line::new(&format!("{vernic} bench server --once -d lo")),
+            Self::Qperf(..) => Line::new("qperf"),
+            Self::Ucx(over, _) => Line::new("ucx_perftest").env(over.ucx()),
+            Self::Libfabric(over, size) => {
+                let provider = over.provider();
+                Line::new(&format!("fi_pingpong -p {provider} -e rdm -I {messages} -S {size}"))
+            }
+            Self::RustApi(_) => Line::new(&format!("{vernic} bench server --once -d lo")).env(WIRE),
         };
         line.on(setup.server_core)
     }
 
     /// The active side, without its port.
-    fn client(&self, setup: &Setup, messages: u32, figure: Figure) -> Line {
+    pub(super) fn client(&self, setup: &Setup, messages: u32, figure: Figure) -> Line {
         let Setup { vernic, quick, .. } = setup;
         let line = match self {
             // -F: the processor's frequency is not ours to set. perftest's other unit of bandwidth is
@@ -98,33 +148,57 @@ impl Pair {
                 let unit = if figure == Figure::Latency { "" } else { "--report_gbits" };
                 let line =
                     format!("{vernic} run -d lo -- {program} -F {unit} -n {messages} {HOST}");
-                Line::new(&line)
+                Line::new(&line).env(WIRE)
             }
             Self::Iperf3 => {
                 let seconds = if *quick { 1 } else { 2 };
                 Line::new(&format!("iperf3 --json -c {HOST} -t {seconds}"))
             }
-            Self::Ucx(test) => {
+            // Its server ends when it is told to.
+            Self::Qperf(test, size) => {
+                let options = format!("-t {QPERF_SECONDS} -m {size} -uu");
+                Line::new(&format!("qperf {HOST} {options} {test} quit"))
+            }
+            Self::Ucx(over, test) => {
                 let options = format!("-n {messages} -w {UCX_WARM_UP} -f -v");
-                Line::new(&format!("ucx_perftest {HOST} {test} {options}")).env(UCX_TCP)
+                Line::new(&format!("ucx_perftest {HOST} {test} {options}")).env(over.ucx())
+            }
+            Self::Libfabric(over, size) => {
+                let options = format!("-e rdm -I {messages} -S {size} {HOST}");
+                Line::new(&format!("fi_pingpong -p {} {options}", over.provider()))
             }
             Self::RustApi(options) => {
                 let all = format!("-d lo -c rc -m 4096 {options} -n {messages}");
                 let rest = "--rounds 1 --no-baselines --json";
-                Line::new(&format!("{vernic} bench client {HOST} {all} {rest}"))
+                Line::new(&format!("{vernic} bench client {HOST} {all} {rest}")).env(WIRE)
             }
         };
         line.on(setup.client_core)
     }
 
+    /// The program that must be installed.
+    pub(super) fn program(&self) -> Option<&str> {
+        match self {
+            Self::Perftest(line) => line.split_whitespace().next(),
+            Self::Iperf3 => Some("iperf3"),
+            Self::Qperf(..) => Some("qperf"),
+            Self::Ucx(..) => Some("ucx_perftest"),
+            Self::Libfabric(..) => Some("fi_pingpong"),
+            Self::RustApi(_) => None,
+        }
+    }
+
     /// The figure in what the client printed.
-    fn read(&self, figure: Figure, printed: &str) -> Result<f64> {
+    pub(super) fn read(&self, figure: Figure, printed: &str) -> Result<f64> {
         match (self, figure) {
             (Self::Perftest(_), Figure::Bandwidth) => output::perftest_bandwidth(printed),
             (Self::Perftest(_), Figure::Rate) => output::perftest_rate(printed),
             (Self::Perftest(_), _) => output::perftest_latency(printed),
-            (Self::Ucx(_), Figure::Latency) => output::ucx_latency(printed),
-            (Self::Ucx(_), _) => output::ucx_bandwidth(printed),
+            (Self::Ucx(..), Figure::Latency) => output::ucx_latency(printed),
+            (Self::Ucx(..), _) => output::ucx_bandwidth(printed),
+            (Self::Qperf(..), Figure::Latency) => output::qperf_latency(printed),
+            (Self::Qperf(..), _) => output::qperf_bandwidth(printed),
+            (Self::Libfabric(..), _) => output::libfabric_latency(printed),
             (Self::RustApi(_), Figure::Bandwidth) => output::vernic_bench(printed, "gbytes_per_s"),
             (Self::RustApi(_), Figure::Rate) => output::vernic_bench(printed, "mmsg_per_s"),
             (Self::RustApi(_), _) => output::vernic_bench(printed, "latency_us_p50"),
@@ -152,21 +226,17 @@ impl Entry {
     /// One reading.
     pub(super) fn measure(&self, setup: &Setup) -> Result<f64> {
         let messages = self.messages(setup);
-        let client = self.active(setup, messages)?;
         match (&self.work, self.figure) {
             (Work::Pair(pair), figure) => {
-                let port = pair::free_port()?;
-                let server = pair.server(setup, messages);
-                let printed = pair::run(&server.port(port), &client.port(port), port)?;
-                pair.read(figure, &printed)
+                pair.read(figure, &pair.run(setup, messages, figure)?.printed)
             }
             (Work::Calls { .. }, Figure::CallInstructions) => {
-                let few = output::instructions(&client.run()?)?;
+                let few = output::instructions(&self.active(setup, messages)?.run()?)?;
                 let many = output::instructions(&self.active(setup, MORE * messages)?.run()?)?;
                 Ok((many - few) / f64::from((MORE - 1) * messages))
             }
-            (Work::Calls { .. }, _) => output::post_poll(&client.run()?),
-            (Work::Start, _) => start_ms(&client),
+            (Work::Calls { .. }, _) => output::post_poll(&self.active(setup, messages)?.run()?),
+            (Work::Start, _) => start_ms(&self.active(setup, messages)?),
         }
     }
 
@@ -195,12 +265,9 @@ impl Entry {
     }
 
     /// The program that must be installed.
-    fn program(&self) -> Option<&'static str> {
+    fn program(&self) -> Option<&str> {
         match &self.work {
-            Work::Pair(Pair::Perftest(line)) => line.split_whitespace().next(),
-            Work::Pair(Pair::Iperf3) => Some("iperf3"),
-            Work::Pair(Pair::Ucx(_)) => Some("ucx_perftest"),
-            Work::Pair(Pair::RustApi(_)) => None,
+            Work::Pair(pair) => pair.program(),
             Work::Calls { .. } if self.figure == Figure::CallInstructions => Some("perf"),
             Work::Calls { .. } => None,
             Work::Start => Some("ibv_devices"),
