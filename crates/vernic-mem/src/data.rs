@@ -13,9 +13,9 @@ use crate::{Access, AccessError, Check, Memory, PdId, RemoteAccess, SgCursor, Sg
 
 /// A checked range: a region and an offset in it.
 #[derive(Clone, Copy)]
-struct Place {
-    region: Region,
-    offset: u64,
+pub(crate) struct Place {
+    pub(crate) region: Region,
+    pub(crate) offset: u64,
 }
 
 impl Place {
@@ -29,7 +29,7 @@ impl Place {
 
 #[cold]
 #[inline(never)]
-fn refuse(check: Check, key: u32, addr: u64, len: u64) -> AccessError {
+pub(crate) fn refuse(check: Check, key: u32, addr: u64, len: u64) -> AccessError {
     AccessError { check, key, addr, len }
 }
 
@@ -58,7 +58,7 @@ impl Memory {
     }
 
     #[inline(always)]
-    fn find_local(
+    pub(crate) fn find_local(
         &self,
         pd: PdId,
         lkey: Lkey,
@@ -82,16 +82,20 @@ impl Memory {
         (addr, len): (u64, u64),
         needs: Access,
     ) -> Result<Place, Check> {
+        let entry = self.find_open(pd, qpn, rkey)?;
+        permit(&entry, pd, addr, len, needs)
+    }
+
+    /// What a key opens for a queue pair, domain, rights and range not looked at.
+    #[inline(always)]
+    pub(crate) fn find_open(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<Entry, Check> {
         let entry = self.find(rkey.value())?;
         let open = match entry.kind {
             Kind::Region | Kind::Window1 => true,
             Kind::Window2 => entry.qpn == qpn.value(),
             _ => false,
         };
-        if !open {
-            return Err(closed(&entry, pd));
-        }
-        permit(&entry, pd, addr, len, needs)
+        if open { Ok(entry) } else { Err(closed(&entry, pd)) }
     }
 
     /// Checks every piece of a list as a work request would use it: to read from, or to write to.
@@ -420,7 +424,13 @@ impl Memory {
 
 /// Domain, rights, bounds, in this order.
 #[inline(always)]
-fn permit(entry: &Entry, pd: PdId, addr: u64, len: u64, needs: Access) -> Result<Place, Check> {
+pub(crate) fn permit(
+    entry: &Entry,
+    pd: PdId,
+    addr: u64,
+    len: u64,
+    needs: Access,
+) -> Result<Place, Check> {
     if entry.pd != pd.0 {
         return Err(Check::WrongPd);
     }
@@ -446,7 +456,7 @@ fn fits(sge: &Sge, offset: u64, len: u64) -> Result<(), AccessError> {
 }
 
 #[cold]
-fn list_too_short(sges: &[Sge], offset: u64, len: u64) -> AccessError {
+pub(crate) fn list_too_short(sges: &[Sge], offset: u64, len: u64) -> AccessError {
     let key = sges.last().map_or(0, |sge| sge.lkey.value());
     refuse(Check::ListTooShort, key, offset, len)
 }

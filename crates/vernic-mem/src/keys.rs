@@ -22,20 +22,20 @@ const FIRST_GROWTH: u32 = 1 << 10;
 /// Random numbers for the control path: SipHash, keyed by the operating system, of two numbers. The
 /// key is one of the process's, and its children's; the first number is the device's alone.
 #[derive(Debug)]
-struct Random {
+pub(crate) struct Random {
     state: RandomState,
     own: u64,
     count: u64,
 }
 
 impl Random {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // Where the system refuses (a sandbox may), there is the key still.
         let own = getrandom::u64().unwrap_or_default();
         Self { state: RandomState::new(), own, count: 0 }
     }
 
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.count += 1;
         let mut hasher = self.state.build_hasher();
         hasher.write_u64(self.own);

@@ -34,7 +34,15 @@
 //! Programs poll the last byte of a buffer that a remote WRITE fills. Each write here stores in
 //! ascending order of addresses, and the naturally aligned word (up to 8 bytes) that holds the last
 //! byte is stored last, with release order: whoever sees the last byte (acquire) sees all the others.
-//! An aligned 8-byte word inside the range is stored and loaded whole.
+//! An aligned 8-byte word inside the range is stored and loaded whole. Of what this process writes into
+//! another's memory ([`Memory::write_peer`]) only that last word is ordered, and words are whole if both ends are
+//! aligned alike.
+//!
+//! # Memory of other processes
+//!
+//! A process of this host may be granted access to a region or window ([`Memory::grant`]): it then copies by
+//! itself, with [`Memory::write_peer`] and its like, until the owner closes the key's gate, as every change of the
+//! key does; `gates` has the order of it.
 //!
 //! Limits: 16,776,191 keys, 2^47 bytes per region, [`u32::MAX`] protection domains over a lifetime.
 //!
@@ -44,8 +52,11 @@
 mod access;
 mod data;
 mod error;
+mod gates;
+mod grant;
 mod keys;
 mod memory;
+mod peer;
 #[allow(unsafe_code)]
 mod racy;
 mod sg;
@@ -56,8 +67,11 @@ pub use access::{Access, RemoteAccess};
 pub use error::{
     AccessError, BindError, Check, DeregisterError, InvalidateError, PdError, RegisterError,
 };
+pub use gates::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor};
+pub use grant::{Grant, GrantError};
 pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
-pub use racy::{HostBuffer, HostList};
+pub use peer::{PeerFault, Reach, WordOp};
+pub use racy::{HostBuffer, HostList, PeerMemory, PeerProcess, SharedRange};
 pub use sg::{SgCursor, Sge, total_len};
 pub use window::{Bind, Mw, MwHandle, MwType};
 

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use vernic_wire::{Lkey, Rkey};
 
+use crate::gates::Gates;
 use crate::keys::{KeyAllocator, Scramble};
 use crate::racy::{Entry, Kind, Region, is_reachable};
 use crate::table::{MAX_SLOTS, Table};
@@ -97,6 +98,8 @@ pub(crate) struct Control {
 pub struct Memory {
     pub(crate) scramble: Scramble,
     pub(crate) table: Table,
+    /// Made for the first access that is granted to another process.
+    pub(crate) gates: OnceLock<Gates>,
     /// Boxed: its lock word shall not share a cache line with what the data path reads.
     control: Box<Mutex<Control>>,
 }
@@ -124,6 +127,7 @@ impl Memory {
         Self {
             scramble: keys.scramble(),
             table: Table::new(),
+            gates: OnceLock::new(),
             control: Box::new(Mutex::new(Control {
                 keys,
                 pds: HashMap::new(),
@@ -321,6 +325,8 @@ impl Memory {
             record.entry = entry;
         }
         self.publish(handle.slot, &entry);
+        drop(control);
+        self.settle_gates();
         Ok(mr(handle.slot, handle.serial, entry.key))
     }
 
@@ -337,6 +343,8 @@ impl Memory {
             return Err(DeregisterError::WindowsBound { windows: record.windows });
         }
         self.remove_region(&mut control, handle.slot);
+        drop(control);
+        self.settle_gates();
         Ok(())
     }
 
@@ -359,6 +367,8 @@ impl Memory {
             self.unbind_all(&mut control, |window| window.region == Some(handle.slot));
         }
         self.remove_region(&mut control, handle.slot);
+        drop(control);
+        self.settle_gates();
         windows
     }
 
@@ -381,10 +391,15 @@ impl Memory {
         Ok((slot, control.keys.key_for(slot, last)))
     }
 
-    /// Shows `entry` to the data path. The caller holds the control lock.
+    /// Shows `entry` to the data path, and closes its key's gate: what was granted was for the entry
+    /// before. The caller holds the control lock, and lets the gates settle without it if that was a
+    /// live entry.
     pub(crate) fn publish(&self, slot: u32, entry: &Entry) {
         if let Some(slot) = self.table.get(slot) {
             slot.publish(entry);
+        }
+        if let Some(gates) = self.gates.get() {
+            gates.close_key(entry.key >> 8);
         }
     }
 

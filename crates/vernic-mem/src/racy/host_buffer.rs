@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(not(miri))]
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use super::Region;
+#[cfg(not(miri))]
+use super::memfd;
+use super::{Region, shares};
 
 /// Bytes to which the mapping is rounded up: the page of every machine we run on is this or a
 /// multiple, and the kernel rounds up by itself; needed only so that no length is 0.
@@ -21,7 +24,7 @@ pub struct HostBuffer {
     region: Region,
     base: *mut u8,
     mapped: usize,
-    fd: Option<OwnedFd>,
+    fd: Option<Arc<OwnedFd>>,
 }
 
 // SAFETY: the mapping belongs to this value and is accessed by racy copies only, which any number
@@ -55,6 +58,10 @@ impl HostBuffer {
             .filter(|&mapped| isize::try_from(mapped).is_ok())
             .ok_or(io::ErrorKind::InvalidInput)?;
         let (base, fd) = map(mapped, sharing)?;
+        let fd = fd.map(Arc::new);
+        if let Some(fd) = &fd {
+            shares::enter(base.addr(), mapped, fd, 0);
+        }
         // SAFETY: `base..base + len` is a mapping of ours, readable, writable, without references,
         // until drop; this copy of the region does not outlive it. Who registers it makes the
         // promise anew.
@@ -77,9 +84,9 @@ impl HostBuffer {
         self.base
     }
 
-    /// The memfd that backs it from offset 0 on, if it is shared.
+    /// The memfd that backs it from offset 0 on, if it is shared. Its size is sealed.
     pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+        self.fd.as_deref().map(AsFd::as_fd)
     }
 
     /// Copies `dst.len()` bytes from `offset` on. Bytes that a peer writes meanwhile may be seen old
@@ -140,21 +147,11 @@ fn map(len: usize, sharing: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
     Ok((base.cast(), fd))
 }
 
-/// A memfd of `len` bytes.
+/// A memfd of `len` bytes, for ever.
 #[cfg(not(miri))]
 fn memfd(len: usize) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a C string; the flag is known to every kernel that has the call.
-    let raw = unsafe { libc::memfd_create(c"vernic".as_ptr(), libc::MFD_CLOEXEC) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just created, owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: a descriptor of ours.
-    if unsafe { libc::ftruncate(fd.as_raw_fd(), len) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let fd = memfd::create(len)?;
+    memfd::seal(&fd, memfd::FIXED_SIZE)?;
     Ok(fd)
 }
 
@@ -170,6 +167,9 @@ fn map(len: usize, _: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
 impl Drop for HostBuffer {
     #[cfg(not(miri))]
     fn drop(&mut self) {
+        if self.fd.is_some() {
+            shares::remove(self.base.addr());
+        }
         // SAFETY: the mapping of `new`; nothing of this value is used afterwards.
         unsafe { libc::munmap(self.base.cast(), self.mapped) };
     }

@@ -3,7 +3,8 @@
 //! Owns the promise that [`crate::Memory::register`] takes from its caller ("these bytes stay
 //! mapped until the region is deregistered and the lanes have passed") and everything that leans on
 //! it: [`Region`] carries the promise and checks bounds, [`Slot`] publishes it to the data path,
-//! `copy` does the accesses (`address_space` those to a region over everything), [`HostBuffer`] is memory of our own to register.
+//! `copy` does the accesses (`address_space` those to a region over everything), [`HostBuffer`] is memory of our own to
+//! register, [`PeerMemory`] and [`PeerProcess`] are memory of other processes that offered it.
 //!
 //! The other side of every access here may be a C program, another thread or another process, which
 //! reads and writes the same bytes at the same time. So nothing in this module forms a reference to
@@ -14,11 +15,21 @@ mod address_space;
 mod copy;
 mod host_buffer;
 mod host_list;
+#[cfg(not(miri))]
+mod memfd;
+mod peer;
 mod region;
+mod shares;
 mod slot;
+mod words;
 
 pub(crate) use address_space::is_reachable;
 pub use host_buffer::HostBuffer;
 pub use host_list::HostList;
+pub(crate) use peer::Batch;
+pub use peer::{PeerMemory, PeerProcess};
 pub(crate) use region::{Region, flush_fence};
+pub use shares::SharedRange;
+pub(crate) use shares::find as find_share;
 pub(crate) use slot::{Entry, Kind, Slot};
+pub(crate) use words::SharedWords;

@@ -63,6 +63,11 @@ impl Region {
         (self.base, self.len)
     }
 
+    /// Address of the first byte.
+    pub(crate) fn addr(self) -> usize {
+        self.base.addr()
+    }
+
     /// Bytes.
     pub(crate) const fn len(self) -> u64 {
         self.len
@@ -119,6 +124,23 @@ impl Region {
         }
         // SAFETY: as for `load`; writable because the caller checked the right to write.
         unsafe { copy::store(self.base.wrapping_add(offset as usize), src) };
+        Some(())
+    }
+
+    /// Copies `len` bytes from `offset` on to `to_offset` of another region, the last aligned word last and
+    /// as a release. `None`, and nothing done, out of either's bounds, or if one is special. The right
+    /// to write is the caller's concern.
+    #[inline]
+    pub(crate) fn transfer(self, offset: u64, to: Self, to_offset: u64, len: u64) -> Option<()> {
+        let special = self.is_special() || to.is_special();
+        if special || !self.contains(offset, len) || !to.contains(to_offset, len) {
+            return None;
+        }
+        let src = self.base.wrapping_add(offset as usize);
+        let dst = to.base.wrapping_add(to_offset as usize);
+        // SAFETY: both ranges lie inside their regions (checked above), whose bytes are mapped, the first
+        // readable, the second writable because the caller checked the right.
+        unsafe { copy::transfer(dst, src, len as usize) };
         Some(())
     }
 

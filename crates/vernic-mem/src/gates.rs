@@ -1,0 +1,333 @@
+//! Gates: how the owner of memory ends accesses that another process makes by itself.
+//!
+//! A process of this host that was granted access to a region or window ([`Memory::grant`]) reaches the bytes
+//! without the owner's help, and nobody checks its accesses one by one. What it holds is a ticket, and a
+//! ticket names *gates*: the key's, and the queue pair's. A gate is a word in a file that the owner
+//! writes and others map read-only: 0 is closed, another value is that of the tickets that it lets through,
+//! drawn at random, so that a ticket of an earlier use of the gate opens nothing.
+//!
+//! # Why nobody is inside after a gate was closed
+//!
+//! A visitor says in a word of its own ([`Visit`]), which the owner can read, that it is inside before it looks at
+//! the gates, and takes the word back when it has copied:
+//!
+//! ```text
+//!   visitor                                   owner
+//!   V1 inside = both gates' numbers           O1 gate = 0
+//!   V2 fence(SeqCst)                          O2 fence(SeqCst)
+//!   V3 gates have the ticket's values?        O3 inside names the gate? wait
+//!   V4 copies                                 O4 the memory is its own again
+//!   V5 inside = nothing (release)
+//! ```
+//!
+//! Both fences are in one total order. If O2 comes first, V3 sees the gate closed, and V4 does not happen. If V2
+//! comes first, O3 sees V1 or something later: while the visitor is inside the owner waits, and the release of V5 makes what
+//! it copied visible to the owner, and over before O4. A visitor whose V1 comes after O3 comes after O2.
+//! Neither's copies move up before V3: an acquire fence follows it.
+//! The word of a visitor changes with each visit (it carries a count), so the owner does not wait for a
+//! later visit to another use of the gate.
+//!
+//! A visit is bounded by what it copies (some 50 us), but a visitor may be stopped or lie: the owner waits for
+//! [`PATIENCE`], then cuts it off ([`Visitor::cut_off`]). One that is gone is not waited for.
+//!
+//! Limits: [`MAX_GATES`] open at a time, 8 bytes of file each, used from the first on.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vernic_wire::Qpn;
+
+use crate::keys::Random;
+use crate::racy::SharedWords;
+
+/// Gates open at a time: keys and queue pairs that other processes hold tickets of. 8 MiB of file.
+pub const MAX_GATES: u32 = 1 << 20;
+
+/// How long a visitor may stay inside a gate that was closed: a thousand times what a visit takes, as long as
+/// the longest stall of a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Bits of a gate in a visitor's word: one more than its number, 0 is none. The key's is lowest, the queue
+/// pair's next, then a count of visits.
+const GATE_BITS: u32 = 21;
+const GATE_MASK: u64 = (1 << GATE_BITS) - 1;
+const _: () = assert!((MAX_GATES as u64) <= GATE_MASK);
+
+/// Looks at a visitor's word before the owner lets others run in between: some 2 us.
+const SPINS: u32 = 100;
+
+/// What a ticket says of a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GatePass {
+    /// Which gate, below [`MAX_GATES`].
+    pub number: u32,
+    /// What it shows while the ticket is good; never 0.
+    pub value: u64,
+}
+
+/// Another process that was granted access, as the owner of the memory sees it.
+pub trait Visitor: Send + Sync + fmt::Debug {
+    /// The word of its [`Visit`]s.
+    fn inside(&self) -> u64;
+    /// Its process has ended, or is no longer the one that was granted access.
+    fn is_gone(&self) -> bool;
+    /// It did not leave in time: it is not to be granted anything any more.
+    fn cut_off(&self);
+}
+
+/// The owner's side. See the module's head.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    words: SharedWords,
+    file: OwnedFd,
+    book: Mutex<Book>,
+    /// Closed, and not known to be empty of visitors.
+    closed: Mutex<Vec<u32>>,
+    /// Held while visitors are waited for.
+    settling: Mutex<()>,
+    visitors: Mutex<Vec<Arc<dyn Visitor>>>,
+}
+
+#[derive(Debug)]
+struct Book {
+    random: Random,
+    /// By the index part of the key.
+    keys: HashMap<u32, u32>,
+    qps: HashMap<Qpn, u32>,
+    free: Vec<u32>,
+    /// Gates from here on were never used.
+    fresh: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics between two changes that belong together.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gates {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (words, file) = SharedWords::create(MAX_GATES as usize)?;
+        let book = Book {
+            random: Random::new(),
+            keys: HashMap::new(),
+            qps: HashMap::new(),
+            free: Vec::new(),
+            fresh: 0,
+        };
+        Ok(Self {
+            words,
+            file,
+            book: Mutex::new(book),
+            closed: Mutex::default(),
+            settling: Mutex::default(),
+            visitors: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Opens the gate of a key, unless it is open; `None` if there are too many.
+    pub(crate) fn open_key(&self, index: u32) -> Option<GatePass> {
+        let mut book = lock(&self.book);
+        let number = match book.keys.get(&index) {
+            Some(&number) => number,
+            None => {
+                let number = book.take()?;
+                book.keys.insert(index, number);
+                number
+            }
+        };
+        self.open(&mut book, number)
+    }
+
+    /// Opens the gate of a queue pair, unless it is open; `None` if there are too many.
+    pub(crate) fn open_qp(&self, qpn: Qpn) -> Option<GatePass> {
+        let mut book = lock(&self.book);
+        let number = match book.qps.get(&qpn) {
+            Some(&number) => number,
+            None => {
+                let number = book.take()?;
+                book.qps.insert(qpn, number);
+                number
+            }
+        };
+        self.open(&mut book, number)
+    }
+
+    fn open(&self, book: &mut Book, number: u32) -> Option<GatePass> {
+        let word = self.words.word(number)?;
+        // The owner alone writes.
+        let mut value = word.load(Ordering::Relaxed);
+        if value == 0 {
+            value = book.random.next() | 1;
+            word.store(value, Ordering::Release);
+        }
+        Some(GatePass { number, value })
+    }
+
+    /// Closes the gate of a key, if it is open. [`settle`](Self::settle) waits for who is inside.
+    pub(crate) fn close_key(&self, index: u32) {
+        let mut book = lock(&self.book);
+        if let Some(number) = book.keys.remove(&index) {
+            self.close(&mut book, number);
+        }
+    }
+
+    /// Closes the gate of a queue pair, if it is open. [`settle`](Self::settle) waits for who is inside.
+    pub(crate) fn close_qp(&self, qpn: Qpn) {
+        let mut book = lock(&self.book);
+        if let Some(number) = book.qps.remove(&qpn) {
+            self.close(&mut book, number);
+        }
+    }
+
+    fn close(&self, book: &mut Book, number: u32) {
+        if let Some(word) = self.words.word(number) {
+            word.store(0, Ordering::SeqCst);
+        }
+        lock(&self.closed).push(number);
+        book.free.push(number);
+    }
+
+    /// Returns when nobody is inside a gate that was closed before the call.
+    pub(crate) fn settle(&self) {
+        // Whoever holds it may be waiting for a gate of ours.
+        let _settling = lock(&self.settling);
+        let closed = std::mem::take(&mut *lock(&self.closed));
+        if closed.is_empty() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let visitors = lock(&self.visitors).clone();
+        for visitor in visitors {
+            wait_for(&*visitor, &closed);
+        }
+    }
+
+    pub(crate) fn add_visitor(&self, visitor: Arc<dyn Visitor>) {
+        lock(&self.visitors).push(visitor);
+    }
+
+    pub(crate) fn remove_visitor(&self, visitor: &Arc<dyn Visitor>) {
+        lock(&self.visitors).retain(|other| !Arc::ptr_eq(other, visitor));
+    }
+}
+
+impl Book {
+    fn take(&mut self) -> Option<u32> {
+        if let Some(number) = self.free.pop() {
+            return Some(number);
+        }
+        let number = self.fresh;
+        (number < MAX_GATES).then(|| {
+            self.fresh += 1;
+            number
+        })
+    }
+}
+
+/// Waits until the visitor is in none of the gates, or is gone, or has lost our patience.
+fn wait_for(visitor: &dyn Visitor, closed: &[u32]) {
+    let seen = visitor.inside();
+    if !gates_of(seen).any(|number| closed.contains(&number)) {
+        return;
+    }
+    let since = Instant::now();
+    let mut looks = 0;
+    // Any change of the word is the end of that visit.
+    while visitor.inside() == seen {
+        looks += 1;
+        if looks < SPINS {
+            std::hint::spin_loop();
+            continue;
+        }
+        if visitor.is_gone() {
+            return;
+        }
+        if since.elapsed() > PATIENCE {
+            visitor.cut_off();
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The gates that a visitor's word names.
+fn gates_of(inside: u64) -> impl Iterator<Item = u32> {
+    [inside, inside >> GATE_BITS].into_iter().filter_map(|part| {
+        let number = (part & GATE_MASK).checked_sub(1)?;
+        Some(number as u32)
+    })
+}
+
+/// The gates of another process, as its visitor sees them.
+#[derive(Debug)]
+pub struct PeerGates(SharedWords);
+
+impl PeerGates {
+    /// Maps the file of [`Memory::gates_file`](crate::Memory::gates_file) of another process.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is anything else, and what `mmap` says.
+    pub fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
+        SharedWords::open(file, MAX_GATES as usize).map(Self)
+    }
+
+    #[inline(always)]
+    fn is_open(&self, pass: GatePass) -> bool {
+        self.0.word(pass.number).is_some_and(|word| word.load(Ordering::Relaxed) == pass.value)
+    }
+
+    /// Whether the gate still lets this ticket through: what is seen now may be over at once.
+    pub fn lets(&self, pass: GatePass) -> bool {
+        self.is_open(pass)
+    }
+
+    /// Goes inside, if both gates of a ticket let it. `inside` is the visitor's word, which the owner sees and
+    /// no other thread writes. Accesses are permitted until the visit is dropped.
+    #[inline]
+    pub fn enter<'w>(
+        &self,
+        inside: &'w AtomicU64,
+        key: GatePass,
+        qp: GatePass,
+    ) -> Option<Visit<'w>> {
+        const ONE: u64 = 1 << (2 * GATE_BITS);
+        let count = (inside.load(Ordering::Relaxed) & !(ONE - 1)).wrapping_add(ONE);
+        let gates = ((u64::from(qp.number) + 1) << GATE_BITS) | (u64::from(key.number) + 1);
+        if gates >= ONE {
+            // No number that an owner gives out.
+            return None;
+        }
+        inside.store(count | gates, Ordering::Relaxed);
+        let visit = Visit { inside, count };
+        fence(Ordering::SeqCst);
+        let open = self.is_open(key) && self.is_open(qp);
+        fence(Ordering::Acquire);
+        open.then_some(visit)
+    }
+}
+
+/// A visitor is inside.
+#[derive(Debug)]
+pub struct Visit<'w> {
+    inside: &'w AtomicU64,
+    count: u64,
+}
+
+impl Drop for Visit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.inside.store(self.count, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Who may be inside when: the order of steps by exhaustion, the code by threads that race.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+/// One state of the protocol of the module's head, its fences taken for the order that they give: sequential
+/// consistency.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct State {
+    gate: u64,
+    inside: u64,
+    visitor: u8,
+    owner: u8,
+    /// The owner uses the memory as its own.
+    owned: bool,
+    visits_left: u8,
+}
+
+/// What the visitor may do next; `None` if it has finished.
+fn visitor_step(s: &State, announce_first: bool) -> Option<State> {
+    let mut next = s.clone();
+    next.visitor += 1;
+    match (s.visitor, announce_first) {
+        (0, true) | (1, false) => next.inside = 1,
+        (1, true) | (0, false) if s.gate == 0 => next.visitor = 3,
+        (1, true) | (0, false) => {}
+        (2, _) => assert!(s.gate == 0 || !s.owned, "the gate opened again"),
+        (3, _) => next.inside = 0,
+        _ if s.visits_left == 0 => return None,
+        _ => (next.visitor, next.visits_left) = (0, s.visits_left - 1),
+    }
+    Some(next)
+}
+
+fn owner_step(s: &State) -> Option<State> {
+    let mut next = s.clone();
+    match s.owner {
+        0 => next.gate = 0,
+        1 if s.inside != 0 => return None,
+        1 => next.owned = true,
+        _ => return None,
+    }
+    next.owner += 1;
+    Some(next)
+}
+
+/// Whether the visitor ever copies while the memory is the owner's, in any order of steps.
+fn ever_meet(announce_first: bool) -> bool {
+    let start = State { gate: 7, inside: 0, visitor: 0, owner: 0, owned: false, visits_left: 2 };
+    let (mut seen, mut open) = (HashSet::from([start.clone()]), vec![start]);
+    while let Some(state) = open.pop() {
+        if state.visitor == 2 && state.owned {
+            return true;
+        }
+        for next in [visitor_step(&state, announce_first), owner_step(&state)] {
+            if let Some(next) = next
+                && seen.insert(next.clone())
+            {
+                open.push(next);
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn no_order_of_steps_lets_a_visitor_copy_what_is_the_owners_again() {
+    assert!(!ever_meet(true));
+    // The search finds what it looks for: looking at the gate before the announcement is wrong.
+    assert!(ever_meet(false));
+}
+
+/// A visitor of this very process.
+#[derive(Debug, Default)]
+struct Guest {
+    word: AtomicU64,
+    gone: AtomicBool,
+    cut: AtomicBool,
+}
+
+impl Visitor for Guest {
+    fn inside(&self) -> u64 {
+        self.word.load(Ordering::Acquire)
+    }
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+    fn cut_off(&self) {
+        self.cut.store(true, Ordering::Relaxed);
+    }
+}
+
+const QP: Qpn = Qpn::new(0x11);
+
+fn rig() -> (Gates, PeerGates, Arc<Guest>) {
+    let gates = Gates::new().unwrap();
+    let peer = PeerGates::open(gates.file()).unwrap();
+    let guest = Arc::new(Guest::default());
+    gates.add_visitor(guest.clone());
+    (gates, peer, guest)
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn a_ticket_opens_its_gates_until_either_is_closed() {
+    let (gates, peer, guest) = rig();
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+    assert_eq!((gates.open_key(5), gates.open_qp(QP)), (Some(key), Some(qp)));
+    let enter = |key, qp| peer.enter(&guest.word, key, qp).is_some();
+    assert!(enter(key, qp));
+    assert!(!enter(GatePass { value: key.value ^ 2, ..key }, qp));
+    assert!(!enter(key, GatePass { number: MAX_GATES, ..qp }));
+    assert!(!enter(key, GatePass { number: u32::MAX, ..qp }));
+    gates.close_qp(QP);
+    assert!(!enter(key, qp) && peer.lets(key) && !peer.lets(qp));
+    gates.close_key(5);
+    gates.settle();
+    // Used again, the gates are others.
+    let (key_2, qp_2) = (gates.open_key(6).unwrap(), gates.open_qp(QP).unwrap());
+    assert_eq!((key_2.number, qp_2.number), (key.number, qp.number));
+    assert!(!enter(key, qp) && enter(key_2, qp_2));
+}
+
+/// Closes while somebody is inside, who leaves after a while.
+fn closing_waits(close: impl FnOnce(&Gates)) {
+    let (gates, peer, guest) = rig();
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+    let visit = peer.enter(&guest.word, key, qp).unwrap();
+    let left = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            left.store(true, Ordering::SeqCst);
+            drop(visit);
+        });
+        close(&gates);
+        gates.settle();
+        assert!(left.load(Ordering::SeqCst));
+    });
+    assert!(!guest.cut.load(Ordering::Relaxed));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn closing_either_gate_waits_for_who_is_inside() {
+    closing_waits(|gates| gates.close_key(5));
+    closing_waits(|gates| gates.close_qp(QP));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn closing_other_gates_does_not_wait() {
+    let (gates, peer, guest) = rig();
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+    gates.open_key(6).unwrap();
+    gates.open_qp(Qpn::new(0x12)).unwrap();
+    let _visit = peer.enter(&guest.word, key, qp).unwrap();
+    gates.close_key(6);
+    gates.close_key(7);
+    gates.close_qp(Qpn::new(0x12));
+    gates.settle();
+    assert!(!guest.cut.load(Ordering::Relaxed));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn who_is_gone_is_not_waited_for_and_who_stays_is_cut_off() {
+    let (gates, peer, guest) = rig();
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+    std::mem::forget(peer.enter(&guest.word, key, qp).unwrap());
+    guest.gone.store(true, Ordering::Relaxed);
+    gates.close_key(5);
+    gates.settle();
+    assert!(!guest.cut.load(Ordering::Relaxed));
+    guest.gone.store(false, Ordering::Relaxed);
+    gates.close_qp(QP);
+    let since = Instant::now();
+    gates.settle();
+    assert!(guest.cut.load(Ordering::Relaxed) && since.elapsed() >= PATIENCE);
+    // Once waited for is enough.
+    guest.cut.store(false, Ordering::Relaxed);
+    gates.settle();
+    assert!(!guest.cut.load(Ordering::Relaxed));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn racing_visitors_are_never_inside_once_closing_is_over() {
+    let (gates, peer, guest) = rig();
+    // Odd while the owner has the memory for itself.
+    let epoch = AtomicU64::new(0);
+    let ticket = Mutex::new((gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap()));
+    let (done, visits) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let (key, qp) = *lock(&ticket);
+                for _ in 0..100 {
+                    if let Some(_visit) = peer.enter(&guest.word, key, qp) {
+                        let before = epoch.load(Ordering::Relaxed);
+                        std::hint::spin_loop();
+                        let after = epoch.load(Ordering::Relaxed);
+                        assert!(before == after && before.is_multiple_of(2), "{before} {after}");
+                        visits.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+        for round in 0..20_000_u32 {
+            if round % 2 == 0 {
+                gates.close_key(5);
+            } else {
+                gates.close_qp(QP);
+            }
+            gates.settle();
+            epoch.fetch_add(1, Ordering::Relaxed);
+            std::hint::spin_loop();
+            epoch.fetch_add(1, Ordering::Relaxed);
+            *lock(&ticket) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+            if round % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        while visits.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(!guest.cut.load(Ordering::Relaxed));
+}

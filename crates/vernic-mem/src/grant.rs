@@ -1,0 +1,137 @@
+//! Access for another process of this host: what a ticket to a region or window says.
+//!
+//! The checks are those of the data path, made once. What they depend on closes the key's gate when it
+//! changes (`gates`); the queue pair's part of it is its owner's concern ([`Memory::close_qp_gate`]).
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use vernic_wire::{Qpn, Rkey};
+
+use crate::data::permit;
+use crate::gates::{GatePass, Gates, Visitor};
+use crate::racy::find_share;
+use crate::{Access, Check, Memory, PdId, SharedRange};
+
+/// The rights that can be used without packets.
+const DIRECT: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// What another process needs to know to reach a region or window by itself.
+#[derive(Debug)]
+pub struct Grant {
+    /// The address by which the first byte is known to work requests.
+    pub iova: u64,
+    /// Bytes, at least 1.
+    pub len: u64,
+    /// Rights to WRITE, READ or run atomics that the key gives, at least one.
+    pub access: Access,
+    /// Address of the first byte in this process.
+    pub base: u64,
+    /// The key's gate.
+    pub key: GatePass,
+    /// The queue pair's gate.
+    pub qp: GatePass,
+    /// The file that the memory lies in, if all of it lies in one.
+    pub share: Option<SharedRange>,
+}
+
+/// Why no access is granted. Requests that take packets instead are told of the faults among these.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantError {
+    /// The key does not open anything for this queue pair.
+    #[error("the key opens nothing: {0:?}")]
+    Check(Check),
+    /// The key gives none of the rights in question.
+    #[error("the key gives no right to write, read or run atomics")]
+    Rights,
+    /// It has no bytes, or is no memory of its own: the whole address space.
+    #[error("the key names no range of memory")]
+    Range,
+    /// [`MAX_GATES`](crate::MAX_GATES) are open.
+    #[error("too many keys and queue pairs are reached by other processes")]
+    Full,
+    /// There can be no gates.
+    #[error("no shared memory for gates: {0}")]
+    Gates(io::Error),
+}
+
+impl Memory {
+    /// The gates, made if there are none.
+    fn make_gates(&self) -> io::Result<&Gates> {
+        if let Some(gates) = self.gates.get() {
+            return Ok(gates);
+        }
+        let made = Gates::new()?;
+        // Of two that are made at once, one stays.
+        Ok(self.gates.get_or_init(|| made))
+    }
+
+    /// The file of this device's gates, to be passed to those who are granted access.
+    ///
+    /// # Errors
+    /// What the system says about memory files.
+    pub fn gates_file(&self) -> io::Result<BorrowedFd<'_>> {
+        self.make_gates().map(Gates::file)
+    }
+
+    /// Grants access to what `rkey` opens for packets of the queue pair, by the same checks. It ends when the key
+    /// dies or changes, which waits for visitors that are inside, or with
+    /// [`close_qp_gate`](Self::close_qp_gate). Who gets it must be known by [`add_visitor`](Self::add_visitor) before.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    pub fn grant(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<Grant, GrantError> {
+        let gates = self.make_gates().map_err(GrantError::Gates)?;
+        // The entry cannot change before its gate is open, nor unseen afterwards.
+        let _control = self.control();
+        let entry = self.find_open(pd, qpn, rkey).map_err(GrantError::Check)?;
+        let place =
+            permit(&entry, pd, entry.iova, 0, Access::empty()).map_err(GrantError::Check)?;
+        let (region, access) = (place.region, entry.access & DIRECT);
+        if access.is_empty() {
+            return Err(GrantError::Rights);
+        }
+        let len = region.len();
+        if region.is_special() || len == 0 {
+            return Err(GrantError::Range);
+        }
+        let key = gates.open_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
+        let qp = gates.open_qp(qpn).ok_or(GrantError::Full)?;
+        let base = region.addr();
+        let share = find_share(base, len);
+        Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share })
+    }
+
+    /// Ends what was granted through a queue pair, for it is about to leave the states in which it takes
+    /// requests, or its rights change. [`settle_gates`](Self::settle_gates) waits for who is inside.
+    pub fn close_qp_gate(&self, qpn: Qpn) {
+        if let Some(gates) = self.gates.get() {
+            gates.close_qp(qpn);
+        }
+    }
+
+    /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or after
+    /// [`PATIENCE`](crate::PATIENCE) for each visitor that does not leave.
+    pub fn settle_gates(&self) {
+        if let Some(gates) = self.gates.get() {
+            gates.settle();
+        }
+    }
+
+    /// From now on gates wait for this process.
+    ///
+    /// # Errors
+    /// What the system says about memory files.
+    pub fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> io::Result<()> {
+        self.make_gates()?.add_visitor(visitor);
+        Ok(())
+    }
+
+    /// It is gone.
+    pub fn remove_visitor(&self, visitor: &Arc<dyn Visitor>) {
+        if let Some(gates) = self.gates.get() {
+            gates.remove_visitor(visitor);
+        }
+    }
+}

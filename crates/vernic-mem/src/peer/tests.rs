@@ -1,0 +1,387 @@
+//! Copies to and from memory that stands for another process's: a second mapping of a file, or this very
+//! process reached through the kernel.
+#![cfg(not(miri))]
+
+use std::os::fd::AsFd;
+
+use vernic_wire::Lkey;
+
+use super::*;
+use crate::{Bind, Check, GatePass, PeerGates, Reregister, Visitor};
+use crate::{GrantError, HostBuffer, Memory, Mr, MwType, SgCursor};
+use vernic_wire::{Qpn, Rkey};
+
+const QP: Qpn = Qpn::new(0x11);
+const LEN: usize = 16384;
+
+/// Local memory, registered in two halves and a null region, and "remote" memory.
+struct Rig {
+    memory: Memory,
+    local: HostBuffer,
+    remote: HostBuffer,
+    pd: PdId,
+    mr: Mr,
+    null: Mr,
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}
+
+impl Rig {
+    fn new() -> Self {
+        let memory = Memory::new();
+        let (local, remote) = (HostBuffer::new(LEN).unwrap(), HostBuffer::new(LEN).unwrap());
+        local.write_at(0, &pattern(1, LEN)).unwrap();
+        remote.write_at(0, &pattern(2, LEN)).unwrap();
+        let pd = memory.alloc_pd();
+        // SAFETY: `local` lives as long as `memory`, and is accessed by its racy copies only.
+        let mr =
+            unsafe { memory.register(pd, local.as_mut_ptr(), LEN as u64, 0, Access::LOCAL_WRITE) };
+        let (mr, null) = (mr.unwrap(), memory.alloc_null_mr(pd).unwrap());
+        Self { memory, local, remote, pd, mr, null }
+    }
+
+    fn mapped(&self) -> Reach {
+        let file = self.remote.shared_fd().unwrap();
+        Reach::Mapped(PeerMemory::map(file, 0, LEN as u64, true).unwrap())
+    }
+
+    fn process(&self) -> Reach {
+        let (addr, len) = (self.remote.as_mut_ptr().addr() as u64, LEN as u64);
+        Reach::Process(PeerProcess { pid: std::process::id() as i32, addr, len })
+    }
+
+    fn sge(&self, addr: u64, length: u32) -> Sge {
+        Sge { addr, length, lkey: self.mr.lkey }
+    }
+
+    fn write(&self, sges: &[Sge], to: &Reach, at: u64) -> Result<(), PeerFault> {
+        let len = crate::total_len(sges);
+        self.memory.write_peer(self.pd, sges, &mut SgCursor::default(), 0, len, to, at)
+    }
+
+    fn read(&self, sges: &[Sge], from: &Reach, at: u64) -> Result<(), PeerFault> {
+        let len = crate::total_len(sges);
+        self.memory.read_peer(self.pd, sges, &mut SgCursor::default(), 0, len, from, at)
+    }
+
+    fn bytes(buffer: &HostBuffer) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        buffer.read_at(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+#[test]
+fn every_length_and_alignment_is_copied_and_nothing_beside_it() {
+    let lens = [1, 7, 8, 9, 15, 64, 255, 256, 257, 263, 511, 2047, 2056, 2063, 4100, 8001];
+    let rig = Rig::new();
+    for to in [rig.mapped(), rig.process()] {
+        for len in lens {
+            for (from, at) in [(0, 0), (1, 1), (3, 0), (0, 5), (7, 3), (16, 8)] {
+                let (source, before) = (Rig::bytes(&rig.local), Rig::bytes(&rig.remote));
+                rig.write(&[rig.sge(from, len)], &to, at).unwrap();
+                let mut expected = before;
+                let (from, at, len) = (from as usize, at as usize, len as usize);
+                expected[at..at + len].copy_from_slice(&source[from..from + len]);
+                assert_eq!(Rig::bytes(&rig.remote), expected, "WRITE of {len} from {from} to {at}");
+
+                let fresh = pattern(len + at, LEN);
+                rig.remote.write_at(0, &fresh).unwrap();
+                let mut expected = source;
+                rig.read(&[rig.sge(from as u64, len as u32)], &to, at as u64).unwrap();
+                expected[from..from + len].copy_from_slice(&fresh[at..at + len]);
+                assert_eq!(Rig::bytes(&rig.local), expected, "READ of {len} at {at} to {from}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lists_of_many_pieces_and_special_regions_are_copied_in_their_order() {
+    let rig = Rig::new();
+    let source = Rig::bytes(&rig.local);
+    let mut sges: Vec<Sge> = (0..40).map(|i| rig.sge(i * 100, 1 + i as u32 % 9)).collect();
+    // A null region reads as zero.
+    sges.insert(17, Sge { addr: 0, length: 5000, lkey: rig.null.lkey });
+    let mut expected: Vec<u8> = Vec::new();
+    for sge in &sges {
+        let start = sge.addr as usize;
+        match sge.lkey == rig.null.lkey {
+            true => expected.resize(expected.len() + 5000, 0),
+            false => expected.extend(&source[start..start + sge.length as usize]),
+        }
+    }
+    for reach in [rig.mapped(), rig.process()] {
+        rig.remote.write_at(0, &pattern(3, LEN)).unwrap();
+        rig.write(&sges, &reach, 11).unwrap();
+        assert_eq!(Rig::bytes(&rig.remote)[11..11 + expected.len()], expected);
+        rig.read(&sges, &reach, 11).unwrap();
+        assert_eq!(Rig::bytes(&rig.local), source, "what was written comes back");
+        // A part of the message, from the middle of a piece on.
+        let mut cursor = SgCursor::default();
+        rig.memory.write_peer(rig.pd, &sges, &mut cursor, 3, 2000, &reach, 9000).unwrap();
+        assert_eq!(Rig::bytes(&rig.remote)[9000..11000], expected[3..2003]);
+    }
+}
+
+#[test]
+fn bytes_of_ours_arrive_and_atomics_need_a_mapping() {
+    let rig = Rig::new();
+    for reach in [rig.mapped(), rig.process()] {
+        reach.write(13, b"hello").unwrap();
+        assert_eq!(&Rig::bytes(&rig.remote)[13..18], b"hello");
+        reach.write(LEN as u64, b"").unwrap();
+    }
+    let mapped = rig.mapped();
+    rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
+    assert_eq!(mapped.atomic(64, WordOp::FetchAdd(3)).unwrap(), 5);
+    assert_eq!(mapped.atomic(64, WordOp::CmpSwap { compare: 7, swap: 1 }).unwrap(), 8);
+    assert_eq!(mapped.atomic(64, WordOp::CmpSwap { compare: 8, swap: u64::MAX }).unwrap(), 8);
+    assert_eq!(mapped.atomic(64, WordOp::FetchAdd(2)).unwrap(), u64::MAX);
+    assert_eq!(Rig::bytes(&rig.remote)[64..72], 1_u64.to_ne_bytes());
+    assert!(mapped.atomic(65, WordOp::FetchAdd(3)).is_err());
+    assert!(mapped.atomic(LEN as u64 - 4, WordOp::FetchAdd(3)).is_err());
+    assert!(rig.process().atomic(64, WordOp::FetchAdd(3)).is_err());
+}
+
+#[test]
+fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
+    let rig = Rig::new();
+    let before = Rig::bytes(&rig.remote);
+    let sges = [rig.sge(0, 9)];
+    for reach in [rig.mapped(), rig.process()] {
+        for at in [LEN as u64 - 8, LEN as u64, u64::MAX - 3, u64::MAX] {
+            assert!(matches!(rig.write(&sges, &reach, at), Err(PeerFault::Peer(_))), "{at:#x}");
+            assert!(matches!(rig.read(&sges, &reach, at), Err(PeerFault::Peer(_))), "{at:#x}");
+            assert!(matches!(reach.write(at, &[0; 9]), Err(PeerFault::Peer(_))), "{at:#x}");
+        }
+        // Local faults are told apart.
+        let outside = [rig.sge(LEN as u64 - 1, 2)];
+        let stale = [Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..sges[0] }];
+        for list in [outside, stale] {
+            assert!(matches!(rig.write(&list, &reach, 0), Err(PeerFault::Local(_))));
+            assert!(matches!(rig.read(&list, &reach, 0), Err(PeerFault::Local(_))));
+        }
+        let (cursor, len) = (&mut SgCursor::default(), 10);
+        let short = rig.memory.write_peer(rig.pd, &sges, cursor, 0, len, &reach, LEN as u64 - 10);
+        let short = matches!(short, Err(PeerFault::Local(e)) if e.check == Check::ListTooShort);
+        assert!(short);
+    }
+    let file = rig.remote.shared_fd().unwrap();
+    let read_only = Reach::Mapped(PeerMemory::map(file, 0, LEN as u64, false).unwrap());
+    assert!(rig.write(&sges, &read_only, 0).is_err() && read_only.write(0, &[1]).is_err());
+    assert!(read_only.atomic(0, WordOp::FetchAdd(1)).is_err());
+    rig.read(&sges, &read_only, 0).unwrap();
+    let mut after = Rig::bytes(&rig.remote);
+    // The one that failed at its end may have written before.
+    after[LEN - 10..].copy_from_slice(&before[LEN - 10..]);
+    assert_eq!(after, before);
+}
+
+#[test]
+fn the_kernel_says_what_is_wrong_with_a_process() {
+    let rig = Rig::new();
+    let fault = |pid: i32, addr: u64| {
+        let to = Reach::Process(PeerProcess { pid, addr, len: 100 });
+        match rig.write(&[rig.sge(0, 100)], &to, 0) {
+            Err(PeerFault::Peer(error)) => error.raw_os_error(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let own = std::process::id() as i32;
+    assert_eq!(fault(own, 8), Some(libc::EFAULT));
+    assert_eq!(fault(i32::MAX, 8), Some(libc::ESRCH));
+    // Half of it is mapped.
+    let end = rig.remote.as_mut_ptr().addr() as u64 + LEN as u64;
+    let hole = HostBuffer::private(4096).unwrap();
+    let addr = hole.as_mut_ptr().addr() as u64;
+    drop(hole);
+    assert!(end != addr && fault(own, addr).is_some());
+}
+
+#[test]
+fn only_files_of_fixed_size_are_mapped_and_only_inside() {
+    let rig = Rig::new();
+    let file = rig.remote.shared_fd().unwrap();
+    let len = LEN as u64;
+    for (offset, bytes) in [(0, 0), (0, len + 1), (1, len), (len, 1), (u64::MAX, 2), (5, u64::MAX)]
+    {
+        assert!(PeerMemory::map(file, offset, bytes, true).is_err(), "{offset} {bytes}");
+    }
+    let part = Reach::Mapped(PeerMemory::map(file, 4099, 1000, true).unwrap());
+    part.write(1, b"x").unwrap();
+    assert_eq!(Rig::bytes(&rig.remote)[4100], b'x');
+    assert!(part.write(1000, b"x").is_err());
+    let loose = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(PeerMemory::map(loose.as_fd(), 0, 100, false).is_err());
+}
+
+/// Memory with all rights that is granted to others.
+struct Owner {
+    memory: Memory,
+    _buffer: HostBuffer,
+    base: u64,
+    pd: PdId,
+    mr: Mr,
+    gates: PeerGates,
+}
+
+impl Owner {
+    fn new() -> Self {
+        let (memory, buffer) = (Memory::new(), HostBuffer::new(LEN).unwrap());
+        let pd = memory.alloc_pd();
+        let rights = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
+        let at = buffer.as_mut_ptr();
+        // SAFETY: `buffer` lives as long as `memory`, and nobody has references into it.
+        let mr = unsafe { memory.register(pd, at, LEN as u64, 0x7000, rights) }.unwrap();
+        let gates = PeerGates::open(memory.gates_file().unwrap()).unwrap();
+        Self { memory, base: at.addr() as u64, _buffer: buffer, pd, mr, gates }
+    }
+
+    /// The gate of a key that is granted now.
+    fn pass(&self, rkey: Rkey) -> GatePass {
+        let pass = self.memory.grant(self.pd, QP, rkey).unwrap().key;
+        assert!(self.gates.lets(pass));
+        pass
+    }
+
+    fn bind(&self, access: Access) -> Bind {
+        let lkey = self.mr.lkey;
+        Bind { qp_pd: self.pd, qpn: QP, lkey, addr: 0x7100, len: 256, access, key: None }
+    }
+}
+
+#[test]
+fn a_grant_says_what_the_responder_would_permit() {
+    let owner = Owner::new();
+    let grant = owner.memory.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    assert_eq!((grant.iova, grant.len, grant.base), (0x7000, LEN as u64, owner.base));
+    assert_eq!(grant.access, rights);
+    assert_eq!(grant.share.unwrap().offset(), 0);
+    let mw = owner.memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
+    let closed = |pd, qpn, rkey| match owner.memory.grant(pd, qpn, rkey) {
+        Err(GrantError::Check(check)) => check,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(closed(owner.pd, QP, mw.rkey), Check::NotBound);
+    let bind = owner.bind(Access::REMOTE_READ);
+    let rkey = owner.memory.bind_mw(mw.handle, &bind).unwrap();
+    let grant = owner.memory.grant(owner.pd, QP, rkey).unwrap();
+    assert_eq!((grant.iova, grant.len, grant.access), (0x7100, 256, Access::REMOTE_READ));
+    assert_eq!((grant.base, grant.share.unwrap().offset()), (owner.base + 0x100, 0x100));
+    assert_eq!(closed(owner.pd, Qpn::new(0x12), rkey), Check::WrongQp);
+    assert_eq!(closed(owner.memory.alloc_pd(), QP, owner.mr.rkey), Check::WrongPd);
+    assert_eq!(closed(owner.pd, QP, Rkey(owner.mr.rkey.value() ^ 1)), Check::KeyStale);
+    let null = owner.memory.alloc_null_mr(owner.pd).unwrap();
+    assert_eq!(closed(owner.pd, QP, null.rkey), Check::KeyKind);
+    // SAFETY: nothing is ever accessed through these.
+    let (all, empty, local) = unsafe {
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let at = owner._buffer.as_mut_ptr();
+        (
+            owner.memory.register_address_space(owner.pd, rights).unwrap(),
+            owner.memory.register(owner.pd, at, 0, 0, rights).unwrap(),
+            owner.memory.register(owner.pd, at, 8, 0, Access::LOCAL_WRITE).unwrap(),
+        )
+    };
+    let refused = |mr: Mr| owner.memory.grant(owner.pd, QP, mr.rkey).unwrap_err();
+    assert!(matches!(refused(all), GrantError::Range));
+    assert!(matches!(refused(empty), GrantError::Range));
+    assert!(matches!(refused(local), GrantError::Rights));
+    let private = HostBuffer::private(64).unwrap();
+    // SAFETY: as above.
+    let mr = unsafe {
+        owner.memory.register(owner.pd, private.as_mut_ptr(), 64, 0, Access::REMOTE_READ)
+    };
+    assert!(owner.memory.grant(owner.pd, QP, mr.unwrap().rkey).unwrap().share.is_none());
+}
+
+#[test]
+fn every_change_of_a_key_closes_its_gate() {
+    let owner = Owner::new();
+    let (memory, rights) = (&owner.memory, Access::REMOTE_READ);
+    let pass = owner.pass(owner.mr.rkey);
+    let change =
+        Reregister { access: Some(Access::REMOTE_READ | Access::MW_BIND), ..Reregister::default() };
+    // SAFETY: the memory stays the same.
+    unsafe { memory.reregister(owner.mr.handle, change) }.unwrap();
+    assert!(!owner.gates.lets(pass), "rereg");
+
+    let one = memory.alloc_mw(owner.pd, MwType::Type1).unwrap();
+    let rkey = memory.bind_mw(one.handle, &owner.bind(rights)).unwrap();
+    let pass = owner.pass(rkey);
+    memory.bind_mw(one.handle, &owner.bind(rights)).unwrap();
+    assert!(!owner.gates.lets(pass), "bind");
+
+    let two = memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
+    let rkey = memory.bind_mw(two.handle, &owner.bind(rights)).unwrap();
+    let pass = owner.pass(rkey);
+    memory.invalidate_remote(owner.pd, QP, rkey).unwrap();
+    assert!(!owner.gates.lets(pass), "invalidate");
+
+    let rkey = memory.bind_mw(two.handle, &owner.bind(rights)).unwrap();
+    let pass = owner.pass(rkey);
+    memory.release_qp(QP);
+    assert!(!owner.gates.lets(pass), "release of the queue pair");
+
+    let rkey = memory.bind_mw(two.handle, &owner.bind(rights)).unwrap();
+    let pass = owner.pass(rkey);
+    memory.dealloc_mw(two.handle).unwrap();
+    assert!(!owner.gates.lets(pass), "dealloc");
+
+    let rkey = memory.bind_mw(one.handle, &owner.bind(rights)).unwrap();
+    let (window, region) = (owner.pass(rkey), owner.pass(owner.mr.rkey));
+    memory.retire(owner.mr.handle);
+    assert!(!owner.gates.lets(window) && !owner.gates.lets(region), "retire");
+
+    let owner = Owner::new();
+    let pass = owner.pass(owner.mr.rkey);
+    owner.memory.deregister(owner.mr.handle).unwrap();
+    assert!(!owner.gates.lets(pass), "dereg");
+
+    let owner = Owner::new();
+    let grant = owner.memory.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    owner.memory.close_qp_gate(QP);
+    owner.memory.settle_gates();
+    assert!(owner.gates.lets(grant.key) && !owner.gates.lets(grant.qp), "queue pair");
+}
+
+/// A visitor that is inside for some time.
+#[derive(Debug)]
+struct Guest(AtomicU64);
+
+impl Visitor for Guest {
+    fn inside(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+    fn is_gone(&self) -> bool {
+        false
+    }
+    fn cut_off(&self) {
+        panic!("it left");
+    }
+}
+
+#[test]
+fn deregistering_waits_for_who_copies() {
+    let owner = Owner::new();
+    let guest = std::sync::Arc::new(Guest(AtomicU64::new(0)));
+    let visitor: std::sync::Arc<dyn Visitor> = guest.clone();
+    owner.memory.add_visitor(visitor.clone()).unwrap();
+    let grant = owner.memory.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    let visit = owner.gates.enter(&guest.0, grant.key, grant.qp).unwrap();
+    let left = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            left.store(true, Ordering::SeqCst);
+            drop(visit);
+        });
+        owner.memory.deregister(owner.mr.handle).unwrap();
+        assert!(left.load(Ordering::SeqCst));
+    });
+    owner.memory.remove_visitor(&visitor);
+}

@@ -1,0 +1,85 @@
+//! Memory files: the system calls around them.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+
+/// Seals of a file whose size stays what it is, as do its seals.
+pub(super) const FIXED_SIZE: libc::c_int =
+    libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// A new file of `len` bytes of 0, none of which takes memory before it is used, closed on exec and
+/// open to seals.
+pub(super) fn create(len: usize) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string that lives through the call.
+    let open = |flags| check(unsafe { libc::memfd_create(c"vernic".as_ptr(), flags) });
+    // Kernels before 6.3 do not know the second flag, those after it want to hear of execution.
+    let raw = open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags))?;
+    // SAFETY: just created, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a descriptor of ours; no pointers are passed.
+    check(unsafe { libc::ftruncate(raw, len) })?;
+    Ok(fd)
+}
+
+/// Adds seals.
+pub(super) fn seal(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: a descriptor of ours; no pointers are passed.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(())
+}
+
+/// Bytes of a file that can become neither shorter nor longer; `None` for any other. Only files in
+/// memory have seals, so no file system of a stranger is behind an access.
+pub(super) fn fixed_size(fd: BorrowedFd<'_>) -> Option<u64> {
+    let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: no pointers are passed.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & needed != needed {
+        return None;
+    }
+    // SAFETY: a stat of zeros is valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to `stat`, which lives through the call.
+    let told = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) };
+    if told < 0 { None } else { u64::try_from(stat.st_size).ok() }
+}
+
+/// Maps `len` > 0 bytes of the file from `offset`, a multiple of the page size, on, where the kernel
+/// likes, shared, without setting memory aside, and not in a child of `fork`.
+pub(super) fn map(fd: RawFd, offset: u64, len: usize, protection: i32) -> io::Result<NonNull<u8>> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
+    let at = match NonNull::new(at) {
+        Some(at) if at.as_ptr() != libc::MAP_FAILED => at,
+        _ => return Err(io::Error::last_os_error()),
+    };
+    // Advice: a child never touches it, and inherits it where the kernel does not take the advice.
+    // SAFETY: the mapping just made.
+    unsafe { libc::madvise(at.as_ptr(), len, libc::MADV_DONTFORK) };
+    Ok(at.cast())
+}
+
+/// Ends a mapping of [`map`].
+///
+/// # Safety
+/// It is one, of this length, and nobody accesses it any more.
+pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(at.as_ptr().cast(), len) };
+}
+
+/// Bytes of a page.
+pub(super) fn page_size() -> u64 {
+    // SAFETY: no pointers are passed.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096).max(1)
+}

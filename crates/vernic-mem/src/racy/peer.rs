@@ -1,0 +1,211 @@
+//! Memory of another process of this host: mapped from a file, or reached through the kernel.
+//!
+//! What the other process says of it is not believed: a file is mapped only if its size is sealed and holds
+//! what was named, every access checks its bounds, and where the kernel copies, it checks the addresses
+//! there as it does so. The bytes themselves are the other process's, which offered them.
+//!
+//! Through the kernel a copy costs some 0.3 us and the pinning of each page. The other process may be
+//! gone by then, and another have its number: who calls looks first whether it still has its connection.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use super::Region;
+#[cfg(not(miri))]
+use super::memfd;
+
+/// Pieces of local memory that one system call copies.
+const PIECES: usize = 16;
+
+/// A part of another process's memory file, mapped here.
+#[derive(Debug)]
+pub struct PeerMemory {
+    region: Region,
+    writable: bool,
+    base: NonNull<u8>,
+    mapped: usize,
+}
+
+// SAFETY: the mapping belongs to this value and is accessed by racy copies and atomics only.
+unsafe impl Send for PeerMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PeerMemory {}
+
+impl PeerMemory {
+    /// Maps `len` > 0 bytes from `offset` on, to be written as well if `writable`.
+    ///
+    /// # Errors
+    /// `InvalidData` for anything but a memory file of fixed size that holds them; what `mmap` says.
+    #[cfg(not(miri))]
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let size = memfd::fixed_size(file).ok_or_else(invalid)?;
+        let end = offset.checked_add(len).filter(|&end| end <= size && len > 0);
+        let end = end.ok_or_else(invalid)?;
+        let lead = offset % memfd::page_size();
+        let mapped = usize::try_from(end - (offset - lead)).map_err(|_| invalid())?;
+        let write = if writable { libc::PROT_WRITE } else { 0 };
+        let base = memfd::map(file.as_raw_fd(), offset - lead, mapped, libc::PROT_READ | write)?;
+        // SAFETY: inside the mapping, to which there are no references, and which lives as long as this
+        // value; the file cannot become shorter. It is written only if `writable`: see below.
+        let region = unsafe { Region::new(base.as_ptr().add(lead as usize), len) };
+        Ok(Self { region, writable, base, mapped })
+    }
+
+    /// Miri has no such files.
+    #[cfg(miri)]
+    pub fn map(_: BorrowedFd<'_>, _: u64, _: u64, _: bool) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Its bytes; `None` to write where that is not permitted.
+    #[inline(always)]
+    pub(crate) fn region(&self, to_write: bool) -> Option<Region> {
+        (self.writable || !to_write).then_some(self.region)
+    }
+
+    /// Runs `op` on the 8-byte word at `at`; `None` if it is out of bounds, not aligned or not writable.
+    pub(crate) fn with_word<T>(&self, at: u64, op: impl FnOnce(&AtomicU64) -> T) -> Option<T> {
+        self.region(true)?.with_word(at, op)
+    }
+}
+
+#[cfg(not(miri))]
+impl Drop for PeerMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; copies of the region do not outlive `self`.
+        unsafe { memfd::unmap(self.base, self.mapped) };
+    }
+}
+
+/// A range of another process's address space.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerProcess {
+    /// Its number, as this process sees it.
+    pub pid: i32,
+    /// First address, there.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Local pieces that are to be copied at once to another process (`TO_PEER`), or from it.
+pub(crate) struct Batch<'a, const TO_PEER: bool> {
+    pieces: [libc::iovec; PIECES],
+    count: usize,
+    bytes: usize,
+    lifetime: std::marker::PhantomData<&'a mut [u8]>,
+}
+
+impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
+    pub(crate) fn new() -> Self {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self { pieces: [none; PIECES], count: 0, bytes: 0, lifetime: std::marker::PhantomData }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == PIECES
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a part of a region; the caller has checked the right to write it, where it is written. `None`,
+    /// and nothing done, if the part is not inside, or of a special region.
+    pub(crate) fn push_region(&mut self, region: Region, offset: u64, len: u64) -> Option<()> {
+        let (base, len) = region.part(offset, len)?.parts();
+        self.push(base, len as usize);
+        Some(())
+    }
+
+    fn push(&mut self, base: *mut u8, len: usize) {
+        debug_assert!(!self.is_full());
+        self.pieces[self.count] = libc::iovec { iov_base: base.cast(), iov_len: len };
+        self.count += 1;
+        self.bytes += len;
+    }
+
+    fn place(&self, peer: &PeerProcess, at: u64) -> io::Result<(u64, u64)> {
+        let len = self.bytes as u64;
+        let fits = at.checked_add(len).is_some_and(|end| end <= peer.len) && len > 0;
+        let addr = peer.addr.checked_add(at).filter(|addr| addr.checked_add(len).is_some() && fits);
+        addr.map(|addr| (addr, len)).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+
+    fn copy<const N: usize>(
+        &mut self,
+        remote: &[libc::iovec; N],
+        call: impl FnOnce(*const libc::iovec, libc::c_ulong, &[libc::iovec; N]) -> isize,
+    ) -> io::Result<()> {
+        let (count, bytes) = (self.count, self.bytes);
+        (self.count, self.bytes) = (0, 0);
+        if cfg!(miri) {
+            // It has no such calls.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let n = call(self.pieces.as_ptr(), count as libc::c_ulong, remote);
+        match n {
+            ..0 => Err(io::Error::last_os_error()),
+            _ if n as usize == bytes => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
+    }
+}
+
+impl<'a> Batch<'a, true> {
+    /// Adds bytes of ours.
+    pub(crate) fn push_bytes(&mut self, bytes: &'a [u8]) {
+        self.push(bytes.as_ptr().cast_mut(), bytes.len());
+    }
+
+    /// Copies all pieces to `at` of the other process's range, ascending, the aligned word that holds the
+    /// last byte as a piece of its own after the others. Empties the batch.
+    ///
+    /// # Errors
+    /// What the kernel says: `EPERM`, `ESRCH`, `EFAULT` (also if only a part could be copied), `EINVAL`
+    /// if the range does not hold it.
+    pub(crate) fn write_to(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
+        let (addr, len) = self.place(peer, at)?;
+        let last = (addr.wrapping_add(len - 1) & !7).max(addr);
+        let head = last - addr;
+        let remote = [remote(addr, head), remote(last, len - head)];
+        self.copy(&remote, |local, n, remote| {
+            // SAFETY: the local pieces are bytes that are borrowed (`push_bytes`) or registered memory, whose
+            // promise covers this call, and are only read; the others are only touched by the kernel,
+            // in the other process.
+            unsafe { libc::process_vm_writev(peer.pid, local, n, remote.as_ptr(), 2, 0) }
+        })
+    }
+}
+
+impl<'a> Batch<'a, false> {
+    /// Adds bytes of ours.
+    pub(crate) fn push_bytes(&mut self, bytes: &'a mut [u8]) {
+        self.push(bytes.as_mut_ptr(), bytes.len());
+    }
+
+    /// Copies from `at` of the other process's range to all pieces. Empties the batch.
+    ///
+    /// # Errors
+    /// As of [`write_to`](Self::write_to).
+    pub(crate) fn read_from(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
+        let (addr, len) = self.place(peer, at)?;
+        let remote = [remote(addr, len)];
+        self.copy(&remote, |local, n, remote| {
+            // SAFETY: the local pieces are bytes that are borrowed mutably (`push_bytes`) or registered
+            // memory, whose promise covers this call and whose right to be written was checked; the other
+            // is only read by the kernel, in the other process.
+            unsafe { libc::process_vm_readv(peer.pid, local, n, remote.as_ptr(), 1, 0) }
+        })
+    }
+}
+
+/// A range of the other process. Its addresses mean nothing here.
+fn remote(addr: u64, len: u64) -> libc::iovec {
+    let base = std::ptr::without_provenance_mut(addr as usize);
+    libc::iovec { iov_base: base, iov_len: len as usize }
+}
