@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -326,6 +328,120 @@ static void plain_server(int listener)
     }
 }
 
+/* Several threads find at once that a connection will not be over RDMA: one of them has it go over TCP, and none
+   is told of an end that is none, or closes what is no longer its. */
+#define SETTLED 40
+
+static int settled[4];
+static pthread_barrier_t begin, end;
+
+static void *waits(void *way)
+{
+    for (int turn = 0; turn < SETTLED; turn++) {
+        pthread_barrier_wait(&begin);
+        if (way == NULL)
+            EXPECT(ready(settled[0], POLLOUT, LONG_MS), POLLOUT);
+        else
+            EXPECT(kept(*(int *)way, LONG_MS), EPOLLOUT);
+        pthread_barrier_wait(&end);
+    }
+    return NULL;
+}
+
+static void settling_client(void)
+{
+    pthread_t threads[4];
+    struct epoll_event event = {.events = EPOLLOUT};
+    EXPECT(pthread_barrier_init(&begin, NULL, 5) == 0 && pthread_barrier_init(&end, NULL, 5) == 0, 1);
+    for (int one = 0; one < 4; one++) {
+        settled[one] = one < 2 ? -1 : epoll_create1(0);
+        EXPECT(pthread_create(&threads[one], NULL, waits, one < 2 ? NULL : &settled[one]) == 0, 1);
+    }
+    for (int turn = 0; turn < SETTLED; turn++) {
+        int others[8], fd = fresh(SOCK_NONBLOCK);
+        settled[0] = fd;
+        FAILS(connect(fd, (struct sockaddr *)&server, sizeof server), EINPROGRESS);
+        for (int one = 2; one < 4; one++)
+            EXPECT(epoll_ctl(settled[one], EPOLL_CTL_ADD, fd, &event), 0);
+        pthread_barrier_wait(&begin);
+        for (int other = 0; other < 8; other++)
+            others[other] = fresh(0);
+        pthread_barrier_wait(&end);
+        EXPECT(is_over_rdma(fd), 0);
+        for (int other = 0; other < 8; other++) {
+            EXPECT(is_over_rdma(others[other]), 1);
+            EXPECT(close(others[other]), 0);
+        }
+        EXPECT(close(fd), 0);
+    }
+    for (int one = 0; one < 4; one++)
+        EXPECT(pthread_join(threads[one], NULL) == 0, 1);
+}
+
+static void settling_server(int listener)
+{
+    for (int turn = 0; turn < SETTLED; turn++)
+        EXPECT(close(accept(listener, NULL, NULL)), 0);
+}
+
+/* A socket whose port is taken by a program without RDMA keeps what was set, and its place in sets. */
+static int small(int fd, int level, int option)
+{
+    int value = -1;
+    socklen_t length = sizeof value;
+    EXPECT(getsockopt(fd, level, option, &value, &length), 0);
+    return value;
+}
+
+static void taken_client(void)
+{
+    int one = 1, inline_bytes = 16, set = epoll_create1(0), fd = fresh(SOCK_NONBLOCK);
+    struct linger linger = {1, 7}, lingers;
+    struct epoll_event event = {.events = EPOLLIN};
+    socklen_t length = sizeof lingers;
+    EXPECT(setsockopt(fd, SOL_RDMA, RDMA_INLINE, &inline_bytes, sizeof inline_bytes), 0);
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one), 0);
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    FAILS(bind(fd, (struct sockaddr *)&server, sizeof server), EADDRINUSE);
+    EXPECT(small(fd, SOL_RDMA, RDMA_INLINE), inline_bytes);
+    EXPECT(small(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+    EXPECT(getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &length), 0);
+    EXPECT(lingers.l_onoff == 1 && lingers.l_linger == 7, 1);
+    EXPECT(fcntl(fd, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+
+    /* Another port is free; who connects to it is seen by the set. */
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    EXPECT(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
+    EXPECT(listen(fd, 4), 0);
+    length = sizeof server;
+    EXPECT(getsockname(fd, (struct sockaddr *)&own, &length), 0);
+    int peer = fresh(0);
+    EXPECT(connect(peer, (struct sockaddr *)&own, sizeof own), 0);
+    EXPECT(kept(set, LONG_MS), EPOLLIN);
+    EXPECT(close(peer) | close(fd), 0);
+
+    EXPECT(close(set), 0);
+}
+
+/* Where no socket over RDMA can be made in the place of one whose port is taken, that stays what it is. */
+static void poor_client(void)
+{
+    struct rlimit limit, none;
+    EXPECT(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int left = 0; left < 12; left++) {
+        int fd = fresh(0), lowest = dup(fd);
+        EXPECT(close(lowest), 0);
+        none = limit;
+        none.rlim_cur = lowest + left;
+        EXPECT(setrlimit(RLIMIT_NOFILE, &none), 0);
+        EXPECT(bind(fd, (struct sockaddr *)&server, sizeof server), -1);
+        EXPECT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        EXPECT(is_over_rdma(fd), 1);
+        EXPECT(close(fd), 0);
+    }
+}
+
 /* And the other must not do without it. */
 static void refused_client(void)
 {
@@ -356,6 +472,9 @@ static const struct {
     {"stays", stays_server, stays_client, 0},
     {"plain-server", plain_server, plain_client, 's'},
     {"plain-client", plain_server, plain_client, 'c'},
+    {"settling", settling_server, settling_client, 's'},
+    {"taken", refused_server, taken_client, 's'},
+    {"poor", refused_server, poor_client, 's'},
     {"refused", refused_server, refused_client, 's'},
 };
 

@@ -67,6 +67,17 @@ fn who_has_no_rdma_is_reached_over_tcp() {
 }
 
 #[test]
+fn threads_that_wait_for_one_connection_are_not_told_that_it_was_no_rdma() {
+    check("auto", "settling", &[]);
+}
+
+#[test]
+fn a_socket_whose_port_is_taken_keeps_what_was_set() {
+    check("auto", "taken", &[]);
+    check("only", "poor", &[]);
+}
+
+#[test]
 fn without_tcp_a_server_that_has_no_rdma_is_not_there() {
     check("only", "refused", &[]);
 }

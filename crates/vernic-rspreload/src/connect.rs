@@ -45,7 +45,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
         // SAFETY: as above.
         return unsafe { rdmacm::rconnect(entry.number(), address, length) };
     }
-    if entry.stage() == Stage::Connecting {
+    if matches!(entry.stage(), Stage::Connecting | Stage::Settling) {
         match settle(&entry) {
             Stage::Connecting => set_errno(libc::EALREADY),
             Stage::Rdma => set_errno(libc::EISCONN),
@@ -124,11 +124,19 @@ fn connect_rdma(entry: &Entry, peer: &Address, patience: Option<Duration>) -> c_
     why
 }
 
+/// How long a thread waits for the one that has a socket ask by TCP: a few system calls. A child of a fork in
+/// the middle of it, or the handler of a signal, waits in vain.
+const SETTLING: Duration = Duration::from_millis(100);
+
 /// Looks what became of a connection that was asked for, and falls back to TCP if it will not be one over
-/// RDMA.
+/// RDMA. Of the threads that find so one does it, and the others wait for that.
+///
+/// [`Stage::Connecting`] as long as it is not known, or not done.
 pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
-    if entry.stage() != Stage::Connecting {
-        return entry.stage();
+    match entry.stage() {
+        Stage::Connecting => {}
+        Stage::Settling => return settled(entry),
+        stage => return stage,
     }
     let (peer, since) = match *lock(&entry.peer) {
         Some((peer, since)) => (peer, since),
@@ -138,8 +146,11 @@ pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
     let failed = events & (libc::POLLERR | libc::POLLHUP) != 0;
     let late = events == 0 && since.elapsed() >= config().patience;
     if !failed && events & libc::POLLOUT != 0 {
-        entry.set_stage(Stage::Rdma);
-    } else if (failed || late) && may_fall_back() {
+        entry.change_stage(Stage::Connecting, Stage::Rdma);
+    } else if (failed || late)
+        && may_fall_back()
+        && entry.change_stage(Stage::Connecting, Stage::Settling)
+    {
         let before = errno();
         let fd = table::fds_of(entry).first().copied();
         if let Some(fd) = fd {
@@ -150,7 +161,20 @@ pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
         become_tcp(entry);
         set_errno(before);
     }
-    entry.stage()
+    settled(entry)
+}
+
+/// The stage, once no thread is changing it.
+fn settled(entry: &Entry) -> Stage {
+    let deadline = Instant::now() + SETTLING;
+    // Bounded by the deadline.
+    while entry.stage() == Stage::Settling && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+    match entry.stage() {
+        Stage::Settling => Stage::Connecting,
+        stage => stage,
+    }
 }
 
 /// When a connection that was asked for is given up, if it is one that may fall back.

@@ -16,7 +16,7 @@ use crate::connect::{given_up_at, settle};
 use crate::forked;
 use crate::rdmacm;
 use crate::real::{errno, is_inside, next, set_errno};
-use crate::table::{Entry, Membership, Stage, find, lock};
+use crate::table::{self, Entry, Membership, Stage, find, lock};
 
 /// The sets of this process.
 static SETS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
@@ -103,8 +103,12 @@ unsafe extern "C" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epo
         return unsafe { next::epoll_ctl(set, op, fd, event) };
     }
     let entry = find(fd);
-    if let Some(entry) = entry.as_ref().filter(|entry| entry.stage() == Stage::Active) {
-        forked::go_over(fd, entry);
+    if let Some(entry) = &entry {
+        match entry.stage() {
+            Stage::Active => forked::go_over(fd, entry),
+            Stage::Connecting | Stage::Settling => _ = settle(entry),
+            _ => {}
+        }
     }
     let number = entry.as_ref().and_then(|entry| entry.rdma()).filter(|number| *number >= 0);
     let (Some(entry), Some(number)) = (entry, number) else {
@@ -126,7 +130,11 @@ unsafe extern "C" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epo
     if op != libc::EPOLL_CTL_DEL {
         members.push(Membership { set, events, data });
         drop(members);
-        if matches!(entry.stage(), Stage::New | Stage::Connecting) {
+        // Another thread may have moved it just before.
+        if settle(&entry) == Stage::Tcp {
+            move_to_tcp(&entry, fd);
+        }
+        if matches!(entry.stage(), Stage::New | Stage::Connecting | Stage::Settling) {
             let mut connecting = lock(&CONNECTING);
             if !connecting.iter().any(|other| Arc::ptr_eq(other, &entry)) {
                 connecting.push(entry);
@@ -143,36 +151,58 @@ pub(crate) fn add_tcp(entry: &Entry, fd: c_int) {
     }
 }
 
+/// A socket gets another socket over RDMA, of number `new`, which takes the place of its present one.
+pub(crate) fn replace(entry: &Entry, new: c_int) {
+    for member in lock(&entry.sets).iter() {
+        change(member.set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
+        change(member.set, libc::EPOLL_CTL_ADD, new, member.events, member.data);
+    }
+}
+
 /// A socket goes over TCP for good: the TCP socket takes its place in the sets.
 pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) {
-    for member in std::mem::take(&mut *lock(&entry.sets)) {
+    // The list stays: it tells threads that wait whose events these were.
+    for member in lock(&entry.sets).iter() {
         change(member.set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
         change(member.set, libc::EPOLL_CTL_ADD, fd, member.events, member.data);
     }
 }
 
-/// Looks after the sockets in `set` that are being connected. What of the program's was changed under its
-/// eyes, and when to look again.
-fn look_after(set: c_int) -> (Vec<u64>, Option<Instant>) {
-    let entries = lock(&CONNECTING).clone();
-    let (mut moved, mut until) = (Vec::new(), None);
-    for entry in entries {
-        let data: Vec<u64> =
-            lock(&entry.sets).iter().filter(|m| m.set == set).map(|m| m.data).collect();
-        match settle(&entry) {
-            Stage::Connecting => until = until.into_iter().chain(given_up_at(&entry)).min(),
-            Stage::New => {}
-            stage => {
-                if stage == Stage::Tcp {
-                    moved.extend(data);
-                }
-                lock(&CONNECTING).retain(|other| !Arc::ptr_eq(other, &entry));
-            }
-        }
-    }
-    // Sockets that were closed while they connected.
-    lock(&CONNECTING).retain(|entry| Arc::strong_count(entry) > 1);
-    (moved, until)
+/// A socket in a set that is being connected, or may be.
+struct Watched {
+    entry: Arc<Entry>,
+    member: Membership,
+    /// One of its descriptors.
+    fd: c_int,
+}
+
+/// The sockets in `set` that are being connected.
+fn watched(set: c_int) -> Vec<Watched> {
+    // Those that are known, and those that were closed while they connected, need no looking after any more.
+    let is_open = |entry: &Arc<Entry>| {
+        matches!(entry.stage(), Stage::New | Stage::Connecting | Stage::Settling)
+            && Arc::strong_count(entry) > 1
+    };
+    let (connecting, over): (Vec<_>, Vec<_>) = {
+        let mut all = lock(&CONNECTING);
+        let parts = all.drain(..).partition(is_open);
+        all.clone_from(&parts.0);
+        parts
+    };
+    // Not under the lock: this may end sockets.
+    drop(over);
+    let watched = |entry: Arc<Entry>| {
+        let member = lock(&entry.sets).iter().find(|member| member.set == set).copied()?;
+        let fd = table::fds_of(&entry).first().copied()?;
+        Some(Watched { entry, member, fd })
+    };
+    connecting.into_iter().filter_map(watched).collect()
+}
+
+/// Settles what can be; when to look again.
+fn settle_all(watched: &[Watched]) -> Option<Instant> {
+    let connecting = watched.iter().filter(|one| settle(&one.entry) == Stage::Connecting);
+    connecting.filter_map(|one| given_up_at(&one.entry)).min()
 }
 
 /// `epoll_wait`.
@@ -194,7 +224,8 @@ unsafe extern "C" fn epoll_wait(
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     // Each turn but the last ends because a connection that is being made has changed.
     loop {
-        let (_, until) = look_after(set);
+        let watched = watched(set);
+        let until = settle_all(&watched);
         let until = deadline.into_iter().chain(until).min();
         let ms = until.map_or(-1, |until| {
             let left = until.saturating_duration_since(Instant::now());
@@ -205,9 +236,9 @@ unsafe extern "C" fn epoll_wait(
         if count < 0 {
             return count;
         }
-        let (moved, _) = look_after(set);
+        settle_all(&watched);
         // SAFETY: so many were filled.
-        let count = unsafe { leave_out(events, count as usize, &moved) };
+        let count = unsafe { leave_out(events, count as usize, &watched) };
         let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
         if count > 0 || over {
             return count as c_int;
@@ -215,15 +246,23 @@ unsafe extern "C" fn epoll_wait(
     }
 }
 
-/// Removes the events of sockets whose place another has taken: they are not over.
-unsafe fn leave_out(events: *mut epoll_event, count: usize, moved: &[u64]) -> usize {
+/// Removes the events of sockets whose place their TCP sockets have taken, whichever thread did that: what
+/// was reported may be the end of the attempt by RDMA, which is no business of the program. If it was news
+/// of the TCP socket, that is told again.
+unsafe fn leave_out(events: *mut epoll_event, count: usize, watched: &[Watched]) -> usize {
     let mut kept = 0;
     for index in 0..count {
         // SAFETY: the caller's array has so many; entries of it are packed.
-        unsafe {
-            let event = ptr::read_unaligned(events.add(index));
-            if !moved.contains(&{ event.u64 }) {
-                ptr::write_unaligned(events.add(kept), event);
+        let event = unsafe { ptr::read_unaligned(events.add(index)) };
+        let data = event.u64;
+        let gone = |one: &&Watched| one.member.data == data && one.entry.stage() == Stage::Tcp;
+        match watched.iter().find(gone) {
+            Some(Watched { member, fd, .. }) => {
+                change(member.set, libc::EPOLL_CTL_MOD, *fd, member.events, member.data);
+            }
+            None => {
+                // SAFETY: as above.
+                unsafe { ptr::write_unaligned(events.add(kept), event) };
                 kept += 1;
             }
         }

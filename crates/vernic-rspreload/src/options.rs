@@ -1,6 +1,7 @@
 //! Options, flags and names.
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
@@ -13,10 +14,18 @@ use crate::table::{Entry, Stage, find};
 
 /// The socket over RDMA of a descriptor, if there is one.
 fn number_of(fd: c_int) -> Option<c_int> {
+    rsocket_of(fd).map(|(_, number)| number)
+}
+
+fn rsocket_of(fd: c_int) -> Option<(Arc<Entry>, c_int)> {
     let entry = find(fd)?;
     settle(&entry);
-    entry.rdma().filter(|number| *number >= 0)
+    let number = entry.rdma().filter(|number| *number >= 0)?;
+    Some((entry, number))
 }
+
+/// Bytes of the longest option that is kept for another socket; none of rsockets is longer.
+const MAX_NOTED: socklen_t = 64;
 
 /// `setsockopt`: on both sockets; the one over RDMA does not know all options.
 ///
@@ -30,13 +39,18 @@ unsafe extern "C" fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    let Some(number) = number_of(fd) else {
+    let Some((entry, number)) = rsocket_of(fd) else {
         // SAFETY: the caller's arguments.
         return unsafe { next::setsockopt(fd, level, option, value, length) };
     };
     let before = errno();
     // SAFETY: as above, of one contract.
     let over_rdma = unsafe { rdmacm::rsetsockopt(number, level, option, value, length) };
+    if over_rdma == 0 && entry.stage() == Stage::New && (1..=MAX_NOTED).contains(&length) {
+        // SAFETY: as above: so many bytes, which were just read.
+        let value = unsafe { std::slice::from_raw_parts(value.cast(), length as usize) };
+        entry.note_option(level, option, value);
+    }
     if level == SOL_RDMA {
         return over_rdma;
     }

@@ -28,14 +28,17 @@ struct Plan {
     entries: Vec<pollfd>,
     /// For entries beyond the program's: which of those they belong to.
     belongs: Vec<usize>,
-    /// When a connection that is being made is to be looked at again.
+    /// Connections that are being made.
+    connecting: Vec<Arc<Entry>>,
+    /// When one of these is to be looked at again.
     until: Option<Instant>,
 }
 
 impl Plan {
     fn new(asked: &[pollfd]) -> Self {
         let mut entries = asked.to_vec();
-        let mut plan = Self { entries: Vec::new(), belongs: Vec::new(), until: None };
+        let mut plan =
+            Self { entries: Vec::new(), belongs: Vec::new(), connecting: Vec::new(), until: None };
         for (index, asked) in asked.iter().enumerate() {
             entries[index].revents = 0;
             let Some(entry) = find(asked.fd) else { continue };
@@ -57,6 +60,7 @@ impl Plan {
                     // So that it is looked at when it fails, whatever the program asks for.
                     entries[index].events |= libc::POLLOUT;
                     plan.until = plan.until.into_iter().chain(given_up_at(&entry)).min();
+                    plan.connecting.push(entry);
                 }
                 (Stage::New | Stage::Rdma, number @ 0..) => entries[index].fd = number,
                 _ => {}
@@ -97,14 +101,12 @@ pub(crate) fn wait(asked: &mut [pollfd], timeout: Option<Duration>) -> c_int {
         if result < 0 {
             return result;
         }
-        let connecting = asked.iter().filter_map(|asked| find(asked.fd));
-        let connecting: Vec<_> =
-            connecting.filter(|entry| entry.stage() == Stage::Connecting).collect();
-        let changed = connecting.iter().any(|entry| settle(entry) != Stage::Connecting);
-        let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if changed && !over {
+        // Whichever thread has settled them: what was found belongs to what they are no more.
+        let changed = plan.connecting.iter().filter(|one| settle(one) != Stage::Connecting).count();
+        if changed != 0 {
             continue;
         }
+        let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
         let ready = plan.tell(asked);
         if ready > 0 || over {
             return ready;

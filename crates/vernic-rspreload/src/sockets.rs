@@ -10,7 +10,7 @@ use crate::config::{Mode, config, is_own_thread};
 use crate::connect::{is_no_way, may_fall_back};
 use crate::rdmacm::{self, SIZES, SOL_RDMA};
 use crate::real::{errno, is_inside, next, set_errno};
-use crate::table::{self, Entry, Stage, find};
+use crate::table::{self, Entry, SetOption, Stage, find, lock};
 use crate::{epoll, forked, ready};
 
 /// Ports that are tried for a socket that asks for any: the one that is free for RDMA may be taken for
@@ -41,15 +41,16 @@ pub(crate) fn close_rsocket(number: c_int) {
     set_errno(before);
 }
 
-/// The socket is an ordinary one from now on, in epoll sets, too.
+/// The socket is an ordinary one from now on, in epoll sets, too. That over RDMA ends when nobody looks at it
+/// any more.
 pub(crate) fn become_tcp(entry: &Arc<Entry>) {
-    entry.set_stage(Stage::Tcp);
+    entry.set_stage(Stage::Settling);
     let fds = table::fds_of(entry);
     if let Some(fd) = fds.first() {
         epoll::move_to_tcp(entry, *fd);
     }
+    entry.set_stage(Stage::Tcp);
     fds.into_iter().for_each(|fd| drop(table::remove(fd)));
-    close_rsocket(entry.number());
 }
 
 /// `socket`.
@@ -130,28 +131,33 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
             return 0;
         }
         // The next attempt, or the program's, needs one that is not bound.
-        replace_rsocket(&entry);
-        if !any_port || errno() != libc::EADDRINUSE {
+        let replaced = replace_rsocket(&entry);
+        if !replaced || !any_port || errno() != libc::EADDRINUSE {
             return -1;
         }
     }
     -1
 }
 
-/// A new socket over RDMA in the place of one that was bound.
-fn replace_rsocket(entry: &Entry) {
+/// A new socket over RDMA in the place of one that was bound, with all that the program has set, and in its
+/// epoll sets. False if there can be none: the old one stays.
+fn replace_rsocket(entry: &Entry) -> bool {
     let before = errno();
     let old = entry.number();
     let nonblocking = unsafe_flags(old) & libc::O_NONBLOCK;
-    entry.set_number(new_rsocket(entry.domain, libc::SOCK_STREAM | nonblocking));
-    rdmacm::set_int(
-        entry.number(),
-        libc::SOL_SOCKET,
-        libc::SO_REUSEADDR,
-        rdmacm::int(old, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0),
-    );
-    close_rsocket(old);
+    let new = new_rsocket(entry.domain, libc::SOCK_STREAM | nonblocking);
+    if new >= 0 {
+        for SetOption { level, option, value } in lock(&entry.options).iter() {
+            let length = value.len() as socklen_t;
+            // SAFETY: so many bytes. The old one has taken it.
+            unsafe { rdmacm::rsetsockopt(new, *level, *option, value.as_ptr().cast(), length) };
+        }
+        epoll::replace(entry, new);
+        entry.set_number(new);
+        close_rsocket(old);
+    }
     set_errno(before);
+    new >= 0
 }
 
 /// Flags of a socket over RDMA.
@@ -344,7 +350,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
             return 0;
         }
         if let Some(entry) = table::remove(fd) {
-            close_rsocket(entry.number());
+            close_rsocket(entry.take_number());
         }
     }
     // SAFETY: no pointers.
@@ -385,7 +391,7 @@ fn make_room(old: c_int, new: c_int) {
     if old != new && !is_inside() && is_open() {
         epoll::close(new);
         if let Some(entry) = table::remove(new) {
-            close_rsocket(entry.number());
+            close_rsocket(entry.take_number());
         }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) enum Stage {
     Listening,
     /// The peer was asked by RDMA, and has not answered.
     Connecting,
+    /// A thread is having it ask by TCP instead: see `connect::settle`.
+    Settling,
     /// Over RDMA.
     Rdma,
     /// Over TCP, until its first use: see `forked`. It is the side that accepted, or that connected.
@@ -35,10 +37,11 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::New,
         Self::Listening,
         Self::Connecting,
+        Self::Settling,
         Self::Rdma,
         Self::Passive,
         Self::Active,
@@ -54,6 +57,14 @@ pub(crate) struct Membership {
     pub(crate) data: u64,
 }
 
+/// An option that a program has set.
+#[derive(Clone, Debug)]
+pub(crate) struct SetOption {
+    pub(crate) level: c_int,
+    pub(crate) option: c_int,
+    pub(crate) value: Box<[u8]>,
+}
+
 /// A socket of this library.
 pub(crate) struct Entry {
     pub(crate) domain: c_int,
@@ -67,6 +78,8 @@ pub(crate) struct Entry {
     fds: AtomicUsize,
     pub(crate) peer: Mutex<Option<(Address, std::time::Instant)>>,
     pub(crate) sets: Mutex<Vec<Membership>>,
+    /// Options that the socket over RDMA has taken while it was new, for another in its place.
+    pub(crate) options: Mutex<Vec<SetOption>>,
 }
 
 impl Entry {
@@ -80,6 +93,7 @@ impl Entry {
             fds: AtomicUsize::new(0),
             peer: Mutex::default(),
             sets: Mutex::default(),
+            options: Mutex::default(),
         })
     }
 
@@ -91,6 +105,11 @@ impl Entry {
         self.number.store(number as usize, Ordering::Release);
     }
 
+    /// The number, for the one who closes that: no other gets it.
+    pub(crate) fn take_number(&self) -> c_int {
+        self.number.swap(-1_isize as usize, Ordering::AcqRel) as c_int
+    }
+
     pub(crate) fn stage(&self) -> Stage {
         let stage = self.stage.load(Ordering::Acquire);
         Stage::ALL.get(usize::from(stage)).copied().unwrap_or(Stage::Tcp)
@@ -100,12 +119,35 @@ impl Entry {
         self.stage.store(stage as u8, Ordering::Release);
     }
 
+    /// From one stage to another; false if it is not in the first: another thread was faster.
+    pub(crate) fn change_stage(&self, from: Stage, to: Stage) -> bool {
+        let (from, to) = (from as u8, to as u8);
+        self.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// The number, if bytes go over RDMA.
     pub(crate) fn rdma(&self) -> Option<c_int> {
         match self.stage() {
-            Stage::New | Stage::Connecting | Stage::Rdma | Stage::Listening => Some(self.number()),
+            Stage::New | Stage::Connecting | Stage::Settling | Stage::Rdma | Stage::Listening => {
+                Some(self.number())
+            }
             Stage::Passive | Stage::Active | Stage::Tcp => None,
         }
+    }
+
+    /// Takes note of an option that the socket over RDMA has taken, in place of an earlier value.
+    pub(crate) fn note_option(&self, level: c_int, option: c_int, value: &[u8]) {
+        let mut options = lock(&self.options);
+        // As many as there are options: each has one entry.
+        options.retain(|noted| (noted.level, noted.option) != (level, option));
+        options.push(SetOption { level, option, value: value.into() });
+    }
+}
+
+impl Drop for Entry {
+    /// Not before: a thread that was about to wait for it would wait for another of the same number.
+    fn drop(&mut self) {
+        crate::sockets::close_rsocket(self.take_number());
     }
 }
 
