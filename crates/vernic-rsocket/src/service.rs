@@ -5,7 +5,7 @@
 //!
 //! Limits: a closed connection is seen through for [`PATIENCE`] at most.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ struct KeepAlive {
 #[derive(Debug, Default)]
 struct Work {
     closing: Vec<Closing>,
-    /// How many there are, those that the thread looks at just now included.
-    left: usize,
+    /// Keys of their sockets, those that the thread looks at just now included.
+    left: HashSet<usize>,
     keep_alives: HashMap<usize, KeepAlive>,
     /// No sign of life is due before this.
     next_alive: Option<Instant>,
@@ -98,17 +98,26 @@ impl Service {
     pub(crate) fn see_through(&self, socket: Arc<StreamSocket>, connection: Arc<Connection>) {
         let until = Instant::now() + PATIENCE;
         let mut work = lock(&self.work);
+        work.left.insert(socket.key());
         work.closing.push(Closing { socket, connection, until });
-        work.left += 1;
         drop(work);
         self.sleeper.wake(0);
     }
 
+    /// Waits until the closed connection of this socket is at its end, or until `deadline`.
+    pub(crate) fn wait_closed(&self, key: usize, deadline: Instant) {
+        self.wait_while(deadline, |work| work.left.contains(&key));
+    }
+
     /// Waits until no closed connection is left, or until `deadline`.
-    pub(crate) fn wait_closed(&self, deadline: Instant) {
+    pub(crate) fn wait_all_closed(&self, deadline: Instant) {
+        self.wait_while(deadline, |work| !work.left.is_empty());
+    }
+
+    fn wait_while(&self, deadline: Instant, is_left: impl Fn(&Work) -> bool) {
         let mut work = lock(&self.work);
         // Each turn sleeps until one has ended.
-        while work.left != 0 {
+        while is_left(&work) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -260,15 +269,16 @@ fn see_through(shared: &Arc<Shared>, fds: &mut Vec<libc::pollfd>) -> Option<Inst
             false => left.push(one),
         }
     }
-    let count = ended.len();
-    ended.into_iter().for_each(|one| one.socket.end());
+    ended.iter().for_each(|one| one.socket.end());
     let mut work = lock(&shared.service.work);
-    work.left -= count;
+    for one in &ended {
+        work.left.remove(&one.socket.key());
+    }
     work.closing.append(&mut left);
     let entry = |fd: RawFd| sys::entry(fd, libc::POLLIN);
     fds.extend(work.closing.iter().map(|one| entry(one.connection.fd().as_raw_fd())));
     fds.extend(work.datagrams.iter().filter_map(Weak::upgrade).map(|s| entry(s.number())));
-    if count != 0 {
+    if !ended.is_empty() {
         shared.service.closed.notify_all();
     }
     work.closing.iter().map(|one| one.until).min()

@@ -127,7 +127,7 @@ impl Runtime {
         let finish = move || {
             let deadline = Instant::now() + patience;
             shared.streams().iter().for_each(|socket| socket.close());
-            shared.service.wait_closed(deadline);
+            shared.service.wait_all_closed(deadline);
             // Nobody is there any more if it took too long.
             let _ = done.send(());
         };

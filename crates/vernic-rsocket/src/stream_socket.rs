@@ -166,6 +166,11 @@ impl StreamSocket {
         Ok(self.connection.get_or_init(|| Arc::new(connection)))
     }
 
+    /// The number that names it for ever.
+    pub(crate) fn key(&self) -> usize {
+        self.key
+    }
+
     pub(crate) fn wakers(&self) -> &Arc<Wakers> {
         &self.wakers
     }
@@ -417,7 +422,7 @@ impl StreamSocket {
         }
         self.shared.service.see_through(self.clone(), connection.clone());
         if let Some(patience) = linger {
-            self.shared.service.wait_closed(Instant::now() + patience);
+            self.shared.service.wait_closed(self.key, Instant::now() + patience);
         }
     }
 

@@ -402,6 +402,38 @@ fn a_peer_that_is_killed_is_noticed_by_who_sends_and_by_who_asks_for_signs_of_li
 }
 
 #[test]
+fn who_lingers_waits_for_its_own_connection_and_no_other() {
+    let _alone = alone();
+    let mut config = Config::default();
+    config.set("force_wire", "on").unwrap();
+    let runtime = runtime_with(config);
+    // The end of a connection whose peer is gone takes seconds. Should the machine have stood still for as
+    // long, it is tried again.
+    let waits_for_its_own = (0..3).any(|_| {
+        let (mut peer, port) = peer_to_be_killed();
+        let lost = stream(&runtime);
+        lost.connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+        assert_eq!(recv(&lost, 9).unwrap(), b"hello");
+        let (client, server) = pair(&runtime);
+        let on_and_seconds = [1_i32.to_ne_bytes(), 60_i32.to_ne_bytes()].concat();
+        client.set_option(libc::SOL_SOCKET, libc::SO_LINGER, &on_and_seconds).unwrap();
+        peer.kill().unwrap();
+        peer.wait().unwrap();
+        send_all(&lost, b"is anybody there");
+        lost.close();
+        drop(lost);
+        let before = open_descriptors();
+        send_all(&client, b"last words");
+        client.close();
+        // The other's are among them.
+        let other_goes_on = open_descriptors() == before;
+        assert_eq!(recv_to_end(&server), b"last words");
+        other_goes_on
+    });
+    assert!(waits_for_its_own);
+}
+
+#[test]
 fn a_peer_to_be_killed() {
     if std::env::var_os(ROLE).is_none() {
         return;
