@@ -1,11 +1,11 @@
 //! Why a call failed: with the values, and the errno that programs for sockets expect.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use libc::c_int;
-use vernic_engine::{CreateError, PostRecvError, RegisterError};
+use vernic_engine::{CreateError, PostRecvError, Qpn, RegisterError};
 
 use crate::stream::ProtocolError;
 
@@ -70,6 +70,25 @@ pub enum Error {
         len: usize,
         /// Most.
         max: usize,
+    },
+    /// A datagram whose sender says to be another.
+    #[error(
+        "a datagram says to be from {claimed}, and comes from queue pair {src_qpn} at {}",
+        sender.map_or("no address".to_owned(), |sender| sender.to_string())
+    )]
+    Forged {
+        /// Whom it names.
+        claimed: SocketAddr,
+        /// Where the packet came from.
+        sender: Option<IpAddr>,
+        /// Whose packet it was.
+        src_qpn: Qpn,
+    },
+    /// A datagram that came when as many waited as there is room for.
+    #[error("a datagram of {from} came, and there is no room for it")]
+    NoRoom {
+        /// Who sent it.
+        from: SocketAddr,
     },
     /// An option that there is not.
     #[error("there is no option {option} of level {level}")]
@@ -162,7 +181,8 @@ impl Error {
             Self::Cm(error) => error.errno(),
             Self::Create(error) => errno_of_create(error),
             Self::PostRecv(_) => libc::EIO,
-            Self::Protocol(_) => libc::EPROTO,
+            Self::Protocol(_) | Self::Forged { .. } => libc::EPROTO,
+            Self::NoRoom { .. } => libc::ENOBUFS,
             Self::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

@@ -49,8 +49,8 @@ pub use epoll::{Epoll, EpollReport, EpollTarget};
 pub use error::{Error, Failure};
 pub use family::Family;
 pub use options::{
-    RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, RDMA_UNREAD, RDMA_UNSENT,
-    SOL_RDMA,
+    RDMA_DROPPED, RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, RDMA_UNREAD,
+    RDMA_UNSENT, SOL_RDMA,
 };
 pub use poll::{PollItem, Polled, poll};
 pub use readiness::Readiness;

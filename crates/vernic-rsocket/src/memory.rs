@@ -171,9 +171,9 @@ pub(crate) struct SlotMemory {
 pub(crate) const GRH_BYTES: usize = 40;
 
 impl SlotMemory {
-    /// So many slots, and room for the GRH, which nobody reads.
+    /// So many slots, each behind room for a GRH.
     pub(crate) fn new(pd: &Arc<Pd>, slots: usize, slot_bytes: usize) -> Result<Self, Error> {
-        let buffer = HostBuffer::private(slots * slot_bytes + GRH_BYTES)
+        let buffer = HostBuffer::private(slots * (GRH_BYTES + slot_bytes))
             .map_err(|error| Error::os("allocate slots for datagrams", error))?;
         let len = buffer.len() as u64;
         // SAFETY: the buffer's mapping, readable and writable, which lives longer than the region
@@ -183,27 +183,40 @@ impl SlotMemory {
         Ok(Self { mr, slot_bytes, buffer })
     }
 
-    /// The first bytes of a slot, for a work request.
+    /// Where a slot's GRH begins.
+    fn start(&self, slot: usize) -> usize {
+        slot * (GRH_BYTES + self.slot_bytes)
+    }
+
+    /// The first bytes of a slot, for a work request that sends.
     pub(crate) fn sge(&self, slot: usize, len: usize) -> Sge {
-        let addr = IOVA + (slot * self.slot_bytes) as u64;
+        let addr = IOVA + (self.start(slot) + GRH_BYTES) as u64;
         Sge { addr, length: len.min(self.slot_bytes) as u32, lkey: self.mr.lkey() }
     }
 
-    /// Where the GRH of every datagram goes.
-    pub(crate) fn grh_sge(&self) -> Sge {
-        let addr = IOVA + (self.buffer.len() - GRH_BYTES) as u64;
-        Sge { addr, length: GRH_BYTES as u32, lkey: self.mr.lkey() }
+    /// A slot with its GRH, for a work request that receives.
+    pub(crate) fn recv_sge(&self, slot: usize) -> Sge {
+        let length = (GRH_BYTES + self.slot_bytes) as u32;
+        Sge { addr: IOVA + self.start(slot) as u64, length, lkey: self.mr.lkey() }
+    }
+
+    /// The GRH of what was received into a slot.
+    pub(crate) fn grh(&self, slot: usize) -> [u8; GRH_BYTES] {
+        let mut grh = [0; GRH_BYTES];
+        let read = self.buffer.read_at(self.start(slot), &mut grh);
+        debug_assert!(read.is_ok(), "slot {slot}");
+        grh
     }
 
     /// Copies into a slot. Callers keep inside.
     pub(crate) fn write(&self, slot: usize, at: usize, from: &[u8]) {
-        let written = self.buffer.write_at(slot * self.slot_bytes + at, from);
+        let written = self.buffer.write_at(self.start(slot) + GRH_BYTES + at, from);
         debug_assert!(written.is_ok(), "slot {slot}, byte {at}");
     }
 
     /// Copies out of a slot. Callers keep inside.
     pub(crate) fn read(&self, slot: usize, at: usize, to: &mut [u8]) {
-        let read = self.buffer.read_at(slot * self.slot_bytes + at, to);
+        let read = self.buffer.read_at(self.start(slot) + GRH_BYTES + at, to);
         debug_assert!(read.is_ok(), "slot {slot}, byte {at}");
     }
 }

@@ -27,6 +27,9 @@ pub const RDMA_ROUTE: c_int = 4;
 pub const RDMA_UNREAD: c_int = 0x100;
 /// Bytes that were sent and not acknowledged. Of this implementation alone, to be read only.
 pub const RDMA_UNSENT: c_int = 0x101;
+/// Datagrams that came and were dropped: no room, no sense, or a sender that says to be another. Of this
+/// implementation alone, to be read only.
+pub const RDMA_DROPPED: c_int = 0x102;
 
 /// Largest value of `TCP_KEEPIDLE` and its like that Linux takes, seconds.
 const MAX_KEEPALIVE_S: c_int = 32_767;

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use vernic_engine::{Ah, Qpn};
 
@@ -63,14 +62,9 @@ impl DatagramSocket {
             Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
         };
         if let Err(error) = self.handle_lookup(&datagram[..len], from) {
-            self.drop_one(from, &error);
+            self.drop_one(&error);
         }
         true
-    }
-
-    fn drop_one(&self, from: SocketAddr, why: &Error) {
-        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        tracing::debug!(%from, %why, dropped, "datagram dropped");
     }
 
     fn handle_lookup(self: &Arc<Self>, datagram: &[u8], from: SocketAddr) -> Result<(), Error> {
@@ -95,7 +89,7 @@ impl DatagramSocket {
             let mut core = lock(&self.core);
             if core.waiting.len() >= receives {
                 drop(core);
-                self.drop_one(from, &Error::WouldBlock);
+                self.drop_one(&Error::NoRoom { from });
                 return Ok(());
             }
             core.waiting.push_back(Waiting::Udp(from, payload.to_vec()));

@@ -87,7 +87,7 @@ pub(crate) struct DatagramSocket {
     pub(crate) options: Mutex<Options>,
     nonblocking: AtomicBool,
     pub(crate) wakers: Arc<Wakers>,
-    /// Datagrams that came and were dropped: no room, or no sense.
+    /// Datagrams that came and were dropped: no room, no sense, or a sender that lies.
     dropped: AtomicU64,
 }
 
@@ -323,13 +323,13 @@ impl DatagramSocket {
                 (*from, bytes.len(), copied)
             }
             Some(Waiting::Slot(port, at)) => {
-                let (from, mut offset, len) = port.look(*at)?;
+                let (mut offset, len) = Port::payload(at);
                 let copied = room.left().min(len);
                 room.fill(copied, |piece| {
-                    port.read(*at, offset, piece);
+                    port.read(at, offset, piece);
                     offset += piece.len();
                 });
-                (from, len, copied)
+                (at.source, len, copied)
             }
         };
         if !peek && let Some(Waiting::Slot(port, at)) = core.waiting.pop_front() {
@@ -343,18 +343,46 @@ impl DatagramSocket {
         let ports = lock(&self.core).ports.clone();
         let mut any = false;
         for port in &ports {
-            any |= port.progress(with_progress, |arrived| {
-                let mut core = lock(&self.core);
-                if core.closed {
-                    return false;
+            any |= port.progress(with_progress, |arrived| match arrived {
+                Ok(arrived) => self.keep(port, arrived),
+                Err(error) => {
+                    self.drop_one(&error);
+                    false
                 }
-                core.waiting.push_back(Waiting::Slot(port.clone(), arrived));
-                true
             });
         }
         if any {
             self.wakers.wake();
         }
+    }
+
+    /// Keeps a datagram that came through a queue pair, unless a socket is known to be behind the address that
+    /// it names, and this is not its queue pair.
+    fn keep(&self, port: &Arc<Port>, arrived: Arrived) -> bool {
+        let (claimed, src_qpn) = (arrived.source, arrived.src_qpn);
+        let mut core = lock(&self.core);
+        if core.closed {
+            return false;
+        }
+        let known = core.peers.get(&claimed).and_then(|peer| peer.known.as_ref());
+        if known.is_some_and(|(_, qpn)| *qpn != src_qpn) {
+            drop(core);
+            self.drop_one(&Error::Forged { claimed, sender: Some(claimed.ip()), src_qpn });
+            return false;
+        }
+        core.waiting.push_back(Waiting::Slot(port.clone(), arrived));
+        true
+    }
+
+    /// Counts a datagram that was dropped.
+    fn drop_one(&self, why: &Error) {
+        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+        tracing::debug!(%why, dropped, "datagram dropped");
+    }
+
+    /// Datagrams that were dropped.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Waits until the socket is as `ready` says.

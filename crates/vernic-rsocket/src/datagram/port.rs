@@ -36,6 +36,9 @@ pub(super) struct Arrived {
     pub(super) slot: usize,
     /// Bytes, header included.
     pub(super) len: usize,
+    /// Whose queue pair sent it, as the header says, and as the device knows it to be true.
+    pub(super) source: SocketAddr,
+    pub(super) src_qpn: Qpn,
 }
 
 /// What changes of a port.
@@ -91,7 +94,7 @@ impl Port {
                 max_send_wr: sends as u32,
                 max_recv_wr: receives as u32,
                 max_send_sge: 1,
-                max_recv_sge: 2,
+                max_recv_sge: 1,
                 max_inline: 0,
             },
             signal_all: true,
@@ -161,12 +164,13 @@ impl Port {
         lock(&self.core).free.len() == self.sends
     }
 
-    /// Takes completions; `arrived` gets the datagrams, and says whether it keeps the slot. Whether there
-    /// were any. `with_progress`: also makes progress on the caller's thread, if nothing has completed.
+    /// Takes completions; `arrived` gets the datagrams, or why one is none, and says whether it keeps the
+    /// slot. Whether there were any. `with_progress`: also makes progress on the caller's thread, if nothing
+    /// has completed.
     pub(super) fn progress(
         &self,
         with_progress: bool,
-        mut arrived: impl FnMut(Arrived) -> bool,
+        mut arrived: impl FnMut(Result<Arrived, Error>) -> bool,
     ) -> bool {
         let mut any = false;
         // Each turn takes some entries of the bounded queue.
@@ -181,10 +185,7 @@ impl Port {
                 }
                 let len = (wc.byte_len as usize).checked_sub(GRH_BYTES);
                 let good = len.filter(|_| wc.status == WcStatus::Success);
-                let kept = good.is_some_and(|len| {
-                    self.has_header(slot, len) && arrived(Arrived { slot, len })
-                });
-                if !kept {
+                if !good.is_some_and(|len| arrived(self.arrived(slot, len, wc.src_qpn))) {
                     let _ = self.post_recv(slot);
                 }
             }
@@ -196,35 +197,40 @@ impl Port {
         any
     }
 
-    fn has_header(&self, slot: usize, len: usize) -> bool {
-        self.header_of(Arrived { slot, len }).is_ok()
+    /// What has come into a slot, if its header tells the truth: programs believe where a datagram is from.
+    fn arrived(&self, slot: usize, len: usize, src_qpn: Qpn) -> Result<Arrived, Error> {
+        let source = self.header_of(slot, len)?.source;
+        let sender = source_of(&self.memory.grh(slot), source.is_ipv4());
+        match sender == Some(source.ip()) {
+            true => Ok(Arrived { slot, len, source, src_qpn }),
+            false => Err(Error::Forged { claimed: source, sender, src_qpn }),
+        }
     }
 
     /// The header of a datagram in a slot.
-    fn header_of(&self, at: Arrived) -> Result<DatagramHeader, Error> {
+    fn header_of(&self, slot: usize, len: usize) -> Result<DatagramHeader, Error> {
         let mut bytes = [0; DatagramHeader::MAX_LEN];
-        let len = at.len.min(bytes.len());
-        self.memory.read(at.slot, 0, &mut bytes[..len]);
+        let len = len.min(bytes.len());
+        self.memory.read(slot, 0, &mut bytes[..len]);
         let wire = |error: crate::wire::WireError| Error::Protocol(error.into());
         let header = DatagramHeader::parse(&bytes[..len]).map_err(wire)?;
         Ok(header)
     }
 
-    /// Who sent the datagram in a slot, and its payload's place and length.
-    pub(super) fn look(&self, at: Arrived) -> Result<(SocketAddr, usize, usize), Error> {
-        let header = self.header_of(at)?;
-        let start = header.len();
-        Ok((header.source, start, at.len.saturating_sub(start)))
+    /// Place and length of the payload of the datagram in a slot.
+    pub(super) fn payload(at: &Arrived) -> (usize, usize) {
+        let start = DatagramHeader { source: at.source }.len();
+        (start, at.len.saturating_sub(start))
     }
 
     /// Copies bytes of the slot, counted from the header.
-    pub(super) fn read(&self, at: Arrived, offset: usize, to: &mut [u8]) {
+    pub(super) fn read(&self, at: &Arrived, offset: usize, to: &mut [u8]) {
         self.memory.read(at.slot, offset, to);
     }
 
     /// Gives a slot back to the queue pair.
     pub(super) fn post_recv(&self, slot: usize) -> Result<(), Error> {
-        let sges = [self.memory.grh_sge(), self.memory.sge(slot, SLOT_BYTES)];
+        let sges = [self.memory.recv_sge(slot)];
         Ok(self.qp.post_recv(&[RecvWr { wr_id: RECV | slot as u64, sges: &sges }])?)
     }
 
@@ -260,6 +266,22 @@ impl Port {
             return Err(Error::Os { what, source: std::io::Error::other(error) });
         }
         Ok(true)
+    }
+}
+
+/// The sender's address in the GRH of a datagram, or in what RoCEv2 has in its place (IBTA A17.4.5.2): an
+/// IPv6 header, or 20 bytes of nothing and an IPv4 header.
+fn source_of(grh: &[u8; GRH_BYTES], is_ipv4: bool) -> Option<IpAddr> {
+    let version = |at: usize| grh[at] >> 4;
+    match is_ipv4 {
+        true => {
+            let source: [u8; 4] = grh[32..36].try_into().ok().filter(|_| version(20) == 4)?;
+            Some(source.into())
+        }
+        false => {
+            let source: [u8; 16] = grh[8..24].try_into().ok().filter(|_| version(0) == 6)?;
+            Some(source.into())
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use super::{Inner, Socket, SocketKind};
 use crate::Error;
 use crate::family::Family;
-use crate::options::{RDMA_ROUTE, RDMA_UNREAD, RDMA_UNSENT, SOL_RDMA};
+use crate::options::{RDMA_DROPPED, RDMA_ROUTE, RDMA_UNREAD, RDMA_UNSENT, SOL_RDMA};
 use crate::stream_socket::{State, StreamSocket};
 use crate::wake::lock;
 
@@ -33,6 +33,9 @@ impl Socket {
                 Inner::Stream(stream) => stream_option(stream, level, option),
                 Inner::Datagram(datagram) => match (level, option) {
                     (libc::SOL_SOCKET, libc::SO_ERROR) => number(0),
+                    (SOL_RDMA, RDMA_DROPPED) => {
+                        number(datagram.dropped().min(c_int::MAX as u64) as c_int)
+                    }
                     _ => lock(&datagram.options).get(level, option),
                 },
             },
