@@ -16,6 +16,7 @@
 //! | `tcp.rs` | connections, and the readiness of many: what carries iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
+//! | `neighbour.rs`, `neighbour/` | processes of one host that share memory |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
@@ -37,6 +38,7 @@ mod handoff;
 mod icrc;
 pub mod intake;
 pub mod link;
+pub mod neighbour;
 pub mod netdev;
 mod random;
 pub mod slot;

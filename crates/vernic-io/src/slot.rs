@@ -19,6 +19,8 @@
 //! - `\0vernic/<slot>/packets` takes packets that reached the wrong process
 //!   (`handoff.rs`).
 //!
+//! A third, `\0vernic/<slot>/neighbour`, is there if packets go through memory (`neighbour/`).
+//!
 //! A service of connection management has a name of the same kind, by which its listener is found
 //! (`slot/name.rs`).
 //!
@@ -74,6 +76,11 @@ impl Slot {
     pub const FIRST: Self = Self(1);
     /// Last slot that a process may take.
     pub const LAST: Self = Self((1 << Self::BITS) - 2);
+
+    /// The slot of this number, which has 10 bits. May be one that no process can take.
+    pub(crate) const fn new(number: u16) -> Option<Self> {
+        if number >> Self::BITS == 0 { Some(Self(number)) } else { None }
+    }
 
     /// The slot of a QPN. May be one that no process can take.
     pub const fn of(qpn: Qpn) -> Self {
@@ -278,6 +285,18 @@ impl SlotTable {
         let mut name = self.control_name(slot);
         let _ = write!(name, "/packets");
         name
+    }
+
+    /// The name of the socket of a slot that neighbours connect to (`neighbour/`).
+    pub(crate) fn neighbour_name(&self, slot: Slot) -> Vec<u8> {
+        let mut name = self.control_name(slot);
+        let _ = write!(name, "/neighbour");
+        name.as_bytes().to_vec()
+    }
+
+    /// The slots that are this table's.
+    pub(crate) fn own_slots(&self) -> Vec<Slot> {
+        self.state().claims.iter().map(|claim| claim.slot).collect()
     }
 
     /// Sends a packet on to the process that has `slot`. Its ICRC must have been found good: the

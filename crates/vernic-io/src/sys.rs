@@ -11,7 +11,9 @@
 
 mod fork;
 mod ifaddrs;
+mod mapping;
 mod message;
+mod packets;
 mod shared;
 mod stream;
 mod unix;
@@ -25,7 +27,11 @@ use std::time::Duration;
 pub(crate) use fork::{ClosableFd, OwnFd};
 pub use fork::{Gate, Origin};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
+pub(crate) use mapping::{
+    ReadMemory, SharedMemory, copy_in, copy_out, memory_file, seal_against_writers,
+};
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
+pub(crate) use packets::{Packet, packet_pair, peer_credentials, recv_packet, send_packet};
 pub(crate) use shared::{SharedPage, inode_of, shared_file};
 pub(crate) use stream::{
     EpollOp, accept, epoll, epoll_ready, epoll_watch, listen, peer_addr, recv, send, shutdown_write,
@@ -209,6 +215,11 @@ impl PollFd {
     /// Will look whether `fd` can be read.
     pub(crate) fn readable(fd: RawFd) -> Self {
         Self(libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+    }
+
+    /// Will look whether the other end of `fd` has hung up.
+    pub(crate) fn hang_up(fd: RawFd) -> Self {
+        Self(libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 })
     }
 
     /// True if the last [`poll`] found something to read, or an error.

@@ -115,6 +115,23 @@ impl TxPath {
         self.hop_limit
     }
 
+    /// Index of the netdev of link-local addresses, else 0.
+    pub(crate) fn scope_id(&self) -> u32 {
+        self.scope_id
+    }
+
+    /// Source and destination address as numbers: see [`address_of`](Self::address_of).
+    #[inline]
+    pub(crate) fn address_bits(&self) -> (u128, u128) {
+        (self.src, self.dst)
+    }
+
+    /// The address that a number stands for.
+    #[inline]
+    pub(crate) fn address_of(bits: u128) -> IpAddr {
+        from_bits(bits)
+    }
+
     /// Whose intake it leads to, if that is known.
     #[inline]
     pub fn intake(&self) -> Option<IntakeId> {

@@ -15,7 +15,7 @@
 //! need nothing: every descriptor is closed on exec.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -154,7 +154,27 @@ impl OwnFd {
     pub(super) fn open(open: impl FnOnce() -> io::Result<RawFd>) -> io::Result<Self> {
         let _gate = Gate::enter();
         install()?;
-        let fd = Self { fd: open()?, origin: Origin::here() };
+        Self::mark(open()?)
+    }
+
+    /// As [`open`](Self::open), for any number of descriptors at once: those that `open` adds to the list.
+    pub(super) fn open_many<T>(
+        open: impl FnOnce(&mut Vec<RawFd>) -> io::Result<T>,
+    ) -> io::Result<(T, Vec<Self>)> {
+        let mut opened = Vec::new();
+        let (value, marked) = {
+            let _gate = Gate::enter();
+            install()?;
+            let value = open(&mut opened)?;
+            (value, opened.into_iter().map(Self::mark).collect::<Vec<_>>())
+        };
+        // Dropped outside of the gate if one could not be marked.
+        marked.into_iter().collect::<io::Result<_>>().map(|marked| (value, marked))
+    }
+
+    /// Behind the gate.
+    fn mark(fd: RawFd) -> io::Result<Self> {
+        let fd = Self { fd, origin: Origin::here() };
         let Some(marked) = MARKED.get(fd.word()) else {
             // SAFETY: just opened for us.
             unsafe { libc::close(fd.fd) };
@@ -164,6 +184,17 @@ impl OwnFd {
         marked.fetch_or(fd.bit(), Ordering::Relaxed);
         WORDS.fetch_max(fd.word() + 1, Ordering::Relaxed);
         Ok(fd)
+    }
+
+    /// Gives it away: from now on a child keeps it, and whoever has it closes it.
+    pub(crate) fn give_away(self) -> OwnedFd {
+        if let Some(marked) = MARKED.get(self.word()) {
+            marked.fetch_and(!self.bit(), Ordering::Relaxed);
+        }
+        let fd = self.fd;
+        std::mem::forget(self);
+        // SAFETY: owned by this value alone, which is forgotten, and open.
+        unsafe { OwnedFd::from_raw_fd(fd) }
     }
 
     fn word(&self) -> usize {

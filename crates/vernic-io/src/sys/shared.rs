@@ -19,7 +19,7 @@ const BYTES: usize = 4096;
 pub(crate) const WORDS: usize = BYTES / size_of::<AtomicU64>();
 
 /// Seals without which a page is not mapped: its size is what it is.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+pub(super) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// A mapped page.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) fn inode_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(stat(fd)?.st_ino)
 }
 
-fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+pub(super) fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: a stat of zeros is valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to `stat`, which lives through the call.

@@ -1,0 +1,195 @@
+//! What neighbours say to each other over their connection.
+//!
+//! ```text
+//!  byte  0..4    4       5..8      8..16      16..20          20..
+//!       +-------+-------+---------+----------+---------------+------------------+
+//!       | magic | kind  | zero    | engine   | ring capacity | slots, 16 bits   |  hello, welcome
+//!       +-------+-------+---------+----------+---------------+------------------+
+//!       | magic | kind  | body                                                  |  others
+//!       +-------+-------+-------------------------------------------------------+
+//! ```
+//!
+//! Numbers are in the order of bytes of this machine: both ends are on it. The last byte of the magic is
+//! the version; who speaks another one is not met, and packets go by UDP.
+
+use crate::slot::Slot;
+
+const MAGIC: [u8; 4] = *b"VN\x00\x01";
+const HEAD: usize = 5;
+/// Bytes of a hello before its slots.
+const HELLO_HEAD: usize = 20;
+
+/// Longest message: a hello of a process that has every slot.
+pub(super) const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// Longest body of a message that [`Neighbour::tell`](super::Neighbour::tell) sends.
+pub const MAX_TOLD_BYTES: usize = MAX_MESSAGE_BYTES - HEAD;
+
+/// Files with a hello or welcome: the ring into its sender, and its sender's page.
+pub(super) const HELLO_FILES: usize = 2;
+
+/// Who says hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    /// A random number that stands for the engine, whatever slots it has.
+    pub(super) engine: u64,
+    /// Capacity of the ring that comes along.
+    pub(super) ring_bytes: u32,
+    /// The slots that it has.
+    pub(super) slots: Vec<Slot>,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// From whoever has called.
+    Hello(Hello),
+    /// The answer to a hello.
+    Welcome(Hello),
+    /// The caller has understood the welcome: from now on its ring may be written to.
+    Ready,
+    /// The slots that the sender has now.
+    Slots(Vec<Slot>),
+    /// There is news in the ring: the bell.
+    Ring,
+    /// The sender closes in order.
+    Bye,
+    /// What a higher layer has to say.
+    Told(Vec<u8>),
+}
+
+const HELLO: u8 = 0;
+const WELCOME: u8 = 1;
+const READY: u8 = 2;
+const SLOTS: u8 = 3;
+const BYE: u8 = 4;
+const TOLD: u8 = 5;
+const RING: u8 = 6;
+
+/// [`Said::Ring`], ready to be sent.
+pub(super) const RING_BYTES: [u8; 5] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], RING];
+
+fn push_slots(bytes: &mut Vec<u8>, slots: &[Slot]) {
+    slots.iter().for_each(|slot| bytes.extend(slot.value().to_ne_bytes()));
+}
+
+fn parse_slots(bytes: &[u8]) -> Option<Vec<Slot>> {
+    let slots = bytes.chunks(2).map(|pair| {
+        let slot = Slot::new(u16::from_ne_bytes(pair.try_into().ok()?));
+        slot.filter(|slot| slot.is_ordinary())
+    });
+    slots.collect()
+}
+
+impl Said {
+    pub(super) fn emit(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        match self {
+            Self::Hello(hello) => hello.emit(HELLO, &mut bytes),
+            Self::Welcome(hello) => hello.emit(WELCOME, &mut bytes),
+            Self::Ready => bytes.push(READY),
+            Self::Slots(slots) => {
+                bytes.push(SLOTS);
+                push_slots(&mut bytes, slots);
+            }
+            Self::Ring => bytes.push(RING),
+            Self::Bye => bytes.push(BYE),
+            Self::Told(body) => {
+                bytes.push(TOLD);
+                bytes.extend_from_slice(body);
+            }
+        }
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (&kind, body) = bytes.strip_prefix(&MAGIC)?.split_first()?;
+        match kind {
+            HELLO => Hello::parse(body).map(Self::Hello),
+            WELCOME => Hello::parse(body).map(Self::Welcome),
+            READY => body.is_empty().then_some(Self::Ready),
+            SLOTS => parse_slots(body).map(Self::Slots),
+            RING => body.is_empty().then_some(Self::Ring),
+            BYE => body.is_empty().then_some(Self::Bye),
+            TOLD => Some(Self::Told(body.to_vec())),
+            _ => None,
+        }
+    }
+}
+
+impl Hello {
+    fn emit(&self, kind: u8, bytes: &mut Vec<u8>) {
+        bytes.extend([kind, 0, 0, 0]);
+        bytes.extend(self.engine.to_ne_bytes());
+        bytes.extend(self.ring_bytes.to_ne_bytes());
+        push_slots(bytes, &self.slots);
+    }
+
+    fn parse(body: &[u8]) -> Option<Self> {
+        let (head, slots) = body.split_at_checked(HELLO_HEAD - HEAD)?;
+        Some(Self {
+            engine: u64::from_ne_bytes(head[3..11].try_into().ok()?),
+            ring_bytes: u32::from_ne_bytes(head[11..].try_into().ok()?),
+            slots: parse_slots(slots)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_kind() -> Vec<Said> {
+        let slots = vec![Slot::FIRST, Slot::LAST];
+        let hello = Hello { engine: 0x0123_4567_89AB_CDEF, ring_bytes: 1 << 18, slots };
+        vec![
+            Said::Hello(hello.clone()),
+            Said::Welcome(hello.clone()),
+            Said::Welcome(Hello { slots: Vec::new(), ..hello.clone() }),
+            Said::Ready,
+            Said::Slots(hello.slots),
+            Said::Ring,
+            Said::Bye,
+            Said::Told(vec![1, 2, 3]),
+            Said::Told(Vec::new()),
+        ]
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        for said in every_kind() {
+            assert_eq!(Said::parse(&said.emit()), Some(said));
+        }
+        let all = (1..=Slot::LAST.value()).filter_map(Slot::new).collect();
+        let hello = Hello { engine: 1, ring_bytes: 1 << 18, slots: all };
+        assert!(Said::Hello(hello).emit().len() <= MAX_MESSAGE_BYTES);
+        assert!(Said::Told(vec![0; MAX_TOLD_BYTES]).emit().len() <= MAX_MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn the_bell_is_a_message_like_others() {
+        assert_eq!(Said::Ring.emit(), RING_BYTES);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_of_another_version_is_not_understood() {
+        for said in every_kind() {
+            let mut bytes = said.emit();
+            for len in 0..bytes.len() {
+                // A list may end early, what is told too.
+                if let Some(other) = Said::parse(&bytes[..len]) {
+                    assert_eq!(std::mem::discriminant(&other), std::mem::discriminant(&said));
+                }
+            }
+            bytes[3] = 2;
+            assert_eq!(Said::parse(&bytes), None);
+        }
+        let mut bytes = Said::Ready.emit();
+        bytes.push(0);
+        assert_eq!(Said::parse(&bytes), None);
+        bytes[4] = 77;
+        assert_eq!(Said::parse(&bytes), None);
+        let nobody = [&MAGIC[..], &[SLOTS, 0, 0]].concat();
+        assert_eq!(Said::parse(&nobody), None, "no process has slot 0");
+    }
+}

@@ -1,0 +1,99 @@
+//! The meeting of two engines: what is made, passed and checked before they are neighbours.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::hello::{HELLO_FILES, Hello, Said};
+use super::page::{OwnPage, PeerPage};
+use super::ring::{Bell, RingMemory, RingReader, RingWriter};
+use crate::link::Nanos;
+use crate::slot::Slot;
+use crate::sys::{self, ClosableFd, OwnFd, SharedMemory};
+
+/// A ring that was made here, for a neighbour to write to.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    file: OwnFd,
+    pub(super) memory: Arc<RingMemory>,
+}
+
+impl Incoming {
+    pub(super) fn new(ring_bytes: u32) -> io::Result<Self> {
+        let len = RingMemory::file_bytes(ring_bytes);
+        let file = sys::memory_file(len)?;
+        let memory = SharedMemory::map(file.as_fd(), len)?;
+        Ok(Self { file, memory: Arc::new(RingMemory::new(memory, ring_bytes)) })
+    }
+
+    /// Says hello or welcome, and passes what goes with it.
+    pub(super) fn send(&self, to: BorrowedFd<'_>, said: &Said, page: &OwnPage) -> io::Result<()> {
+        let files: [_; HELLO_FILES] = [self.file.as_fd(), page.file()];
+        sys::send_packet(to, &said.emit(), &files)
+    }
+}
+
+/// A connection on which there is no neighbour yet.
+#[derive(Debug)]
+pub(super) struct Stranger {
+    pub(super) key: u64,
+    pub(super) connection: OwnFd,
+    pub(super) pid: u32,
+    pub(super) since: Nanos,
+    /// Of one that we called: its slot, and the ring that it is to write to.
+    pub(super) call: Option<(Slot, Incoming)>,
+}
+
+impl Stranger {
+    /// Who is at the other end of `connection`.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a process of another user.
+    pub(super) fn check(connection: BorrowedFd<'_>) -> io::Result<u32> {
+        let peer = sys::peer_credentials(connection)?;
+        if peer.uid == sys::uid() {
+            Ok(peer.pid)
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+}
+
+/// What a hello or welcome brought.
+#[derive(Debug)]
+pub(super) struct Passed {
+    ring: Arc<RingMemory>,
+    page: PeerPage,
+}
+
+impl Passed {
+    /// Maps the files of a hello.
+    ///
+    /// # Errors
+    /// `InvalidData` if they are not what they must be; what the system says.
+    pub(super) fn map(hello: &Hello, files: &[OwnFd]) -> io::Result<Self> {
+        let [ring, page] = files else { return Err(io::ErrorKind::InvalidData.into()) };
+        if !RingMemory::is_capacity(hello.ring_bytes) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let memory = SharedMemory::map(ring.as_fd(), RingMemory::file_bytes(hello.ring_bytes))?;
+        let ring = Arc::new(RingMemory::new(memory, hello.ring_bytes));
+        Ok(Self { ring, page: PeerPage::map(page.as_fd())? })
+    }
+
+    /// The ring to write to, and both ends that are ours.
+    pub(super) fn into_ends(
+        self,
+        incoming: Arc<RingMemory>,
+        connection: &Arc<ClosableFd>,
+    ) -> (Arc<RingMemory>, RingReader, RingWriter) {
+        let bell = Arc::new(Bell { page: self.page, connection: connection.clone() });
+        let reader = RingReader::new(incoming, bell.clone());
+        (self.ring.clone(), reader, RingWriter::new(self.ring, bell))
+    }
+
+    /// What an engine would pass to itself.
+    pub(super) fn own(incoming: &Incoming, page: &OwnPage) -> io::Result<Self> {
+        Ok(Self { ring: incoming.memory.clone(), page: PeerPage::map(page.file())? })
+    }
+}

@@ -1,0 +1,558 @@
+//! All neighbours of a device: listening, calling, and what comes over the connections.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::hello::{Hello, MAX_MESSAGE_BYTES, Said};
+use super::meeting::{Incoming, Passed, Stranger};
+use super::page::OwnPage;
+use super::ring::{RingMemory, RingWriter};
+use super::{
+    Alarm, Event, MAX_NEIGHBOURS, MAX_STRANGERS, Neighbour, NeighbourCounters, NeighbourId,
+    PATIENCE,
+};
+use crate::link::Nanos;
+use crate::random::random;
+use crate::slot::{Slot, SlotTable};
+use crate::sys::{self, ClosableFd, EpollOp, OwnFd, Packet};
+
+/// Connections that one look accepts, and messages that it takes from one connection.
+const MAX_SERVED: usize = 32;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+/// How long a slot that could not be met is left alone.
+const PAUSE_NANOS: u64 = 1_000_000_000;
+/// How soon a message that found no room is tried again.
+const RETRY_NANOS: u64 = 1_000_000;
+
+const READABLE: u32 = libc::EPOLLIN as u32;
+
+/// A socket that neighbours connect to.
+#[derive(Debug)]
+struct Door {
+    slot: Slot,
+    key: u64,
+    socket: OwnFd,
+}
+
+/// A neighbour, as long as it is there.
+#[derive(Debug)]
+struct Open {
+    key: u64,
+    neighbour: Arc<Neighbour>,
+    engine: u64,
+    slots: Vec<Slot>,
+    /// Until it is ready.
+    writer: Option<RingWriter>,
+    /// Of ourselves: the other end of the connection, at which it is heard.
+    ear: Option<OwnFd>,
+    /// It was not told yet which slots we have.
+    owed_slots: bool,
+    said_bye: bool,
+}
+
+/// The neighbours of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
+#[derive(Debug)]
+pub struct Neighbourhood {
+    engine: u64,
+    slots: Arc<SlotTable>,
+    ring_bytes: u32,
+    page: Arc<OwnPage>,
+    epoll: OwnFd,
+    doors: Vec<Door>,
+    strangers: Vec<Stranger>,
+    open: Vec<Option<Open>>,
+    /// Slots that could not be met, and when that was.
+    paused: Vec<(Slot, Nanos)>,
+    /// [`SlotTable::generation`] that was followed.
+    followed: Option<u64>,
+    last_key: u64,
+    generation: u32,
+    counters: NeighbourCounters,
+    closed: bool,
+}
+
+/// What becomes of a connection after a message.
+enum Next {
+    Stay,
+    Close { in_order: bool },
+    Expel(&'static str),
+}
+
+impl Neighbourhood {
+    /// Nobody is known yet. Neighbours find this device by the slots of `slots`, and write to rings of
+    /// `ring_bytes`, a power of two from [`MIN_RING_BYTES`](super::MIN_RING_BYTES) to
+    /// [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
+    ///
+    /// # Errors
+    /// `InvalidInput` for another size; where the system has no memory that can be shared.
+    pub fn new(slots: Arc<SlotTable>, ring_bytes: u32) -> io::Result<Self> {
+        if !RingMemory::is_capacity(ring_bytes) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self {
+            engine: random(),
+            slots,
+            ring_bytes,
+            page: Arc::new(OwnPage::new()?),
+            epoll: sys::epoll()?,
+            doors: Vec::new(),
+            strangers: Vec::new(),
+            open: Vec::new(),
+            paused: Vec::new(),
+            followed: None,
+            last_key: 0,
+            generation: 0,
+            counters: NeighbourCounters::default(),
+            closed: false,
+        })
+    }
+
+    /// The descriptor to sleep on: readable when [`serve`](Self::serve) has something to do, which a
+    /// neighbour's bell is, too.
+    pub fn raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// For the thread that sleeps.
+    pub fn alarm(&self) -> Alarm {
+        Alarm(self.page.clone())
+    }
+
+    /// Totals so far.
+    pub fn counters(&self) -> NeighbourCounters {
+        self.counters
+    }
+
+    /// When [`serve`](Self::serve) must be called at the latest, though nothing is readable.
+    pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        let patience = PATIENCE.as_nanos() as u64;
+        let strangers = self.strangers.iter().map(|stranger| stranger.since.plus(patience));
+        let owed = self.open.iter().flatten().any(|open| open.owed_slots);
+        strangers.chain(owed.then(|| now.plus(RETRY_NANOS))).min()
+    }
+
+    fn next_key(&mut self) -> u64 {
+        self.last_key += 1;
+        self.last_key
+    }
+
+    fn watch(&self, fd: &OwnFd, key: u64) -> io::Result<()> {
+        sys::epoll_watch(self.epoll.as_fd(), EpollOp::Add, fd.as_fd(), key, READABLE)
+    }
+
+    /// Opens a socket for each new slot of this device and closes those of former ones. To be called
+    /// when a slot was taken, so that it can be met.
+    pub fn follow_slots(&mut self) {
+        let generation = self.slots.generation();
+        if self.closed || self.followed == Some(generation) {
+            return;
+        }
+        self.followed = Some(generation);
+        let own = self.slots.own_slots();
+        self.doors.retain(|door| own.contains(&door.slot));
+        for &slot in &own {
+            if self.doors.iter().all(|door| door.slot != slot) {
+                let opened = self.open_door(slot);
+                // Whoever had it before may be about to end; others then send by UDP.
+                if let Err(error) = opened {
+                    tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
+                }
+            }
+        }
+        self.open.iter_mut().flatten().for_each(|open| open.owed_slots = true);
+        self.pay_slots();
+    }
+
+    fn open_door(&mut self, slot: Slot) -> io::Result<()> {
+        let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
+        sys::bind_abstract(socket.as_fd(), &self.slots.neighbour_name(slot))?;
+        sys::listen(socket.as_fd(), BACKLOG)?;
+        let key = self.next_key();
+        self.watch(&socket, key)?;
+        self.doors.push(Door { slot, key, socket });
+        Ok(())
+    }
+
+    /// Tells neighbours which slots we have, if they do not know.
+    fn pay_slots(&mut self) {
+        let own = Said::Slots(self.slots.own_slots());
+        for open in self.open.iter_mut().flatten().filter(|open| open.owed_slots) {
+            let told = open.neighbour.say(&own, &[]);
+            open.owed_slots = told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        }
+    }
+
+    /// The neighbour that says it has this slot.
+    pub fn find(&self, slot: Slot) -> Option<&Arc<Neighbour>> {
+        let open = self.open.iter().flatten();
+        open.into_iter().find(|open| open.slots.contains(&slot)).map(|open| &open.neighbour)
+    }
+
+    /// Begins to meet the process that has this slot, unless that is done or under way. Does not wait;
+    /// who is met is told by [`serve`](Self::serve), or here, of ourselves.
+    pub fn meet(&mut self, slot: Slot, now: Nanos, events: &mut Vec<Event>) {
+        self.paused.retain(|(_, since)| now.0.saturating_sub(since.0) < PAUSE_NANOS);
+        let is_under_way =
+            |stranger: &Stranger| stranger.call.as_ref().is_some_and(|(called, _)| *called == slot);
+        if self.closed
+            || !slot.is_ordinary()
+            || self.find(slot).is_some()
+            || self.strangers.iter().any(is_under_way)
+            || self.paused.iter().any(|(paused, _)| *paused == slot)
+        {
+            return;
+        }
+        let met = match self.slots.is_ours(slot) {
+            true => self.meet_self(events),
+            false => self.call(slot, now),
+        };
+        if let Err(error) = met {
+            tracing::debug!(slot = slot.value(), %error, "its process is no neighbour");
+            self.pause(slot, now);
+        }
+    }
+
+    fn pause(&mut self, slot: Slot, now: Nanos) {
+        if self.paused.len() == MAX_STRANGERS {
+            self.paused.swap_remove(0);
+        }
+        self.paused.push((slot, now));
+    }
+
+    fn hello(&self) -> Hello {
+        let slots = self.slots.own_slots();
+        Hello { engine: self.engine, ring_bytes: self.ring_bytes, slots }
+    }
+
+    fn call(&mut self, slot: Slot, now: Nanos) -> io::Result<()> {
+        if self.strangers.len() >= MAX_STRANGERS || self.free_place().is_none() {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
+        sys::connect_abstract(connection.as_fd(), &self.slots.neighbour_name(slot))?;
+        let pid = Stranger::check(connection.as_fd())?;
+        let incoming = Incoming::new(self.ring_bytes)?;
+        incoming.send(connection.as_fd(), &Said::Hello(self.hello()), &self.page)?;
+        let key = self.next_key();
+        self.watch(&connection, key)?;
+        let call = Some((slot, incoming));
+        self.strangers.push(Stranger { key, connection, pid, since: now, call });
+        Ok(())
+    }
+
+    fn meet_self(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        let (mouth, ear) = sys::packet_pair()?;
+        let incoming = Incoming::new(self.ring_bytes)?;
+        let passed = Passed::own(&incoming, &self.page)?;
+        let key = self.next_key();
+        self.watch(&ear, key)?;
+        let hello = self.hello();
+        let pid = std::process::id();
+        let writer = self.welcome(key, mouth, pid, &hello, incoming.memory, passed, events)?;
+        if let Some(open) = self.open.iter_mut().flatten().find(|open| open.key == key) {
+            open.ear = Some(ear);
+            let from = open.neighbour.id;
+            events.push(Event::Ready { from, writer });
+            events.push(Event::Slots { from, slots: hello.slots });
+        }
+        Ok(())
+    }
+
+    fn free_place(&self) -> Option<usize> {
+        let free = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
+        (free < MAX_NEIGHBOURS).then_some(free)
+    }
+
+    /// From now on there is a neighbour on this connection, which may write to us.
+    #[allow(clippy::too_many_arguments)]
+    fn welcome(
+        &mut self,
+        key: u64,
+        connection: OwnFd,
+        pid: u32,
+        hello: &Hello,
+        incoming: Arc<RingMemory>,
+        passed: Passed,
+        events: &mut Vec<Event>,
+    ) -> io::Result<RingWriter> {
+        let place = self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let connection = Arc::new(ClosableFd::new(connection));
+        let (outgoing, reader, writer) = passed.into_ends(incoming.clone(), &connection);
+        self.generation = self.generation.wrapping_add(1);
+        let id = NeighbourId { place: place as u16, generation: self.generation };
+        let gone = AtomicBool::new(false);
+        let neighbour = Arc::new(Neighbour { id, pid, connection, incoming, outgoing, gone });
+        let open = Open {
+            key,
+            neighbour: neighbour.clone(),
+            engine: hello.engine,
+            slots: hello.slots.clone(),
+            writer: None,
+            ear: None,
+            owed_slots: false,
+            said_bye: false,
+        };
+        if place == self.open.len() {
+            self.open.push(Some(open));
+        } else {
+            self.open[place] = Some(open);
+        }
+        self.counters.met += 1;
+        events.push(Event::Met { neighbour, reader });
+        Ok(writer)
+    }
+
+    /// Handles what has come over the connections, and gives up those that do not answer. Appends what has
+    /// happened to `events`; the caller drops what they bring after `Gone`. Nothing blocks.
+    pub fn serve(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        if self.closed {
+            return;
+        }
+        self.follow_slots();
+        let mut ready = Vec::new();
+        // The only errors possible are of descriptors that are not ours.
+        let _ = sys::epoll_ready(self.epoll.as_fd(), |key, _| ready.push(key));
+        for key in ready {
+            if let Some(at) = self.doors.iter().position(|door| door.key == key) {
+                self.accept(at, now);
+            } else if let Some(at) = self.strangers.iter().position(|s| s.key == key) {
+                self.hear_stranger(at, now, events);
+            } else if let Some(at) = self.place_of(key) {
+                self.hear(at, events);
+            }
+        }
+        self.give_up_silent(now);
+        self.pay_slots();
+    }
+
+    fn place_of(&self, key: u64) -> Option<usize> {
+        self.open.iter().position(|open| open.as_ref().is_some_and(|open| open.key == key))
+    }
+
+    fn accept(&mut self, door: usize, now: Nanos) {
+        for _ in 0..MAX_SERVED {
+            let Ok(connection) = sys::accept(self.doors[door].socket.as_fd()) else { return };
+            let Ok(pid) = Stranger::check(connection.as_fd()) else {
+                self.counters.refused += 1;
+                continue;
+            };
+            let key = self.next_key();
+            if self.watch(&connection, key).is_err() {
+                continue;
+            }
+            if self.strangers.len() >= MAX_STRANGERS {
+                // The oldest comes first.
+                self.strangers.remove(0);
+                self.counters.refused += 1;
+            }
+            self.strangers.push(Stranger { key, connection, pid, since: now, call: None });
+        }
+    }
+
+    fn give_up_silent(&mut self, now: Nanos) {
+        let patience = PATIENCE.as_nanos() as u64;
+        while let Some(at) = self.strangers.iter().position(|s| s.since.plus(patience) <= now) {
+            let stranger = self.strangers.remove(at);
+            self.counters.refused += 1;
+            tracing::debug!(pid = stranger.pid, "a process does not answer: no neighbour");
+            if let Some((slot, _)) = stranger.call {
+                self.pause(slot, now);
+            }
+        }
+    }
+
+    /// Takes one stranger's message: it becomes a neighbour, or the connection is closed.
+    fn hear_stranger(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
+        let mut buf = [0; MAX_MESSAGE_BYTES];
+        let packet = sys::recv_packet(self.strangers[at].connection.as_fd(), &mut buf);
+        if packet.as_ref().is_err_and(is_for_later) {
+            return;
+        }
+        let stranger = self.strangers.remove(at);
+        let (pid, called) = (stranger.pid, stranger.call.as_ref().map(|(slot, _)| *slot));
+        let met = packet.and_then(|packet| self.consider(stranger, &buf, &packet, now, events));
+        if let Err(error) = met {
+            tracing::debug!(pid, %error, "a process is refused as a neighbour");
+            self.counters.refused += 1;
+            if let Some(slot) = called {
+                self.pause(slot, now);
+            }
+        }
+    }
+
+    fn consider(
+        &mut self,
+        stranger: Stranger,
+        buf: &[u8],
+        packet: &Packet,
+        now: Nanos,
+        events: &mut Vec<Event>,
+    ) -> io::Result<()> {
+        if packet.len == 0 {
+            // It has hung up; of two calls at once, one ends like this.
+            if let Some((slot, _)) = stranger.call {
+                self.pause(slot, now);
+            }
+            return Ok(());
+        }
+        let said = buf.get(..packet.len).filter(|_| !packet.truncated).and_then(Said::parse);
+        let Stranger { key, connection, pid, call, .. } = stranger;
+        match (said, call) {
+            (Some(Said::Hello(hello)), None) => {
+                let passed = Passed::map(&hello, &packet.files)?;
+                if !self.takes_call_of(&hello, pid) {
+                    return Ok(());
+                }
+                let incoming = Incoming::new(self.ring_bytes)?;
+                incoming.send(connection.as_fd(), &Said::Welcome(self.hello()), &self.page)?;
+                let memory = incoming.memory;
+                let writer = self.welcome(key, connection, pid, &hello, memory, passed, events)?;
+                if let Some(open) = self.open.iter_mut().flatten().find(|open| open.key == key) {
+                    open.writer = Some(writer);
+                }
+                Ok(())
+            }
+            (Some(Said::Welcome(hello)), Some((_, incoming))) => {
+                let passed = Passed::map(&hello, &packet.files)?;
+                if self.knows(&hello, pid) {
+                    return Ok(());
+                }
+                let memory = incoming.memory;
+                let writer = self.welcome(key, connection, pid, &hello, memory, passed, events)?;
+                let at = self.place_of(key).ok_or(io::ErrorKind::NotFound)?;
+                let Some(open) = &mut self.open[at] else { return Ok(()) };
+                // Without room for it the connection is lost, which is noticed with the next message.
+                let _ = open.neighbour.say(&Said::Ready, &[]);
+                let from = open.neighbour.id;
+                events.push(Event::Ready { from, writer });
+                events.push(Event::Slots { from, slots: hello.slots });
+                Ok(())
+            }
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Whether the engine that says hello is a neighbour already, over another connection, or this one.
+    fn knows(&self, hello: &Hello, pid: u32) -> bool {
+        let is_it = |open: &Open| open.engine == hello.engine && open.neighbour.pid == pid;
+        hello.engine == self.engine || self.open.iter().flatten().any(is_it)
+    }
+
+    /// Whether a caller becomes a neighbour on its connection. If we call it at the same time, one of the
+    /// two calls ends here, and the same one at the other end.
+    fn takes_call_of(&mut self, hello: &Hello, pid: u32) -> bool {
+        if self.knows(hello, pid) {
+            return false;
+        }
+        let ours = self.strangers.iter().position(|stranger| {
+            stranger.call.as_ref().is_some_and(|(slot, _)| hello.slots.contains(slot))
+        });
+        match ours {
+            Some(_) if self.engine < hello.engine => false,
+            Some(at) => {
+                self.strangers.remove(at);
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Takes messages of a neighbour.
+    fn hear(&mut self, at: usize, events: &mut Vec<Event>) {
+        for _ in 0..MAX_SERVED {
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            let Some(open) = &mut self.open[at] else { return };
+            let own = open.neighbour.connection.get();
+            let Some(fd) = open.ear.as_ref().or(own.as_deref()) else { return };
+            let next = match sys::recv_packet(fd.as_fd(), &mut buf) {
+                Err(error) if is_for_later(&error) => return,
+                Err(_) => Next::Close { in_order: open.said_bye },
+                Ok(packet) if packet.len == 0 => Next::Close { in_order: open.said_bye },
+                Ok(packet) => open.take(&buf, packet, events),
+            };
+            match next {
+                Next::Stay => {}
+                Next::Close { in_order } => return self.part(at, in_order, events),
+                Next::Expel(why) => {
+                    let pid = self.open[at].as_ref().map(|open| open.neighbour.pid);
+                    tracing::warn!(pid, why, "a neighbour breaks the rules: no neighbour any more");
+                    self.counters.expelled += 1;
+                    return self.part(at, false, events);
+                }
+            }
+        }
+    }
+
+    fn part(&mut self, at: usize, in_order: bool, events: &mut Vec<Event>) {
+        let Some(open) = self.open.get_mut(at).and_then(Option::take) else { return };
+        open.neighbour.set_gone();
+        self.counters.gone += 1;
+        events.push(Event::Gone { from: open.neighbour.id, in_order });
+    }
+
+    /// Ends a neighbour that broke a rule, its ring's say: nothing of it is heard any more. `Gone` is
+    /// appended to `events`, unless it is gone already.
+    pub fn expel(&mut self, id: NeighbourId, events: &mut Vec<Event>) {
+        let is_it = |open: &Option<Open>| open.as_ref().is_some_and(|o| o.neighbour.id == id);
+        if let Some(at) = self.open.iter().position(is_it) {
+            self.counters.expelled += 1;
+            self.part(at, false, events);
+        }
+    }
+
+    /// Says good-bye to all, and meets nobody any more. `Gone` is appended for each.
+    pub fn close(&mut self, events: &mut Vec<Event>) {
+        self.closed = true;
+        self.doors.clear();
+        self.strangers.clear();
+        for at in 0..self.open.len() {
+            if let Some(open) = &self.open[at] {
+                // Who cannot be told hears the hang-up.
+                let _ = open.neighbour.say(&Said::Bye, &[]);
+            }
+            self.part(at, true, events);
+        }
+    }
+}
+
+impl Open {
+    fn take(&mut self, buf: &[u8], packet: Packet, events: &mut Vec<Event>) -> Next {
+        let from = self.neighbour.id;
+        let Packet { len, truncated, mut files } = packet;
+        let said = buf.get(..len).filter(|_| !truncated).and_then(Said::parse);
+        let may_have_files = matches!(said, Some(Said::Told(_)));
+        if files.len() > usize::from(may_have_files) {
+            return Next::Expel("a message with files that it must not have");
+        }
+        match said {
+            Some(Said::Ready) => match self.writer.take() {
+                Some(writer) => {
+                    events.push(Event::Ready { from, writer });
+                    events.push(Event::Slots { from, slots: self.slots.clone() });
+                }
+                None => return Next::Expel("it is ready twice"),
+            },
+            Some(Said::Slots(slots)) => {
+                self.slots.clone_from(&slots);
+                events.push(Event::Slots { from, slots });
+            }
+            Some(Said::Ring) => {}
+            Some(Said::Bye) => self.said_bye = true,
+            Some(Said::Told(bytes)) => {
+                let file = files.pop().map(OwnFd::give_away);
+                events.push(Event::Message { from, bytes, file });
+            }
+            Some(Said::Hello(_) | Said::Welcome(_)) | None => {
+                return Next::Expel("a message that nobody says");
+            }
+        }
+        Next::Stay
+    }
+}
+
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

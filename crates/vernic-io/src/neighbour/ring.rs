@@ -1,0 +1,345 @@
+//! A ring: packets from one process to another, through memory that both have mapped.
+//!
+//! ```text
+//!  byte  0        128      256      384      ...  4096                       4096 + capacity
+//!       +--------+--------+--------+--------+----+--------------------------+
+//!       | tail   | head   | waits  | inside |    | records                  |
+//!       +--------+--------+--------+--------+----+--------------------------+
+//!        writer   reader   both     writer        records begin at multiples of 64
+//!
+//!  record, words in the order of bytes of this machine
+//!  byte  0..2     2    3    4..8       8..24     24..40        40..40+len
+//!       +--------+----+----+----------+---------+-------------+----------------------+
+//!       | len    | TC | HL | scope id | source  | destination | BTH to padded payload|
+//!       +--------+----+----+----------+---------+-------------+----------------------+
+//! ```
+//!
+//! A record stands for a UDP packet: instead of the headers of IP and UDP it has addresses, traffic
+//! class and hop limit, and no ICRC, since memory does not flip bits on the way. The words `tail`,
+//! `head` and the bell are `cursor.rs`'s. `waits` is set by a writer that found the ring full; the
+//! reader that makes room rings back. That is a help, not a promise: the flag may be missed, so a writer
+//! looks again by itself after a while. `inside` is for whoever reads or writes the other's memory
+//! directly ([`Neighbour`](super::Neighbour)).
+//!
+//! The other end may write anything anywhere at any time. So a record's header is copied out before it
+//! is looked at, and the packet before it is parsed; positions and lengths are checked against what
+//! the ring holds; what breaks the rules is [`RingBroken`], after which the ring is not used any more.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::cursor::{Broken, ReadCursor, WriteCursor};
+use super::hello::RING_BYTES;
+use super::page::PeerPage;
+use crate::ROCE_PORT;
+use crate::batch::{MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket, TxPath};
+use crate::link::Icrc;
+use crate::sys::{self, ClosableFd, SharedMemory};
+
+/// Bytes before the records.
+const HEAD_BYTES: usize = 4096;
+const TAIL: usize = 0;
+const HEAD: usize = 16;
+const WAITS: usize = 32;
+const INSIDE: usize = 48;
+
+/// Records begin at multiples of this: a cache line.
+const ALIGN: usize = 64;
+/// Bytes of a record's header.
+const RECORD_HEAD: usize = 40;
+/// Largest record.
+const MAX_RECORD: u64 = (RECORD_HEAD + MAX_TRANSPORT_BYTES).next_multiple_of(ALIGN) as u64;
+
+/// Least capacity of a ring: some of the largest packets.
+pub const MIN_RING_BYTES: u32 = 64 * 1024;
+/// Largest capacity of a ring.
+pub const MAX_RING_BYTES: u32 = 16 << 20;
+
+/// The other process has written to a ring what no process means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingBroken {
+    /// A position that cannot be.
+    #[error("its ring has a position that cannot be")]
+    Position,
+    /// A packet without a byte, longer than packets are, or than what was written.
+    #[error("its ring has a packet of {0} bytes")]
+    Length(u64),
+}
+
+impl From<Broken> for RingBroken {
+    fn from(_: Broken) -> Self {
+        Self::Position
+    }
+}
+
+/// The memory of a ring.
+#[derive(Debug)]
+pub(super) struct RingMemory {
+    memory: SharedMemory,
+    /// Words of records: a power of two.
+    words: usize,
+}
+
+impl RingMemory {
+    /// Whether a ring may have this capacity.
+    pub(super) const fn is_capacity(bytes: u32) -> bool {
+        bytes.is_power_of_two() && bytes >= MIN_RING_BYTES && bytes <= MAX_RING_BYTES
+    }
+
+    /// Bytes of a ring's file.
+    pub(super) const fn file_bytes(capacity: u32) -> usize {
+        HEAD_BYTES + capacity as usize
+    }
+
+    pub(super) const fn new(memory: SharedMemory, capacity: u32) -> Self {
+        Self { memory, words: capacity as usize / 8 }
+    }
+
+    const fn capacity(&self) -> u64 {
+        self.words as u64 * 8
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.memory.words()[index]
+    }
+
+    /// The word of the writer that says where in the reader's memory it is.
+    #[inline]
+    pub(super) fn inside(&self) -> &AtomicU64 {
+        self.word(INSIDE)
+    }
+
+    /// The words from a position on, to the end of the ring, and those that follow at its begin.
+    #[inline]
+    fn from(&self, at: u64) -> (&[AtomicU64], &[AtomicU64]) {
+        let words = &self.memory.words()[HEAD_BYTES / 8..];
+        let start = (at / 8) as usize & (self.words - 1);
+        (&words[start..], &words[..start])
+    }
+
+    /// Copies to the ring; positions and lengths of all but the last part are multiples of 8.
+    #[inline]
+    fn copy_in(&self, at: u64, bytes: &[u8]) {
+        let (first, second) = self.from(at);
+        let (left, right) = bytes.split_at(bytes.len().min(first.len() * 8));
+        sys::copy_in(first, left);
+        if !right.is_empty() {
+            sys::copy_in(second, right);
+        }
+    }
+
+    #[inline]
+    fn copy_out(&self, at: u64, bytes: &mut [u8]) {
+        let (first, second) = self.from(at);
+        let (left, right) = bytes.split_at_mut(bytes.len().min(first.len() * 8));
+        sys::copy_out(first, left);
+        if !right.is_empty() {
+            sys::copy_out(second, right);
+        }
+    }
+}
+
+/// What wakes the process at the other end: a message over the connection. (Not an event descriptor of
+/// its own: writing to one that it passed could be made to block.)
+#[derive(Debug)]
+pub(super) struct Bell {
+    pub(super) page: PeerPage,
+    pub(super) connection: Arc<ClosableFd>,
+}
+
+impl Bell {
+    #[cold]
+    fn ring(&self) {
+        if let Some(fd) = self.connection.get() {
+            // Where there is no room, there is something to read, which wakes as well.
+            let _ = sys::send(fd.as_fd(), &RING_BYTES);
+        }
+    }
+
+    #[inline]
+    fn ring_if_asleep(&self) {
+        if self.page.asleep() != 0 {
+            self.ring();
+        }
+    }
+}
+
+/// The end of a ring that packets are written to.
+#[derive(Debug)]
+pub struct RingWriter {
+    memory: Arc<RingMemory>,
+    cursor: WriteCursor,
+    bell: Arc<Bell>,
+}
+
+impl RingWriter {
+    pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
+        let cursor = WriteCursor::new(memory.capacity());
+        Self { memory, cursor, bell }
+    }
+
+    /// Whether a packet of any size may be pushed. If not, the reader wakes this process when it has
+    /// made room; look again after a while all the same.
+    ///
+    /// # Errors
+    /// [`RingBroken`].
+    #[inline]
+    pub fn has_room(&mut self) -> Result<bool, RingBroken> {
+        let Self { memory, cursor, .. } = self;
+        let head = memory.word(HEAD);
+        if cursor.has_room(MAX_RECORD, head)? {
+            return Ok(true);
+        }
+        memory.word(WAITS).store(1, Ordering::SeqCst);
+        Ok(cursor.has_room(MAX_RECORD, head)?)
+    }
+
+    /// Writes one packet, BTH to the end of the padded payload, for which there is room
+    /// ([`has_room`](Self::has_room)); its reader sees it after [`publish`](Self::publish).
+    #[inline]
+    pub fn push(&mut self, path: &TxPath, transport: &[u8]) {
+        debug_assert!(!transport.is_empty() && transport.len() <= MAX_TRANSPORT_BYTES);
+        let at = self.cursor.at();
+        let mut head = [0; RECORD_HEAD];
+        head[..2].copy_from_slice(&(transport.len() as u16).to_ne_bytes());
+        head[2] = path.traffic_class();
+        head[3] = path.hop_limit();
+        head[4..8].copy_from_slice(&path.scope_id().to_ne_bytes());
+        let (src, dst) = path.address_bits();
+        head[8..24].copy_from_slice(&src.to_ne_bytes());
+        head[24..].copy_from_slice(&dst.to_ne_bytes());
+        self.memory.copy_in(at, &head);
+        self.memory.copy_in(at + RECORD_HEAD as u64, transport);
+        self.cursor.advance((RECORD_HEAD + transport.len()).next_multiple_of(ALIGN) as u64);
+    }
+
+    /// Lets the reader see what was written, and wakes it if it sleeps. Does nothing if nothing was
+    /// written.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.cursor.has_unpublished() {
+            let Self { memory, cursor, bell } = self;
+            if cursor.publish(memory.word(TAIL), || bell.page.asleep()) {
+                bell.ring();
+            }
+        }
+    }
+}
+
+/// Where a packet is copied to before anything of it is looked at: as long as the longest, with its ICRC.
+pub type PacketBuffer = [u8; MAX_PACKET_BYTES];
+
+/// The end of a ring that packets are read from.
+#[derive(Debug)]
+pub struct RingReader {
+    memory: Arc<RingMemory>,
+    cursor: ReadCursor,
+    bell: Arc<Bell>,
+}
+
+impl RingReader {
+    pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
+        let cursor = ReadCursor::new(memory.capacity());
+        Self { memory, cursor, bell }
+    }
+
+    /// For who is about to sleep, after [`Alarm::announce`](super::Alarm::announce): whether there is
+    /// something to read.
+    pub fn has_news(&self) -> bool {
+        self.cursor.has_news(self.memory.word(TAIL))
+    }
+
+    /// Copies the next packet to `buffer`; returns how it came and its length without the ICRC, of
+    /// which there are no bytes.
+    ///
+    /// # Errors
+    /// [`RingBroken`]: nothing may be read from it any more.
+    #[inline]
+    pub fn next(
+        &mut self,
+        buffer: &mut PacketBuffer,
+    ) -> Result<Option<(RxMeta, usize)>, RingBroken> {
+        let available = self.cursor.available(self.memory.word(TAIL))?;
+        if available == 0 {
+            return Ok(None);
+        }
+        let at = self.cursor.at();
+        let mut head = [0; RECORD_HEAD];
+        self.memory.copy_out(at, &mut head);
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let bytes = (RECORD_HEAD + len).next_multiple_of(ALIGN) as u64;
+        let (Some(packet), true) = (buffer.get_mut(..len), bytes <= available) else {
+            return Err(RingBroken::Length(len as u64));
+        };
+        if len == 0 || len > MAX_TRANSPORT_BYTES {
+            return Err(RingBroken::Length(len as u64));
+        }
+        self.memory.copy_out(at + RECORD_HEAD as u64, packet);
+        self.cursor.advance(bytes);
+        Ok(Some((meta_of(&head), len)))
+    }
+
+    /// Lets the writer overwrite what was read, and wakes it if it waits for that and enough is free.
+    /// Does nothing if nothing was read.
+    #[inline]
+    pub fn release(&mut self) {
+        if self.cursor.unreleased() == 0 {
+            return;
+        }
+        self.cursor.release(self.memory.word(HEAD));
+        let waits = self.memory.word(WAITS);
+        if waits.load(Ordering::Relaxed) != 0 && self.is_half_empty() {
+            waits.store(0, Ordering::Relaxed);
+            self.bell.ring_if_asleep();
+        }
+    }
+
+    fn is_half_empty(&self) -> bool {
+        let tail = self.memory.word(TAIL).load(Ordering::Relaxed);
+        tail.wrapping_sub(self.cursor.at()) <= self.memory.capacity() / 2
+    }
+
+    /// Bytes read and not released.
+    #[inline]
+    pub fn unreleased(&self) -> u64 {
+        self.cursor.unreleased()
+    }
+}
+
+/// A packet of a ring as packets of a link are: of it, `len` bytes at the begin of `buffer`.
+#[inline]
+pub fn rx_packet<'a>(buffer: &'a PacketBuffer, len: usize, meta: &'a RxMeta) -> RxPacket<'a> {
+    // What follows stands for the ICRC, which nobody looks at.
+    let end = (len + crate::batch::ICRC_BYTES).min(buffer.len());
+    RxPacket { bytes: &buffer[..end], meta, segment: 0 }
+}
+
+/// How a packet came, as its sender says.
+#[inline]
+fn meta_of(head: &[u8; RECORD_HEAD]) -> RxMeta {
+    let bits = |at: usize| {
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&head[at..at + 16]);
+        u128::from_ne_bytes(bits)
+    };
+    let scope_id = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
+    let addr = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => SocketAddr::from((ip, ROCE_PORT)),
+        IpAddr::V6(ip) => std::net::SocketAddrV6::new(ip, ROCE_PORT, 0, scope_id).into(),
+    };
+    RxMeta {
+        src: addr(TxPath::address_of(bits(8))),
+        dst: addr(TxPath::address_of(bits(24))),
+        traffic_class: head[2],
+        hop_limit: head[3],
+        icrc: Icrc::Good,
+        handed_over: false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,480 @@
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::hello::{Hello, Said};
+use super::*;
+use crate::batch::MAX_PACKET_BYTES;
+use crate::link::Nanos;
+use crate::slot::SlotTable;
+use crate::sys::OwnFd;
+use crate::wait::Sleeper;
+
+const RING: u32 = MIN_RING_BYTES;
+
+/// A device of a process, as far as neighbours are concerned.
+struct Engine {
+    hood: Neighbourhood,
+    slots: Arc<SlotTable>,
+    events: Vec<Event>,
+    now: Nanos,
+}
+
+fn scope(name: &str) -> String {
+    format!("nb{}{name}", std::process::id())
+}
+
+impl Engine {
+    fn new(scope: &str) -> Self {
+        let slots = SlotTable::with_scope(scope).unwrap();
+        slots.claim().unwrap();
+        let mut hood = Neighbourhood::new(slots.clone(), RING).unwrap();
+        hood.follow_slots();
+        Self { hood, slots, events: Vec::new(), now: Nanos(1) }
+    }
+
+    fn slot(&self) -> Slot {
+        self.slots.own_slots()[0]
+    }
+
+    fn meet(&mut self, slot: Slot) {
+        self.hood.meet(slot, self.now, &mut self.events);
+    }
+
+    fn serve(&mut self) {
+        self.hood.serve(self.now, &mut self.events);
+    }
+
+    fn take(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+/// What an engine has of a neighbour.
+struct Met {
+    neighbour: Arc<Neighbour>,
+    reader: RingReader,
+    writer: RingWriter,
+}
+
+/// The one neighbour that `events` are about, from `Met` to `Slots`.
+fn met(events: Vec<Event>) -> Met {
+    let (mut found, mut ready) = (None, None);
+    for event in events {
+        match event {
+            Event::Met { neighbour, reader } => {
+                assert!(found.replace((neighbour, reader)).is_none(), "met twice");
+            }
+            Event::Ready { from, writer } => {
+                assert_eq!(found.as_ref().map(|(n, _)| n.id()), Some(from));
+                assert!(ready.replace(writer).is_none(), "ready twice");
+            }
+            Event::Slots { .. } => assert!(ready.is_some()),
+            other => panic!("{other:?}"),
+        }
+    }
+    let (neighbour, reader) = found.expect("nobody was met");
+    Met { neighbour, reader, writer: ready.expect("it is not ready") }
+}
+
+/// Serves both until neither has anything more to do.
+fn settle(a: &mut Engine, b: &mut Engine) {
+    for _ in 0..10 {
+        a.serve();
+        b.serve();
+    }
+}
+
+fn pair(name: &str) -> (Engine, Met, Engine, Met) {
+    let scope = scope(name);
+    let (mut a, mut b) = (Engine::new(&scope), Engine::new(&scope));
+    a.meet(b.slot());
+    settle(&mut a, &mut b);
+    let (at_a, at_b) = (met(a.take()), met(b.take()));
+    (a, at_a, b, at_b)
+}
+
+fn send(from: &mut Met, text: &[u8]) {
+    assert!(from.writer.has_room().unwrap());
+    from.writer.push(&crate::testing::path(), text);
+    from.writer.publish();
+}
+
+fn receive(at: &mut Met) -> Option<Vec<u8>> {
+    let mut buffer = [0; MAX_PACKET_BYTES];
+    let (meta, len) = at.reader.next(&mut buffer).unwrap()?;
+    let packet = rx_packet(&buffer, len, &meta).transport().to_vec();
+    at.reader.release();
+    Some(packet)
+}
+
+#[test]
+fn packets_go_both_ways_once_two_engines_have_met() {
+    let (a, mut at_a, b, mut at_b) = pair("both");
+    send(&mut at_a, b"ping");
+    assert_eq!(receive(&mut at_b).as_deref(), Some(&b"ping"[..]));
+    send(&mut at_b, b"pong");
+    assert_eq!(receive(&mut at_a).as_deref(), Some(&b"pong"[..]));
+    assert_eq!(receive(&mut at_b), None);
+    assert_eq!(at_a.neighbour.pid(), std::process::id());
+    assert_eq!(a.hood.find(b.slot()).unwrap().id(), at_a.neighbour.id());
+    assert_eq!(b.hood.find(a.slot()).unwrap().id(), at_b.neighbour.id());
+    assert_eq!(a.hood.counters(), NeighbourCounters { met: 1, ..NeighbourCounters::default() });
+}
+
+#[test]
+fn the_words_that_say_who_is_inside_are_seen_by_the_other_and_are_not_each_others() {
+    let (_a, at_a, _b, at_b) = pair("inside");
+    at_a.neighbour.inside().store(7, Ordering::SeqCst);
+    assert_eq!(at_b.neighbour.inside_us().load(Ordering::SeqCst), 7);
+    assert_eq!(at_b.neighbour.inside().load(Ordering::SeqCst), 0);
+    assert_eq!(at_a.neighbour.inside_us().load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn two_that_call_each_other_at_once_meet_once() {
+    for round in 0..20 {
+        let scope = scope(&format!("t{round}"));
+        let (mut a, mut b) = (Engine::new(&scope), Engine::new(&scope));
+        a.meet(b.slot());
+        b.meet(a.slot());
+        if round % 2 == 0 {
+            settle(&mut a, &mut b);
+        } else {
+            settle(&mut b, &mut a);
+        }
+        let (mut at_a, mut at_b) = (met(a.take()), met(b.take()));
+        send(&mut at_a, b"once");
+        assert_eq!(receive(&mut at_b).as_deref(), Some(&b"once"[..]));
+        assert_eq!(a.hood.counters().refused + b.hood.counters().refused, 0);
+    }
+}
+
+#[test]
+fn an_engine_is_its_own_neighbour() {
+    let mut a = Engine::new(&scope("self"));
+    a.meet(a.slot());
+    a.serve();
+    let mut own = met(a.take());
+    send(&mut own, b"to me");
+    assert_eq!(receive(&mut own).as_deref(), Some(&b"to me"[..]));
+    own.neighbour.tell(b"hear", None).unwrap();
+    a.serve();
+    assert!(matches!(&a.take()[..], [Event::Message { bytes, .. }] if bytes == b"hear"));
+    assert!(!own.neighbour.has_hung_up());
+}
+
+#[test]
+fn a_slot_that_is_taken_later_is_told_and_leads_to_the_same_neighbour() {
+    let (mut a, at_a, mut b, _at_b) = pair("later");
+    let later = b.slots.claim().unwrap();
+    assert!(a.hood.find(later).is_none());
+    b.hood.follow_slots();
+    a.serve();
+    assert!(matches!(&a.take()[..], [Event::Slots { slots, .. }] if slots.contains(&later)));
+    assert_eq!(a.hood.find(later).unwrap().id(), at_a.neighbour.id());
+    a.meet(later);
+    settle(&mut a, &mut b);
+    assert!(a.take().is_empty() && b.take().is_empty(), "they know each other");
+    b.slots.release(later);
+    settle(&mut b, &mut a);
+    assert!(a.hood.find(later).is_none());
+}
+
+#[test]
+fn what_is_told_arrives_in_order_with_its_file() {
+    let (mut a, at_a, _b, at_b) = pair("tell");
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    at_b.neighbour.tell(b"first", Some(file.as_fd())).unwrap();
+    at_b.neighbour.tell(&[5; MAX_TOLD_BYTES], None).unwrap();
+    assert!(at_b.neighbour.tell(&[5; MAX_TOLD_BYTES + 1], None).is_err());
+    a.serve();
+    let events = a.take();
+    let [first, second] = &events[..] else { panic!("{events:?}") };
+    let Event::Message { from, bytes, file: Some(got) } = first else { panic!("{first:?}") };
+    assert_eq!((*from, &bytes[..]), (at_a.neighbour.id(), &b"first"[..]));
+    let inode = |fd| crate::sys::inode_of(fd).unwrap();
+    assert_eq!(inode(got.as_fd()), inode(file.as_fd()));
+    assert!(
+        matches!(second, Event::Message { bytes, file: None, .. } if bytes.len() == MAX_TOLD_BYTES)
+    );
+}
+
+#[test]
+fn who_does_not_listen_is_not_told_for_ever() {
+    let (_a, _at_a, _b, at_b) = pair("full");
+    let refused = (0..100_000).find_map(|_| at_b.neighbour.tell(b"x", None).err());
+    assert_eq!(refused.unwrap().kind(), io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn who_closes_in_order_says_so_and_who_ends_does_not() {
+    for in_order in [true, false] {
+        let (mut a, at_a, mut b, at_b) = pair(if in_order { "bye" } else { "killed" });
+        let mut events = Vec::new();
+        if in_order {
+            b.hood.close(&mut events);
+            assert!(matches!(events[..], [Event::Gone { in_order: true, .. }]));
+            assert!(at_b.neighbour.is_gone());
+        } else {
+            drop((b, at_b));
+        }
+        assert!(at_a.neighbour.has_hung_up() && !at_a.neighbour.is_gone());
+        a.serve();
+        let id = at_a.neighbour.id();
+        assert!(
+            matches!(a.take()[..], [Event::Gone { from, in_order: o }] if from == id && o == in_order)
+        );
+        assert!(at_a.neighbour.is_gone());
+        assert_eq!(
+            at_a.neighbour.tell(b"?", None).unwrap_err().kind(),
+            io::ErrorKind::NotConnected
+        );
+        // What is shared stays mapped as long as somebody has it.
+        at_a.neighbour.inside_us().load(Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_place_that_is_free_again_is_anothers_with_another_id() {
+    let (mut a, at_a, b, at_b) = pair("place");
+    let former = at_a.neighbour.id();
+    drop((b, at_b, at_a));
+    a.serve();
+    a.take();
+    let mut c = Engine::new(&scope("place"));
+    c.meet(a.slot());
+    settle(&mut a, &mut c);
+    let now = met(a.take()).neighbour.id();
+    assert_eq!(now.place(), former.place());
+    assert_ne!(now, former);
+}
+
+#[test]
+fn a_bell_wakes_who_sleeps_on_the_descriptor() {
+    let (mut a, _at_a, _b, mut at_b) = pair("bell");
+    let mut sleeper = Sleeper::new().unwrap();
+    sleeper.watch([a.hood.raw_fd()]);
+    assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd);
+    send(&mut at_b, b"nobody sleeps");
+    assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd);
+    a.hood.alarm().announce();
+    send(&mut at_b, b"wake up");
+    assert!(sleeper.sleep(Some(Duration::from_secs(60))).by_fd);
+    a.serve();
+    a.hood.alarm().awake();
+    assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd, "it was heard");
+}
+
+#[test]
+fn an_expelled_neighbour_is_gone_at_both_ends() {
+    let (mut a, at_a, mut b, at_b) = pair("expel");
+    let mut events = Vec::new();
+    a.hood.expel(at_a.neighbour.id(), &mut events);
+    a.hood.expel(at_a.neighbour.id(), &mut events);
+    assert!(matches!(events[..], [Event::Gone { in_order: false, .. }]));
+    b.serve();
+    assert!(at_b.neighbour.is_gone());
+    assert!(matches!(b.take()[..], [Event::Gone { in_order: false, .. }]));
+    assert_eq!(a.hood.counters().expelled, 1);
+}
+
+/// A connection to `engine` of somebody who knows how to make one.
+fn knock(engine: &Engine) -> OwnFd {
+    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+    let name = engine.slots.neighbour_name(engine.slot());
+    sys::connect_abstract(socket.as_fd(), &name).unwrap();
+    socket
+}
+
+fn hello(ring_bytes: u32) -> Said {
+    Said::Hello(Hello { engine: 4711, ring_bytes, slots: vec![Slot::LAST] })
+}
+
+/// Whether the other end of a connection was closed.
+fn is_closed(socket: &OwnFd) -> bool {
+    let mut buf = [0; 64];
+    loop {
+        match sys::recv_packet(socket.as_fd(), &mut buf) {
+            Ok(packet) if packet.len == 0 => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[test]
+fn lies_in_a_hello_are_refused() {
+    let len = RingMemory::file_bytes(RING);
+    let ring = sys::memory_file(len).unwrap();
+    let small = sys::memory_file(4096).unwrap();
+    let page = sys::memory_file(4096).unwrap();
+    let unsealed = std::fs::File::open("/proc/self/exe").unwrap();
+    let cases: [(&str, Said, Vec<BorrowedFd<'_>>); 12] = [
+        ("no files", hello(RING), vec![]),
+        ("one file", hello(RING), vec![ring.as_fd()]),
+        ("three files", hello(RING), vec![ring.as_fd(), page.as_fd(), page.as_fd()]),
+        ("a ring that is too short", hello(RING), vec![small.as_fd(), page.as_fd()]),
+        ("a ring that is no memory file", hello(RING), vec![unsealed.as_fd(), page.as_fd()]),
+        ("a page that is too long", hello(RING), vec![ring.as_fd(), ring.as_fd()]),
+        ("a capacity that is not the file's", hello(2 * RING), vec![ring.as_fd(), page.as_fd()]),
+        ("no capacity", hello(0), vec![ring.as_fd(), page.as_fd()]),
+        ("no power of two", hello(RING + 64), vec![ring.as_fd(), page.as_fd()]),
+        ("a huge ring", hello(1 << 31), vec![ring.as_fd(), page.as_fd()]),
+        ("a welcome to nobody", Said::Ready, vec![]),
+        ("something told", Said::Told(vec![1]), vec![]),
+    ];
+    let mut a = Engine::new(&scope("lies"));
+    for (n, (what, said, list)) in cases.iter().enumerate() {
+        let socket = knock(&a);
+        sys::send_packet(socket.as_fd(), &said.emit(), list).unwrap();
+        settle_one(&mut a);
+        assert!(is_closed(&socket), "{what} with {} files", list.len());
+        assert!(a.take().is_empty(), "{what}");
+        assert_eq!(a.hood.counters().refused, n as u64 + 1, "{what}");
+    }
+    // The same without a lie.
+    let socket = knock(&a);
+    sys::send_packet(socket.as_fd(), &hello(RING).emit(), &[ring.as_fd(), page.as_fd()]).unwrap();
+    settle_one(&mut a);
+    assert!(!is_closed(&socket));
+    assert_eq!(a.hood.counters().met, 1);
+}
+
+fn settle_one(engine: &mut Engine) {
+    for _ in 0..5 {
+        engine.serve();
+    }
+}
+
+#[test]
+fn a_neighbour_that_says_what_nobody_says_is_expelled() {
+    for said in [&b""[..], b"VN\x00\x02\x02", &[0xFF; 4096], &Said::Ready.emit()] {
+        let mut a = Engine::new(&scope("nonsense"));
+        let ring = sys::memory_file(RingMemory::file_bytes(RING)).unwrap();
+        let page = sys::memory_file(4096).unwrap();
+        let socket = knock(&a);
+        let files = [ring.as_fd(), page.as_fd()];
+        sys::send_packet(socket.as_fd(), &hello(RING).emit(), &files).unwrap();
+        sys::send_packet(socket.as_fd(), &Said::Ready.emit(), &[]).unwrap();
+        settle_one(&mut a);
+        assert_eq!(a.hood.counters().met, 1);
+        if said.is_empty() {
+            // A file with a message that must not have one.
+            sys::send_packet(socket.as_fd(), &Said::Ring.emit(), &files[..1]).unwrap();
+        } else {
+            sys::send_packet(socket.as_fd(), said, &[]).unwrap();
+        }
+        settle_one(&mut a);
+        assert!(is_closed(&socket), "{said:?}");
+        let events = a.take();
+        assert!(matches!(events.last(), Some(Event::Gone { in_order: false, .. })), "{events:?}");
+        assert_eq!(a.hood.counters().expelled, 1);
+    }
+}
+
+#[test]
+fn who_calls_and_says_nothing_is_given_up_and_many_of_them_keep_nobody_out() {
+    let mut a = Engine::new(&scope("silent"));
+    let mut silent: Vec<_> = Vec::new();
+    for _ in 0..MAX_STRANGERS + 10 {
+        silent.push(knock(&a));
+        a.serve();
+    }
+    assert_eq!(a.hood.counters().refused, 10);
+    assert!(silent[..10].iter().all(is_closed) && !silent[10..].iter().any(is_closed));
+    let mut b = Engine::new(&scope("silent"));
+    b.meet(a.slot());
+    settle(&mut a, &mut b);
+    let both = (met(a.take()), met(b.take()));
+    assert_eq!(a.hood.deadline(a.now), Some(Nanos(1).plus(PATIENCE.as_nanos() as u64)));
+    a.now = a.hood.deadline(a.now).unwrap();
+    a.serve();
+    assert!(silent.iter().all(is_closed));
+    assert_eq!(a.hood.deadline(a.now), None);
+    drop(both);
+}
+
+#[test]
+fn a_process_that_takes_the_call_and_never_answers_is_given_up_and_left_alone_for_a_while() {
+    let scope = scope("mute");
+    let mut a = Engine::new(&scope);
+    let mute = SlotTable::with_scope(&scope).unwrap();
+    let slot = mute.claim().unwrap();
+    let door = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+    sys::bind_abstract(door.as_fd(), &mute.neighbour_name(slot)).unwrap();
+    sys::listen(door.as_fd(), 5).unwrap();
+    a.meet(slot);
+    a.meet(slot);
+    let calls = |door: &OwnFd| (0..).take_while(|_| sys::accept(door.as_fd()).is_ok()).count();
+    assert_eq!(calls(&door), 1, "one call at a time");
+    a.now = a.hood.deadline(a.now).unwrap();
+    a.serve();
+    a.meet(slot);
+    assert_eq!((calls(&door), a.hood.counters().refused), (0, 1));
+    a.now = a.now.plus(2_000_000_000);
+    a.meet(slot);
+    assert_eq!(calls(&door), 1);
+}
+
+#[test]
+fn a_slot_that_nobody_has_or_that_has_no_door_costs_a_call_and_no_neighbour() {
+    let scope = scope("nobody");
+    let mut a = Engine::new(&scope);
+    let other = SlotTable::with_scope(&scope).unwrap();
+    let slot = other.claim().unwrap();
+    let none = Slot::of(vernic_wire::Qpn::GSI);
+    for slot in [slot, none] {
+        a.meet(slot);
+        a.serve();
+        assert!(a.take().is_empty() && a.hood.deadline(a.now).is_none());
+    }
+}
+
+#[test]
+fn a_ring_of_another_size_than_a_power_of_two_is_not_made() {
+    let slots = SlotTable::with_scope(&scope("size")).unwrap();
+    for bytes in [0, 1, 4096, MIN_RING_BYTES - 1, MIN_RING_BYTES + 1, 3 << 16, MAX_RING_BYTES * 2] {
+        assert!(Neighbourhood::new(slots.clone(), bytes).is_err(), "{bytes}");
+    }
+}
+
+#[test]
+fn two_threads_that_sleep_and_wake_lose_nothing() {
+    let (mut a, mut at_a, mut b, mut at_b) = pair("race");
+    const MESSAGES: u32 = 20_000;
+    let end = Instant::now() + Duration::from_secs(120);
+    // Each answers what it hears, and sleeps when there is nothing to hear.
+    let play = |engine: &mut Engine, at: &mut Met, begins: bool| {
+        let mut sleeper = Sleeper::new().unwrap();
+        sleeper.watch([engine.hood.raw_fd()]);
+        let alarm = engine.hood.alarm();
+        let mut heard = 0;
+        if begins {
+            send(at, &0_u32.to_ne_bytes());
+        }
+        while heard < MESSAGES {
+            if let Some(packet) = receive(at) {
+                assert_eq!(packet, heard.to_ne_bytes());
+                heard += 1;
+                let answer = if begins { heard } else { heard - 1 };
+                if answer < MESSAGES {
+                    send(at, &answer.to_ne_bytes());
+                }
+                continue;
+            }
+            alarm.announce();
+            if !at.reader.has_news() {
+                let woken = sleeper.sleep(Some(end.saturating_duration_since(Instant::now())));
+                assert!(woken.by_fd, "a wake-up was lost after {heard} messages");
+            }
+            alarm.awake();
+            engine.serve();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| play(&mut a, &mut at_a, true));
+        scope.spawn(|| play(&mut b, &mut at_b, false));
+    });
+}

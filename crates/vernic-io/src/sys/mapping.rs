@@ -1,0 +1,238 @@
+//! Memory files of any size that processes share: a sealed `memfd`, mapped whole.
+//!
+//! As of a page (`shared.rs`), nothing about a file of another process is believed: its size is sealed
+//! and checked before it is mapped, so that no access can fault, and it is accessed as atomics only,
+//! any value of which is valid. Bytes are copied in and out by words, so that whoever looks at them
+//! looks at a copy of its own.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::shared::{SEALS, stat};
+use super::{OwnFd, check};
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+/// After this seal, mappings that are made can only be read; those that exist can be written still
+/// (Linux 5.1).
+const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
+
+/// A new memory file of `len` bytes, all zero, whose size is sealed; closed on exec.
+pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a string of C that lives through the call.
+    let open = |flags| check(unsafe { libc::memfd_create(c"vernic".as_ptr(), flags) });
+    // Kernels before 6.3 do not know the second flag, those after it want to hear of execution.
+    let fd = OwnFd::open(|| open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags)))?;
+    let raw = fd.as_raw_fd();
+    // SAFETY: no pointers are passed. This gives the file its memory, so that no later access finds
+    // the host without any.
+    check(unsafe { libc::fallocate(raw, 0, 0, len as libc::off_t) })?;
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) })?;
+    Ok(fd)
+}
+
+/// From now on the file can be mapped for reading only, and no seal can be added. Where the kernel
+/// does not know how, the file stays as it is.
+pub(crate) fn seal_against_writers(fd: BorrowedFd<'_>) {
+    for seals in [F_SEAL_FUTURE_WRITE, libc::F_SEAL_SEAL] {
+        // SAFETY: no pointers are passed.
+        let _ = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    }
+}
+
+/// A memory file, mapped.
+#[derive(Debug)]
+struct Mapping {
+    at: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and all access to it is by atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// # Errors
+    /// `InvalidData` for anything else than a memory file of `len` bytes, a multiple of the page size,
+    /// whose size is sealed.
+    fn map(fd: BorrowedFd<'_>, len: usize, protection: libc::c_int) -> io::Result<Self> {
+        // Only files in memory have seals, so no file system of a stranger is behind an access.
+        // SAFETY: no pointers are passed.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let is_sealed = seals >= 0 && seals & SEALS == SEALS;
+        if !is_sealed || len == 0 || stat(fd)?.st_size != len as libc::off_t {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (anywhere, shared) = (std::ptr::null_mut(), libc::MAP_SHARED);
+        // SAFETY: a new mapping at a place of the kernel's choice; nothing of this process is there.
+        let at = unsafe { libc::mmap(anywhere, len, protection, shared, fd.as_raw_fd(), 0) };
+        match NonNull::new(at) {
+            Some(at) if at.as_ptr() != libc::MAP_FAILED => {
+                // A child of fork has no business with it. Where this is refused it has, and leaves it
+                // alone, as all of its parent's.
+                // SAFETY: the range was just mapped.
+                let _ = unsafe { libc::madvise(at.as_ptr(), len, libc::MADV_DONTFORK) };
+                Ok(Self { at: at.cast(), words: len / WORD })
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped and readable until this is dropped; aligned as pages are; the file is as long
+        // as the mapping and cannot become shorter. Others change the words at any time, which atomics
+        // allow; of a mapping that is not writable, only `ReadMapping` has the words, and only loads
+        // them, relaxed.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.words * WORD) };
+    }
+}
+
+/// A memory file mapped for reading and writing.
+#[derive(Debug)]
+pub(crate) struct SharedMemory(Mapping);
+
+impl SharedMemory {
+    /// Maps a file of [`memory_file`], this process's or another's.
+    ///
+    /// # Errors
+    /// `InvalidData` for anything else than a memory file of `len` bytes whose size is sealed.
+    pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Mapping::map(fd, len, libc::PROT_READ | libc::PROT_WRITE).map(Self)
+    }
+
+    /// All of its words.
+    #[inline]
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+}
+
+/// A memory file mapped for reading.
+#[derive(Debug)]
+pub(crate) struct ReadMemory(Mapping);
+
+impl ReadMemory {
+    /// As [`SharedMemory::map`], but nothing of it can be written.
+    ///
+    /// # Errors
+    /// As of [`SharedMemory::map`].
+    pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Mapping::map(fd, len, libc::PROT_READ).map(Self)
+    }
+
+    /// The value of the word with this index, which must exist; relaxed.
+    #[inline]
+    pub(crate) fn load(&self, index: usize) -> u64 {
+        self.0.words()[index].load(Ordering::Relaxed)
+    }
+}
+
+/// Copies `bytes` to words that others may look at meanwhile, the last one filled up with zeros. What
+/// the words cannot hold is left out.
+#[inline]
+pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
+    let mut chunks = bytes.chunks_exact(WORD);
+    let mut words = words.iter();
+    for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+        word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Ordering::Relaxed);
+    }
+    let rest = chunks.remainder();
+    if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
+        let mut last = [0; WORD];
+        last[..rest.len()].copy_from_slice(rest);
+        word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+    }
+}
+
+/// Copies words that others may change meanwhile to `bytes`. What the words do not have is left as it was.
+#[inline]
+pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
+    let mut chunks = bytes.chunks_exact_mut(WORD);
+    let mut words = words.iter();
+    for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
+        chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    let rest = chunks.into_remainder();
+    if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
+        rest.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    const LEN: usize = 3 * 4096;
+
+    #[test]
+    fn bytes_of_any_length_come_out_as_they_went_in() {
+        let fd = memory_file(LEN).unwrap();
+        let (a, b) =
+            (SharedMemory::map(fd.as_fd(), LEN).unwrap(), SharedMemory::map(fd.as_fd(), LEN));
+        let b = b.unwrap();
+        let bytes: Vec<u8> = (0..100).collect();
+        for len in 0..=bytes.len() {
+            copy_in(&a.words()[5..], &bytes[..len]);
+            let mut back = vec![0xEE; len];
+            copy_out(&b.words()[5..], &mut back);
+            assert_eq!(back, bytes[..len]);
+        }
+        assert_eq!(a.words()[4].load(Ordering::Relaxed), 0);
+        // Nothing is written behind the words that are there.
+        copy_in(&a.words()[..1], &bytes);
+        assert_eq!(b.words()[1].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn after_the_seal_others_may_read_and_the_owner_still_writes() {
+        let fd = memory_file(4096).unwrap();
+        let own = SharedMemory::map(fd.as_fd(), 4096).unwrap();
+        seal_against_writers(fd.as_fd());
+        let reader = ReadMemory::map(fd.as_fd(), 4096).unwrap();
+        own.words()[7].store(9, Ordering::Relaxed);
+        assert_eq!(reader.load(7), 9);
+        // SAFETY: no pointers are passed.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals & F_SEAL_FUTURE_WRITE != 0 {
+            assert!(SharedMemory::map(fd.as_fd(), 4096).is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_size_or_that_could_shrink_is_not_mapped() {
+        let fd = memory_file(LEN).unwrap();
+        assert!(SharedMemory::map(fd.as_fd(), LEN + 4096).is_err());
+        assert!(SharedMemory::map(fd.as_fd(), LEN - 4096).is_err());
+        assert!(SharedMemory::map(fd.as_fd(), 0).is_err());
+        // SAFETY: no pointers are passed.
+        let cut = unsafe { libc::ftruncate(fd.as_raw_fd(), 4096) };
+        assert_eq!((cut, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)));
+        let open = || {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+            // SAFETY: the name is a string of C; nothing else is a pointer.
+            check(unsafe { libc::memfd_create(c"test".as_ptr(), flags) })
+        };
+        let fd = OwnFd::open(open).unwrap();
+        // SAFETY: no pointers are passed.
+        check(unsafe { libc::ftruncate(fd.as_raw_fd(), LEN as libc::off_t) }).unwrap();
+        assert!(SharedMemory::map(fd.as_fd(), LEN).is_err(), "it is not sealed");
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(ReadMemory::map(file.as_fd(), 4096).is_err());
+    }
+}
