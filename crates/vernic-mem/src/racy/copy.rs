@@ -420,7 +420,8 @@ mod tests {
         };
         for &len in lens {
             for (from, to) in [(0, 0), (1, 1), (7, 7), (1, 0), (0, 3), (5, 7), (8, 4)] {
-                let mut src: Vec<u64> = (0..1200).map(|i| i * 0x0123_4567_89AB_CDEF).collect();
+                let mut src: Vec<u64> =
+                    (0..1200).map(|i: u64| i.wrapping_mul(0x0123_4567_89AB_CDEF)).collect();
                 let mut dst = vec![0u64; 1200];
                 let (src, dst) = (src.as_mut_ptr().cast::<u8>(), dst.as_mut_ptr().cast::<u8>());
                 let (mut want, mut got) = (vec![0; len], vec![0; 9600]);
