@@ -4,9 +4,10 @@
 //! nothing here waits. A child of fork keeps none of the descriptors (`sys/fork.rs`).
 //!
 //! ```text
-//!   Listener --accept--> Connection   one per peer: recv, send, shutdown, reset
-//!                            |
-//!   Readiness <--watch-------+        one descriptor to sleep on for all of them
+//!   Bound --listen--> Listener --accept--> Connection   one per peer: recv, send, shutdown, reset
+//!     |                                      ^   |
+//!     +---------------connect----------------+   |
+//!   Readiness <-----------watch------------------+      one descriptor to sleep on for all of them
 //! ```
 
 use std::io;
@@ -59,6 +60,66 @@ fn family(addr: &SocketAddr) -> i32 {
     if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
 }
 
+/// A socket that has an address of this machine, and a port that no other socket listens on: to listen, or
+/// to connect from.
+#[derive(Debug)]
+pub struct Bound {
+    fd: OwnFd,
+}
+
+impl Bound {
+    /// Takes an address and a port; port 0 takes one that is free. `v6_only` lets the IPv6 wildcard stand
+    /// for IPv6 alone; else it stands for IPv4 as well.
+    ///
+    /// # Errors
+    /// Of the system: the address is not this machine's, or the port is taken.
+    pub fn new(addr: &SocketAddr, v6_only: bool) -> io::Result<Self> {
+        let fd = sys::socket(family(addr), libc::SOCK_STREAM, 0)?;
+        if addr.port() != 0 {
+            // A port may be used anew while connections of its earlier owner are in TIME-WAIT.
+            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        }
+        if addr.is_ipv6() {
+            let only = i32::from(v6_only);
+            sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only)?;
+        }
+        sys::bind(fd.as_fd(), addr)?;
+        Ok(Self { fd })
+    }
+
+    /// Its address, its port chosen.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        sys::local_addr(self.fd.as_fd())
+    }
+
+    /// Takes connections from now on.
+    ///
+    /// # Errors
+    /// Of the system: another socket listens on the port. This one stays as it is.
+    pub fn listen(self) -> Result<Listener, (Self, io::Error)> {
+        match sys::listen(self.fd.as_fd(), BACKLOG) {
+            Ok(()) => Ok(Listener { fd: self.fd }),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// Begins to connect to `peer`. [`Connection::connecting`] tells how it goes; it can be sent to when it
+    /// is done.
+    ///
+    /// # Errors
+    /// Of the system: there is no way to the peer, or nobody listens there.
+    pub fn connect(self, peer: &SocketAddr) -> io::Result<Connection> {
+        let connection = Connection::new(self.fd)?;
+        match sys::connect(connection.fd.as_fd(), peer) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(connection),
+        }
+    }
+}
+
 /// A socket that takes connections.
 #[derive(Debug)]
 pub struct Listener {
@@ -71,15 +132,7 @@ impl Listener {
     /// # Errors
     /// Of the system: the address is not this machine's, or the port is taken.
     pub fn bind(addr: &SocketAddr) -> io::Result<Self> {
-        let fd = sys::socket(family(addr), libc::SOCK_STREAM, 0)?;
-        // A listener may be made anew while connections of an earlier one are in TIME-WAIT.
-        sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-        if addr.is_ipv6() {
-            sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-        }
-        sys::bind(fd.as_fd(), addr)?;
-        sys::listen(fd.as_fd(), BACKLOG)?;
-        Ok(Self { fd })
+        Bound::new(addr, true)?.listen().map_err(|(_, error)| error)
     }
 
     /// The address that it listens on, its port chosen.
@@ -126,12 +179,7 @@ impl Connection {
     /// # Errors
     /// Of the system: the address is not this machine's, there is no way to the peer.
     pub fn connect(local: LocalAddr, peer: &SocketAddr) -> io::Result<Self> {
-        let this = Self::new(sys::socket(family(peer), libc::SOCK_STREAM, 0)?)?;
-        sys::bind(this.fd.as_fd(), &local.with_port(0))?;
-        match sys::connect(this.fd.as_fd(), peer) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-            _ => Ok(this),
-        }
+        Bound::new(&local.with_port(0), true)?.connect(peer)
     }
 
     /// How far it has come.
@@ -297,6 +345,15 @@ impl Readiness {
         sys::epoll_watch(epoll, EpollOp::Change, fd, key, interest.events())
     }
 
+    /// Watches a connection no more, so that not even its loss is told.
+    ///
+    /// # Errors
+    /// Of the system: it is not watched.
+    pub fn unwatch(&self, connection: &Connection) -> io::Result<()> {
+        let (epoll, fd) = (self.fd.as_fd(), connection.fd.as_fd());
+        sys::epoll_watch(epoll, EpollOp::Remove, fd, 0, 0)
+    }
+
     /// Appends those that are ready to `ready`, 64 at most; the others come with a later call.
     ///
     /// # Errors
@@ -378,6 +435,36 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_socket_has_its_port_alone_and_listens_or_connects_with_it() {
+        let any = SocketAddr::new(LO, 0);
+        let (a, b) = (Bound::new(&any, true).unwrap(), Bound::new(&any, true).unwrap());
+        let (at, from) = (a.local_addr().unwrap(), b.local_addr().unwrap());
+        assert!(at.port() != 0 && at.port() != from.port());
+        assert_eq!(Bound::new(&at, true).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let listener = a.listen().unwrap();
+        let ours = b.connect(&at).unwrap();
+        let theirs = until(|| listener.accept().unwrap());
+        assert_eq!((ours.local_addr().unwrap(), theirs.peer_addr().unwrap()), (from, from));
+    }
+
+    #[test]
+    fn the_ipv6_wildcard_takes_ipv4_unless_told_not_to() {
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+        for v6_only in [false, true] {
+            let listener = Bound::new(&any, v6_only).unwrap().listen().unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let ours = Connection::connect(LO.into(), &SocketAddr::new(LO, port));
+            let made = ours.is_ok_and(|ours| {
+                until(|| match ours.connecting() {
+                    Connecting::Pending => None,
+                    outcome => Some(matches!(outcome, Connecting::Done)),
+                })
+            });
+            assert_eq!(made, !v6_only);
+        }
+    }
+
+    #[test]
     fn a_port_that_nobody_listens_on_refuses() {
         let listener = Listener::bind(&SocketAddr::new(LO, 0)).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -415,6 +502,8 @@ mod tests {
         // Taken out: nothing is told of it, though there is something.
         readiness.change(&b, 7, Interest::default()).unwrap();
         assert_eq!(readiness.poll(&mut ready).unwrap(), 0);
+        readiness.unwatch(&b).unwrap();
+        assert!(readiness.change(&b, 7, Interest::default()).is_err());
         readiness.watch(&a, 8, Interest { receive: false, send: true }).unwrap();
         let mut buf = vec![0; 1 << 20];
         while total > 0 {

@@ -70,9 +70,11 @@ pub(crate) fn epoll() -> io::Result<OwnFd> {
 pub(crate) enum EpollOp {
     Add,
     Change,
+    Remove,
 }
 
-/// Adds a descriptor to the list, or changes what is waited for; `key` comes back with its readiness.
+/// Adds a descriptor to the list, changes what is waited for, or takes it out; `key` comes back with its
+/// readiness.
 pub(crate) fn epoll_watch(
     epoll: BorrowedFd<'_>,
     op: EpollOp,
@@ -83,6 +85,7 @@ pub(crate) fn epoll_watch(
     let op = match op {
         EpollOp::Add => libc::EPOLL_CTL_ADD,
         EpollOp::Change => libc::EPOLL_CTL_MOD,
+        EpollOp::Remove => libc::EPOLL_CTL_DEL,
     };
     let mut event = libc::epoll_event { events, u64: key };
     // SAFETY: `event` lives through the call, which only reads it.
