@@ -21,6 +21,18 @@ pub const CONFIG_VARIABLE: &str = "VERNIC_CONFIG";
 /// Longest time a setting in microseconds may name: 10 s.
 const MAX_US: u64 = 10_000_000;
 
+/// Which of the two devices of a netdev programs get that name none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TransportChoice {
+    /// RoCE: `vernic0`...
+    #[default]
+    Roce,
+    /// iWARP: `viw0`...
+    Iwarp,
+    /// The list of devices has both; whatever names no device takes RoCE.
+    Both,
+}
+
 /// One row of the table of settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -82,7 +94,13 @@ macro_rules! config {
 config! {
     /// Device to open when the program names neither a device nor an address; empty takes the
     /// first one.
-    device: String = String::new(), "VERNIC_DEVICE", "name, as vernic0, or netdev, as eth0", text, String::clone;
+    device: String = String::new(), "VERNIC_DEVICE", "name, as vernic0 or viw0, or netdev, as eth0", text, String::clone;
+    /// Which devices the list of devices has, and which connections by IP address use (rdma_cm): RoCE's
+    /// (vernic0...) or iWARP's (viw0...), which stand beside each other on the same netdevs and addresses.
+    /// `both` lists both, and connections use RoCE. The setting `device` goes before it.
+    transport: TransportChoice = TransportChoice::Roce, "VERNIC_TRANSPORT", "roce, iwarp or both", transport, show_transport;
+    /// Ask peers of iWARP for CRCs over each segment (RFC 5044). They are used if either end asks.
+    iwarp_crc: bool = true, "VERNIC_IWARP_CRC", "on or off", switch, show_switch;
     /// Upper bound of the port's active MTU; 0 takes the largest that fits the netdev.
     mtu: Option<Mtu> = None, "VERNIC_MTU", "0, 256, 512, 1024, 2048 or 4096 bytes", mtu, show_mtu;
     /// Time without a verbs call after which the background thread takes over; the bound of how
@@ -126,6 +144,24 @@ config! {
 
 fn text(value: &str) -> Result<String, String> {
     Ok(value.to_owned())
+}
+
+fn transport(value: &str) -> Result<TransportChoice, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "roce" => Ok(TransportChoice::Roce),
+        "iwarp" => Ok(TransportChoice::Iwarp),
+        "both" => Ok(TransportChoice::Both),
+        _ => Err("no transport".into()),
+    }
+}
+
+fn show_transport(value: &TransportChoice) -> String {
+    match value {
+        TransportChoice::Roce => "roce",
+        TransportChoice::Iwarp => "iwarp",
+        TransportChoice::Both => "both",
+    }
+    .to_owned()
 }
 
 /// Kept as text; what it cannot mean is refused here and not when a device is opened.

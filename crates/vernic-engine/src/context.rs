@@ -23,7 +23,7 @@ use crate::cm::CmAgent;
 use crate::config::Config;
 use crate::counters::DeviceCounters;
 use crate::cq::Cq;
-use crate::device::{DeviceInfo, Transport, choose, choose_iwarp};
+use crate::device::{DeviceInfo, Transport, choose, choose_for, choose_iwarp};
 use crate::dm::DeviceMemory;
 use crate::error::{CreateError, OpenError, PathError, orphan_io};
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue, lock};
@@ -52,14 +52,34 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a device by its name or that of its netdev. `None` takes the configured one, or the
-    /// first.
+    /// Opens a device by its name, or by that of its netdev and the settings' transport. `None` takes the
+    /// configured one, or the first.
     ///
     /// # Errors
     /// [`OpenError`]: no such device, no address, MTU too small, UDP port 4791 held by another
     /// user or by a kernel driver.
     pub fn open(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
-        let info = choose(name.unwrap_or(&config.device))?;
+        let info = choose_for(name.unwrap_or(&config.device), &config)?;
+        Self::open_on(&info.netdev, info.transport, config)
+    }
+
+    /// Opens the device of a transport on a netdev.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_on(
+        netdev: &str,
+        transport: Transport,
+        config: Config,
+    ) -> Result<Arc<Self>, OpenError> {
+        match transport {
+            Transport::Roce => Self::open_roce(netdev, config),
+            Transport::Iwarp => Self::open_iwarp(Some(netdev), config),
+        }
+    }
+
+    fn open_roce(netdev: &str, config: Config) -> Result<Arc<Self>, OpenError> {
+        let info = choose(netdev)?;
         let active_mtu = choose_mtu(&info, &config)?;
         let device = || info.name.clone();
         let udp = UdpConfig {

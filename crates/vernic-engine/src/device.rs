@@ -4,12 +4,12 @@ use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
 use vernic_wire::Mtu;
 
-use crate::config::Config;
+use crate::config::{Config, TransportChoice};
 use crate::error::OpenError;
 use crate::gid::{GidEntry, GidTable};
 
 /// What carries the queue pairs of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Transport {
     /// Packets of RoCEv2.
@@ -22,7 +22,8 @@ pub enum Transport {
 /// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last.
+    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last; of iWARP `viw0`
+    /// beside `vernic0`, and so on.
     pub name: String,
     /// The number in its name.
     pub number: u32,
@@ -67,7 +68,7 @@ impl DeviceInfo {
     }
 
     /// The iWARP device beside this one: `viw0` beside `vernic0`.
-    pub(crate) fn into_iwarp(self) -> Self {
+    pub fn into_iwarp(self) -> Self {
         Self { name: format!("viw{}", self.number), transport: Transport::Iwarp, ..self }
     }
 
@@ -101,15 +102,51 @@ pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
     Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
 }
 
-/// The devices that a program with these settings sees: all, or the one that they name.
+/// The devices that a program with these settings sees: all of the settings' transport, or the one that
+/// they name.
 ///
 /// # Errors
 /// [`OpenError::NoSuchDevice`], [`OpenError::Unusable`] or [`OpenError::NoDevice`] if they name one
 /// that is not there; [`OpenError::NetDev`].
 pub fn configured_devices(config: &Config) -> Result<Vec<DeviceInfo>, OpenError> {
-    match config.device.as_str() {
-        "" => devices(),
-        name => Ok(vec![choose(name)?]),
+    if !config.device.is_empty() {
+        return Ok(vec![choose_for(&config.device, config)?]);
+    }
+    let mut all = devices()?;
+    let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
+    match config.transport {
+        TransportChoice::Roce => {}
+        TransportChoice::Iwarp => all = beside.collect(),
+        TransportChoice::Both => all.extend(beside.collect::<Vec<_>>()),
+    }
+    Ok(all)
+}
+
+/// The transport of connections by IP address: that of the device that the settings name, else the
+/// settings'.
+pub fn address_transport(config: &Config) -> Transport {
+    match config.transport {
+        _ if iwarp_number(&config.device).is_some() => Transport::Iwarp,
+        TransportChoice::Iwarp => Transport::Iwarp,
+        TransportChoice::Roce | TransportChoice::Both => Transport::Roce,
+    }
+}
+
+/// The number in the name of an iWARP device.
+fn iwarp_number(name: &str) -> Option<u32> {
+    name.strip_prefix("viw")?.parse().ok()
+}
+
+/// Chooses a device by its name, or by that of its netdev and the settings' transport; an empty name takes
+/// the first.
+pub(crate) fn choose_for(name: &str, config: &Config) -> Result<DeviceInfo, OpenError> {
+    if iwarp_number(name).is_some() {
+        return choose_iwarp(name);
+    }
+    let found = choose(name)?;
+    match config.transport {
+        TransportChoice::Iwarp if found.name != name => Ok(found.into_iwarp()),
+        _ => Ok(found),
     }
 }
 
@@ -135,8 +172,7 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
 
 /// Chooses an iWARP device by its name or that of its netdev; an empty name takes the first.
 pub(crate) fn choose_iwarp(name: &str) -> Result<DeviceInfo, OpenError> {
-    let number = name.strip_prefix("viw").and_then(|number| number.parse::<u32>().ok());
-    let beside = number.map_or(name.to_owned(), |number| format!("vernic{number}"));
+    let beside = iwarp_number(name).map_or(name.to_owned(), |number| format!("vernic{number}"));
     choose(&beside).map(DeviceInfo::into_iwarp)
 }
 
@@ -214,6 +250,31 @@ mod tests {
         }
         let config = Config { device: "mlx5_0".into(), ..Config::default() };
         assert!(matches!(configured_devices(&config), Err(OpenError::NoSuchDevice { .. })));
+    }
+
+    #[test]
+    fn the_transport_of_the_settings_decides_which_devices_there_are() {
+        let names = |transport, device: &str| {
+            let config = Config { transport, device: device.into(), ..Config::default() };
+            let all = configured_devices(&config).unwrap();
+            let names = all.into_iter().map(|device| (device.name, device.transport));
+            (names.collect(), address_transport(&config))
+        };
+        type Seen = (Vec<(String, Transport)>, Transport);
+        let (roce, by_address): Seen = names(TransportChoice::Roce, "");
+        let lo = roce.len() - 1;
+        assert_eq!((roce[lo].0.clone(), by_address), (format!("vernic{lo}"), Transport::Roce));
+        let (iwarp, by_address): Seen = names(TransportChoice::Iwarp, "");
+        assert_eq!(iwarp.len(), roce.len());
+        let viw = (format!("viw{lo}"), Transport::Iwarp);
+        assert_eq!((&iwarp[lo], by_address), (&viw, Transport::Iwarp));
+        let (both, by_address): Seen = names(TransportChoice::Both, "");
+        assert_eq!((both, by_address), ([roce, iwarp].concat(), Transport::Roce));
+        // A name goes before it; a netdev has one of each.
+        assert_eq!(names(TransportChoice::Roce, &viw.0), (vec![viw.clone()], Transport::Iwarp));
+        assert_eq!(names(TransportChoice::Iwarp, "lo").0, [viw]);
+        let vernic = (format!("vernic{lo}"), Transport::Roce);
+        assert_eq!(names(TransportChoice::Iwarp, &vernic.0).0, [vernic]);
     }
 
     #[test]

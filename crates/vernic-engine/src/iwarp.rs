@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use vernic_io::tcp::{self, Connecting, Connection, Interest, Readiness, Received, Sent};
+use vernic_io::tcp::{Bound, Connecting, Connection, Interest, Readiness, Received, Sent};
 use vernic_io::{LocalAddr, Sleeper};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{Startup, StreamEnd};
@@ -40,6 +40,10 @@ use crate::qp::Qp;
 use crate::streams::{BindStreamError, StreamTerms};
 
 pub use crate::streams::StreamSink;
+
+mod listener;
+
+pub use listener::Listener;
 
 /// Nanoseconds that a message waits for a receive before the stream is ended for want of one. RFC 5041
 /// would end it at once; programs that post receives while messages are on their way are many.
@@ -125,74 +129,6 @@ fn sleep_on(fd: RawFd, timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes connections at an address.
-#[derive(Debug)]
-pub struct Listener {
-    context: Arc<Context>,
-    socket: tcp::Listener,
-    readiness: Readiness,
-    config: StartupConfig,
-}
-
-impl Listener {
-    /// Listens at an address; port 0 chooses one. Peers are asked for, and offered, what `config` says,
-    /// until a connection is accepted with something else.
-    ///
-    /// # Errors
-    /// [`ConnectError`].
-    pub fn bind(
-        context: &Arc<Context>,
-        addr: SocketAddr,
-        config: StartupConfig,
-    ) -> Result<Self, ConnectError> {
-        check_device(context)?;
-        let os = |source| ConnectError::Os { what: "listen at", addr, source };
-        let socket = tcp::Listener::bind(&addr).map_err(os)?;
-        let readiness = Readiness::new().map_err(ConnectError::Descriptors)?;
-        readiness.watch_listener(&socket, 0).map_err(ConnectError::Descriptors)?;
-        Ok(Self { context: context.clone(), socket, readiness, config })
-    }
-
-    /// The address, its port chosen.
-    ///
-    /// # Errors
-    /// Of the system.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-
-    /// Readable while a connection waits.
-    pub fn raw_fd(&self) -> RawFd {
-        self.readiness.raw_fd()
-    }
-
-    /// The next connection, if there is one. Its start-up has not begun; private data and terms come with
-    /// the peer's request.
-    ///
-    /// # Errors
-    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
-    pub fn accept(&self) -> Result<Option<Handshake>, ConnectError> {
-        check_device(&self.context)?;
-        let Some(connection) = self.socket.accept().map_err(ConnectError::Descriptors)? else {
-            return Ok(None);
-        };
-        let startup = Startup::respond(self.config, self.context.now());
-        Handshake::new(&self.context, connection, Phase::Startup(startup), self.config).map(Some)
-    }
-
-    /// As [`accept`](Self::accept), waiting for it for some time.
-    ///
-    /// # Errors
-    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
-    pub fn wait(&self, timeout: Duration) -> Result<Option<Handshake>, ConnectError> {
-        if let Some(handshake) = self.accept()? {
-            return Ok(Some(handshake));
-        }
-        sleep_on(self.raw_fd(), timeout).map_err(ConnectError::Descriptors)?;
-        self.accept()
-    }
-}
-
 /// How far a connection has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeState {
@@ -222,13 +158,37 @@ enum Phase {
     Startup(Startup),
 }
 
+/// Where it is heard that a [`Handshake`] has something to do.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    readiness: Arc<Readiness>,
+    key: u64,
+}
+
+impl Watch {
+    /// At a descriptor of its own.
+    ///
+    /// # Errors
+    /// [`ConnectError::Descriptors`].
+    pub fn own() -> Result<Self, ConnectError> {
+        let readiness = Readiness::new().map_err(ConnectError::Descriptors)?;
+        Ok(Self { readiness: Arc::new(readiness), key: 0 })
+    }
+
+    /// At one that others have, too, under this key. There it leaves when it is settled.
+    pub fn shared(readiness: &Arc<Readiness>, key: u64) -> Self {
+        Self { readiness: readiness.clone(), key }
+    }
+}
+
 /// A connection that no queue pair has yet. Dropping it closes it.
 #[derive(Debug)]
 pub struct Handshake {
     context: Arc<Context>,
     connection: Connection,
-    readiness: Readiness,
-    watched: Interest,
+    watch: Watch,
+    /// `None`: not watched at all, so that not even its loss is told.
+    watched: Option<Interest>,
     phase: Phase,
     config: StartupConfig,
     /// Received behind the peer's frame.
@@ -248,12 +208,45 @@ impl Handshake {
         config: StartupConfig,
         private: &[u8],
     ) -> Result<Self, ConnectError> {
+        let os = |source| ConnectError::Os { what: "connect to", addr: peer, source };
+        let socket = Bound::new(&local.with_port(0), true).map_err(os)?;
+        Self::connect_from(context, socket, peer, config, private, Watch::own()?)
+    }
+
+    /// As [`connect`](Self::connect), from a socket that has an address, and watched as wanted.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect_from(
+        context: &Arc<Context>,
+        socket: Bound,
+        peer: SocketAddr,
+        config: StartupConfig,
+        private: &[u8],
+        watch: Watch,
+    ) -> Result<Self, ConnectError> {
         check_device(context)?;
         // For the check of its length alone: the time counts from when the connection is made.
         Startup::initiate(config, private, Time(0))?;
         let os = |source| ConnectError::Os { what: "connect to", addr: peer, source };
-        let connection = Connection::connect(local, &peer).map_err(os)?;
-        Self::new(context, connection, Phase::Connecting(private.to_vec()), config)
+        let connection = socket.connect(&peer).map_err(os)?;
+        Self::new(context, connection, Phase::Connecting(private.to_vec()), config, watch)
+    }
+
+    /// Waits for the request of a peer that has connected; the peer is asked for, and offered, what `config`
+    /// says, until the connection is accepted with something else.
+    ///
+    /// # Errors
+    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
+    pub fn respond(
+        context: &Arc<Context>,
+        connection: Connection,
+        config: StartupConfig,
+        watch: Watch,
+    ) -> Result<Self, ConnectError> {
+        check_device(context)?;
+        let startup = Startup::respond(config, context.now());
+        Self::new(context, connection, Phase::Startup(startup), config, watch)
     }
 
     fn new(
@@ -261,17 +254,26 @@ impl Handshake {
         connection: Connection,
         phase: Phase,
         config: StartupConfig,
+        watch: Watch,
     ) -> Result<Self, ConnectError> {
-        let readiness = Readiness::new().map_err(ConnectError::Descriptors)?;
         let watched = Interest { receive: true, send: matches!(phase, Phase::Connecting(_)) };
-        readiness.watch(&connection, 0, watched).map_err(ConnectError::Descriptors)?;
-        let (context, rest) = (context.clone(), Vec::new());
-        Ok(Self { context, connection, readiness, watched, phase, config, rest })
+        let added = watch.readiness.watch(&connection, watch.key, watched);
+        added.map_err(ConnectError::Descriptors)?;
+        let (context, rest, watched) = (context.clone(), Vec::new(), Some(watched));
+        Ok(Self { context, connection, watch, watched, phase, config, rest })
     }
 
     /// Readable while [`poll`](Self::poll) has something to do.
     pub fn raw_fd(&self) -> RawFd {
-        self.readiness.raw_fd()
+        self.watch.readiness.raw_fd()
+    }
+
+    /// Its own address.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.connection.local_addr()
     }
 
     /// The peer's address.
@@ -299,6 +301,20 @@ impl Handshake {
     /// The peer's private data, once its frame is here: 0 to 512 bytes.
     pub fn private(&self) -> &[u8] {
         self.startup().map_or(&[], Startup::private)
+    }
+
+    /// READs and atomics that the peer takes, and wants to have in flight, once its frame is here; `None` if
+    /// it does not say.
+    pub fn peer_depths(&self) -> Option<(u32, u32)> {
+        let enhanced = self.startup()?.peer_enhanced()?;
+        Some((enhanced.ird.depth()?, enhanced.ord.depth()?))
+    }
+
+    /// How long it may be left alone at most before [`poll`](Self::poll) is called, whatever its descriptor
+    /// says: then the peer's time is over.
+    pub fn patience(&self) -> Option<Duration> {
+        let deadline = self.startup()?.next_deadline()?;
+        Some(Duration::from_nanos(deadline.since(self.context.now())))
     }
 
     fn startup(&self) -> Option<&Startup> {
@@ -335,10 +351,21 @@ impl Handshake {
         let is_connecting = matches!(self.phase, Phase::Connecting(_));
         let waits = matches!(self.state(), HandshakeState::Startup(StartupState::Waiting));
         let wants = Interest { receive: waits, send: is_full || is_connecting };
-        if wants != self.watched && self.readiness.change(&self.connection, 0, wants).is_ok() {
+        self.watch_for((wants != Interest::default()).then_some(wants));
+        self.state()
+    }
+
+    fn watch_for(&mut self, wants: Option<Interest>) {
+        let Watch { readiness, key } = &self.watch;
+        let changed = match (self.watched, wants) {
+            (was, wants) if was == wants => return,
+            (_, None) => readiness.unwatch(&self.connection),
+            (None, Some(wants)) => readiness.watch(&self.connection, *key, wants),
+            (Some(_), Some(wants)) => readiness.change(&self.connection, *key, wants),
+        };
+        if changed.is_ok() {
             self.watched = wants;
         }
-        self.state()
     }
 
     /// As [`poll`](Self::poll), until it is [settled](HandshakeState::is_settled) or the time is over.
@@ -401,15 +428,17 @@ impl Handshake {
     /// # Errors
     /// As of [`start`](Self::start).
     pub fn start_with(
-        self,
+        mut self,
         qp: &Qp,
         config: StreamConfig,
         sink: Option<Arc<dyn StreamSink>>,
     ) -> Result<(), StartError> {
         let terms = self.check_start(qp);
-        let Self { context, connection, phase, rest, readiness, .. } = self;
-        // It watched the connection, which the lane is about to watch.
-        drop(readiness);
+        if !self.context.is_orphan() {
+            // The lane is about to watch it.
+            self.watch_for(None);
+        }
+        let Self { context, connection, phase, rest, .. } = self;
         let (error, connection) = match terms {
             Err(error) => (error, Some(connection)),
             Ok((agreed, emss)) => {

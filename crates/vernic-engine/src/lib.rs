@@ -74,11 +74,13 @@ mod xrc;
 pub use ah::Ah;
 pub use channel::CompChannel;
 pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
-pub use config::{Config, ConfigError, Origin, Settings};
+pub use config::{Config, ConfigError, Origin, Settings, TransportChoice};
 pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};
-pub use device::{DeviceInfo, Transport, configured_devices, device_with, devices, no_device};
+pub use device::{
+    DeviceInfo, Transport, address_transport, configured_devices, device_with, devices, no_device,
+};
 pub use dm::{DeviceMemory, DmRangeError};
 pub use error::{
     Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,
