@@ -1,4 +1,4 @@
-//! What the manager asks of a device's exchange of messages.
+//! What the manager asks of a RoCE device's exchange of messages.
 //!
 //! Owns nothing: [`CmAgent`](vernic_engine::CmAgent) of the engine does it all, and says what each call
 //! does. The trait is the seam at which tests put an agent that only notes what it is asked.
@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use vernic_engine::{CmAttachError, CmCallError, CmSink, Context, ListenError};
+use vernic_engine::{CmCallError, Context, ListenError};
 use vernic_io::Place;
 use vernic_proto::cm::{AcceptParams, ConnId, ConnectParams, ListenerId, SidrParams, SidrReply};
 use vernic_wire::cm::{RejReason, ServiceId};
@@ -15,7 +15,6 @@ type Called<T = ()> = Result<T, CmCallError>;
 
 /// A device's agent of communication management.
 pub(crate) trait Agent: fmt::Debug + Send + Sync {
-    fn attach(&self, sink: Arc<dyn CmSink>) -> Result<(), CmAttachError>;
     fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError>;
     fn release(&self, service: ServiceId, place: Place);
     fn listen(
@@ -43,9 +42,6 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
 pub(crate) struct EngineAgent(pub(crate) Arc<Context>);
 
 impl Agent for EngineAgent {
-    fn attach(&self, sink: Arc<dyn CmSink>) -> Result<(), CmAttachError> {
-        self.0.cm().attach(sink)
-    }
     fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
         self.0.cm().reserve(service, place)
     }

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vernic_engine::{
-    CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, PortNum,
+    CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, PortNum, Transport,
     device_with, devices,
 };
 use vernic_io::{LocalAddr, Place};
 use vernic_proto::cm::{ConnId, ListenerId};
 use vernic_wire::cm::ServiceId;
 
-use crate::agent::{Agent, EngineAgent};
+use crate::agent::EngineAgent;
+use crate::carrier::Carrier;
 use crate::manager::Shared;
 use crate::registry::{DeviceKey, Sink, lock};
 
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
-    pub(crate) agent: Arc<dyn Agent>,
+    pub(crate) carrier: Carrier,
     /// Where this process listens, and for how many ids: wildcards of both IP versions may share.
     listeners: Mutex<HashMap<(ServiceId, Place), (ListenerId, usize)>>,
     /// Its netdev was removed.
@@ -42,13 +43,13 @@ impl Drop for Device {
 }
 
 impl Device {
-    pub(crate) fn new(context: Arc<Context>, agent: Arc<dyn Agent>) -> Arc<Self> {
+    pub(crate) fn new(context: Arc<Context>, carrier: Carrier) -> Arc<Self> {
         let (listeners, removed) = Default::default();
-        Arc::new(Self { context, agent, listeners, removed })
+        Arc::new(Self { context, carrier, listeners, removed })
     }
 
     pub(crate) fn key(&self) -> DeviceKey {
-        DeviceKey(self.context.info().netdev_index)
+        DeviceKey::of(self.context.info())
     }
 
     /// The row of an address, if it is one of this device.
@@ -71,7 +72,11 @@ impl Device {
             *users += 1;
             return Ok(*listener);
         }
-        let listener = self.agent.listen(service, place, backlog)?;
+        let listener = self
+            .carrier
+            .agent()
+            .ok_or(ListenError::NotAttached)?
+            .listen(service, place, backlog)?;
         listeners.insert((service, place), (listener, 1));
         Ok(listener)
     }
@@ -82,7 +87,9 @@ impl Device {
         let Some((listener, users)) = listeners.get_mut(&(service, place)) else { return };
         *users -= 1;
         if *users == 0 {
-            self.agent.stop_listening(*listener);
+            if let Carrier::Messages(agent) = &self.carrier {
+                agent.stop_listening(*listener);
+            }
             listeners.remove(&(service, place));
         }
     }
@@ -93,8 +100,13 @@ impl Device {
     }
 
     fn is(&self, info: &DeviceInfo) -> bool {
-        self.context.info().netdev_index == info.netdev_index
+        self.key() == DeviceKey::of(info)
     }
+}
+
+/// The device of a transport on the netdev of a RoCE device.
+fn with_transport(info: DeviceInfo, transport: Transport) -> DeviceInfo {
+    if transport == Transport::Iwarp { info.into_iwarp() } else { info }
 }
 
 /// The open devices of a process.
@@ -109,17 +121,20 @@ impl Devices {
         lock(&self.open).clone()
     }
 
-    /// The device that has `local`, always that one.
+    /// The device that has `local`, always that one of the settings' transport.
     ///
     /// # Errors
     /// [`OpenError::NoSuchAddress`], with the devices and addresses that there are; those of opening
     /// the device.
     pub(crate) fn with(&self, local: LocalAddr, shared: &Shared) -> Result<Arc<Device>, OpenError> {
         // The table of an open device follows its addresses: the usual case asks the system nothing.
-        let owner = self.open().into_iter().find(|device| device.row_of(local).is_some());
-        match owner {
+        let transport = shared.transport;
+        let has = |device: &Arc<Device>| {
+            device.context.info().transport == transport && device.row_of(local).is_some()
+        };
+        match self.open().into_iter().find(has) {
             Some(device) => Ok(device),
-            None => self.device(&device_with(local)?, shared),
+            None => self.device(&with_transport(device_with(local)?, transport), shared),
         }
     }
 
@@ -137,11 +152,16 @@ impl Devices {
         if let Some(device) = open.iter().find(|device| device.is(info)) {
             return Ok(device.clone());
         }
-        let context = Context::open(Some(&info.netdev), shared.config.clone())?;
-        let device = Device::new(context.clone(), Arc::new(EngineAgent(context)));
+        let context = Context::open_on(&info.netdev, info.transport, shared.config.clone())?;
+        let carrier = match info.transport {
+            Transport::Iwarp => Carrier::Streams(shared.streams.clone()),
+            _ => Carrier::Messages(Arc::new(EngineAgent(context.clone()))),
+        };
+        let device = Device::new(context, carrier);
         let registry = shared.registry.clone();
         let sink = Sink { registry, device: device.key(), shared: shared.weak() };
-        device.agent.attach(Arc::new(sink)).map_err(|error| match error {
+        // Of connections of iWARP it hears elsewhere, but of the end of the device here.
+        device.context.cm().attach(Arc::new(sink)).map_err(|error| match error {
             CmAttachError::Slot(source) => OpenError::Slot { device: info.name.clone(), source },
             // Nobody else has the device yet.
             other => OpenError::Os { what: "hear of connections", source: io::Error::other(other) },
@@ -163,7 +183,7 @@ impl Devices {
     pub(crate) fn say_goodbye(&self, conns: &[(DeviceKey, ConnId)]) {
         for device in self.open() {
             let own = conns.iter().filter(|(key, _)| *key == device.key());
-            let ended = own.map(|(_, conn)| device.agent.destroy(*conn)).count();
+            let ended = own.map(|(_, conn)| device.carrier.destroy(*conn)).count();
             // Another thread may be at it, and would end in the middle.
             let until = Instant::now() + PATIENCE;
             while ended != 0 && !device.context.try_progress() && Instant::now() < until {
@@ -177,9 +197,13 @@ impl Devices {
     /// # Errors
     /// Those of opening it.
     pub(crate) fn named(&self, name: &str, shared: &Shared) -> Result<Arc<Context>, OpenError> {
-        let named = |info: &&DeviceInfo| info.name == name || info.netdev == name;
-        match devices()?.iter().find(named) {
-            Some(info) => Ok(self.device(info, shared)?.context.clone()),
+        let all = devices()?;
+        let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
+        let on_netdev = all.iter().find(|info| info.netdev == name).cloned();
+        let named = all.iter().cloned().chain(beside).find(|info| info.name == name);
+        let found = named.or(on_netdev.map(|info| with_transport(info, shared.transport)));
+        match found {
+            Some(info) => Ok(self.device(&info, shared)?.context.clone()),
             // For the error, which says what there is.
             None => Context::open(Some(name), shared.config.clone()),
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use libc::c_int;
+use vernic_engine::iwarp::{ConnectError, StartError};
 use vernic_engine::{
     CmCallError, LinkError, ListenError, McastError, ModifyError, OpenError, QpType,
 };
@@ -185,6 +186,20 @@ pub enum Error {
     /// The exchange of messages refused.
     #[error(transparent)]
     Cm(#[from] CmCallError),
+    /// iWARP has connections of RC queue pairs alone.
+    #[error(
+        "iWARP carries Rc queue pairs in the port spaces TCP and IB, and this id is for {qp_type:?} in \
+         {port_space}: the setting transport = roce has all"
+    )]
+    NotOverStreams {
+        /// The port space.
+        port_space: PortSpace,
+        /// The type.
+        qp_type: QpType,
+    },
+    /// The TCP connection cannot be made, or be given to the queue pair.
+    #[error("no iWARP connection: {0}")]
+    Stream(StreamError),
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     Os {
@@ -193,6 +208,33 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+}
+
+/// Why a connection of iWARP cannot go on here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// It cannot be begun.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The queue pair does not take it.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The peer has given up, or another call has answered it.
+    #[error("the peer's request is not there any more{0}")]
+    Gone(String),
+}
+
+impl From<ConnectError> for Error {
+    fn from(error: ConnectError) -> Self {
+        Self::Stream(error.into())
+    }
+}
+
+impl From<StartError> for Error {
+    fn from(error: StartError) -> Self {
+        Self::Stream(error.into())
+    }
 }
 
 fn from(src: Option<SocketAddr>) -> String {
@@ -246,6 +288,8 @@ impl Error {
             Self::Cm(CmCallError::Cm(CmError::TooMany { .. })) => libc::ENOMEM,
             Self::Cm(CmCallError::Orphan) => libc::EIO,
             Self::Cm(_) => libc::EINVAL,
+            Self::NotOverStreams { .. } => libc::EOPNOTSUPP,
+            Self::Stream(error) => errno_of_stream(error),
         }
     }
 }
@@ -259,6 +303,18 @@ fn errno_of_open(error: &OpenError) -> c_int {
         OpenError::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
         OpenError::Os { source, .. } => errno_of(source),
         _ => libc::ENODEV,
+    }
+}
+
+fn errno_of_stream(error: &StreamError) -> c_int {
+    match error {
+        StreamError::Connect(ConnectError::Gone { .. }) => libc::EIO,
+        StreamError::Connect(
+            ConnectError::Os { source, .. } | ConnectError::Descriptors(source),
+        )
+        | StreamError::Start(StartError::Os(source)) => errno_of(source),
+        StreamError::Gone(_) => libc::ECONNRESET,
+        StreamError::Connect(_) | StreamError::Start(_) => libc::EINVAL,
     }
 }
 

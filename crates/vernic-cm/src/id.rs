@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vernic_engine::{Context, GidEntry, Qp, QpType};
+use vernic_io::tcp::Bound;
 use vernic_proto::cm::CmPath;
 use vernic_wire::Gid;
 use vernic_wire::cm::PortSpace;
@@ -32,6 +33,7 @@ mod multicast;
 mod options;
 mod qp;
 mod resolve;
+mod stream;
 mod tell;
 mod write;
 
@@ -89,6 +91,10 @@ pub(crate) struct Inner {
     pub(crate) connection: Option<Connection>,
     pub(crate) backlog: u32,
     pub(crate) posts: Vec<Post>,
+    /// Of iWARP: what has its port, until it listens or connects.
+    pub(crate) socket: Option<Bound>,
+    /// Of iWARP: its listening socket among those of the process.
+    pub(crate) listener: Option<u32>,
     pub(crate) groups: Vec<Membership>,
 }
 
@@ -144,6 +150,8 @@ impl Id {
             connection: None,
             backlog: 0,
             posts: Vec::new(),
+            socket: None,
+            listener: None,
             groups: Vec::new(),
         };
         make(&mut inner);
@@ -265,8 +273,13 @@ impl Id {
         self.stop_listening(&mut inner);
         // In this order: afterwards nobody has an event for it.
         if let Some((device, connection)) = self.exchange(&inner) {
-            device.agent.destroy(connection.conn);
+            device.carrier.destroy(connection.conn);
+            // Without messages there is nobody else who tells the peer.
+            if device.carrier.agent().is_none() {
+                inner.close_stream();
+            }
         }
+        let socket = inner.socket.take();
         let untaken = self.shared.registry.leave(self.cell.key);
         if let Some(reservation) = inner.reserved.take() {
             reservation.release();
@@ -277,7 +290,7 @@ impl Id {
         let qp = inner.qp.take();
         drop(inner);
         // May be the last references to others.
-        drop(qp);
+        drop((qp, socket));
         self.shared.refuse(untaken);
     }
 

@@ -1,12 +1,15 @@
-//! What must be done on nobody's thread: refusals that come up under the engine's locks, and listening
-//! on devices that come up later.
+//! What must be done on nobody's thread: refusals that come up under the engine's locks, listening
+//! on devices that come up later, and start-ups of iWARP.
 //!
-//! One thread per process, started with the first listener. It sleeps on its own descriptor and on
-//! changes of the network, holds nothing while it sleeps, and ends when the manager is gone.
+//! One thread per process, started with the first listener, or connection of iWARP. It sleeps on its own
+//! descriptor, on changes of the network and on the connections that are being made, holds nothing while it
+//! sleeps, and ends when the manager is gone.
 
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
-use vernic_engine::spawn;
+use vernic_engine::{Transport, spawn};
 use vernic_io::netdev::ChangeWatcher;
 use vernic_io::{Sleeper, Waker};
 use vernic_proto::cm::ConnId;
@@ -64,8 +67,12 @@ impl Keeper {
         let watcher = ChangeWatcher::new()
             .inspect_err(|error| tracing::warn!(%error, "new devices will not be noticed"))
             .ok();
+        let streams = match shared.transport {
+            Transport::Iwarp => Some(shared.streams.open()?),
+            _ => None,
+        };
         let shared = Arc::downgrade(shared);
-        spawn("vernic-cm", move || run(sleeper, watcher.as_ref(), &shared))
+        spawn("vernic-cm", move || run(sleeper, watcher.as_ref(), streams, &shared))
             .map_err(os("start the thread of the connection manager"))?;
         let _ = self.waker.set(waker);
         Ok(())
@@ -76,8 +83,14 @@ impl Keeper {
     }
 }
 
-fn run(mut sleeper: Sleeper, watcher: Option<&ChangeWatcher>, shared: &Weak<Shared>) {
-    sleeper.watch(watcher.map(ChangeWatcher::poll_fd));
+/// The thread; `streams` is readable while a connection of iWARP has something to do.
+fn run(
+    mut sleeper: Sleeper,
+    watcher: Option<&ChangeWatcher>,
+    streams: Option<RawFd>,
+    shared: &Weak<Shared>,
+) {
+    sleeper.watch(watcher.map(ChangeWatcher::poll_fd).into_iter().chain(streams));
     // A turn per wake-up.
     loop {
         let Some(shared) = shared.upgrade() else { return };
@@ -85,17 +98,18 @@ fn run(mut sleeper: Sleeper, watcher: Option<&ChangeWatcher>, shared: &Weak<Shar
             match job {
                 // It may have gone by itself meanwhile. Requests for datagrams have an answer of their own.
                 Job::Refuse { device, conn, reason } => {
-                    if device.agent.reject(conn, reason, &[]).is_err() {
-                        device.agent.destroy(conn);
+                    if device.carrier.reject(conn, reason, &[]).is_err() {
+                        device.carrier.destroy(conn);
                     }
                 }
-                Job::Ignore { device, conn } => device.agent.ignore(conn),
+                Job::Ignore { device, conn } => device.carrier.ignore(conn),
             }
         }
         if watcher.is_some_and(ChangeWatcher::has_changed) {
             shared.listen_on_new_devices();
         }
+        let pause: Option<Duration> = streams.and_then(|_| shared.streams.progress(&shared));
         drop(shared);
-        sleeper.sleep(None);
+        sleeper.sleep(pause);
     }
 }

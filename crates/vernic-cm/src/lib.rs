@@ -29,16 +29,25 @@
 //! | `channel.rs` `event.rs` `registry.rs` | events, and which id and channel they are for |
 //! | `id.rs`, `id/` | ids: state, and a file per kind of call |
 //! | `ports.rs` | port spaces |
-//! | `agent.rs` | what is asked of the engine |
+//! | `carrier.rs` | what carries the exchanges of a device: messages of RoCE, or streams of iWARP |
+//! | `agent.rs` | what is asked of the engine, of RoCE |
+//! | `streams.rs`, `streams/` | listening sockets and start-ups, of iWARP |
 //! | `keeper.rs` | what is done on nobody's thread |
 //! | `route.rs` | from a destination to the source address and its device |
 //! | `error.rs` | what is refused, and the errno of it |
 //!
+//! Over iWARP the same ids, calls and events are TCP connections with MPA's start-up: its request, reply and
+//! rejecting reply are REQ, REP and REJ, there is no RTU and no TIMEWAIT, the end of the stream is DREQ, and
+//! ports are TCP's own. Which of both ids use is a setting ([`Config::transport`](vernic_engine::Config)),
+//! for an address does not tell.
+//!
 //! Limits: an id has as many events waiting as its state machine can raise, less than ten; requests
-//! of a listener that nobody takes are at most its backlog, events that the program writes itself 1024.
+//! of a listener that nobody takes are at most its backlog, events that the program writes itself 1024;
+//! start-ups of iWARP whose request is not here 1024 per listener.
 #![deny(unsafe_code)]
 
 mod agent;
+mod carrier;
 mod channel;
 mod device;
 mod error;
@@ -50,17 +59,19 @@ mod param;
 mod ports;
 mod registry;
 mod route;
+mod streams;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
 pub use channel::EventChannel;
-pub use error::Error;
+pub use error::{Error, StreamError};
 pub use event::{ConnInfo, Event, EventKind, Param, UdInfo};
 pub use id::{CommEstablished, Id, IdOption, JoinState, State};
 pub use manager::Manager;
 pub use param::{ConnParam, UDP_QKEY};
+pub use streams::StartupCounters;
 
 pub use vernic_engine::{
     AddressVector, AttrMask, Config, Context, DeviceInfo, Qp, QpAttr, QpState, QpType,

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::Duration;
 
-use vernic_engine::{Config, Context, DeviceInfo, Gate, OpenError, QpType};
+use vernic_engine::{
+    Config, Context, DeviceInfo, Gate, OpenError, QpType, Transport, address_transport,
+};
 use vernic_io::Origin;
 use vernic_wire::cm::PortSpace;
 
@@ -15,6 +17,7 @@ use crate::id::Id;
 use crate::keeper::Keeper;
 use crate::ports::Ports;
 use crate::registry::Registry;
+use crate::streams::{StartupCounters, Streams};
 
 /// Longest wait of a program that ends for the end of its connections to be sent.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -28,6 +31,10 @@ pub(crate) struct Shared {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) ports: Mutex<Ports>,
     pub(crate) devices: Devices,
+    /// What connections by address go over.
+    pub(crate) transport: Transport,
+    /// Start-ups of iWARP.
+    pub(crate) streams: Arc<Streams>,
     /// Ids that listen on every device.
     pub(crate) wildcards: Mutex<Vec<Weak<Id>>>,
     me: Weak<Self>,
@@ -57,10 +64,14 @@ struct Generation {
 impl Generation {
     fn new(config: &Config) -> Self {
         let keeper = Arc::new(Keeper::default());
+        let registry = Arc::new(Registry::new(keeper.clone()));
+        let streams = Streams::new(registry.clone(), keeper.clone(), config.iwarp_crc);
         let shared = Arc::new_cyclic(|me| Shared {
             origin: Origin::here(),
             config: config.clone(),
-            registry: Arc::new(Registry::new(keeper.clone())),
+            transport: address_transport(config),
+            streams: Arc::new(streams),
+            registry,
             keeper,
             ports: Mutex::new(Ports::new()),
             devices: Devices::default(),
@@ -137,6 +148,11 @@ impl Manager {
     pub fn context(&self, name: &str) -> Result<Arc<Context>, OpenError> {
         let shared = self.shared();
         shared.devices.named(name, shared)
+    }
+
+    /// What became of connections of iWARP that peers have begun, in this process.
+    pub fn startup_counters(&self) -> StartupCounters {
+        self.shared().streams.counters()
     }
 
     /// An event channel.

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use vernic_engine::{CmSink, EventQueue, QpType};
+use vernic_engine::{CmSink, DeviceInfo, EventQueue, QpType, Transport};
 use vernic_io::LocalAddr;
 use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
 use vernic_wire::Gid;
@@ -28,6 +28,7 @@ use crate::event::{EventKind, Param};
 use crate::id::Id;
 use crate::keeper::{Job, Keeper};
 use crate::manager::Shared;
+use crate::streams::{StreamEvent, StreamRequest};
 
 /// Events of connections that a call is about to learn the number of: the calls of as many threads.
 const MAX_EARLY: usize = 1024;
@@ -36,9 +37,18 @@ const MAX_EARLY: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdKey(pub(crate) u64);
 
-/// A device by the index of its netdev.
+/// A device by the index of its netdev and its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct DeviceKey(pub(crate) u32);
+pub(crate) struct DeviceKey {
+    pub(crate) netdev: u32,
+    pub(crate) transport: Transport,
+}
+
+impl DeviceKey {
+    pub(crate) fn of(info: &DeviceInfo) -> Self {
+        Self { netdev: info.netdev_index, transport: info.transport }
+    }
+}
 
 /// Locks, also after another thread panicked: what is behind each lock is valid between statements.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -163,6 +173,8 @@ pub(crate) enum What {
     Request(Box<Request>),
     /// Something came of the exchange with the peer.
     Cm(cm::EventKind),
+    /// The same, of iWARP.
+    Stream(StreamEvent),
 }
 
 /// A request that nobody has taken.
@@ -185,6 +197,7 @@ pub(crate) struct Request {
 pub(crate) enum Asked {
     Connection(Box<Req>),
     Datagrams(Box<SidrReq>),
+    Stream(StreamRequest),
 }
 
 /// The queue of a channel.
@@ -221,7 +234,7 @@ impl Ear {
             (Asked::Connection(req), QpType::Rc) => req.transport == CmService::RC,
             (Asked::Connection(req), QpType::Uc) => req.transport == CmService::UC,
             (Asked::Connection(req), QpType::XrcIni | QpType::XrcTgt) => req.is_xrc(),
-            (Asked::Connection(_), QpType::Ud) => false,
+            (Asked::Connection(_), QpType::Ud) | (Asked::Stream(_), _) => false,
         }
     }
 }
@@ -433,23 +446,41 @@ impl Registry {
             return;
         }
         // Those that are over, and were not taken, do not count in the backlog of the engine any more.
-        let waits =
-            |entry: &Entry| entry.cell.key == ear.key && matches!(entry.what, What::Request(_));
-        if seat.queue.count(waits) >= ear.backlog {
+        if seat.untaken_requests() >= ear.backlog {
             self.keeper.add(Job::Ignore { device, conn });
             return;
         }
         let scope = device.context.info().netdev_index;
         let with_scope = |ip: IpAddr, port| LocalAddr::new(ip, scope).with_port(port);
         let (local, peer) = (with_scope(header.dst, ear.port), with_scope(header.src, header.port));
-        let cell = self.new_cell();
-        let queue = seat.queue.clone();
-        let listening = seat.cell.clone();
-        let new = Seat { cell: cell.clone(), queue: queue.clone(), conn: Some((listener.0, conn)) };
-        state.conns.insert((listener.0, conn), cell.key);
-        state.seats.insert(cell.key, new);
-        let request = Request { cell, device, conn, path, local, peer, asked };
-        queue.push(Entry { cell: listening, what: What::Request(Box::new(request)) });
+        let (key, cell) = (ear.key, self.new_cell());
+        state.admit(key, Request { cell, device, conn, path, local, peer, asked });
+    }
+
+    /// Something happened to a connection of iWARP.
+    pub(crate) fn tell_stream(&self, device: DeviceKey, conn: ConnId, event: StreamEvent) {
+        let state = lock(&self.state);
+        if let Some(&key) = state.conns.get(&(device, conn)) {
+            state.push(key, What::Stream(event));
+        }
+    }
+
+    /// A request that came over a connection of iWARP, for a listening id; false if that is gone, or has
+    /// `backlog` requests that nobody has taken.
+    pub(crate) fn request_stream(
+        &self,
+        listener: IdKey,
+        backlog: usize,
+        make: impl FnOnce(Arc<Cell>) -> Request,
+    ) -> bool {
+        let mut state = lock(&self.state);
+        let takes = |seat: &Seat| seat.untaken_requests() < backlog;
+        let admits = state.seats.get(&listener).is_some_and(takes);
+        if admits {
+            let request = make(self.new_cell());
+            state.admit(listener, request);
+        }
+        admits
     }
 
     /// From now on the id's events go to `queue`, those that wait already included.
@@ -511,7 +542,26 @@ impl Registry {
     }
 }
 
+impl Seat {
+    /// Requests for it that nobody has taken.
+    fn untaken_requests(&self) -> usize {
+        let key = self.cell.key;
+        self.queue.count(|entry| entry.cell.key == key && matches!(entry.what, What::Request(_)))
+    }
+}
+
 impl State {
+    /// Gives the id that a request becomes a seat, and its listener the request.
+    fn admit(&mut self, listener: IdKey, request: Request) {
+        let Some(seat) = self.seats.get(&listener) else { return };
+        let (queue, listening) = (seat.queue.clone(), seat.cell.clone());
+        let conn = (request.device.key(), request.conn);
+        let cell = request.cell.clone();
+        self.conns.insert(conn, cell.key);
+        self.seats.insert(cell.key, Seat { cell, queue: queue.clone(), conn: Some(conn) });
+        queue.push(Entry { cell: listening, what: What::Request(Box::new(request)) });
+    }
+
     fn push(&self, key: IdKey, what: What) {
         if let Some(seat) = self.seats.get(&key) {
             seat.queue.push(Entry { cell: seat.cell.clone(), what });

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use vernic_engine::{
-    CmAttachError, CmCallError, CmSink, Config, Context, ListenError, QpType, Service,
-};
+use vernic_engine::{CmCallError, Config, Context, ListenError, QpType, Service};
 use vernic_io::Place;
 use vernic_proto::cm::{
     AcceptParams, CmError, CmPath, ConnId, ConnectParams, Event, EventKind as CmEvent, ListenerId,
@@ -17,6 +15,7 @@ use vernic_wire::cm::{CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
 use vernic_wire::{Gid, Psn, Qpn};
 
 use crate::agent::Agent;
+use crate::carrier::Carrier;
 use crate::device::Device;
 use crate::registry::{Sink, lock};
 use crate::{EventChannel, EventKind, Id, Manager};
@@ -58,9 +57,6 @@ impl FakeAgent {
 }
 
 impl Agent for FakeAgent {
-    fn attach(&self, _: Arc<dyn CmSink>) -> Result<(), CmAttachError> {
-        Ok(())
-    }
     fn reserve(&self, service: ServiceId, _: Place) -> Result<(), ListenError> {
         self.note(format!("reserve {}", service.port_space().unwrap()));
         Ok(())
@@ -132,7 +128,7 @@ impl Lab {
         let channel = manager.create_channel().unwrap();
         let context = Context::open(Some("lo"), Config::default()).unwrap();
         let agent = Arc::new(FakeAgent::default());
-        let device = Device::new(context.clone(), agent.clone());
+        let device = Device::new(context.clone(), Carrier::Messages(agent.clone()));
         let shared = &channel.shared;
         let registry = shared.registry.clone();
         let sink = Sink { registry, device: device.key(), shared: shared.weak() };

@@ -157,8 +157,12 @@ fn an_event_that_overtakes_the_call_that_makes_its_connection_is_not_lost() {
     // What nobody expects is forgotten.
     lab.tell(2, established());
     let _expecting = registry.expect();
-    registry.bind_conn(lab.id().cell.key, crate::registry::DeviceKey(1), conn(2));
+    registry.bind_conn(lab.id().cell.key, other_device(), conn(2));
     assert_eq!(lab.kinds(), []);
+}
+
+fn other_device() -> crate::registry::DeviceKey {
+    crate::registry::DeviceKey { netdev: 1, transport: vernic_engine::Transport::Roce }
 }
 
 fn conn(n: u32) -> vernic_proto::cm::ConnId {

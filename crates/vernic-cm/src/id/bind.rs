@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_engine::ListenError;
+use vernic_engine::{ListenError, Transport};
 use vernic_io::Place;
 use vernic_wire::cm::ServiceId;
 
-use crate::device::Device;
+use crate::agent::Agent;
 use crate::error::Error;
 use crate::id::{Id, Inner, State};
 use crate::ports::{Binding, check_privilege, claimed_ports};
@@ -18,18 +18,18 @@ use crate::route;
 /// A port that no other process of this host can have meanwhile.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    device: Arc<Device>,
+    agent: Arc<dyn Agent>,
     service: ServiceId,
     place: Place,
 }
 
 impl Reservation {
     fn make(&self) -> Result<(), ListenError> {
-        self.device.agent.reserve(self.service, self.place)
+        self.agent.reserve(self.service, self.place)
     }
 
     pub(crate) fn release(self) {
-        self.device.agent.release(self.service, self.place);
+        self.agent.release(self.service, self.place);
     }
 }
 
@@ -79,6 +79,14 @@ impl Id {
             reuse: inner.options.reuse_addr,
             listens: false,
         };
+        if self.shared.transport == Transport::Iwarp {
+            let port = self.take_socket(inner, addr, binding)?;
+            inner.local = Some(route::with_port(place.with_port(0), port));
+            inner.device = device;
+            inner.bound = Some(binding);
+            inner.state = State::Bound;
+            return Ok(());
+        }
         // Whoever connects may have the port of another process's listener: nobody asks for it there.
         let elsewhere = match (addr.port(), purpose) {
             (0, Purpose::Unknown) => claimed_ports(self.port_space()),
@@ -89,9 +97,10 @@ impl Id {
                 .bind(self.port_space(), addr.port(), binding, |port| elsewhere.contains(&port))?;
         let local = route::with_port(place.with_port(0), port);
         // A port that the program names others may name too; one that it was given nobody else knows.
-        if let (Some(device), 1.., false) = (&device, addr.port(), inner.options.reuse_addr) {
+        let agent = device.as_ref().and_then(|device| device.carrier.agent());
+        if let (Some(agent), 1.., false) = (agent, addr.port(), inner.options.reuse_addr) {
             let reservation = Reservation {
-                device: device.clone(),
+                agent: agent.clone(),
                 service: self.port_space().service_id(port),
                 place: Place::Address(place),
             };

@@ -6,6 +6,8 @@ use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpT
 use vernic_proto::cm::{AcceptParams, CmError, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
+use crate::agent::Agent;
+use crate::carrier::Carrier;
 use crate::device::Device;
 use crate::error::Error;
 use crate::event::Event;
@@ -40,14 +42,24 @@ impl Id {
         if inner.state != State::RouteResolved {
             return Err(self.wrong_state(&inner, "connect", "has resolved its route"));
         }
+        let device = inner.device.clone().ok_or(Error::NoDevice { call: "connect" })?;
+        match &device.carrier {
+            Carrier::Messages(agent) => self.connect_by_message(&mut inner, &device, agent, param),
+            Carrier::Streams(streams) => self.connect_stream(&mut inner, &device, streams, param),
+        }
+    }
+
+    fn connect_by_message(
+        &self,
+        inner: &mut Inner,
+        device: &Device,
+        agent: &Arc<dyn Agent>,
+        param: &ConnParam<'_>,
+    ) -> Result<(), Error> {
         self.check_param("connect", param, (MAX_REQ, MAX_SIDR_REQ))?;
-        let (device, path, local, peer) =
-            match (&inner.device, inner.path(), inner.local, inner.peer) {
-                (Some(device), Some(path), Some(local), Some(peer)) => {
-                    (device.clone(), path, local, peer)
-                }
-                _ => return Err(Error::NoDevice { call: "connect" }),
-            };
+        let (Some(path), Some(local), Some(peer)) = (inner.path(), inner.local, inner.peer) else {
+            return Err(Error::NoDevice { call: "connect" });
+        };
         let service = self.port_space().service_id(peer.port());
         let mut private_data = [0; CmaHeader::LEN + MAX_SIDR_REQ];
         CmaHeader::new(local.port(), local.ip(), peer.ip()).emit(&mut private_data);
@@ -62,11 +74,11 @@ impl Id {
             let pkey = Pkey::DEFAULT;
             let params =
                 SidrParams { path, service, pkey, private_data, response_timeout, max_retries };
-            device.agent.sidr_request(&params)?
+            agent.sidr_request(&params)?
         } else {
-            let (local_qpn, srq) = self.queue_pair(&inner, "connect", param)?;
+            let (local_qpn, srq) = self.queue_pair(inner, "connect", param)?;
             let most = device.context.device_attr();
-            let limit = |what, asked, most| at_most("connect", what, asked, most, most);
+            let limit = |what, asked, most| limited("connect", what, asked, most, most);
             connection.responder_resources =
                 limit("responder_resources", param.responder_resources, most.max_qp_rd_atom)?;
             connection.initiator_depth =
@@ -74,7 +86,7 @@ impl Id {
             connection.path_mtu = device.mtu();
             connection.ack_timeout = inner.options.ack_timeout;
             connection.retry_count = param.retry_count;
-            device.agent.connect(&ConnectParams {
+            agent.connect(&ConnectParams {
                 path,
                 service,
                 qp_type: self.qp_type(),
@@ -110,22 +122,38 @@ impl Id {
     /// still be rejected; [`Error::Cm`] for a request whose peer has given up.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<(), Error> {
         let mut inner = self.enter("accept")?;
-        let (device, mut connection) = self.asked(&inner, "accept")?;
+        let (device, connection) = self.asked(&inner, "accept")?;
+        match &device.carrier {
+            Carrier::Messages(agent) => {
+                self.accept_by_message(&mut inner, &device, connection, agent, param)
+            }
+            Carrier::Streams(streams) => self.accept_stream(&mut inner, &device, streams, param),
+        }
+    }
+
+    fn accept_by_message(
+        &self,
+        inner: &mut Inner,
+        device: &Device,
+        mut connection: Connection,
+        agent: &Arc<dyn Agent>,
+        param: &ConnParam<'_>,
+    ) -> Result<(), Error> {
         self.check_param("accept", param, (MAX_REP, MAX_SIDR_REP))?;
         if self.qp_type() == QpType::Ud {
-            let (qpn, _) = self.queue_pair(&inner, "accept", param)?;
+            let (qpn, _) = self.queue_pair(inner, "accept", param)?;
             let qkey = if param.qkey == Qkey(0) { UDP_QKEY } else { param.qkey };
             let (status, private_data) = (SidrStatus::SUCCESS, param.private_data);
             let reply = SidrReply { status, qpn, qkey, private_data };
-            device.agent.sidr_reply(connection.conn, &reply)?;
+            agent.sidr_reply(connection.conn, &reply)?;
             connection.phase = Phase::Up;
             inner.connection = Some(connection);
             return Ok(());
         }
-        let (local_qpn, srq) = self.queue_pair(&inner, "accept", param)?;
+        let (local_qpn, srq) = self.queue_pair(inner, "accept", param)?;
         let most = device.context.device_attr();
         let peer = connection.peer.map_or((0, 0), |p| (p.responder_resources, p.initiator_depth));
-        let limit = |what, asked, usual, most| at_most("accept", what, asked, usual, most);
+        let limit = |what, asked, usual, most| limited("accept", what, asked, usual, most);
         connection.responder_resources = limit(
             "responder_resources",
             param.responder_resources,
@@ -139,7 +167,7 @@ impl Id {
             most.max_qp_init_rd_atom,
         )?;
         let before = inner.connection.replace(connection);
-        let answered = self.bring_up(&inner).and_then(|()| {
+        let answered = self.bring_up(inner).and_then(|()| {
             let params = AcceptParams {
                 local_qpn,
                 starting_psn: connection.psn,
@@ -152,7 +180,7 @@ impl Id {
                 local_ca_guid: device.context.info().node_guid,
                 private_data: param.private_data,
             };
-            Ok(device.agent.accept(connection.conn, &params)?)
+            Ok(agent.accept(connection.conn, &params)?)
         });
         match answered {
             Ok(()) => connection.phase = Phase::Accepted,
@@ -189,13 +217,17 @@ impl Id {
             }
             _ => return Err(self.wrong_state(&inner, "reject", "waits for an answer")),
         };
-        self.check_private_data("reject", private_data, (MAX_REJ, MAX_SIDR_REP))?;
-        if self.qp_type() == QpType::Ud {
-            let (status, qpn, qkey) = (SidrStatus::REJECTED, Qpn::new(0), Qkey(0));
-            let reply = SidrReply { status, qpn, qkey, private_data };
-            device.agent.sidr_reply(connection.conn, &reply)?;
-        } else {
-            device.agent.reject(connection.conn, reason, private_data)?;
+        // Over a stream the peer's kind of request decides how much there may be.
+        if device.carrier.agent().is_some() {
+            self.check_private_data("reject", private_data, (MAX_REJ, MAX_SIDR_REP))?;
+        }
+        match device.carrier.agent() {
+            Some(agent) if self.qp_type() == QpType::Ud => {
+                let (status, qpn, qkey) = (SidrStatus::REJECTED, Qpn::new(0), Qkey(0));
+                let reply = SidrReply { status, qpn, qkey, private_data };
+                agent.sidr_reply(connection.conn, &reply)?;
+            }
+            _ => device.carrier.reject(connection.conn, reason, private_data)?,
         }
         connection.phase = Phase::Over;
         inner.connection = Some(connection);
@@ -219,7 +251,9 @@ impl Id {
             }
             _ => return Err(self.wrong_state(&inner, "establish", "has had a ConnectResponse")),
         };
-        device.agent.ready_to_use(connection.conn)?;
+        if let Some(agent) = device.carrier.agent() {
+            agent.ready_to_use(connection.conn)?;
+        }
         connection.phase = Phase::Up;
         inner.connection = Some(connection);
         Ok(())
@@ -238,7 +272,11 @@ impl Id {
                 if matches!(connection.phase, Phase::Accepted | Phase::Up)
                     && self.qp_type() != QpType::Ud =>
             {
-                Ok(device.agent.notify_established(connection.conn)?)
+                // A stream needs no such hint.
+                match device.carrier.agent() {
+                    Some(agent) => Ok(agent.notify_established(connection.conn)?),
+                    None => Ok(()),
+                }
             }
             _ => Err(self.wrong_state(&inner, "notify", "has accepted a request")),
         }
@@ -255,8 +293,13 @@ impl Id {
         let connected = matches!(inner.state, State::Connect | State::Disconnect);
         match self.exchange(&inner) {
             Some((device, connection)) if connected && self.qp_type() != QpType::Ud => {
+                let Some(agent) = device.carrier.agent() else {
+                    device.carrier.destroy(connection.conn);
+                    inner.close_stream();
+                    return Ok(());
+                };
                 inner.qp_to_error();
-                match device.agent.disconnect(connection.conn) {
+                match agent.disconnect(connection.conn) {
                     Err(CmCallError::Cm(
                         CmError::WrongState { .. } | CmError::UnknownConnection(_),
                     )) => Ok(()),
@@ -354,7 +397,7 @@ impl Inner {
 }
 
 /// A number of READs and atomics: as asked, `usual` if as many as possible are asked for.
-fn at_most(
+pub(super) fn limited(
     call: &'static str,
     what: &'static str,
     asked: u8,

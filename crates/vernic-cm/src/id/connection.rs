@@ -4,6 +4,8 @@ use vernic_engine::{AckTimeout, Mtu, Psn, Qpn};
 use vernic_proto::cm::ConnId;
 use vernic_wire::cm::{CommId, Rep, Req};
 
+use crate::streams::Depths;
+
 /// How far an exchange is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -89,6 +91,17 @@ impl Connection {
             responder_resources: 0,
             initiator_depth: 0,
             failed_here: false,
+        }
+    }
+
+    /// Over a stream, which has neither sequence numbers nor timeouts.
+    pub(crate) fn over_stream(conn: ConnId, phase: Phase, depths: Depths) -> Self {
+        Self {
+            conn,
+            phase,
+            responder_resources: depths.ird,
+            initiator_depth: depths.ord,
+            ..Self::asking(Psn::new(0))
         }
     }
 

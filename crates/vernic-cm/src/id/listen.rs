@@ -60,13 +60,14 @@ impl Id {
             ports.update(self.port_space(), local.port(), listening);
         }
         inner.backlog = if backlog == 0 { MAX_BACKLOG } else { backlog.min(MAX_BACKLOG) };
-        let result = self.shared.keeper.start(&self.shared).and_then(|()| match &inner.device {
-            Some(device) => {
-                let place = Place::Address(route::local(local));
-                let device = device.clone();
-                self.listen_at(&mut inner, device, place)
+        let result = self.shared.keeper.start(&self.shared).and_then(|()| {
+            match (inner.socket.take(), inner.device.clone()) {
+                (Some(socket), _) => self.listen_at_socket(&mut inner, socket, local),
+                (None, Some(device)) => {
+                    self.listen_at(&mut inner, device, Place::Address(route::local(local)))
+                }
+                (None, None) => self.listen_everywhere(&mut inner),
             }
-            None => self.listen_everywhere(&mut inner),
         });
         if let Err(error) = result {
             self.stop_listening(&mut inner);
@@ -77,7 +78,7 @@ impl Id {
         // The listener has it now, and will give it back.
         inner.reserved = None;
         inner.state = State::Listen;
-        if inner.device.is_none() {
+        if inner.device.is_none() && inner.listener.is_none() {
             self.shared.add_wildcard(&self.cell);
         }
         Ok(())
@@ -91,7 +92,7 @@ impl Id {
     fn listen_everywhere(&self, inner: &mut Inner) -> Result<(), Error> {
         let mut refused = None;
         for info in vernic_engine::devices()? {
-            let key = DeviceKey(info.netdev_index);
+            let key = DeviceKey::of(&info);
             if inner.posts.iter().any(|post| post.device.key() == key) {
                 continue;
             }
@@ -147,6 +148,9 @@ impl Id {
 
     /// Listens nowhere any more.
     pub(crate) fn stop_listening(&self, inner: &mut Inner) {
+        if let Some(listener) = inner.listener.take() {
+            self.shared.streams.stop_listening(listener);
+        }
         for Post { device, service, place, listener } in std::mem::take(&mut inner.posts) {
             device.stop_listening(service, place);
             self.shared.registry.remove_ear(device.key(), listener, self.cell.key);
@@ -173,7 +177,7 @@ impl Id {
     /// Listens on devices that were not there before.
     pub(crate) fn listen_on_new_devices(&self) {
         let mut inner = lock(&self.inner);
-        if inner.state != State::Listen || inner.device.is_some() {
+        if inner.state != State::Listen || inner.device.is_some() || inner.listener.is_some() {
             return;
         }
         if let Err(error) = self.listen_everywhere(&mut inner) {
@@ -203,7 +207,7 @@ impl Shared {
     pub(crate) fn refuse(&self, untaken: Vec<Entry>) {
         for entry in untaken {
             if let What::Request(request) = entry.what {
-                request.device.agent.destroy(request.conn);
+                request.device.carrier.destroy(request.conn);
                 // Nobody has seen that id, so nothing of it is of interest.
                 self.registry.leave(request.cell.key);
             }

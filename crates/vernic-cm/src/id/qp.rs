@@ -79,6 +79,16 @@ impl Id {
                 attr.qkey = UDP_QKEY;
                 mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
             }
+            QpState::Init if self.is_over_stream(inner) => {
+                attr.access = inner.connection.as_ref().map_or(0, rights);
+                mask |= AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+            }
+            // The stream brings it to RTS; these say so to programs that would do it.
+            QpState::Rtr if self.is_over_stream(inner) => {
+                attr.access = inner.connection.as_ref().map_or(0, rights);
+                mask |= AttrMask::ACCESS_FLAGS;
+            }
+            QpState::Rts if self.is_over_stream(inner) => mask = AttrMask::empty(),
             QpState::Init => {
                 attr.access = inner.connection.as_ref().map_or(0, rights);
                 mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
@@ -107,6 +117,10 @@ impl Id {
             }
         }
         Ok((attr, mask))
+    }
+
+    fn is_over_stream(&self, inner: &Inner) -> bool {
+        inner.device.as_ref().is_some_and(|device| device.carrier.agent().is_none())
     }
 
     fn to_rtr(

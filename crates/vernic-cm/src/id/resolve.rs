@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::event::{EventKind, Param};
+use vernic_engine::Transport;
+
 use crate::id::bind::Purpose;
 use crate::id::{Id, State};
 use crate::registry::What;
@@ -40,6 +42,9 @@ impl Id {
         };
         if let Some(src) = src.filter(|src| src.is_ipv4() != dst.is_ipv4()) {
             return Err(Error::Family { src, dst });
+        }
+        if self.shared.transport == Transport::Iwarp {
+            self.check_streams()?;
         }
         let found = route::source(src.filter(|src| !src.ip().is_unspecified()), dst)?;
         let device = self.shared.devices.with(route::local(found), &self.shared)?;

@@ -15,7 +15,7 @@ use crate::param::UDP_QKEY;
 use crate::registry::{Asked, Request, Taken, What, lock};
 
 /// Kind, status and content of an event.
-type Told = (EventKind, i32, Param);
+pub(super) type Told = (EventKind, i32, Param);
 
 impl Id {
     /// The id that a request becomes.
@@ -29,11 +29,14 @@ impl Id {
             Asked::Datagrams(_) => QpType::Ud,
             // The request of an XRC initiator is for a target.
             Asked::Connection(_) if listener.qp_type() == QpType::XrcIni => QpType::XrcTgt,
-            Asked::Connection(_) => listener.qp_type(),
+            Asked::Connection(_) | Asked::Stream(_) => listener.qp_type(),
         };
         let connection = match &request.asked {
             Asked::Connection(req) => Connection::asked(request.conn, req, random_psn()),
             Asked::Datagrams(_) => Connection::asked_for_datagrams(request.conn),
+            Asked::Stream(asked) => {
+                Connection::over_stream(request.conn, Phase::Asked, asked.depths)
+            }
         };
         let id = Self::at(cell, channel, listener.port_space(), qp_type, |inner| {
             inner.state = State::Connect;
@@ -61,6 +64,7 @@ impl Id {
                 }
                 What::Joined { gid } => Self::tell_joined(&mut inner, gid)?,
                 What::Cm(event) => self.tell_cm(&mut inner, event)?,
+                What::Stream(event) => self.tell_stream(&mut inner, event)?,
                 What::Request(_) => return None,
             }
         };
@@ -74,7 +78,7 @@ impl Id {
         request: Request,
         taken: Taken,
     ) -> Event {
-        request.device.agent.request_taken(request.conn);
+        request.device.carrier.request_taken(request.conn);
         let param = match request.asked {
             Asked::Connection(req) => Param::Conn(info_of_req(&req)),
             Asked::Datagrams(req) => Param::Ud(UdInfo {
@@ -83,6 +87,12 @@ impl Id {
                 qp_num: vernic_engine::Qpn::new(0),
                 qkey: UDP_QKEY,
                 context: 0,
+            }),
+            Asked::Stream(asked) => Param::Conn(ConnInfo {
+                private_data: asked.private_data,
+                responder_resources: asked.depths.ird,
+                initiator_depth: asked.depths.ord,
+                ..ConnInfo::default()
             }),
         };
         let (kind, status) = (EventKind::ConnectRequest, 0);
@@ -125,7 +135,7 @@ impl Id {
     }
 
     /// Either side may say first that the connection is over, and both may.
-    fn tell_disconnected(inner: &mut Inner, status: i32) -> Option<Told> {
+    pub(super) fn tell_disconnected(inner: &mut Inner, status: i32) -> Option<Told> {
         if inner.state != State::Connect || inner.connection?.failed_here {
             return None;
         }
@@ -144,8 +154,8 @@ impl Id {
         if inner.qp.is_none() {
             return Some((EventKind::ConnectResponse, 0, info));
         }
-        let up =
-            self.bring_up(inner).and_then(|()| Ok(device.agent.ready_to_use(connection.conn)?));
+        let agent = device.carrier.agent()?;
+        let up = self.bring_up(inner).and_then(|()| Ok(agent.ready_to_use(connection.conn)?));
         match up {
             Ok(()) => {
                 connection.phase = Phase::Up;
@@ -155,7 +165,7 @@ impl Id {
             Err(error) => {
                 tracing::warn!(id = ?self, %error, "cannot bring the queue pair up: connection refused");
                 // The peer may have given up, too.
-                let _ = device.agent.reject(connection.conn, RejReason::CONSUMER, &[]);
+                let _ = agent.reject(connection.conn, RejReason::CONSUMER, &[]);
                 inner.fail();
                 connection.phase = Phase::Over;
                 connection.failed_here = true;
@@ -197,7 +207,7 @@ impl Id {
 
 impl Inner {
     /// The exchange has come to nothing; whether the program knows it already.
-    fn fail(&mut self) -> Option<bool> {
+    pub(super) fn fail(&mut self) -> Option<bool> {
         self.qp_to_error();
         let connection = self.connection.as_mut()?;
         connection.phase = Phase::Over;

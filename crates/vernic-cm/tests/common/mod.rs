@@ -220,7 +220,15 @@ impl Pair {
     }
 
     pub(crate) fn with(place: &str, connect: &ConnParam<'_>, accept: &ConnParam<'_>) -> Self {
-        let (server, client) = (Side::new(), Side::new());
+        Self::between((Side::new(), Side::new()), place, connect, accept)
+    }
+
+    pub(crate) fn between(
+        (server, client): (Side, Side),
+        place: &str,
+        connect: &ConnParam<'_>,
+        accept: &ConnParam<'_>,
+    ) -> Self {
         let (listener, place) = server.listener(PortSpace::TCP, QpType::Rc, place);
         let (connected, connected_end) = client.connecting(place, connect);
         let accepted = server.expect(EventKind::ConnectRequest).id.clone();

@@ -1,0 +1,216 @@
+//! What ids do over iWARP: their ports are sockets, and a connection is a stream that the queue pair gets.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use vernic_engine::{AttrMask, QpAttr, QpState, QpType};
+use vernic_io::tcp::Bound;
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::event::{ConnInfo, EventKind, Param};
+use crate::id::connect::limited;
+use crate::id::connection::{Connection, Phase};
+use crate::id::tell::Told;
+use crate::id::{Id, Inner, State};
+use crate::param::ConnParam;
+use crate::ports::Binding;
+use crate::registry::lock;
+use crate::streams::{Ask, Depths, MAX_PRIVATE_DATA, StreamEvent, Streams};
+
+impl Id {
+    /// Whether iWARP has what the id is for.
+    ///
+    /// # Errors
+    /// [`Error::NotOverStreams`].
+    pub(crate) fn check_streams(&self) -> Result<(), Error> {
+        match self.qp_type() {
+            QpType::Rc => Ok(()),
+            qp_type => Err(Error::NotOverStreams { port_space: self.port_space(), qp_type }),
+        }
+    }
+
+    /// Takes a port of TCP. Returns it; the socket that has it is the id's.
+    pub(super) fn take_socket(
+        &self,
+        inner: &mut Inner,
+        addr: SocketAddr,
+        binding: Binding,
+    ) -> Result<u16, Error> {
+        self.check_streams()?;
+        let space = self.port_space();
+        let in_use = || {
+            let by = "another socket of this host (`ss -tanp` names the process)".to_owned();
+            Error::InUse { port_space: space, addr, by }
+        };
+        let os = |source: std::io::Error| match source.kind() {
+            ErrorKind::AddrInUse => in_use(),
+            _ => Error::Os { what: "bind a TCP socket", source },
+        };
+        let socket = Bound::new(&addr, binding.af_only).map_err(os)?;
+        let port = socket.local_addr().map_err(os)?.port();
+        lock(&self.shared.ports).bind(space, port, binding, |_| false)?;
+        inner.socket = Some(socket);
+        Ok(port)
+    }
+
+    /// Listens at its socket.
+    pub(super) fn listen_at_socket(
+        &self,
+        inner: &mut Inner,
+        socket: Bound,
+        local: SocketAddr,
+    ) -> Result<(), Error> {
+        let backlog = inner.backlog as usize;
+        match self.shared.streams.listen(self.cell.key, socket, local.port(), backlog) {
+            Ok(listener) => {
+                inner.listener = Some(listener);
+                Ok(())
+            }
+            Err((socket, error)) => {
+                inner.socket = socket;
+                Err(match error {
+                    Error::Os { source, .. } if source.kind() == ErrorKind::AddrInUse => {
+                        let by = "another socket of this host (`ss -tlnp` names it)".to_owned();
+                        Error::InUse { port_space: self.port_space(), addr: local, by }
+                    }
+                    error => error,
+                })
+            }
+        }
+    }
+
+    pub(super) fn connect_stream(
+        &self,
+        inner: &mut Inner,
+        device: &Device,
+        streams: &Streams,
+        param: &ConnParam<'_>,
+    ) -> Result<(), Error> {
+        let call = "connect";
+        inner.qp.as_ref().ok_or(Error::NoQp { call })?;
+        let Some(peer) = inner.peer else { return Err(Error::NoDevice { call }) };
+        let attr = device.context.device_attr();
+        let most = Depths { ird: attr.max_qp_rd_atom, ord: attr.max_qp_init_rd_atom };
+        let depths = depths(call, param, most, most)?;
+        let (given, kind) = (param.private_data.len(), "a connection");
+        if given > MAX_PRIVATE_DATA {
+            return Err(Error::TooLong { call, kind, given, max: MAX_PRIVATE_DATA });
+        }
+        self.shared.keeper.start(&self.shared)?;
+        let socket = inner.socket.take();
+        let socket =
+            socket.ok_or_else(|| self.wrong_state(inner, call, "has not connected before"))?;
+        let (id, private_data) = (self.cell.key, param.private_data);
+        let conn = streams.connect(Ask { id, device, socket, peer, depths, private_data })?;
+        inner.connection = Some(Connection::over_stream(conn, Phase::Asking, depths));
+        inner.state = State::Connect;
+        Ok(())
+    }
+
+    pub(super) fn accept_stream(
+        &self,
+        inner: &mut Inner,
+        device: &Device,
+        streams: &Streams,
+        param: &ConnParam<'_>,
+    ) -> Result<(), Error> {
+        let call = "accept";
+        let qp = inner.qp.clone().ok_or(Error::NoQp { call })?;
+        let Some(mut connection) = inner.connection else {
+            return Err(self.wrong_state(inner, call, "came with a request"));
+        };
+        let attr = device.context.device_attr();
+        let most = Depths { ird: attr.max_qp_rd_atom, ord: attr.max_qp_init_rd_atom };
+        let usual = Depths { ird: connection.responder_resources, ord: connection.initiator_depth };
+        let depths = depths(call, param, usual, most)?;
+        let before = inner.connection;
+        connection.responder_resources = depths.ird;
+        connection.initiator_depth = depths.ord;
+        connection.phase = Phase::Accepted;
+        inner.connection = Some(connection);
+        // Again, for the rights that the peer has now.
+        let accepted = self
+            .bring(inner, &qp, QpState::Init)
+            .and_then(|()| streams.accept(connection.conn, depths, param.private_data, &qp));
+        if let Err(error) = accepted {
+            inner.connection = before;
+            // What is too long may be tried again, shorter.
+            if !matches!(error, Error::TooLong { .. }) {
+                inner.qp_to_error();
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// What an event of a stream does.
+    pub(super) fn tell_stream(&self, inner: &mut Inner, event: StreamEvent) -> Option<Told> {
+        match event {
+            StreamEvent::Replied => self.tell_replied(inner),
+            StreamEvent::Established => {
+                inner.connection.as_mut()?.phase = Phase::Up;
+                Some((EventKind::Established, 0, Param::Conn(ConnInfo::default())))
+            }
+            StreamEvent::Failed { kind, status, private_data } => {
+                inner.fail()?;
+                let info = ConnInfo { private_data, ..ConnInfo::default() };
+                Some((kind, status, Param::Conn(info)))
+            }
+            StreamEvent::Ended if inner.connection?.phase == Phase::Accepted => {
+                inner.fail()?;
+                Some((EventKind::ConnectError, -libc::ECONNRESET, Param::None))
+            }
+            StreamEvent::Ended => Self::tell_disconnected(inner, 0),
+        }
+    }
+
+    /// The peer accepted: the queue pair gets the stream, and with it is in RTS.
+    fn tell_replied(&self, inner: &mut Inner) -> Option<Told> {
+        let mut connection = inner.connection?;
+        let started = match inner.qp.clone() {
+            // Again, for the rights that the peer has now.
+            Some(qp) => self
+                .bring(inner, &qp, QpState::Init)
+                .and_then(|()| self.shared.streams.start(connection.conn, &qp)),
+            None => Err(Error::NoQp { call: "connect" }),
+        };
+        match started {
+            Ok(info) => {
+                connection.phase = Phase::Up;
+                inner.connection = Some(connection);
+                Some((EventKind::Established, 0, Param::Conn(info)))
+            }
+            Err(error) => {
+                tracing::warn!(id = ?self, %error, "the queue pair cannot have the connection");
+                self.shared.streams.destroy(connection.conn);
+                inner.fail();
+                Some((EventKind::ConnectError, -error.errno(), Param::None))
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Closes the stream of its queue pair, if it has one: what was posted before is finished, and the peer
+    /// hears the end of it.
+    pub(super) fn close_stream(&self) {
+        if let Some(qp) = &self.qp {
+            let attr = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
+            // One that is in Error is closed already.
+            let _ = qp.modify(&attr, AttrMask::STATE);
+        }
+    }
+}
+
+/// Depths as the program wants them, as far as the device goes.
+fn depths(
+    call: &'static str,
+    param: &ConnParam<'_>,
+    usual: Depths,
+    most: Depths,
+) -> Result<Depths, Error> {
+    let ird = limited(call, "responder_resources", param.responder_resources, usual.ird, most.ird)?;
+    let ord = limited(call, "initiator_depth", param.initiator_depth, usual.ord, most.ord)?;
+    Ok(Depths { ird, ord })
+}

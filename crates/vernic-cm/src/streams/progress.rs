@@ -1,0 +1,344 @@
+//! What becomes of connections that are being made, on the keeper's thread.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vernic_engine::Gid;
+use vernic_engine::iwarp::{Handshake, HandshakeState, StartupError, StartupState, Watch};
+use vernic_io::tcp::Connection;
+use vernic_proto::cm::{CmPath, ConnId};
+use vernic_wire::cm::CommId;
+
+use super::{
+    Depths, LISTENER, Listening, MAX_GREETING, Stage, Startup, StreamEvent, StreamRequest, Streams,
+    Table, in_byte, in_words,
+};
+use crate::device::Device;
+use crate::event::EventKind;
+use crate::manager::Shared;
+use crate::registry::{Asked, Request, lock};
+use crate::route;
+
+/// Connections that are taken from a listener in a turn; the rest waits for the next.
+const TURN: usize = 64;
+
+/// Pause of the thread where the system has no descriptor for a connection that waits to be taken.
+const NO_DESCRIPTOR: Duration = Duration::from_millis(10);
+
+/// How a start-up looks to programs that did not get to the peer: events and statuses are those of the
+/// kernel's `rdma_cm` over iWARP.
+pub(super) fn unreachable(kind: ErrorKind) -> StreamEvent {
+    let (kind, errno) = match kind {
+        ErrorKind::ConnectionRefused => (EventKind::Rejected, libc::ECONNREFUSED),
+        ErrorKind::ConnectionReset => (EventKind::Rejected, libc::ECONNRESET),
+        ErrorKind::TimedOut => (EventKind::Unreachable, libc::ETIMEDOUT),
+        ErrorKind::HostUnreachable => (EventKind::ConnectError, libc::EHOSTUNREACH),
+        ErrorKind::NetworkUnreachable => (EventKind::ConnectError, libc::ENETUNREACH),
+        ErrorKind::AddrInUse => (EventKind::ConnectError, libc::EADDRINUSE),
+        ErrorKind::AddrNotAvailable => (EventKind::ConnectError, libc::EADDRNOTAVAIL),
+        _ => (EventKind::ConnectError, libc::EIO),
+    };
+    StreamEvent::Failed { kind, status: -errno, private_data: Vec::new() }
+}
+
+/// As [`unreachable`], of a start-up that failed.
+fn failed(error: &StartupError) -> StreamEvent {
+    let (kind, errno) = match error {
+        StartupError::TimedOut => (EventKind::Unreachable, libc::ETIMEDOUT),
+        StartupError::Ended(_) => (EventKind::Rejected, libc::ECONNRESET),
+        _ => (EventKind::ConnectError, libc::EPROTO),
+    };
+    StreamEvent::Failed { kind, status: -errno, private_data: Vec::new() }
+}
+
+/// An address of an IPv4 peer at an IPv6 socket is that peer's.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr.ip().to_canonical() {
+        ip if ip == addr.ip() => addr,
+        ip => SocketAddr::new(ip, addr.port()),
+    }
+}
+
+impl Streams {
+    /// Does what there is to do, and returns how long there is nothing more, whatever the descriptor says;
+    /// `None` is for ever.
+    pub(crate) fn progress(&self, shared: &Arc<Shared>) -> Option<Duration> {
+        let mut ready = Vec::new();
+        if let Some(readiness) = self.readiness.get() {
+            // The one error possible is a signal: those that are ready come with the next call.
+            let _ = readiness.poll(&mut ready);
+        }
+        for one in ready {
+            match one.key.checked_sub(LISTENER) {
+                Some(number) => self.take_connections(shared, number as u32),
+                None => self.advance(ConnId(CommId(one.key as u32))),
+            }
+        }
+        let is_late = |startup: &Startup| startup.handshake.patience() == Some(Duration::ZERO);
+        let late: Vec<ConnId> = {
+            let table = lock(&self.table);
+            let late = table.startups.iter().filter(|(_, startup)| is_late(startup));
+            late.map(|(conn, _)| *conn).collect()
+        };
+        late.into_iter().for_each(|conn| self.advance(conn));
+        let table = lock(&self.table);
+        table.startups.values().filter_map(|startup| startup.handshake.patience()).min()
+    }
+
+    fn take_connections(&self, shared: &Arc<Shared>, number: u32) {
+        let socket = lock(&self.table).listeners.get(&number).map(|one| one.socket.clone());
+        let Some(socket) = socket else { return };
+        for _ in 0..TURN {
+            match socket.accept() {
+                Ok(Some(connection)) => self.greet(shared, number, connection),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection waits, and cannot be taken");
+                    std::thread::sleep(NO_DESCRIPTOR);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits for the request of a peer that has connected.
+    fn greet(&self, shared: &Arc<Shared>, listener: u32, connection: Connection) {
+        let Ok(local) = connection.local_addr().map(canonical) else { return };
+        let device = match shared.devices.with(route::local(local), shared) {
+            Ok(device) => device,
+            Err(error) => {
+                tracing::warn!(%local, %error, "a connection to no device is closed");
+                return;
+            }
+        };
+        let most = most(&device);
+        let Ok(readiness) = self.readiness() else { return };
+        let mut table = lock(&self.table);
+        if !table.listeners.contains_key(&listener) {
+            return;
+        }
+        table.counters.begun += 1;
+        let conn = ConnId(CommId(table.number()));
+        let watch = Watch::shared(readiness, conn.0.value().into());
+        let config = self.config(most);
+        match Handshake::respond(&device.context, connection, config, watch) {
+            Ok(handshake) => {
+                let key = device.key();
+                let stage = Stage::Greeting { listener, device };
+                table.startups.insert(conn, Startup { handshake, device: key, stage });
+                table.queue(listener, conn);
+            }
+            Err(error) => {
+                table.counters.failed += 1;
+                tracing::warn!(%local, %error, "a connection cannot be watched and is closed");
+            }
+        }
+    }
+
+    /// Goes on with a start-up as far as it can.
+    fn advance(&self, conn: ConnId) {
+        let mut table = lock(&self.table);
+        let Some(startup) = table.startups.get_mut(&conn) else { return };
+        let device = startup.device;
+        let state = startup.handshake.poll();
+        match (&startup.stage, state) {
+            (Stage::Asking, state) => {
+                let event = match state {
+                    HandshakeState::Startup(StartupState::Agreed) => {
+                        startup.stage = Stage::Replied;
+                        self.registry.tell_stream(device, conn, StreamEvent::Replied);
+                        return;
+                    }
+                    HandshakeState::Unreachable(kind) => unreachable(kind),
+                    HandshakeState::Startup(StartupState::Failed(error)) => failed(&error),
+                    HandshakeState::Startup(StartupState::Rejected) => {
+                        let private_data = startup.handshake.private().to_vec();
+                        // Of siw, that is how a rejection looks.
+                        let (kind, status) = (EventKind::Rejected, -libc::ECONNRESET);
+                        StreamEvent::Failed { kind, status, private_data }
+                    }
+                    _ => return,
+                };
+                let gone = table.startups.remove(&conn);
+                drop(table);
+                drop(gone);
+                self.registry.tell_stream(device, conn, event);
+            }
+            (Stage::Greeting { .. }, HandshakeState::Startup(StartupState::Asked)) => {
+                self.ask(&mut table, conn);
+            }
+            (Stage::Greeting { listener, .. }, state) if state.is_settled() => {
+                tracing::debug!(why = in_words(&state), "a connection came to nothing");
+                let listener = *listener;
+                table.counters.failed += 1;
+                table.dequeue(listener, conn);
+                table.startups.remove(&conn);
+            }
+            (Stage::Answering { .. }, state) if state.is_settled() => {
+                if let Some(startup) = table.startups.remove(&conn) {
+                    drop(table);
+                    self.answered(startup, conn, &state);
+                }
+            }
+            (Stage::Refusing, state) if state.is_settled() => {
+                table.startups.remove(&conn);
+            }
+            _ => {}
+        }
+    }
+
+    /// The acceptance is sent, or cannot be.
+    fn answered(&self, startup: Startup, conn: ConnId, state: &HandshakeState) {
+        let Startup { handshake, device, stage: Stage::Answering { qp, told } } = startup else {
+            return;
+        };
+        let event = match state {
+            HandshakeState::Startup(StartupState::Agreed) => {
+                match self.bind(handshake, &qp, told) {
+                    Ok(()) => return,
+                    Err(error) => {
+                        tracing::warn!(%error, "an accepted connection is closed");
+                        let (kind, status) = (EventKind::ConnectError, -error.errno());
+                        StreamEvent::Failed { kind, status, private_data: Vec::new() }
+                    }
+                }
+            }
+            HandshakeState::Startup(StartupState::Failed(error)) => failed(error),
+            _ => failed(&StartupError::Local),
+        };
+        self.registry.tell_stream(device, conn, event);
+    }
+
+    /// The request of a peer is here: whoever listens gets it, or it is rejected.
+    fn ask(&self, table: &mut Table, conn: ConnId) {
+        let Some(startup) = table.startups.get_mut(&conn) else { return };
+        let Stage::Greeting { listener, device } =
+            std::mem::replace(&mut startup.stage, Stage::Asked)
+        else {
+            return;
+        };
+        let request = describe(&startup.handshake, &device);
+        table.dequeue(listener, conn);
+        let admitted = match (table.listeners.get(&listener), request) {
+            (Some(Listening { id, port, backlog, .. }), Some((local, peer, asked))) => {
+                let path = CmPath::new(Gid::from_ip(local.ip()), Gid::from_ip(peer.ip()));
+                let (local, asked) = (route::with_port(local, *port), Asked::Stream(asked));
+                let make = |cell| Request { cell, device, conn, path, local, peer, asked };
+                self.registry.request_stream(*id, *backlog, make)
+            }
+            _ => false,
+        };
+        if admitted {
+            table.counters.asked += 1;
+            return;
+        }
+        table.counters.refused += 1;
+        let Some(startup) = table.startups.get_mut(&conn) else { return };
+        startup.stage = Stage::Refusing;
+        // Without private data it fits.
+        let _ = startup.handshake.reject(&[]);
+        if startup.handshake.state().is_settled() {
+            table.startups.remove(&conn);
+        }
+    }
+}
+
+/// Addresses of this side and the peer, and what it asks for.
+fn describe(
+    handshake: &Handshake,
+    device: &Device,
+) -> Option<(SocketAddr, SocketAddr, StreamRequest)> {
+    let local = canonical(handshake.local_addr().ok()?);
+    let peer = canonical(handshake.peer_addr().ok()?);
+    let most = most(device);
+    // Its IRD is what this side may have in flight.
+    let depths = handshake.peer_depths().map_or(most, |(ird, ord)| Depths {
+        ird: in_byte(ord).min(most.ird),
+        ord: in_byte(ird).min(most.ord),
+    });
+    let private_data = handshake.private().to_vec();
+    Some((local, peer, StreamRequest { private_data, depths }))
+}
+
+/// As much as a device has.
+fn most(device: &Device) -> Depths {
+    let attr = device.context.device_attr();
+    Depths { ird: attr.max_qp_rd_atom, ord: attr.max_qp_init_rd_atom }
+}
+
+impl Table {
+    /// One more that has not asked yet; the oldest goes where there are too many.
+    fn queue(&mut self, listener: u32, conn: ConnId) {
+        let Some(listening) = self.listeners.get_mut(&listener) else { return };
+        listening.greeting.push_back(conn);
+        if listening.greeting.len() > MAX_GREETING
+            && let Some(oldest) = listening.greeting.pop_front()
+        {
+            self.counters.displaced += 1;
+            self.startups.remove(&oldest);
+        }
+    }
+
+    fn dequeue(&mut self, listener: u32, conn: ConnId) {
+        if let Some(listening) = self.listeners.get_mut(&listener) {
+            listening.greeting.retain(|one| *one != conn);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Instant;
+
+    use vernic_engine::{Config, QpType, TransportChoice};
+    use vernic_wire::cm::PortSpace;
+
+    use super::*;
+    use crate::Manager;
+
+    #[test]
+    fn the_oldest_of_too_many_connections_goes() {
+        let config = Config { transport: TransportChoice::Iwarp, ..Config::default() };
+        let manager = Manager::new(config);
+        let id = manager.create_id(None, PortSpace::TCP, QpType::Rc).unwrap();
+        id.bind_addr("127.0.0.1:0".parse().unwrap()).unwrap();
+        id.listen(1).unwrap();
+        let connect = |_| TcpStream::connect(id.local_addr().unwrap()).unwrap();
+        let mut streams: Vec<_> = (0..MAX_GREETING + 1).map(connect).collect();
+        // Closed: nothing else would end this.
+        assert_eq!(std::io::Read::read(&mut streams[0], &mut [0]).unwrap(), 0);
+        let until = Instant::now() + Duration::from_secs(20);
+        while manager.startup_counters().begun < streams.len() as u64 {
+            assert!(Instant::now() < until);
+            std::thread::yield_now();
+        }
+        let counters = manager.startup_counters();
+        assert_eq!((counters.displaced, counters.failed), (1, 0));
+        let table = lock(&id.shared.streams.table);
+        assert_eq!(table.startups.len(), MAX_GREETING);
+        drop(table);
+        id.destroy();
+        let table = lock(&id.shared.streams.table);
+        assert!(table.startups.is_empty() && table.listeners.is_empty());
+    }
+
+    #[test]
+    fn failures_look_as_the_kernels_do() {
+        let seen = |event: &StreamEvent| match event {
+            StreamEvent::Failed { kind, status, .. } => (*kind, -status),
+            other => panic!("{other:?}"),
+        };
+        let late = (EventKind::Unreachable, libc::ETIMEDOUT);
+        assert_eq!(seen(&unreachable(ErrorKind::TimedOut)), late);
+        assert_eq!(seen(&failed(&StartupError::TimedOut)), late);
+        let refused = (EventKind::Rejected, libc::ECONNREFUSED);
+        assert_eq!(seen(&unreachable(ErrorKind::ConnectionRefused)), refused);
+        let nowhere = (EventKind::ConnectError, libc::ENETUNREACH);
+        assert_eq!(seen(&unreachable(ErrorKind::NetworkUnreachable)), nowhere);
+        let wrong = failed(&StartupError::NotEnhanced);
+        assert_eq!(seen(&wrong), (EventKind::ConnectError, libc::EPROTO));
+    }
+}
