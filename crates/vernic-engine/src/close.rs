@@ -91,7 +91,7 @@ impl Lane {
     fn fail_all(&mut self, engine: &Engine) {
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
         let now = engine.now();
-        let Self { table, srqs, .. } = self;
+        let Self { table, srqs, budgets, .. } = self;
         for qp in table.iter() {
             let mut core = lock(&qp.core);
             // Error can be entered from every state.
@@ -99,6 +99,7 @@ impl Lane {
                 machine.modify(&attr, AttrMask::STATE, now, host)
             });
             qp.publish_state(engine, &mut core);
+            budgets.note(&mut core, now);
         }
     }
 

@@ -21,6 +21,7 @@ use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
+use crate::budget::Budgets;
 use crate::gsi::Gsi;
 use crate::owing::Owing;
 use crate::pacer::{self, Pacer};
@@ -64,6 +65,8 @@ pub(crate) struct Lane {
     /// Queue pairs that want to transmit and wait for their receiver, on no other list.
     pub(crate) held: VecDeque<Arc<QpInner>>,
     pub(crate) pacer: Pacer,
+    /// Who may send requests of RC, and who waits for that.
+    pub(crate) budgets: Budgets,
     /// How much is on its way into this process, and what was last seen of it when nothing came.
     pub(crate) intake: Option<Arc<Intake>>,
     pub(crate) intake_seen: (u64, u64),
@@ -125,6 +128,7 @@ impl Lane {
             ready: VecDeque::new(),
             held: VecDeque::new(),
             pacer: Pacer::new(pace),
+            budgets: Budgets::new(),
             intake: slots.intake().cloned(),
             intake_seen: (0, 0),
             owing: Owing::default(),
@@ -142,7 +146,8 @@ impl Lane {
         if self.blocked {
             return Some(now + RETRY_NANOS);
         }
-        if !self.ready.is_empty() || !self.tx.is_empty() || self.gsi.pending {
+        let sends = !self.ready.is_empty() || !self.tx.is_empty() || self.budgets.has_next();
+        if sends || self.gsi.pending {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
@@ -181,6 +186,8 @@ impl Lane {
                         core.side.path = Some(path);
                     }
                     qp.publish_state(engine, &mut core);
+                    core.side.flight.exempt = true;
+                    self.budgets.note(&mut core, now);
                 }
                 // A stream may have a connection to close.
                 if qp.is_stream || core.machine.wants_transmit() {

@@ -28,6 +28,7 @@
 
 mod ah;
 mod background;
+mod budget;
 mod channel;
 mod close;
 mod cm;

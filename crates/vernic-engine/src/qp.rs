@@ -21,6 +21,7 @@ use vernic_proto::{
 };
 use vernic_wire::{Gid, Qpn, Service};
 
+use crate::budget::Flight;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::device::Transport;
@@ -115,6 +116,7 @@ impl Qp {
                 failure: None,
                 ack: AckHold::default(),
                 timer: TimerEntries::default(),
+                flight: Flight::default(),
                 cq_failed: false,
             };
             Arc::new(QpInner {
@@ -131,6 +133,8 @@ impl Qp {
                 rq: RecvQueue::new(own_wrs, cap.max_recv_sge),
                 core: Mutex::new(QpCore { machine, side }),
                 queued: AtomicBool::new(false),
+                waits: AtomicBool::new(false),
+                admitted: AtomicBool::new(false),
                 state: AtomicU8::new(QpState::Reset as u8),
             })
         })?;

@@ -11,6 +11,7 @@ use vernic_mem::PdId;
 use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Gid, Qpn, Service};
 
+use crate::budget::Flight;
 use crate::cq::Cq;
 use crate::events::lock;
 use crate::explanation::Explanation;
@@ -44,6 +45,7 @@ pub(crate) struct QpSide {
     pub(crate) failure: Option<Failure>,
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
+    pub(crate) flight: Flight,
     /// A completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
 }
@@ -100,6 +102,9 @@ pub(crate) struct QpInner {
     /// In the doorbells or in the ready list: set by whoever puts it there, cleared by the lane
     /// before it looks at the send queue.
     pub(crate) queued: AtomicBool,
+    /// It waits for its turn to send requests, and was let in: the lane's (`budget.rs`).
+    pub(crate) waits: AtomicBool,
+    pub(crate) admitted: AtomicBool,
     /// Copy of the machine's state for posting receives without the core.
     pub(crate) state: AtomicU8,
 }

@@ -13,6 +13,7 @@ use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
 
+use crate::budget::Budgets;
 use crate::events::lock;
 use crate::grh;
 use crate::lane::{Group, Lane, Timers, make_ready};
@@ -41,10 +42,22 @@ impl Lane {
             return 0;
         }
         self.owing.count(count);
-        let Self { link, rx, table, srqs, ready, owing, timers, groups, gsi, .. } = self;
+        let Self { link, rx, table, srqs, ready, owing, timers, budgets, groups, gsi, .. } = self;
         let (held, mads, paced) = (None, Vec::new(), 0);
-        let mut demux =
-            Demux { engine, now, table, srqs, groups, ready, owing, timers, held, mads, paced };
+        let mut demux = Demux {
+            engine,
+            now,
+            table,
+            srqs,
+            groups,
+            ready,
+            owing,
+            timers,
+            budgets,
+            held,
+            mads,
+            paced,
+        };
         for packet in rx.packets() {
             let result = match link.verify(&packet) {
                 Icrc::Bad => Err(DropReason::Icrc),
@@ -84,6 +97,7 @@ struct Demux<'a, 'p> {
     ready: &'a mut VecDeque<Arc<QpInner>>,
     owing: &'a mut Owing,
     timers: &'a mut Timers,
+    budgets: &'a mut Budgets,
     held: Option<Held<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
     mads: Vec<RxPacket<'p>>,
@@ -194,6 +208,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     fn let_go(&mut self) {
         let Some(Held { qp, mut core, requests }) = self.held.take() else { return };
         qp.publish_state(self.engine, &mut core);
+        self.budgets.note(&mut core, self.now);
         let QpCore { machine, side } = &mut *core;
         if machine.owes_only_ack() {
             self.owing.add(qp, &mut side.ack, requests, self.now);

@@ -66,6 +66,7 @@ impl Engine {
             let gone = lane.table.remove(qpn);
             if let Some(qp) = &gone {
                 lane.owing.remove(qp);
+                lane.budgets.remove(qp);
             }
             gone
         });

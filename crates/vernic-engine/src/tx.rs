@@ -76,11 +76,14 @@ impl Lane {
                 Order::AnswersFirst => core.machine.wants_responses(),
             };
             let srqs = Some(&self.srqs);
+            let asks = self.budgets.admits(qp, &mut core);
             let Self { tx, pacer, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 let Some(machine) = machine.packets() else { return Did::Nothing };
                 if is_paced(machine) {
                     paced_turn(machine, host, tx, pacer, now)
+                } else if !asks {
+                    turn_of_answers(machine, host, tx, now)
                 } else if rides {
                     turn(machine, host, tx, order, now)
                 } else {
@@ -135,18 +138,24 @@ impl Lane {
     fn fill(&mut self, engine: &Engine, now: Time) {
         // Bounded by the batch: a queue pair that wrote nothing does not come back.
         while !self.tx.is_full() {
+            if self.ready.is_empty() {
+                self.budgets.let_in(&mut self.ready);
+            }
             let Some(qp) = self.ready.pop_front() else { return };
             // Cleared before the send queue is looked at: a post from now on rings again.
             qp.queued.store(false, Ordering::Release);
             let mut core = lock(&qp.core);
             let (order, srqs) = (Order::of(&qp), Some(&self.srqs));
+            let asks = self.budgets.admits(&qp, &mut core);
             let Self { tx, pacer, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 let Some(machine) = machine.packets() else { return Did::Nothing };
                 if is_paced(machine) {
                     paced_turn(machine, host, tx, pacer, now)
-                } else {
+                } else if asks {
                     turn(machine, host, tx, order, now)
+                } else {
+                    turn_of_answers(machine, host, tx, now)
                 }
             });
             self.end_turn(engine, &qp, &mut core, did, now);
@@ -164,18 +173,20 @@ impl Lane {
     ) {
         qp.publish_state(engine, core);
         self.timers.arm(qp.qpn, core);
+        self.budgets.note(core, now);
         let QpCore { machine, side } = core;
         if did == Did::Held {
             make_ready(&mut self.held, qp);
             return;
         }
         let again = did == Did::Wrote;
+        let asks = !qp.waits.load(Ordering::Relaxed) && machine.wants_requests();
         if machine.owes_only_ack() {
             self.owing.keep(qp, &mut side.ack, now);
-            if again && machine.wants_requests() {
+            if again && asks {
                 make_ready(&mut self.ready, qp);
             }
-        } else if again && machine.wants_transmit() {
+        } else if again && (asks || machine.wants_responses()) {
             make_ready(&mut self.ready, qp);
         }
     }

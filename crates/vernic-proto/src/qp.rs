@@ -471,6 +471,16 @@ impl Qp {
         }
     }
 
+    /// Packets of RC that an acknowledgement or an answer is awaited for, those of READ responses among
+    /// them; none of other services.
+    #[inline]
+    pub fn packets_in_flight(&self) -> u64 {
+        match &self.machine {
+            Machine::Rc(rc) => rc.sq.in_flight(),
+            Machine::Uc(_) | Machine::Ud(_) => 0,
+        }
+    }
+
     /// Whether [`poll_request`](Self::poll_request) has something to send, carry out or flush.
     pub fn wants_requests(&self) -> bool {
         match self.attr.state {

@@ -1,0 +1,377 @@
+//! How much RC has in flight towards one place, all queue pairs together.
+//!
+//! The window of a queue pair (`vernic-proto/src/rc/window.rs`) follows its own path, and knows nothing of
+//! a thousand others that fill the same socket: each may have its least in flight, and the sum overruns
+//! the receiver. Go-back-N then sends more again than new. So the packets in flight to one address and
+//! port are counted, and a queue pair that has requests waits its turn, in order of arrival, while there are
+//! as many as its [`Budget`] allows. It answers all the same. A queue pair that is alone never waits.
+//!
+//! The limit follows the path as a window does: loss takes 30 % off, once in [`SHRINK_NANOS`]; while
+//! somebody waits it grows by an eighth each time that eight times its size has been acknowledged.
+//!
+//! ```text
+//!   turn of a queue pair: admits? -- no --> waiting --- room, and its turn ---> turn
+//!                            | yes
+//!                            v
+//!                      packets leave      note: what it has in flight now, what was lost
+//! ```
+//!
+//! Nobody waits for ever: what is in flight is acknowledged, or its queue pair goes back and has nothing in
+//! flight, or fails. A queue pair whose timer fired is let in, for it has to ask what was lost.
+//!
+//! Owned by the lane. Limits: [`PLACES`] budgets; places beyond that share them.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vernic_io::TxPath;
+use vernic_proto::{QpState, Time};
+use vernic_wire::Service;
+
+use crate::events::lock;
+use crate::lane::make_ready;
+use crate::machine::Machine;
+use crate::qp_state::{QpCore, QpInner};
+
+/// Budgets of a device.
+const PLACES: usize = 256;
+/// Packets that may be in flight at first: as many messages of 64 bytes as a socket with the default
+/// buffer of 208 KiB takes, when they come in runs.
+const INITIAL: u64 = 512;
+/// Packets to which loss does not press a budget: a full GSO run.
+const MIN: u64 = 64;
+/// The most packets, more than a socket holds.
+const MAX: u64 = 1 << 16;
+/// Signs of loss within this many nanoseconds are of one overrun.
+const SHRINK_NANOS: u64 = 1_000_000;
+
+/// What the lane knows of a queue pair's packets.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    /// Its budget, once it has sent; what it has in flight counts there.
+    place: Option<u8>,
+    counted: u64,
+    /// Signs of loss that were told.
+    losses: u64,
+    /// Its timer fired: it is let in.
+    pub(crate) exempt: bool,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    budgets: Vec<Budget>,
+    /// Queue pairs that wait, of all budgets.
+    waiting: usize,
+    /// Where the search for one that may go on starts.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Budget {
+    limit: u64,
+    in_flight: u64,
+    /// Acknowledged since it grew last, while somebody waited.
+    credit: u64,
+    shrunk_at: Option<Time>,
+    waiting: VecDeque<Arc<QpInner>>,
+}
+
+impl Budgets {
+    pub(crate) fn new() -> Self {
+        Self { budgets: Vec::new(), waiting: 0, next: 0 }
+    }
+
+    /// Whether `qp`, which is about to have its turn, may send requests. If not, it waits.
+    #[inline]
+    pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore) -> bool {
+        let QpCore { machine, side } = core;
+        if !matches!(qp.service, Service::Rc | Service::Xrc) || !machine.wants_requests() {
+            return true;
+        }
+        let Some(path) = &side.path else { return true };
+        let flight = &mut side.flight;
+        let place = *flight.place.get_or_insert_with(|| place_of(path));
+        let budget = self.of(place);
+        let is_alone = budget.in_flight == flight.counted;
+        if flight.exempt || is_alone || (budget.has_room() && budget.waiting.is_empty()) {
+            flight.exempt = false;
+            return true;
+        }
+        // One that was let in from the queue is at its head no more, and may find the room taken.
+        if qp.admitted.swap(false, Ordering::Relaxed) && budget.has_room() {
+            return true;
+        }
+        if !qp.waits.swap(true, Ordering::Relaxed) {
+            budget.waiting.push_back(qp.clone());
+            self.waiting += 1;
+        }
+        false
+    }
+
+    /// Counts what a queue pair has in flight, after anything that may have changed it.
+    #[inline]
+    pub(crate) fn note(&mut self, core: &mut QpCore, now: Time) {
+        let QpCore { machine, side } = core;
+        let Some(place) = side.flight.place else { return };
+        let in_flight = in_flight(machine);
+        let losses = losses(machine);
+        let flight = &mut side.flight;
+        if in_flight == flight.counted && losses == flight.losses {
+            return;
+        }
+        let budget = self.of(place);
+        budget.in_flight = budget.in_flight - flight.counted + in_flight;
+        if losses > flight.losses {
+            budget.shrink(now);
+        } else {
+            budget.grow(flight.counted.saturating_sub(in_flight));
+        }
+        (flight.counted, flight.losses) = (in_flight, losses);
+        if in_flight == 0 {
+            // Its path may be another one when it sends again.
+            flight.place = None;
+        }
+    }
+
+    /// A queue pair is gone.
+    pub(crate) fn remove(&mut self, qp: &Arc<QpInner>) {
+        let Flight { place, counted, .. } = std::mem::take(&mut lock(&qp.core).side.flight);
+        if let Some(place) = place {
+            self.of(place).in_flight -= counted;
+        }
+        if qp.waits.swap(false, Ordering::Relaxed) {
+            self.budgets
+                .iter_mut()
+                .for_each(|budget| budget.waiting.retain(|other| other.qpn != qp.qpn));
+            self.waiting = self.budgets.iter().map(|budget| budget.waiting.len()).sum();
+        }
+    }
+
+    /// Whether somebody waits who need not.
+    #[inline]
+    pub(crate) fn has_next(&self) -> bool {
+        self.waiting != 0 && self.budgets.iter().any(Budget::may_let_in)
+    }
+
+    /// Puts the next queue pair of those that wait on the ready list, if there is room for it.
+    #[inline]
+    pub(crate) fn let_in(&mut self, ready: &mut VecDeque<Arc<QpInner>>) {
+        if self.waiting == 0 {
+            return;
+        }
+        for step in 0..self.budgets.len() {
+            let at = (self.next + step) % self.budgets.len();
+            let budget = &mut self.budgets[at];
+            if !budget.may_let_in() {
+                continue;
+            }
+            let Some(qp) = budget.waiting.pop_front() else { continue };
+            self.waiting -= 1;
+            self.next = at + 1;
+            qp.admitted.store(true, Ordering::Relaxed);
+            qp.waits.store(false, Ordering::Relaxed);
+            return make_ready(ready, &qp);
+        }
+    }
+
+    #[inline]
+    fn of(&mut self, place: u8) -> &mut Budget {
+        if self.budgets.is_empty() {
+            self.budgets.resize_with(PLACES, Budget::new);
+        }
+        &mut self.budgets[usize::from(place)]
+    }
+}
+
+impl Budget {
+    const fn new() -> Self {
+        let waiting = VecDeque::new();
+        Self { limit: INITIAL, in_flight: 0, credit: 0, shrunk_at: None, waiting }
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.in_flight < self.limit
+    }
+
+    #[inline]
+    fn may_let_in(&self) -> bool {
+        !self.waiting.is_empty() && self.has_room()
+    }
+
+    fn grow(&mut self, acknowledged: u64) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.credit += acknowledged;
+        if self.credit >= 8 * self.limit {
+            self.credit = 0;
+            self.limit = (self.limit + self.limit / 8).min(MAX);
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self, now: Time) {
+        // One that is alone has its own window.
+        if self.waiting.is_empty() || self.shrunk_at.is_some_and(|at| now.since(at) < SHRINK_NANOS)
+        {
+            return;
+        }
+        self.shrunk_at = Some(now);
+        self.credit = 0;
+        self.limit = (self.limit - self.limit / 10 * 3).max(MIN);
+    }
+}
+
+/// Packets that a machine waits for an answer to.
+#[inline]
+fn in_flight(machine: &mut Machine) -> u64 {
+    match machine.packets() {
+        Some(qp) if matches!(qp.state(), QpState::Rts | QpState::Sqd) => qp.packets_in_flight(),
+        _ => 0,
+    }
+}
+
+/// How often a machine has noticed that something was lost.
+#[inline]
+fn losses(machine: &Machine) -> u64 {
+    let counters = machine.counters();
+    counters.sequence_naks_received + counters.implied_naks + counters.ack_timeouts
+}
+
+/// Which budget a path counts in.
+#[inline]
+fn place_of(path: &TxPath) -> u8 {
+    let dst = path.dst();
+    let address = match dst.ip() {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let mixed = (address as u64 ^ (address >> 64) as u64 ^ u64::from(dst.port()) << 32)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 56) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use vernic_proto::{AttrMask, QpAttr, Remote, SendFlags, SendOp};
+    use vernic_wire::{AckTimeout, Gid, PortNum, Rkey};
+
+    use super::*;
+    use crate::{AddressVector, Config, Context, Cq, EMPTY_WC, Payload, Qp, QpCap, QpInit, SendWr};
+
+    /// Pairs, and the requests that each end of them has.
+    const PAIRS: usize = 100;
+    const DEPTH: u32 = 16;
+
+    fn context() -> Arc<Context> {
+        let mut config = Config::default();
+        config.set("device", "lo").unwrap();
+        let context = Context::open(None, config).unwrap();
+        // Nothing shall be received or sent but by the calls of the test.
+        context.stop_background();
+        context
+    }
+
+    fn connect(qp: &Qp, peer: &Qp, gid: Gid, sgid_index: u8) {
+        let av = AddressVector { dgid: gid, sgid_index, port: PortNum(1), ..Default::default() };
+        let attr = QpAttr { state: QpState::Init, dest_qpn: peer.qpn(), av, ..QpAttr::default() };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        qp.modify(&attr, init).unwrap();
+        let rtr = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, rtr).unwrap();
+        let rts = AttrMask::STATE
+            | AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_RD_ATOMIC;
+        qp.modify(
+            &QpAttr { state: QpState::Rts, timeout: AckTimeout::new(14), retry_cnt: 7, ..attr },
+            rts,
+        )
+        .unwrap();
+    }
+
+    fn pairs(context: &Arc<Context>, cq: &Arc<Cq>) -> Vec<Arc<Qp>> {
+        let pd = context.alloc_pd();
+        let entry = context.gid_table()[0].clone();
+        let create = || {
+            let cap = QpCap { max_send_wr: DEPTH, ..QpCap::default() };
+            let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+            let init =
+                QpInit { service: Service::Rc, send_cq, recv_cq, srq: None, cap, signal_all: true };
+            pd.create_qp(init).unwrap()
+        };
+        let qps: Vec<_> = (0..2 * PAIRS).map(|_| create()).collect();
+        for pair in qps.chunks(2) {
+            connect(&pair[0], &pair[1], entry.gid, entry.index);
+            connect(&pair[1], &pair[0], entry.gid, entry.index);
+        }
+        qps
+    }
+
+    /// Writes of no bytes, which need no memory.
+    fn post(qps: &[Arc<Qp>]) {
+        let op = SendOp::Write(Remote { addr: 0, rkey: Rkey(0) });
+        let wr = SendWr {
+            wr_id: 0,
+            op,
+            flags: SendFlags::empty(),
+            payload: Payload::Inline(&[]),
+            dest: None,
+            srqn: None,
+        };
+        qps.iter().for_each(|qp| qp.post_send(&[wr; DEPTH as usize]).unwrap());
+    }
+
+    /// Packets in flight, and queue pairs that wait.
+    fn totals(context: &Context) -> (u64, usize) {
+        context.engine().with_lane(|lane| {
+            let budgets = &lane.budgets;
+            (budgets.budgets.iter().map(|budget| budget.in_flight).sum(), budgets.waiting)
+        })
+    }
+
+    #[test]
+    fn many_queue_pairs_have_no_more_in_flight_together_than_their_budget() {
+        let context = context();
+        let cq = context.create_cq(8192, None).unwrap();
+        let qps = pairs(&context, &cq);
+        post(&qps);
+        let (in_flight, waiting) = totals(&context);
+        // What is in flight is a turn beyond the limit at most.
+        let most = INITIAL + u64::from(DEPTH);
+        assert!((INITIAL..=most).contains(&in_flight), "{in_flight} in flight");
+        assert_eq!(waiting, qps.len() - (in_flight / u64::from(DEPTH)) as usize);
+
+        let mut left = qps.len() * DEPTH as usize;
+        while left != 0 {
+            left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+        }
+        assert_eq!(totals(&context), (0, 0));
+    }
+
+    #[test]
+    fn queue_pairs_that_end_leave_nothing_of_theirs_in_flight() {
+        let context = context();
+        let cq = context.create_cq(8192, None).unwrap();
+        let mut qps = pairs(&context, &cq);
+        post(&qps);
+        assert_ne!(totals(&context), (0, 0));
+        let destroyed = qps.split_off(PAIRS);
+        drop(destroyed);
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        qps.iter().for_each(|qp| qp.modify(&attr, AttrMask::STATE).unwrap());
+        assert_eq!(totals(&context), (0, 0));
+    }
+}
