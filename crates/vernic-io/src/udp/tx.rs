@@ -39,9 +39,12 @@ impl Source {
     }
 }
 
-/// What stamping needs to know of the path it met last.
+/// Paths that stamping remembers: as many queue pairs take turns at no cost. A power of two.
+const KNOWN_PATHS: usize = 64;
+
+/// What stamping needs to know of a path.
 #[derive(Debug)]
-struct LastPath {
+struct KnownPath {
     path: TxPath,
     port: u16,
     flow: IcrcFlow,
@@ -52,7 +55,8 @@ struct LastPath {
 #[derive(Debug)]
 pub(crate) struct Transmit {
     sources: Vec<Source>,
-    last: Option<LastPath>,
+    /// By flow; a path of the same flow takes its place.
+    known: Vec<Option<KnownPath>>,
     segmented: bool,
     seed: u32,
 }
@@ -69,7 +73,13 @@ enum Progress {
 
 impl Transmit {
     pub(crate) fn new(segmented: bool, seed: u32) -> Self {
-        Self { sources: Vec::new(), last: None, segmented, seed }
+        let known = (0..KNOWN_PATHS).map(|_| None).collect();
+        Self { sources: Vec::new(), known, segmented, seed }
+    }
+
+    /// What is known of paths may be wrong from now on.
+    fn forget(&mut self) {
+        self.known.fill_with(|| None);
     }
 
     /// Makes `local` a source, with one socket for a start.
@@ -85,7 +95,7 @@ impl Transmit {
 
     pub(crate) fn remove(&mut self, local: LocalAddr) {
         self.sources.retain(|source| source.local != local);
-        self.last = None;
+        self.forget();
     }
 
     /// All sockets that are open.
@@ -104,14 +114,11 @@ impl Transmit {
     /// by [`send`](Self::send).
     pub(crate) fn stamp(&mut self, batch: &mut TxBatch, config: &UdpConfig) {
         batch.stamp_with(|path, first, bytes, stride| {
-            let (flow, segmented) = match &self.last {
-                Some(last) if last.path == *path => (&last.flow, last.segmented),
-                _ => {
-                    let Some(last) = self.look_up(path, config) else { return };
-                    let last = self.last.insert(last);
-                    (&last.flow, last.segmented)
-                }
-            };
+            let place = usize::from(path.flow()) % KNOWN_PATHS;
+            if self.known[place].as_ref().is_none_or(|known| known.path != *path) {
+                self.known[place] = self.look_up(path, config);
+            }
+            let Some(KnownPath { flow, segmented, .. }) = &self.known[place] else { return };
             icrc::stamp_run(flow, segmented.then_some(first), bytes, stride);
         });
     }
@@ -123,7 +130,7 @@ impl Transmit {
     }
 
     /// Finds, or opens, the socket of a path.
-    fn look_up(&mut self, path: &TxPath, config: &UdpConfig) -> Option<LastPath> {
+    fn look_up(&mut self, path: &TxPath, config: &UdpConfig) -> Option<KnownPath> {
         let at = self.index_of(path)?;
         let source = &mut self.sources[at];
         let slot = usize::from(path.flow()) % SOURCE_PORTS;
@@ -136,7 +143,7 @@ impl Transmit {
         }
         let port = source.port(path.flow())?.port;
         let flow = icrc::flow_of(path, port);
-        Some(LastPath { path: *path, port, flow, segmented: source.segmented })
+        Some(KnownPath { path: *path, port, flow, segmented: source.segmented })
     }
 
     /// Sends what waits in the batch, which is stamped.
@@ -207,7 +214,7 @@ impl Transmit {
                     "segmentation offload is refused on this path: sending packet by packet"
                 );
                 source.segmented = false;
-                self.last = None;
+                self.forget();
                 let source = &self.sources[at];
                 batch.rewrite_stamped(|path, bytes, stride| {
                     if path.local() == source.local
