@@ -50,7 +50,7 @@ const SHRINK_NANOS: u64 = 1_000_000;
 /// What the lane knows of a queue pair's packets.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// Its budget, once it has sent; what it has in flight counts there.
+    /// Its budget, once it has sent on this path; what it has in flight counts there.
     place: Option<u8>,
     counted: u64,
     /// Signs of loss that were told.
@@ -79,6 +79,16 @@ struct Budget {
     waiting: VecDeque<Arc<QpInner>>,
 }
 
+impl Flight {
+    /// It has another path from now on.
+    pub(crate) fn path_changed(&mut self) {
+        // What is in flight still counts where it was counted.
+        if self.counted == 0 {
+            self.place = None;
+        }
+    }
+}
+
 impl Budgets {
     pub(crate) fn new() -> Self {
         Self { budgets: Vec::new(), waiting: 0, next: 0 }
@@ -87,6 +97,14 @@ impl Budgets {
     /// Whether `qp`, which is about to have its turn, may send requests. If not, it waits.
     #[inline]
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore) -> bool {
+        match core.side.flight.place {
+            Some(place) if self.of(place).is_open() => true,
+            _ => self.admits_one(qp, core),
+        }
+    }
+
+    /// The same for one that sends for the first time, or where not everybody is let in.
+    fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore) -> bool {
         let QpCore { machine, side } = core;
         if !matches!(qp.service, Service::Rc | Service::Xrc) || !machine.wants_requests() {
             return true;
@@ -96,7 +114,7 @@ impl Budgets {
         let place = *flight.place.get_or_insert_with(|| place_of(path));
         let budget = self.of(place);
         let is_alone = budget.in_flight == flight.counted;
-        if flight.exempt || is_alone || (budget.has_room() && budget.waiting.is_empty()) {
+        if flight.exempt || is_alone || budget.is_open() {
             flight.exempt = false;
             return true;
         }
@@ -130,10 +148,6 @@ impl Budgets {
             budget.grow(flight.counted.saturating_sub(in_flight));
         }
         (flight.counted, flight.losses) = (in_flight, losses);
-        if in_flight == 0 {
-            // Its path may be another one when it sends again.
-            flight.place = None;
-        }
     }
 
     /// A queue pair is gone.
@@ -195,6 +209,12 @@ impl Budget {
     #[inline]
     fn has_room(&self) -> bool {
         self.in_flight < self.limit
+    }
+
+    /// Whether everybody may send.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.has_room() && self.waiting.is_empty()
     }
 
     #[inline]

@@ -288,6 +288,7 @@ impl Qp {
             self.forget(&mut core, past);
         } else if let Some(resolved) = resolved {
             core.side.path = Some(resolved.path);
+            core.side.flight.path_changed();
             core.side.peer = Some((resolved.peer, resolved.local));
         }
         self.inner.publish_state(engine, &mut core);

@@ -180,13 +180,13 @@ impl Lane {
             return;
         }
         let again = did == Did::Wrote;
-        let asks = !qp.waits.load(Ordering::Relaxed) && machine.wants_requests();
+        let asks = again && !qp.waits.load(Ordering::Relaxed) && machine.wants_requests();
         if machine.owes_only_ack() {
             self.owing.keep(qp, &mut side.ack, now);
-            if again && asks {
+            if asks {
                 make_ready(&mut self.ready, qp);
             }
-        } else if again && (asks || machine.wants_responses()) {
+        } else if asks || again && machine.wants_responses() {
             make_ready(&mut self.ready, qp);
         }
     }
