@@ -149,7 +149,7 @@ errnos! {
     PathError: |_e| EINVAL;
     CreateError: |e| match e {
         CreateError::Orphan | CreateError::Closed => EIO,
-        CreateError::Service(_) => EOPNOTSUPP,
+        CreateError::Service(_) | CreateError::NotOnIwarp { .. } => EOPNOTSUPP,
         CreateError::NoQpn { .. } => ENOMEM,
         CreateError::Memory(source) => source.errno(),
         CreateError::Os { source, .. } => of_io(source),
@@ -158,6 +158,7 @@ errnos! {
     XrcdError: |e| match e {
         XrcdError::NotThere(_) => EAGAIN,
         XrcdError::Orphan | XrcdError::Closed => EIO,
+        XrcdError::NotOnIwarp(_) => EOPNOTSUPP,
         _ => EINVAL,
     };
     OpenError: |e| match e {

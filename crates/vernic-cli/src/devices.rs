@@ -8,12 +8,16 @@ use crate::table::{Align, Table, print, print_json};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use vernic::{Device, DeviceAttr, DeviceCounters, DeviceInfo, GidEntry, GidType, PortState};
+use vernic::{
+    Device, DeviceAttr, DeviceCounters, DeviceInfo, DeviceTransport, GidEntry, GidType, PortState,
+};
 
 /// One line of `vernic devices`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct DeviceLine {
     name: String,
+    /// `RoCE` or `iWARP`.
+    transport: &'static str,
     netdev: String,
     /// `active` or `down`.
     state: String,
@@ -25,6 +29,7 @@ struct DeviceLine {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct DeviceView {
     name: String,
+    transport: &'static str,
     netdev: String,
     node_guid: String,
     version: String,
@@ -56,7 +61,8 @@ struct PortView {
 struct GidView {
     index: u32,
     gid: String,
-    ip: IpAddr,
+    /// None of an iWARP device, whose GID is its MAC.
+    ip: Option<IpAddr>,
     #[serde(rename = "type")]
     kind: &'static str,
     netdev: String,
@@ -72,12 +78,28 @@ struct Named {
 
 /// `vernic devices`.
 pub(crate) fn list(json: bool) -> Outcome<()> {
-    let devices = Device::list().doing(|| "list the RDMA devices".into())?;
+    let devices = all()?;
     let lines: Vec<DeviceLine> = devices.iter().map(DeviceLine::of).collect();
     match json {
         true => print_json(&lines),
         false if lines.is_empty() => Err(no_device()),
         false => print(&devices_text(&lines)),
+    }
+}
+
+/// The devices of both transports.
+fn all() -> Outcome<Vec<DeviceInfo>> {
+    let roce = Device::list().doing(|| "list the RDMA devices".into())?;
+    let iwarp: Vec<DeviceInfo> = roce.iter().cloned().map(DeviceInfo::into_iwarp).collect();
+    Ok([roce, iwarp].concat())
+}
+
+/// What a device's queue pairs are carried by.
+fn transport(info: &DeviceInfo) -> &'static str {
+    match info.transport {
+        DeviceTransport::Roce => "RoCE",
+        DeviceTransport::Iwarp => "iWARP",
+        _ => "other",
     }
 }
 
@@ -92,10 +114,7 @@ pub(crate) fn no_device() -> Failure {
 pub(crate) fn info(name: Option<&str>, json: bool) -> Outcome<()> {
     let chosen = match Chosen::find(name)? {
         Some(chosen) => vec![chosen],
-        None => {
-            let devices = Device::list().doing(|| "list the RDMA devices".into())?;
-            devices.into_iter().map(|info| Chosen::by_option(&info.name)).collect()
-        }
+        None => all()?.into_iter().map(|info| Chosen::by_option(&info.name)).collect(),
     };
     if chosen.is_empty() && !json {
         return Err(no_device());
@@ -123,6 +142,7 @@ impl DeviceLine {
     fn of(info: &DeviceInfo) -> Self {
         Self {
             name: info.name.clone(),
+            transport: transport(info),
             netdev: info.netdev.clone(),
             state: if info.up { "active" } else { "down" }.into(),
             netdev_mtu_bytes: info.netdev_mtu_bytes,
@@ -136,6 +156,7 @@ impl DeviceView {
         let (info, attributes) = (device.info(), device.attributes());
         Self {
             name: info.name.clone(),
+            transport: transport(info),
             netdev: info.netdev.clone(),
             node_guid: guid_text(attributes.node_guid),
             version: attributes.firmware.into(),
@@ -176,17 +197,18 @@ impl PortView {
 
 impl GidView {
     fn of(row: &GidEntry, netdev: &str) -> Self {
-        let ip = row.gid.to_ip();
+        let ip = (row.kind == GidType::RoceV2).then(|| row.gid.to_ip());
         Self {
             index: row.index.into(),
             gid: row.gid.to_string(),
             ip,
             kind: match row.kind {
                 GidType::RoceV2 => "RoCEv2",
+                GidType::Mac => "MAC",
                 _ => "other",
             },
             netdev: netdev.into(),
-            reach: reach(ip),
+            reach: ip.map_or("nobody: connections are by IP address", reach),
         }
     }
 }
@@ -245,13 +267,14 @@ fn reach(ip: IpAddr) -> &'static str {
 }
 
 fn devices_text(lines: &[DeviceLine]) -> String {
-    let columns = ["device", "netdev", "state"].map(|name| (name, Align::Left));
+    let columns = ["device", "transport", "netdev", "state"].map(|name| (name, Align::Left));
     let mut table =
         Table::new(&[&columns[..], &[("MTU", Align::Right), ("addresses", Align::Left)]].concat());
     for line in lines {
         let addresses: Vec<String> = line.addresses.iter().map(ToString::to_string).collect();
         table.row([
             line.name.clone(),
+            line.transport.into(),
             line.netdev.clone(),
             line.state.clone(),
             line.netdev_mtu_bytes.to_string(),
@@ -265,7 +288,7 @@ fn device_text(view: &DeviceView) -> String {
     let port = &view.port;
     let mut text = String::new();
     // Writing to a String does not fail.
-    let _ = writeln!(text, "{} on netdev {}", view.name, view.netdev);
+    let _ = writeln!(text, "{} ({}) on netdev {}", view.name, view.transport, view.netdev);
     let facts = [
         ("version", view.version.clone()),
         ("vendor, part", format!("{}, {}", view.vendor_id, view.vendor_part_id)),
@@ -298,7 +321,7 @@ fn device_text(view: &DeviceView) -> String {
         ("reaches", Align::Left),
     ]);
     for row in &view.gids {
-        let address = row.ip.to_string();
+        let address = row.ip.map_or("-".into(), |ip| ip.to_string());
         gids.row([&row.index.to_string(), &row.gid, row.kind, &address, &row.netdev, row.reach]);
     }
     let _ = write!(text, "\n{}", gids.render());

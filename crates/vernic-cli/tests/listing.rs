@@ -26,6 +26,15 @@ fn the_loopback_device_is_listed_and_described() {
         let gids = info[0]["gids"].as_array().unwrap();
         assert!(gids.iter().any(|gid| gid["ip"] == "127.0.0.1" && gid["type"] == "RoCEv2"));
     }
+    let beside =
+        all.iter().find(|device| device["transport"] == "iWARP" && device["netdev"] == "lo");
+    let beside = beside.expect("no iWARP device on lo")["name"].as_str().unwrap();
+    assert_eq!(beside, name.replace("vernic", "viw"));
+    let info = json(&["info", beside, "--json"]);
+    assert_eq!(
+        (&info[0]["transport"], &info[0]["gids"][0]["type"]),
+        (&"iWARP".into(), &"MAC".into())
+    );
     let text = String::from_utf8(vernic(&["info", "lo"]).stdout).unwrap();
     for word in ["::ffff:127.0.0.1", "this machine only", "max_qp_wr", "P_Keys"] {
         assert!(text.contains(word), "{word} is not in {text}");

@@ -130,7 +130,7 @@ impl Devices {
         // The table of an open device follows its addresses: the usual case asks the system nothing.
         let transport = shared.transport;
         let has = |device: &Arc<Device>| {
-            device.context.info().transport == transport && device.row_of(local).is_some()
+            device.context.info().transport == transport && device.context.has_address(local)
         };
         match self.open().into_iter().find(has) {
             Some(device) => Ok(device),

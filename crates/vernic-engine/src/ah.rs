@@ -16,6 +16,7 @@ use vernic_proto::AddressVector;
 use vernic_wire::Qpn;
 
 use crate::context::Context;
+use crate::device::Transport;
 use crate::error::CreateError;
 use crate::pd::Pd;
 
@@ -80,6 +81,10 @@ impl Known {
 impl Ah {
     pub(crate) fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>, CreateError> {
         let engine = pd.context().engine();
+        if engine.info.transport == Transport::Iwarp {
+            let (device, what) = (engine.info.name.clone(), "address handles");
+            return Err(CreateError::NotOnIwarp { device, what });
+        }
         engine.check_port(av.port)?;
         let resolved = engine.resolve(&av, av.flow_label)?;
         pd.hold();

@@ -164,7 +164,11 @@ impl Context {
 
     /// Attributes and limits (IBTA 11.2.1.2).
     pub fn device_attr(&self) -> DeviceAttr {
-        DeviceAttr::new(self.engine.info.node_guid, &self.engine.config)
+        let attr = DeviceAttr::new(self.engine.info.node_guid, &self.engine.config);
+        match self.engine.info.transport {
+            Transport::Roce => attr,
+            Transport::Iwarp => attr.of_iwarp(),
+        }
     }
 
     /// Attributes of the port.
@@ -181,29 +185,41 @@ impl Context {
             active_mtu: self.engine.active_mtu(),
             netdev_mtu_bytes: self.engine.netdev_mtu_bytes.load(Ordering::Relaxed) as u32,
             cap_flags: PORT_CAP_FLAGS,
-            gid_table_len: MAX_GIDS,
+            gid_table_len: match self.engine.info.transport {
+                Transport::Roce => MAX_GIDS,
+                Transport::Iwarp => 1,
+            },
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
-            default_gid: self.gids(|gids| gids.iter().next().map(|row| row.gid)).flatten(),
+            default_gid: self.gid_table().first().map(|row| row.gid),
             bad_pkey_count: self.engine.counters.drops(DropReason::Pkey),
             bad_qkey_count: self.engine.counters.drops(DropReason::Qkey),
         })
     }
 
-    /// The filled rows of the GID table.
+    /// The filled rows of the GID table; of an iWARP device its MAC, in row 0.
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        self.gids(|gids| gids.iter().cloned().collect()).unwrap_or_default()
+        let rows = match self.engine.info.transport {
+            Transport::Roce => self.gids(|gids| gids.iter().cloned().collect()),
+            Transport::Iwarp => self.gids(|_| vec![self.engine.info.mac_gid()]),
+        };
+        rows.unwrap_or_default()
     }
 
     /// A row of the GID table, if it is filled.
     pub fn gid_entry(&self, index: u8) -> Option<GidEntry> {
-        self.gids(|gids| gids.row(index).cloned()).flatten()
+        self.gid_table().into_iter().find(|row| row.index == index)
     }
 
     /// The index of a GID in the table.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
-        let find = |gids: &GidTable| Some(gids.iter().find(|row| row.gid == gid)?.index);
-        self.gids(find).flatten()
+        self.gid_table().into_iter().find(|row| row.gid == gid).map(|row| row.index)
+    }
+
+    /// Whether its netdev has this address now.
+    pub fn has_address(&self, local: LocalAddr) -> bool {
+        let has = |gids: &GidTable| gids.iter().any(|row| row.local == local);
+        self.gids(has).unwrap_or(false)
     }
 
     /// Looks at the GID table, unless it is an orphan's.

@@ -1,12 +1,18 @@
 //! The list of devices: one per usable netdev.
 
+use std::net::Ipv6Addr;
+
 use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
-use vernic_wire::Mtu;
+use vernic_wire::{Gid, Mtu};
 
 use crate::config::{Config, TransportChoice};
 use crate::error::OpenError;
-use crate::gid::{GidEntry, GidTable};
+use crate::gid::{GidEntry, GidTable, GidType};
+
+/// Number behind `uverbs` of the first iWARP device: there are fewer RoCE devices, of whose numbers programs
+/// see more.
+const FIRST_IWARP_UVERBS: u32 = 256;
 
 /// What carries the queue pairs of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -72,10 +78,31 @@ impl DeviceInfo {
         Self { name: format!("viw{}", self.number), transport: Transport::Iwarp, ..self }
     }
 
+    /// The number behind `uverbs` that it has: of its own for each device of both transports.
+    pub fn uverbs(&self) -> u32 {
+        match self.transport {
+            Transport::Roce => self.number,
+            Transport::Iwarp => FIRST_IWARP_UVERBS + self.number,
+        }
+    }
+
     /// The rows of the GID table that the device has when it is opened now. (A row stays empty while
-    /// the system still checks its IPv6 address for duplicates.)
+    /// the system still checks its IPv6 address for duplicates.) An iWARP device has one, its MAC.
     pub fn gids(&self) -> Vec<GidEntry> {
-        self.gid_table().iter().cloned().collect()
+        match self.transport {
+            Transport::Roce => self.gid_table().iter().cloned().collect(),
+            Transport::Iwarp => vec![self.mac_gid()],
+        }
+    }
+
+    /// The one row of an iWARP device.
+    pub(crate) fn mac_gid(&self) -> GidEntry {
+        // The MAC is in the GUID (RFC 4291, appendix A), or something in its place.
+        let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();
+        let mut gid = Gid([0; 16]);
+        gid.0[..6].copy_from_slice(&[a ^ 2, b, c, d, e, f]);
+        let local = LocalAddr::new(Ipv6Addr::UNSPECIFIED.into(), self.netdev_index);
+        GidEntry { index: 0, gid, kind: GidType::Mac, ifindex: self.netdev_index, local }
     }
 
     pub(crate) fn gid_table(&self) -> GidTable {
@@ -275,6 +302,16 @@ mod tests {
         assert_eq!(names(TransportChoice::Iwarp, "lo").0, [viw]);
         let vernic = (format!("vernic{lo}"), Transport::Roce);
         assert_eq!(names(TransportChoice::Iwarp, &vernic.0).0, [vernic]);
+    }
+
+    #[test]
+    fn the_gid_of_an_iwarp_device_is_its_mac() {
+        let mut info = devices().unwrap().swap_remove(0).into_iwarp();
+        info.node_guid = node_guid(Some([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]), 1);
+        let gids = info.gids();
+        assert_eq!((gids.len(), gids[0].index, gids[0].kind), (1, 0, GidType::Mac));
+        let mac = [0x02, 0x11, 0x22, 0x33, 0x44, 0x55, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(gids[0].gid.0, mac);
     }
 
     #[test]

@@ -167,6 +167,14 @@ pub enum CreateError {
     /// A service that queue pairs cannot have.
     #[error("{0:?} queue pairs cannot be made so: Rc, Uc and Ud are; XRC has its own calls")]
     Service(Service),
+    /// Something that an iWARP device does not have.
+    #[error("{device} is an iWARP device, which has no {what}: its queue pairs are Rc")]
+    NotOnIwarp {
+        /// Its name.
+        device: String,
+        /// What.
+        what: &'static str,
+    },
     /// A shared receive queue of an XRC domain, given to a queue pair of another service.
     #[error("the shared receive queue belongs to an XRC domain: only XRC targets receive from it")]
     XrcSrq,

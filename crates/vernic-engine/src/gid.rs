@@ -15,6 +15,8 @@ use crate::limits::MAX_GIDS;
 pub enum GidType {
     /// RoCEv2: UDP over IPv4 or IPv6 (IBTA annex A17).
     RoceV2,
+    /// iWARP: the MAC, and zeros behind it. No address vector names it.
+    Mac,
 }
 
 /// A row of the GID table.
@@ -22,13 +24,13 @@ pub enum GidType {
 pub struct GidEntry {
     /// Index of the row: an address vector's `sgid_index`.
     pub index: u8,
-    /// The GID: an IPv6 address, or an IPv4-mapped one.
+    /// The GID: an IPv6 address, or an IPv4-mapped one; of iWARP the MAC.
     pub gid: Gid,
     /// Its type.
     pub kind: GidType,
     /// Index of the netdev that has the address.
     pub ifindex: u32,
-    /// The local address, with scope id where it is link-local.
+    /// The local address, with scope id where it is link-local; of iWARP none in particular, unspecified.
     pub local: LocalAddr,
 }
 

@@ -82,7 +82,8 @@ impl Qp {
         let service = qp_type.service();
         let is_stream = engine.info.transport == Transport::Iwarp;
         if is_stream && qp_type != QpType::Rc {
-            return Err(CreateError::Service(service));
+            let what = "queue pairs of another type";
+            return Err(CreateError::NotOnIwarp { device: engine.info.name.clone(), what });
         }
         let shared_rq = srq.is_some() || qp_type == QpType::XrcTgt;
         let own_wrs = if shared_rq { 0 } else { cap.max_recv_wr };

@@ -23,6 +23,7 @@ use vernic_wire::{Qpn, Srqn};
 
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::device::Transport;
 use crate::error::{Busy, CLOSED, CreateError, ORPHAN};
 use crate::events::{SrqId, lock};
 use crate::limits::MAX_SRQ;
@@ -56,7 +57,7 @@ pub struct XrcdOpen {
 }
 
 /// Why a domain, or a queue pair of one, was not opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XrcdError {
     /// A private domain that was not to be created.
@@ -74,6 +75,9 @@ pub enum XrcdError {
     /// The device was closed.
     #[error("{}", CLOSED)]
     Closed,
+    /// An iWARP device has none.
+    #[error("{0} is an iWARP device, which has no XRC domains")]
+    NotOnIwarp(String),
     /// The domain has no such target.
     #[error("{0} is no XRC target of this domain")]
     NoTarget(Qpn),
@@ -151,6 +155,10 @@ impl fmt::Debug for Xrcd {
 
 impl Xrcd {
     pub(crate) fn open(context: &Arc<Context>, how: XrcdOpen) -> Result<Arc<Self>, XrcdError> {
+        let info = context.info();
+        if info.transport == Transport::Iwarp {
+            return Err(XrcdError::NotOnIwarp(info.name.clone()));
+        }
         context.alive().map_err(|error| match error {
             CreateError::Closed => XrcdError::Closed,
             _ => XrcdError::Orphan,

@@ -34,8 +34,9 @@ pub struct Device {
 }
 
 impl Device {
-    /// The devices of this machine, the one of the default route first, `lo` last: each netdev that is
-    /// up and has an address. Opens none.
+    /// The RoCE devices of this machine, the one of the default route first, `lo` last: each netdev that is
+    /// up and has an address. Opens none. Beside each stands an iWARP device
+    /// ([`DeviceInfo::into_iwarp`]), which is for connections by address ([`cm`](crate::cm)).
     ///
     /// # Errors
     /// [`OpenError`] if the system does not list its netdevs.
@@ -43,8 +44,8 @@ impl Device {
         engine::devices()
     }
 
-    /// The devices that a program with these settings sees: those of [`Device::list`], or the one that
-    /// the setting `device` names.
+    /// The devices that a program with these settings sees: those of the setting `transport`, or the one
+    /// that the setting `device` names.
     ///
     /// # Errors
     /// [`OpenError`] if the system does not list its netdevs, or the one named is not there.

@@ -7,10 +7,12 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use vernic_engine::{Config, DeviceInfo, OpenError};
+use vernic_engine::{Config, DeviceInfo, OpenError, Transport};
 
 use crate::boundary::{self, Failure};
-use crate::layout::device::{NODE_CA, TRANSPORT_IB, ibv_device, verbs_device};
+use crate::layout::device::{
+    NODE_CA, NODE_RNIC, TRANSPORT_IB, TRANSPORT_IWARP, ibv_device, verbs_device,
+};
 use crate::log;
 use crate::pointer::{CObject, Handle, Out, Text};
 
@@ -37,12 +39,16 @@ static LAST: AtomicPtr<DeviceObject> = AtomicPtr::new(ptr::null_mut());
 
 impl DeviceObject {
     fn new(info: DeviceInfo) -> Self {
-        let number = info.number;
+        let number = info.uverbs();
+        let (node_type, transport_type) = match info.transport {
+            Transport::Iwarp => (NODE_RNIC, TRANSPORT_IWARP),
+            _ => (NODE_CA, TRANSPORT_IB),
+        };
         let verbs = verbs_device {
             device: ibv_device {
                 ops: [None; 2],
-                node_type: NODE_CA,
-                transport_type: TRANSPORT_IB,
+                node_type,
+                transport_type,
                 name: chars(&info.name),
                 dev_name: chars(&format!("uverbs{number}")),
                 dev_path: chars(&format!("/sys/class/infiniband_verbs/uverbs{number}")),
@@ -101,7 +107,7 @@ pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// The devices that the program shall see: all, or the one that the settings name.
+/// The devices that the program shall see: those of the settings' transport, or the one that they name.
 pub(crate) fn shown() -> Result<Vec<DeviceInfo>, Failure> {
     let devices = Config::load()
         .map_err(OpenError::from)

@@ -8,7 +8,8 @@ use vernic_engine::{GidEntry, GidType, PortNum};
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
 use crate::layout::port::{
-    GID_TYPE_ROCE_V2, GID_TYPE_SYSFS_IB_ROCE_V1, GID_TYPE_SYSFS_ROCE_V2, ibv_gid, ibv_gid_entry,
+    GID_TYPE_IB, GID_TYPE_ROCE_V2, GID_TYPE_SYSFS_IB_ROCE_V1, GID_TYPE_SYSFS_ROCE_V2, ibv_gid,
+    ibv_gid_entry,
 };
 use crate::object::Shared;
 use crate::pointer::{Handle, Out, OutArray, plain};
@@ -66,7 +67,10 @@ fn entry(row: &GidEntry) -> ibv_gid_entry {
         gid: ibv_gid { raw: row.gid.0 },
         gid_index: u32::from(row.index),
         port_num: 1,
-        gid_type: GID_TYPE_ROCE_V2,
+        gid_type: match row.kind {
+            GidType::RoceV2 => GID_TYPE_ROCE_V2,
+            _ => GID_TYPE_IB,
+        },
         ndev_ifindex: row.ifindex,
     }
 }

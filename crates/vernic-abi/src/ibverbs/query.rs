@@ -2,14 +2,14 @@
 
 use std::ffi::c_int;
 
-use vernic_engine::{DeviceAttr, PortAttr, PortNum, PortState};
+use vernic_engine::{Context, PortAttr, PortNum, PortState, Transport};
 
 use super::device::chars;
 use crate::boundary::{self, Failure};
 use crate::layout::context::{VALUES_RAW_CLOCK, ibv_context, ibv_values_ex};
 use crate::layout::device::{
-    ATOMIC_HCA, cap, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_query_device_ex_input,
-    ibv_rss_caps, odp,
+    ATOMIC_HCA, ATOMIC_NONE, cap, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
+    ibv_query_device_ex_input, ibv_rss_caps, odp,
 };
 use crate::layout::port::{
     LINK_LAYER_ETHERNET, OLD_PORT_ATTR_BYTES, PORT_IP_BASED_GIDS, ibv_port_attr,
@@ -39,7 +39,28 @@ fn count(value: u32) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
 }
 
-fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
+/// What every device can do.
+const COMMON_FLAGS: u32 = cap::CURR_QP_STATE_MOD
+    | cap::PORT_ACTIVE_EVENT
+    | cap::SYS_IMAGE_GUID
+    | cap::N_NOTIFY_CQ
+    | cap::MEM_WINDOW
+    | cap::MEM_WINDOW_TYPE_2B;
+
+/// What RoCE devices can do besides.
+const ROCE_FLAGS: u32 = cap::BAD_PKEY_CNTR | cap::BAD_QKEY_CNTR | cap::RC_RNR_NAK_GEN | cap::XRC;
+
+fn is_iwarp(context: &Context) -> bool {
+    context.info().transport == Transport::Iwarp
+}
+
+fn device_attr(context: &Context) -> ibv_device_attr {
+    let attr = &context.device_attr();
+    // Atomics take a peer that has them, and none says so.
+    let (flags, atomic_cap) = match is_iwarp(context) {
+        true => (COMMON_FLAGS, ATOMIC_NONE),
+        false => (COMMON_FLAGS | ROCE_FLAGS, ATOMIC_HCA),
+    };
     ibv_device_attr {
         fw_ver: chars(attr.firmware),
         node_guid: attr.node_guid.to_be(),
@@ -51,16 +72,7 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
         hw_ver: 0,
         max_qp: count(attr.max_qp),
         max_qp_wr: count(attr.max_qp_wr),
-        device_cap_flags: cap::BAD_PKEY_CNTR
-            | cap::BAD_QKEY_CNTR
-            | cap::CURR_QP_STATE_MOD
-            | cap::PORT_ACTIVE_EVENT
-            | cap::SYS_IMAGE_GUID
-            | cap::RC_RNR_NAK_GEN
-            | cap::N_NOTIFY_CQ
-            | cap::MEM_WINDOW
-            | cap::XRC
-            | cap::MEM_WINDOW_TYPE_2B,
+        device_cap_flags: flags,
         max_sge: count(attr.max_sge),
         max_sge_rd: count(attr.max_sge),
         max_cq: count(attr.max_cq),
@@ -72,7 +84,7 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
         max_res_rd_atom: count(u32::from(attr.max_qp_rd_atom).saturating_mul(attr.max_qp)),
         max_qp_init_rd_atom: c_int::from(attr.max_qp_init_rd_atom),
         max_ee_init_rd_atom: 0,
-        atomic_cap: ATOMIC_HCA,
+        atomic_cap,
         max_ee: 0,
         max_rdd: 0,
         max_mw: count(attr.max_mw),
@@ -103,15 +115,21 @@ pub(crate) extern "C" fn ibv_query_device(
         if out.is_null() {
             return Err(Failure::null("the attributes"));
         }
-        out.write(device_attr(&shared.engine.device_attr()));
+        out.write(device_attr(&shared.engine));
         Ok(())
     })
 }
 
 /// On-demand paging: memory is never pinned, so every region has it.
-fn odp_caps(attr: &DeviceAttr) -> ibv_odp_caps {
+fn odp_caps(context: &Context) -> ibv_odp_caps {
+    let implicit = if context.device_attr().implicit_odp { odp::IMPLICIT } else { 0 };
+    let general_caps = odp::SUPPORT | implicit;
+    if is_iwarp(context) {
+        let rc_odp_caps = odp::WITHOUT_ATOMICS;
+        return ibv_odp_caps { general_caps, rc_odp_caps, ..ibv_odp_caps::default() };
+    }
     ibv_odp_caps {
-        general_caps: odp::SUPPORT | if attr.implicit_odp { odp::IMPLICIT } else { 0 },
+        general_caps,
         rc_odp_caps: odp::RELIABLE,
         uc_odp_caps: odp::UNRELIABLE | odp::SRQ_RECV,
         ud_odp_caps: odp::DATAGRAM | odp::SRQ_RECV,
@@ -134,11 +152,11 @@ pub(crate) extern "C" fn query_device_ex(
             return Err(Failure::invalid("no room for the attributes"));
         }
         let attr = shared.engine.device_attr();
-        let basic = device_attr(&attr);
+        let basic = device_attr(&shared.engine);
         let extended = ibv_device_attr_ex {
             orig_attr: basic,
             comp_mask: 0,
-            odp_caps: odp_caps(&attr),
+            odp_caps: odp_caps(&shared.engine),
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
             device_cap_flags_ex: u64::from(basic.device_cap_flags),
@@ -151,7 +169,7 @@ pub(crate) extern "C" fn query_device_ex(
             cq_mod_caps: [0; 2],
             max_dm_size: attr.max_dm_bytes,
             pci_atomic_caps: [0; 3],
-            xrc_odp_caps: odp::RELIABLE,
+            xrc_odp_caps: if is_iwarp(&shared.engine) { 0 } else { odp::RELIABLE },
             phys_port_cnt_ex: u32::from(attr.ports),
         };
         out.fill_prefix(&extended, room);
@@ -159,13 +177,14 @@ pub(crate) extern "C" fn query_device_ex(
     })
 }
 
-fn port_attr(attr: &PortAttr) -> ibv_port_attr {
+fn port_attr(context: &Context, attr: &PortAttr) -> ibv_port_attr {
+    let gid_flags = if is_iwarp(context) { 0 } else { PORT_IP_BASED_GIDS };
     ibv_port_attr {
         state: attr.state as c_int,
         max_mtu: attr.max_mtu as c_int,
         active_mtu: attr.active_mtu as c_int,
         gid_tbl_len: attr.gid_table_len as c_int,
-        port_cap_flags: attr.cap_flags | PORT_IP_BASED_GIDS,
+        port_cap_flags: attr.cap_flags | gid_flags,
         max_msg_sz: attr.max_msg_bytes,
         bad_pkey_cntr: attr.bad_pkey_count as u32,
         qkey_viol_cntr: attr.bad_qkey_count as u32,
@@ -193,7 +212,7 @@ pub(crate) extern "C" fn query_port(
             return Err(Failure::null("the attributes"));
         }
         let attr = shared.engine.port_attr(PortNum(port))?;
-        out.fill_prefix(&port_attr(&attr), room);
+        out.fill_prefix(&port_attr(&shared.engine, &attr), room);
         Ok(())
     })
 }

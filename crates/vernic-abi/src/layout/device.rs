@@ -11,8 +11,12 @@ pub(crate) const PATH_MAX: usize = 256;
 
 /// `IBV_NODE_CA`.
 pub(crate) const NODE_CA: c_int = 1;
+/// `IBV_NODE_RNIC`.
+pub(crate) const NODE_RNIC: c_int = 4;
 /// `IBV_TRANSPORT_IB`.
 pub(crate) const TRANSPORT_IB: c_int = 0;
+/// `IBV_TRANSPORT_IWARP`.
+pub(crate) const TRANSPORT_IWARP: c_int = 1;
 
 /// `enum ibv_device_cap_flags`, those that apply.
 pub(crate) mod cap {
@@ -28,6 +32,8 @@ pub(crate) mod cap {
     pub(crate) const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 }
 
+/// `IBV_ATOMIC_NONE`.
+pub(crate) const ATOMIC_NONE: c_int = 0;
 /// `IBV_ATOMIC_HCA`.
 pub(crate) const ATOMIC_HCA: c_int = 1;
 
@@ -112,6 +118,8 @@ pub(crate) mod odp {
     pub(crate) const UNRELIABLE: u32 = 0b111;
     /// Receive from a shared queue.
     pub(crate) const SRQ_RECV: u32 = 1 << 5;
+    /// SEND, RECV, WRITE, READ, receive from a shared queue.
+    pub(crate) const WITHOUT_ATOMICS: u32 = 0b10_1111;
     /// All: SEND, RECV, WRITE, READ, atomics, receive from a shared queue.
     pub(crate) const RELIABLE: u32 = 0b11_1111;
 }

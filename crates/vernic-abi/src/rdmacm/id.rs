@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_cm::{Id, PortSpace, QpType};
+use vernic_engine::Transport;
 
 use super::addrinfo::Answer;
 use super::channel::ChannelObject;
@@ -242,7 +243,9 @@ impl IdObject {
         if !self.is_of_any_device() {
             self.show_device(&device);
         }
-        if let Some(found) = engine.path() {
+        // A route of iWARP is TCP's, and has no record.
+        let path = engine.path().filter(|_| context.info().transport == Transport::Roce);
+        if let Some(found) = path {
             self.path.show(&path::record(&found, &context));
             let place = (&raw const self.path).cast_mut();
             self.base.route.path_rec.store(place, Ordering::Release);

@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use vernic_cm::{CmPath, Context, Id};
-use vernic_engine::{Gid, Mtu, Pkey, PortNum};
+use vernic_engine::{Gid, Mtu, Pkey, PortNum, Transport};
 
 use crate::layout::cm::{ibv_sa_path_rec, rdma_ib_addr};
 
@@ -40,8 +40,15 @@ pub(crate) fn record(path: &CmPath, context: &Context) -> [u8; size_of::<ibv_sa_
     bytes
 }
 
-/// Shows the GIDs of an id, and its partition.
+/// Shows the GIDs of an id, and its partition. Over iWARP its own is the device's, and the peer's is not known.
 pub(crate) fn show_gids(shown: &rdma_ib_addr, id: &Id) {
+    if let Some(context) = id.context().filter(|c| c.info().transport == Transport::Iwarp) {
+        if let Some(row) = context.gid_entry(0) {
+            shown.sgid.show(&row.gid.0);
+        }
+        shown.pkey.show(&Pkey::DEFAULT.value().to_be_bytes());
+        return;
+    }
     let gid = |address: Option<std::net::SocketAddr>| {
         address.filter(|address| !address.ip().is_unspecified()).map(|a| Gid::from_ip(a.ip()))
     };

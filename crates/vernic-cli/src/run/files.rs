@@ -5,7 +5,7 @@
 //! `vernic run`.
 
 use super::Entry;
-use vernic::{DeviceInfo, limits};
+use vernic::{DeviceInfo, DeviceTransport, limits};
 
 /// Folder of the files, in the user's folder: what `VERNIC_PATHS` names.
 pub(super) const FOLDER: &str = "files";
@@ -23,7 +23,7 @@ pub(super) fn of_devices(devices: &[DeviceInfo]) -> Vec<Entry> {
         entries.push(Entry::folder(at("sys/class/infiniband")));
     }
     for device in devices {
-        let DeviceInfo { name, number, .. } = device;
+        let (name, number) = (&device.name, device.uverbs());
         let verbs = at(&format!("sys/class/infiniband_verbs/uverbs{number}"));
         entries.extend([
             Entry::link(at(&format!("dev/infiniband/uverbs{number}")), "/dev/null"),
@@ -41,10 +41,14 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
     let (name, netdev) = (&device.name, &device.netdev);
     let guid = format!("{}\n", groups(&device.node_guid.to_be_bytes()));
     let port = format!("{folder}/ports/1");
+    let (node_type, gid_type) = match device.transport {
+        DeviceTransport::Iwarp => ("4: RNIC\n", "IB/RoCE v1\n"),
+        _ => ("1: CA\n", "RoCE v2\n"),
+    };
     let (state, phys_state) =
         if device.up { ("4: ACTIVE\n", "5: LinkUp\n") } else { ("1: DOWN\n", "3: Disabled\n") };
     let mut entries = vec![
-        Entry::file(format!("{folder}/node_type"), "1: CA\n"),
+        Entry::file(format!("{folder}/node_type"), node_type),
         Entry::file(format!("{folder}/node_guid"), guid.clone()),
         Entry::file(format!("{folder}/sys_image_guid"), guid),
         Entry::file(format!("{folder}/node_desc"), format!("{name}\n")),
@@ -67,7 +71,7 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
         let (index, gid) = (row.index, groups(&row.gid.0));
         entries.extend([
             Entry::file(format!("{port}/gids/{index}"), format!("{gid}\n")),
-            Entry::file(format!("{port}/gid_attrs/types/{index}"), "RoCE v2\n"),
+            Entry::file(format!("{port}/gid_attrs/types/{index}"), gid_type),
             Entry::file(format!("{port}/gid_attrs/ndevs/{index}"), format!("{netdev}\n")),
         ]);
     }
@@ -83,7 +87,7 @@ fn groups(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vernic::{Config, Device, Gid};
+    use vernic::{Config, Device, Gid, TransportChoice};
 
     #[test]
     fn identifiers_are_written_in_full() {
@@ -94,33 +98,49 @@ mod tests {
 
     #[test]
     fn each_device_has_its_port_its_netdev_and_its_node() {
-        let devices = Device::list().unwrap();
+        let config = Config { transport: TransportChoice::Both, ..Config::default() };
+        let devices = Device::list_for(&config).unwrap();
         let entries = of_devices(&devices);
+        let mut paths: Vec<_> = entries.iter().map(|entry| &entry.path).collect();
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), entries.len(), "two devices share a file");
         let has = |path: &str| entries.iter().any(|entry| entry.path == format!("{FOLDER}/{path}"));
         for device in &devices {
             let folder = format!("sys/class/infiniband/{}", device.name);
             assert!(has(&format!("{folder}/ports/1/state")));
             assert!(has(&format!("{folder}/device/net/{}", device.netdev)));
-            assert!(has(&format!("dev/infiniband/uverbs{}", device.number)));
+            assert!(has(&format!("dev/infiniband/uverbs{}", device.uverbs())));
         }
     }
 
     #[test]
     fn files_say_of_the_port_what_the_open_device_says() {
-        let config = Config { device: "lo".into(), ..Config::default() };
+        for (transport, node_type, gid_type) in [
+            (TransportChoice::Roce, "1: CA", "RoCE v2"),
+            (TransportChoice::Iwarp, "4: RNIC", "IB/RoCE v1"),
+        ] {
+            check_files(transport, node_type, gid_type);
+        }
+    }
+
+    fn check_files(transport: TransportChoice, node_type: &str, gid_type: &str) {
+        let config = Config { device: "lo".into(), transport, ..Config::default() };
         let entries = of_devices(&Device::list_for(&config).unwrap());
         let device = Device::open_with(config).unwrap();
-        let port = format!("{FOLDER}/sys/class/infiniband/{}/ports/1", device.info().name);
-        let text = |path: &str| {
-            let entry = entries.iter().find(|entry| entry.path == format!("{port}/{path}"));
+        let folder = format!("{FOLDER}/sys/class/infiniband/{}", device.info().name);
+        let at = |path: String| {
+            let entry = entries.iter().find(|entry| entry.path == path);
             entry.and_then(Entry::text).unwrap_or_else(|| panic!("no {path}")).trim_end()
         };
+        let text = |path: &str| at(format!("{folder}/ports/1/{path}"));
+        assert_eq!(at(format!("{folder}/node_type")), node_type);
         assert_eq!(text("cap_mask"), format!("{:#010x}", device.port().cap_flags));
         let table = device.gid_table();
         assert!(!table.is_empty());
         for row in &table {
             assert_eq!(text(&format!("gids/{}", row.index)), groups(&row.gid.0));
-            assert_eq!(text(&format!("gid_attrs/types/{}", row.index)), "RoCE v2");
+            assert_eq!(text(&format!("gid_attrs/types/{}", row.index)), gid_type);
         }
         let shown = entries.iter().filter(|entry| entry.path.contains("/gids/")).count();
         assert_eq!(shown, table.len());

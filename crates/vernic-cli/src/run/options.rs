@@ -11,9 +11,12 @@ use vernic::{Config, ConfigError, Device, DeviceInfo, KEYS, OpenError};
 /// What a user may want to vary around a program.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Device that programs shall use, as vernic0, or its netdev, as eth0
+    /// Device that programs shall use, as vernic0 or viw0, or its netdev, as eth0
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     device: Option<String>,
+    /// Use iWARP devices (viw0...): TCP carries what programs send
+    #[arg(long)]
+    iwarp: bool,
     /// Lose this share of the packets sent, 0 to 1
     #[arg(long, value_name = "SHARE", help_heading = "Faults")]
     loss: Option<String>,
@@ -120,6 +123,7 @@ impl Options {
             }));
         };
         option("-d", "device", self.device.as_ref());
+        option("--iwarp", "transport", self.iwarp.then(|| "iwarp".to_owned()).as_ref());
         option("--capture", "capture", self.capture()?.as_ref());
         option("--force-wire", "force_wire", self.force_wire.then(|| "on".to_owned()).as_ref());
         option("--vendor-id", "vendor_id", self.vendor_id.as_ref());
@@ -245,6 +249,15 @@ mod tests {
             let failure = options(&["--set", wrong]).settings().unwrap_err().to_string();
             assert!(failure.contains(wrong.split('=').next().unwrap()), "{failure}");
         }
+    }
+
+    #[test]
+    fn iwarp_is_a_transport_and_its_devices_have_names() {
+        assert_eq!(settings(&["--iwarp"]), [("VERNIC_TRANSPORT", "iwarp".to_owned())]);
+        let shown = |words: &[&str]| options(words).settings().unwrap().devices;
+        assert!(shown(&["--iwarp"]).iter().all(|device| device.name.starts_with("viw")));
+        assert!(shown(&[]).iter().all(|device| device.name.starts_with("vernic")));
+        assert_eq!(shown(&["-d", "viw0"])[0].name, "viw0");
     }
 
     #[test]
