@@ -13,7 +13,7 @@ use vernic_mem::HostBuffer;
 
 use crate::Error;
 use crate::stream::{Limits, Places, Span, Spans, TARGETS, TargetList};
-use crate::wire::{ByteOrder, IomapEntry, RemoteSge};
+use crate::wire::{ByteOrder, IomapEntry, Message, RemoteSge};
 
 /// Registered rings and tables of a stream.
 ///
@@ -24,8 +24,11 @@ pub(crate) struct StreamMemory {
     send: Arc<Mr>,
     recv: Arc<Mr>,
     tables: Arc<Mr>,
+    /// Messages that come as SENDs, where they do.
+    messages: Option<Arc<Mr>>,
     recv_at: usize,
     tables_at: usize,
+    messages_at: usize,
     iomap_entries: u16,
     buffer: HostBuffer,
 }
@@ -37,13 +40,17 @@ const ALIGN: usize = 64;
 const IOVA: u64 = 0;
 
 impl StreamMemory {
-    pub(crate) fn new(pd: &Arc<Pd>, limits: &Limits) -> Result<Self, Error> {
+    /// With `messages`, there is room for those that come as SENDs, too.
+    pub(crate) fn new(pd: &Arc<Pd>, limits: &Limits, messages: bool) -> Result<Self, Error> {
         let (send_len, recv_len) = (limits.send_bytes as usize, limits.recv_bytes as usize);
         let iomap_entries = limits.iomap.entries();
         let tables_len = iomap_at() + usize::from(iomap_entries) * IomapEntry::LEN;
         let recv_at = send_len.next_multiple_of(ALIGN);
         let tables_at = (recv_at + recv_len).next_multiple_of(ALIGN);
-        let buffer = HostBuffer::private(tables_at + tables_len)
+        let messages_at = (tables_at + tables_len).next_multiple_of(ALIGN);
+        let messages_len =
+            if messages { usize::from(limits.recv_messages) * Message::LEN } else { 0 };
+        let buffer = HostBuffer::private(messages_at + messages_len)
             .map_err(|error| Error::os("allocate the rings of a stream", error))?;
         let region = |at: usize, len: usize, access| {
             let addr = buffer.as_mut_ptr().wrapping_add(at);
@@ -56,7 +63,35 @@ impl StreamMemory {
         let send = region(0, send_len, Access::empty())?;
         let recv = region(recv_at, recv_len, peers)?;
         let tables = region(tables_at, tables_len, peers)?;
-        Ok(Self { send, recv, tables, recv_at, tables_at, iomap_entries, buffer })
+        let messages =
+            messages.then(|| region(messages_at, messages_len, Access::LOCAL_WRITE)).transpose()?;
+        Ok(Self {
+            send,
+            recv,
+            tables,
+            messages,
+            recv_at,
+            tables_at,
+            messages_at,
+            iomap_entries,
+            buffer,
+        })
+    }
+
+    /// Where a message goes that comes as a SEND; `None` where none do.
+    pub(crate) fn message_sge(&self, index: u16) -> Option<Sge> {
+        let lkey = self.messages.as_ref()?.lkey();
+        let addr = IOVA + u64::from(index) * Message::LEN as u64;
+        Some(Sge { addr, length: Message::LEN as u32, lkey })
+    }
+
+    /// A message that came as a SEND.
+    pub(crate) fn message(&self, index: u16) -> Message {
+        let mut bytes = [0; Message::LEN];
+        let read =
+            self.buffer.read_at(self.messages_at + usize::from(index) * Message::LEN, &mut bytes);
+        debug_assert!(read.is_ok(), "{index} is no message");
+        Message::of_send(bytes)
     }
 
     /// Where the peer finds the target list and the receive ring.

@@ -12,13 +12,42 @@ use std::time::{Duration, Instant};
 use common::*;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
 use vernic_cm::Config;
+use vernic_engine::TransportChoice;
 use vernic_rsocket::{Error, Family, MsgFlags, Shutdown, Socket, SocketKind};
+
+/// Sockets over iWARP.
+fn over_tcp() -> std::sync::Arc<vernic_rsocket::Runtime> {
+    runtime_with(Config { transport: TransportChoice::Iwarp, ..Config::default() })
+}
 
 #[test]
 fn bytes_arrive_in_order_in_both_directions_at_once() {
     let _alone = alone();
-    let runtime = runtime();
-    let (client, server) = pair(&runtime);
+    pass_bytes(&runtime());
+}
+
+#[test]
+fn they_do_over_iwarp_which_has_no_immediate_data() {
+    let _alone = alone();
+    pass_bytes(&over_tcp());
+}
+
+#[test]
+fn the_end_of_a_stream_over_iwarp_comes_behind_its_bytes() {
+    let _alone = alone();
+    let (client, server) = pair(&over_tcp());
+    send_all(&client, b"last");
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(recv(&server, 9).unwrap(), b"last");
+    assert!(recv(&server, 9).unwrap().is_empty());
+    send_all(&server, b"answer");
+    drop(server);
+    assert_eq!(recv(&client, 9).unwrap(), b"answer");
+    assert!(recv(&client, 9).unwrap().is_empty());
+}
+
+fn pass_bytes(runtime: &std::sync::Arc<vernic_rsocket::Runtime>) {
+    let (client, server) = pair(runtime);
     const LEN: usize = 3_000_000;
     std::thread::scope(|scope| {
         for (from, to, seed) in [(&client, &server, 1), (&server, &client, 2)] {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vernic_engine::{
     CompChannel, Context, Cq, EMPTY_WC, Payload, Pd, Qp, QpCap, QpInit, RecvWr, Remote, SendFlags,
-    SendOp, SendWr, Service, Tag, Wc, WcStatus,
+    SendOp, SendWr, Service, Tag, Transport, Wc, WcStatus,
 };
 
 use crate::memory::StreamMemory;
@@ -40,8 +40,12 @@ pub(crate) use transfer::RecvMode;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
-/// The number of every receive work request: receives carry no memory, so none is told from another.
+/// Of the number of every receive work request. What is below is where a message goes that comes as a SEND;
+/// other receives carry no memory, so none is told from another.
 const RECV: u64 = 1 << 63;
+
+/// Number of a WRITE whose message follows in a SEND: that has the name, and completes later.
+const BEFORE_MESSAGE: u64 = 1 << 62;
 
 /// What changes of a connection.
 #[derive(Debug)]
@@ -57,6 +61,8 @@ pub(crate) struct Core {
     ready: Readiness,
     /// Data has come since then.
     has_news: bool,
+    /// Of messages that come as SENDs: where the next one goes.
+    next_message: u16,
     mappings: direct::Mappings,
 }
 
@@ -69,6 +75,8 @@ pub(crate) struct Connection {
     polling_time: Duration,
     /// The peer, for messages.
     peer: String,
+    /// Messages go as SENDs behind their WRITEs: iWARP has no WRITE with immediate data.
+    sends_messages: bool,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
@@ -96,9 +104,12 @@ impl Connection {
         let inline_bytes = limits.inline_bytes.min(vernic_engine::limits::MAX_INLINE);
         let limits = Limits { inline_bytes, ..limits };
         let pd = context.alloc_pd();
-        let memory = StreamMemory::new(&pd, &limits)?;
+        let sends_messages = context.info().transport == Transport::Iwarp;
+        let memory = StreamMemory::new(&pd, &limits, sends_messages)?;
         let channel = context.create_channel()?;
-        let (sends, recvs) = (u32::from(limits.send_requests), u32::from(limits.recv_messages));
+        let per_write = if sends_messages { 2 } else { 1 };
+        let sends = u32::from(limits.send_requests) * per_write;
+        let recvs = u32::from(limits.recv_messages);
         let cq = context.create_cq(sends + recvs, Some(&channel))?;
         let qp = pd.create_qp(QpInit {
             service: Service::Rc,
@@ -109,7 +120,7 @@ impl Connection {
                 max_send_wr: sends,
                 max_recv_wr: recvs,
                 max_send_sge: 2,
-                max_recv_sge: 0,
+                max_recv_sge: u32::from(sends_messages),
                 max_inline: inline_bytes.max(crate::stream::Small::MAX as u32),
             },
             signal_all: true,
@@ -121,6 +132,7 @@ impl Connection {
             failed: false,
             ready: Readiness::default(),
             has_news: false,
+            next_message: 0,
             mappings: direct::Mappings::default(),
         };
         Ok(Self {
@@ -130,6 +142,7 @@ impl Connection {
             wakers: wakers.clone(),
             polling_time,
             peer,
+            sends_messages,
             qp,
             cq,
             channel,
@@ -144,13 +157,24 @@ impl Connection {
 
     /// Posts the receives: once the queue pair is in Init, before the peer knows of it.
     pub(crate) fn post_receives(&self) -> Result<(), Error> {
-        let receives = usize::from(lock(&self.core).stream.limits().recv_messages);
-        self.post_recv(receives)
+        let mut core = lock(&self.core);
+        let receives = usize::from(core.stream.limits().recv_messages);
+        self.post_recv(&mut core, receives)
     }
 
-    fn post_recv(&self, count: usize) -> Result<(), Error> {
-        let receive = RecvWr { wr_id: RECV, sges: &[] };
-        Ok(self.qp.post_recv_from(std::iter::repeat_n(receive, count))?)
+    fn post_recv(&self, core: &mut Core, count: usize) -> Result<(), Error> {
+        if !self.sends_messages {
+            let receive = RecvWr { wr_id: RECV, sges: &[] };
+            return Ok(self.qp.post_recv_from(std::iter::repeat_n(receive, count))?);
+        }
+        for _ in 0..count {
+            let index = core.next_message;
+            core.next_message = (index + 1) % core.stream.limits().recv_messages;
+            let wr_id = RECV | u64::from(index);
+            let sge = self.memory.message_sge(index);
+            self.qp.post_recv(&[RecvWr { wr_id, sges: sge.as_slice() }])?;
+        }
+        Ok(())
     }
 
     /// What the peer has to know.
@@ -286,18 +310,20 @@ impl Connection {
         };
         let mut received = 0;
         for wc in &wcs[..count] {
-            if wc.wr_id == RECV {
+            if wc.wr_id & RECV != 0 {
                 received += usize::from(wc.status == WcStatus::Success);
                 self.handle_received(core, wc);
             } else {
-                core.stream.handle_sent(WriteId::of(wc.wr_id));
+                if wc.wr_id != BEFORE_MESSAGE {
+                    core.stream.handle_sent(WriteId::of(wc.wr_id));
+                }
                 if wc.status != WcStatus::Success && core.stream.is_connected() {
                     self.fail(core, self.failure_of(wc));
                 }
             }
         }
         if received != 0
-            && let Err(error) = self.post_recv(received)
+            && let Err(error) = self.post_recv(core, received)
             && core.stream.is_connected()
         {
             self.fail(core, Failure::from(&error));
@@ -306,11 +332,17 @@ impl Connection {
     }
 
     fn handle_received(&self, core: &mut Core, wc: &Wc) {
-        let Tag::Imm(imm) = wc.tag else { return };
         if wc.status != WcStatus::Success {
             return;
         }
-        let message = Message::parse(imm);
+        let message = match wc.tag {
+            Tag::Imm(imm) => Message::parse(imm),
+            // Shorter ones are none.
+            _ if self.sends_messages && wc.byte_len as usize == Message::LEN => {
+                self.memory.message(wc.wr_id as u16)
+            }
+            _ => return,
+        };
         core.has_news |= matches!(message, Message::Data(_));
         let result = core.stream.handle_message(message, &mut &self.memory);
         if let Err(error) = result {
@@ -364,10 +396,6 @@ impl Connection {
     /// the ring.
     fn post(&self, core: &mut Core, write: &Write, user: &[u8]) {
         let remote = Remote { addr: write.addr, rkey: write.rkey };
-        let op = match write.message {
-            Some(message) => SendOp::WriteImm(remote, message.to_imm()),
-            None => SendOp::Write(remote),
-        };
         let sges;
         let payload = match &write.source {
             Source::Nothing => Payload::Sges(&[]),
@@ -378,9 +406,29 @@ impl Connection {
                 Payload::Sges(if spans.second.len == 0 { &sges[..1] } else { &sges })
             }
         };
-        let (wr_id, flags) = (write.id.number(), SendFlags::SIGNALED);
-        let wr = SendWr { wr_id, op, flags, payload, dest: None, srqn: None };
-        if let Err(error) = self.qp.post_send(&[wr]) {
+        let wr = |wr_id, op, payload| {
+            let flags = SendFlags::SIGNALED;
+            SendWr { wr_id, op, flags, payload, dest: None, srqn: None }
+        };
+        let id = write.id.number();
+        let posted = match write.message {
+            Some(message) if self.sends_messages => {
+                let bytes = message.to_send();
+                let last = wr(id, SendOp::Send, Payload::InlineBytes(&bytes));
+                match write.source {
+                    Source::Nothing => self.qp.post_send(&[last]),
+                    _ => {
+                        let first = wr(BEFORE_MESSAGE, SendOp::Write(remote), payload);
+                        self.qp.post_send(&[first, last])
+                    }
+                }
+            }
+            Some(message) => {
+                self.qp.post_send(&[wr(id, SendOp::WriteImm(remote, message.to_imm()), payload)])
+            }
+            None => self.qp.post_send(&[wr(id, SendOp::Write(remote), payload)]),
+        };
+        if let Err(error) = posted {
             core.stream.handle_sent(write.id);
             self.fail(core, Failure::new(libc::EIO, error.to_string()));
         }

@@ -1,4 +1,5 @@
-//! A message: the 32 bits of immediate data of an RDMA WRITE.
+//! A message: the 32 bits of immediate data of an RDMA WRITE; over iWARP, which has none, the 4 bytes of a
+//! SEND behind the WRITE, in the byte order of the host that sends them.
 //!
 //! ```text
 //!  bit   31..29   28..0
@@ -59,6 +60,19 @@ pub enum Message {
 impl Message {
     /// Bytes of data that a message can announce.
     pub const MAX_DATA: u32 = VALUE_MASK;
+
+    /// Bytes of one that is a SEND.
+    pub const LEN: usize = 4;
+
+    /// Reads one that came as a SEND.
+    pub const fn of_send(bytes: [u8; Self::LEN]) -> Self {
+        Self::parse(u32::from_ne_bytes(bytes))
+    }
+
+    /// As a SEND.
+    pub const fn to_send(self) -> [u8; Self::LEN] {
+        self.to_imm().to_ne_bytes()
+    }
 
     /// Reads immediate data.
     pub const fn parse(imm: u32) -> Self {
@@ -121,6 +135,8 @@ mod tests {
         ] {
             assert_eq!(Message::parse(imm), message);
             assert_eq!(message.to_imm(), imm);
+            assert_eq!(Message::of_send(imm.to_ne_bytes()), message);
+            assert_eq!(message.to_send(), imm.to_ne_bytes());
         }
     }
 
