@@ -74,7 +74,7 @@ impl Memory {
     }
 
     #[inline(always)]
-    fn find_remote(
+    pub(crate) fn find_remote(
         &self,
         pd: PdId,
         qpn: Qpn,
@@ -447,7 +447,7 @@ pub(crate) fn permit(
 
 /// Whether `offset..offset + len` lies in the piece.
 #[inline(always)]
-fn fits(sge: &Sge, offset: u64, len: u64) -> Result<(), AccessError> {
+pub(crate) fn fits(sge: &Sge, offset: u64, len: u64) -> Result<(), AccessError> {
     let length = u64::from(sge.length);
     if offset > length || len > length - offset {
         return Err(refuse(Check::ListTooShort, sge.lkey.value(), offset, len));

@@ -54,6 +54,7 @@ mod data;
 mod error;
 mod gates;
 mod grant;
+mod in_place;
 mod keys;
 mod memory;
 mod peer;
@@ -69,9 +70,12 @@ pub use error::{
 };
 pub use gates::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor};
 pub use grant::{Grant, GrantError};
+pub use in_place::{InPlace, Named};
 pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
 pub use peer::{PeerFault, Reach, WordOp};
-pub use racy::{HostBuffer, HostList, PeerMemory, PeerProcess, SharedRange};
+pub use racy::{
+    HostBuffer, HostList, PeerMemory, PeerProcess, RacySlice, RacySliceMut, SharedRange,
+};
 pub use sg::{SgCursor, Sge, total_len};
 pub use window::{Bind, Mw, MwHandle, MwType};
 

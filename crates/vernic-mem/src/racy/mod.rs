@@ -20,6 +20,7 @@ mod memfd;
 mod peer;
 mod region;
 mod shares;
+mod slice;
 mod slot;
 mod words;
 
@@ -31,5 +32,7 @@ pub use peer::{PeerMemory, PeerProcess};
 pub(crate) use region::{Region, flush_fence};
 pub use shares::SharedRange;
 pub(crate) use shares::find as find_share;
+pub(crate) use slice::{During, during};
+pub use slice::{RacySlice, RacySliceMut};
 pub(crate) use slot::{Entry, Kind, Slot};
 pub(crate) use words::SharedWords;
