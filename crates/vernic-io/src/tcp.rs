@@ -14,12 +14,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use vernic_mem::{RacySlice, RacySliceMut};
+
 use crate::link::LocalAddr;
 use crate::sys::{self, EpollOp, OwnFd};
 
 /// A listening socket's queue: connections whose handshake is done and which nobody has accepted. The
 /// kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.
 const BACKLOG: i32 = 1024;
+
+/// Most pieces of memory of one call.
+pub const MAX_PIECES: usize = sys::MAX_PIECES;
 
 /// What a connection had to say.
 #[derive(Debug)]
@@ -43,6 +48,27 @@ pub enum Sent {
     Full,
     /// The connection is lost.
     Lost(io::Error),
+}
+
+impl Received {
+    fn of(result: io::Result<usize>) -> Self {
+        match result {
+            Ok(0) => Self::End,
+            Ok(len) => Self::Bytes(len),
+            Err(error) if is_for_later(&error) => Self::Nothing,
+            Err(error) => Self::Lost(error),
+        }
+    }
+}
+
+impl Sent {
+    fn of(result: io::Result<usize>) -> Self {
+        match result {
+            Ok(len) => Self::Bytes(len),
+            Err(error) if is_for_later(&error) => Self::Full,
+            Err(error) => Self::Lost(error),
+        }
+    }
 }
 
 /// How far a connection has come that is being made.
@@ -212,6 +238,13 @@ impl Connection {
         sys::local_addr(self.fd.as_fd())
     }
 
+    /// Whether both ends have one address, so that both are within this host. False where it cannot be told.
+    pub fn is_within_host(&self) -> bool {
+        let ip = |addr: io::Result<SocketAddr>| addr.ok().map(|addr| addr.ip());
+        let local = ip(self.local_addr());
+        local.is_some() && local == ip(self.peer_addr())
+    }
+
     /// Bytes of payload in a segment, the effective maximum segment size (RFC 5044, 2): 1460 and the
     /// like, less what options take.
     ///
@@ -224,12 +257,7 @@ impl Connection {
 
     /// Receives into `buf`, which must not be empty.
     pub fn recv(&self, buf: &mut [u8]) -> Received {
-        match sys::recv(self.fd.as_fd(), buf) {
-            Ok(0) => Received::End,
-            Ok(len) => Received::Bytes(len),
-            Err(error) if is_for_later(&error) => Received::Nothing,
-            Err(error) => Received::Lost(error),
-        }
+        Received::of(sys::recv(self.fd.as_fd(), buf))
     }
 
     /// Sends as many of `bytes` as there is room for.
@@ -237,11 +265,21 @@ impl Connection {
         if bytes.is_empty() {
             return Sent::Bytes(0);
         }
-        match sys::send(self.fd.as_fd(), bytes) {
-            Ok(len) => Sent::Bytes(len),
-            Err(error) if is_for_later(&error) => Sent::Full,
-            Err(error) => Sent::Lost(error),
+        Sent::of(sys::send(self.fd.as_fd(), bytes))
+    }
+
+    /// Receives into pieces of memory, one after the other, which must not be empty and be
+    /// [`MAX_PIECES`] at most.
+    pub fn recv_pieces(&self, pieces: &mut [RacySliceMut<'_>]) -> Received {
+        Received::of(sys::recv_pieces(self.fd.as_fd(), pieces))
+    }
+
+    /// Sends as much of some pieces of memory, [`MAX_PIECES`] at most, as there is room for.
+    pub fn send_pieces(&self, pieces: &[RacySlice<'_>]) -> Sent {
+        if pieces.iter().all(RacySlice::is_empty) {
+            return Sent::Bytes(0);
         }
+        Sent::of(sys::send_pieces(self.fd.as_fd(), pieces))
     }
 
     /// Closes the sending half, behind what was sent. Of a connection that is lost that is nothing.
@@ -410,6 +448,7 @@ mod tests {
             let (a, b) = pair(ip);
             assert_eq!(a.peer_addr().unwrap(), b.local_addr().unwrap());
             assert!(a.segment_bytes().unwrap() > 500);
+            assert!(a.is_within_host() && b.is_within_host());
             assert!(matches!(b.recv(&mut [0; 9]), Received::Nothing));
             assert!(matches!(a.send(b"hello"), Sent::Bytes(5)));
             assert!(matches!(received(&b), Received::Bytes(5)));

@@ -5,6 +5,8 @@ use std::mem::size_of;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use vernic_mem::{RacySlice, RacySliceMut};
+
 use super::{OwnFd, SockAddr, check, checked};
 
 /// Lets a bound socket take connections, `backlog` of them before they are accepted.
@@ -57,6 +59,39 @@ pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let none = std::ptr::null::<libc::sockaddr>();
     // SAFETY: pointer and length describe `bytes`, which the kernel only reads; no address is passed.
     checked(unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, none, 0) })
+}
+
+/// Most pieces that one call takes.
+pub(crate) const MAX_PIECES: usize = 64;
+
+/// As [`recv`], into pieces of memory, one after the other; what is beyond [`MAX_PIECES`] stays out.
+pub(crate) fn recv_pieces(
+    fd: BorrowedFd<'_>,
+    pieces: &mut [RacySliceMut<'_>],
+) -> io::Result<usize> {
+    let count = pieces.len().min(MAX_PIECES);
+    // SAFETY: a msghdr of zeros is valid: no address, no control data, no pieces.
+    let mut head = unsafe { std::mem::zeroed::<libc::msghdr>() };
+    head.msg_iov = RacySliceMut::as_iovecs(pieces);
+    head.msg_iovlen = count as _;
+    let at = &raw mut head;
+    // SAFETY: `head` lives through the call and describes `pieces`, each of which is memory that may be
+    // written as long as it lives.
+    checked(unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), at, libc::MSG_DONTWAIT) })
+}
+
+/// As [`send`], of pieces of memory, one after the other, [`MAX_PIECES`] at most.
+pub(crate) fn send_pieces(fd: BorrowedFd<'_>, pieces: &[RacySlice<'_>]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let count = pieces.len().min(MAX_PIECES);
+    // SAFETY: a msghdr of zeros is valid: no address, no control data, no pieces.
+    let mut head = unsafe { std::mem::zeroed::<libc::msghdr>() };
+    head.msg_iov = RacySlice::as_iovecs(pieces).cast_mut();
+    head.msg_iovlen = count as _;
+    let at = &raw const head;
+    // SAFETY: `head` lives through the call and describes `pieces`, each of which is memory that may be
+    // read as long as it lives, and is only read.
+    checked(unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), at, flags) })
 }
 
 /// A new descriptor that stands for many.
