@@ -179,7 +179,11 @@ impl Background {
         let now = engine.now();
         engine.answer_doorbells(&mut lane);
         lane.transmit(&engine, now);
-        let received = lane.receive(&engine, now);
+        // It sleeps on what is ready, so it must see all of it.
+        let received = match lane.streams {
+            Some(_) => lane.receive_streams(&engine, now, true),
+            None => lane.receive(&engine, now),
+        };
         lane.fire_timers(&engine, now);
         lane.transmit_all(&engine, now);
         // While applications call now and then, look now and then: they need not wake us for

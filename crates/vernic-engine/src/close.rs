@@ -19,7 +19,6 @@ use crate::events::lock;
 use crate::lane::Lane;
 use crate::pacer::Pacer;
 use crate::progress::Engine;
-use crate::streams::Streams;
 
 impl Context {
     /// Ends the device, whatever objects of it are left: its thread is over, its sockets are closed, its
@@ -44,7 +43,7 @@ impl Context {
             let sockets = lane.put_down();
             lane.fail_all(engine);
             lane.transmit_all(engine, engine.now());
-            (sockets, lane.streams.as_mut().map(Streams::close))
+            (sockets, lane.streams.as_mut().map(|streams| streams.close(engine)))
         });
         // Outside the lane: closing passes the gate of forks.
         drop(sockets);

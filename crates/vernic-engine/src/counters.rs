@@ -11,6 +11,8 @@ use vernic_io::LinkCounters;
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
+use crate::streams::{StreamCounters, StreamCounts};
+
 const REASONS: usize = DropReason::ALL.len();
 
 /// A counter with one writer at a time (the lane's holder) and any number of readers.
@@ -45,6 +47,7 @@ pub(crate) struct Counters {
     pub(crate) paced_turns: Count,
     pub(crate) pace_timeouts: Count,
     pub(crate) mads_handed_over: Count,
+    pub(crate) streams: StreamCounts,
 }
 
 impl Default for Counters {
@@ -63,6 +66,7 @@ impl Default for Counters {
             paced_turns: Count::default(),
             pace_timeouts: Count::default(),
             mads_handed_over: Count::default(),
+            streams: StreamCounts::default(),
         }
     }
 }
@@ -105,6 +109,7 @@ impl Counters {
             paced_turns: self.paced_turns.value(),
             pace_timeouts: self.pace_timeouts.value(),
             mads_handed_over: self.mads_handed_over.value(),
+            streams: self.streams.snapshot(),
             async_events_dropped,
         }
     }
@@ -142,6 +147,8 @@ pub struct DeviceCounters {
     pub pace_timeouts: u64,
     /// Management datagrams for another process of this host, handed over to it.
     pub mads_handed_over: u64,
+    /// What connections of iWARP counted.
+    pub streams: StreamCounters,
     /// What communication management counted.
     pub cm: CmCounters,
     /// Asynchronous events lost because the application did not read them.
@@ -149,8 +156,8 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Each counter with its name: those of the link, of the device, one per drop reason, those of
-    /// communication management.
+    /// Each counter with its name: those of the link, of the device, of iWARP's connections, one per drop
+    /// reason, those of communication management.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         let device = [
             ("duplicates", self.duplicates),
@@ -167,7 +174,7 @@ impl DeviceCounters {
             ("mads_handed_over", self.mads_handed_over),
             ("async_events_dropped", self.async_events_dropped),
         ];
-        let fixed = self.link.iter().chain(device);
+        let fixed = self.link.iter().chain(device).chain(self.streams.iter());
         let drops = self.drops.iter();
         let drops = drops.map(|(reason, value)| (format!("drop_{}", reason.name()).into(), *value));
         let borrowed = |(name, value)| (Cow::Borrowed(name), value);

@@ -31,7 +31,7 @@ pub(crate) struct QpHost<'a> {
 
 /// The protocol's form of a refused access.
 #[cold]
-fn fault(error: AccessError) -> AccessFault {
+pub(crate) fn fault(error: AccessError) -> AccessFault {
     let check = match error.check {
         Check::KeyUnknown => AccessCheck::KeyUnknown,
         Check::KeyStale | Check::NotBound => AccessCheck::KeyStale,

@@ -414,7 +414,8 @@ impl Handshake {
     }
 
     /// Gives the connection to a queue pair in Init (or RTR, RTS), which is in RTS from then on. The size of
-    /// TCP's segments is put into `config`, whatever it says.
+    /// TCP's segments is put into `config`, whatever it says; and FPDUs longer than a segment are sent,
+    /// whether it says so or not, where both ends are within this host and there are no CRCs.
     ///
     /// # Errors
     /// [`StartError`]; the connection is closed, and the peer told why if both ends had agreed.
@@ -442,7 +443,10 @@ impl Handshake {
         let (error, connection) = match terms {
             Err(error) => (error, Some(connection)),
             Ok((agreed, emss)) => {
-                let config = StreamConfig { emss, ..config };
+                // Within a host TCP is no network's, and the other end no adapter that takes FPDUs in
+                // whole segments only. CRCs are faster over what stays in the first-level cache.
+                let large_fpdus = config.large_fpdus || !agreed.crc && connection.is_within_host();
+                let config = StreamConfig { emss, large_fpdus, ..config };
                 let terms = StreamTerms { agreed: &agreed, config, sink };
                 match bind(context.engine(), qp, connection, terms, rest) {
                     Ok(()) => return Ok(()),

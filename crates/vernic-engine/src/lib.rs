@@ -98,6 +98,7 @@ pub use qp::Qp;
 pub use qp_init::{QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use srq::{Srq, SrqInit};
+pub use streams::StreamCounters;
 pub use threads::spawn;
 pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
 pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};

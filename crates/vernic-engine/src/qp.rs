@@ -558,7 +558,8 @@ impl Qp {
         // From here on no packet finds it, and the lane has let go of it.
         engine.close_qp(self.inner.qpn);
         if self.inner.is_stream {
-            let connection = engine.with_lane(|lane| lane.streams.as_mut()?.remove(self.inner.qpn));
+            let qpn = self.inner.qpn;
+            let connection = engine.with_lane(|lane| lane.streams.as_mut()?.remove(engine, qpn));
             // Outside the lane: closing passes the gate of forks.
             drop(connection);
         }

@@ -32,7 +32,7 @@ impl Lane {
     /// Receives one batch and handles its packets; returns how many there were.
     pub(crate) fn receive(&mut self, engine: &Engine, now: Time) -> usize {
         if self.streams.is_some() {
-            return self.receive_streams(engine, now);
+            return self.receive_streams(engine, now, false);
         }
         let count = self.link.recv(Nanos(now.nanos()), &mut self.rx);
         if count == 0 {

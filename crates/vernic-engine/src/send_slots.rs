@@ -196,14 +196,27 @@ impl SendSlots {
         offset: u32,
         data: &[u8],
     ) -> Result<(), AccessError> {
+        let (sges, cursor) = self.scatter_list(slot);
+        memory.write_local(pd, sges, cursor, u64::from(offset), data)
+    }
+
+    /// The list that response data of the request in `slot` goes to.
+    #[inline]
+    pub(crate) fn scatter_list(&mut self, slot: u32) -> (&[Sge], &mut SgCursor) {
         let count = match self.kinds[slot as usize] {
             Kind::Sges(count) => usize::from(count),
             Kind::Inline(_) => 0,
         };
         let at = slot as usize * self.max_sge as usize;
-        let sges = &self.sges[at..at + count];
-        let cursor = self.scattered.cursor_for(slot);
-        memory.write_local(pd, sges, cursor, u64::from(offset), data)
+        (&self.sges[at..at + count], self.scattered.cursor_for(slot))
+    }
+
+    /// The list that the message in `slot` is gathered from, unless its bytes are kept here.
+    #[inline]
+    pub(crate) fn gather_list(&mut self, slot: u32) -> Option<(&[Sge], &mut SgCursor)> {
+        let Kind::Sges(count) = self.kinds[slot as usize] else { return None };
+        let at = slot as usize * self.max_sge as usize;
+        Some((&self.sges[at..at + usize::from(count)], self.gathered.cursor_for(slot)))
     }
 }
 

@@ -3,17 +3,17 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 
-use common::iwarp::{LO, News, Owner, end, queue_pair, recv, shake, startup, to_init, until_error};
-use common::{End, PATIENCE, wr};
-use vernic_engine::iwarp::{
-    self, Ending, Listener, StartupConfig, StreamConfig, StreamSink, default_stream,
+use common::iwarp::{
+    LO, News, Owner, end, queue_pair, raw_peer, recv, shake, startup, to_init, until_error,
 };
+use common::{End, wr};
+use vernic_engine::iwarp::{self, Ending, StreamConfig, StreamSink, default_stream};
 use vernic_engine::*;
 use vernic_proto::iwarp::StreamEnd;
-use vernic_wire::iwarp::{MpaKey, MpaStart, TermCode};
+use vernic_wire::iwarp::TermCode;
 
 /// An end of a connection, and what its owner is told.
 struct Told {
@@ -138,33 +138,13 @@ fn who_is_refused_a_queue_pair_is_told_nothing_but_that() {
     assert_eq!(Arc::strong_count(&owner), 1);
 }
 
-/// A peer made by hand, whose start-up is complete: its socket, and the other end.
+/// A peer made by hand: its socket, and the other end.
 fn raw(stream: StreamConfig) -> (TcpStream, Told) {
     let end = end();
-    let plain = StartupConfig { crc: false, ..startup() };
-    let listener = Listener::bind(&end.context, SocketAddr::new(LO, 0), plain).unwrap();
-    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let request = MpaStart {
-        key: MpaKey::Request,
-        markers: false,
-        crc: false,
-        rejected: false,
-        enhanced: false,
-        reserved: 0,
-        revision: 1,
-        private_len: 0,
-    };
-    let mut bytes = [0; MpaStart::LEN];
-    request.emit(&mut bytes);
-    socket.write_all(&bytes).unwrap();
-    let mut theirs = listener.wait(PATIENCE).unwrap().unwrap();
-    theirs.wait(PATIENCE).unwrap();
-    theirs.accept(&plain, &[]).unwrap();
     let told = Told { qp: queue_pair(&end), owner: Arc::default(), end };
     recv(&told.end, &told.qp, 9, 0, 10);
-    theirs.start_with(&told.qp, stream, Some(told.owner.clone())).unwrap();
-    socket.read_exact(&mut bytes).unwrap();
-    (socket, told)
+    let owner = told.owner.clone();
+    (raw_peer(&told.end, &told.qp, stream, Some(owner)), told)
 }
 
 #[test]

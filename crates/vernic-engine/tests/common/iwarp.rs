@@ -1,7 +1,8 @@
 //! Queue pairs of iWARP devices on `lo`, connected within the process, and what their owner is told.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use vernic_engine::iwarp::{
     StreamSink, default_stream,
 };
 use vernic_engine::*;
+use vernic_wire::iwarp::{MpaKey, MpaStart};
 
 use super::{End, PATIENCE, test_config};
 
@@ -138,4 +140,35 @@ impl StreamSink for Owner {
     fn ended(&self, _: Qpn, ending: Ending) {
         self.note(News::Ended(ending));
     }
+}
+
+/// A peer made by hand, without CRCs, whose start-up with a queue pair in Init is complete: its socket.
+pub fn raw_peer(
+    end: &End,
+    qp: &Qp,
+    stream: StreamConfig,
+    sink: Option<Arc<dyn StreamSink>>,
+) -> TcpStream {
+    let plain = StartupConfig { crc: false, ..startup() };
+    let listener = Listener::bind(&end.context, SocketAddr::new(LO, 0), plain).unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let request = MpaStart {
+        key: MpaKey::Request,
+        markers: false,
+        crc: false,
+        rejected: false,
+        enhanced: false,
+        reserved: 0,
+        revision: 1,
+        private_len: 0,
+    };
+    let mut bytes = [0; MpaStart::LEN];
+    request.emit(&mut bytes);
+    socket.write_all(&bytes).unwrap();
+    let mut theirs = listener.wait(PATIENCE).unwrap().unwrap();
+    theirs.wait(PATIENCE).unwrap();
+    theirs.accept(&plain, &[]).unwrap();
+    theirs.start_with(qp, stream, sink).unwrap();
+    socket.read_exact(&mut bytes).unwrap();
+    socket
 }

@@ -117,6 +117,11 @@ impl Deframer {
         self.direct = direct || !self.crc;
     }
 
+    /// Whether payload can go to its place while its FPDU arrives, in pieces worth a name.
+    pub(super) fn places(&self) -> bool {
+        self.direct && !self.markers
+    }
+
     /// What it takes to go on. Valid until the next call that changes something.
     pub(super) fn need(&self) -> Need {
         self.need

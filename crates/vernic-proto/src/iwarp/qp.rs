@@ -266,6 +266,12 @@ impl Qp {
         self.stream.as_ref().map_or(RxNext::Nothing, |stream| stream.rx_next())
     }
 
+    /// Whether [`rx_next`](Self::rx_next) names places of long payload: not where it is checked first, nor
+    /// where markers cut it up.
+    pub fn places_payload(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.deframer.places())
+    }
+
     /// Takes received bytes and returns how many were consumed. The others are to be passed again, with
     /// more behind them, as [`rx_next`](Self::rx_next) asks.
     pub fn handle_bytes(&mut self, now: Time, bytes: &[u8], host: &mut impl Host) -> usize {

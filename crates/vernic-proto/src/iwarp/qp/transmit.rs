@@ -87,12 +87,30 @@ impl Qp {
         // Bounded: a refused FPDU makes the request stand, or ends the stream.
         loop {
             let fpdu = self.poll_fpdu(now, host)?;
-            match self.stream.as_deref()?.layout.write(&fpdu, host, buf) {
-                Ok(len) => {
-                    self.commit_fpdu(&fpdu);
-                    return Some(len);
-                }
-                Err(fault) => self.refuse_fpdu(now, &fpdu, fault, host),
+            if let Some(len) = self.write_fpdu(now, &fpdu, host, buf) {
+                return Some(len);
+            }
+        }
+    }
+
+    /// Writes the FPDU that [`poll_fpdu`](Self::poll_fpdu) gave last, payload and all, into `buf`, as
+    /// [`poll_transmit`](Self::poll_transmit) does, and commits it; returns its length. Nothing if its
+    /// payload cannot be read, which has been seen to.
+    pub fn write_fpdu(
+        &mut self,
+        now: Time,
+        fpdu: &Fpdu,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        match self.stream.as_deref()?.layout.write(fpdu, host, buf) {
+            Ok(len) => {
+                self.commit_fpdu(fpdu);
+                Some(len)
+            }
+            Err(fault) => {
+                self.refuse_fpdu(now, fpdu, fault, host);
+                None
             }
         }
     }

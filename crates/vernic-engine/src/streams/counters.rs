@@ -1,0 +1,69 @@
+//! Counters of connections. Written by the lane's holder alone, as those of the device.
+
+use vernic_proto::iwarp::Ending;
+
+use crate::counters::Count;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident = $name:literal,)*) => {
+        /// The live counters.
+        #[derive(Debug, Default)]
+        pub(crate) struct StreamCounts {
+            $(pub(crate) $field: Count,)*
+        }
+
+        /// What an iWARP device has counted since it was opened; zeros on others.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct StreamCounters {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl StreamCounts {
+            pub(crate) fn snapshot(&self) -> StreamCounters {
+                StreamCounters { $($field: self.$field.value(),)* }
+            }
+        }
+
+        impl StreamCounters {
+            /// Each counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$(($name, self.$field),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections that queue pairs took over.
+    connections = "iwarp_connections",
+    /// Connections that were lost: reset, timed out, closed in the middle of something.
+    lost = "iwarp_connections_lost",
+    /// Streams that this end ended for a violation or a failure, with a Terminate if it could be sent.
+    terminates_sent = "iwarp_terminates_sent",
+    /// Streams that the peer ended with a Terminate.
+    terminates_received = "iwarp_terminates_received",
+    /// Bytes received, FPDUs in all.
+    rx_bytes = "iwarp_rx_bytes",
+    /// System calls that received them, those that found nothing included.
+    rx_calls = "iwarp_rx_calls",
+    /// Those of the bytes that went from the socket straight to their place.
+    placed_bytes = "iwarp_placed_bytes",
+    /// Bytes that sockets took.
+    tx_bytes = "iwarp_tx_bytes",
+    /// System calls that sent them, those that found no room included.
+    tx_calls = "iwarp_tx_calls",
+    /// Bytes that were handed to a socket from where they lay.
+    gathered_bytes = "iwarp_gathered_bytes",
+}
+
+impl StreamCounts {
+    /// A connection has ended.
+    pub(crate) fn count_ending(&self, ending: Ending) {
+        match ending {
+            Ending::PeerClosed | Ending::Closed => {}
+            Ending::Lost(_) => self.lost.add(1),
+            Ending::Terminated(_) => self.terminates_received.add(1),
+            Ending::Aborted(_) => self.terminates_sent.add(1),
+        }
+    }
+}

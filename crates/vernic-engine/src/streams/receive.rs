@@ -1,0 +1,297 @@
+//! Bytes of connections on their way in.
+//!
+//! Long payload whose place is known goes from the socket to that place, with what follows it behind it
+//! into the buffer: one system call, no copy of our own. Its last [`LAST_BYTES`] take the way through the
+//! buffer all the same: programs spin on the last byte of what is written to them, and only a copy of our
+//! own stores it last. So does everything else: headers, short payload (a system call for each costs more
+//! than the copy), payload that has to be checked before it is placed, memory that is no plain range.
+//!
+//! ```text
+//!   recvmsg:  [ payload ........................ ][ 8 bytes, pad, CRC, the next FPDU's headers ]
+//!               registered memory                   buffer, then iwarp::Qp::handle_bytes
+//! ```
+
+use vernic_io::tcp::{MAX_PIECES, Received};
+use vernic_mem::{InPlace, Named, RacySliceMut};
+use vernic_proto::iwarp::{Place, RxNext, StreamEnd, Target};
+use vernic_proto::{AccessFault, QpCounters, QpState, Time};
+use vernic_wire::iwarp::Crc32c;
+
+use super::{Conn, Streams, TURN_BYTES, end_of, with_stream};
+use crate::host::{QpHost, fault};
+use crate::progress::Engine;
+use crate::qp_state::{QpCore, QpInner};
+
+/// Payload from which on it goes straight to its place, bytes. Below, the system call that each FPDU then
+/// needs costs more than copying: it is as long as copying some 16 KiB that are in the cache.
+const PLACE_BYTES: u32 = 16 << 10;
+
+/// Bytes at the end of a segment's payload that our own copy stores: a word, which is stored whole if
+/// it is aligned.
+const LAST_BYTES: u32 = 8;
+
+/// Bytes behind payload in its place: its last bytes, pad, CRC, the next FPDU's length and header, and
+/// a short message or two.
+const BEHIND_BYTES: usize = 256;
+
+/// What a system call brought.
+struct Got {
+    received: Received,
+    /// Bytes that there was room for.
+    room: usize,
+}
+
+impl Streams {
+    /// Receives a turn's bytes, or hears that the connection is `broken`; true if there was anything.
+    pub(super) fn receive(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        broken: bool,
+    ) -> bool {
+        let Some(conn) = self.connections.get_mut(&qp.qpn.value()) else { return false };
+        let held = conn.held;
+        if conn.ended || held && !conn.retry(engine, qp, core, now) {
+            // Nobody reads it, so nobody else would notice.
+            if broken {
+                conn.ended = true;
+                with_stream(engine, qp, now, core, |machine, host| {
+                    machine.handle_end(now, StreamEnd::Reset, 0, host);
+                });
+            }
+            return broken;
+        }
+        if core.machine.stream().is_none_or(|machine| machine.rx_next() == RxNext::Nothing) {
+            // It was reset, or is over.
+            return false;
+        }
+        let (mut left, mut did) = (TURN_BYTES, held);
+        while left > 0 && !conn.held {
+            let got = conn.recv_in_place(engine, qp, core, now, &mut self.buffer);
+            let got = got.unwrap_or_else(|| conn.recv(engine, qp, core, now, &mut self.buffer));
+            engine.counters.streams.rx_calls.add(1);
+            let end = match got.received {
+                Received::Bytes(len) => {
+                    engine.counters.streams.rx_bytes.add(len as u64);
+                    conn.measure(core);
+                    did = true;
+                    if len < got.room {
+                        return true;
+                    }
+                    left = left.saturating_sub(len);
+                    continue;
+                }
+                Received::Nothing => return did,
+                Received::End => StreamEnd::Closed,
+                Received::Lost(error) => end_of(&error),
+            };
+            conn.ended = true;
+            let rest = conn.rest.len();
+            with_stream(engine, qp, now, core, |machine, host| {
+                machine.handle_end(now, end, rest, host);
+                // The peer is done, so this end has nothing to stay for.
+                if machine.state() == QpState::Rts {
+                    machine.close(now, host);
+                }
+            });
+            return true;
+        }
+        did
+    }
+}
+
+impl Conn {
+    /// Receives into the buffer, and passes on what came.
+    fn recv(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        buffer: &mut [u8],
+    ) -> Got {
+        let rest = self.rest.len();
+        buffer[..rest].copy_from_slice(&self.rest);
+        let room = match core.machine.stream().map(|machine| machine.rx_next()) {
+            // Of a stream of long FPDUs only so much that the place of the next one is known.
+            Some(RxNext::Place(place)) if self.is_long => place.len as usize + BEHIND_BYTES,
+            Some(RxNext::Bytes(_)) if self.is_long => BEHIND_BYTES,
+            _ => buffer.len() - rest,
+        };
+        let received = self.connection.recv(&mut buffer[rest..rest + room]);
+        if let Received::Bytes(len) = received {
+            self.pass(engine, qp, core, now, &buffer[..rest + len]);
+        }
+        Got { received, room }
+    }
+
+    /// Sees how long the FPDUs are that came since the last one was looked at.
+    fn measure(&mut self, core: &mut QpCore) {
+        let QpCounters { rx_packets, rx_bytes, .. } = *core.machine.counters();
+        let (packets, bytes) = self.measured;
+        // None came, or the queue pair was reset.
+        if rx_packets <= packets {
+            return;
+        }
+        self.measured = (rx_packets, rx_bytes);
+        let is_long = rx_bytes - bytes >= (rx_packets - packets) * u64::from(PLACE_BYTES);
+        self.is_long = is_long && core.machine.stream().is_some_and(|qp| qp.places_payload());
+    }
+
+    /// Receives payload into its place, and what follows it into the buffer; nothing if that is not how
+    /// the next bytes are received.
+    fn recv_in_place(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        buffer: &mut [u8],
+    ) -> Option<Got> {
+        let place = match core.machine.stream()?.rx_next() {
+            RxNext::Place(place) if self.rest.is_empty() && place.len >= PLACE_BYTES => place,
+            _ => return None,
+        };
+        let direct = place.len - LAST_BYTES;
+        let room = direct as usize + BEHIND_BYTES;
+        let behind = &mut buffer[..BEHIND_BYTES];
+        let (received, crc) = match self.recv_pieces(engine, qp, core, now, &place, behind)? {
+            Ok(received) => received,
+            Err(fault) => {
+                with_stream(engine, qp, now, core, |machine, host| {
+                    machine.refuse_place(now, fault, host);
+                });
+                return Some(Got { received: Received::Nothing, room });
+            }
+        };
+        if let Received::Bytes(len) = received {
+            let placed = direct.min(len as u32);
+            engine.counters.streams.placed_bytes.add(u64::from(placed));
+            if let Some(machine) = core.machine.stream() {
+                machine.handle_placed(now, placed, crc);
+            }
+            if let Some(len) = len.checked_sub(direct as usize).filter(|&len| len > 0) {
+                self.pass(engine, qp, core, now, &buffer[..len]);
+            }
+        }
+        Some(Got { received, room })
+    }
+
+    /// Receives all but the end of the payload for `place` there, and what follows into `behind`; with the
+    /// CRC of the place taken on. Nothing if the place is no plain memory.
+    fn recv_pieces(
+        &self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        place: &Place,
+        behind: &mut [u8],
+    ) -> Option<Result<(Received, Option<Crc32c>), AccessFault>> {
+        let direct = place.len - LAST_BYTES;
+        engine.memory.in_place(|access| {
+            let mut pieces = [const { RacySliceMut::EMPTY }; MAX_PIECES];
+            let mut count = 0;
+            let named = qp.with_host(engine, now, core, |_, host| {
+                host.name_target(access, place.target, direct, |piece| {
+                    // The last one is for what follows.
+                    let has_room = count + 1 < MAX_PIECES;
+                    if has_room {
+                        pieces[count] = piece;
+                        count += 1;
+                    }
+                    has_room
+                })
+            });
+            match named {
+                Err(fault) => return Some(Err(fault)),
+                Ok(Named::Copy) => return None,
+                Ok(Named::Pieces) => {}
+            }
+            pieces[count] = RacySliceMut::from(behind);
+            let received = self.connection.recv_pieces(&mut pieces[..=count]);
+            let crc = match received {
+                Received::Bytes(len) => place.crc.map(|crc| crc_over(crc, &pieces[..count], len)),
+                _ => place.crc,
+            };
+            Some(Ok((received, crc)))
+        })
+    }
+
+    /// Passes bytes to the machine; what it does not take waits.
+    pub(super) fn pass(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        bytes: &[u8],
+    ) {
+        let taken = with_stream(engine, qp, now, core, |machine, host| {
+            let mut taken = 0;
+            // Bounded: each round consumes something.
+            loop {
+                match machine.handle_bytes(now, &bytes[taken..], host) {
+                    0 => break,
+                    more => taken += more,
+                }
+                if taken == bytes.len() {
+                    break;
+                }
+            }
+            self.held = machine.rx_next() == RxNext::Hold;
+            taken
+        });
+        let taken = taken.unwrap_or(bytes.len());
+        self.rest.clear();
+        self.rest.extend_from_slice(&bytes[taken..]);
+    }
+
+    /// A receive may have been posted meanwhile; true if nothing waits any more.
+    fn retry(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
+        let rest = std::mem::take(&mut self.rest);
+        self.pass(engine, qp, core, now, &rest);
+        !self.held
+    }
+}
+
+/// The CRC, taken on over the first `len` bytes of some pieces as they are now.
+fn crc_over(mut crc: Crc32c, pieces: &[RacySliceMut<'_>], len: usize) -> Crc32c {
+    let mut left = len;
+    for piece in pieces {
+        let now = left.min(piece.len());
+        piece.as_read().for_chunks(now, |chunk| crc = crc.update(chunk));
+        left -= now;
+    }
+    crc
+}
+
+impl QpHost<'_> {
+    /// Names the `len` bytes from a place of payload on, to be written.
+    fn name_target<'s>(
+        &mut self,
+        access: InPlace<'s>,
+        target: Target,
+        len: u32,
+        take: impl FnMut(RacySliceMut<'s>) -> bool,
+    ) -> Result<Named, AccessFault> {
+        let len = u64::from(len);
+        match target {
+            Target::Recv { offset } => {
+                let pd = self.qp.recv_pd;
+                let current = &mut self.side.current;
+                access.write_local(pd, &current.sges, &mut current.cursor, (offset, len), take)
+            }
+            Target::Write { rkey, addr } => {
+                access.write_remote(self.qp.pd, self.qp.qpn, rkey, (addr, len), take)
+            }
+            Target::Response { slot, offset } => {
+                let (list, cursor) = self.side.slots.scatter_list(slot);
+                access.write_local(self.qp.pd, list, cursor, (u64::from(offset), len), take)
+            }
+        }
+        .map_err(fault)
+    }
+}

@@ -1,0 +1,348 @@
+//! Bytes of connections on their way out.
+//!
+//! Long payload that no CRC covers goes to the socket from where it lies, with the headers of its FPDU from
+//! the buffer: up to [`MAX_PIECES`] pieces in one system call. Everything else is put together in the
+//! buffer: short payload (a copy costs less than a piece), payload under a CRC, which would be wrong if
+//! the application changed it meanwhile, memory that is no plain range.
+//!
+//! ```text
+//!   sendmsg:  [ headers ][ payload ........... ][ tail, headers ][ payload .... ][ tail ]
+//!               buffer     registered memory      buffer           registered      buffer
+//! ```
+//! What the socket does not take is copied at once, under the same lock: from then on the application may
+//! be told that a request is flushed, and use its memory for something else, while the FPDU that was
+//! begun still has to be ended.
+
+use std::ops::Range;
+
+use vernic_io::tcp::{MAX_PIECES, Sent};
+use vernic_mem::{InPlace, Named, RacySlice};
+use vernic_proto::iwarp::{self, Fpdu, MAX_FPDU, Source};
+use vernic_proto::{AccessFault, Time};
+
+use super::{Conn, Streams, end_of, with_stream};
+use crate::host::{QpHost, fault};
+use crate::progress::Engine;
+use crate::qp_state::{QpCore, QpInner};
+
+/// Payload from which on it is named instead of copied, bytes: what the kernel spends on a piece more is
+/// about a copy of so many bytes.
+const GATHER_BYTES: u32 = 2048;
+
+/// Bytes after which no FPDU is added to a system call: it bounds what is copied where the socket is full.
+/// A quarter of it makes the kernel send many short segments, which costs a quarter of the throughput.
+const CALL_BYTES: usize = 512 << 10;
+
+/// A part of what one system call sends.
+#[derive(Clone, Copy)]
+enum Part<'s> {
+    /// Of the buffer, up to this byte, from where the last one ended.
+    Buffer(usize),
+    Memory(RacySlice<'s>),
+}
+
+/// What one system call sends.
+struct Parts<'s> {
+    list: [Part<'s>; MAX_PIECES],
+    count: usize,
+    /// Bytes of the buffer in use.
+    used: usize,
+    /// Those of them that are no part yet.
+    open: usize,
+    /// Bytes in all.
+    total: usize,
+    /// Those of them that lie where they are registered.
+    gathered: usize,
+}
+
+/// What became of an FPDU.
+enum Added {
+    Yes,
+    /// It is to be copied.
+    Copy,
+    /// There is no room for so many pieces.
+    Full,
+}
+
+/// Whether the payload of an FPDU is named instead of copied, if it can be.
+fn is_gathered(machine: &iwarp::Qp, fpdu: &Fpdu) -> bool {
+    fpdu.payload_len() >= GATHER_BYTES && !machine.copies_payload()
+}
+
+/// Puts FPDUs into the buffer until the payload of one is better named, there are no more, or no room.
+/// Returns the bytes, and whether it was the first of these.
+fn fill_buffer(
+    machine: &mut iwarp::Qp,
+    host: &mut QpHost<'_>,
+    now: Time,
+    buffer: &mut [u8],
+) -> (usize, bool) {
+    machine.begin_batch();
+    let mut used = 0;
+    // Bounded by the buffer; a refused FPDU makes its request stand, or ends the stream.
+    while buffer.len() - used >= MAX_FPDU
+        && let Some(fpdu) = machine.poll_fpdu(now, host)
+    {
+        if is_gathered(machine, &fpdu) {
+            return (used, true);
+        }
+        used += machine.write_fpdu(now, &fpdu, host, &mut buffer[used..]).unwrap_or(0);
+    }
+    (used, false)
+}
+
+impl<'s> Parts<'s> {
+    /// Behind bytes of the buffer that are to be sent first.
+    fn behind(used: usize) -> Self {
+        let list = [Part::Buffer(0); MAX_PIECES];
+        Self { list, count: 0, used, open: used, total: used, gathered: 0 }
+    }
+
+    fn push(&mut self, part: Part<'s>) -> bool {
+        // The last one is for what is open at the end.
+        let has_room = self.count + 1 < MAX_PIECES;
+        if has_room {
+            self.list[self.count] = part;
+            self.count += 1;
+        }
+        has_room
+    }
+
+    /// The bytes of the buffer so far are a part.
+    fn close(&mut self) -> bool {
+        let is_empty = self.open == 0;
+        self.open = 0;
+        is_empty || self.push(Part::Buffer(self.used))
+    }
+
+    /// So many bytes were put into the buffer.
+    fn grow(&mut self, len: usize) {
+        self.used += len;
+        self.open += len;
+        self.total += len;
+    }
+
+    fn put(&mut self, bytes: &[u8], buffer: &mut [u8]) {
+        buffer[self.used..self.used + bytes.len()].copy_from_slice(bytes);
+        self.grow(bytes.len());
+    }
+
+    /// Adds an FPDU with its payload where it lies.
+    fn name(
+        &mut self,
+        access: InPlace<'s>,
+        fpdu: &Fpdu,
+        host: &mut QpHost<'_>,
+        buffer: &mut [u8],
+    ) -> Result<Added, AccessFault> {
+        let Self { count, used, open, total, .. } = *self;
+        self.put(fpdu.head(), buffer);
+        let mut is_full = !self.close();
+        let named = host.name_source(access, fpdu.source(), fpdu.payload_len(), |piece| {
+            is_full |= !self.push(Part::Memory(piece));
+            !is_full
+        });
+        if let (Ok(Named::Pieces), false) = (&named, is_full) {
+            self.total += fpdu.payload_len() as usize;
+            self.gathered += fpdu.payload_len() as usize;
+            self.put(fpdu.tail(), buffer);
+            return Ok(Added::Yes);
+        }
+        // As if nothing had been.
+        (self.count, self.used, self.open, self.total) = (count, used, open, total);
+        named.map(|_| if is_full { Added::Full } else { Added::Copy })
+    }
+
+    /// Adds FPDUs until there are enough.
+    fn fill(
+        &mut self,
+        access: InPlace<'s>,
+        machine: &mut iwarp::Qp,
+        host: &mut QpHost<'_>,
+        now: Time,
+        buffer: &mut [u8],
+    ) {
+        // Bounded by the buffer, and by the pieces; a refused FPDU makes its request stand, or ends the
+        // stream.
+        while buffer.len() - self.used >= MAX_FPDU
+            && self.total < CALL_BYTES
+            && let Some(fpdu) = machine.poll_fpdu(now, host)
+        {
+            let added = match is_gathered(machine, &fpdu) {
+                true => self.name(access, &fpdu, host, buffer),
+                false => Ok(Added::Copy),
+            };
+            match added {
+                Ok(Added::Yes) => machine.commit_fpdu(&fpdu),
+                Ok(Added::Full) => break,
+                Ok(Added::Copy) => {
+                    let room = &mut buffer[self.used..];
+                    let len = machine.write_fpdu(now, &fpdu, host, room).unwrap_or(0);
+                    self.grow(len);
+                }
+                Err(fault) => machine.refuse_fpdu(now, &fpdu, fault, host),
+            }
+        }
+        if self.open > 0 {
+            self.list[self.count] = Part::Buffer(self.used);
+            self.count += 1;
+        }
+    }
+
+    /// The parts as pieces of memory.
+    fn pieces<'b>(&self, buffer: &'b [u8]) -> [RacySlice<'b>; MAX_PIECES]
+    where
+        's: 'b,
+    {
+        let mut from = 0;
+        let mut pieces = [RacySlice::EMPTY; MAX_PIECES];
+        for (piece, part) in pieces.iter_mut().zip(&self.list[..self.count]) {
+            *piece = match *part {
+                Part::Memory(piece) => piece,
+                Part::Buffer(to) => {
+                    let range: Range<usize> = from..to;
+                    from = to;
+                    RacySlice::from(&buffer[range])
+                }
+            };
+        }
+        pieces
+    }
+}
+
+impl Streams {
+    /// Sends a turn's bytes; true if there are more.
+    pub(super) fn transmit(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+    ) -> bool {
+        let Self { connections, buffer, .. } = self;
+        let Some(conn) = connections.get_mut(&qp.qpn.value()) else {
+            // Without a connection nothing is sent, and in Error what is posted is flushed.
+            with_stream(engine, qp, now, core, |machine, host| {
+                machine.poll_transmit(now, host, buffer)
+            });
+            return false;
+        };
+        if !conn.send_rest(engine, qp, core, now) {
+            return false;
+        }
+        let filled = with_stream(engine, qp, now, core, |machine, host| {
+            fill_buffer(machine, host, now, buffer)
+        });
+        let taken = match filled {
+            None | Some((0, false)) => return false,
+            Some((used, false)) => {
+                conn.send(engine, qp, core, now, &[RacySlice::from(&buffer[..used])])
+            }
+            Some((used, true)) => engine.memory.in_place(|access| {
+                let mut parts = Parts::behind(used);
+                with_stream(engine, qp, now, core, |machine, host| {
+                    parts.fill(access, machine, host, now, buffer);
+                });
+                engine.counters.streams.gathered_bytes.add(parts.gathered as u64);
+                let pieces = parts.pieces(buffer);
+                conn.send(engine, qp, core, now, &pieces[..parts.count])
+            }),
+        };
+        taken && core.machine.wants_transmit()
+    }
+}
+
+impl Conn {
+    /// Sends what an earlier call did not take; true if nothing is left of it.
+    fn send_rest(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
+        if self.out.is_empty() {
+            return true;
+        }
+        let sent = self.connection.send(&self.out);
+        let done = self.took(engine, qp, core, now, sent);
+        let Some(done) = done else {
+            self.out.clear();
+            return false;
+        };
+        self.out.drain(..done);
+        self.out.is_empty()
+    }
+
+    /// Sends pieces behind those that were sent before; true if all were taken. The others are kept.
+    fn send(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        pieces: &[RacySlice<'_>],
+    ) -> bool {
+        let sent = self.connection.send_pieces(pieces);
+        let mut done = match &sent {
+            Sent::Bytes(len) => *len,
+            Sent::Full => 0,
+            Sent::Lost(_) => usize::MAX,
+        };
+        // Before anybody is told anything.
+        for piece in pieces {
+            piece.skip(done).append_to(&mut self.out);
+            done = done.saturating_sub(piece.len());
+        }
+        self.took(engine, qp, core, now, sent);
+        self.out.is_empty()
+    }
+
+    /// The connection has taken some bytes, or is lost: tells the machine, and returns how many there were.
+    fn took(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        sent: Sent,
+    ) -> Option<usize> {
+        let (done, lost) = match sent {
+            Sent::Bytes(len) => (len, None),
+            Sent::Full => (0, None),
+            Sent::Lost(error) => (0, Some(end_of(&error))),
+        };
+        self.sent += done as u64;
+        engine.counters.streams.tx_calls.add(1);
+        engine.counters.streams.tx_bytes.add(done as u64);
+        let total = self.sent;
+        let is_lost = lost.is_some();
+        with_stream(engine, qp, now, core, |machine, host| {
+            machine.handle_sent(now, total, host);
+            if let Some(end) = lost {
+                machine.handle_end(now, end, 0, host);
+            }
+        });
+        (!is_lost).then_some(done)
+    }
+}
+
+impl QpHost<'_> {
+    /// Names the `len` bytes of payload, to be read.
+    fn name_source<'s>(
+        &mut self,
+        access: InPlace<'s>,
+        source: Source,
+        len: u32,
+        take: impl FnMut(RacySlice<'s>) -> bool,
+    ) -> Result<Named, AccessFault> {
+        let len = u64::from(len);
+        match source {
+            Source::None => Ok(Named::Copy),
+            Source::Send { slot, offset } => {
+                let Some((list, cursor)) = self.side.slots.gather_list(slot) else {
+                    return Ok(Named::Copy);
+                };
+                access.read_local(self.qp.pd, list, cursor, (u64::from(offset), len), take)
+            }
+            Source::Remote { rkey, addr } => {
+                access.read_remote(self.qp.pd, self.qp.qpn, rkey, (addr, len), take)
+            }
+        }
+        .map_err(fault)
+    }
+}
