@@ -260,7 +260,7 @@ fn what_an_iwarp_device_does_not_have_is_refused() {
         cap: QpCap::default(),
         signal_all: false,
     };
-    assert!(matches!(a.pd.create_qp(init), Err(CreateError::Service(Service::Ud))));
+    assert!(matches!(a.pd.create_qp(init), Err(CreateError::NotOnIwarp { .. })));
     let qp = queue_pair(&a);
     let error = qp.post_send(&[wr(1, SendOp::Send, &[])]).unwrap_err();
     assert!(matches!(error.source, SendRefusal::Protocol(PostError::State(QpState::Init))));
