@@ -27,7 +27,7 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called;
     fn ready_to_use(&self, conn: ConnId) -> Called;
-    fn reject(&self, conn: ConnId, reason: RejReason, data: &[u8]) -> Called;
+    fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called;
     fn disconnect(&self, conn: ConnId) -> Called;
     fn notify_established(&self, conn: ConnId) -> Called;
     fn sidr_request(&self, params: &SidrParams<'_>) -> Called<ConnId>;
@@ -68,8 +68,8 @@ impl Agent for EngineAgent {
     fn ready_to_use(&self, conn: ConnId) -> Called {
         self.0.cm().ready_to_use(conn, &[])
     }
-    fn reject(&self, conn: ConnId, reason: RejReason, data: &[u8]) -> Called {
-        self.0.cm().reject(conn, reason, &[], data)
+    fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called {
+        self.0.cm().reject(conn, reason, info, data)
     }
     fn disconnect(&self, conn: ConnId) -> Called {
         self.0.cm().disconnect(conn, &[])

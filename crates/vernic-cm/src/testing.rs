@@ -44,7 +44,7 @@ impl FakeAgent {
     fn conn(&self, text: &str) -> ConnId {
         let n = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         self.note(format!("{text} = {n}"));
-        ConnId(CommId(n))
+        ConnId(CommId(n), 0)
     }
 
     fn about(&self, text: &str, conn: ConnId) -> Result<(), CmCallError> {
@@ -82,8 +82,15 @@ impl Agent for FakeAgent {
     fn ready_to_use(&self, conn: ConnId) -> Result<(), CmCallError> {
         self.about("ready", conn)
     }
-    fn reject(&self, conn: ConnId, reason: RejReason, _: &[u8]) -> Result<(), CmCallError> {
-        self.about(&format!("reject({})", reason.value()), conn)
+    fn reject(
+        &self,
+        conn: ConnId,
+        reason: RejReason,
+        info: &[u8],
+        _: &[u8],
+    ) -> Result<(), CmCallError> {
+        let info = if info.is_empty() { String::new() } else { format!(", {info:?}") };
+        self.about(&format!("reject({}{info})", reason.value()), conn)
     }
     fn disconnect(&self, conn: ConnId) -> Result<(), CmCallError> {
         self.about("disconnect", conn)
@@ -124,9 +131,13 @@ pub(crate) const HOME: &str = "127.0.0.1:0";
 
 impl Lab {
     pub(crate) fn new() -> Self {
-        let manager = Manager::new(Config::default());
+        Self::with(Config::default())
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
+        let manager = Manager::new(config.clone());
         let channel = manager.create_channel().unwrap();
-        let context = Context::open(Some("lo"), Config::default()).unwrap();
+        let context = Context::open(Some("lo"), config).unwrap();
         let agent = Arc::new(FakeAgent::default());
         let device = Device::new(context.clone(), Carrier::Messages(agent.clone()));
         let shared = &channel.shared;
@@ -165,7 +176,7 @@ impl Lab {
     /// The engine says something about a connection.
     pub(crate) fn tell(&self, conn: u32, kind: CmEvent) {
         use vernic_engine::CmSink as _;
-        self.sink.event(Event { conn: ConnId(CommId(conn)), kind });
+        self.sink.event(Event { conn: ConnId(CommId(conn), 0), kind });
     }
 
     /// A request for the listener, from `port`.

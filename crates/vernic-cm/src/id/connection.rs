@@ -81,7 +81,7 @@ impl Connection {
     /// What we are about to ask for; its number is not known yet.
     pub(crate) fn asking(psn: Psn) -> Self {
         Self {
-            conn: ConnId(CommId::NONE),
+            conn: ConnId(CommId::NONE, 0),
             phase: Phase::Asking,
             peer: None,
             psn,

@@ -118,7 +118,7 @@ impl Cm {
         let id = self.admit(conn)?;
         req.local_comm_id = id;
         self.begin(now, id, &req.into());
-        Ok(ConnId(id))
+        Ok(self.table.conn_id(id))
     }
 
     /// A new entry of the owner's making.

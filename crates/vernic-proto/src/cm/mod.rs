@@ -187,7 +187,7 @@ impl Cm {
     /// Where the other end of a connection or exchange is, and what it calls it: nothing yet while our
     /// REQ is not answered.
     pub fn peer(&self, conn: ConnId) -> Option<(CmPath, CommId)> {
-        self.table.conn(conn.0).map(|entry| (entry.path, entry.remote_id))
+        self.table.entry(conn).map(|entry| (entry.path, entry.remote_id))
     }
     /// What there is.
     pub fn occupancy(&self) -> CmOccupancy {
@@ -262,7 +262,9 @@ impl Cm {
     /// The request was handed on to the application, which has yet to answer it: it no longer
     /// counts in its listener's backlog, but still among the half-open ones.
     pub fn request_taken(&mut self, conn: ConnId) {
-        self.release_backlog(conn.0);
+        if self.table.entry(conn).is_some() {
+            self.release_backlog(conn.0);
+        }
     }
 
     /// Forgets a connection or exchange; see the head of the module for what the peer hears. No event
@@ -271,7 +273,7 @@ impl Cm {
     pub fn destroy(&mut self, now: Time, conn: ConnId) {
         let id = conn.0;
         self.forget_events(conn);
-        let Some(state) = self.table.conn(id).map(|conn| conn.state) else { return };
+        let Some(state) = self.table.entry(conn).map(|conn| conn.state) else { return };
         match state {
             State::ReqSent | State::MraReqRcvd => {
                 self.reject_timed_out(id);
@@ -296,7 +298,7 @@ impl Cm {
 
     /// The owner's connection, and its state.
     fn owned(&self, conn: ConnId) -> Result<&Conn, CmError> {
-        let entry = self.table.conn(conn.0).filter(|entry| entry.owned);
+        let entry = self.table.entry(conn).filter(|entry| entry.owned);
         entry.ok_or(CmError::UnknownConnection(conn))
     }
 
@@ -332,7 +334,7 @@ impl Cm {
 
     fn event(&mut self, id: CommId, kind: EventKind) {
         if self.table.conn(id).is_some_and(|conn| conn.owned) {
-            self.events.push_back(Event { conn: ConnId(id), kind });
+            self.events.push_back(Event { conn: self.table.conn_id(id), kind });
         }
     }
 

@@ -6,9 +6,11 @@ use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 
 use crate::state::QpType;
 
-/// A connection, or an exchange of SIDR messages, by our communication id.
+/// A connection, or an exchange of SIDR messages: our communication id, and the how-manieth entry it is.
+/// Communication ids come back when all have had their turn, and what somebody holds of an earlier
+/// connection must not be taken for the present one's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(pub CommId);
+pub struct ConnId(pub CommId, pub u32);
 
 impl core::fmt::Display for ConnId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

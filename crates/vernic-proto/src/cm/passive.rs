@@ -127,7 +127,7 @@ impl Cm {
     /// A request that the owner has no room for is as if it had not come: the peer asks again. Unknown
     /// connections, and those that are no unanswered requests, are ignored.
     pub fn ignore(&mut self, conn: ConnId) {
-        let state = self.table.conn(conn.0).map(|entry| entry.state);
+        let state = self.table.entry(conn).map(|entry| entry.state);
         if state.is_some_and(|state| state.group() == Group::HalfOpen) {
             self.counters.backlog_full += 1;
             self.forget_events(conn);

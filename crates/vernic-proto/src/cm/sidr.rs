@@ -38,7 +38,7 @@ impl Cm {
             ..SidrReq::default()
         };
         self.begin(now, id, &req.into());
-        Ok(ConnId(id))
+        Ok(self.table.conn_id(id))
     }
 
     /// Answers a SIDR_REQ. The exchange is over for the owner then; no event follows.

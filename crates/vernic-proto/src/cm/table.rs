@@ -7,7 +7,7 @@ use vernic_wire::cm::{CmAttribute, CommId, Req, ServiceId};
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Gid, Psn, Qpn};
 
-use super::params::{CmConfig, CmPath, ListenerId};
+use super::params::{CmConfig, CmPath, ConnId, ListenerId};
 use super::state::{Group, State};
 use crate::time::Time;
 
@@ -75,6 +75,8 @@ pub(super) struct Conn {
     /// The message that the timer repeats and duplicates of what it answers get.
     pub(super) last: Option<Box<Mad>>,
     deadline: Option<Time>,
+    /// The how-manieth entry it is; counted round.
+    number: u32,
     /// Place in its group.
     age: u64,
 }
@@ -106,6 +108,7 @@ impl Conn {
             timewait: 0,
             last: None,
             deadline: None,
+            number: 0,
             age: 0,
         }
     }
@@ -146,6 +149,7 @@ pub(super) struct Table {
     id_base: u32,
     id_mask: u32,
     next_id: u32,
+    next_number: u32,
 }
 
 impl Table {
@@ -163,6 +167,7 @@ impl Table {
             id_base: config.id_base & !id_mask,
             id_mask,
             next_id: config.seed,
+            next_number: 0,
         }
     }
 
@@ -185,6 +190,14 @@ impl Table {
 
     pub(super) fn conn(&self, id: CommId) -> Option<&Conn> {
         self.conns.get(&id)
+    }
+    /// The same, if the id's present entry is this one.
+    pub(super) fn entry(&self, conn: ConnId) -> Option<&Conn> {
+        self.conns.get(&conn.0).filter(|entry| entry.number == conn.1)
+    }
+    /// What the owner knows an entry by.
+    pub(super) fn conn_id(&self, id: CommId) -> ConnId {
+        ConnId(id, self.conns.get(&id).map_or(0, |entry| entry.number))
     }
     /// All entries.
     pub(super) fn iter(&self) -> impl Iterator<Item = (CommId, &Conn)> {
@@ -221,6 +234,8 @@ impl Table {
     /// Adds an entry under a new id; `None` if there is none.
     pub(super) fn insert(&mut self, mut conn: Conn) -> Option<CommId> {
         let id = self.allocate()?;
+        conn.number = self.next_number;
+        self.next_number = self.next_number.wrapping_add(1);
         conn.age = self.enter(id, conn.state.group());
         if conn.is_passive() {
             self.by_remote.insert(conn.remote_key(), id);

@@ -170,7 +170,7 @@ fn commands_out_of_turn_say_what_they_need() {
         error.to_string(),
         "connection 0xab000100 is in REQ sent; disconnect needs Established or DREQ received"
     );
-    let unknown = ConnId(vernic_wire::cm::CommId(9));
+    let unknown = ConnId(vernic_wire::cm::CommId(9), 0);
     assert_eq!(t.a.cm.ready_to_use(unknown, b""), Err(CmError::UnknownConnection(unknown)));
     let b = t.b.expect_request();
     assert!(matches!(t.b.cm.ready_to_use(b, b""), Err(CmError::WrongState { .. })));

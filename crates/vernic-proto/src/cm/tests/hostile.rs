@@ -90,7 +90,7 @@ impl Victim {
         let (mut qpn, byte) = (self.qpn(), self.random.next() as u8);
         if !self.conns.is_empty() && self.random.percent(40) {
             // What the peer of a connection would say.
-            let ConnId(ours) = self.random.one_of(&self.conns);
+            let ConnId(ours, _) = self.random.one_of(&self.conns);
             if let Some(conn) = self.cm.table.conn(ours) {
                 (local_comm_id, remote_comm_id) = (conn.remote_id, ours);
                 qpn = conn.local_qpn;
@@ -149,8 +149,10 @@ impl Victim {
     /// A command of an owner who does not care about states.
     fn command(&mut self) {
         let (now, path, qpn) = (self.now, CmPath::new(gid(1), gid(2)), self.qpn());
-        let conn =
-            if self.conns.is_empty() { ConnId(self.id()) } else { self.random.one_of(&self.conns) };
+        let conn = match self.conns.is_empty() {
+            true => ConnId(self.id(), 0),
+            false => self.random.one_of(&self.conns),
+        };
         let cm = &mut self.cm;
         let _ = match self.random.below(11) {
             0 => {
@@ -221,7 +223,7 @@ impl Victim {
         }
         // The owner lets everything go, and nobody answers.
         for id in self.cm.table.ids() {
-            self.cm.destroy(self.now, ConnId(id));
+            self.cm.destroy(self.now, self.cm.table.conn_id(id));
         }
         let mut turns = 0;
         while let Some(deadline) = self.cm.next_deadline() {

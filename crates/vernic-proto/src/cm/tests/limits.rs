@@ -174,8 +174,31 @@ fn ids_count_from_the_seed_within_their_bits_and_skip_those_in_use() {
     let ids: Vec<_> = (0..256).map(|qpn| connect(&mut t, qpn).unwrap().0.0).collect();
     assert_eq!(ids[..3], [0xAB00_00FE, 0xAB00_00FF, 0xAB00_0000]);
     assert_eq!(connect(&mut t, 256), Err(CmError::TooMany { max: 65_536 }));
-    t.a.cm.destroy(t.now, ConnId(CommId(ids[7])));
+    t.a.cm.destroy(t.now, t.a.cm.table.conn_id(CommId(ids[7])));
     assert_eq!(connect(&mut t, 256).unwrap().0.0, ids[7]);
+}
+
+#[test]
+fn what_somebody_holds_of_a_connection_that_is_over_is_not_the_next_one_of_its_id() {
+    let mut t = Pair::with(CmConfig { id_bits: 8, ..config(0) }, config(0x200));
+    let params = |qpn| ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(2)) };
+    let over = t.a.cm.connect(t.now, &params(1)).unwrap();
+    let mut next = over;
+    for qpn in 2..=257 {
+        t.a.cm.destroy(t.now, next);
+        next = t.a.cm.connect(t.now, &params(qpn)).unwrap();
+        if next.0 == over.0 {
+            break;
+        }
+    }
+    assert_eq!((next.0, next != over), (over.0, true));
+    t.a.cm.destroy(t.now, over);
+    t.a.cm.request_taken(over);
+    t.a.cm.ignore(over);
+    assert_eq!(t.a.cm.peer(over), None);
+    let unknown = t.a.cm.disconnect(t.now, over, &[]);
+    assert_eq!(unknown, Err(CmError::UnknownConnection(over)));
+    assert!(t.a.cm.peer(next).is_some());
 }
 
 #[test]

@@ -354,8 +354,10 @@ impl World {
                     here.node.name
                 );
                 let theirs = here.theirs[conn];
-                let mutual = there.conns.get(&ConnId(theirs)) == Some(&Phase::Up)
-                    && there.theirs[&ConnId(theirs)] == conn.0;
+                let other = there.conns.keys().find(|other| other.0 == theirs);
+                let mutual = other.is_some_and(|other| {
+                    there.conns[other] == Phase::Up && there.theirs[other] == conn.0
+                });
                 let excused = [theirs, conn.0].iter().any(|id| {
                     self.lost_rejections.contains(id)
                         || here.fragile.contains(id)
