@@ -155,6 +155,13 @@ impl Ports {
     }
 }
 
+/// Whether sockets of IPv6 that say nothing of it are for IPv6 alone (`net.ipv6.bindv6only`), which is so
+/// for ids too.
+pub fn v6_only() -> bool {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
+    text.is_ok_and(|text| text.trim() == "1")
+}
+
 /// First port that everybody may have where the system does not say.
 const FIRST_FREE: u16 = 1024;
 

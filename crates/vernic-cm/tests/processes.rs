@@ -119,6 +119,7 @@ fn the_other_process() {
         "crowded" => bind_beside_another(),
         "second" => bind_what_is_free(),
         "unplugged" => lose_a_device(),
+        "v6 only" => bind_where_ipv6_is_for_itself(),
         other => panic!("{other}"),
     }
 }
@@ -176,6 +177,20 @@ fn bind_what_is_free() {
     say(&ports.join(" "));
 }
 
+/// Binds a wildcard of IPv6 where the system has these for IPv6 alone.
+fn bind_where_ipv6_is_for_itself() {
+    std::fs::write("/proc/sys/net/ipv6/bindv6only", "1").unwrap();
+    let side = Side::new();
+    let (_v6, place) = side.listener(PortSpace::TCP, QpType::Rc, "[::]:0");
+    let v4 = side.tcp();
+    v4.bind_addr(addr(&format!("0.0.0.0:{}", place.port()))).unwrap();
+    v4.listen(1).unwrap();
+    let both = side.tcp();
+    both.set_option(IdOption::AfOnly(false)).unwrap();
+    let error = both.bind_addr(addr(&format!("[::]:{}", place.port()))).unwrap_err();
+    say(&error.errno().to_string());
+}
+
 /// Loses the device under a listener, a connection and a wildcard, again and again.
 fn lose_a_device() {
     // Threads and descriptors.
@@ -224,6 +239,16 @@ fn a_device_that_is_unplugged_is_told_to_its_ids_and_leaves_nothing() {
         return;
     }
     assert_eq!(Other::in_namespace("unplugged").hear(), "done");
+}
+
+#[test]
+fn a_wildcard_of_ipv6_is_for_ipv6_alone_where_the_system_says_so() {
+    let probe = unshare().arg("true").stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces here");
+        return;
+    }
+    assert_eq!(Other::in_namespace("v6 only").hear(), libc::EADDRINUSE.to_string());
 }
 
 #[test]

@@ -42,7 +42,8 @@ const KEEPALIVE: Duration = Duration::from_secs(7200);
 pub(crate) struct Options {
     pub(crate) limits: Limits,
     pub(crate) reuse_addr: bool,
-    pub(crate) only_v6: bool,
+    /// For IPv6 alone; else as the system has it.
+    pub(crate) only_v6: Option<bool>,
     pub(crate) keepalive: bool,
     pub(crate) keepalive_after: Duration,
     /// `SO_LINGER`: whether it is on, and how long.
@@ -73,7 +74,7 @@ impl Options {
         Self {
             limits,
             reuse_addr: false,
-            only_v6: false,
+            only_v6: None,
             keepalive: false,
             keepalive_after: keepalive_of_system(),
             linger: None,
@@ -118,7 +119,7 @@ impl Options {
                 let tos = small(value)?;
                 self.tos = u8::try_from(tos).map_err(|_| Error::Value { what: "IP_TOS" })?;
             }
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.only_v6 = int(value)? != 0,
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.only_v6 = Some(int(value)? != 0),
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => match int(value)? {
                 seconds @ 1..=MAX_KEEPALIVE_S => {
                     self.keepalive_after = Duration::from_secs(seconds as u64);
@@ -178,7 +179,9 @@ impl Options {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 self.tos.into()
             }
-            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => c_int::from(self.only_v6),
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
+                c_int::from(self.only_v6.unwrap_or_else(vernic_cm::v6_only))
+            }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => self.keepalive_after.as_secs() as c_int,
             (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => return Ok(b"rdma\0".to_vec()),
             (SOL_RDMA, RDMA_SQSIZE) => limits.send_requests.into(),

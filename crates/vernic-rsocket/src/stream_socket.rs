@@ -196,8 +196,8 @@ impl StreamSocket {
         if options.tos != 0 {
             self.id.set_option(IdOption::Tos(options.tos))?;
         }
-        if self.family == Family::V6 {
-            self.id.set_option(IdOption::AfOnly(options.only_v6))?;
+        if let (Family::V6, Some(only)) = (self.family, options.only_v6) {
+            self.id.set_option(IdOption::AfOnly(only))?;
         }
         Ok(())
     }

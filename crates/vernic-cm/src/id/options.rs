@@ -85,7 +85,7 @@ impl Id {
         let (reuse, af_only) = (inner.options.reuse_addr, inner.options.af_only);
         if let (Some(mut binding), Some(local)) = (inner.bound, inner.local) {
             binding.reuse = reuse;
-            binding.af_only = af_only.unwrap_or(false);
+            binding.af_only = af_only.unwrap_or(binding.af_only);
             inner.bound = Some(binding);
             lock(&self.shared.ports).update(self.port_space(), local.port(), binding);
         }
