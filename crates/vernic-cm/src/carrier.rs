@@ -30,13 +30,19 @@ impl Carrier {
         }
     }
 
-    /// Refuses a request; streams know no reason.
+    /// Refuses a request; streams know no reason, nor what goes with it (`info`).
     ///
     /// # Errors
     /// [`Error::Cm`], [`Error::Stream`]: the peer has given up.
-    pub(crate) fn reject(&self, conn: ConnId, reason: RejReason, data: &[u8]) -> Result<(), Error> {
+    pub(crate) fn reject(
+        &self,
+        conn: ConnId,
+        reason: RejReason,
+        info: &[u8],
+        data: &[u8],
+    ) -> Result<(), Error> {
         match self {
-            Self::Messages(agent) => Ok(agent.reject(conn, reason, data)?),
+            Self::Messages(agent) => Ok(agent.reject(conn, reason, info, data)?),
             Self::Streams(streams) => streams.reject(conn, data),
         }
     }

@@ -23,8 +23,8 @@ use crate::registry::lock;
 /// Something to do.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// A request that no listener can take.
-    Refuse { device: Arc<Device>, conn: ConnId, reason: RejReason },
+    /// A request that no listener can take, and the number that goes with the reason.
+    Refuse { device: Arc<Device>, conn: ConnId, reason: RejReason, info: Option<u8> },
     /// A request for a listener that has no room for it.
     Ignore { device: Arc<Device>, conn: ConnId },
 }
@@ -97,8 +97,8 @@ fn run(
         for job in shared.keeper.take() {
             match job {
                 // It may have gone by itself meanwhile. Requests for datagrams have an answer of their own.
-                Job::Refuse { device, conn, reason } => {
-                    if device.carrier.reject(conn, reason, &[]).is_err() {
+                Job::Refuse { device, conn, reason, info } => {
+                    if device.carrier.reject(conn, reason, info.as_slice(), &[]).is_err() {
                         device.carrier.destroy(conn);
                     }
                 }

@@ -20,8 +20,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use vernic_engine::{CmSink, DeviceInfo, EventQueue, QpType, Transport};
 use vernic_io::LocalAddr;
 use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
-use vernic_wire::Gid;
 use vernic_wire::cm::{CmService, CmaHeader, RejReason, Req, SidrReq};
+use vernic_wire::{Gid, Mtu};
 
 use crate::device::Device;
 use crate::event::{EventKind, Param};
@@ -198,6 +198,16 @@ pub(crate) enum Asked {
     Connection(Box<Req>),
     Datagrams(Box<SidrReq>),
     Stream(StreamRequest),
+}
+
+impl Asked {
+    /// Bytes that packets on the path are to have at most, if any are to go there.
+    fn path_mtu(&self) -> Option<Mtu> {
+        match self {
+            Self::Connection(req) => Mtu::from_code(req.path_mtu),
+            Self::Datagrams(_) => None,
+        }
+    }
 }
 
 /// The queue of a channel.
@@ -434,15 +444,23 @@ impl Registry {
         let hears = if v4 { ear.v4 } else { ear.v6 } && ear.suits(&asked);
         let seat = state.seats.get(&ear.key);
         let (Some(seat), Ok(header), true) = (seat, private_data, hears) else {
-            let reason = RejReason::INVALID_SERVICE_ID;
-            self.keeper.add(Job::Refuse { device, conn, reason });
+            let (reason, info) = (RejReason::INVALID_SERVICE_ID, None);
+            self.keeper.add(Job::Refuse { device, conn, reason, info });
             return;
         };
         if !is_of_path(&header, &path) {
             let (from, says) = (path.remote.to_ip(), header.src);
             tracing::warn!(%from, %says, port = ear.port, "a request in another's name is refused");
-            let reason = RejReason::INVALID_GID;
-            self.keeper.add(Job::Refuse { device, conn, reason });
+            let (reason, info) = (RejReason::INVALID_GID, None);
+            self.keeper.add(Job::Refuse { device, conn, reason, info });
+            return;
+        }
+        let most = device.mtu();
+        if asked.path_mtu().is_some_and(|mtu| mtu > most) {
+            let from = path.remote.to_ip();
+            tracing::warn!(%from, port = ear.port, %most, "a request for a larger path MTU is refused");
+            let (reason, info) = (RejReason::INVALID_MTU, Some(most as u8));
+            self.keeper.add(Job::Refuse { device, conn, reason, info });
             return;
         }
         // Those that are over, and were not taken, do not count in the backlog of the engine any more.

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use vernic_proto::cm::{EventKind as CmEvent, Unanswered};
 use vernic_wire::cm::{CmService, CmaHeader, RejReason, RejectedMessage, Rep, Req};
-use vernic_wire::{Psn, Qpn};
+use vernic_wire::{Mtu, Psn, Qpn};
 
+use crate::registry::lock;
 use crate::testing::{Lab, PEER_PSN};
-use crate::{CommEstablished, ConnParam, EventKind, QpState, State};
+use crate::{AttrMask, CommEstablished, Config, ConnParam, EventKind, QpAttr, QpState, State};
 
 fn own_qp() -> ConnParam<'static> {
     ConnParam { qp_num: Some(Qpn::new(7)), ..ConnParam::default() }
@@ -107,6 +108,49 @@ fn requests_of_another_transport_than_the_listeners_are_refused() {
 }
 
 #[test]
+fn requests_for_a_larger_path_mtu_than_the_ports_are_refused_with_that() {
+    let mut config = Config::default();
+    config.set("mtu", "1024").unwrap();
+    let lab = Lab::with(config);
+    let _listener = lab.listener();
+    let home = IpAddr::from([127, 0, 0, 1]);
+    let mut data = [0; 92];
+    CmaHeader::new(99, home, home).emit(&mut data);
+    let ask = |conn, mtu: Mtu| {
+        let path_mtu = mtu as u8;
+        lab.raw_request(conn, Req { private_data: data.into(), path_mtu, ..Req::default() });
+    };
+    ask(1, Mtu::B2048);
+    await_refusal(&lab, &format!("reject(26, [{}]) 1", Mtu::B1024 as u8));
+    assert!(lab.kinds().is_empty());
+    ask(2, Mtu::B1024);
+    assert_eq!(lab.kinds(), [EventKind::ConnectRequest]);
+}
+
+#[test]
+fn a_request_whose_acceptance_failed_can_be_rejected() {
+    let lab = Lab::new();
+    let _listener = lab.listener();
+    for (conn, agent_refuses) in [(1, true), (2, false)] {
+        lab.request(conn, "127.0.0.1:99");
+        let id = lab.channel.try_next().unwrap().id.clone();
+        // Its queue pair cannot be brought up, or the peer has given up.
+        let qp = lab.qp();
+        id.attach_qp(qp.clone()).unwrap();
+        if !agent_refuses {
+            let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+            qp.modify(&attr, AttrMask::STATE).unwrap();
+        }
+        *lock(&lab.agent.refuses) = agent_refuses;
+        assert_eq!(id.accept(&ConnParam::default()).unwrap_err().errno(), libc::EINVAL);
+        *lock(&lab.agent.refuses) = false;
+        lab.agent.asked();
+        id.reject(b"sorry").unwrap();
+        assert_eq!(lab.agent.asked(), [format!("reject(28) {conn}")]);
+    }
+}
+
+#[test]
 fn requests_in_the_name_of_another_address_are_refused() {
     let lab = Lab::new();
     let _listener = lab.listener();
@@ -166,7 +210,7 @@ fn other_device() -> crate::registry::DeviceKey {
 }
 
 fn conn(n: u32) -> vernic_proto::cm::ConnId {
-    vernic_proto::cm::ConnId(vernic_wire::cm::CommId(n))
+    vernic_proto::cm::ConnId(vernic_wire::cm::CommId(n), 0)
 }
 
 #[test]

@@ -197,6 +197,12 @@ impl Context {
         })
     }
 
+    /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so it may be asked
+    /// for under those of the engine.
+    pub fn active_mtu(&self) -> Mtu {
+        self.engine.active_mtu()
+    }
+
     /// The filled rows of the GID table; of an iWARP device its MAC, in row 0.
     pub fn gid_table(&self) -> Vec<GidEntry> {
         let rows = match self.engine.info.transport {

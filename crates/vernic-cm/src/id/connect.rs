@@ -227,7 +227,7 @@ impl Id {
                 let reply = SidrReply { status, qpn, qkey, private_data };
                 agent.sidr_reply(connection.conn, &reply)?;
             }
-            _ => device.carrier.reject(connection.conn, reason, private_data)?,
+            _ => device.carrier.reject(connection.conn, reason, &[], private_data)?,
         }
         connection.phase = Phase::Over;
         inner.connection = Some(connection);

@@ -165,7 +165,7 @@ impl Id {
             Err(error) => {
                 tracing::warn!(id = ?self, %error, "cannot bring the queue pair up: connection refused");
                 // The peer may have given up, too.
-                let _ = agent.reject(connection.conn, RejReason::CONSUMER, &[]);
+                let _ = agent.reject(connection.conn, RejReason::CONSUMER, &[], &[]);
                 inner.fail();
                 connection.phase = Phase::Over;
                 connection.failed_here = true;
