@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vernic_engine::{
-    CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, PortNum, Transport,
+    CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, Transport,
     device_with, devices,
 };
 use vernic_io::{LocalAddr, Place};
@@ -27,10 +27,20 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
     pub(crate) carrier: Carrier,
-    /// Where this process listens, and for how many ids: wildcards of both IP versions may share.
-    listeners: Mutex<HashMap<(ServiceId, Place), (ListenerId, usize)>>,
+    /// Which services this process has, and where: ids may share, those of both IP versions' wildcards.
+    services: Mutex<HashMap<(ServiceId, Place), Had>>,
     /// Its netdev was removed.
     removed: AtomicBool,
+}
+
+/// For how many ids this process has a service at a place.
+#[derive(Debug, Default)]
+struct Had {
+    /// Of ids that are bound and do not listen.
+    reserved: usize,
+    listener: Option<ListenerId>,
+    /// Of ids that listen.
+    listening: usize,
 }
 
 impl Drop for Device {
@@ -44,8 +54,8 @@ impl Drop for Device {
 
 impl Device {
     pub(crate) fn new(context: Arc<Context>, carrier: Carrier) -> Arc<Self> {
-        let (listeners, removed) = Default::default();
-        Arc::new(Self { context, carrier, listeners, removed })
+        let (services, removed) = Default::default();
+        Arc::new(Self { context, carrier, services, removed })
     }
 
     pub(crate) fn key(&self) -> DeviceKey {
@@ -55,6 +65,35 @@ impl Device {
     /// The row of an address, if it is one of this device.
     pub(crate) fn row_of(&self, local: LocalAddr) -> Option<GidEntry> {
         self.context.gid_table().into_iter().find(|row| row.local == local)
+    }
+
+    /// Keeps a service at a place from other processes, for one id more.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub(crate) fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
+        // A port of TCP is kept by its socket.
+        let Some(agent) = self.carrier.agent() else { return Ok(()) };
+        let mut services = lock(&self.services);
+        if let Some(had) = services.get_mut(&(service, place)) {
+            had.reserved += 1;
+            return Ok(());
+        }
+        agent.reserve(service, place)?;
+        services.insert((service, place), Had { reserved: 1, ..Had::default() });
+        Ok(())
+    }
+
+    /// One id less has it reserved. One that listens gives it back by that.
+    pub(crate) fn release(&self, service: ServiceId, place: Place) {
+        let Some(agent) = self.carrier.agent() else { return };
+        let mut services = lock(&self.services);
+        let Some(had) = services.get_mut(&(service, place)) else { return };
+        had.reserved = had.reserved.saturating_sub(1);
+        if had.reserved == 0 && had.listener.is_none() {
+            agent.release(service, place);
+            services.remove(&(service, place));
+        }
     }
 
     /// Listens at a place, or once more for another id where this process listens already.
@@ -67,36 +106,46 @@ impl Device {
         place: Place,
         backlog: usize,
     ) -> Result<ListenerId, ListenError> {
-        let mut listeners = lock(&self.listeners);
-        if let Some((listener, users)) = listeners.get_mut(&(service, place)) {
-            *users += 1;
+        let mut services = lock(&self.services);
+        let before = services.get_mut(&(service, place));
+        if let Some(Had { listener: Some(listener), listening, .. }) = before {
+            *listening += 1;
             return Ok(*listener);
         }
-        let listener = self
-            .carrier
-            .agent()
-            .ok_or(ListenError::NotAttached)?
-            .listen(service, place, backlog)?;
-        listeners.insert((service, place), (listener, 1));
+        let agent = self.carrier.agent().ok_or(ListenError::NotAttached)?;
+        let listener = agent.listen(service, place, backlog)?;
+        let had = services.entry((service, place)).or_default();
+        (had.listener, had.listening) = (Some(listener), 1);
         Ok(listener)
     }
 
     /// One id less listens.
     pub(crate) fn stop_listening(&self, service: ServiceId, place: Place) {
-        let mut listeners = lock(&self.listeners);
-        let Some((listener, users)) = listeners.get_mut(&(service, place)) else { return };
-        *users -= 1;
-        if *users == 0 {
-            if let Carrier::Messages(agent) = &self.carrier {
-                agent.stop_listening(*listener);
-            }
-            listeners.remove(&(service, place));
+        let mut services = lock(&self.services);
+        let Some(had) = services.get_mut(&(service, place)) else { return };
+        had.listening = had.listening.saturating_sub(1);
+        if had.listening != 0 {
+            return;
+        }
+        let listener = had.listener.take();
+        let Some(agent) = self.carrier.agent() else { return };
+        if let Some(listener) = listener {
+            agent.stop_listening(listener);
+        }
+        // Another id may be bound there, and is so still.
+        let is_kept = had.reserved != 0
+            && agent
+                .reserve(service, place)
+                .inspect_err(|error| tracing::warn!(%error, "a port is no longer reserved"))
+                .is_ok();
+        if !is_kept {
+            services.remove(&(service, place));
         }
     }
 
     /// The largest path MTU of its port now.
     pub(crate) fn mtu(&self) -> Mtu {
-        self.context.port_attr(PortNum(1)).map_or(Mtu::B256, |port| port.active_mtu)
+        self.context.active_mtu()
     }
 
     fn is(&self, info: &DeviceInfo) -> bool {

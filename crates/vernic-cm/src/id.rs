@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) bound: Option<Binding>,
     /// Of a port that is bound and not listened on.
-    pub(crate) reserved: Option<Reservation>,
+    pub(crate) reserved: Vec<Reservation>,
     pub(crate) options: Options,
     /// Of a request: as it came.
     pub(crate) path: Option<CmPath>,
@@ -143,7 +143,7 @@ impl Id {
             local: None,
             peer: None,
             bound: None,
-            reserved: None,
+            reserved: Vec::new(),
             options: Options::default(),
             path: None,
             qp: None,
@@ -281,9 +281,7 @@ impl Id {
         }
         let socket = inner.socket.take();
         let untaken = self.shared.registry.leave(self.cell.key);
-        if let Some(reservation) = inner.reserved.take() {
-            reservation.release();
-        }
+        std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         if let (Some(binding), Some(local)) = (inner.bound.take(), inner.local) {
             lock(&self.shared.ports).release(self.port_space, local.port(), binding.key);
         }
@@ -354,7 +352,7 @@ impl Drop for Id {
             inner.channel.clone(),
             inner.device.take(),
             inner.qp.take(),
-            inner.reserved.take(),
+            std::mem::take(&mut inner.reserved),
             std::mem::take(&mut inner.posts),
             std::mem::take(&mut inner.groups),
             self.shared.clone(),

@@ -71,8 +71,8 @@ pub use event::{ConnInfo, Event, EventKind, Param, UdInfo};
 pub use id::{CommEstablished, Id, IdOption, JoinState, State};
 pub use manager::Manager;
 pub use param::{ConnParam, UDP_QKEY};
-pub use streams::StartupCounters;
 pub use ports::v6_only;
+pub use streams::StartupCounters;
 
 pub use vernic_engine::{
     AddressVector, AttrMask, Config, Context, DeviceInfo, Qp, QpAttr, QpState, QpType,

@@ -205,7 +205,7 @@ impl Asked {
     fn path_mtu(&self) -> Option<Mtu> {
         match self {
             Self::Connection(req) => Mtu::from_code(req.path_mtu),
-            Self::Datagrams(_) => None,
+            Self::Datagrams(_) | Self::Stream(_) => None,
         }
     }
 }

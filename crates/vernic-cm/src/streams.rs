@@ -198,7 +198,7 @@ impl Table {
     fn number(&mut self) -> u32 {
         loop {
             self.next = self.next.wrapping_add(1);
-            let conn = ConnId(CommId(self.next));
+            let conn = ConnId(CommId(self.next), 0);
             let taken =
                 self.startups.contains_key(&conn) || self.listeners.contains_key(&self.next);
             if self.next != 0 && !taken {
@@ -260,7 +260,7 @@ impl Streams {
         let readiness = self.readiness()?;
         let key = device.key();
         let mut table = lock(&self.table);
-        let conn = ConnId(CommId(table.number()));
+        let conn = ConnId(CommId(table.number()), 0);
         let watch = Watch::shared(readiness, conn.0.value().into());
         let context = &device.context;
         match Handshake::connect_from(context, socket, peer, config, private_data, watch) {

@@ -302,13 +302,66 @@ fn a_port_that_another_manager_listens_on_is_in_use() {
     let error = other.tcp().bind_addr(place).unwrap_err();
     assert_eq!(error.errno(), libc::EADDRINUSE);
     assert!(error.to_string().contains("another process"), "{error}");
-    let wildcard = other.tcp();
-    wildcard.bind_addr(addr(&format!("0.0.0.0:{}", place.port()))).unwrap();
-    assert_eq!(wildcard.listen(1).unwrap_err().errno(), libc::EADDRINUSE);
-    assert_eq!(wildcard.state(), State::Bound);
+    let (wildcard, everywhere) = (other.tcp(), addr(&format!("0.0.0.0:{}", place.port())));
+    assert_eq!(wildcard.bind_addr(everywhere).unwrap_err().errno(), libc::EADDRINUSE);
+    assert_eq!(wildcard.state(), State::Idle);
+    // Who shares learns of it when it listens.
+    let sharing = other.tcp();
+    sharing.set_option(IdOption::ReuseAddr(true)).unwrap();
+    sharing.bind_addr(everywhere).unwrap();
+    assert_eq!(sharing.listen(1).unwrap_err().errno(), libc::EADDRINUSE);
+    assert_eq!(sharing.state(), State::Bound);
+    sharing.destroy();
     listener.destroy();
+    wildcard.bind_addr(everywhere).unwrap();
     wildcard.listen(1).unwrap();
     assert_eq!(server.tcp().bind_addr(place).unwrap_err().errno(), libc::EADDRINUSE);
+}
+
+#[test]
+fn a_wildcard_has_its_port_on_every_device_from_when_it_is_bound() {
+    let (server, other, client) = (Side::new(), Side::new(), Side::new());
+    // A port that is free.
+    let (listener, place) = server.listener(PortSpace::TCP, QpType::Rc, "127.0.0.1:0");
+    listener.destroy();
+    let port = place.port();
+    let at = |ip: &str| addr(&format!("{ip}:{port}"));
+    let v4 = server.tcp();
+    v4.bind_addr(at("0.0.0.0")).unwrap();
+    // Both IP versions of one process share.
+    let v6 = server.tcp();
+    v6.set_option(IdOption::AfOnly(true)).unwrap();
+    v6.bind_addr(at("[::]")).unwrap();
+    let is_taken = || {
+        ["0.0.0.0", "127.0.0.1", "[::]"].map(|place| match other.tcp().bind_addr(at(place)) {
+            Ok(()) => false,
+            Err(error) => {
+                assert_eq!(error.errno(), libc::EADDRINUSE);
+                true
+            }
+        })
+    };
+    assert_eq!(is_taken(), [true; 3]);
+    v4.listen(1).unwrap();
+    let _asking = client.connecting(at("127.0.0.1"), &ConnParam::default());
+    drop(server.expect(EventKind::ConnectRequest));
+    // One listens no more, the other is bound still; then it is gone, too.
+    v4.destroy();
+    assert_eq!(is_taken(), [true; 3]);
+    v6.destroy();
+    assert_eq!(is_taken(), [false; 3]);
+}
+
+#[test]
+fn a_peer_that_asks_for_a_larger_path_mtu_is_told_so_at_once() {
+    let mut config = vernic_cm::Config::default();
+    config.set("mtu", "1024").unwrap();
+    let (server, client) = (Side::with(config), Side::new());
+    let (_listener, place) = server.listener(PortSpace::TCP, QpType::Rc, "127.0.0.1:0");
+    let _asking = client.connecting(place, &ConnParam::default());
+    let reason = i32::from(RejReason::INVALID_MTU.value());
+    client.expect_failure(EventKind::Rejected, reason);
+    server.expect_nothing();
 }
 
 #[test]

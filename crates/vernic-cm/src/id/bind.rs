@@ -4,32 +4,36 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_engine::{ListenError, Transport};
-use vernic_io::Place;
+use vernic_engine::{DeviceInfo, ListenError, Transport};
+use vernic_io::{LocalAddr, Place};
 use vernic_wire::cm::ServiceId;
 
-use crate::agent::Agent;
+use crate::device::Device;
 use crate::error::Error;
 use crate::id::{Id, Inner, State};
-use crate::ports::{Binding, check_privilege, claimed_ports};
+use crate::ports::{Binding, check_privilege, claimed_ports, v6_only};
 use crate::registry::lock;
 use crate::route;
 
 /// A port that no other process of this host can have meanwhile.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    agent: Arc<dyn Agent>,
+    device: Arc<Device>,
     service: ServiceId,
     place: Place,
 }
 
 impl Reservation {
     fn make(&self) -> Result<(), ListenError> {
-        self.agent.reserve(self.service, self.place)
+        self.device.reserve(self.service, self.place)
     }
 
     pub(crate) fn release(self) {
-        self.agent.release(self.service, self.place);
+        self.device.release(self.service, self.place);
+    }
+
+    pub(crate) fn is_on(&self, device: &Arc<Device>) -> bool {
+        Arc::ptr_eq(&self.device, device)
     }
 }
 
@@ -75,7 +79,7 @@ impl Id {
         let binding = Binding {
             key: self.cell.key,
             addr: place,
-            af_only: inner.options.af_only.unwrap_or(false),
+            af_only: inner.options.af_only.unwrap_or_else(|| place.ip.is_ipv6() && v6_only()),
             reuse: inner.options.reuse_addr,
             listens: false,
         };
@@ -97,24 +101,51 @@ impl Id {
                 .bind(self.port_space(), addr.port(), binding, |port| elsewhere.contains(&port))?;
         let local = route::with_port(place.with_port(0), port);
         // A port that the program names others may name too; one that it was given nobody else knows.
-        let agent = device.as_ref().and_then(|device| device.carrier.agent());
-        if let (Some(agent), 1.., false) = (agent, addr.port(), inner.options.reuse_addr) {
-            let reservation = Reservation {
-                agent: agent.clone(),
-                service: self.port_space().service_id(port),
-                place: Place::Address(place),
-            };
-            if let Err(source) = reservation.make() {
-                lock(&self.shared.ports).release(self.port_space(), port, self.cell.key);
-                return Err(self.listen_error(local, source));
+        if addr.port() != 0 && !inner.options.reuse_addr {
+            match self.reserve(device.as_ref(), place, port) {
+                Ok(reserved) => inner.reserved = reserved,
+                Err(source) => {
+                    lock(&self.shared.ports).release(self.port_space(), port, self.cell.key);
+                    return Err(self.listen_error(local, source));
+                }
             }
-            inner.reserved = Some(reservation);
         }
         inner.local = Some(local);
         inner.device = device;
         inner.bound = Some(binding);
         inner.state = State::Bound;
         Ok(())
+    }
+
+    /// Keeps a port from other processes: at an address of a device, or on all devices that there are and that
+    /// can be opened.
+    fn reserve(
+        &self,
+        device: Option<&Arc<Device>>,
+        place: LocalAddr,
+        port: u16,
+    ) -> Result<Vec<Reservation>, ListenError> {
+        let service = self.port_space().service_id(port);
+        let wanted: Vec<_> = match device {
+            Some(device) => vec![(device.clone(), Place::Address(place))],
+            None => {
+                // Without devices there is nobody to keep it from: that is said when it listens.
+                let infos = vernic_engine::devices().unwrap_or_default();
+                let open = |info: &DeviceInfo| self.shared.devices.device(info, &self.shared).ok();
+                let with_place = |info| Some((open(info)?, Place::Netdev(info.netdev_index)));
+                infos.iter().filter_map(with_place).collect()
+            }
+        };
+        let mut made = Vec::new();
+        for (device, place) in wanted {
+            let reservation = Reservation { device, service, place };
+            if let Err(error) = reservation.make() {
+                made.into_iter().for_each(Reservation::release);
+                return Err(error);
+            }
+            made.push(reservation);
+        }
+        Ok(made)
     }
 
     /// Narrows the wildcard that it is bound to down to the address that was found.

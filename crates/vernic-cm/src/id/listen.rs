@@ -11,7 +11,7 @@ use vernic_wire::cm::ServiceId;
 use crate::device::Device;
 use crate::error::Error;
 use crate::event::{EventKind, Param};
-use crate::id::bind::Purpose;
+use crate::id::bind::{Purpose, Reservation};
 use crate::id::{Id, Inner, State};
 use crate::manager::Shared;
 use crate::ports::Binding;
@@ -75,8 +75,8 @@ impl Id {
             return Err(error);
         }
         inner.bound = Some(listening);
-        // The listener has it now, and will give it back.
-        inner.reserved = None;
+        // The listeners have it now, and will give it back.
+        std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         inner.state = State::Listen;
         if inner.device.is_none() && inner.listener.is_none() {
             self.shared.add_wildcard(&self.cell);
@@ -163,6 +163,9 @@ impl Id {
         let mut inner = lock(&self.inner);
         if inner.state == State::Destroyed {
             return;
+        }
+        for reservation in inner.reserved.extract_if(.., |kept| kept.is_on(device)) {
+            reservation.release();
         }
         for post in inner.posts.extract_if(.., |post| Arc::ptr_eq(&post.device, device)) {
             device.stop_listening(post.service, post.place);

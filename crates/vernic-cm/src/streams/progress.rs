@@ -73,7 +73,7 @@ impl Streams {
         for one in ready {
             match one.key.checked_sub(LISTENER) {
                 Some(number) => self.take_connections(shared, number as u32),
-                None => self.advance(ConnId(CommId(one.key as u32))),
+                None => self.advance(ConnId(CommId(one.key as u32), 0)),
             }
         }
         let is_late = |startup: &Startup| startup.handshake.patience() == Some(Duration::ZERO);
@@ -120,7 +120,7 @@ impl Streams {
             return;
         }
         table.counters.begun += 1;
-        let conn = ConnId(CommId(table.number()));
+        let conn = ConnId(CommId(table.number()), 0);
         let watch = Watch::shared(readiness, conn.0.value().into());
         let config = self.config(most);
         match Handshake::respond(&device.context, connection, config, watch) {
