@@ -133,9 +133,8 @@ impl Cm {
     pub(super) fn begin(&mut self, now: Time, id: CommId, message: &vernic_wire::cm::CmMessage) {
         let Some(conn) = self.table.conn_mut(id) else { return };
         conn.transaction_id = id.0.into();
-        let wait = conn.wait;
         self.send_kept(id, message);
-        self.table.set_deadline(id, Some(now + wait));
+        self.await_answer(now, id);
     }
 
     /// The queue pair is ready: sends the RTU that an [`EventKind::Reply`] waits for. At most 224 bytes

@@ -52,13 +52,12 @@ impl Cm {
             reserved11: 0,
             private_data,
         };
-        let deadline = now + conn.wait;
         if let Some(conn) = self.table.conn_mut(id) {
             conn.transaction_id = id.0.into();
         }
         self.send_kept(id, &dreq.into());
         self.table.set_state(id, State::DreqSent);
-        self.table.set_deadline(id, Some(deadline));
+        self.await_answer(now, id);
     }
 
     pub(super) fn send_drep(&mut self, now: Time, id: CommId, private_data: PrivateData<224>) {

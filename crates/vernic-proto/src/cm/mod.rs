@@ -52,8 +52,8 @@
 //! A REJ is taken only by who has sent what it rejects: of a REQ before there was an answer, of a REP on
 //! the passive side.
 //!
-//! A message that is not answered in time is sent again, as often as the REQ allows; then the
-//! connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
+//! A message that is not answered in time is sent again, as often as the REQ allows, and the first times
+//! earlier than its fields say, in case it was lost; then the connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
 //! may make us wait is cut at 69 s, and at 137 s with all repeats.
 //!
 //! # Destroying
@@ -115,7 +115,7 @@ use table::{Conn, Table};
 pub struct CmOccupancy {
     /// Connections and exchanges, without those in TIMEWAIT.
     pub live: usize,
-    /// Requests of these that the owner has not answered.
+    /// Requests of these that the owner has not answered, or whose peer has not answered that.
     pub half_open: usize,
     /// In TIMEWAIT, or remembered for duplicates.
     pub timewait: usize,

@@ -72,15 +72,16 @@ pub struct CmConfig {
     /// Where counting starts: something that differs from process to process, so that a peer does
     /// not take our ids for those of our predecessor.
     pub seed: u32,
-    /// REQs and SIDR_REQs that the owner has not answered. One more, and the oldest is dropped.
+    /// REQs and SIDR_REQs that the owner has not answered, and REPs that the peer has not. One more, and
+    /// the oldest is dropped.
     pub max_half_open: usize,
     /// Connections and exchanges of all states but TIMEWAIT. Beyond, REQs are rejected.
     pub max_connections: usize,
     /// Connections in TIMEWAIT, rejected ones and answered SIDR_REQs, which are remembered for
     /// their duplicates. One more, and the oldest is forgotten early.
     pub max_timewait: usize,
-    /// How fast the peer and we are to answer a message; exponent. 17 is 537 ms: a lost message
-    /// costs that, and a lane that sleeps is woken well before.
+    /// How fast the peer and we are to answer a message; exponent. It is repeated earlier the first times:
+    /// after 0.5 s, 1.1 s and so on.
     pub response_timeout: u8,
     /// How often a message is repeated, 0 to 15.
     pub max_retries: u8,
@@ -99,7 +100,8 @@ impl CmConfig {
             id_base,
             id_bits,
             seed,
-            max_half_open: 1024,
+            // A program may accept as many at once, and each takes some 2 KiB.
+            max_half_open: 8192,
             max_connections: 65_536,
             max_timewait: 16_384,
             response_timeout: 17,
@@ -119,6 +121,10 @@ impl CmConfig {
     pub(super) const fn wait(&self, response_timeout: u8) -> u64 {
         timeout_nanos(clamp(response_timeout)) + 2 * timeout_nanos(self.packet_lifetime)
     }
+    /// Nanoseconds after which a message is repeated for the first time, if its answer may take longer.
+    pub(super) const fn first_wait(&self) -> u64 {
+        self.wait(FIRST_TIMEOUT)
+    }
     /// Nanoseconds of TIMEWAIT: until no packet of the connection is in the network any more (IBTA
     /// chapter 12): twice the packet lifetime and the peer's delay. The ACK timeout is made of these.
     pub(super) fn timewait(&self, ack_timeout: AckTimeout, ack_delay: u8) -> u64 {
@@ -127,6 +133,10 @@ impl CmConfig {
         path.saturating_add(delay).min(timeout_nanos(self.max_timewait_time))
     }
 }
+
+/// What the first repeat of a message waits for, as exponent: 537 ms, so that a datagram that was lost costs
+/// no more, however long the peer may take.
+const FIRST_TIMEOUT: u8 = 17;
 
 /// Longest time that a peer may ask for, as exponent: 69 s, which rdma_cm of Linux asks for. Longer
 /// ones are cut, so that no field makes an entry stay for hours.

@@ -9,7 +9,7 @@ use vernic_wire::cm::{
 use super::active::private_data;
 use super::event::{CmError, EventKind};
 use super::params::{AcceptParams, ConnId, ListenerId, clamp, repeats};
-use super::state::{Group, State};
+use super::state::State;
 use super::table::{Conn, ReqIdentity};
 use super::{Cm, CmDrop, CmPath, Next};
 use crate::time::Time;
@@ -51,7 +51,7 @@ impl Cm {
             let reason = RejReason::STALE_CONNECTION;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         }
-        match self.make_room(listener)? {
+        match self.make_room(now, listener)? {
             Room::Made => self.admit_req(now, path, transaction_id, req, listener),
             // The peer asks again, and there may be room then.
             Room::FullBacklog => {}
@@ -104,7 +104,7 @@ impl Cm {
     }
 
     /// Makes room for one more request of the listener, if it can.
-    pub(super) fn make_room(&mut self, listener: ListenerId) -> Result<Room, CmDrop> {
+    pub(super) fn make_room(&mut self, now: Time, listener: ListenerId) -> Result<Room, CmDrop> {
         if self.events.len() >= self.config.max_events() {
             return Err(CmDrop::EventsFull);
         }
@@ -119,7 +119,7 @@ impl Cm {
         }
         if half_open_full && let Some(oldest) = self.table.oldest_half_open() {
             self.counters.half_open_dropped += 1;
-            self.drop_half_open(oldest);
+            self.drop_half_open(now, oldest);
         }
         Ok(Room::Made)
     }
@@ -128,16 +128,24 @@ impl Cm {
     /// connections, and those that are no unanswered requests, are ignored.
     pub fn ignore(&mut self, conn: ConnId) {
         let state = self.table.entry(conn).map(|entry| entry.state);
-        if state.is_some_and(|state| state.group() == Group::HalfOpen) {
+        if state.is_some_and(State::is_unanswered) {
             self.counters.backlog_full += 1;
             self.forget_events(conn);
             self.forget(conn.0);
         }
     }
 
-    pub(super) fn drop_half_open(&mut self, id: CommId) {
+    /// Ends what its owner or its peer has not answered. A peer that was answered may believe that the
+    /// connection is up, and is told.
+    pub(super) fn drop_half_open(&mut self, now: Time, id: CommId) {
         self.event(id, EventKind::HalfOpenDropped);
-        self.forget(id);
+        match self.table.conn(id).is_some_and(|conn| conn.state.is_unanswered()) {
+            true => self.forget(id),
+            false => {
+                self.disown(id);
+                self.reject_silent(now, id);
+            }
+        }
     }
 
     fn admit_req(
@@ -223,7 +231,6 @@ impl Cm {
             ..Rep::default()
         };
         rep.set_qpn(params.local_qpn, entry.xrc);
-        let deadline = now + entry.wait;
         self.release_backlog(conn.0);
         if let Some(entry) = self.table.conn_mut(conn.0) {
             entry.local_qpn = params.local_qpn;
@@ -231,7 +238,7 @@ impl Cm {
         }
         self.send_kept(conn.0, &rep.into());
         self.table.set_state(conn.0, State::RepSent);
-        self.table.set_deadline(conn.0, Some(deadline));
+        self.await_answer(now, conn.0);
         Ok(())
     }
 

@@ -41,7 +41,7 @@ pub(super) enum State {
 /// Which limit counts the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
-    /// A request that the owner has not answered.
+    /// A request that the owner has not answered, or whose peer has not answered that.
     HalfOpen,
     /// Anything else that is alive.
     Live,
@@ -95,9 +95,18 @@ impl State {
         !matches!(self, Self::ReqRcvd | Self::MraReqSent | Self::RepRcvd | Self::MraRepSent)
     }
 
+    /// Whether it is a request that the owner has not answered.
+    pub(super) const fn is_unanswered(self) -> bool {
+        matches!(self, Self::ReqRcvd | Self::MraReqSent | Self::SidrReqRcvd)
+    }
+
     pub(super) const fn group(self) -> Group {
         match self {
-            Self::ReqRcvd | Self::MraReqSent | Self::SidrReqRcvd => Group::HalfOpen,
+            Self::ReqRcvd
+            | Self::MraReqSent
+            | Self::SidrReqRcvd
+            | Self::RepSent
+            | Self::MraRepRcvd => Group::HalfOpen,
             Self::Timewait | Self::SidrDone => Group::Remembered,
             _ => Group::Live,
         }

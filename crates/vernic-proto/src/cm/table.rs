@@ -112,6 +112,11 @@ impl Conn {
             age: 0,
         }
     }
+    /// How long the answer to the present message is waited for, at most: as the fields say, but less at first
+    /// and then twice as long each time, since what was lost in the network is not coming.
+    pub(super) fn answer_wait(&self, first: u64) -> u64 {
+        self.wait.min(first << self.retries.min(8))
+    }
     /// Which message `last` is.
     pub(super) fn last_attribute(&self) -> Option<CmAttribute> {
         let last = self.last.as_ref()?;

@@ -57,7 +57,7 @@ impl Cm {
             State::ReqRcvd | State::RepRcvd => self.ask_for_time(now, id),
             State::MraReqSent | State::SidrReqRcvd => {
                 self.counters.half_open_expired += 1;
-                self.drop_half_open(id);
+                self.drop_half_open(now, id);
             }
             State::Timewait | State::SidrDone => self.timewait_over(id),
             State::MraRepSent | State::Established | State::DreqRcvd => {}
@@ -68,9 +68,16 @@ impl Cm {
     fn send_again(&mut self, now: Time, id: CommId) {
         let Some(conn) = self.table.conn_mut(id) else { return };
         conn.retries += 1;
-        let deadline = now + conn.wait;
         self.counters.retries += 1;
         self.send_last(id);
+        self.await_answer(now, id);
+    }
+
+    /// The message that was just sent is repeated unless it is answered.
+    pub(super) fn await_answer(&mut self, now: Time, id: CommId) {
+        let first = self.config.first_wait();
+        let Some(conn) = self.table.conn(id) else { return };
+        let deadline = now + conn.answer_wait(first);
         self.table.set_deadline(id, Some(deadline));
     }
 

@@ -165,6 +165,29 @@ fn timewait_follows_the_ack_timeout_up_to_its_limit() {
 }
 
 #[test]
+fn a_flood_of_requests_that_are_accepted_drops_the_oldest_and_never_grows() {
+    let config = CmConfig { max_half_open: 8, ..config(0x200) };
+    let mut t = Pair::with(super::config(0x100), config);
+    t.b.cm.stop_listening(t.listener);
+    t.listener = t.b.cm.listen(SERVICE, None, 1000).unwrap();
+    t.lose(&[CmAttribute::REP; 100]);
+    for number in 0..100 {
+        t.deliver_to_b(&flood(number)).unwrap();
+        t.settle();
+        let request = |event: &&Event| matches!(event.kind, EventKind::Request { .. });
+        let newest = t.b.events.iter().rfind(request).unwrap().conn;
+        t.b.cm.accept(t.now, newest, &accept_params(gid(2))).unwrap();
+        assert!(t.b.cm.occupancy().half_open <= 8);
+        t.settle();
+    }
+    assert_eq!(t.b.cm.counters().half_open_dropped, 92);
+    // Their owner and their peers are told.
+    let dropped = t.b.events.iter().filter(|event| event.kind == EventKind::HalfOpenDropped);
+    assert_eq!(dropped.count(), 92);
+    assert_eq!(t.trace().matches("B->A REJ of=none 4 (timeout)").count(), 92);
+}
+
+#[test]
 fn ids_count_from_the_seed_within_their_bits_and_skip_those_in_use() {
     let mut t = Pair::with(CmConfig { id_bits: 8, ..config(0xFFFF_FFFE) }, config(0x200));
     let connect = |t: &mut Pair, qpn| {

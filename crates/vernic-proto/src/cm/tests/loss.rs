@@ -83,6 +83,21 @@ fn a_peer_that_is_not_there_is_unreachable() {
 }
 
 #[test]
+fn a_peer_that_may_take_long_is_asked_again_soon_and_given_up_late() {
+    let mut t = Pair::new();
+    t.lose(&[CmAttribute::REQ; 16]);
+    let params = ConnectParams { response_timeout: Some(20), ..params(gid(1), gid(2)) };
+    t.a.cm.connect(t.now, &params).unwrap();
+    t.pass(70_000);
+    let trace = t.trace();
+    let times: Vec<u64> =
+        trace.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
+    assert_eq!(times[..5], [0, 671, 2013, 4697, 9126], "{trace}");
+    assert!(trace.contains("62") && trace.ends_with("A: Unreachable Req\n"), "{trace}");
+    assert_eq!(t.a.cm.counters().retries, 15);
+}
+
+#[test]
 fn a_passive_side_that_hears_no_rtu_gives_up_and_says_so() {
     let mut t = Pair::new();
     let params = ConnectParams { max_retries: Some(2), ..params(gid(1), gid(2)) };

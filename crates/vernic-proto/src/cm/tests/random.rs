@@ -127,9 +127,12 @@ impl Peer {
                 Some(Phase::Accepted),
                 EventKind::Rejected { reason: RejReason::STALE_CONNECTION, .. },
             ) => Some(Phase::Over),
-            (Some(Phase::Accepted), EventKind::Rejected { .. } | EventKind::Unreachable { .. }) => {
-                None
-            }
+            (
+                Some(Phase::Accepted),
+                EventKind::Rejected { .. }
+                | EventKind::Unreachable { .. }
+                | EventKind::HalfOpenDropped,
+            ) => None,
             (Some(Phase::Up | Phase::DreqSent), EventKind::Unreachable { .. }) => Some(Phase::Over),
             (Some(Phase::Accepted), EventKind::Established { .. }) => Some(Phase::Up),
             (Some(Phase::Up), EventKind::DisconnectRequest { .. }) => Some(Phase::DreqRcvd),
