@@ -113,10 +113,11 @@ struct State {
 }
 
 impl State {
-    fn machine(&mut self, slot: Slot) -> &mut Cm {
+    fn machine(&mut self, slot: Slot, response_timeout: u8) -> &mut Cm {
         self.machine.get_or_insert_with(|| {
             let base = u32::from(slot.value()) << NUMBER_BITS;
-            Cm::new(CmConfig::new(base, NUMBER_BITS, random() as u32))
+            let usual = CmConfig::new(base, NUMBER_BITS, random() as u32);
+            Cm::new(CmConfig { response_timeout, ..usual })
         })
     }
 
@@ -207,7 +208,7 @@ impl Engine {
             Some(_) => Slot::FIRST,
             None => table.first_slot(&self.slots)?,
         };
-        let result = f(state.machine(slot));
+        let result = f(state.machine(slot, self.config.cm_response_timeout));
         state.tell();
         Ok(result)
     }
@@ -269,7 +270,7 @@ impl CmAgent {
             if state.sink.is_some() {
                 return Err(CmAttachError::Busy);
             }
-            state.machine(slot);
+            state.machine(slot, engine.config.cm_response_timeout);
             state.sink = Some(sink);
         }
         // There may be a new slot, whose sockets the background thread must watch.

@@ -123,6 +123,10 @@ config! {
     socket_buffer_bytes: u32 = 4 << 20, "VERNIC_SOCKET_BUFFER_BYTES", "4096 to 1073741823 bytes", socket_buffer, show;
     /// Longest wait for another process of this host to say which port it listens on.
     peer_query_us: u64 = 100_000, "VERNIC_PEER_QUERY_US", "1 to 10000000 microseconds", micros, show;
+    /// How long the peer of a connection may take to answer each message of its making and ending. Messages are
+    /// repeated 15 times, the first few earlier: with the default, which is Linux's, a peer that is not there
+    /// is given up after 62 s.
+    cm_response_timeout: u8 = 20, "VERNIC_CM_RESPONSE_TIMEOUT", "8 to 24: 4.096 us * 2^n", cm_response_timeout, show;
     /// File to capture every packet into, pcapng, for Wireshark; empty captures nothing. `%p`
     /// becomes the process id, `%d` the device's name; of two links with one file, the second adds `-2` to
     /// the name.
@@ -178,6 +182,10 @@ fn mtu(value: &str) -> Result<Option<Mtu>, String> {
         Ok(bytes) => Mtu::from_bytes(bytes).map(Some).ok_or_else(|| "no MTU of InfiniBand".into()),
         Err(_) => Err("not a number".into()),
     }
+}
+
+fn cm_response_timeout(value: &str) -> Result<u8, String> {
+    Ok(number(value, 8, 24)? as u8)
 }
 
 fn number(value: &str, min: u64, max: u64) -> Result<u64, String> {
