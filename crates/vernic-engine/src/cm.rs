@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `cm.rs` | the machine behind its lock, and the commands |
 //! | `cm/early.rs` | requests that came before somebody listens |
+//! | `cm/forwarded.rs` | requests that were handed to other processes |
 //! | `cm/listen.rs` | listeners and their names among the processes of this host |
 //! | `cm/neighbours.rs` | processes of this host at the other end, and how it is noticed that one is gone |
 //! | `cm/route.rs` | whose a datagram is that came in, and by which path one goes out |
@@ -45,11 +46,13 @@ use crate::progress::Engine;
 use crate::qp_table::QpTable;
 
 mod early;
+mod forwarded;
 mod listen;
 mod neighbours;
 mod route;
 
 use early::EarlyRequests;
+use forwarded::Forwarded;
 pub use listen::ListenError;
 use listen::Listening;
 use neighbours::Neighbours;
@@ -141,6 +144,7 @@ pub(crate) struct CmShared {
     work: AtomicBool,
     listening: Mutex<Listening>,
     early: Mutex<EarlyRequests>,
+    forwarded: Mutex<Forwarded>,
     neighbours: Mutex<Neighbours>,
 }
 
@@ -189,6 +193,11 @@ impl CmShared {
     /// Whether a request for `service` at `local` finds a listener in this process.
     fn has_listener(&self, service: ServiceId, local: Gid) -> bool {
         lock(&self.state).machine.as_ref().is_some_and(|m| m.has_listener(service, local))
+    }
+
+    /// Whether the peer at `remote` has asked this process for a connection that it calls `id`.
+    fn was_asked(&self, remote: Gid, id: CommId) -> bool {
+        lock(&self.state).machine.as_ref().is_some_and(|m| m.was_asked(remote, id))
     }
 
     pub(crate) fn counters(&self) -> CmCounters {

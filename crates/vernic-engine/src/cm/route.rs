@@ -2,7 +2,8 @@
 //!
 //! All processes of a user share port 4791, and the kernel chooses among their sockets by a hash of
 //! addresses and ports. So any process may receive any datagram, and sends on what is another's: a request by
-//! the name of its service, everything else by the slot in the communication id that it is for. What
+//! the name of its service, and what takes one back the same way (`forwarded.rs`), everything else by the slot in
+//! the communication id that it is for. What
 //! nobody has is answered here: REJ for a request, what the machine says to unknown ids for the rest.
 //! No datagram is sent on twice. A request that nobody listens for waits a moment first (`early.rs`).
 //!
@@ -39,6 +40,8 @@ enum For {
     Service(ServiceId),
     /// Who made the id.
     Owner(CommId),
+    /// Who was asked for the connection that the sender calls so.
+    Asked(CommId),
 }
 
 /// Whom a message is for, and the id that its sender has for what it is about.
@@ -46,6 +49,9 @@ fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
     match message {
         CmMessage::Req(req) => (For::Service(req.service_id), Some(req.local_comm_id)),
         CmMessage::SidrReq(req) => (For::Service(req.service_id), Some(req.request_id)),
+        CmMessage::Rej(rej) if rej.remote_comm_id == CommId::NONE => {
+            (For::Asked(rej.local_comm_id), None)
+        }
         CmMessage::Rep(rep) => (For::Owner(rep.remote_comm_id), Some(rep.local_comm_id)),
         other => (For::Owner(other.receiver_comm_id().unwrap_or(CommId::NONE)), None),
     }
@@ -73,6 +79,7 @@ impl Engine {
                 match self.hand_mad_over(packet, &whose) {
                     HandedOver::Yes => {
                         self.counters.mads_handed_over.add(1);
+                        self.note_forwarded(&message, meta);
                         return Ok(());
                     }
                     HandedOver::Full => return Err(DropReason::MadOverflow),
@@ -93,8 +100,15 @@ impl Engine {
     /// Whether this process has an answer other than that nobody listens.
     fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
         match *whose {
-            For::Owner(_) => true,
+            For::Owner(_) | For::Asked(_) => true,
             For::Service(service) => self.cm.has_listener(service, gid_of(meta.dst)),
+        }
+    }
+
+    fn note_forwarded(&self, message: &CmMessage, meta: &RxMeta) {
+        if let CmMessage::Req(req) = message {
+            let (id, service) = (req.local_comm_id, req.service_id);
+            lock(&self.cm.forwarded).note(gid_of(meta.src), id, service);
         }
     }
 
@@ -119,6 +133,7 @@ impl Engine {
             match self.hand_mad_over(&packet, &whose) {
                 HandedOver::Yes => {
                     self.counters.mads_handed_over.add(1);
+                    self.note_forwarded(&message, packet.meta);
                     return Ok(());
                 }
                 HandedOver::Full if early.is_late() => return Err(DropReason::MadOverflow),
@@ -170,17 +185,26 @@ impl Engine {
                 }
                 self.slots.hand_over_to_slot(slot, packet)
             }
-            For::Service(service) => {
-                let dst = packet.meta.dst;
-                if self.cm.has_listener(service, gid_of(dst)) {
-                    return HandedOver::NoOwner;
-                }
-                let [address, netdev] = self.names_of(service, local_of(dst));
-                match self.slots.hand_over_to_name(&address, packet) {
-                    HandedOver::NoOwner => self.slots.hand_over_to_name(&netdev, packet),
-                    done => done,
+            For::Service(service) => match self.cm.has_listener(service, gid_of(packet.meta.dst)) {
+                true => HandedOver::NoOwner,
+                false => self.hand_over_to_listener(packet, service),
+            },
+            For::Asked(theirs) => {
+                let from = gid_of(packet.meta.src);
+                let service = lock(&self.cm.forwarded).service(from, theirs);
+                match service.filter(|_| !self.cm.was_asked(from, theirs)) {
+                    Some(service) => self.hand_over_to_listener(packet, service),
+                    None => HandedOver::NoOwner,
                 }
             }
+        }
+    }
+
+    fn hand_over_to_listener(&self, packet: &RxPacket<'_>, service: ServiceId) -> HandedOver {
+        let [address, netdev] = self.names_of(service, local_of(packet.meta.dst));
+        match self.slots.hand_over_to_name(&address, packet) {
+            HandedOver::NoOwner => self.slots.hand_over_to_name(&netdev, packet),
+            done => done,
         }
     }
 
@@ -253,6 +277,7 @@ impl Engine {
                 Lookup::Here(process) => Some(process),
                 Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
             },
+            For::Asked(_) => None,
             For::Service(service) => {
                 let names = self.names_of(service, self.local_addr(ip));
                 names.iter().find_map(|name| self.slots.known_server(name, ip))
@@ -273,7 +298,8 @@ fn local_of(dst: SocketAddr) -> LocalAddr {
 /// The flow of the messages of a connection in one direction; requests may have one of their own.
 fn flow_of(message: &CmMessage) -> u16 {
     let id = match addressee(message) {
-        (For::Owner(id), _) => id,
+        // As that of the request that it is about.
+        (For::Owner(id) | For::Asked(id), _) => id,
         (For::Service(_), id) => id.unwrap_or(CommId::NONE),
     };
     hash(id.value()) as u16

@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use vernic_io::{Icrc, ROCE_PORT, RxMeta, RxPacket, TxPath};
 use vernic_proto::DropReason;
 use vernic_proto::cm::{CmPath, Datagram};
-use vernic_wire::cm::{CmMessage, Dreq, GSI_QKEY, PortSpace, Req, Rtu};
+use vernic_wire::cm::{
+    CmMessage, Dreq, GSI_QKEY, PortSpace, Rej, RejectedMessage, Req, ReqPath, Rtu,
+};
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Bth, Deth, Headers, Opcode, Psn};
 
@@ -97,6 +99,51 @@ fn overrun(other: &Context, owner: &Context) -> u64 {
         lane.gsi.handle(engine, &mut lane.table, &packets, engine.now());
     });
     count
+}
+
+/// A message reaches QP1 of `context`.
+fn receive(context: &Context, message: impl Into<CmMessage>) {
+    let bytes = packet_with(message);
+    let (src, dst) = ((HOME, 50_000).into(), (HOME, ROCE_PORT).into());
+    let icrc = Icrc::Good;
+    let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+    let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
+    let engine = context.engine();
+    engine.with_lane(|lane| {
+        lane.gsi.handle(engine, &mut lane.table, &[packet], engine.now());
+    });
+}
+
+#[test]
+fn a_request_that_its_sender_takes_back_is_found_by_the_way_that_it_took() {
+    let (owner, other) = (open(), open());
+    let service = PortSpace::TCP.service_id(64_002);
+    owner.cm().listen(service, Place::Address(HOME.into()), 4).unwrap();
+    let home = Gid::from_ip(HOME);
+    let primary = ReqPath { local_gid: home, remote_gid: home, ..ReqPath::default() };
+    let (local_comm_id, path_mtu) = (CommId(5), 3);
+    let req = Req { local_comm_id, service_id: service, path_mtu, primary, ..Req::default() };
+    let (message, reason) = (RejectedMessage::OTHER, RejReason::TIMEOUT);
+    let rej = Rej { local_comm_id, message, reason, ..Rej::default() };
+    let becomes = |half_open| {
+        let start = std::time::Instant::now();
+        while owner.cm().occupancy().half_open != half_open {
+            assert!(start.elapsed().as_secs() < 10, "{:?}", owner.cm().occupancy());
+            owner.progress();
+        }
+    };
+    receive(&other, req);
+    becomes(1);
+    // Not that of another connection.
+    receive(&other, Rej { local_comm_id: CommId(6), ..rej });
+    receive(&other, rej);
+    becomes(0);
+    assert_eq!(other.counters().mads_handed_over, 2);
+    // The one who was asked needs no way.
+    receive(&owner, Req { local_comm_id: CommId(7), local_qpn: Qpn::new(9), ..req });
+    becomes(1);
+    receive(&owner, Rej { local_comm_id: CommId(7), ..rej });
+    becomes(0);
 }
 
 #[test]

@@ -184,6 +184,10 @@ impl Cm {
     pub fn owns(&self, id: CommId) -> bool {
         self.table.conn(id).is_some()
     }
+    /// Whether the peer at `remote` has asked for a connection that it calls `id`.
+    pub fn was_asked(&self, remote: Gid, id: CommId) -> bool {
+        self.table.by_remote(remote, id).is_some()
+    }
     /// Where the other end of a connection or exchange is, and what it calls it: nothing yet while our
     /// REQ is not answered.
     pub fn peer(&self, conn: ConnId) -> Option<(CmPath, CommId)> {
