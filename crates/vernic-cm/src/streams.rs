@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use vernic_engine::iwarp::{
     ConnectError, Ending, Handshake, HandshakeState, RtrSet, StartupConfig, StartupError,
-    StartupState, StreamSink, Watch, default_stream,
+    StartupState, StreamSink, Watch,
 };
 use vernic_engine::{Qp, Qpn};
 use vernic_io::tcp::{Bound, Listener, Readiness};
@@ -298,7 +298,8 @@ impl Streams {
         };
         let told = self.told(device, conn, &handshake);
         told.established.store(true, Ordering::Relaxed);
-        handshake.start_with(qp, default_stream(), Some(told))?;
+        let config = handshake.stream_config();
+        handshake.start_with(qp, config, Some(told))?;
         Ok(info)
     }
 
@@ -347,7 +348,8 @@ impl Streams {
 
     /// Gives a connection that was accepted to the queue pair.
     fn bind(&self, handshake: Handshake, qp: &Qp, told: Arc<Told>) -> Result<(), Error> {
-        handshake.start_with(qp, default_stream(), Some(told.clone()))?;
+        let config = handshake.stream_config();
+        handshake.start_with(qp, config, Some(told.clone()))?;
         if !told.waits {
             told.establish();
         }

@@ -101,6 +101,9 @@ config! {
     transport: TransportChoice = TransportChoice::Roce, "VERNIC_TRANSPORT", "roce, iwarp or both", transport, show_transport;
     /// Ask peers of iWARP for CRCs over each segment (RFC 5044). They are used if either end asks.
     iwarp_crc: bool = true, "VERNIC_IWARP_CRC", "on or off", switch, show_switch;
+    /// How long a message of iWARP waits for a receive before its connection is ended for want of one. RFC
+    /// 5041 would end it at once, which is 0; there is no "receiver not ready" that would let the peer repeat it.
+    iwarp_recv_wait_us: u64 = 1_000_000, "VERNIC_IWARP_RECV_WAIT_US", "0 to 10000000 microseconds", micros_or_none, show;
     /// Upper bound of the port's active MTU; 0 takes the largest that fits the netdev.
     mtu: Option<Mtu> = None, "VERNIC_MTU", "0, 256, 512, 1024, 2048 or 4096 bytes", mtu, show_mtu;
     /// Time without a verbs call after which the background thread takes over; the bound of how
@@ -195,6 +198,10 @@ fn number(value: &str, min: u64, max: u64) -> Result<u64, String> {
 
 fn micros(value: &str) -> Result<u64, String> {
     number(value, 1, MAX_US)
+}
+
+fn micros_or_none(value: &str) -> Result<u64, String> {
+    number(value, 0, MAX_US)
 }
 
 fn window(value: &str) -> Result<u32, String> {

@@ -98,12 +98,21 @@ impl Context {
 
     /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None` takes
     /// the first. Its queue pairs are carried by TCP connections: see [`iwarp`](crate::iwarp). It has no
-    /// packets, so settings that are about packets (capture, faults, window, offload) mean nothing to it.
+    /// packets: settings that change how packets are sent (window, flows, offload, pacing) mean nothing to it,
+    /// and those that show or damage them are refused.
     ///
     /// # Errors
-    /// [`OpenError`]: no such device, no descriptor left.
+    /// [`OpenError`]: no such device, no descriptor left; [`OpenError::NoPackets`].
     pub fn open_iwarp(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
         let info = choose_iwarp(name.unwrap_or_default())?;
+        let refused = [
+            (!config.capture.is_empty(), "capture", "`tcpdump` captures TCP"),
+            (!config.fault.is_empty(), "fault", "`tc qdisc add dev ... root netem` damages TCP"),
+            (config.trace, "trace", "`tcpdump` shows TCP"),
+        ];
+        if let Some((_, setting, instead)) = refused.into_iter().find(|(is_set, ..)| *is_set) {
+            return Err(OpenError::NoPackets { device: info.name, setting, instead });
+        }
         let active_mtu = choose_mtu(&info, &config)?;
         let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
         let slots = SlotTable::new().map_err(slot_error)?;

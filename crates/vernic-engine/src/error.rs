@@ -103,6 +103,19 @@ pub enum OpenError {
         /// MTU of the netdev.
         netdev_mtu_bytes: u32,
     },
+    /// A setting about packets, for a device whose bytes are TCP's.
+    #[error(
+        "{device} is an iWARP device, whose bytes the system's TCP carries: the setting {setting} (VERNIC_{}) is about packets of RoCE; unset it ({instead})",
+        setting.to_uppercase()
+    )]
+    NoPackets {
+        /// The device.
+        device: String,
+        /// The setting.
+        setting: &'static str,
+        /// What does it instead.
+        instead: &'static str,
+    },
     /// The port or an address cannot be used.
     #[error("{device}: {source}")]
     Link {

@@ -32,6 +32,7 @@ pub use vernic_proto::iwarp::{
     StartupState, StreamConfig,
 };
 
+use crate::config::Config;
 use crate::context::Context;
 use crate::device::Transport;
 use crate::events::lock;
@@ -44,10 +45,6 @@ pub use crate::streams::StreamSink;
 mod listener;
 
 pub use listener::Listener;
-
-/// Nanoseconds that a message waits for a receive before the stream is ended for want of one. RFC 5041
-/// would end it at once; programs that post receives while messages are on their way are many.
-const RECV_WAIT_NANOS: u64 = 1_000_000_000;
 
 /// Bytes received at once during the start-up: a whole frame, and some of what follows it.
 const START_BYTES: usize = 1024;
@@ -413,6 +410,11 @@ impl Handshake {
         Ok(())
     }
 
+    /// How its stream is used, if that is what the settings of its device say.
+    pub fn stream_config(&self) -> StreamConfig {
+        stream_of(self.context.config())
+    }
+
     /// Gives the connection to a queue pair in Init (or RTR, RTS), which is in RTS from then on. The size of
     /// TCP's segments is put into `config`, whatever it says; and FPDUs longer than a segment are sent,
     /// whether it says so or not, where both ends are within this host and there are no CRCs.
@@ -512,9 +514,14 @@ pub fn ending(qp: &Qp) -> Option<Ending> {
     if qp.context().is_orphan() { None } else { lock(&qp.inner().core).machine.ending() }
 }
 
-/// How a stream is used unless a caller wants something else.
+/// How a stream is used by default.
 pub fn default_stream() -> StreamConfig {
-    StreamConfig { recv_wait_ns: RECV_WAIT_NANOS, ..StreamConfig::default() }
+    stream_of(&Config::default())
+}
+
+/// How a stream is used with these settings.
+fn stream_of(config: &Config) -> StreamConfig {
+    StreamConfig { recv_wait_ns: config.iwarp_recv_wait_us * 1000, ..StreamConfig::default() }
 }
 
 /// Takes what belongs to the start-up, and what came with it.

@@ -268,3 +268,38 @@ fn what_an_iwarp_device_does_not_have_is_refused() {
     let error = Listener::bind(&roce, SocketAddr::new(LO, 0), startup()).unwrap_err();
     assert!(matches!(error, ConnectError::NotIwarp { .. }), "{error}");
 }
+
+#[test]
+fn settings_about_packets_are_refused_by_name() {
+    for (setting, value) in [("capture", "/tmp/x.pcapng"), ("fault", "loss=0.5"), ("trace", "on")] {
+        let mut config = test_config();
+        config.set(setting, value).unwrap();
+        let error = Context::open_iwarp(Some("lo"), config).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, OpenError::NoPackets { .. }), "{text}");
+        let variable = format!("VERNIC_{}", setting.to_uppercase());
+        assert!(text.contains("viw") && text.contains(&variable), "{text}");
+    }
+}
+
+#[test]
+fn how_long_a_message_waits_for_a_receive_is_a_setting() {
+    let mut config = test_config();
+    config.set("iwarp_recv_wait_us", "0").unwrap();
+    let a = end();
+    let b = End::on(Context::open_iwarp(Some("lo"), config).unwrap(), None);
+    let (a_qp, b_qp) = (queue_pair(&a), queue_pair(&b));
+    let (ours, theirs) = shake(&a, &b, LO, startup());
+    assert_eq!((ours.stream_config(), ours.stream_config().recv_wait_ns), {
+        (default_stream(), 1_000_000_000)
+    });
+    let terms = theirs.stream_config();
+    theirs.start(&b_qp, terms).unwrap();
+    ours.start(&a_qp, default_stream()).unwrap();
+    a_qp.post_send(&[wr(1, SendOp::Send, &[a.sge(0, 8)])]).unwrap();
+    until_error(&b, &b_qp);
+    let Cause::Violation { violation, .. } = b_qp.explain().unwrap().failure.cause else {
+        panic!("{:?}", b_qp.explain())
+    };
+    assert_eq!(violation, vernic_proto::iwarp::Violation::NoBuffer);
+}
