@@ -32,6 +32,8 @@ pub enum Error {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
+    Iwarp(#[from] crate::iwarp::IwarpError),
+    #[error(transparent)]
     Resize(#[from] ResizeError),
     #[error(transparent)]
     Bind(#[from] BindError),

@@ -20,6 +20,7 @@
 //! | post many requests with one doorbell | [`SendBatch`], [`RecvBatch`] |
 //! | wait for completions, learn why one failed | [`Cq`], [`WcError`], [`CompChannel`] |
 //! | tell the peer where to connect | [`Endpoint`], [`RemoteMr`], [`oob`] |
+//! | carry queue pairs over TCP | [`iwarp`] |
 //! | send datagrams | [`Ud`], [`Ah`] |
 //! | share receives, grant part of a region | [`Srq`], [`Mw`] |
 //! | share connections, too | [`Xrcd`] |
@@ -52,6 +53,7 @@ mod device;
 mod endpoint;
 pub mod error;
 mod event;
+pub mod iwarp;
 pub mod memory;
 mod mr;
 mod mw;

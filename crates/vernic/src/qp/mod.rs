@@ -151,6 +151,15 @@ impl<S: Transport, St: State> Qp<S, St> {
         Ok(Qp::new(self.shared))
     }
 
+    /// The same queue pair once a connection carries it.
+    pub(crate) fn carried<E>(
+        self,
+        take: impl FnOnce(&engine::Qp) -> Result<(), E>,
+    ) -> Result<Qp<S, Rts>, E> {
+        take(&self.shared.inner)?;
+        Ok(Qp::new(self.shared))
+    }
+
     fn inner(&self) -> &engine::Qp {
         &self.shared.inner
     }
