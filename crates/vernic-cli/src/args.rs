@@ -215,6 +215,10 @@ pub(crate) struct BenchOptions {
     /// The passive side of WRITE, READ and ATOMIC sleeps; its background thread does the work
     #[arg(long, help_heading = "How to measure")]
     pub(crate) passive: bool,
+
+    /// No iWARP but where it is named: the settings ask for something that only packets have
+    #[arg(skip)]
+    pub(crate) packets_only: bool,
 }
 
 impl Default for BenchOptions {

@@ -34,12 +34,17 @@ fn the_standard_suite_measures_every_operation_of_every_service() {
         ("SEND", "UC"),
         ("WRITE", "UC"),
         ("SEND", "UD"),
+        ("SEND", "iWARP+CRC"),
+        ("WRITE", "iWARP"),
+        ("READ", "iWARP+CRC"),
     ] {
         let rows = || results.iter().filter(|row| row["op"] == op && row["service"] == service);
-        assert!(rows().any(|row| row.get("latency_us_p50").is_some()), "{service} {op}");
+        let path = if service.starts_with("iWARP") { "tcp" } else { "udp" };
+        let has_latency = rows().any(|row| row.get("latency_us_p50").is_some());
+        assert!(has_latency || path == "tcp", "{service} {op}");
         assert!(rows().any(|row| row.get("mmsg_per_s").is_some()), "{service} {op}");
         for row in rows() {
-            assert_eq!((row["path"].as_str(), row["qps"].as_u64()), (Some("udp"), Some(1)));
+            assert_eq!((row["path"].as_str(), row["qps"].as_u64()), (Some(path), Some(1)));
             if row.get("latency_us_p50").is_some() {
                 assert!(figure(row, "latency_us_p50") <= figure(row, "latency_us_p99"));
             }
@@ -84,4 +89,26 @@ fn a_peer_that_never_answers_is_explained() {
     assert!(text.contains("RetryExceeded") && text.contains("127.0.0.1"), "{text}");
     assert!(text.contains("VERNIC_FAULT) is set to loss=1"), "{text}");
     assert!(!text.contains("p50 us"), "a table of nothing: {text}");
+}
+
+#[test]
+fn iwarp_is_measured_with_and_without_crcs_and_left_out_where_packets_are_captured() {
+    let line = "bench --json --no-baselines -n 20 --rounds 1 -q 2 -s 100000 --op send,write,read \
+                -c iwarp,iwarp+crc --test bw";
+    let output = vernic(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    let report = json(&output);
+    let rows = report["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "{report}");
+    assert!(rows.iter().all(|row| row["path"] == "tcp" && figure(row, "gbytes_per_s") > 0.0));
+    let line = "bench --json --no-baselines -n 5 --rounds 1 -s 64 --op write --test bw";
+    let mut command = vernic(&line.split_whitespace().collect::<Vec<_>>());
+    let output = command.env("VERNIC_FAULT", "dup=0.01").output().unwrap();
+    let report = json(&output);
+    let rows = report["results"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["path"] == "udp"), "{report}");
+    let line = "bench --no-baselines -n 5 --rounds 1 -s 64 --op write --test bw -c iwarp";
+    let mut command = vernic(&line.split_whitespace().collect::<Vec<_>>());
+    let output = command.env("VERNIC_FAULT", "dup=0.01").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("VERNIC_FAULT") && text.contains("packets of RoCE"), "{text}");
 }

@@ -10,6 +10,8 @@ enum Bar {
     TimesTcp(f64),
     /// At most this many times the median latency of a UDP ping-pong of the same size.
     TimesUdpLatency(f64),
+    /// The same of a TCP ping-pong.
+    TimesTcpLatency(f64),
     /// At least this, in the figure's own unit.
     AtLeast(f64, &'static str),
 }
@@ -40,6 +42,9 @@ const ROWS: &[Row] = &[
     row("RC SEND 64 B, one way",       "send",  "rc", 64,  None,       LATENCY,    Bar::TimesUdpLatency(1.4)),
     row("RC WRITE 8 B, message rate",  "write", "rc", 8,   None,       RATE,       Bar::AtLeast(2.0, "M msg/s")),
     row("UD SEND 64 B, message rate",  "send",  "ud", 64,  None,       RATE,       Bar::AtLeast(1.0, "M msg/s")),
+    row("iWARP WRITE 1 MiB, no CRC",   "write", "iwarp",     MIB, None, THROUGHPUT, Bar::TimesTcp(0.9)),
+    row("iWARP WRITE 1 MiB, CRC",      "write", "iwarp+crc", MIB, None, THROUGHPUT, Bar::TimesTcp(0.8)),
+    row("iWARP SEND 8 B, one way",     "send",  "iwarp+crc", 8,   None, LATENCY,    Bar::TimesTcpLatency(1.4)),
 ];
 
 const fn row(
@@ -115,7 +120,8 @@ pub(crate) fn judge(report: &Report) -> Vec<Judged> {
 
 impl Row {
     fn judge(&self, report: &Report) -> Judged {
-        let best = if matches!(self.bar, Bar::TimesUdpLatency(_)) { f64::min } else { f64::max };
+        let is_latency = matches!(self.bar, Bar::TimesUdpLatency(_) | Bar::TimesTcpLatency(_));
+        let best = if is_latency { f64::min } else { f64::max };
         let figure =
             report.results.iter().filter(|r| self.selects(r)).filter_map(self.figure).reduce(best);
         let (bar, judged) = match self.bar {
@@ -126,13 +132,8 @@ impl Row {
                     (format!("{f:.2} GB/s, TCP {tcp:.2} GB/s: {ratio:.2} x"), ratio >= times)
                 }),
             ),
-            Bar::TimesUdpLatency(times) => (
-                format!("at most {times} x UDP ping-pong"),
-                figure.zip(udp_latency(report, self.size_bytes)).map(|(f, udp)| {
-                    let ratio = f / udp;
-                    (format!("{f:.2} us, UDP {udp:.2} us: {ratio:.2} x"), ratio <= times)
-                }),
-            ),
+            Bar::TimesUdpLatency(times) => self.judge_latency(report, "UDP", times, figure),
+            Bar::TimesTcpLatency(times) => self.judge_latency(report, "TCP", times, figure),
             Bar::AtLeast(least, unit) => (
                 format!("at least {least} {unit}"),
                 figure.map(|f| (format!("{f:.2} {unit}"), f >= least)),
@@ -144,6 +145,22 @@ impl Row {
             None => ("-".into(), "not measured"),
         };
         Judged { what: self.what, bar, measured, verdict }
+    }
+
+    /// The bar, and what there is to say of a latency beside a ping-pong of plain sockets.
+    fn judge_latency(
+        &self,
+        report: &Report,
+        socket: &str,
+        times: f64,
+        figure: Option<f64>,
+    ) -> (String, Option<(String, bool)>) {
+        let plain = ping_pong(report, &socket.to_lowercase(), self.size_bytes);
+        let judged = figure.zip(plain).map(|(f, plain)| {
+            let ratio = f / plain;
+            (format!("{f:.2} us, {socket} {plain:.2} us: {ratio:.2} x"), ratio <= times)
+        });
+        (format!("at most {times} x {socket} ping-pong"), judged)
     }
 
     /// One QP, this operation and size; names in any case.
@@ -162,9 +179,9 @@ fn fastest_tcp(report: &Report) -> Option<f64> {
     report.baselines.iter().filter(tcp).filter_map(|b| b.gbytes_per_s).reduce(f64::max)
 }
 
-fn udp_latency(report: &Report, size_bytes: u64) -> Option<f64> {
-    let udp = |b: &&Baseline| b.name == "udp" && b.size_bytes == size_bytes;
-    report.baselines.iter().filter(udp).filter_map(|b| b.latency_us_p50).reduce(f64::min)
+fn ping_pong(report: &Report, socket: &str, size_bytes: u64) -> Option<f64> {
+    let plain = |b: &&Baseline| b.name == socket && b.size_bytes == size_bytes;
+    report.baselines.iter().filter(plain).filter_map(|b| b.latency_us_p50).reduce(f64::min)
 }
 
 #[cfg(test)]

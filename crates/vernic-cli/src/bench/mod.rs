@@ -22,7 +22,7 @@ mod suite;
 mod verbs;
 
 use crate::args::{BenchArguments, BenchMode, BenchOptions, DeviceOptions};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Doing, Failure, Outcome};
 use crate::select::Chosen;
 use crate::table::{print, print_json};
 use control::{Control, Message};
@@ -31,6 +31,7 @@ use rounds::Plan;
 use side::Extent;
 use std::time::Duration;
 use verbs::{Reach, Verbs};
+use vernic::Settings;
 
 /// Rounds, seconds of a measurement, seconds of all rounds.
 const THOROUGH: (u32, f64, u64) = (7, 0.2, 3600);
@@ -53,6 +54,10 @@ pub(crate) fn run(arguments: &BenchArguments) -> Outcome<()> {
 }
 
 fn active(options: &BenchOptions, opposite: &Opposite) -> Outcome<()> {
+    let settings = Settings::load().doing(|| "read the settings".into())?;
+    let config = settings.config();
+    let packets_only = !config.capture.is_empty() || !config.fault.is_empty() || config.trace;
+    let options = &BenchOptions { packets_only, ..options.clone() };
     // A wrong combination of options is told before anything is opened.
     suite::tasks(options, vernic::Mtu::B4096.bytes())?;
     let named = Chosen::find(options.device.device.as_deref())?;

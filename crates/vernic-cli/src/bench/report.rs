@@ -32,7 +32,7 @@ pub(crate) struct ResultRow {
     pub(crate) op: Op,
     /// `RC`, `UC` or `UD`.
     pub(crate) service: Service,
-    /// How the packets went: `udp` is RoCEv2.
+    /// How the bytes went: `udp` is RoCEv2, `tcp` iWARP.
     pub(crate) path: &'static str,
     /// Bytes of each message.
     pub(crate) size_bytes: u64,
@@ -69,9 +69,6 @@ pub(crate) struct BaselineRow {
     pub(crate) gbytes_per_s: Option<f64>,
 }
 
-/// The path of every packet today.
-const PATH: &str = "udp";
-
 /// Collects the rows of `series`; latency and throughput of the same thing share a row.
 pub(crate) fn report(series: &[Series], resources: Option<Resources>) -> Report {
     let mut report = Report { resources, ..Report::default() };
@@ -90,7 +87,7 @@ fn result_row<'a>(rows: &'a mut Vec<ResultRow>, spec: &Spec) -> &'a mut ResultRo
     let row = ResultRow {
         op: spec.op,
         service: spec.service,
-        path: PATH,
+        path: if spec.service.tcp().is_some() { "tcp" } else { "udp" },
         size_bytes: spec.size,
         mtu_bytes: spec.mtu,
         qps: spec.qps,
@@ -199,7 +196,9 @@ impl Section {
 
     fn title(self) -> &'static str {
         match self {
-            Self::Latency => "Latency, microseconds: one way; READ and ATOMIC, round trip",
+            Self::Latency => {
+                "Latency, microseconds: one way; READ and ATOMIC, round trip; iWARP compared with TCP"
+            }
             Self::Bandwidth => {
                 "Bandwidth, 10^9 bytes of payload per second; compared with the fastest TCP"
             }
@@ -217,7 +216,7 @@ impl Section {
         ];
         columns.extend(match self {
             Self::Latency => {
-                [("p50 us", Align::Right), ("p99 us", Align::Right), ("x UDP", Align::Right)]
+                [("p50 us", Align::Right), ("p99 us", Align::Right), ("x UDP/TCP", Align::Right)]
             }
             Self::Bandwidth => {
                 [("GB/s", Align::Right), ("Mmsg/s", Align::Right), ("x TCP", Align::Right)]
@@ -317,7 +316,7 @@ fn cells(section: Section, entry: &Series, series: &[Series]) -> Vec<String> {
             spec.service.to_string(),
             spec.op.to_string(),
             size_text(spec.size),
-            spec.mtu.to_string(),
+            spec.service.tcp().map_or_else(|| spec.mtu.to_string(), |_| String::new()),
             spec.qps.to_string(),
         ],
         Task::Baseline { baseline, size } => {

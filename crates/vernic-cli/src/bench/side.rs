@@ -121,8 +121,15 @@ pub(crate) fn measure(
         }
     };
     control.send(&Message::Endpoint(active.endpoint()))?;
+    // Over TCP the passive side waits for this one to connect, else this one for the other.
+    let is_first = matches!(task, Task::Verbs(spec) if spec.service.tcp().is_some());
+    if is_first {
+        active.connect(&peer)?;
+    }
     control.expect(&Message::Connected)?;
-    active.connect(&peer)?;
+    if !is_first {
+        active.connect(&peer)?;
+    }
 
     let iterations = warm_up(control, active.as_mut(), extent)?;
     let run = run_once(control, active.as_mut(), iterations)?;

@@ -37,6 +37,30 @@ pub(crate) enum Service {
     /// Unreliable datagram.
     #[value(alias = "ud")]
     Ud,
+    /// RC over TCP (iWARP), without CRCs.
+    #[serde(rename = "iWARP")]
+    #[value(name = "iWARP", alias = "iwarp")]
+    Iwarp,
+    /// The same with CRCs.
+    #[serde(rename = "iWARP+CRC")]
+    #[value(name = "iWARP+CRC", alias = "iwarp+crc")]
+    IwarpCrc,
+}
+
+impl Service {
+    /// If TCP carries it: whether CRCs are asked for.
+    pub(crate) fn tcp(self) -> Option<bool> {
+        match self {
+            Self::Rc | Self::Uc | Self::Ud => None,
+            Self::Iwarp => Some(false),
+            Self::IwarpCrc => Some(true),
+        }
+    }
+
+    /// Whether requests are answered, so that credits are not needed.
+    pub(crate) fn is_reliable(self) -> bool {
+        self == Self::Rc || self.tcp().is_some()
+    }
 }
 
 /// What is measured of it.
@@ -68,6 +92,8 @@ impl fmt::Display for Service {
             Self::Rc => "RC",
             Self::Uc => "UC",
             Self::Ud => "UD",
+            Self::Iwarp => "iWARP",
+            Self::IwarpCrc => "iWARP+CRC",
         })
     }
 }
@@ -175,9 +201,10 @@ impl Spec {
         let Self { op, service, size, mtu, .. } = *self;
         match (service, op) {
             (Service::Rc, _) | (Service::Uc, Op::Send | Op::Write) | (Service::Ud, Op::Send) => {}
+            (Service::Iwarp | Service::IwarpCrc, Op::Send | Op::Write | Op::Read) => {}
             _ => {
                 return no(format!(
-                    "{service} has no {op}; RC has all, UC SEND and WRITE, UD SEND"
+                    "{service} has no {op}; RC has all, iWARP all but ATOMIC, UC SEND and WRITE, UD SEND"
                 ));
             }
         }
@@ -231,7 +258,10 @@ impl fmt::Display for Spec {
             Kind::Throughput => "throughput",
         };
         let Self { service, op, size, mtu, .. } = self;
-        write!(f, "{service} {op} {size} B, MTU {mtu}, {kind}")
+        match service.tcp() {
+            Some(_) => write!(f, "{service} {op} {size} B, {kind}"),
+            None => write!(f, "{service} {op} {size} B, MTU {mtu}, {kind}"),
+        }
     }
 }
 

@@ -14,10 +14,10 @@ const MIB: u64 = 1 << 20;
 struct Row(Kind, Op, Service, &'static [u64]);
 
 /// Every row at the smaller MTU too would double the run: see [`mtus_of`].
-const STANDARD: [Row; 14] = {
+const STANDARD: [Row; 20] = {
     use Kind::{Latency, Throughput};
     use Op::{Atomic, Read, Send, Write};
-    use Service::{Rc, Uc, Ud};
+    use Service::{Iwarp, IwarpCrc, Rc, Uc, Ud};
     [
         Row(Latency, Send, Rc, &[64, 4096, 65_536]),
         Row(Latency, Write, Rc, &[64, 4096, 65_536]),
@@ -33,6 +33,12 @@ const STANDARD: [Row; 14] = {
         Row(Throughput, Send, Uc, &[64, 65_536, MIB]),
         Row(Throughput, Write, Uc, &[8, 65_536, MIB]),
         Row(Throughput, Send, Ud, &[64, 4096]),
+        Row(Latency, Send, Iwarp, &[8, 4096]),
+        Row(Latency, Send, IwarpCrc, &[8, 4096]),
+        Row(Throughput, Write, Iwarp, &[8, 65_536, MIB]),
+        Row(Throughput, Write, IwarpCrc, &[8, 65_536, MIB]),
+        Row(Throughput, Send, IwarpCrc, &[MIB]),
+        Row(Throughput, Read, IwarpCrc, &[MIB]),
     ]
 };
 
@@ -52,10 +58,11 @@ const MAX_UDP: u64 = 65_507;
 const TCP_STREAMS: [u64; 3] = [64 << 10, 256 << 10, MIB];
 
 /// The baselines that a verbs measurement is set beside: a UDP ping-pong for latency, UDP datagrams
-/// for small messages, and for large ones several TCP streams, of which the fastest counts. Empty
-/// where no datagram is that large.
+/// for small messages, and for large ones several TCP streams, of which the fastest counts. For what TCP
+/// carries, a TCP ping-pong. Empty where no datagram is that large.
 pub(crate) fn references(spec: &Spec) -> Vec<Task> {
     let (baseline, sizes) = match spec.kind {
+        Kind::Latency if spec.service.tcp().is_some() => (Baseline::TcpPingPong, vec![spec.size]),
         Kind::Latency if spec.size <= MAX_UDP => (Baseline::UdpPingPong, vec![spec.size]),
         Kind::Latency => return Vec::new(),
         Kind::Throughput if is_message_rate(spec.size) => (Baseline::UdpStream, vec![spec.size]),
@@ -120,7 +127,9 @@ fn specs(options: &BenchOptions, max_mtu: u32) -> Outcome<Vec<Spec>> {
         let wanted = (options.test.is_empty() || options.test.contains(&kind))
             && (options.op.is_empty() || options.op.contains(&op))
             && (options.connection.is_empty() || options.connection.contains(&service));
-        if !wanted {
+        // What shows or damages packets has none to do it to, there.
+        let is_asked_for = options.connection.contains(&service);
+        if !wanted || service.tcp().is_some() && options.packets_only && !is_asked_for {
             continue;
         }
         let sizes = match &explicit_sizes {
@@ -144,8 +153,9 @@ fn specs(options: &BenchOptions, max_mtu: u32) -> Outcome<Vec<Spec>> {
     match refused {
         // A UD message of 1 MiB in a list of sizes is left out; asked for alone, it is an error.
         Some(failure) if specs.is_empty() => Err(failure),
-        _ if specs.is_empty() => Err(Failure::usage("no measurement has all these options")
-            .hint("RC has all operations, UC has SEND and WRITE, UD has SEND")),
+        _ if specs.is_empty() => Err(Failure::usage("no measurement has all these options").hint(
+            "RC has all operations, iWARP all but ATOMIC, UC has SEND and WRITE, UD has SEND",
+        )),
         _ => Ok(specs),
     }
 }
@@ -153,6 +163,9 @@ fn specs(options: &BenchOptions, max_mtu: u32) -> Outcome<Vec<Spec>> {
 /// The MTUs to measure at: those asked for, else the largest, and for RC bandwidth 1024 as well, what
 /// an Ethernet of 1500 bytes carries.
 fn mtus_of(options: &BenchOptions, max: u32, kind: Kind, service: Service, size: u64) -> Vec<u32> {
+    if service.tcp().is_some() {
+        return vec![options.mtu.first().copied().unwrap_or(max)];
+    }
     if !options.mtu.is_empty() {
         return options.mtu.clone();
     }

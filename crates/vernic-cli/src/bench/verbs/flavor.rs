@@ -1,13 +1,16 @@
 //! What differs between RC, UC and UD for a workload: how a queue pair comes up, and which requests it
 //! takes. Everything else is the same code, generic over the service as the API is.
 
+use crate::bench::control::ANSWER_TIMEOUT;
 use crate::bench::spec::{Op, Spec};
 use crate::failure::{Doing, Failure, Outcome};
+use std::net::{IpAddr, SocketAddr};
+use vernic::iwarp::{self, Listener};
 use vernic::memory::Gather;
 use vernic::{
-    Access, AckTimeout, Ah, Connected, Endpoint, Init, InitAttr, Kind, MrSlice, Mtu, Path, Pd,
-    Qkey, Qp, Rc, RcOptions, RemoteAddr, Reset, Rts, SendBatch, Service, Uc, UcOptions, Ud, UdInit,
-    Wr, WrId,
+    Access, AckTimeout, Ah, Connected, Device, Endpoint, Init, InitAttr, Kind, MrSlice, Mtu, Path,
+    Pd, Qkey, Qp, Rc, RcOptions, RemoteAddr, Reset, Rts, SendBatch, Service, Uc, UcOptions, Ud,
+    UdInit, Wr, WrId,
 };
 
 /// The Q_Key of the bench: datagrams without it are not for it.
@@ -36,14 +39,20 @@ pub(super) trait Flavor: Service + Sized {
     /// To Init, granting the peer what `access` says.
     fn init(qp: Qp<Self, Reset>, access: Access) -> Outcome<Qp<Self, Init>>;
 
-    /// To RTS, towards `peer`, with the numbers of `spec`.
+    /// To RTS, towards what `peer` says, with the numbers of `spec`.
     fn connect(
         pd: &Pd,
         qp: Qp<Self, Init>,
-        peer: Endpoint,
+        peer: &str,
         path: Path,
         spec: &Spec,
     ) -> Outcome<(Qp<Self, Rts>, Self::Route)>;
+
+    /// To RTS, by the next connection that comes.
+    fn accept(qp: Qp<Self, Init>, listener: &Listener) -> Outcome<(Qp<Self, Rts>, Self::Route)> {
+        let (_, _) = (qp, listener);
+        Err(Failure::new("TCP carries RC alone"))
+    }
 
     /// Adds a request to a batch.
     fn add<G: Gather>(
@@ -54,14 +63,56 @@ pub(super) trait Flavor: Service + Sized {
     ) -> Outcome<()>;
 }
 
-/// What a peer must be allowed for `op`.
-pub(super) fn rights(op: Op) -> Access {
-    match op {
+/// What a peer must be allowed for `spec`.
+pub(super) fn rights(spec: &Spec) -> Access {
+    let access = match spec.op {
         Op::Send => Access::NONE,
         Op::Write => Access::NONE.remote_write(),
         Op::Read => Access::NONE.remote_read(),
         Op::Atomic => Access::NONE.remote_atomic(),
+    };
+    // What TCP carries ends with a READ.
+    if spec.service.tcp().is_some() { access.remote_read() } else { access }
+}
+
+/// Which side of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It connects, where one does.
+    Active,
+    /// It listens.
+    Passive,
+}
+
+/// How TCP connections of `spec` are made.
+fn tcp_options(spec: &Spec) -> iwarp::Options {
+    iwarp::Options {
+        crc: spec.service.tcp().unwrap_or(false),
+        // Checked with the spec: at most 128.
+        read_depth: spec.outstanding as u8,
+        patience: ANSWER_TIMEOUT,
     }
+}
+
+/// Where the passive side takes connections of what TCP carries: at the device's first address.
+pub(super) fn listener(device: &Device, spec: &Spec, end: End) -> Outcome<Option<Listener>> {
+    if spec.service.tcp().is_none() || end == End::Active {
+        return Ok(None);
+    }
+    let home = SocketAddr::new(home(device)?, 0);
+    let listener = Listener::bind(device, home, &tcp_options(spec));
+    listener.map(Some).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// The address of a device that TCP connections of this bench have.
+fn home(device: &Device) -> Outcome<IpAddr> {
+    let addresses = &device.info().addresses;
+    let first = addresses.iter().find(|addr| addr.ip.is_ipv4()).or(addresses.first());
+    first.map(|addr| addr.ip).ok_or_else(|| Failure::new("the device has no IP address"))
+}
+
+fn endpoint(text: &str) -> Outcome<Endpoint> {
+    text.parse().doing(|| "read the other side's endpoint".into())
 }
 
 fn to_init(what: impl std::fmt::Display) -> String {
@@ -107,10 +158,19 @@ impl Flavor for Rc {
     fn connect(
         _pd: &Pd,
         qp: Qp<Self, Init>,
-        peer: Endpoint,
+        peer: &str,
         path: Path,
         spec: &Spec,
     ) -> Outcome<(Qp<Self, Rts>, ())> {
+        if spec.service.tcp().is_some() {
+            let peer = peer.parse().doing(|| "read the other side's address".into())?;
+            let local = home(qp.device())?;
+            let qp = qp
+                .connect_tcp(local, peer, &tcp_options(spec))
+                .map_err(|error| Failure::new(error.to_string()))?;
+            return Ok((qp, ()));
+        }
+        let peer = endpoint(peer)?;
         // Both were checked with the spec: at most 31 and 128.
         let (timeout, outstanding) = (spec.qp_timeout as u8, spec.outstanding as u8);
         let options = RcOptions {
@@ -124,6 +184,11 @@ impl Flavor for Rc {
         // The error names the attempt and the peer itself.
         let qp =
             qp.connect_with(peer, &options).map_err(|error| Failure::new(error.to_string()))?;
+        Ok((qp, ()))
+    }
+
+    fn accept(qp: Qp<Self, Init>, listener: &Listener) -> Outcome<(Qp<Self, Rts>, ())> {
+        let qp = listener.accept(qp).map_err(|error| Failure::new(error.to_string()))?;
         Ok((qp, ()))
     }
 
@@ -153,10 +218,11 @@ impl Flavor for Uc {
     fn connect(
         _pd: &Pd,
         qp: Qp<Self, Init>,
-        peer: Endpoint,
+        peer: &str,
         path: Path,
         spec: &Spec,
     ) -> Outcome<(Qp<Self, Rts>, ())> {
+        let peer = endpoint(peer)?;
         let options = UcOptions { path, path_mtu: Mtu::from_bytes(spec.mtu) };
         // The error names the attempt and the peer itself.
         let qp =
@@ -184,10 +250,11 @@ impl Flavor for Ud {
     fn connect(
         pd: &Pd,
         qp: Qp<Self, Init>,
-        peer: Endpoint,
+        peer: &str,
         path: Path,
         _spec: &Spec,
     ) -> Outcome<(Qp<Self, Rts>, (Ah, Endpoint))> {
+        let peer = endpoint(peer)?;
         let ah = pd.create_ah_with(peer.gid, &path).doing(|| format!("find a way to {peer}"))?;
         let qp = qp.activate().doing(|| to_init("UD"))?;
         Ok((qp, (ah, peer)))

@@ -13,7 +13,7 @@ use super::side::{Active, Passive};
 use super::spec::{Kind, Op, Service, Spec};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::select::Chosen;
-use flavor::Flavor;
+use flavor::{End, Flavor};
 use pipes::Pipes;
 use vernic::{Device, DeviceInfo, Rc, Uc, Ud};
 
@@ -83,7 +83,7 @@ impl Verbs {
     /// The active end of `spec`.
     pub(crate) fn active(&self, spec: &Spec) -> Outcome<Box<dyn Active>> {
         match spec.service {
-            Service::Rc => self.active_of::<Rc>(spec),
+            Service::Rc | Service::Iwarp | Service::IwarpCrc => self.active_of::<Rc>(spec),
             Service::Uc => self.active_of::<Uc>(spec),
             Service::Ud => self.active_of::<Ud>(spec),
         }
@@ -92,14 +92,24 @@ impl Verbs {
     /// The passive end of `spec`.
     pub(crate) fn passive(&self, spec: &Spec) -> Outcome<Box<dyn Passive>> {
         match spec.service {
-            Service::Rc => self.passive_of::<Rc>(spec),
+            Service::Rc | Service::Iwarp | Service::IwarpCrc => self.passive_of::<Rc>(spec),
             Service::Uc => self.passive_of::<Uc>(spec),
             Service::Ud => self.passive_of::<Ud>(spec),
         }
     }
 
+    /// The device of `spec`: where TCP carries it, the one of iWARP on the same netdev.
+    fn pipes<S: Flavor>(&self, spec: &Spec, end: End) -> Outcome<Pipes<S>> {
+        if spec.service.tcp().is_none() {
+            return Pipes::open(&self.device, self.gid_index, spec, end);
+        }
+        let name = self.device.info().clone().into_iwarp().name;
+        let device = Device::open(&name).doing(|| format!("open {name}"))?;
+        Pipes::open(&device, None, spec, end)
+    }
+
     fn active_of<S: Flavor>(&self, spec: &Spec) -> Outcome<Box<dyn Active>> {
-        let pipes = Pipes::<S>::open(&self.device, self.gid_index, spec)?;
+        let pipes = self.pipes::<S>(spec, End::Active)?;
         Ok(match spec.kind {
             Kind::Latency => Box::new(latency::Pinger::new(pipes)),
             Kind::Throughput => Box::new(throughput::Pusher::new(pipes)),
@@ -107,7 +117,7 @@ impl Verbs {
     }
 
     fn passive_of<S: Flavor>(&self, spec: &Spec) -> Outcome<Box<dyn Passive>> {
-        let pipes = Pipes::<S>::open(&self.device, self.gid_index, spec)?;
+        let pipes = self.pipes::<S>(spec, End::Passive)?;
         Ok(match (spec.kind, spec.op) {
             (Kind::Latency, Op::Send | Op::Write) => Box::new(latency::Ponger::new(pipes)),
             _ => Box::new(throughput::Puller::new(pipes)),

@@ -9,10 +9,11 @@
 //! All messages of a queue pair use the same two areas, as in perftest: what is measured is the path of
 //! bytes, not the cache of the machine.
 
-use super::flavor::{Flavor, Request, rights};
+use super::flavor::{End, Flavor, Request, listener, rights};
 use crate::bench::control::{EndpointInfo, QpInfo};
-use crate::bench::spec::{Op, Service, Spec};
+use crate::bench::spec::{Op, Spec};
 use crate::failure::{Doing, Failure, Outcome};
+use vernic::iwarp::Listener;
 use vernic::{
     Buffer, Cq, Device, Endpoint, Init, Inline, Mr, Path, Pd, Qp, RemoteMr, Rkey, Rts, Wc, WrId,
 };
@@ -75,6 +76,8 @@ pub(super) struct Pipes<S: Flavor> {
     inline: Option<Vec<u8>>,
     pd: Pd,
     path: Path,
+    /// Where the other side connects to, if this one is the passive side and TCP carries it.
+    listener: Option<Listener>,
     spec: Spec,
     wcs: [Wc; POLL],
 }
@@ -95,7 +98,7 @@ impl Memory {
         let len = area.checked_mul(2 * spec.qps as usize).ok_or_else(too_large)?;
         crate::bench::memory::check(len)?;
         let buffer = Buffer::zeroed(len).doing(|| format!("allocate {len} bytes"))?;
-        let access = rights(spec.op).local_write();
+        let access = rights(spec).local_write();
         let mr = pd.register(buffer, access).doing(|| format!("register {len} bytes"))?;
         let memory = Self { mr, area, size };
         memory.touch(len)?;
@@ -123,7 +126,12 @@ impl Memory {
 
 impl<S: Flavor> Pipes<S> {
     /// Queue pairs in Init, with their receives posted.
-    pub(super) fn open(device: &Device, gid_index: Option<u8>, spec: &Spec) -> Outcome<Self> {
+    pub(super) fn open(
+        device: &Device,
+        gid_index: Option<u8>,
+        spec: &Spec,
+        end: End,
+    ) -> Outcome<Self> {
         spec.check()?;
         let pd = device.alloc_pd().doing(|| "allocate a protection domain".into())?;
         let depth = spec.qps.saturating_mul(send_depth(spec) + receive_depth(spec));
@@ -142,6 +150,7 @@ impl<S: Flavor> Pipes<S> {
             inline,
             pd,
             path: Path { gid_index, ..Path::default() },
+            listener: listener(device, spec, end)?,
             spec: *spec,
             wcs: [Wc::default(); POLL],
         };
@@ -161,7 +170,7 @@ impl<S: Flavor> Pipes<S> {
             builder = builder.gid_index(index);
         }
         let qp = builder.create().doing(|| "create a queue pair".into())?;
-        let qp = S::init(qp, rights(self.spec.op))?;
+        let qp = S::init(qp, rights(&self.spec))?;
         let (pipe, count) = (self.opening.len(), receive_depth(&self.spec));
         self.opening.push(qp);
         let mut batch = self.opening[pipe].recv_batch();
@@ -175,8 +184,10 @@ impl<S: Flavor> Pipes<S> {
     /// How the other side reaches these queue pairs.
     pub(super) fn endpoint(&self) -> EndpointInfo {
         let region = self.memory.mr.remote();
+        let home = self.listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let home = home.map(|home| home.to_string());
         let info = |(pipe, endpoint): (usize, Endpoint)| QpInfo {
-            endpoint: endpoint.to_string(),
+            endpoint: home.clone().unwrap_or_else(|| endpoint.to_string()),
             address: region.at(self.memory.incoming(pipe) as u64).addr(),
             rkey: region.rkey.value(),
             length: self.memory.area as u64,
@@ -194,9 +205,10 @@ impl<S: Flavor> Pipes<S> {
             )));
         }
         for (qp, info) in self.opening.drain(..).zip(&peer.qps) {
-            let endpoint: Endpoint =
-                info.endpoint.parse().doing(|| "read the other side's endpoint".into())?;
-            let (qp, route) = S::connect(&self.pd, qp, endpoint, self.path, &self.spec)?;
+            let (qp, route) = match &self.listener {
+                Some(listener) => S::accept(qp, listener)?,
+                None => S::connect(&self.pd, qp, &info.endpoint, self.path, &self.spec)?,
+            };
             let remote = RemoteMr { addr: info.address, rkey: Rkey(info.rkey), len: info.length };
             self.pipes.push(Pipe { qp, route, remote, consumed: 0 });
         }
@@ -256,6 +268,23 @@ impl<S: Flavor> Pipes<S> {
         };
         S::add(&mut batch, route, Op::Send, request)?;
         batch.commit().doing(|| "post a credit".into())
+    }
+
+    /// Asks for a byte of the other side's memory.
+    pub(super) fn post_probe(&self, pipe: usize) -> Outcome<()> {
+        let Pipe { qp, route, remote, .. } = &self.pipes[pipe];
+        let byte = self.slice(self.memory.incoming(pipe), 1)?;
+        let mut batch = qp.send_batch();
+        let request = Request {
+            wr_id: wr_id(pipe, 0),
+            from: byte,
+            into: byte,
+            remote: remote.at(0),
+            signaled: true,
+            imm: None,
+        };
+        S::add(&mut batch, route, Op::Read, request)?;
+        batch.commit().doing(|| "ask for a last byte".into())
     }
 
     /// Posts the receives again that were used up, a quarter of the queue at a time.
@@ -337,7 +366,7 @@ fn send_depth(spec: &Spec) -> u32 {
 
 /// Receives are needed for SENDs, and for credits, which UC and UD return.
 fn receive_depth(spec: &Spec) -> u32 {
-    let needed = spec.op == Op::Send || spec.service != Service::Rc;
+    let needed = spec.op == Op::Send || !spec.service.is_reliable();
     if needed { spec.rx_depth.max(MIN_DEPTH) } else { 0 }
 }
 

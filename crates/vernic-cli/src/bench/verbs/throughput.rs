@@ -1,7 +1,8 @@
 //! Bandwidth and message rate: as many messages in flight as the depths allow.
 //!
 //! The active side posts, one doorbell per `post_list` messages, and asks for one completion per
-//! `cq_mod` of them. On RC a completion says that the message arrived. On UC and UD it does not, so the
+//! `cq_mod` of them. On RC a completion says that the message arrived. On iWARP it says that TCP has it, so
+//! the last thing of a run is a READ of one byte, which is answered behind all before it. On UC and UD it does not, so the
 //! passive side returns *credits*: after each quarter of its receives a SEND of one byte whose immediate
 //! data is the number of messages that have arrived. At most `rx_depth` messages are on their way
 //! without a credit. Credits that stay away for [`LOST_AFTER`] mean that messages were lost; they are not
@@ -11,7 +12,7 @@ use super::flavor::Flavor;
 use super::pipes::{Event, Pipes, Post};
 use crate::bench::control::{Control, EndpointInfo, Message, Watch};
 use crate::bench::side::{Active, PATIENCE, Passive, Run};
-use crate::bench::spec::{Op, Service, Spec};
+use crate::bench::spec::{Op, Spec};
 use crate::failure::Outcome;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ fn credit_every(spec: &Spec) -> u64 {
 
 /// On services where a completion does not tell of arrival.
 fn needs_credits(spec: &Spec) -> bool {
-    spec.service != Service::Rc
+    !spec.service.is_reliable()
 }
 
 /// Of how many WRITEs one has immediate data, so that the receiver sees it: large messages all, small
@@ -133,6 +134,26 @@ impl<S: Flavor> Pusher<S> {
         Ok(any)
     }
 
+    /// Waits until everything has arrived, where completions do not say so.
+    fn see_the_end(&mut self, watch: &mut Watch<'_>) -> Outcome<()> {
+        if self.pipes.spec().service.tcp().is_none() {
+            return Ok(());
+        }
+        let mut waiting = self.flows.len();
+        for pipe in 0..waiting {
+            self.pipes.post_probe(pipe)?;
+        }
+        while waiting > 0 {
+            let mut done = 0;
+            self.pipes.poll(|event| done += usize::from(matches!(event, Event::Sent { .. })))?;
+            waiting -= done.min(waiting);
+            if done == 0 {
+                watch.idle("answer")?;
+            }
+        }
+        Ok(())
+    }
+
     fn give_up_lost(&mut self) {
         for flow in &mut self.flows {
             flow.lost += flow.uncredited();
@@ -167,6 +188,7 @@ impl<S: Flavor> Active for Pusher<S> {
                 self.give_up_lost();
             }
         }
+        self.see_the_end(&mut watch)?;
         let ended = if needs_credits(&spec) { self.last_credit } else { Instant::now() };
         control.send(&Message::Stop)?;
         // What arrived on UC and UD, only the passive side knows.
@@ -266,6 +288,7 @@ impl<S: Flavor> Passive for Puller<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::spec::Service;
     use crate::bench::spec::tests::spec;
 
     #[test]
