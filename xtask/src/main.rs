@@ -15,6 +15,7 @@
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
+//! | `clauses` | which clauses of iWARP are implemented where |
 //! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
 //! | `shell` | running a program with a time limit |
 
@@ -22,6 +23,7 @@
 
 mod bench;
 mod capture;
+mod clauses;
 mod conformance;
 mod instructions;
 mod kernel;
@@ -83,6 +85,8 @@ enum Command {
     Verbs,
     /// Rewrite the table of settings in README.md
     Settings,
+    /// Rewrite the list of iWARP's clauses in crates/vernic-proto/IWARP.md
+    Clauses,
     /// Count the instructions that messages cost, and compare with BENCHMARKS.md
     Instructions {
         /// Write the figures instead
@@ -133,6 +137,7 @@ fn main() -> ExitCode {
         Command::Kernel(arguments) => kernel::kernel(&arguments),
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),
+        Command::Clauses => clauses::write(),
         Command::Instructions { write: false } => instructions::check(),
         Command::Instructions { write: true } => instructions::write(),
         Command::Bench { from, quick } => bench::report(from.as_deref(), quick),

@@ -5,7 +5,8 @@
 use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::{
-    Result, bench, capture, conformance, instructions, kernel, root, rules, settings, tools, unit,
+    Result, bench, capture, clauses, conformance, instructions, kernel, root, rules, settings,
+    tools, unit,
 };
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
@@ -86,6 +87,7 @@ pub(crate) fn lint() -> Vec<Step> {
             &[],
             conformance::check_page,
         ),
+        Step::new("clauses", "iWARP's clauses are as the source cites them", &[], clauses::check),
         Step::new("clippy", "clippy, no warnings", &[], || {
             run(&format!("cargo clippy --workspace {FEATURES} --all-targets -- -D warnings"))
                 .limit_min(20)
