@@ -252,6 +252,8 @@ pub enum Cause {
     },
     /// iWARP: the TCP connection ended while it was in use.
     ConnectionLost(StreamEnd),
+    /// The peer's process, one of this host, has ended.
+    PeerGone,
 }
 
 impl Cause {
@@ -282,6 +284,7 @@ impl Cause {
                 (0x0B, u32::from(layer) << 12 | u32::from(error_type) << 8 | u32::from(code))
             }
             Self::ConnectionLost(end) => (0x0C, *end as u32),
+            Self::PeerGone => (0x0D, 0),
         };
         family << 16 | detail
     }
@@ -384,6 +387,7 @@ impl fmt::Display for Cause {
             Self::ConnectionLost(end) => {
                 write!(f, "the TCP connection ended while it was in use: {end}")
             }
+            Self::PeerGone => write!(f, "the peer's process, one of this host, has ended"),
         }
     }
 }
@@ -462,6 +466,7 @@ mod tests {
                 "the peer ended the stream",
             ),
             (0xC_0001, Cause::ConnectionLost(StreamEnd::Reset), "the TCP connection ended"),
+            (0xD_0000, Cause::PeerGone, "the peer's process has ended"),
         ] {
             assert_eq!(cause.vendor_err(), code, "{cause:?}");
             let family = format!("| `{:#06x}` | ", code >> 16);

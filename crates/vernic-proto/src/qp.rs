@@ -18,8 +18,9 @@
 
 use vernic_wire::{Mtu, Packet, Pkey, Qpn, Service};
 
+use crate::completion::{Cause, WcStatus};
 use crate::host::{Disposition, DropReason, Host, QpCounters, QpEvent, RxMeta, Transmit};
-use crate::rc::Rc;
+use crate::rc::{Fatal, Rc};
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 use crate::time::Time;
@@ -516,6 +517,30 @@ impl Qp {
         match &self.machine {
             Machine::Rc(rc) => rc.next_deadline(),
             Machine::Uc(_) | Machine::Ud(_) => None,
+        }
+    }
+
+    /// Whether request packets are on the way that were not acknowledged. Never of services that acknowledge
+    /// nothing.
+    pub fn has_unacknowledged(&self) -> bool {
+        matches!(&self.machine, Machine::Rc(rc) if rc.sq.is_outstanding())
+    }
+
+    /// The process of the peer is known to have ended: as if all retries had failed at once. The oldest
+    /// request completes with RETRY_EXC, and the queue pair enters Error; if there is none, the
+    /// application is told by an event. Services that acknowledge nothing do not care.
+    pub fn handle_peer_gone(&mut self, now: Time, host: &mut impl Host) {
+        let connected = matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        let cx = cx!(self, now);
+        if let Machine::Rc(rc) = &mut self.machine
+            && connected
+        {
+            if rc.sq.is_empty() {
+                host.event(QpEvent::Fatal);
+            }
+            let (status, cause) = (WcStatus::RetryExceeded, Cause::PeerGone);
+            rc.fail(cx, Fatal { status, cause }, host);
+            self.enter_error(now, host);
         }
     }
 

@@ -25,7 +25,8 @@ use crate::time::Time;
 
 use completer::{Completer, Parts, completion, retire};
 use probe::Probe;
-use requester::{Fatal, Requester};
+pub(crate) use requester::Fatal;
+use requester::Requester;
 use responder::Responder;
 use window::Window;
 

@@ -12,6 +12,7 @@ use vernic_wire::{
 use crate::*;
 
 mod direct;
+mod gone;
 
 /// A device whose memory yields a counter and swallows responses.
 #[derive(Default)]
