@@ -153,6 +153,11 @@ impl Intake {
         sent
     }
 
+    /// Whether the receiver has taken all that was sent to it.
+    pub fn is_idle(&self) -> bool {
+        self.load(SENT) == self.load(RECEIVED)
+    }
+
     /// Estimated bytes that the receiver took, ever.
     pub fn received(&self) -> u64 {
         self.load(RECEIVED)

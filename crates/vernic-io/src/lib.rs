@@ -60,7 +60,7 @@ pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use sys::{Gate, Origin};
 pub use udp::{UdpConfig, UdpLink};
-pub use wait::{Sleeper, Waker, raise};
+pub use wait::{Sleeper, Waker, Woken, raise};
 
 /// The UDP destination port of RoCEv2 (IANA name `roce`; IBTA annex A17.9.2).
 pub const ROCE_PORT: u16 = 4791;

@@ -100,6 +100,12 @@ impl TxPath {
         }
     }
 
+    /// Destination UDP port.
+    #[inline]
+    pub fn dst_port(&self) -> u16 {
+        self.dst_port
+    }
+
     /// The flow.
     pub fn flow(&self) -> u16 {
         self.flow

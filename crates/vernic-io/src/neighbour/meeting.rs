@@ -28,7 +28,8 @@ impl Incoming {
 
     /// Says hello or welcome, and passes what goes with it.
     pub(super) fn send(&self, to: BorrowedFd<'_>, said: &Said, page: &OwnPage) -> io::Result<()> {
-        let files: [_; HELLO_FILES] = [self.file.as_fd(), page.file()];
+        let page = page.file().ok_or(io::ErrorKind::NotConnected)?;
+        let files: [_; HELLO_FILES] = [self.file.as_fd(), page.as_fd()];
         sys::send_packet(to, &said.emit(), &files)
     }
 }
@@ -94,6 +95,7 @@ impl Passed {
 
     /// What an engine would pass to itself.
     pub(super) fn own(incoming: &Incoming, page: &OwnPage) -> io::Result<Self> {
-        Ok(Self { ring: incoming.memory.clone(), page: PeerPage::map(page.file())? })
+        let page = page.file().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Self { ring: incoming.memory.clone(), page: PeerPage::map(page.as_fd())? })
     }
 }

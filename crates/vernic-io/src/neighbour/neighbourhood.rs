@@ -144,7 +144,7 @@ impl Neighbourhood {
     }
 
     /// Opens a socket for each new slot of this device and closes those of former ones. To be called
-    /// when a slot was taken, so that it can be met.
+    /// when there is something that can be connected to in a slot.
     pub fn follow_slots(&mut self) {
         let generation = self.slots.generation();
         if self.closed || self.followed == Some(generation) {
@@ -311,7 +311,6 @@ impl Neighbourhood {
         if self.closed {
             return;
         }
-        self.follow_slots();
         let mut ready = Vec::new();
         // The only errors possible are of descriptors that are not ours.
         let _ = sys::epoll_ready(self.epoll.as_fd(), |key, _| ready.push(key));
@@ -506,6 +505,7 @@ impl Neighbourhood {
     /// Says good-bye to all, and meets nobody any more. `Gone` is appended for each.
     pub fn close(&mut self, events: &mut Vec<Event>) {
         self.closed = true;
+        self.page.close();
         self.doors.clear();
         self.strangers.clear();
         for at in 0..self.open.len() {

@@ -9,10 +9,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::cursor::{announce, awake};
-use crate::sys::{self, OwnFd, ReadMemory, SharedMemory};
+use crate::sys::{self, ClosableFd, OwnFd, ReadMemory, SharedMemory};
 
 const BYTES: usize = 4096;
 const ASLEEP: usize = 0;
@@ -20,7 +21,7 @@ const ASLEEP: usize = 0;
 /// Its owner's side.
 #[derive(Debug)]
 pub(super) struct OwnPage {
-    file: OwnFd,
+    file: ClosableFd,
     memory: SharedMemory,
     sleeps: AtomicU64,
 }
@@ -30,12 +31,17 @@ impl OwnPage {
         let file = sys::memory_file(BYTES)?;
         let memory = SharedMemory::map(file.as_fd(), BYTES)?;
         sys::seal_against_writers(file.as_fd());
-        Ok(Self { file, memory, sleeps: AtomicU64::new(0) })
+        Ok(Self { file: ClosableFd::new(file), memory, sleeps: AtomicU64::new(0) })
     }
 
-    /// To be passed to neighbours.
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// To be passed to neighbours; `None` once it is closed.
+    pub(super) fn file(&self) -> Option<Arc<OwnFd>> {
+        self.file.get()
+    }
+
+    /// It is passed to nobody any more; the memory stays as long as this.
+    pub(super) fn close(&self) {
+        self.file.close();
     }
 
     /// See `cursor.rs`.

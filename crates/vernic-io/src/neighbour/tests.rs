@@ -178,6 +178,7 @@ fn a_slot_that_is_taken_later_is_told_and_leads_to_the_same_neighbour() {
     settle(&mut a, &mut b);
     assert!(a.take().is_empty() && b.take().is_empty(), "they know each other");
     b.slots.release(later);
+    b.hood.follow_slots();
     settle(&mut b, &mut a);
     assert!(a.hood.find(later).is_none());
 }

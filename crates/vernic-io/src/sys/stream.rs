@@ -138,10 +138,12 @@ pub(crate) fn epoll_ready(
 ) -> io::Result<usize> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_READY];
     let (fd, at) = (epoll.as_raw_fd(), events.as_mut_ptr());
-    let no_mask = std::ptr::null::<libc::sigset_t>();
+    // As wide as the kernel reads it.
+    let (no_mask, mask_len) = (std::ptr::null::<libc::sigset_t>(), 0_usize);
     // SAFETY: pointer and count describe `events`, which the kernel writes to.
-    let count =
-        checked(unsafe { libc::syscall(libc::SYS_epoll_pwait, fd, at, MAX_READY, 0, no_mask, 0) })?;
+    let count = checked(unsafe {
+        libc::syscall(libc::SYS_epoll_pwait, fd, at, MAX_READY, 0, no_mask, mask_len)
+    })?;
     for event in &events[..count] {
         let (key, events) = (event.u64, event.events);
         each(key, events);

@@ -21,7 +21,8 @@ fn ring() -> Ring {
     let page = OwnPage::new().unwrap();
     let (mouth, ear) = sys::packet_pair().unwrap();
     let connection = Arc::new(ClosableFd::new(mouth));
-    let bell = Arc::new(Bell { page: PeerPage::map(page.file()).unwrap(), connection });
+    let bell =
+        Arc::new(Bell { page: PeerPage::map(page.file().unwrap().as_fd()).unwrap(), connection });
     // Two mappings of one file, as in two processes.
     let (writer, reader) = (RingWriter::new(map(), bell.clone()), RingReader::new(map(), bell));
     Ring { writer, reader, memory: map(), page, ear }
