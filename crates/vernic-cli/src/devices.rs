@@ -36,6 +36,8 @@ struct DeviceView {
     vendor_id: String,
     vendor_part_id: u32,
     port: PortView,
+    /// How packets go to other processes of this host.
+    same_host: String,
     gids: Vec<GidView>,
     limits: Vec<Named>,
     counters: Vec<Named>,
@@ -163,6 +165,10 @@ impl DeviceView {
             vendor_id: format!("{:#x}", attributes.vendor_id),
             vendor_part_id: attributes.vendor_part_id,
             port: PortView::of(device),
+            same_host: match device.why_wire() {
+                None => "through shared memory".into(),
+                Some(why) => format!("by the wire: {why}"),
+            },
             gids: device.gid_table().iter().map(|row| GidView::of(row, &info.netdev)).collect(),
             limits: limits(&attributes),
             counters: counters(&device.counters()),
@@ -308,6 +314,7 @@ fn device_text(view: &DeviceView) -> String {
         ),
         ("longest message", crate::table::size_text(port.max_message_bytes)),
         ("P_Keys", port.pkeys.join(" ")),
+        ("same host", view.same_host.clone()),
     ];
     for (name, value) in facts {
         let _ = writeln!(text, "  {name:<16} {value}");

@@ -42,6 +42,20 @@ fn the_loopback_device_is_listed_and_described() {
 }
 
 #[test]
+fn info_says_how_packets_go_to_other_processes_of_this_host() {
+    for (setting, value, said) in [
+        ("VERNIC_SAME_HOST", "on", "through shared memory"),
+        ("VERNIC_SAME_HOST", "off", "by the wire: same_host is off"),
+        ("VERNIC_FORCE_WIRE", "on", "by the wire: same_host is off or force_wire is on"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+        command.args(["info", "lo"]).env("VERNIC_SAME_HOST", "on").env(setting, value);
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(text.contains(said), "{setting}={value}: {text}");
+    }
+}
+
+#[test]
 fn a_device_that_does_not_exist_is_answered_with_those_that_do() {
     // A name on the command line is wrong usage, one in the settings is not.
     let by_option = vernic(&["info", "mlx5_0"]);

@@ -133,7 +133,10 @@ impl Ah {
             answer => answer,
         };
         let (port, intake, life) = match answer {
-            Lookup::Here(peer) => (peer.private_port, peer.intake, ANSWER_LIFE_MS),
+            Lookup::Here(peer) => {
+                engine.want_neighbour(slot, peer.pid);
+                (peer.private_port, peer.intake, ANSWER_LIFE_MS)
+            }
             Lookup::NotHere => (ROCE_PORT, None, ANSWER_LIFE_MS),
             Lookup::Asked | Lookup::Pending => (ROCE_PORT, None, PENDING_LIFE_MS),
         };

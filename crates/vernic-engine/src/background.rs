@@ -21,9 +21,12 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vernic_io::Sleeper;
 use vernic_io::netdev::ChangeWatcher;
+use vernic_io::{Sleeper, Woken};
+use vernic_proto::Time;
 
+use crate::lane::Lane;
+use crate::near::NearControl;
 use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS};
 use crate::streams::Streams;
 use crate::threads;
@@ -67,6 +70,8 @@ pub(crate) struct Background {
     fds: Vec<RawFd>,
     generation: Option<u64>,
     calls_seen: u64,
+    /// When the neighbours must be served at the latest.
+    neighbours_due: Option<Time>,
     /// Application threads called since the look before the last.
     called: bool,
     backed_off: bool,
@@ -86,6 +91,7 @@ impl Background {
             fds: Vec::new(),
             generation: None,
             calls_seen: 0,
+            neighbours_due: None,
             called: false,
             backed_off: false,
         };
@@ -119,15 +125,18 @@ impl Background {
         // A queue armed before that store was not announced to us; one armed after it is.
         if engine.armed.load(Ordering::SeqCst) == 0 {
             if !self.backed_off {
-                self.sleeper.watch(self.watcher.iter().map(ChangeWatcher::poll_fd));
+                let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
+                let near = engine.near.as_ref().map(NearControl::raw_fd);
+                self.sleeper.watch(network.chain(near));
                 self.generation = None;
                 self.backed_off = true;
             }
             let pause = Duration::from_micros(engine.config.takeover_us);
             // Somebody who went to rest before that store was not announced to us either.
             let rested = engine.rested.swap(false, Ordering::SeqCst);
-            if !rested && self.sleeper.sleep(Some(pause)).by_fd {
-                self.look_at_network();
+            if !rested {
+                let woken = self.sleeper.sleep(Some(pause));
+                self.look_around(woken);
             }
             if rested || engine.rested.swap(false, Ordering::SeqCst) {
                 self.look_who_polls(pause);
@@ -144,8 +153,9 @@ impl Background {
         let calls = self.engine.inline_calls.load(Ordering::Relaxed);
         if calls.wrapping_sub(before) < REST_CALLS {
             self.calls_seen = calls;
-        } else if self.sleeper.sleep(Some(pause)).by_fd {
-            self.look_at_network();
+        } else {
+            let woken = self.sleeper.sleep(Some(pause));
+            self.look_around(woken);
         }
     }
 
@@ -162,13 +172,30 @@ impl Background {
                 }
             }
         }
+        // So much traffic that it does not sleep: neighbours are served all the same.
+        if self.engine.near.is_some() {
+            self.neighbours_due = self.engine.serve_neighbours();
+        }
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {
         let woken = self.sleeper.sleep(timeout);
+        if let Some(near) = &self.engine.near {
+            near.alarm().awake();
+        }
         self.engine.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
-        if woken.by_fd && self.watcher.is_some() {
+        self.look_around(woken);
+    }
+
+    /// What there is to do beside packets: changes of the network, and neighbours.
+    fn look_around(&mut self, woken: Woken) {
+        if woken.by_fd {
             self.look_at_network();
+        }
+        let Some(near) = &self.engine.near else { return };
+        let is_due = || self.neighbours_due.is_some_and(|due| due <= self.engine.now());
+        if woken.by_fd || near.is_rung() || is_due() {
+            self.neighbours_due = self.engine.serve_neighbours();
         }
     }
 
@@ -189,8 +216,11 @@ impl Background {
         // While applications call now and then, look now and then: they need not wake us for
         // what they leave behind.
         let look = self.called.then(|| now + engine.patience());
-        let next = [lane.next_work(now, 0), look].into_iter().flatten().min();
-        let busy = received != 0 || next.is_some_and(|next| next <= now);
+        let next = [lane.next_work(now, 0), look, self.neighbours_due].into_iter().flatten().min();
+        let serves =
+            engine.near.as_ref().is_some_and(|near| near.is_rung() || lane.near.is_pending());
+        let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
+        let busy = !rests || !self.lies_down(&lane);
         if !busy {
             if self.generation != Some(lane.link.poll_generation()) {
                 let generation = lane.link.poll_generation();
@@ -200,7 +230,8 @@ impl Background {
                 self.fds.extend_from_slice(lane.link.poll_fds());
                 self.fds.extend(lane.streams.as_ref().map(Streams::raw_fd));
                 let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
-                self.sleeper.watch(self.fds.iter().copied().chain(network));
+                let near = engine.near.as_ref().map(NearControl::raw_fd);
+                self.sleeper.watch(self.fds.iter().copied().chain(network).chain(near));
             }
             // Under the lane's lock: a holder after us compares its work with this plan.
             let looks_at = next.map_or(SLEEPS, |next| next.nanos());
@@ -208,10 +239,25 @@ impl Background {
         }
         drop(lane);
         engine.after_release();
+        if serves || self.neighbours_due.is_some_and(|due| due <= now) {
+            self.neighbours_due = engine.serve_neighbours();
+        }
         if busy {
             return Look::Busy;
         }
         Look::Idle(next.map(|next| Duration::from_nanos(next.since(now))))
+    }
+
+    /// Says to the neighbours that this thread sleeps; false, and nothing said, if one has sent something
+    /// meanwhile. The other half of the proof in `vernic_io::neighbour`.
+    fn lies_down(&self, lane: &Lane) -> bool {
+        let Some(near) = &self.engine.near else { return true };
+        near.alarm().announce();
+        if lane.near.has_news() {
+            near.alarm().awake();
+            return false;
+        }
+        true
     }
 
     fn look_at_network(&self) {

@@ -98,6 +98,8 @@ impl Budgets {
     #[inline]
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore) -> bool {
         match core.side.flight.place {
+            // A ring says itself when it is full.
+            _ if core.side.way.is_ring() => true,
             Some(place) if self.of(place).is_open() => true,
             _ => self.admits_one(qp, core),
         }

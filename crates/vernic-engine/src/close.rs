@@ -47,6 +47,7 @@ impl Context {
         });
         // Outside the lane: closing passes the gate of forks.
         drop(sockets);
+        engine.close_neighbours();
         engine.slots.close();
         engine.port_up.store(false, Ordering::Relaxed);
         let channels = std::mem::take(&mut *lock(&engine.channels));

@@ -11,6 +11,7 @@ mod settings;
 use std::path::PathBuf;
 
 use vernic_io::fault::FaultConfig;
+use vernic_io::neighbour::{MAX_RING_BYTES, MIN_RING_BYTES};
 use vernic_wire::Mtu;
 
 pub use settings::{Origin, Settings};
@@ -116,8 +117,15 @@ config! {
     flows: u16 = 4, "VERNIC_FLOWS", "1 to 16", flows, show;
     /// Use UDP_SEGMENT and UDP_GRO to move many packets with one system call.
     offload: bool = true, "VERNIC_OFFLOAD", "on or off", switch, show_switch;
-    /// Use port 4791 also between processes of this host, instead of their private ports.
+    /// Use port 4791 also between processes of this host, instead of shared memory and their private
+    /// ports.
     force_wire: bool = false, "VERNIC_FORCE_WIRE", "on or off", switch, show_switch;
+    /// Send packets to processes of this host and user through memory that both share, instead of UDP.
+    /// Off with `force_wire`, `capture`, `fault` and `trace`, which are about packets on the wire.
+    same_host: bool = false, "VERNIC_SAME_HOST", "on or off", switch, show_switch;
+    /// Memory through which one other process of this host sends to this one; packets of the size of the
+    /// MTU that it holds may be on the way.
+    ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
     /// Let UC and UD wait while a process of this host has not yet received what was sent to it before;
     /// off, they lose packets when they are faster than it.
     pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;
@@ -177,6 +185,11 @@ fn fault(value: &str) -> Result<String, Refusal> {
         Ok(_) => Ok(value.to_owned()),
         Err(error) => Err(Refusal { reason: error.to_string(), tells_what_is_right: true }),
     }
+}
+
+fn ring(value: &str) -> Result<u32, String> {
+    let bytes = number(value, MIN_RING_BYTES.into(), MAX_RING_BYTES.into())? as u32;
+    if bytes.is_power_of_two() { Ok(bytes) } else { Err("no power of two".into()) }
 }
 
 fn mtu(value: &str) -> Result<Option<Mtu>, String> {

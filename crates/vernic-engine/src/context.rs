@@ -34,6 +34,7 @@ use crate::limits::{
     DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
 };
 use crate::middleware::wrap_link;
+use crate::near::NearControl;
 use crate::pd::Pd;
 use crate::progress::{Clocks, Engine, EngineParts};
 use crate::streams::Streams;
@@ -336,7 +337,9 @@ impl Context {
     pub fn counters(&self) -> DeviceCounters {
         let link = self.with_lane(|lane| lane.link.counters()).unwrap_or_default();
         let cm = if self.is_orphan() { CmCounters::default() } else { self.engine.cm.counters() };
-        self.engine.counters.snapshot(link, cm, self.engine.events.dropped())
+        let near = self.engine.near.as_ref().filter(|_| !self.is_orphan());
+        let neighbours = near.map(NearControl::counters).unwrap_or_default();
+        self.engine.counters.snapshot(link, cm, neighbours, self.engine.events.dropped())
     }
 
     /// Queue pairs that are open. Waits for the lane.

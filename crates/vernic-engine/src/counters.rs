@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::LinkCounters;
+use vernic_io::neighbour::NeighbourCounters;
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
@@ -48,6 +49,12 @@ pub(crate) struct Counters {
     pub(crate) pace_timeouts: Count,
     pub(crate) mads_handed_over: Count,
     pub(crate) streams: StreamCounts,
+    pub(crate) near_tx_packets: Count,
+    pub(crate) near_tx_bytes: Count,
+    pub(crate) near_rx_packets: Count,
+    pub(crate) near_rx_bytes: Count,
+    pub(crate) near_full_turns: Count,
+    pub(crate) near_lost: Count,
 }
 
 impl Default for Counters {
@@ -67,6 +74,12 @@ impl Default for Counters {
             pace_timeouts: Count::default(),
             mads_handed_over: Count::default(),
             streams: StreamCounts::default(),
+            near_tx_packets: Count::default(),
+            near_tx_bytes: Count::default(),
+            near_rx_packets: Count::default(),
+            near_rx_bytes: Count::default(),
+            near_full_turns: Count::default(),
+            near_lost: Count::default(),
         }
     }
 }
@@ -91,6 +104,7 @@ impl Counters {
         &self,
         link: LinkCounters,
         cm: CmCounters,
+        neighbours: NeighbourCounters,
         async_events_dropped: u64,
     ) -> DeviceCounters {
         DeviceCounters {
@@ -110,6 +124,13 @@ impl Counters {
             pace_timeouts: self.pace_timeouts.value(),
             mads_handed_over: self.mads_handed_over.value(),
             streams: self.streams.snapshot(),
+            near_tx_packets: self.near_tx_packets.value(),
+            near_tx_bytes: self.near_tx_bytes.value(),
+            near_rx_packets: self.near_rx_packets.value(),
+            near_rx_bytes: self.near_rx_bytes.value(),
+            near_full_turns: self.near_full_turns.value(),
+            near_lost: self.near_lost.value(),
+            neighbours,
             async_events_dropped,
         }
     }
@@ -149,6 +170,20 @@ pub struct DeviceCounters {
     pub mads_handed_over: u64,
     /// What connections of iWARP counted.
     pub streams: StreamCounters,
+    /// Packets sent to processes of this host through shared memory; not among those of the link.
+    pub near_tx_packets: u64,
+    /// Their bytes, headers included.
+    pub near_tx_bytes: u64,
+    /// Packets received from processes of this host through shared memory; not among those of the link.
+    pub near_rx_packets: u64,
+    /// Their bytes, headers included.
+    pub near_rx_bytes: u64,
+    /// Times that a queue pair was to send to such a process, and had to wait because the memory was full.
+    pub near_full_turns: u64,
+    /// Packets of UC and UD that such a process did not take for so long that they were dropped.
+    pub near_lost: u64,
+    /// Processes of this host that memory was shared with.
+    pub neighbours: NeighbourCounters,
     /// What communication management counted.
     pub cm: CmCounters,
     /// Asynchronous events lost because the application did not read them.
@@ -172,6 +207,16 @@ impl DeviceCounters {
             ("paced_turns", self.paced_turns),
             ("pace_timeouts", self.pace_timeouts),
             ("mads_handed_over", self.mads_handed_over),
+            ("near_tx_packets", self.near_tx_packets),
+            ("near_tx_bytes", self.near_tx_bytes),
+            ("near_rx_packets", self.near_rx_packets),
+            ("near_rx_bytes", self.near_rx_bytes),
+            ("near_full_turns", self.near_full_turns),
+            ("near_lost", self.near_lost),
+            ("neighbours_met", self.neighbours.met),
+            ("neighbours_gone", self.neighbours.gone),
+            ("neighbours_refused", self.neighbours.refused),
+            ("neighbours_expelled", self.neighbours.expelled),
             ("async_events_dropped", self.async_events_dropped),
         ];
         let fixed = self.link.iter().chain(device).chain(self.streams.iter());
@@ -199,7 +244,12 @@ mod tests {
     #[test]
     fn counters_are_listed_once_and_shown_if_they_counted() {
         let counters = Counters::default();
-        let none = counters.snapshot(LinkCounters::default(), CmCounters::default(), 0);
+        let none = counters.snapshot(
+            LinkCounters::default(),
+            CmCounters::default(),
+            NeighbourCounters::default(),
+            0,
+        );
         assert_eq!(none.to_string(), "all are 0");
         let mut names: Vec<_> = none.iter().map(|(name, _)| name).collect();
         let all = names.len();
@@ -208,7 +258,7 @@ mod tests {
         assert_eq!(names.len(), all);
         counters.drop_packet(DropReason::Icrc);
         let link = LinkCounters { rx_packets: 7, ..LinkCounters::default() };
-        let some = counters.snapshot(link, CmCounters::default(), 0);
+        let some = counters.snapshot(link, CmCounters::default(), NeighbourCounters::default(), 0);
         assert_eq!(some.to_string(), "rx_packets=7 drop_icrc=1");
     }
 }

@@ -16,13 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vernic_io::intake::Intake;
-use vernic_io::slot::SlotTable;
+use vernic_io::slot::{Slot, SlotTable};
 use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
 use crate::budget::Budgets;
 use crate::gsi::Gsi;
+use crate::near::Near;
 use crate::owing::Owing;
 use crate::pacer::{self, Pacer};
 use crate::progress::Engine;
@@ -67,6 +68,8 @@ pub(crate) struct Lane {
     pub(crate) pacer: Pacer,
     /// Who may send requests of RC, and who waits for that.
     pub(crate) budgets: Budgets,
+    /// Processes of this host that memory is shared with.
+    pub(crate) near: Near,
     /// How much is on its way into this process, and what was last seen of it when nothing came.
     pub(crate) intake: Option<Arc<Intake>>,
     pub(crate) intake_seen: (u64, u64),
@@ -129,6 +132,7 @@ impl Lane {
             held: VecDeque::new(),
             pacer: Pacer::new(pace),
             budgets: Budgets::new(),
+            near: Near::new(),
             intake: slots.intake().cloned(),
             intake_seen: (0, 0),
             owing: Owing::default(),
@@ -147,7 +151,7 @@ impl Lane {
             return Some(now + RETRY_NANOS);
         }
         let sends = !self.ready.is_empty() || !self.tx.is_empty() || self.budgets.has_next();
-        if sends || self.gsi.pending {
+        if sends || self.gsi.pending || self.near.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
@@ -182,8 +186,9 @@ impl Lane {
                     engine.counters.timer_fired(&before, core.machine.counters());
                     let peer = core.machine.attr().dest_qpn;
                     let path = core.side.path.as_ref();
-                    if let Some(path) = path.and_then(|path| engine.straighten(path, peer)) {
+                    if let Some((path, pid)) = path.and_then(|path| engine.straighten(path, peer)) {
                         core.side.path = Some(path);
+                        self.near.found.push((Slot::of(peer), pid));
                     }
                     qp.publish_state(engine, &mut core);
                     core.side.flight.exempt = true;

@@ -17,6 +17,7 @@
 //! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
 //! | `progress.rs` `background.rs` `threads.rs` | who runs the lane when |
 //! | `lane.rs` `rx.rs` `tx.rs` `owing.rs` `wheel.rs` `qp_table.rs` | the lane: receive, transmit, acknowledgements, timers, demultiplexing |
+//! | `near.rs` `near/` | packets to and from processes of this host, through memory |
 //! | `iwarp.rs` `streams.rs` `machine.rs` | connections of TCP, and queue pairs that they carry |
 //! | `gsi.rs` `cm.rs` `cm/` | QP1, and communication management over it |
 //! | `path.rs` `grh.rs` `tables.rs` `middleware.rs` | address vectors to paths, the GRH area, table changes, link stack |
@@ -51,6 +52,7 @@ pub mod limits;
 mod machine;
 mod middleware;
 mod mr;
+mod near;
 mod owing;
 mod pacer;
 mod path;
@@ -92,6 +94,7 @@ pub use explanation::{Circumstances, Explanation};
 pub use gid::{GidEntry, GidType};
 pub use limits::{DeviceAttr, PortAttr, PortState};
 pub use mr::{Mr, MrChange, Mw};
+pub use near::{Route, WhyWire};
 pub use pd::Pd;
 pub use progress::Clocks;
 pub use qp::Qp;

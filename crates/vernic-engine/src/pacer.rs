@@ -116,6 +116,15 @@ impl Pacer {
         }
     }
 
+    /// Whether nothing is on the way to whoever is there, as far as that is known.
+    pub(crate) fn is_idle(&mut self, path: &TxPath, slots: &SlotTable) -> bool {
+        let Some(to) = path.intake().filter(|_| self.on) else { return true };
+        if slots.intakes_generation() != self.generation {
+            self.refresh(slots);
+        }
+        self.receivers.get(to.index()).is_none_or(|receiver| receiver.intake.is_idle())
+    }
+
     /// Ends a grant: what was not used is others'.
     #[inline]
     pub(crate) fn settle(&mut self, grant: Grant) {

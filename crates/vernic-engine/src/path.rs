@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
-use vernic_io::slot::Lookup;
+use vernic_io::slot::{Lookup, Slot};
 use vernic_io::{LocalAddr, ROCE_PORT, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::{Gid, Mtu, PortNum, Qpn};
@@ -78,19 +78,22 @@ impl Engine {
         if let Some(process) = self.slots.query(av.dgid.to_ip(), peer, wait) {
             resolved.path = resolved.path.with_port(process.private_port, process.intake);
             tracing::debug!(%own, %peer, pid = process.pid, path = %resolved.path, "peer is on this host");
+            self.want_neighbour(Slot::of(peer), process.pid);
         }
         Ok(resolved)
     }
 
     /// A better path for a connected queue pair whose packets went unanswered: the peer may be a
     /// process of this host that was too busy to answer when the queue pair went to RTR. Does not
-    /// wait; the first call asks, a later one knows.
-    pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<TxPath> {
+    /// wait; the first call asks, a later one knows. With the path comes the process.
+    pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, u32)> {
         if path.dst().port() != ROCE_PORT || self.config.force_wire {
             return None;
         }
         match self.slots.lookup(path.dst().ip(), peer) {
-            Lookup::Here(process) => Some(path.with_port(process.private_port, process.intake)),
+            Lookup::Here(process) => {
+                Some((path.with_port(process.private_port, process.intake), process.pid))
+            }
             Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
         }
     }
@@ -148,7 +151,8 @@ mod tests {
         let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let shared = TxPath::new(home, (home, ROCE_PORT).into()).with_flow(1);
         let engine = context.engine();
-        let private = engine.straighten(&shared, peer.qpn()).unwrap();
+        let (private, pid) = engine.straighten(&shared, peer.qpn()).unwrap();
+        assert_eq!(pid, std::process::id());
         assert_ne!(private.dst().port(), ROCE_PORT);
         assert_eq!(private, shared.with_port(private.dst().port(), private.intake()));
         assert_eq!(engine.straighten(&private, peer.qpn()), None);

@@ -59,6 +59,7 @@ use crate::events::{AsyncEvent, EventQueue, lock};
 use crate::explanation::PastFailures;
 use crate::gid::GidTable;
 use crate::lane::Lane;
+use crate::near::NearControl;
 use crate::qp_state::QpInner;
 use crate::streams::Streams;
 use crate::xrc::XrcdFiles;
@@ -67,9 +68,11 @@ use crate::xrc::XrcdFiles;
 /// thread: a bound on how long one call can be kept busy by others.
 const MAX_ROUNDS: usize = 8;
 
-/// Polls in a row that found nothing, after which the poller offers its core to others: about
-/// 20 us of waiting. Where every spinning process has a core this changes nothing; where they
-/// share one, the peer runs now instead of after the scheduler's next tick (some ms).
+/// How long a poller finds nothing until it offers its core to others. Where every spinning process has a
+/// core this changes nothing; where they share one, the peer runs now instead of after the scheduler's
+/// next tick (some ms).
+const YIELD_NANOS: u64 = 20_000;
+/// The same in polls that did not get the lane.
 const POLLS_PER_YIELD: u32 = 64;
 
 /// The background thread's next look is not planned: it will look by itself, or must not be woken.
@@ -94,6 +97,8 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     pub(crate) cm: CmShared,
     pub(crate) slots: Arc<SlotTable>,
+    /// Processes of this host that memory is shared with.
+    pub(crate) near: Option<NearControl>,
     /// Bytes of device memory in use.
     pub(crate) dm_bytes: AtomicU64,
     pub(crate) port_up: AtomicBool,
@@ -109,8 +114,10 @@ pub(crate) struct Engine {
     rung: AtomicBool,
     /// CLOCK_MONOTONIC when the device was opened, nanoseconds.
     started_ns: u64,
-    /// Polls in a row that found nothing.
+    /// Polls in a row that found nothing without the lane.
     idle_polls: AtomicU32,
+    /// Since when polls find nothing, nanoseconds; 0 if the last one found something.
+    idle_since: AtomicU64,
     /// The path on which the kernel refused packets last, and its error.
     pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
     /// Counts calls that made progress on an application's thread.
@@ -191,6 +198,7 @@ impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
         let EngineParts { info, config, active_mtu, gids, events, slots, link, streams, waker } =
             parts;
+        let near = streams.is_none().then(|| NearControl::new(&config, &slots)).flatten();
         let lane = Lane::new(link, streams, &slots, config.pace, Time(0));
         Self {
             port_up: AtomicBool::new(info.up),
@@ -209,6 +217,7 @@ impl Engine {
             counters: Counters::default(),
             cm: CmShared::default(),
             slots,
+            near,
             dm_bytes: AtomicU64::new(0),
             lane: Mutex::new(lane),
             waiters: AtomicUsize::new(0),
@@ -216,6 +225,7 @@ impl Engine {
             rung: AtomicBool::new(false),
             started_ns: monotonic_ns(),
             idle_polls: AtomicU32::new(0),
+            idle_since: AtomicU64::new(0),
             refusal: Mutex::default(),
             inline_calls: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
@@ -284,25 +294,40 @@ impl Engine {
 
     /// Looks for completions: see the module's head. `take` takes them from the ring.
     pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
-        let (mut taken, mut received) = (0, 0);
+        let (mut taken, mut waited_long) = (0, false);
         let done = self.run_inline(|lane, now| {
             self.count_inline_call();
             lane.transmit(self, now);
-            received = lane.receive(self, now);
+            let received = lane.receive(self, now);
             lane.fire_timers(self, now);
             taken = take();
+            waited_long = self.has_waited(taken != 0 || received != 0, now);
         });
         if !done {
             taken = take();
+            let idle = taken == 0;
+            waited_long = idle
+                && self.idle_polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_YIELD
+                    == POLLS_PER_YIELD - 1;
         }
-        if taken != 0 || received != 0 {
-            self.idle_polls.store(0, Ordering::Relaxed);
-        } else if self.idle_polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_YIELD
-            == POLLS_PER_YIELD - 1
-        {
+        if waited_long {
             std::thread::yield_now();
         }
         taken
+    }
+
+    /// A poll with the lane `found` something or not: whether its caller has waited so long that it should
+    /// offer its core to others.
+    #[inline]
+    fn has_waited(&self, found: bool, now: Time) -> bool {
+        let since = self.idle_since.load(Ordering::Relaxed);
+        let waited_long = !found && since != 0 && now.nanos() >= since + YIELD_NANOS;
+        if found {
+            self.idle_since.store(0, Ordering::Relaxed);
+        } else if since == 0 || waited_long {
+            self.idle_since.store(now.nanos(), Ordering::Relaxed);
+        }
+        waited_long
     }
 
     /// Sends and receives on this thread, if the lane is free; false if it is not.

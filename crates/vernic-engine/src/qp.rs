@@ -30,6 +30,7 @@ use crate::events::{Element, lock};
 use crate::explanation::Explanation;
 use crate::limits::MAX_SGE;
 use crate::machine::Machine;
+use crate::near::QpWay;
 use crate::owing::AckHold;
 use crate::pd::Pd;
 use crate::qp_init::{Parts, QpCap, QpInit, check, qp_type_of};
@@ -113,6 +114,7 @@ impl Qp {
                 current: CurrentRecv::with_sges(recv_sges),
                 chosen: Chosen::default(),
                 path: None,
+                way: QpWay::default(),
                 peer: None,
                 failure: None,
                 ack: AckHold::default(),
@@ -288,9 +290,7 @@ impl Qp {
         if core.machine.state() == QpState::Reset {
             self.forget(&mut core, past);
         } else if let Some(resolved) = resolved {
-            core.side.path = Some(resolved.path);
-            core.side.flight.path_changed();
-            core.side.peer = Some((resolved.peer, resolved.local));
+            core.side.set_path(&resolved);
         }
         self.inner.publish_state(engine, &mut core);
         drop(core);
@@ -536,8 +536,8 @@ impl Qp {
         if let Some(past) = past {
             lock(&self.context().engine().past_failures).keep(past);
         }
-        let QpSide { path, peer, failure, chosen, .. } = &mut core.side;
-        (*path, *peer, *failure) = (None, None, None);
+        let QpSide { path, way, peer, failure, chosen, .. } = &mut core.side;
+        (*path, *way, *peer, *failure) = (None, QpWay::default(), None, None);
         *chosen = Chosen::default();
         self.inner.rq.clear();
         self.inner.cqs().for_each(|cq| cq.purge(self.inner.qpn));

@@ -17,7 +17,9 @@ use crate::events::lock;
 use crate::explanation::Explanation;
 use crate::host::QpHost;
 use crate::machine::Machine;
+use crate::near::QpWay;
 use crate::owing::AckHold;
+use crate::path::Resolved;
 use crate::progress::Engine;
 use crate::recv_queue::{CurrentRecv, RecvQueue};
 use crate::send_slots::SendSlots;
@@ -40,6 +42,8 @@ pub(crate) struct QpSide {
     pub(crate) chosen: Chosen,
     /// Of a connected service, from RTR on.
     pub(crate) path: Option<TxPath>,
+    /// Whether packets go through memory.
+    pub(crate) way: QpWay,
     /// Source that packets must have, of a connected service: the peer's GID and our own.
     pub(crate) peer: Option<(Gid, Gid)>,
     pub(crate) failure: Option<Failure>,
@@ -48,6 +52,16 @@ pub(crate) struct QpSide {
     pub(crate) flight: Flight,
     /// A completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
+}
+
+impl QpSide {
+    /// It is connected to another peer, or on another path.
+    pub(crate) fn set_path(&mut self, resolved: &Resolved) {
+        self.path = Some(resolved.path);
+        self.way = QpWay::default();
+        self.peer = Some((resolved.peer, resolved.local));
+        self.flight.path_changed();
+    }
 }
 
 /// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was put

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, MutexGuard};
 
 use vernic_io::intake::Intake;
+use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
 use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
@@ -34,16 +35,21 @@ impl Lane {
         if self.streams.is_some() {
             return self.receive_streams(engine, now, false);
         }
+        let near = self.receive_near(engine, now);
+        if !self.near.is_time_for_link(near, now) {
+            return near;
+        }
         let count = self.link.recv(Nanos(now.nanos()), &mut self.rx);
+        self.near.link_had(count);
         if count == 0 {
             if let Some(intake) = &self.intake {
                 intake.settle(&mut self.intake_seen, now.nanos());
             }
-            return 0;
+            return near;
         }
         self.owing.count(count);
         let Self { link, rx, table, srqs, ready, owing, timers, budgets, groups, gsi, .. } = self;
-        let (held, mads, paced) = (None, Vec::new(), 0);
+        let (held, mads, paced, via) = (None, Vec::new(), 0, None);
         let mut demux = Demux {
             engine,
             now,
@@ -57,6 +63,7 @@ impl Lane {
             held,
             mads,
             paced,
+            via,
         };
         for packet in rx.packets() {
             let result = match link.verify(&packet) {
@@ -76,9 +83,86 @@ impl Lane {
         if let Some(intake) = self.intake.as_ref().filter(|_| paced != 0) {
             intake.take(paced);
         }
+        near + count
+    }
+
+    /// Receives from the rings, and handles their packets; returns how many there were.
+    #[inline]
+    fn receive_near(&mut self, engine: &Engine, now: Time) -> usize {
+        let mut count = 0;
+        for at in 0..self.near.places.len() {
+            let place = self.near.places[at];
+            let reader = self.near.peer_at(place).and_then(|peer| peer.reader.as_ref());
+            if reader.is_some_and(RingReader::has_news) {
+                count += self.receive_ring(engine, place, NEAR_BYTES, now);
+            }
+        }
+        count
+    }
+
+    /// Receives what is left in the ring of a neighbour that is gone.
+    pub(crate) fn receive_rest(&mut self, engine: &Engine, id: NeighbourId, now: Time) {
+        if self.near.peer(id).is_some() {
+            self.receive_ring(engine, id.place() as u16, u64::from(MAX_RING_BYTES), now);
+        }
+    }
+
+    /// Receives up to `bytes` from the ring of one neighbour.
+    fn receive_ring(&mut self, engine: &Engine, place: u16, bytes: u64, now: Time) -> usize {
+        let Self { near, table, srqs, ready, owing, timers, budgets, groups, .. } = self;
+        let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
+        let Some((via, reader)) = near.peer_at(place).and_then(|peer| peer.reading()) else {
+            return 0;
+        };
+        let (held, mads, paced, via) = (None, Vec::new(), 0, Some(via));
+        let mut demux = Demux {
+            engine,
+            now,
+            table,
+            srqs,
+            groups,
+            ready,
+            owing,
+            timers,
+            budgets,
+            held,
+            mads,
+            paced,
+            via,
+        };
+        while reader.unreleased() < bytes {
+            match reader.next(&mut buffer) {
+                Ok(Some((meta, len))) => {
+                    count += 1;
+                    total += len as u64;
+                    if let Err(reason) = demux.handle_near(&rx_packet(&buffer, len, &meta)) {
+                        engine.counters.drop_packet(reason);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    broken = Some(error);
+                    break;
+                }
+            }
+        }
+        demux.let_go();
+        drop(demux);
+        reader.release();
+        near.give_buffer(buffer);
+        owing.count(count);
+        engine.counters.near_rx_packets.add(count as u64);
+        engine.counters.near_rx_bytes.add(total);
+        if let Some(error) = broken {
+            near.break_off(place, &error);
+        }
         count
     }
 }
+
+/// Bytes that one call takes from a ring: so many that they stay in the first-level cache's neighbour, and
+/// that no ring keeps others waiting.
+const NEAR_BYTES: u64 = 64 * 1024;
 
 /// The queue pair whose lock is held between two packets.
 struct Held<'a> {
@@ -103,6 +187,8 @@ struct Demux<'a, 'p> {
     mads: Vec<RxPacket<'p>>,
     /// What the packets cost that senders were paced for, as [`Intake::cost`] has it.
     paced: u64,
+    /// The neighbour whose ring they come from.
+    via: Option<NeighbourId>,
 }
 
 impl<'a, 'p> Demux<'a, 'p> {
@@ -118,10 +204,21 @@ impl<'a, 'p> Demux<'a, 'p> {
         }
         self.paced += paced_cost(packet, service);
         let qpn = parsed.dest_qpn();
-        if qpn == Qpn::MULTICAST {
-            return self.handle_multicast(packet, &parsed);
+        match qpn {
+            Qpn::MULTICAST => self.handle_multicast(packet, &parsed),
+            Qpn::GSI => {
+                self.keep_mad(packet, service);
+                Ok(())
+            }
+            _ => self.deliver(qpn, packet, &parsed),
         }
-        self.deliver(qpn, packet, &parsed)
+    }
+
+    /// Handles a packet out of a ring: neither of QP1 nor of a multicast group, which go by UDP.
+    #[inline]
+    fn handle_near(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
+        let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
+        self.deliver(parsed.dest_qpn(), packet, &parsed)
     }
 
     /// Hands a packet to one queue pair.
@@ -129,13 +226,11 @@ impl<'a, 'p> Demux<'a, 'p> {
     fn deliver(
         &mut self,
         qpn: Qpn,
-        packet: &RxPacket<'p>,
+        packet: &RxPacket<'_>,
         parsed: &Packet<'_>,
     ) -> Result<(), DropReason> {
         if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
-            let Some(qp) = self.table.find(qpn) else {
-                return self.deliver_mad(qpn, packet, parsed);
-            };
+            let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
             self.let_go();
             self.held = Some(Held { qp, core: lock(&qp.core), requests: false });
         }
@@ -154,6 +249,9 @@ impl<'a, 'p> Demux<'a, 'p> {
         {
             return Err(DropReason::WrongSource);
         }
+        if parsed.info().is_request() {
+            core.side.way.answers = self.via;
+        }
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
         let disposition = qp.with_lane_host(engine, srqs, now, core, |machine, host| {
             machine.handle_packet(now, parsed, &meta, host)
@@ -171,19 +269,10 @@ impl<'a, 'p> Demux<'a, 'p> {
 
     /// Keeps a packet for QP1, which is in no table, until the batch is through.
     #[cold]
-    fn deliver_mad(
-        &mut self,
-        qpn: Qpn,
-        packet: &RxPacket<'p>,
-        parsed: &Packet<'_>,
-    ) -> Result<(), DropReason> {
-        if qpn != Qpn::GSI {
-            return Err(DropReason::UnknownQpn);
-        }
+    fn keep_mad(&mut self, packet: &RxPacket<'p>, service: Service) {
         // Management datagrams are not paced.
-        self.paced -= paced_cost(packet, parsed.info().service);
+        self.paced -= paced_cost(packet, service);
         self.mads.push(*packet);
-        Ok(())
     }
 
     /// Hands a packet to every member of its group (IBTA 10.5.2.1).

@@ -42,6 +42,7 @@ impl Engine {
             Ok((qp, lane.table.slots() != slots))
         })?;
         lock(&self.past_failures).forget(qp.qpn);
+        self.follow_slots();
         if new_slot {
             // The background thread has new descriptors to watch: other processes may ask us.
             self.waker.wake();

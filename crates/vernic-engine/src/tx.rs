@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering;
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxBatch, TxPath, route_hint};
 use vernic_proto::{Qp, QpState, Time};
-use vernic_wire::Service;
+use vernic_wire::{Qpn, Service};
 
 use crate::events::lock;
 use crate::host::QpHost;
 use crate::lane::{BATCHES_PER_CALL, Lane, make_ready};
+use crate::near::{DatagramWay, Near, QpWay, RingOut, RingRoom, Way};
 use crate::pacer::{Grant, Pacer};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
@@ -48,6 +49,7 @@ impl Lane {
         }
         // `queued` stays set: they move from one list that it covers to the other.
         self.ready.extend(self.held.drain(..));
+        self.near.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !self.blocked {
                 self.fill_mads(engine);
@@ -69,6 +71,7 @@ impl Lane {
         }
         let mut alone = false;
         if !self.blocked && self.tx.is_empty() {
+            self.near.begin();
             let mut core = lock(&qp.core);
             let order = Order::of(qp);
             let rides = match order {
@@ -77,17 +80,19 @@ impl Lane {
             };
             let srqs = Some(&self.srqs);
             let asks = self.budgets.admits(qp, &mut core);
-            let Self { tx, pacer, .. } = self;
+            let halves = match () {
+                () if !asks => &[Half::Answers],
+                () if rides => order.halves(),
+                () => &[Half::Requests][..],
+            };
+            let Self { tx, pacer, near, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 let Some(machine) = machine.packets() else { return Did::Nothing };
+                let mut outs = Outs { tx, pacer, near };
                 if is_paced(machine) {
-                    paced_turn(machine, host, tx, pacer, now)
-                } else if !asks {
-                    turn_of_answers(machine, host, tx, now)
-                } else if rides {
-                    turn(machine, host, tx, order, now)
+                    paced_turn(machine, host, &mut outs, now)
                 } else {
-                    turn_of_requests(machine, host, tx, now)
+                    turn(machine, host, &mut outs, halves, now)
                 }
             });
             let did = if did == Did::Held { did } else { Did::Wrote };
@@ -136,8 +141,9 @@ impl Lane {
 
     /// Lets ready queue pairs write into the batch until it is full or none is ready.
     fn fill(&mut self, engine: &Engine, now: Time) {
-        // Bounded by the batch: a queue pair that wrote nothing does not come back.
-        while !self.tx.is_full() {
+        // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not come
+        // back.
+        while !self.tx.is_full() && !self.near.is_done() {
             if self.ready.is_empty() {
                 self.budgets.let_in(&mut self.ready);
             }
@@ -147,15 +153,15 @@ impl Lane {
             let mut core = lock(&qp.core);
             let (order, srqs) = (Order::of(&qp), Some(&self.srqs));
             let asks = self.budgets.admits(&qp, &mut core);
-            let Self { tx, pacer, .. } = self;
+            let halves = if asks { order.halves() } else { &[Half::Answers] };
+            let Self { tx, pacer, near, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 let Some(machine) = machine.packets() else { return Did::Nothing };
+                let mut outs = Outs { tx, pacer, near };
                 if is_paced(machine) {
-                    paced_turn(machine, host, tx, pacer, now)
-                } else if asks {
-                    turn(machine, host, tx, order, now)
+                    paced_turn(machine, host, &mut outs, now)
                 } else {
-                    turn_of_answers(machine, host, tx, now)
+                    turn(machine, host, &mut outs, halves, now)
                 }
             });
             self.end_turn(engine, &qp, &mut core, did, now);
@@ -204,6 +210,15 @@ enum Did {
 }
 
 impl Did {
+    /// Of two halves of a turn: who must wait comes back by itself, and has its other half then, too.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Held, _) | (_, Self::Held) => Self::Held,
+            (Self::Wrote, _) | (_, Self::Wrote) => Self::Wrote,
+            _ => Self::Nothing,
+        }
+    }
+
     fn written(written: bool) -> Self {
         if written { Self::Wrote } else { Self::Nothing }
     }
@@ -231,46 +246,165 @@ impl Order {
         let sleeps = qp.cqs().any(|cq| cq.channel().is_some());
         if sleeps { Self::AnswersFirst } else { Self::RequestsFirst }
     }
+
+    fn halves(self) -> &'static [Half] {
+        match self {
+            Self::RequestsFirst => &[Half::Requests, Half::Answers],
+            Self::AnswersFirst => &[Half::Answers, Half::Requests],
+        }
+    }
+}
+
+/// A part of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Half {
+    Requests,
+    Answers,
+}
+
+/// Where packets go.
+struct Outs<'a> {
+    tx: &'a mut TxBatch,
+    pacer: &'a mut Pacer,
+    near: &'a mut Near,
+}
+
+/// Where the packets of a half of a turn are written.
+trait Out {
+    /// Space for one packet.
+    fn room(&mut self) -> Room<'_>;
+    /// The packet in that space is sent.
+    fn push(&mut self, path: &TxPath, len: usize);
+}
+
+/// Space for a packet.
+enum Room<'a> {
+    Free(&'a mut [u8]),
+    /// None until what there is has been sent, which the lane does next.
+    Batch,
+    /// None until the receiver has taken something.
+    Receiver,
+}
+
+impl Out for TxBatch {
+    #[inline]
+    fn room(&mut self) -> Room<'_> {
+        self.room().map_or(Room::Batch, Room::Free)
+    }
+    #[inline]
+    fn push(&mut self, path: &TxPath, len: usize) {
+        self.push(path, len);
+    }
+}
+
+impl Out for RingOut<'_> {
+    #[inline]
+    fn room(&mut self) -> Room<'_> {
+        if self.has_room() { Room::Free(self.buffer()) } else { Room::Receiver }
+    }
+    #[inline]
+    fn push(&mut self, path: &TxPath, len: usize) {
+        self.push(path, len);
+    }
 }
 
 /// One queue pair's turn.
-fn turn(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, order: Order, now: Time) -> Did {
-    let halves = match order {
-        Order::RequestsFirst => [turn_of_requests, turn_of_answers],
-        Order::AnswersFirst => [turn_of_answers, turn_of_requests],
-    };
-    halves.into_iter().fold(Did::Nothing, |did, half| match half(machine, host, tx, now) {
-        Did::Nothing => did,
-        wrote => wrote,
-    })
+fn turn(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    outs: &mut Outs<'_>,
+    halves: &[Half],
+    now: Time,
+) -> Did {
+    choose_way(machine, host, outs.near);
+    let mut did = Did::Nothing;
+    for half in halves {
+        let way = match (half, host.side.way) {
+            (Half::Requests, QpWay { requests: Way::Ring(id), .. }) => Some(id),
+            (Half::Requests, _) => None,
+            (Half::Answers, QpWay { answers, .. }) => answers,
+        };
+        let wrote = match way.and_then(|id| outs.near.out(id)) {
+            Some(mut ring) => {
+                let wrote = half_turn(*half, machine, host, &mut ring, now);
+                ring.finish(&host.engine.counters);
+                wrote
+            }
+            None => half_turn(*half, machine, host, outs.tx, now),
+        };
+        did = did.and(wrote);
+    }
+    if did == Did::Held {
+        host.engine.counters.near_full_turns.add(1);
+    }
+    did
+}
+
+/// Requests go through a ring as soon as there is one and none is on its way by the link.
+#[inline]
+fn choose_way(machine: &Qp, host: &mut QpHost<'_>, near: &Near) {
+    if near.is_empty() || host.side.way.requests != Way::Wire {
+        return;
+    }
+    let Some(path) = &host.side.path else { return };
+    if let Some(id) = near.neighbour_of(path, machine.attr().dest_qpn)
+        && !machine.has_unacknowledged()
+    {
+        tracing::debug!(qpn = %host.qp.qpn, neighbour = %id, "packets go through memory from now on");
+        host.side.way.requests = Way::Ring(id);
+    }
+}
+
+#[inline]
+fn half_turn(
+    half: Half,
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    out: &mut impl Out,
+    now: Time,
+) -> Did {
+    match half {
+        Half::Requests => turn_of_requests(machine, host, out, now),
+        Half::Answers => turn_of_answers(machine, host, out, now),
+    }
 }
 
 /// The answers of a turn.
-fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> Did {
+fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Did {
     let mut written = false;
     for _ in 0..TURN_PACKETS {
-        let Some(room) = tx.room() else { break };
+        let room = match out.room() {
+            Room::Free(room) => room,
+            Room::Batch => break,
+            Room::Receiver if machine.wants_responses() => return Did::Held,
+            Room::Receiver => break,
+        };
         let Some(sent) = machine.poll_response(now, host, room) else { break };
         let Some(path) = &host.side.path else { break };
-        tx.push(path, sent.len);
+        out.push(path, sent.len);
         written = true;
     }
     Did::written(written)
 }
 
 /// The requests of a turn.
-fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, now: Time) -> Did {
+fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Did {
     let mut written = false;
     let mut bytes = 0;
     for _ in 0..TURN_PACKETS {
         if bytes >= TURN_BYTES {
             break;
         }
-        let Some(room) = tx.room() else { break };
+        let room = match out.room() {
+            Room::Free(room) => room,
+            Room::Batch => break,
+            Room::Receiver if machine.wants_requests() => return Did::Held,
+            Room::Receiver => break,
+        };
         let Some(sent) = machine.poll_request(now, host, room) else { break };
         // Every request of a state that sends has a path: the way to RTR set it.
         let Some(path) = &host.side.path else { break };
-        tx.push(path, sent.len);
+        out.push(path, sent.len);
         bytes += sent.len;
         written = true;
     }
@@ -279,13 +413,7 @@ fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, tx: &mut TxBatch, n
 
 /// The turn of a queue pair of an unreliable service, which has requests only: as many as their
 /// receivers have room for.
-fn paced_turn(
-    machine: &mut Qp,
-    host: &mut QpHost<'_>,
-    tx: &mut TxBatch,
-    pacer: &mut Pacer,
-    now: Time,
-) -> Did {
+fn paced_turn(machine: &mut Qp, host: &mut QpHost<'_>, outs: &mut Outs<'_>, now: Time) -> Did {
     let mut did = Did::Nothing;
     let mut bytes = 0;
     let mut grant: Option<Grant> = None;
@@ -293,11 +421,27 @@ fn paced_turn(
         if bytes >= TURN_BYTES {
             break;
         }
-        let Some(room) = tx.room() else { break };
-        let path = match machine.next_dest() {
-            Some(dest) => host.side.slots.path(dest.ah).copied(),
-            None => host.side.path,
+        let (path, dest) = match machine.next_dest() {
+            Some(dest) => (host.side.slots.path(dest.ah).copied(), dest.qpn),
+            None => (host.side.path, machine.attr().dest_qpn),
         };
+        if let Some(path) = &path
+            && machine.wants_requests()
+        {
+            match by_ring(machine, host, outs, path, dest, now) {
+                ByRing::Sent(sent) => {
+                    (did, bytes) = (Did::Wrote, bytes + sent);
+                    continue;
+                }
+                ByRing::Wait => {
+                    did = Did::Held;
+                    break;
+                }
+                ByRing::Not => {}
+            }
+        }
+        let Outs { tx, pacer, .. } = outs;
+        let Some(room) = tx.room() else { break };
         if let Some(path) = path
             && machine.wants_requests()
             && !grant.is_some_and(|grant| grant.covers(&path))
@@ -322,7 +466,56 @@ fn paced_turn(
         did = Did::Wrote;
     }
     if let Some(grant) = grant {
-        pacer.settle(grant);
+        outs.pacer.settle(grant);
     }
     did
+}
+
+/// What became of a packet of an unreliable service.
+enum ByRing {
+    /// It went through memory, this many bytes, or was lost on the way.
+    Sent(usize),
+    /// It must wait.
+    Wait,
+    /// It goes by the link.
+    Not,
+}
+
+/// Writes a packet of an unreliable service to a ring, if it goes to a neighbour.
+#[inline]
+fn by_ring(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    outs: &mut Outs<'_>,
+    path: &TxPath,
+    dest: Qpn,
+    now: Time,
+) -> ByRing {
+    let Outs { pacer, near, .. } = outs;
+    if near.is_empty() || host.side.way.requests == Way::Barred {
+        return ByRing::Not;
+    }
+    let is_idle = || pacer.is_idle(path, &host.engine.slots);
+    let id = match near.way_of_datagram(path, dest, now, is_idle) {
+        DatagramWay::Ring(id) => id,
+        DatagramWay::Wait => return ByRing::Wait,
+        DatagramWay::Wire => return ByRing::Not,
+    };
+    let counters = &host.engine.counters;
+    let Some(mut ring) = near.out(id) else { return ByRing::Not };
+    let room = ring.room_for_datagram(now);
+    if room == RingRoom::Full {
+        counters.near_full_turns.add(1);
+        return ByRing::Wait;
+    }
+    let Some(sent) = machine.poll_request(now, host, ring.buffer()) else {
+        return ByRing::Sent(0);
+    };
+    if room == RingRoom::Free {
+        ring.push(path, sent.len);
+    } else {
+        counters.near_lost.add(1);
+    }
+    ring.finish(counters);
+    ByRing::Sent(sent.len)
 }

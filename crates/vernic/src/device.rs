@@ -9,7 +9,9 @@ use vernic_engine::{
 };
 
 use crate::event::Events;
-use crate::{CompChannel, Config, Cq, CreateError, Error, Gid, OpenError, Pd, PortNum, Xrcd};
+use crate::{
+    CompChannel, Config, Cq, CreateError, Error, Gid, OpenError, Pd, PortNum, WhyWire, Xrcd,
+};
 
 /// An open device: one per usable netdev of this machine. A clone is another handle to it; it closes
 /// with the last handle and the last object that was made from it.
@@ -259,6 +261,12 @@ impl Device {
     /// packet was dropped. Briefly stops the device: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
         self.context.counters()
+    }
+
+    /// Why its packets never go through memory that is shared with other processes of this host; `None` if
+    /// they may.
+    pub fn why_wire(&self) -> Option<WhyWire> {
+        self.context.why_wire()
     }
 
     /// Sends and receives once on this thread, for programs that spin on memory instead of polling a

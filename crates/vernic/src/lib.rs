@@ -106,8 +106,8 @@ pub use vernic_engine::{
     DeviceCounters, DeviceInfo, DeviceMemory, DmRangeError, DropReason, Element, EventKind,
     Explanation, Failure, Gid, GidEntry, GidType, LinkCounters, Lkey, LocalAddr, Mtu, Pkey,
     PortAttr, PortNum, PortState, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, Qpn, RemoteRange,
-    Rkey, RnrTimer, SrqId, Srqn, Transport as DeviceTransport, TransportChoice, TxPath, WcOpcode,
-    WcStatus, limits,
+    Rkey, RnrTimer, Route, SrqId, Srqn, Transport as DeviceTransport, TransportChoice, TxPath,
+    WcOpcode, WcStatus, WhyWire, limits,
 };
 
 /// The example of the repository's README, tested.

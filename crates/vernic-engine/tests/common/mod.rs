@@ -28,6 +28,10 @@ pub struct End {
 pub fn test_config() -> Config {
     let mut config = Config::default();
     config.set("takeover_us", "200").unwrap();
+    // Either way for all tests: `VERNIC_SAME_HOST=off cargo test` has them go by the wire.
+    if let Ok(same_host) = std::env::var("VERNIC_SAME_HOST") {
+        config.set("same_host", &same_host).unwrap();
+    }
     config
 }
 

@@ -26,7 +26,7 @@ use vernic_engine::{AddressVector, AttrMask, QpAttr, QpCounters, QpState};
 
 use crate::error::{McastError, ModifyError};
 use crate::service::{Reset, Responds, Rts, State, Transport, Ud};
-use crate::{Access, Device, Endpoint, Gid, Path, PortNum, Psn, Qpn};
+use crate::{Access, Device, Endpoint, Gid, Path, PortNum, Psn, Qpn, Route};
 
 pub use batch::{Kind, Message, OneSided, SendBatch, Wr};
 pub use bringup::{Connect, InitAttr, RcOptions, RcRtr, RcRts, UcOptions, UcRtr, UdInit};
@@ -205,6 +205,12 @@ impl<S: Transport, St: State> Qp<S, St> {
     /// Its counters since it was last in Reset.
     pub fn counters(&self) -> QpCounters {
         self.inner().counters()
+    }
+
+    /// The way that its packets go at present, shared memory or the wire, and why not the other. Briefly
+    /// stops the device: not for the data path.
+    pub fn route(&self) -> Route {
+        self.inner().route()
     }
 
     /// Why it failed, if it did: peer, packet, check, transmissions. Prints as a sentence.

@@ -1,0 +1,211 @@
+//! Meeting and losing neighbours: what the engine does off the data path.
+//!
+//! Whoever finds that a peer is a process of this host leaves it in a list ([`Engine::want_neighbour`]) and
+//! wakes the background thread, which alone serves the connections of the neighbours
+//! ([`Engine::serve_neighbours`]) and brings what happened to the lane. Nobody waits for a meeting.
+//!
+//! Lock order: the neighbourhood, then the lane.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vernic_io::neighbour::{Alarm, Event, NeighbourCounters, NeighbourId, Neighbourhood};
+use vernic_io::slot::{Slot, SlotTable};
+use vernic_io::{Nanos, ROCE_PORT};
+use vernic_proto::Time;
+use vernic_wire::{Qpn, Service};
+
+use super::{Near, Peer, Way};
+use crate::config::Config;
+use crate::events::lock;
+use crate::lane::{Lane, make_ready};
+use crate::progress::Engine;
+use crate::qp_state::QpSide;
+
+/// Processes of this host that wait to be met: no more than there are slots.
+const MAX_WANTED: usize = 1 << Slot::BITS;
+
+/// What the threads of a device share of its neighbours.
+#[derive(Debug)]
+pub(crate) struct NearControl {
+    /// `None` once the device is closed.
+    hood: Mutex<Option<Neighbourhood>>,
+    /// Of a device that is closed.
+    past: Mutex<NeighbourCounters>,
+    raw_fd: RawFd,
+    alarm: Alarm,
+    wanted: Mutex<Vec<(Slot, u32)>>,
+    /// There is something in `wanted`.
+    rung: AtomicBool,
+}
+
+impl NearControl {
+    /// `None` if the settings or the system do not allow it: packets go by UDP.
+    pub(crate) fn new(config: &Config, slots: &Arc<SlotTable>) -> Option<Self> {
+        if !config.shares_memory() {
+            return None;
+        }
+        let hood = Neighbourhood::new(slots.clone(), config.ring_bytes)
+            .inspect_err(|error| {
+                tracing::debug!(%error, "no memory can be shared: packets to this host go by UDP");
+            })
+            .ok()?;
+        let (raw_fd, alarm) = (hood.raw_fd(), hood.alarm());
+        let (hood, past) = (Mutex::new(Some(hood)), Mutex::default());
+        let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
+        Some(Self { hood, past, raw_fd, alarm, wanted, rung })
+    }
+
+    /// To be slept on.
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.raw_fd
+    }
+
+    /// For the thread that sleeps.
+    pub(crate) fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    pub(crate) fn counters(&self) -> NeighbourCounters {
+        let hood = lock(&self.hood);
+        hood.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
+    }
+
+    /// Whether [`Engine::serve_neighbours`] has something to do though no descriptor is readable.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.rung.load(Ordering::Acquire)
+    }
+}
+
+impl Engine {
+    /// There is a queue pair, perhaps in a new slot: other processes may want to meet this one.
+    pub(crate) fn follow_slots(&self) {
+        if let Some(near) = &self.near
+            && let Some(hood) = &mut *lock(&near.hood)
+        {
+            hood.follow_slots();
+        }
+    }
+
+    /// The process `pid` of this host has `slot`, says the slot's own socket: it is to be met, unless it
+    /// was.
+    pub(crate) fn want_neighbour(&self, slot: Slot, pid: u32) {
+        let Some(near) = &self.near else { return };
+        let mut wanted = lock(&near.wanted);
+        if wanted.contains(&(slot, pid)) || wanted.len() == MAX_WANTED {
+            return;
+        }
+        wanted.push((slot, pid));
+        near.rung.store(true, Ordering::Release);
+        drop(wanted);
+        self.waker.wake();
+    }
+
+    /// Handles what neighbours said, meets those that are wanted, and expels those that broke the rules.
+    /// Returns when it must be called at the latest. For the background thread.
+    pub(crate) fn serve_neighbours(&self) -> Option<Time> {
+        let near = self.near.as_ref()?;
+        let mut hood = lock(&near.hood);
+        let hood = hood.as_mut()?;
+        let now = Nanos(self.now().nanos());
+        let mut events = Vec::new();
+        hood.serve(now, &mut events);
+        near.rung.store(false, Ordering::Release);
+        let mut wanted = std::mem::take(&mut *lock(&near.wanted));
+        let broken = self.with_lane(|lane| {
+            wanted.append(&mut lane.near.found);
+            std::mem::take(&mut lane.near.broken)
+        });
+        wanted.iter().for_each(|&(slot, _)| hood.meet(slot, now, &mut events));
+        broken.iter().for_each(|&id| hood.expel(id, &mut events));
+        if !events.is_empty() || !wanted.is_empty() {
+            self.with_lane(|lane| {
+                wanted.iter().for_each(|&(slot, pid)| lane.near.set_owner(slot, pid));
+                let now = self.now();
+                events.drain(..).for_each(|event| lane.handle_neighbour(self, event, now));
+            });
+        }
+        hood.deadline(now).map(|at| Time(at.0))
+    }
+
+    /// The device is closed: says good-bye to the neighbours.
+    pub(crate) fn close_neighbours(&self) {
+        let Some(near) = &self.near else { return };
+        let hood = lock(&near.hood).take();
+        if let Some(mut hood) = hood {
+            hood.close(&mut Vec::new());
+            *lock(&near.past) = hood.counters();
+        }
+        let gone = self.with_lane(|lane| std::mem::replace(&mut lane.near, Near::new()));
+        drop(gone);
+    }
+}
+
+impl Lane {
+    fn handle_neighbour(&mut self, engine: &Engine, event: Event, now: Time) {
+        match event {
+            Event::Met { neighbour, reader } => {
+                let (pid, id) = (neighbour.pid(), neighbour.id());
+                tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
+                self.near.meet(neighbour, reader);
+            }
+            Event::Ready { from, writer } => {
+                if let Some(peer) = self.near.peer_mut(from) {
+                    peer.writer = Some(writer);
+                }
+            }
+            Event::Slots { from, slots } => self.near.set_slots(from, slots),
+            Event::Message { from, bytes, .. } => {
+                tracing::debug!(neighbour = %from, len = bytes.len(), "a message that means nothing");
+            }
+            Event::Gone { from, in_order } => self.lose_neighbour(engine, from, in_order, now),
+        }
+    }
+
+    /// A neighbour is gone. What it had sent is received first.
+    fn lose_neighbour(&mut self, engine: &Engine, id: NeighbourId, in_order: bool, now: Time) {
+        // Bounded: nobody writes any more, and a process that does all the same is cut off at a ring's
+        // worth.
+        self.receive_rest(engine, id, now);
+        let Some(peer) = self.near.part(id) else { return };
+        let pid = peer.neighbour.pid();
+        let mut failed = 0;
+        let Self { table, srqs, ready, timers, .. } = self;
+        for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
+            let mut core = lock(&qp.core);
+            if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
+                continue;
+            }
+            let way = &mut core.side.way;
+            let used = way.requests == Way::Ring(id) || way.answers == Some(id);
+            (way.requests, way.answers) = (Way::Barred, None);
+            if used && !in_order {
+                failed += 1;
+                qp.with_lane_host(engine, Some(srqs), now, &mut core, |machine, host| {
+                    if let Some(machine) = machine.packets() {
+                        machine.handle_peer_gone(now, host);
+                    }
+                });
+                qp.publish_state(engine, &mut core);
+            }
+            if core.machine.wants_transmit() {
+                make_ready(ready, qp);
+            }
+            timers.arm(qp.qpn, &mut core);
+        }
+        if in_order {
+            tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");
+        } else {
+            tracing::warn!(pid, neighbour = %id, failed, "a process of this host is gone, or cut off: its peers' queue pairs fail");
+        }
+    }
+}
+
+/// Whether a connected queue pair is connected to a neighbour.
+fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
+    let is_near = side.path.is_some_and(|path| path.dst_port() != ROCE_PORT);
+    side.way.requests == Way::Ring(id)
+        || side.way.answers == Some(id)
+        || is_near && peer.slots.contains(&Slot::of(dest))
+}

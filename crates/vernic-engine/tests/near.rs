@@ -1,0 +1,562 @@
+//! Packets between processes of one host through memory: that they go there, keep their order and
+//! meaning, and what becomes of a peer that ends, stops or does not read.
+//!
+//! The tests start this program again as the other process; what that one does is in
+//! [`the_other_process`].
+
+#![allow(clippy::print_stdout)] // how the processes talk
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use vernic_engine::*;
+
+const QKEY: Qkey = Qkey(0x1111);
+const SHARED: fn(&Qp) -> bool = |qp| matches!(qp.route(), Route::SharedMemory { .. });
+
+/// The settings of tests, whichever way the others go.
+fn near_config() -> Config {
+    let mut config = test_config();
+    config.set("same_host", "on").unwrap();
+    config
+}
+
+fn near_pair(service: Service) -> Pair {
+    Pair::with(service, Setup::default(), near_config(), near_config())
+}
+
+/// Sends a message from `a` to `b`, and waits for both completions.
+fn send(pair: &Pair, len: u32) -> (Wc, Wc) {
+    pair.b_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[pair.b.sge(0, len)] }]).unwrap();
+    pair.a_qp.post_send(&[wr(2, SendOp::Send, &[pair.a.sge(0, len)])]).unwrap();
+    let received = pair.b.wait(1)[0];
+    (pair.a.wait_beside(1, || pair.b.context.progress())[0], received)
+}
+
+/// Sends until the requests go through memory.
+fn warm_up(pair: &Pair) {
+    let (start, mut rounds) = (Instant::now(), 0);
+    while !SHARED(&pair.a_qp) || !SHARED(&pair.b_qp) {
+        send(pair, 8);
+        send_back(pair);
+        rounds += 1;
+        let (a, b) = (pair.a_qp.route(), pair.b_qp.route());
+        assert!(start.elapsed() < PATIENCE, "{a} and {b} after {rounds} rounds");
+    }
+}
+
+fn send_back(pair: &Pair) {
+    pair.a_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[pair.a.sge(0, 8)] }]).unwrap();
+    pair.b_qp.post_send(&[wr(2, SendOp::Send, &[pair.b.sge(0, 8)])]).unwrap();
+    pair.a.wait(1);
+    pair.b.wait_beside(1, || pair.a.context.progress());
+}
+
+fn near_packets(end: &End) -> u64 {
+    end.context.counters().near_tx_packets
+}
+
+#[test]
+fn after_two_have_met_nothing_goes_by_the_wire_any_more() {
+    let pair = near_pair(Service::Rc);
+    warm_up(&pair);
+    let link = |end: &End| end.context.counters().link.tx_packets;
+    let before = (link(&pair.a), link(&pair.b), near_packets(&pair.a));
+    for len in [0, 1, 8, 4095, 4096, 4097, 1 << 20] {
+        let bytes = pattern(len as usize, len);
+        pair.a.fill(0, &bytes);
+        let (sent, received) = send(&pair, len);
+        assert_eq!((sent.status, received.byte_len), (WcStatus::Success, len));
+        assert_eq!(pair.b.bytes(0, len as usize), bytes, "{len} bytes");
+    }
+    assert_eq!((link(&pair.a), link(&pair.b)), (before.0, before.1));
+    assert!(near_packets(&pair.a) >= before.2 + 6 + 256);
+    assert_eq!(pair.a_qp.route(), Route::SharedMemory { pid: std::process::id() });
+}
+
+#[test]
+fn one_sided_operations_go_through_memory_as_packets_do() {
+    let pair = near_pair(Service::Rc);
+    warm_up(&pair);
+    let len = 1 << 20;
+    let bytes = pattern(len, 3);
+    pair.a.fill(0, &bytes);
+    let sges = [pair.a.sge(0, len as u32)];
+    let back = [pair.a.sge(4 << 20, len as u32)];
+    let old = [pair.a.sge(3 << 20, 8)];
+    let remote = pair.b.remote(0);
+    pair.b.fill(2 << 20, &41_u64.to_ne_bytes());
+    pair.a_qp
+        .post_send(&[
+            wr(1, SendOp::Write(remote), &sges),
+            wr(2, SendOp::Read(remote), &back),
+            // Not what is read: that may be after this.
+            wr(3, SendOp::FetchAdd { remote: pair.b.remote(2 << 20), add: 1 }, &old),
+        ])
+        .unwrap();
+    let done = pair.a.wait_beside(3, || pair.b.context.progress());
+    let ids: Vec<_> = done.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ids, [1, 2, 3].map(|id| (id, WcStatus::Success)));
+    assert_eq!(pair.a.bytes(4 << 20, len), bytes);
+    assert_eq!(pair.a.bytes(3 << 20, 8), 41_u64.to_ne_bytes());
+    assert_eq!(pair.b.bytes(2 << 20, 8), 42_u64.to_ne_bytes());
+}
+
+#[test]
+fn a_refused_access_is_reported_as_on_the_wire() {
+    let pair = near_pair(Service::Rc);
+    warm_up(&pair);
+    let remote = Remote { addr: pair.b.mr.iova() + MEMORY as u64, rkey: pair.b.mr.rkey() };
+    pair.a_qp.post_send(&[wr(7, SendOp::Write(remote), &[pair.a.sge(0, 8)])]).unwrap();
+    let wc = pair.a.wait_beside(1, || pair.b.context.progress())[0];
+    assert_eq!((wc.wr_id, wc.status), (7, WcStatus::RemoteAccess));
+    let counters = pair.b.context.counters();
+    assert_eq!((counters.naks_sent, counters.neighbours.gone), (1, 0));
+}
+
+#[test]
+fn order_holds_while_queue_pairs_change_from_the_wire_to_memory() {
+    // The first message makes them meet; the change happens in the middle of what follows.
+    for service in [Service::Rc, Service::Uc] {
+        let pair = near_pair(service);
+        let least = 5000_u32;
+        let (mut posted, mut sent, mut heard) = (0_u32, 0, 0_u32);
+        let start = Instant::now();
+        for wr_id in 0..128 {
+            pair.b_qp.post_recv(&[RecvWr { wr_id, sges: &[pair.b.sge(wr_id * 8, 8)] }]).unwrap();
+        }
+        let mut batch = [EMPTY_WC; 16];
+        while heard < least || !SHARED(&pair.a_qp) {
+            // UC: a receive is there for each.
+            while posted - heard < 100 {
+                let op = SendOp::SendImm(posted);
+                pair.a_qp.post_send(&[wr(posted.into(), op, &[pair.a.sge(0, 8)])]).unwrap();
+                posted += 1;
+            }
+            sent += pair.a.cq.poll(&mut batch).unwrap();
+            let n = pair.b.cq.poll(&mut batch).unwrap();
+            for wc in &batch[..n] {
+                assert_eq!(wc.tag, Tag::Imm(heard), "{service:?}");
+                heard += 1;
+                let sges = [pair.b.sge(wc.wr_id * 8, 8)];
+                pair.b_qp.post_recv(&[RecvWr { wr_id: wc.wr_id, sges: &sges }]).unwrap();
+            }
+            assert!(start.elapsed() < PATIENCE, "{service:?}: {sent} sent, {heard} heard");
+        }
+        assert_eq!(pair.b.context.counters().naks_sent, 0);
+    }
+}
+
+/// Sends datagrams from `from` to `to`, one by one, until they go through memory.
+fn datagrams(from: &End, to: &End) -> (Arc<Qp>, Arc<Qp>, Arc<Ah>) {
+    let (from_qp, to_qp) = (from.qp(Service::Ud), to.qp(Service::Ud));
+    bring_up_ud(&from_qp, QKEY);
+    bring_up_ud(&to_qp, QKEY);
+    let (sgid_index, dgid) = (from.gid().0, to.gid().1);
+    let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..AddressVector::default() };
+    let ah = from.pd.create_ah(av).unwrap();
+    let start = Instant::now();
+    while from.context.counters().near_tx_packets == 0 {
+        to_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[to.sge(0, 4136)] }]).unwrap();
+        post_datagram(from, &from_qp, &ah, to_qp.qpn(), 4096);
+        let received = to.wait_beside(1, || from.context.progress())[0];
+        assert_eq!((received.byte_len, received.src_qpn), (4136, from_qp.qpn()));
+        from.wait(1);
+        assert!(start.elapsed() < PATIENCE, "{}", from.context.counters());
+    }
+    (from_qp, to_qp, ah)
+}
+
+fn post_datagram(from: &End, qp: &Qp, ah: &Arc<Ah>, to: Qpn, len: u32) {
+    let sges = [from.sge(1 << 20, len)];
+    let dest = Some(Dest { ah, qpn: to, qkey: QKEY });
+    qp.post_send(&[SendWr { dest, ..wr(9, SendOp::Send, &sges) }]).unwrap();
+}
+
+#[test]
+fn datagrams_arrive_with_their_header_and_from_whom_they_come() {
+    let (a, b) = (End::with(near_config()), End::with(near_config()));
+    a.fill(1 << 20, &pattern(4096, 5));
+    let (a_qp, b_qp, ah) = datagrams(&a, &b);
+    let from_wire = b.bytes(0, 40);
+    b.fill(0, &[0; 4136]);
+    b_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[b.sge(0, 4136)] }]).unwrap();
+    post_datagram(&a, &a_qp, &ah, b_qp.qpn(), 4096);
+    let wc = b.wait(1)[0];
+    assert_eq!((wc.byte_len, wc.src_qpn, wc.grh), (4136, a_qp.qpn(), true));
+    assert_eq!(b.bytes(40, 4096), pattern(4096, 5));
+    // The addresses of the GRH area; the Identification may differ.
+    assert_eq!(b.bytes(32, 8), from_wire[32..40]);
+    assert_eq!(b.context.counters().near_rx_packets, a.context.counters().near_tx_packets);
+}
+
+#[test]
+fn a_device_reaches_itself_through_memory() {
+    let end = End::with(near_config());
+    let (a_qp, b_qp) = (end.qp(Service::Rc), end.qp(Service::Rc));
+    connect(&end, &a_qp, end.gid().1, b_qp.qpn(), Setup::default());
+    connect(&end, &b_qp, end.gid().1, a_qp.qpn(), Setup::default());
+    let start = Instant::now();
+    while !SHARED(&a_qp) {
+        let op = SendOp::Write(end.remote(4096));
+        a_qp.post_send(&[wr(1, op, &[end.sge(0, 8)])]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+        assert!(start.elapsed() < PATIENCE, "{}", a_qp.route());
+    }
+    end.fill(0, &pattern(1 << 20, 9));
+    a_qp.post_send(&[wr(1, SendOp::Write(end.remote(2 << 20)), &[end.sge(0, 1 << 20)])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+    assert_eq!(end.bytes(2 << 20, 1 << 20), pattern(1 << 20, 9));
+}
+
+#[test]
+fn each_setting_that_is_about_the_wire_keeps_packets_on_it_and_says_so() {
+    let capture = std::env::temp_dir().join(format!("near-{}.pcapng", std::process::id()));
+    let settings = [
+        ("same_host", "off".to_owned(), WhyWire::Settings),
+        ("force_wire", "on".to_owned(), WhyWire::Settings),
+        ("capture", capture.display().to_string(), WhyWire::Watched),
+        ("trace", "on".to_owned(), WhyWire::Watched),
+        ("fault", "seed=1".to_owned(), WhyWire::Watched),
+    ];
+    for (key, value, why) in settings {
+        let mut config = near_config();
+        config.set(key, &value).unwrap();
+        let pair = Pair::with(Service::Rc, Setup::default(), config, near_config());
+        for _ in 0..100 {
+            send(&pair, 8);
+        }
+        assert_eq!(pair.a_qp.route(), Route::Wire(why), "{key}");
+        assert!(!SHARED(&pair.b_qp), "{key}");
+        assert_eq!(near_packets(&pair.a) + near_packets(&pair.b), 0, "{key}");
+    }
+    let _ = std::fs::remove_file(capture);
+}
+
+#[test]
+fn who_sleeps_for_a_completion_is_woken_by_a_ring() {
+    let channel = |config| Context::open(Some("lo"), config).unwrap().create_channel().unwrap();
+    let (a, b) = (channel(near_config()), channel(near_config()));
+    let (a, b) = (
+        End::with_channel(near_config(), Some(a.clone())),
+        End::with_channel(near_config(), Some(b.clone())),
+    );
+    let (a_qp, b_qp) = (a.qp(Service::Rc), b.qp(Service::Rc));
+    connect(&a, &a_qp, b.gid().1, b_qp.qpn(), Setup::default());
+    connect(&b, &b_qp, a.gid().1, a_qp.qpn(), Setup::default());
+    let pair = Pair { a_qp, b_qp, a, b };
+    warm_up(&pair);
+    let sleep = |end: &End| {
+        let channel = end.cq.channel().unwrap();
+        loop {
+            end.cq.req_notify(false);
+            let mut wc = [EMPTY_WC; 1];
+            if end.cq.poll(&mut wc).unwrap() == 1 {
+                return wc[0];
+            }
+            channel.wait().unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200 {
+                pair.b_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[pair.b.sge(0, 8)] }]).unwrap();
+                pair.a_qp.post_send(&[wr(2, SendOp::Send, &[pair.a.sge(0, 8)])]).unwrap();
+                assert_eq!(sleep(&pair.a).status, WcStatus::Success);
+            }
+        });
+        for _ in 0..200 {
+            assert_eq!(sleep(&pair.b).status, WcStatus::Success);
+        }
+    });
+}
+
+/// Tells the other process what it is.
+const ROLE: &str = "VERNIC_TEST_ROLE";
+
+/// The other process with its standard input and output.
+struct Other {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Other {
+    fn start(role: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// The next line that is for us.
+    fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "the other process ended");
+            // The test harness may have begun the line.
+            if let Some((_, text)) = line.split_once("> ") {
+                return text.trim().to_owned();
+            }
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn signal(&self, signal: i32) {
+        // SAFETY: takes no pointers; the process is our child, which was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Stops it; returns when none of its threads runs any more.
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        until("it does not stop", || std::fs::read_dir(&tasks).unwrap().all(is_stopped));
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Set where a test has a network namespace to itself.
+const ALONE: &str = "VERNIC_TEST_ALONE";
+
+/// Runs a test in a network namespace of its own: a process that is stopped must not share port 4791 with
+/// other tests. False where this is that run.
+fn runs_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let unshare = |shell: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", "sh", "-c", shell]);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+        command
+    };
+    let probe = unshare("ip link set lo up").stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces, or no `ip`, here");
+        return true;
+    }
+    let run = unshare("ip link set lo up && exec \"$0\" \"$@\"").output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(run.status.success(), "{}{}", text(&run.stdout), text(&run.stderr));
+    true
+}
+
+fn describe(end: &End, qp: &Qp) -> String {
+    format!("{} {} {}", qp.qpn().value(), end.mr.iova(), end.mr.rkey().value())
+}
+
+fn understand(line: &str) -> (Qpn, Remote) {
+    let n: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    (Qpn::new(n[0] as u32), Remote { addr: n[1], rkey: Rkey(n[2] as u32) })
+}
+
+/// Not a test of its own: what the other process runs.
+#[test]
+fn the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut lines = std::io::stdin().lines();
+    let say = |text: &str| {
+        println!("> {text}");
+        std::io::stdout().flush().unwrap();
+    };
+    let end = End::with(near_config());
+    let service = if role == "datagrams" { Service::Ud } else { Service::Rc };
+    let qp = end.qp(service);
+    say(&describe(&end, &qp));
+    let (peer, _) = understand(&lines.next().unwrap().unwrap());
+    match service {
+        Service::Ud => bring_up_ud(&qp, QKEY),
+        _ => connect(&end, &qp, end.gid().1, peer, Setup::default()),
+    }
+    say("connected");
+    // Whatever else happens here is the background thread's work.
+    if lines.next().unwrap().unwrap() == "close" {
+        drop(qp);
+        end.context.close();
+        say("closed");
+        let _ = lines.next();
+    }
+}
+
+/// A queue pair connected to another process through memory.
+fn to_other_process(setup: Setup) -> (Other, End, Arc<Qp>, Remote) {
+    let mut other = Other::start("rc");
+    let end = End::with(near_config());
+    let qp = end.qp(Service::Rc);
+    let (peer, remote) = understand(&other.hear());
+    other.tell(&describe(&end, &qp));
+    assert_eq!(other.hear(), "connected");
+    connect(&end, &qp, end.gid().1, peer, setup);
+    let start = Instant::now();
+    while !SHARED(&qp) {
+        qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+        assert!(start.elapsed() < PATIENCE, "{}", qp.route());
+    }
+    assert_eq!(qp.route(), Route::SharedMemory { pid: other.child.id() });
+    (other, end, qp, remote)
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(start.elapsed() < PATIENCE, "{what}");
+    }
+}
+
+#[test]
+fn a_killed_peer_fails_what_was_on_its_way_at_once() {
+    if runs_alone("a_killed_peer_fails_what_was_on_its_way_at_once") {
+        return;
+    }
+    // Without the hang-up it would take minutes: the timeout is 4.3 s, seven times.
+    let setup = Setup { timeout: AckTimeout::new(20), ..Setup::default() };
+    let (other, end, qp, remote) = to_other_process(setup);
+    other.stop();
+    for wr_id in 10..14 {
+        qp.post_send(&[wr(wr_id, SendOp::Write(remote), &[end.sge(0, 1 << 20)])]).unwrap();
+    }
+    qp.post_recv(&[RecvWr { wr_id: 20, sges: &[end.sge(0, 8)] }]).unwrap();
+    other.signal(libc::SIGKILL);
+    let done = end.wait(5);
+    let mut done: Vec<_> = done.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    done.sort_by_key(|(wr_id, _)| *wr_id);
+    let mut expected = [10, 11, 12, 13, 20].map(|id| (id, WcStatus::Flushed));
+    expected[0].1 = WcStatus::RetryExceeded;
+    assert_eq!(done, expected);
+    assert_eq!(qp.state(), QpState::Error);
+    assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
+    assert_eq!(end.context.counters().neighbours.gone, 1);
+}
+
+#[test]
+fn a_killed_peer_of_an_idle_queue_pair_is_told_by_an_event() {
+    let (other, end, qp, _) = to_other_process(Setup::default());
+    qp.post_recv(&[RecvWr { wr_id: 20, sges: &[end.sge(0, 8)] }]).unwrap();
+    other.signal(libc::SIGKILL);
+    let flushed = end.wait(1)[0];
+    assert_eq!((flushed.wr_id, flushed.status), (20, WcStatus::Flushed));
+    let event = end.context.wait_async_event().unwrap();
+    assert_eq!((event.kind, event.element), (EventKind::QpFatal, Element::Qp(qp.qpn())));
+}
+
+#[test]
+fn a_peer_that_is_killed_while_it_is_written_to_leaves_every_other_connection_alone() {
+    let beside = near_pair(Service::Rc);
+    warm_up(&beside);
+    for _ in 0..5 {
+        let (other, end, qp, remote) = to_other_process(Setup::default());
+        for wr_id in 0..64 {
+            let big = [end.sge(0, 1 << 20)];
+            qp.post_send(&[wr(wr_id, SendOp::Write(remote), &big)]).unwrap();
+        }
+        // One more is on its way whenever the end comes.
+        other.signal(libc::SIGKILL);
+        let (mut wr_id, mut failed) = (64, false);
+        while !failed {
+            failed = end.wait(1).iter().any(|wc| wc.status == WcStatus::RetryExceeded);
+            let _ = qp.post_send(&[wr(wr_id, SendOp::Write(remote), &[end.sge(0, 1 << 20)])]);
+            wr_id += 1;
+        }
+        send(&beside, 8);
+    }
+    assert!(SHARED(&beside.a_qp));
+}
+
+#[test]
+fn a_peer_that_closes_in_order_is_no_failure_until_something_is_sent_to_it() {
+    let setup = Setup { timeout: AckTimeout::new(15), retry_cnt: 2, ..Setup::default() };
+    let (mut other, end, qp, remote) = to_other_process(setup);
+    other.tell("close");
+    assert_eq!(other.hear(), "closed");
+    until("it is not noticed", || qp.route() == Route::Wire(WhyWire::Gone));
+    assert_eq!(qp.state(), QpState::Rts);
+    assert_eq!(end.context.try_async_event().map(|event| event.kind), None);
+    qp.post_send(&[wr(5, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+}
+
+#[test]
+fn a_stopped_peer_is_given_up_by_the_retries_of_rc() {
+    if runs_alone("a_stopped_peer_is_given_up_by_the_retries_of_rc") {
+        return;
+    }
+    let setup = Setup { timeout: AckTimeout::new(15), retry_cnt: 2, ..Setup::default() };
+    let (other, end, qp, remote) = to_other_process(setup);
+    other.stop();
+    // More than the ring holds.
+    for wr_id in 0..4 {
+        qp.post_send(&[wr(wr_id, SendOp::Write(remote), &[end.sge(0, 1 << 20)])]).unwrap();
+    }
+    let done = end.wait(4);
+    assert_eq!(done[0].status, WcStatus::RetryExceeded);
+    assert!(matches!(qp.explain().unwrap().failure.cause, Cause::AckTimeout { .. }));
+    other.signal(libc::SIGCONT);
+}
+
+#[test]
+fn datagrams_to_a_stopped_process_are_lost_and_counted_and_never_hang() {
+    if runs_alone("datagrams_to_a_stopped_process_are_lost_and_counted_and_never_hang") {
+        return;
+    }
+    let mut other = Other::start("datagrams");
+    let end = End::with(near_config());
+    let qp = end.qp(Service::Ud);
+    bring_up_ud(&qp, QKEY);
+    let (peer, _) = understand(&other.hear());
+    other.tell(&describe(&end, &qp));
+    assert_eq!(other.hear(), "connected");
+    let av = AddressVector {
+        dgid: end.gid().1,
+        sgid_index: end.gid().0,
+        port: PortNum(1),
+        ..AddressVector::default()
+    };
+    let ah = end.pd.create_ah(av).unwrap();
+    until("they do not meet", || {
+        post_datagram(&end, &qp, &ah, peer, 4096);
+        end.wait(1);
+        end.context.counters().near_tx_packets > 0
+    });
+    other.stop();
+    for _ in 0..100 {
+        post_datagram(&end, &qp, &ah, peer, 4096);
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+    }
+    let counters = end.context.counters();
+    assert!(counters.near_lost > 0 && counters.near_full_turns > 0, "{counters}");
+    other.signal(libc::SIGCONT);
+    // Once there is room nothing is lost any more.
+    until("it never reads again", || {
+        let lost = end.context.counters().near_lost;
+        post_datagram(&end, &qp, &ah, peer, 4096);
+        end.wait(1);
+        end.context.counters().near_lost == lost
+    });
+}
