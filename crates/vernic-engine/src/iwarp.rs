@@ -46,6 +46,10 @@ mod listener;
 
 pub use listener::Listener;
 
+/// Nanoseconds before the first word of an initiator is repeated to a silent peer: longer than answers take, and
+/// short beside what connecting takes.
+const RTR_REPEAT_NANOS: u64 = 10_000_000;
+
 /// Bytes received at once during the start-up: a whole frame, and some of what follows it.
 const START_BYTES: usize = 1024;
 
@@ -521,7 +525,11 @@ pub fn default_stream() -> StreamConfig {
 
 /// How a stream is used with these settings.
 fn stream_of(config: &Config) -> StreamConfig {
-    StreamConfig { recv_wait_ns: config.iwarp_recv_wait_us * 1000, ..StreamConfig::default() }
+    StreamConfig {
+        recv_wait_ns: config.iwarp_recv_wait_us * 1000,
+        rtr_repeat_ns: RTR_REPEAT_NANOS,
+        ..StreamConfig::default()
+    }
 }
 
 /// Takes what belongs to the start-up, and what came with it.

@@ -228,6 +228,7 @@ impl Qp {
             current = stream.inbound.take_current();
             stream.answers.clear();
             stream.stall_until = None;
+            stream.expect_no_word();
             let was_open = stream.rx != Rx::Ended;
             if was_open {
                 stream.rx = Rx::Dead;
@@ -249,6 +250,7 @@ impl Qp {
             stream.tx = Tx::Shut;
             stream.linger_until = None;
             stream.stall_until = None;
+            stream.expect_no_word();
         }
     }
 

@@ -337,6 +337,7 @@ impl Qp {
         if stream.tx == Tx::Fenced && stream.deframer.fpdus() > 0 {
             stream.tx = Tx::Open;
         }
+        stream.expect_no_word();
         let within = has_rest || !stream.deframer.is_at_boundary();
         let stall_ns = stream.config.stall_ns;
         stream.stall_until = (within && stall_ns > 0).then(|| now + stall_ns);
@@ -393,7 +394,8 @@ impl Qp {
     /// Time has passed. Does nothing before the deadline; when a message has waited long enough for a
     /// receive, the same bytes are to be passed again.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
-        let Some(stream) = self.stream.as_deref() else { return };
+        let Some(stream) = self.stream.as_deref_mut() else { return };
+        stream.repeat_rtr(now);
         if stream.stall_until.is_some_and(|until| now >= until) {
             return self.lost(now, StreamEnd::TimedOut, host);
         }

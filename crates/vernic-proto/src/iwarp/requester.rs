@@ -313,6 +313,16 @@ impl Requester {
         Fpdu::new(Item::Request, &header, &rdmap, Source::None, 0)
     }
 
+    /// Whether the next FPDU is an RTR that is an empty WRITE.
+    pub(super) fn has_write_rtr(&self) -> bool {
+        self.rtr.choice() == Some(RtrSet::WRITE)
+    }
+
+    /// Another empty WRITE, as the RTR was.
+    pub(super) fn repeat_rtr(&mut self) {
+        self.rtr = RtrSet::WRITE;
+    }
+
     /// The RTR has been taken.
     pub(super) fn rtr_sent(&mut self) {
         match self.rtr.choice() {

@@ -57,7 +57,15 @@ pub struct StreamConfig {
     pub stall_ns: u64,
     /// Nanoseconds that the peer has to close its half when this end has closed its own.
     pub linger_ns: u64,
+    /// Nanoseconds after which an initiator repeats an empty WRITE that was its ready-to-receive indication,
+    /// if nothing has come from the peer: a few times, each four times as late; 0 never does. A responder
+    /// may have missed the news of bytes that came while it was not yet in full operation, and look at them
+    /// only when more come: siw does, where its answer is faster than its way out of the call that sent it.
+    pub rtr_repeat_ns: u64,
 }
+
+/// How often a ready-to-receive indication is repeated.
+const RTR_REPEATS: u32 = 4;
 
 impl Default for StreamConfig {
     fn default() -> Self {
@@ -70,6 +78,7 @@ impl Default for StreamConfig {
             recv_wait_ns: 0,
             stall_ns: 30_000_000_000,
             linger_ns: 2_000_000_000,
+            rtr_repeat_ns: 0,
         }
     }
 }
@@ -152,6 +161,8 @@ pub(super) struct Stream {
     pub(super) linger_until: Option<Time>,
     /// When the peer's time to go on in an FPDU is over.
     pub(super) stall_until: Option<Time>,
+    /// When the ready-to-receive indication is repeated, how long that is after the last one, and how often.
+    rtr_repeat: Option<(Time, u64, u32)>,
 }
 
 impl Stream {
@@ -181,7 +192,37 @@ impl Stream {
             ending: None,
             linger_until: None,
             stall_until: None,
+            rtr_repeat: None,
         }
+    }
+
+    /// The ready-to-receive indication is about to be sent for the first time.
+    pub(super) fn expect_word(&mut self, now: Time) {
+        let ns = self.config.rtr_repeat_ns;
+        if ns > 0 && self.rtr_repeat.is_none() && self.requester.has_write_rtr() {
+            self.rtr_repeat = Some((now + ns, ns, RTR_REPEATS));
+        }
+    }
+
+    /// Something has come, or nothing more will.
+    pub(super) fn expect_no_word(&mut self) {
+        self.rtr_repeat = None;
+    }
+
+    /// Time has passed without a word.
+    pub(super) fn repeat_rtr(&mut self, now: Time) {
+        let Some((due, ns, left)) = self.rtr_repeat.filter(|(due, ..)| now >= *due) else { return };
+        self.rtr_repeat = None;
+        if self.tx != Tx::Open || left == 0 {
+            return;
+        }
+        if self.requester.is_begun() {
+            // Not between the segments of a message, more of which are news enough.
+            self.rtr_repeat = Some((due + ns, ns, left));
+            return;
+        }
+        self.requester.repeat_rtr();
+        self.rtr_repeat = Some((now + 4 * ns, 4 * ns, left - 1));
     }
 
     pub(super) fn rules(&self) -> Rules {
@@ -314,6 +355,7 @@ impl Stream {
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let held = self.inbound.held_since().map(|since| since + self.config.recv_wait_ns);
         let held = held.filter(|_| self.rx == Rx::Open);
-        [held, self.stall_until, self.linger_until].into_iter().flatten().min()
+        let repeat = self.rtr_repeat.map(|(due, ..)| due);
+        [held, self.stall_until, self.linger_until, repeat].into_iter().flatten().min()
     }
 }

@@ -210,6 +210,7 @@ fn end(rng: &mut Rng, chunk: u64, max_len: u32, crc: bool, markers: bool) -> End
         recv_wait_ns: 100 * SECOND,
         stall_ns: 2 * SECOND,
         linger_ns: SECOND,
+        rtr_repeat_ns: 10_000_000,
     };
     EndPlan {
         startup,

@@ -33,6 +33,7 @@ impl Qp {
             self.flush_sends(now, None, host);
         }
         let stream = self.stream.as_deref_mut()?;
+        stream.expect_word(now);
         if stream.asks_in_vain(&self.sq) {
             self.lost(now, StreamEnd::Closed, host);
             return None;

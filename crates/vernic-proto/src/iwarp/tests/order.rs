@@ -5,7 +5,7 @@ use vernic_wire::iwarp::{DdpHeader, Msn, RdmapOpcode, ReadRequest};
 use super::pair::{Pair, REMOTE, config, wqe};
 use super::raw::{Raw, segments, tagged, untagged};
 use crate::completion::WcStatus;
-use crate::iwarp::{Role, RtrSet, StreamConfig};
+use crate::iwarp::{Agreed, Role, RtrSet, StreamConfig};
 use crate::test_host::{BASE, RKEY};
 use crate::wqe::{SendFlags, SendOp, SendWqe};
 
@@ -214,4 +214,37 @@ fn an_answer_may_interrupt_a_send_of_the_peer() {
     raw.tagged(tagged(RdmapOpcode::READ_RESPONSE, sink, 10, true), &[2; 10]);
     assert_eq!(raw.host.received[0].byte_len, 60);
     assert_eq!((raw.host.sent[0].wr_id, raw.host.sent[0].status), (9, WcStatus::Success));
+}
+
+#[test]
+fn an_initiator_that_hears_nothing_repeats_its_empty_write_a_few_times() {
+    let repeats = StreamConfig { rtr_repeat_ns: 100, ..config() };
+    let rtr = |agreed: &mut Agreed| agreed.rtr = RtrSet::WRITE;
+    let mut pair = Pair::with(rtr, repeats);
+    let mut at = Vec::new();
+    let start = pair.now;
+    for _ in 0..1000 {
+        let end = &mut pair.ends[0];
+        while end.transmit(pair.now) {
+            at.push(pair.now.since(start));
+        }
+        let Some(due) = end.qp.next_deadline() else { break };
+        pair.now = due;
+        end.qp.handle_timeout(due, &mut end.host);
+    }
+    assert_eq!(at, [0, 100, 500, 2_100, 8_500]);
+    // The peer takes them all for what they are.
+    pair.run();
+    assert!(pair.ends[1].qp.is_established());
+    pair.ends[0].host.post_recv(1, 100);
+    pair.post(1, 2, SendOp::Send, 50);
+    pair.run();
+    assert_eq!(pair.received(0)[0].wr_id, 1);
+    // One that hears something does not.
+    let mut pair = Pair::with(rtr, repeats);
+    pair.run();
+    pair.ends[0].host.post_recv(1, 100);
+    pair.post(1, 2, SendOp::Send, 50);
+    pair.run();
+    assert_eq!(pair.ends[0].qp.next_deadline(), None);
 }
