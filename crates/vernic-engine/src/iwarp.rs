@@ -50,6 +50,10 @@ pub use listener::Listener;
 /// short beside what connecting takes.
 const RTR_REPEAT_NANOS: u64 = 10_000_000;
 
+/// Nanoseconds that a responder waits for an initiator that has not agreed to speak first: far longer than a
+/// reply is on its way.
+const FENCE_NANOS: u64 = 100_000_000;
+
 /// Bytes received at once during the start-up: a whole frame, and some of what follows it.
 const START_BYTES: usize = 1024;
 
@@ -528,6 +532,7 @@ fn stream_of(config: &Config) -> StreamConfig {
     StreamConfig {
         recv_wait_ns: config.iwarp_recv_wait_us * 1000,
         rtr_repeat_ns: RTR_REPEAT_NANOS,
+        fence_ns: FENCE_NANOS,
         ..StreamConfig::default()
     }
 }

@@ -396,6 +396,7 @@ impl Qp {
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         stream.repeat_rtr(now);
+        stream.lift_fence(now);
         if stream.stall_until.is_some_and(|until| now >= until) {
             return self.lost(now, StreamEnd::TimedOut, host);
         }

@@ -62,6 +62,13 @@ pub struct StreamConfig {
     /// may have missed the news of bytes that came while it was not yet in full operation, and look at them
     /// only when more come: siw does, where its answer is faster than its way out of the call that sent it.
     pub rtr_repeat_ns: u64,
+    /// Nanoseconds that a responder with something to send waits for the initiator's first FPDU, where no
+    /// ready-to-receive indication was agreed; 0 for ever. "MPA Responder mode implementations MUST receive
+    /// and validate at least one FPDU before sending any FPDUs" (RFC 5044, 7.1.2 (4)), since the initiator may
+    /// not have seen the reply. But applications in which the server speaks first would wait for ever for
+    /// peers that ask for no such indication, and work between those (siw), which do not wait: after a while
+    /// the initiator has seen the reply.
+    pub fence_ns: u64,
 }
 
 /// How often a ready-to-receive indication is repeated.
@@ -79,6 +86,7 @@ impl Default for StreamConfig {
             stall_ns: 30_000_000_000,
             linger_ns: 2_000_000_000,
             rtr_repeat_ns: 0,
+            fence_ns: 0,
         }
     }
 }
@@ -163,6 +171,10 @@ pub(super) struct Stream {
     pub(super) stall_until: Option<Time>,
     /// When the ready-to-receive indication is repeated, how long that is after the last one, and how often.
     rtr_repeat: Option<(Time, u64, u32)>,
+    /// Whether the initiator has agreed to speak first by itself.
+    hears_rtr: bool,
+    /// When a responder has waited long enough.
+    fence_until: Option<Time>,
 }
 
 impl Stream {
@@ -193,6 +205,26 @@ impl Stream {
             linger_until: None,
             stall_until: None,
             rtr_repeat: None,
+            hears_rtr: !agreed.rtr.is_empty(),
+            fence_until: None,
+        }
+    }
+
+    /// A responder that may not speak yet is asked for what it has to say.
+    pub(super) fn expect_permission(&mut self, now: Time, has_work: bool) {
+        let waits = self.tx == Tx::Fenced && has_work && !self.hears_rtr;
+        if waits && self.config.fence_ns > 0 && self.fence_until.is_none() {
+            self.fence_until = Some(now + self.config.fence_ns);
+        }
+    }
+
+    /// Time has passed without the initiator's first FPDU.
+    pub(super) fn lift_fence(&mut self, now: Time) {
+        if self.fence_until.is_some_and(|until| now >= until) {
+            self.fence_until = None;
+            if self.tx == Tx::Fenced {
+                self.tx = Tx::Open;
+            }
         }
     }
 
@@ -207,6 +239,9 @@ impl Stream {
     /// Something has come, or nothing more will.
     pub(super) fn expect_no_word(&mut self) {
         self.rtr_repeat = None;
+        if self.tx != Tx::Fenced || self.rx != Rx::Open || self.deframer.fpdus() > 0 {
+            self.fence_until = None;
+        }
     }
 
     /// Time has passed without a word.
@@ -356,6 +391,9 @@ impl Stream {
         let held = self.inbound.held_since().map(|since| since + self.config.recv_wait_ns);
         let held = held.filter(|_| self.rx == Rx::Open);
         let repeat = self.rtr_repeat.map(|(due, ..)| due);
-        [held, self.stall_until, self.linger_until, repeat].into_iter().flatten().min()
+        [held, self.stall_until, self.linger_until, repeat, self.fence_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

@@ -211,6 +211,7 @@ fn end(rng: &mut Rng, chunk: u64, max_len: u32, crc: bool, markers: bool) -> End
         stall_ns: 2 * SECOND,
         linger_ns: SECOND,
         rtr_repeat_ns: 10_000_000,
+        fence_ns: 100_000_000,
     };
     EndPlan {
         startup,

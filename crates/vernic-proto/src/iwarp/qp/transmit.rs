@@ -34,6 +34,7 @@ impl Qp {
         }
         let stream = self.stream.as_deref_mut()?;
         stream.expect_word(now);
+        stream.expect_permission(now, !self.sq.is_empty());
         if stream.asks_in_vain(&self.sq) {
             self.lost(now, StreamEnd::Closed, host);
             return None;

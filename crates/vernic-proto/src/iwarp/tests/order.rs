@@ -248,3 +248,24 @@ fn an_initiator_that_hears_nothing_repeats_its_empty_write_a_few_times() {
     pair.run();
     assert_eq!(pair.ends[0].qp.next_deadline(), None);
 }
+
+#[test]
+fn a_responder_that_waits_in_vain_for_the_first_word_speaks_at_last_if_it_is_told_to() {
+    for (fence_ns, rtr) in [(100, RtrSet::empty()), (0, RtrSet::empty()), (100, RtrSet::WRITE)] {
+        let stream = StreamConfig { fence_ns, ..config() };
+        let mut pair = Pair::with(|agreed| agreed.rtr = rtr, stream);
+        pair.ends[0].host.post_recv(1, 100);
+        let now = pair.now;
+        let responder = &mut pair.ends[1];
+        responder.qp.post_send(wqe(2, SendOp::Send, 50)).unwrap();
+        assert!(!responder.transmit(now), "nothing before its time");
+        let speaks = fence_ns > 0 && rtr.is_empty();
+        assert_eq!(responder.qp.next_deadline(), speaks.then(|| now + fence_ns));
+        if speaks {
+            responder.qp.handle_timeout(now + fence_ns, &mut responder.host);
+            assert_eq!(responder.qp.next_deadline(), None);
+            pair.run();
+            assert_eq!(pair.received(0)[0].wr_id, 1);
+        }
+    }
+}
