@@ -2,12 +2,13 @@
 //!
 //! A case is one program as server and client in two processes (or alone, if it only lists devices);
 //! those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`, applications that
-//! others wrote in `applications.rs`.
+//! others wrote in `applications.rs`, all over iWARP in `iwarp.rs`.
 //! Its name is its command line and its place, and unique.
 
 use super::network::Place;
 
 mod applications;
+mod iwarp;
 mod manager;
 mod sockets;
 
@@ -146,6 +147,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(Place::ALL.iter().flat_map(|place| manager::cases(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| sockets::cases(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| applications::cases(*place)));
+    cases.extend(Place::ALL.iter().flat_map(|place| iwarp::cases(*place)));
     cases
 }
 
