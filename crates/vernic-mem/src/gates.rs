@@ -196,6 +196,14 @@ impl Gates {
         book.free.push(number);
     }
 
+    /// Closes every gate.
+    pub(crate) fn close_all(&self) {
+        let mut book = lock(&self.book);
+        let open: Vec<u32> = book.keys.drain().map(|(_, number)| number).collect();
+        let qps: Vec<u32> = book.qps.drain().map(|(_, number)| number).collect();
+        open.into_iter().chain(qps).for_each(|number| self.close(&mut book, number));
+    }
+
     /// Returns when nobody is inside a gate that was closed before the call.
     pub(crate) fn settle(&self) {
         // Whoever holds it may be waiting for a gate of ours.
@@ -217,6 +225,13 @@ impl Gates {
 
     pub(crate) fn remove_visitor(&self, visitor: &Arc<dyn Visitor>) {
         lock(&self.visitors).retain(|other| !Arc::ptr_eq(other, visitor));
+    }
+}
+
+impl Drop for Gates {
+    /// Visitors have the file mapped for longer than we do.
+    fn drop(&mut self) {
+        self.close_all();
     }
 }
 

@@ -119,6 +119,14 @@ impl Memory {
         }
     }
 
+    /// Ends all that was granted, and returns when nobody is inside.
+    pub fn close_gates(&self) {
+        if let Some(gates) = self.gates.get() {
+            gates.close_all();
+            gates.settle();
+        }
+    }
+
     /// From now on gates wait for this process.
     ///
     /// # Errors

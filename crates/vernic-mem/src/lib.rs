@@ -74,7 +74,7 @@ pub use in_place::{InPlace, Named};
 pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
 pub use peer::{PeerFault, Reach, WordOp};
 pub use racy::{
-    HostBuffer, HostList, PeerMemory, PeerProcess, RacySlice, RacySliceMut, SharedRange,
+    HostBuffer, HostList, PeerMemory, PeerProcess, RacySlice, RacySliceMut, SharedRange, admit,
 };
 pub use sg::{SgCursor, Sge, total_len};
 pub use window::{Bind, Mw, MwHandle, MwType};

@@ -91,6 +91,11 @@ impl Reach {
         }
     }
 
+    /// Whether [`atomic`](Self::atomic) can be run there.
+    pub fn has_word(&self, at: u64) -> bool {
+        matches!(self, Self::Mapped(memory) if memory.with_word(at, |_| ()).is_some())
+    }
+
     /// Runs an atomic on the word at `at` and returns what it was. Only mapped memory has them.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub(crate) use address_space::is_reachable;
 pub use host_buffer::HostBuffer;
 pub use host_list::HostList;
 pub(crate) use peer::Batch;
-pub use peer::{PeerMemory, PeerProcess};
+pub use peer::{PeerMemory, PeerProcess, admit};
 pub(crate) use region::{Region, flush_fence};
 pub use shares::SharedRange;
 pub(crate) use shares::find as find_share;

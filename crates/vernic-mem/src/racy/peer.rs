@@ -209,3 +209,10 @@ fn remote(addr: u64, len: u64) -> libc::iovec {
     let base = std::ptr::without_provenance_mut(addr as usize);
     libc::iovec { iov_base: base, iov_len: len as usize }
 }
+
+/// Lets the process with this number copy from and to this one, where the system asks the owner (Yama). The
+/// last one that was named is; where nobody asks, nothing changes.
+pub fn admit(pid: u32) {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
+}
