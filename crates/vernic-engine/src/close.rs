@@ -47,6 +47,7 @@ impl Context {
         });
         // Outside the lane: closing passes the gate of forks.
         drop(sockets);
+        engine.memory.close_gates();
         engine.close_neighbours();
         engine.slots.close();
         engine.port_up.store(false, Ordering::Relaxed);

@@ -12,6 +12,7 @@ use vernic_io::neighbour::NeighbourCounters;
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
+use crate::direct::{DirectCounters, DirectCounts};
 use crate::streams::{StreamCounters, StreamCounts};
 
 const REASONS: usize = DropReason::ALL.len();
@@ -49,6 +50,7 @@ pub(crate) struct Counters {
     pub(crate) pace_timeouts: Count,
     pub(crate) mads_handed_over: Count,
     pub(crate) streams: StreamCounts,
+    pub(crate) direct: DirectCounts,
     pub(crate) near_tx_packets: Count,
     pub(crate) near_tx_bytes: Count,
     pub(crate) near_rx_packets: Count,
@@ -74,6 +76,7 @@ impl Default for Counters {
             pace_timeouts: Count::default(),
             mads_handed_over: Count::default(),
             streams: StreamCounts::default(),
+            direct: DirectCounts::default(),
             near_tx_packets: Count::default(),
             near_tx_bytes: Count::default(),
             near_rx_packets: Count::default(),
@@ -124,6 +127,7 @@ impl Counters {
             pace_timeouts: self.pace_timeouts.value(),
             mads_handed_over: self.mads_handed_over.value(),
             streams: self.streams.snapshot(),
+            direct: self.direct.snapshot(),
             near_tx_packets: self.near_tx_packets.value(),
             near_tx_bytes: self.near_tx_bytes.value(),
             near_rx_packets: self.near_rx_packets.value(),
@@ -170,6 +174,8 @@ pub struct DeviceCounters {
     pub mads_handed_over: u64,
     /// What connections of iWARP counted.
     pub streams: StreamCounters,
+    /// Requests carried out in the memory of processes of this host, without packets.
+    pub direct: DirectCounters,
     /// Packets sent to processes of this host through shared memory; not among those of the link.
     pub near_tx_packets: u64,
     /// Their bytes, headers included.
@@ -219,7 +225,8 @@ impl DeviceCounters {
             ("neighbours_expelled", self.neighbours.expelled),
             ("async_events_dropped", self.async_events_dropped),
         ];
-        let fixed = self.link.iter().chain(device).chain(self.streams.iter());
+        let fixed =
+            self.link.iter().chain(device).chain(self.streams.iter()).chain(self.direct.iter());
         let drops = self.drops.iter();
         let drops = drops.map(|(reason, value)| (format!("drop_{}", reason.name()).into(), *value));
         let borrowed = |(name, value)| (Cow::Borrowed(name), value);

@@ -22,6 +22,7 @@ use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
 use crate::budget::Budgets;
+use crate::consent::Guests;
 use crate::gsi::Gsi;
 use crate::near::Near;
 use crate::owing::Owing;
@@ -78,6 +79,8 @@ pub(crate) struct Lane {
     pub(crate) timers: Timers,
     pub(crate) groups: Vec<Group>,
     pub(crate) gsi: Gsi,
+    /// Neighbours that access memory of ours, or we theirs, without packets.
+    pub(crate) guests: Guests,
     /// Connections, of an iWARP device.
     pub(crate) streams: Option<Streams>,
     /// The socket was full at the last send.
@@ -139,6 +142,7 @@ impl Lane {
             timers: Timers { wheel: Wheel::new(now), next: None },
             groups: Vec::new(),
             gsi: Gsi::default(),
+            guests: Guests::default(),
             blocked: false,
             warned: None,
         }

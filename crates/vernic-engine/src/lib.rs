@@ -34,10 +34,12 @@ mod channel;
 mod close;
 mod cm;
 pub mod config;
+mod consent;
 mod context;
 mod counters;
 mod cq;
 mod device;
+mod direct;
 mod dm;
 mod error;
 mod events;
@@ -69,6 +71,7 @@ mod srq;
 mod streams;
 mod tables;
 mod threads;
+mod tickets;
 mod tx;
 mod wheel;
 mod wr;
@@ -84,6 +87,7 @@ pub use cq::{Cq, EMPTY_WC, Wc};
 pub use device::{
     DeviceInfo, Transport, address_transport, configured_devices, device_with, devices, no_device,
 };
+pub use direct::DirectCounters;
 pub use dm::{DeviceMemory, DmRangeError};
 pub use error::{
     Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,

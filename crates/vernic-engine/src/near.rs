@@ -264,6 +264,12 @@ impl Near {
         self.budget = BYTES_PER_CALL;
     }
 
+    /// So many bytes were moved to a neighbour's memory.
+    #[inline]
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.budget = self.budget.saturating_sub(bytes);
+    }
+
     /// It has written enough.
     pub(crate) fn is_done(&self) -> bool {
         self.budget == 0

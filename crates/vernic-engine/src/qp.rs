@@ -38,6 +38,7 @@ use crate::qp_state::{QpCore, QpInner, QpSide, TimerEntries};
 use crate::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::send_slots::SendSlots;
 use crate::srq::Srq;
+use crate::tickets::QpTickets;
 use crate::wr::{Payload, PostSendError, SendRefusal, SendWr};
 use crate::xrc::{Chosen, Domain};
 
@@ -120,6 +121,7 @@ impl Qp {
                 ack: AckHold::default(),
                 timer: TimerEntries::default(),
                 flight: Flight::default(),
+                tickets: QpTickets::default(),
                 cq_failed: false,
             };
             Arc::new(QpInner {
@@ -293,7 +295,11 @@ impl Qp {
             core.side.set_path(&resolved);
         }
         self.inner.publish_state(engine, &mut core);
+        if mask.contains(AttrMask::ACCESS_FLAGS) {
+            engine.memory.close_qp_gate(qpn);
+        }
         drop(core);
+        engine.memory.settle_gates();
         engine.kick(&self.inner);
         Ok(())
     }
@@ -536,8 +542,9 @@ impl Qp {
         if let Some(past) = past {
             lock(&self.context().engine().past_failures).keep(past);
         }
-        let QpSide { path, way, peer, failure, chosen, .. } = &mut core.side;
+        let QpSide { path, way, peer, failure, chosen, tickets, .. } = &mut core.side;
         (*path, *way, *peer, *failure) = (None, QpWay::default(), None, None);
+        tickets.connect(None);
         *chosen = Chosen::default();
         self.inner.rq.clear();
         self.inner.cqs().for_each(|cq| cq.purge(self.inner.qpn));

@@ -12,6 +12,7 @@ use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Gid, Qpn, Service};
 
 use crate::budget::Flight;
+use crate::consent::takes_requests;
 use crate::cq::Cq;
 use crate::events::lock;
 use crate::explanation::Explanation;
@@ -24,6 +25,7 @@ use crate::progress::Engine;
 use crate::recv_queue::{CurrentRecv, RecvQueue};
 use crate::send_slots::SendSlots;
 use crate::srq::Srq;
+use crate::tickets::QpTickets;
 use crate::xrc::{Chosen, SrqTable};
 
 /// Everything of a queue pair that changes while it runs.
@@ -50,6 +52,8 @@ pub(crate) struct QpSide {
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
     pub(crate) flight: Flight,
+    /// What a peer on this host has consented to.
+    pub(crate) tickets: QpTickets,
     /// A completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
 }
@@ -136,6 +140,10 @@ impl QpInner {
     #[cold]
     fn change_state(&self, engine: &Engine, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
+        if !takes_requests(core.machine.state()) {
+            // Whoever must know that nobody is inside any more lets the gates settle, without the lock.
+            engine.memory.close_qp_gate(self.qpn);
+        }
         // The machine flushed when it entered Error. A receive that was posted after that and before
         // the store saw a state that takes receives; those after the store flush themselves.
         if state == QpState::Error as u8 {

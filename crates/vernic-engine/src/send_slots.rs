@@ -5,7 +5,7 @@
 //! copies into its slot and allocates nothing.
 
 use vernic_io::TxPath;
-use vernic_mem::{AccessError, Check, HostList, Memory, PdId, SgCursor, Sge};
+use vernic_mem::{AccessError, Check, HostList, Memory, PdId, PeerFault, Reach, SgCursor, Sge};
 use vernic_proto::SendOp;
 use vernic_wire::Service;
 
@@ -184,6 +184,60 @@ impl SendSlots {
                 Ok(())
             }
         }
+    }
+
+    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's memory.
+    #[inline]
+    pub(crate) fn write_peer(
+        &mut self,
+        (memory, pd): (&Memory, PdId),
+        slot: u32,
+        offset: u32,
+        len: u32,
+        to: &Reach,
+        at: u64,
+    ) -> Result<(), PeerFault> {
+        if let Kind::Inline(stored) = self.kinds[slot as usize] {
+            let from = slot as usize * self.max_inline as usize;
+            let stored = &self.inline[from..from + usize::from(stored)];
+            let (offset, len) = (offset as usize, len as usize);
+            let short = || {
+                let check = Check::ListTooShort;
+                AccessError { check, key: 0, addr: offset as u64, len: len as u64 }
+            };
+            return to.write(at, stored.get(offset..offset + len).ok_or_else(short)?);
+        }
+        let (offset, len) = (u64::from(offset), u64::from(len));
+        // Inline bytes were dealt with above.
+        let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(()) };
+        memory.write_peer(pd, sges, cursor, offset, len, to, at)
+    }
+
+    /// Copies `len` bytes of another process's memory into the list of the request in `slot`, from byte
+    /// `offset` of the message on.
+    #[inline]
+    pub(crate) fn read_peer(
+        &mut self,
+        (memory, pd): (&Memory, PdId),
+        slot: u32,
+        offset: u32,
+        len: u32,
+        from: &Reach,
+        at: u64,
+    ) -> Result<(), PeerFault> {
+        let (offset, len) = (u64::from(offset), u64::from(len));
+        let (sges, cursor) = self.scatter_list(slot);
+        memory.read_peer(pd, sges, cursor, offset, len, from, at)
+    }
+
+    /// Whether a response can be stored into the list of the request in `slot`.
+    pub(crate) fn check_sink(
+        &mut self,
+        memory: &Memory,
+        pd: PdId,
+        slot: u32,
+    ) -> Result<(), AccessError> {
+        memory.check_local(pd, self.scatter_list(slot).0, true)
     }
 
     /// Stores response data into the list of the request in `slot`.

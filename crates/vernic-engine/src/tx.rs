@@ -9,9 +9,11 @@ use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxBatch, TxPath, route_hint};
-use vernic_proto::{Qp, QpState, Time};
+use vernic_proto::{Qp, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
+use crate::consent::Guests;
+use crate::direct;
 use crate::events::lock;
 use crate::host::QpHost;
 use crate::lane::{BATCHES_PER_CALL, Lane, make_ready};
@@ -85,10 +87,10 @@ impl Lane {
                 () if rides => order.halves(),
                 () => &[Half::Requests][..],
             };
-            let Self { tx, pacer, near, .. } = self;
+            let Self { tx, pacer, near, guests, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 let Some(machine) = machine.packets() else { return Did::Nothing };
-                let mut outs = Outs { tx, pacer, near };
+                let mut outs = Outs { tx, pacer, near, guests };
                 if is_paced(machine) {
                     paced_turn(machine, host, &mut outs, now)
                 } else {
@@ -154,10 +156,10 @@ impl Lane {
             let (order, srqs) = (Order::of(&qp), Some(&self.srqs));
             let asks = self.budgets.admits(&qp, &mut core);
             let halves = if asks { order.halves() } else { &[Half::Answers] };
-            let Self { tx, pacer, near, .. } = self;
+            let Self { tx, pacer, near, guests, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
                 let Some(machine) = machine.packets() else { return Did::Nothing };
-                let mut outs = Outs { tx, pacer, near };
+                let mut outs = Outs { tx, pacer, near, guests };
                 if is_paced(machine) {
                     paced_turn(machine, host, &mut outs, now)
                 } else {
@@ -267,6 +269,7 @@ struct Outs<'a> {
     tx: &'a mut TxBatch,
     pacer: &'a mut Pacer,
     near: &'a mut Near,
+    guests: &'a Guests,
 }
 
 /// Where the packets of a half of a turn are written.
@@ -316,9 +319,15 @@ fn turn(
     halves: &[Half],
     now: Time,
 ) -> Did {
-    choose_way(machine, host, outs.near);
+    choose_way(machine, host, outs);
     let mut did = Did::Nothing;
     for half in halves {
+        if *half == Half::Requests
+            && let Some(moved) = directly(machine, host, outs.near, now)
+        {
+            did = did.and(moved);
+            continue;
+        }
         let way = match (half, host.side.way) {
             (Half::Requests, QpWay { requests: Way::Ring(id), .. }) => Some(id),
             (Half::Requests, _) => None,
@@ -342,7 +351,8 @@ fn turn(
 
 /// Requests go through a ring as soon as there is one and none is on its way by the link.
 #[inline]
-fn choose_way(machine: &Qp, host: &mut QpHost<'_>, near: &Near) {
+fn choose_way(machine: &Qp, host: &mut QpHost<'_>, outs: &Outs<'_>) {
+    let near = &outs.near;
     if near.is_empty() || host.side.way.requests != Way::Wire {
         return;
     }
@@ -352,6 +362,22 @@ fn choose_way(machine: &Qp, host: &mut QpHost<'_>, near: &Near) {
     {
         tracing::debug!(qpn = %host.qp.qpn, neighbour = %id, "packets go through memory from now on");
         host.side.way.requests = Way::Ring(id);
+        if host.qp.qp_type == QpType::Rc {
+            host.side.tickets.connect(outs.guests.get(id).cloned());
+        }
+    }
+}
+
+/// What needs no packets; `None` if packets are next.
+#[inline]
+fn directly(machine: &mut Qp, host: &mut QpHost<'_>, near: &mut Near, now: Time) -> Option<Did> {
+    let (turn, bytes) = direct::turn(machine, host, now);
+    near.spend(bytes as usize);
+    match turn {
+        direct::Turn::Packets => None,
+        // The acknowledgements that it waits for make it ready again.
+        direct::Turn::Wait => Some(Did::Nothing),
+        direct::Turn::More => Some(Did::Wrote),
     }
 }
 

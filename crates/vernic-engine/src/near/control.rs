@@ -137,7 +137,11 @@ impl Engine {
             hood.close(&mut Vec::new());
             *lock(&near.past) = hood.counters();
         }
-        let gone = self.with_lane(|lane| std::mem::replace(&mut lane.near, Near::new()));
+        let gone = self.with_lane(|lane| {
+            lane.guests.close(self);
+            lane.table.iter().for_each(|qp| lock(&qp.core).side.tickets.connect(None));
+            std::mem::replace(&mut lane.near, Near::new())
+        });
         drop(gone);
     }
 }
@@ -148,6 +152,9 @@ impl Lane {
             Event::Met { neighbour, reader } => {
                 let (pid, id) = (neighbour.pid(), neighbour.id());
                 tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
+                if engine.config.direct {
+                    self.guests.add(engine, neighbour.clone());
+                }
                 self.near.meet(neighbour, reader);
             }
             Event::Ready { from, writer } => {
@@ -156,9 +163,7 @@ impl Lane {
                 }
             }
             Event::Slots { from, slots } => self.near.set_slots(from, slots),
-            Event::Message { from, bytes, .. } => {
-                tracing::debug!(neighbour = %from, len = bytes.len(), "a message that means nothing");
-            }
+            Event::Message { from, bytes, file } => self.handle_told(engine, from, &bytes, file),
             Event::Gone { from, in_order } => self.lose_neighbour(engine, from, in_order, now),
         }
     }
@@ -168,6 +173,7 @@ impl Lane {
         // Bounded: nobody writes any more, and a process that does all the same is cut off at a ring's
         // worth.
         self.receive_rest(engine, id, now);
+        self.guests.remove(engine, id);
         let Some(peer) = self.near.part(id) else { return };
         let pid = peer.neighbour.pid();
         let mut failed = 0;
@@ -180,6 +186,7 @@ impl Lane {
             let way = &mut core.side.way;
             let used = way.requests == Way::Ring(id) || way.answers == Some(id);
             (way.requests, way.answers) = (Way::Barred, None);
+            core.side.tickets.connect(None);
             if used && !in_order {
                 failed += 1;
                 qp.with_lane_host(engine, Some(srqs), now, &mut core, |machine, host| {

@@ -1,0 +1,337 @@
+//! Neighbours that may be granted access to this process's memory, and what they told about tickets.
+//!
+//! Called by the lane when a neighbour is met, has told something, or is gone. Nobody is granted what his packets
+//! would not be: the queue pair must be connected to the one that asks, in a state that takes requests, and the
+//! checks of key, domain, queue pair and rights are the responder's (`vernic_mem::Memory::grant`). What is granted ends
+//! with the gates: the key's when it changes or dies, the queue pair's when it leaves those states.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use vernic_io::neighbour::{Neighbour, NeighbourId};
+use vernic_io::slot::Slot;
+use vernic_mem::{
+    Access, GatePass, Grant, GrantError, PeerGates, PeerMemory, PeerProcess, Reach, SharedRange,
+    Visitor, admit,
+};
+use vernic_proto::{QpState, QpType};
+use vernic_wire::{Qpn, Rkey};
+
+use crate::events::lock;
+use crate::lane::Lane;
+use crate::near::Way;
+use crate::progress::Engine;
+use crate::qp_state::{QpCore, QpInner};
+use crate::tickets::{Consent, Denial, Offer, Ticket, Told};
+
+/// A neighbour in its two roles: it visits our memory, and we visit its.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) neighbour: Arc<Neighbour>,
+    /// When its connection was looked at last, nanoseconds of the engine.
+    pub(crate) looked: AtomicU64,
+    /// It did not leave our memory in time.
+    is_cut_off: AtomicBool,
+    /// Counts those.
+    cut_off: Arc<AtomicU64>,
+}
+
+impl Visitor for Guest {
+    fn inside(&self) -> u64 {
+        self.neighbour.inside_us().load(Ordering::Acquire)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.neighbour.has_hung_up()
+    }
+
+    fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Relaxed);
+        self.cut_off.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            pid = self.neighbour.pid(),
+            "a process of this host stays inside memory that was taken back: it is granted no more"
+        );
+    }
+}
+
+/// What the lane knows of a neighbour's memory, and the neighbour of ours.
+#[derive(Debug)]
+struct Host {
+    guest: Arc<Guest>,
+    /// It is waited for, and has the file of our gates.
+    is_visitor: bool,
+    /// Its gates.
+    gates: Option<Arc<PeerGates>>,
+    /// Ways to its memory that are in use, by the gate of their key, and whether they may be written.
+    reaches: Vec<(GatePass, bool, Weak<Reach>)>,
+}
+
+/// The neighbours of a lane. At most as many as there are neighbours.
+#[derive(Debug, Default)]
+pub(crate) struct Guests(Vec<Host>);
+
+impl Guests {
+    fn find(&mut self, id: NeighbourId) -> Option<&mut Host> {
+        self.0.iter_mut().find(|host| host.guest.neighbour.id() == id)
+    }
+
+    /// A neighbour is met.
+    pub(crate) fn add(&mut self, engine: &Engine, neighbour: Arc<Neighbour>) {
+        let (looked, is_cut_off) = (AtomicU64::new(0), AtomicBool::new(false));
+        let cut_off = engine.counters.direct.cut_off.clone();
+        let guest = Arc::new(Guest { neighbour, looked, is_cut_off, cut_off });
+        self.0.push(Host { guest, is_visitor: false, gates: None, reaches: Vec::new() });
+    }
+
+    /// The one that a queue pair is connected to.
+    pub(crate) fn get(&self, id: NeighbourId) -> Option<&Arc<Guest>> {
+        self.0.iter().map(|host| &host.guest).find(|guest| guest.neighbour.id() == id)
+    }
+
+    /// The device is closed.
+    pub(crate) fn close(&mut self, engine: &Engine) {
+        for host in self.0.drain(..) {
+            let visitor: Arc<dyn Visitor> = host.guest;
+            engine.memory.remove_visitor(&visitor);
+        }
+    }
+
+    /// A neighbour is gone: nobody waits for it any more.
+    pub(crate) fn remove(&mut self, engine: &Engine, id: NeighbourId) {
+        let Some(at) = self.0.iter().position(|host| host.guest.neighbour.id() == id) else {
+            return;
+        };
+        let host = self.0.swap_remove(at);
+        let visitor: Arc<dyn Visitor> = host.guest;
+        engine.memory.remove_visitor(&visitor);
+    }
+}
+
+impl Lane {
+    /// A neighbour has told something about tickets.
+    pub(crate) fn handle_told(
+        &mut self,
+        engine: &Engine,
+        from: NeighbourId,
+        bytes: &[u8],
+        file: Option<OwnedFd>,
+    ) {
+        let understood = match Told::parse(bytes) {
+            Some(Told::Ask { asker, target, rkey }) => {
+                let consent = self.consent(engine, from, (asker, target), rkey);
+                self.tell_consent(engine, from, (asker, rkey), consent)
+            }
+            Some(Told::Gates) => self.take_gates(from, file),
+            Some(Told::Offer { asker, rkey, offer }) => {
+                let consent = self.accept(from, &offer, file);
+                self.note_answer(from, asker, rkey, consent)
+            }
+            Some(Told::Deny { asker, rkey, why }) => {
+                tracing::debug!(qpn = %asker, %rkey, ?why, "a process of this host grants no access");
+                // Asked for again after a while: what is in the way may go.
+                self.is_asked_by(from, asker)
+            }
+            None => false,
+        };
+        if !understood {
+            engine.counters.direct.bad_messages.add(1);
+        }
+    }
+
+    /// Whether the one that asks may have access, and what its tickets say.
+    fn consent(
+        &mut self,
+        engine: &Engine,
+        from: NeighbourId,
+        (asker, target): (Qpn, Qpn),
+        rkey: Rkey,
+    ) -> Result<(Grant, Access), Denial> {
+        let host = self.guests.find(from).ok_or(Denial::NotConnected)?;
+        if host.guest.is_cut_off.load(Ordering::Relaxed) || !host.welcome(engine) {
+            return Err(Denial::Unreachable);
+        }
+        let qp = self.table.find(target).ok_or(Denial::NotConnected)?;
+        let mut core = lock(&qp.core);
+        let QpCore { machine, side } = &mut *core;
+        let machine = machine.packets().ok_or(Denial::NotConnected)?;
+        if !takes_requests(machine.state()) || machine.attr().dest_qpn != asker {
+            return Err(Denial::NotConnected);
+        }
+        // The peer may have been too busy to say that it is of this host when the queue pair went to RTR. One
+        // that only answers has no timeout at which it would ask again.
+        if !machine.has_unacknowledged()
+            && let Some(path) = &side.path
+            && let Some((path, pid)) = engine.straighten(path, asker)
+        {
+            side.path = Some(path);
+            self.near.found.push((Slot::of(asker), pid));
+        }
+        // Who has the peer's slot is not what the asker says, but what the kernel does.
+        let path = side.path.as_ref().filter(|_| side.way.requests != Way::Barred);
+        let peer = path.and_then(|path| self.near.neighbour_of(path, asker));
+        if peer != Some(from) {
+            return Err(Denial::NotConnected);
+        }
+        let rights = rights_of(qp, machine.attr().access);
+        // Under the queue pair's lock, as its gate is closed.
+        let grant = engine.memory.grant(qp.pd, qp.qpn, rkey).map_err(|error| {
+            tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
+            match error {
+                GrantError::Check(_) | GrantError::Rights => Denial::Refused,
+                _ => Denial::Unreachable,
+            }
+        })?;
+        let access = grant.access & rights;
+        if access.is_empty() { Err(Denial::Refused) } else { Ok((grant, access)) }
+    }
+
+    fn tell_consent(
+        &mut self,
+        engine: &Engine,
+        from: NeighbourId,
+        (asker, rkey): (Qpn, Rkey),
+        consent: Result<(Grant, Access), Denial>,
+    ) -> bool {
+        let Some(host) = self.guests.find(from) else { return false };
+        let neighbour = &host.guest.neighbour;
+        let counts = &engine.counters.direct;
+        let told = match &consent {
+            Ok((grant, access)) => {
+                counts.granted.add(1);
+                let file = grant.share.as_ref().map(SharedRange::file);
+                if file.is_none() {
+                    admit(neighbour.pid());
+                }
+                let offer = offer_of(grant, *access);
+                neighbour.tell(&Told::Offer { asker, rkey, offer }.emit(), file)
+            }
+            Err(why) => {
+                counts.denied.add(1);
+                neighbour.tell(&Told::Deny { asker, rkey, why: *why }.emit(), None)
+            }
+        };
+        if let Err(error) = told {
+            // It asks again after a while.
+            tracing::debug!(pid = neighbour.pid(), %error, "a process of this host does not listen");
+        }
+        true
+    }
+
+    /// The file of a neighbour's gates has come.
+    fn take_gates(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
+        let (Some(host), Some(file)) = (self.guests.find(from), file) else { return false };
+        match PeerGates::open(file.as_fd()) {
+            // Once: tickets hold on to those that they came with.
+            Ok(gates) if host.gates.is_none() => host.gates = Some(Arc::new(gates)),
+            Ok(_) => return false,
+            Err(error) => {
+                tracing::debug!(pid = host.guest.neighbour.pid(), %error, "gates that are none");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Makes the way to what was offered.
+    fn accept(
+        &mut self,
+        from: NeighbourId,
+        offer: &Offer,
+        file: Option<OwnedFd>,
+    ) -> Option<Consent> {
+        let host = self.guests.find(from)?;
+        let gates = host.gates.clone()?;
+        let reach = host.reach(offer, file)?;
+        Some(Consent::Ticket(Ticket { offer: *offer, gates, reach }))
+    }
+
+    /// Gives the answer to the queue pair that has asked.
+    fn note_answer(
+        &mut self,
+        from: NeighbourId,
+        asker: Qpn,
+        rkey: Rkey,
+        consent: Option<Consent>,
+    ) -> bool {
+        let Some(qp) = self.table.find(asker) else { return false };
+        let tickets = &mut lock(&qp.core).side.tickets;
+        let connected = tickets.guest().is_some_and(|guest| guest.neighbour.id() == from);
+        connected && consent.is_some_and(|consent| tickets.answer(rkey, consent))
+    }
+
+    fn is_asked_by(&self, from: NeighbourId, asker: Qpn) -> bool {
+        let Some(qp) = self.table.find(asker) else { return false };
+        let core = lock(&qp.core);
+        core.side.tickets.guest().is_some_and(|guest| guest.neighbour.id() == from)
+    }
+}
+
+impl Host {
+    /// Lets it visit: from here on it is waited for. False if that is not possible.
+    fn welcome(&mut self, engine: &Engine) -> bool {
+        if self.is_visitor {
+            return true;
+        }
+        let told = engine.memory.gates_file().and_then(|file| {
+            self.guest.neighbour.tell(&Told::Gates.emit(), Some(file))?;
+            engine.memory.add_visitor(self.guest.clone())
+        });
+        self.is_visitor = told.is_ok();
+        self.is_visitor
+    }
+
+    /// A way to what was offered: one that is there, or a new one.
+    fn reach(&mut self, offer: &Offer, file: Option<OwnedFd>) -> Option<Arc<Reach>> {
+        let writable = offer.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
+        let is_it =
+            |known: &&(GatePass, bool, Weak<Reach>)| (known.0, known.1) == (offer.key, writable);
+        if let Some(reach) = self.reaches.iter().find(is_it).and_then(|known| known.2.upgrade()) {
+            return Some(reach);
+        }
+        let reach = if offer.is_mapped {
+            let file = file?;
+            let memory = PeerMemory::map(file.as_fd(), offer.at, offer.len, writable);
+            let pid = self.guest.neighbour.pid();
+            let refused =
+                |error: &_| tracing::debug!(pid, %error, "memory that was offered is not mapped");
+            Reach::Mapped(memory.inspect_err(refused).ok()?)
+        } else {
+            let pid = i32::try_from(self.guest.neighbour.pid()).ok().filter(|&pid| pid > 0)?;
+            Reach::Process(PeerProcess { pid, addr: offer.at, len: offer.len })
+        };
+        let reach = Arc::new(reach);
+        self.reaches.push((offer.key, writable, Arc::downgrade(&reach)));
+        Some(reach)
+    }
+}
+
+/// Whether the responder of a queue pair in this state takes requests.
+pub(crate) fn takes_requests(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+}
+
+/// What a queue pair's own rights (`ibv_access_flags`) permit. Of RC alone: its acknowledgements say when
+/// nothing sent before is under way any more.
+fn rights_of(qp: &QpInner, access: u32) -> Access {
+    let service = match qp.qp_type {
+        QpType::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        _ => Access::empty(),
+    };
+    Access::from_bits_truncate(access) & service
+}
+
+fn offer_of(grant: &Grant, access: Access) -> Offer {
+    let at = grant.share.as_ref().map_or(grant.base, SharedRange::offset);
+    Offer {
+        iova: grant.iova,
+        len: grant.len,
+        access,
+        key: grant.key,
+        qp: grant.qp,
+        is_mapped: grant.share.is_some(),
+        at,
+    }
+}
