@@ -127,8 +127,8 @@ config! {
     /// MTU that it holds may be on the way.
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
     /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their memory, without
-    /// packets, and let them do so in this one's. Off wherever `same_host` is.
-    direct: bool = true, "VERNIC_DIRECT", "on or off", switch, show_switch;
+    /// packets, and let them do so in this one's; both ends need it. Off wherever `same_host` is.
+    direct: bool = false, "VERNIC_DIRECT", "on or off", switch, show_switch;
     /// Let UC and UD wait while a process of this host has not yet received what was sent to it before;
     /// off, they lose packets when they are faster than it.
     pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;

@@ -118,6 +118,10 @@ impl Lane {
         bytes: &[u8],
         file: Option<OwnedFd>,
     ) {
+        if !engine.config.direct {
+            // Unanswered it asks less and less often.
+            return;
+        }
         let understood = match Told::parse(bytes) {
             Some(Told::Ask { asker, target, rkey }) => {
                 let consent = self.consent(engine, from, (asker, target), rkey);

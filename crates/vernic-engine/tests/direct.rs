@@ -101,10 +101,13 @@ struct There {
 
 impl There {
     fn new(memory: &str) -> Self {
-        let mut config = test_config();
+        let mut config = direct_config();
         if memory == "hasty" {
             // No process answers that soon: its peers are strangers to it.
             config.set("peer_query_us", "1").unwrap();
+        }
+        if memory == "unwilling" {
+            config.set("direct", "off").unwrap();
         }
         let end = End::with(config);
         let qp = end.qp(Service::Rc);
@@ -226,6 +229,12 @@ fn hammer(end: &End, qp: &Qp, remote: Remote) -> String {
     }
 }
 
+fn direct_config() -> Config {
+    let mut config = test_config();
+    config.set("direct", "on").unwrap();
+    config
+}
+
 fn setup() -> Setup {
     Setup { timeout: AckTimeout::new(14), retry_cnt: 3, ..Setup::default() }
 }
@@ -254,7 +263,7 @@ struct Rig {
 
 impl Rig {
     fn new(memory: &str) -> Self {
-        Self::with(memory, test_config())
+        Self::with(memory, direct_config())
     }
 
     fn with(memory: &str, config: Config) -> Self {
@@ -458,10 +467,10 @@ fn wrong_requests_end_as_they_do_with_packets() {
         ),
     ];
     for (what, op, status) in wrong {
-        let mut wire = test_config();
+        let mut wire = direct_config();
         wire.set("force_wire", "on").unwrap();
         let by_packets = outcome(wire, op);
-        let direct = outcome(test_config(), op);
+        let direct = outcome(direct_config(), op);
         assert_eq!(direct.0, status, "{what}");
         assert_eq!((direct.0, &direct.2), (by_packets.0, &by_packets.2), "{what}");
         // Keys and addresses are drawn anew.
@@ -512,7 +521,13 @@ fn a_target_that_is_killed_fails_its_initiator_and_hangs_nobody() {
         let ended = hammer(&t.end, &t.qp, t.remote);
         assert!(matches!(&*ended, "RetryExceeded" | "Flushed"), "{memory}: {ended}");
         assert_eq!(t.qp.state(), QpState::Error);
-        assert!(t.qp.explain().is_some());
+        assert_eq!(t.qp.explain().unwrap().failure.cause, Cause::PeerGone);
+        // A request that was under way fails by name; where none was, an event tells.
+        if ended == "Flushed" {
+            let event = t.end.context.wait_async_event().unwrap();
+            let told = (event.kind, event.element);
+            assert_eq!(told, (EventKind::QpFatal, Element::Qp(t.qp.qpn())), "{memory}");
+        }
     }
 }
 
@@ -550,10 +565,24 @@ fn a_target_that_did_not_know_its_peer_in_time_consents_all_the_same() {
 }
 
 #[test]
+fn a_target_whose_settings_forbid_it_is_written_to_by_packets() {
+    let mut t = Rig::new("unwilling");
+    for _ in 0..200 {
+        let status = t.run(SendOp::Write(t.remote), &[t.end.sge(0, 100)]);
+        assert_eq!(status, WcStatus::Success);
+    }
+    let counters = t.counters();
+    assert_eq!(counters.writes, 0);
+    assert_eq!(t.other.ask("state"), "Rts");
+    // It was asked, and is right to say nothing: no rule was broken.
+    let there = t.other.ask("counters");
+    assert!(!there.contains("direct_bad_messages"), "{there}");
+}
+
+#[test]
 fn where_settings_forbid_it_everything_takes_packets() {
-    let mut config = test_config();
-    config.set("direct", "off").unwrap();
-    let t = Rig::with("mapped", config);
+    // As it is unless somebody asks for it.
+    let t = Rig::with("mapped", test_config());
     for _ in 0..200 {
         let status = t.run(SendOp::Write(t.remote), &[t.end.sge(0, 100)]);
         assert_eq!(status, WcStatus::Success);
