@@ -231,6 +231,7 @@ fn hammer(end: &End, qp: &Qp, remote: Remote) -> String {
 
 fn direct_config() -> Config {
     let mut config = test_config();
+    config.set("same_host", "on").unwrap();
     config.set("direct", "on").unwrap();
     config
 }
@@ -582,7 +583,9 @@ fn a_target_whose_settings_forbid_it_is_written_to_by_packets() {
 #[test]
 fn where_settings_forbid_it_everything_takes_packets() {
     // As it is unless somebody asks for it.
-    let t = Rig::with("mapped", test_config());
+    let mut config = test_config();
+    config.set("same_host", "on").unwrap();
+    let t = Rig::with("mapped", config);
     for _ in 0..200 {
         let status = t.run(SendOp::Write(t.remote), &[t.end.sge(0, 100)]);
         assert_eq!(status, WcStatus::Success);
