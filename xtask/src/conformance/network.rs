@@ -36,11 +36,14 @@ pub(super) enum Place {
     Ipv6,
     /// As `Loopback`, and one packet in a hundred is lost.
     Loss,
+    /// As `Loopback`, through memory that both processes share.
+    Memory,
 }
 
 impl Place {
     /// Every place.
-    pub(super) const ALL: [Self; 4] = [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Loss];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Loss, Self::Memory];
 
     /// The word for it in names of cases.
     pub(super) fn name(self) -> &'static str {
@@ -49,16 +52,18 @@ impl Place {
             Self::Ipv4 => "ipv4",
             Self::Ipv6 => "ipv6",
             Self::Loss => "loss",
+            Self::Memory => "memory",
         }
     }
 
     /// What it is, in words.
     pub(super) fn meaning(self) -> &'static str {
         match self {
-            Self::Loopback => "two processes of one host, 127.0.0.1",
+            Self::Loopback => "two processes of one host, 127.0.0.1, by UDP",
             Self::Ipv4 => "a veth pair between two network namespaces, IPv4",
             Self::Ipv6 => "the same pair, IPv6",
             Self::Loss => "127.0.0.1 with 1 % of the packets lost",
+            Self::Memory => "two processes of one host, through shared memory",
         }
     }
 
@@ -67,14 +72,15 @@ impl Place {
         match (self, side) {
             (Self::Loss, 0) => &["--loss", "0.01", "--seed", "1"],
             (Self::Loss, _) => &["--loss", "0.01", "--seed", "2"],
-            _ => &[],
+            (Self::Memory, _) => &["--set", "same_host=on"],
+            _ => &["--set", "same_host=off"],
         }
     }
 
     /// The server's address for the programs' own TCP connection: some listen on IPv4 only.
     pub(super) fn server(self) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
             Self::Ipv4 | Self::Ipv6 => IPV4[0],
         }
     }
@@ -82,7 +88,7 @@ impl Place {
     /// The address of a side's GID.
     pub(super) fn address(self, side: usize) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
             Self::Ipv4 => IPV4[side],
             Self::Ipv6 => IPV6[side],
         }
@@ -130,7 +136,7 @@ impl Network {
     /// The namespace of a side.
     pub(super) fn namespace(&self, place: Place, side: usize) -> &str {
         match place {
-            Place::Loopback | Place::Loss => &self.names[0],
+            Place::Loopback | Place::Loss | Place::Memory => &self.names[0],
             Place::Ipv4 | Place::Ipv6 => &self.names[1 + side],
         }
     }
