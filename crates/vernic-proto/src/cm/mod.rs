@@ -133,6 +133,8 @@ pub struct Cm {
     table: Table,
     listeners: Listeners,
     outbox: VecDeque<Datagram>,
+    /// What the last message said of its repeats that is not kept to be repeated: an even number.
+    unkept: u8,
     events: VecDeque<Event>,
     counters: CmCounters,
 }
@@ -153,6 +155,7 @@ impl Cm {
             table: Table::new(&config),
             listeners: Listeners::default(),
             outbox: VecDeque::new(),
+            unkept: 0,
             events: VecDeque::new(),
             counters: CmCounters::default(),
         }

@@ -58,7 +58,8 @@ pub struct Datagram {
     pub path: CmPath,
     /// All of it.
     pub mad: [u8; MAD_LEN],
-    /// How often it was sent before: what did not help may take another way the next time.
+    /// How often it was sent before: what did not help may take another way the next time. Of answers that
+    /// are not kept an even number, another one each time.
     pub repeats: u8,
 }
 

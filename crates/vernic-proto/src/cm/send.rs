@@ -29,7 +29,9 @@ impl Cm {
     pub(super) fn send(&mut self, path: CmPath, transaction_id: u64, message: &CmMessage) {
         let mut mad = [0; MAD_LEN];
         message.emit(transaction_id, &mut mad);
-        self.push(path, &mad, 0);
+        // Nobody remembers whether the same was answered before: each goes another way than the last one.
+        self.unkept = self.unkept.wrapping_add(2);
+        self.push(path, &mad, self.unkept);
     }
 
     /// Sends a message of a connection, and keeps it for the timer and for duplicates.

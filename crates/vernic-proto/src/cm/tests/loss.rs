@@ -1,7 +1,7 @@
 //! Datagrams that are lost, late or doubled.
 
 use expect_test::expect;
-use vernic_wire::cm::{Rep, Rtu};
+use vernic_wire::cm::{CommId, Dreq, Rep, Rtu};
 
 use super::*;
 
@@ -61,6 +61,20 @@ fn a_datagram_tells_how_often_it_was_sent_before() {
         t.a.cm.handle_timeout(t.a.cm.next_deadline().unwrap());
     }
     assert_eq!(repeats, [(0, None), (1, Some(0)), (2, Some(1))]);
+}
+
+#[test]
+fn answers_of_which_nothing_is_remembered_go_another_way_each_time() {
+    // A connection of which B knows nothing, and whose DREPs are lost on one way.
+    let mut t = Pair::new();
+    let dreq = Dreq { local_comm_id: CommId(7), remote_comm_id: CommId(8), ..Dreq::default() };
+    let mut repeats = Vec::new();
+    for _ in 0..3 {
+        t.deliver_to_b(&mad(dreq.clone())).unwrap();
+        repeats.push(t.b.cm.poll_transmit().unwrap().repeats);
+    }
+    assert!(repeats.iter().all(|repeats| repeats % 2 == 0), "{repeats:?}");
+    assert!(repeats[0] != repeats[1] && repeats[1] != repeats[2], "{repeats:?}");
 }
 
 #[test]
