@@ -70,7 +70,7 @@ fn answers_of_which_nothing_is_remembered_go_another_way_each_time() {
     let dreq = Dreq { local_comm_id: CommId(7), remote_comm_id: CommId(8), ..Dreq::default() };
     let mut repeats = Vec::new();
     for _ in 0..3 {
-        t.deliver_to_b(&mad(dreq.clone())).unwrap();
+        t.deliver_to_b(&mad(dreq)).unwrap();
         repeats.push(t.b.cm.poll_transmit().unwrap().repeats);
     }
     assert!(repeats.iter().all(|repeats| repeats % 2 == 0), "{repeats:?}");
