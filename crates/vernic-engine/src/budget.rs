@@ -16,8 +16,9 @@
 //!                      packets leave      note: what it has in flight now, what was lost
 //! ```
 //!
-//! Nobody waits for ever: what is in flight is acknowledged, or its queue pair goes back and has nothing in
-//! flight, or fails. A queue pair whose timer fired is let in, for it has to ask what was lost.
+//! Nobody waits for longer than [`PATIENCE_NANOS`]: others may have in flight what nobody takes, since a
+//! budget is of all processes behind an address and port, one of which may be stopped. A queue pair whose timer
+//! fired, or that went back, is let in at once, for its retries are counted.
 //!
 //! Owned by the lane. Limits: [`PLACES`] budgets; places beyond that share them.
 
@@ -47,6 +48,10 @@ const MAX: u64 = 1 << 16;
 /// Signs of loss within this many nanoseconds are of one overrun.
 const SHRINK_NANOS: u64 = 1_000_000;
 
+/// How long a queue pair waits for room at most: some of the round trips of a thousand that take turns, and
+/// a fraction of an ACK timeout.
+const PATIENCE_NANOS: u64 = 20_000_000;
+
 /// What the lane knows of a queue pair's packets.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
@@ -57,6 +62,8 @@ pub(crate) struct Flight {
     losses: u64,
     /// Its timer fired: it is let in.
     pub(crate) exempt: bool,
+    /// It was destroyed: a post that comes late counts nowhere.
+    gone: bool,
 }
 
 /// See the module's head.
@@ -76,7 +83,8 @@ struct Budget {
     /// Acknowledged since it grew last, while somebody waited.
     credit: u64,
     shrunk_at: Option<Time>,
-    waiting: VecDeque<Arc<QpInner>>,
+    /// In order of arrival, and since when.
+    waiting: VecDeque<(Time, Arc<QpInner>)>,
 }
 
 impl Flight {
@@ -96,36 +104,38 @@ impl Budgets {
 
     /// Whether `qp`, which is about to have its turn, may send requests. If not, it waits.
     #[inline]
-    pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore) -> bool {
+    pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         match core.side.flight.place {
             // A ring says itself when it is full.
             _ if core.side.way.is_ring() => true,
             Some(place) if self.of(place).is_open() => true,
-            _ => self.admits_one(qp, core),
+            _ => self.admits_one(qp, core, now),
         }
     }
 
     /// The same for one that sends for the first time, or where not everybody is let in.
-    fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore) -> bool {
+    fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let QpCore { machine, side } = core;
-        if !matches!(qp.service, Service::Rc | Service::Xrc) || !machine.wants_requests() {
+        let Some(machine) = machine.packets() else { return true };
+        // Flushing is no sending.
+        let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
+        let acknowledged = matches!(qp.service, Service::Rc | Service::Xrc);
+        if !acknowledged || !sends || side.flight.gone || !machine.wants_requests() {
             return true;
         }
         let Some(path) = &side.path else { return true };
         let flight = &mut side.flight;
+        let went_back = flight.counted == 0 && machine.has_unacknowledged();
         let place = *flight.place.get_or_insert_with(|| place_of(path));
         let budget = self.of(place);
         let is_alone = budget.in_flight == flight.counted;
-        if flight.exempt || is_alone || budget.is_open() {
+        let let_in = qp.admitted.swap(false, Ordering::Relaxed);
+        if flight.exempt || went_back || is_alone || let_in || budget.is_open() {
             flight.exempt = false;
             return true;
         }
-        // One that was let in from the queue is at its head no more, and may find the room taken.
-        if qp.admitted.swap(false, Ordering::Relaxed) && budget.has_room() {
-            return true;
-        }
         if !qp.waits.swap(true, Ordering::Relaxed) {
-            budget.waiting.push_back(qp.clone());
+            budget.waiting.push_back((now, qp.clone()));
             self.waiting += 1;
         }
         false
@@ -154,37 +164,43 @@ impl Budgets {
 
     /// A queue pair is gone.
     pub(crate) fn remove(&mut self, qp: &Arc<QpInner>) {
-        let Flight { place, counted, .. } = std::mem::take(&mut lock(&qp.core).side.flight);
+        let gone = Flight { gone: true, ..Flight::default() };
+        let flight = std::mem::replace(&mut lock(&qp.core).side.flight, gone);
+        let Flight { place, counted, .. } = flight;
         if let Some(place) = place {
             self.of(place).in_flight -= counted;
         }
         if qp.waits.swap(false, Ordering::Relaxed) {
             self.budgets
                 .iter_mut()
-                .for_each(|budget| budget.waiting.retain(|other| other.qpn != qp.qpn));
+                .for_each(|budget| budget.waiting.retain(|(_, other)| other.qpn != qp.qpn));
             self.waiting = self.budgets.iter().map(|budget| budget.waiting.len()).sum();
         }
     }
 
-    /// Whether somebody waits who need not.
+    /// When the next of those that wait may send at the latest.
     #[inline]
-    pub(crate) fn has_next(&self) -> bool {
-        self.waiting != 0 && self.budgets.iter().any(Budget::may_let_in)
+    pub(crate) fn next_at(&self, now: Time) -> Option<Time> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.budgets.iter().filter_map(|budget| budget.next_at(now)).min()
     }
 
-    /// Puts the next queue pair of those that wait on the ready list, if there is room for it.
+    /// Puts the next queue pair of those that wait on the ready list, if there is room for it, or it has
+    /// waited for long enough.
     #[inline]
-    pub(crate) fn let_in(&mut self, ready: &mut VecDeque<Arc<QpInner>>) {
+    pub(crate) fn let_in(&mut self, ready: &mut VecDeque<Arc<QpInner>>, now: Time) {
         if self.waiting == 0 {
             return;
         }
         for step in 0..self.budgets.len() {
             let at = (self.next + step) % self.budgets.len();
             let budget = &mut self.budgets[at];
-            if !budget.may_let_in() {
+            if budget.next_at(now).is_none_or(|at| at > now) {
                 continue;
             }
-            let Some(qp) = budget.waiting.pop_front() else { continue };
+            let Some((_, qp)) = budget.waiting.pop_front() else { continue };
             self.waiting -= 1;
             self.next = at + 1;
             qp.admitted.store(true, Ordering::Relaxed);
@@ -219,9 +235,11 @@ impl Budget {
         self.has_room() && self.waiting.is_empty()
     }
 
+    /// When the first of those that wait may send at the latest.
     #[inline]
-    fn may_let_in(&self) -> bool {
-        !self.waiting.is_empty() && self.has_room()
+    fn next_at(&self, now: Time) -> Option<Time> {
+        let (since, _) = self.waiting.front()?;
+        Some(if self.has_room() { now } else { *since + PATIENCE_NANOS })
     }
 
     fn grow(&mut self, acknowledged: u64) {
@@ -381,6 +399,44 @@ mod tests {
             left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
         }
         assert_eq!(totals(&context), (0, 0));
+    }
+
+    #[test]
+    fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
+        let context = context();
+        let cq = context.create_cq(8192, None).unwrap();
+        let qps = pairs(&context, &cq);
+        // Nothing is received until somebody polls, as if the peers were stopped.
+        let before = context.now();
+        post(&qps);
+        let (_, waiting) = totals(&context);
+        let (early, late) = context.engine().with_lane(|lane| {
+            let mut ready = VecDeque::new();
+            lane.budgets.let_in(&mut ready, before + (PATIENCE_NANOS - 1));
+            let early = ready.len();
+            // The next look is planned for then.
+            let next = lane.budgets.next_at(before).unwrap();
+            lane.budgets.let_in(&mut lane.ready, next);
+            (early, lane.ready.len())
+        });
+        assert_eq!((early, late), (0, 1));
+        context.progress();
+        assert!(totals(&context).1 < waiting);
+    }
+
+    #[test]
+    fn queue_pairs_in_error_flush_though_their_budget_is_full() {
+        let context = context();
+        let cq = context.create_cq(8192, None).unwrap();
+        let own = context.create_cq(64, None).unwrap();
+        let qps = pairs(&context, &cq);
+        let late = pairs(&context, &own).swap_remove(0);
+        post(&qps);
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        late.modify(&attr, AttrMask::STATE).unwrap();
+        post(std::slice::from_ref(&late));
+        assert_ne!(totals(&context).1, 0);
+        assert_eq!(own.waiting(), DEPTH);
     }
 
     #[test]

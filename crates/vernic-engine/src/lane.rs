@@ -154,16 +154,17 @@ impl Lane {
         if self.blocked {
             return Some(now + RETRY_NANOS);
         }
-        let sends = !self.ready.is_empty() || !self.tx.is_empty() || self.budgets.has_next();
+        let sends = !self.ready.is_empty() || !self.tx.is_empty();
         if sends || self.gsi.pending || self.near.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let owing = self.owing.due().map(|due| due + patience);
         let held = (!self.held.is_empty()).then(|| now + pacer::RETRY_NANOS);
+        let let_in = self.budgets.next_at(now);
         let waits = self.streams.as_ref().is_some_and(Streams::has_held);
         let streams = waits.then(|| now + HELD_NANOS);
-        [self.timers.next, owing, link, held, streams, self.gsi.deadline()]
+        [self.timers.next, owing, link, held, let_in, streams, self.gsi.deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -192,7 +193,9 @@ impl Lane {
                     let path = core.side.path.as_ref();
                     if let Some((path, pid)) = path.and_then(|path| engine.straighten(path, peer)) {
                         core.side.path = Some(path);
-                        self.near.found.push((Slot::of(peer), pid));
+                        if engine.near.is_some() {
+                            self.near.found.push((Slot::of(peer), pid));
+                        }
                     }
                     qp.publish_state(engine, &mut core);
                     core.side.flight.exempt = true;

@@ -81,7 +81,7 @@ impl Lane {
                 Order::AnswersFirst => core.machine.wants_responses(),
             };
             let srqs = Some(&self.srqs);
-            let asks = self.budgets.admits(qp, &mut core);
+            let asks = self.budgets.admits(qp, &mut core, now);
             let halves = match () {
                 () if !asks => &[Half::Answers],
                 () if rides => order.halves(),
@@ -147,14 +147,14 @@ impl Lane {
         // back.
         while !self.tx.is_full() && !self.near.is_done() {
             if self.ready.is_empty() {
-                self.budgets.let_in(&mut self.ready);
+                self.budgets.let_in(&mut self.ready, now);
             }
             let Some(qp) = self.ready.pop_front() else { return };
             // Cleared before the send queue is looked at: a post from now on rings again.
             qp.queued.store(false, Ordering::Release);
             let mut core = lock(&qp.core);
             let (order, srqs) = (Order::of(&qp), Some(&self.srqs));
-            let asks = self.budgets.admits(&qp, &mut core);
+            let asks = self.budgets.admits(&qp, &mut core, now);
             let halves = if asks { order.halves() } else { &[Half::Answers] };
             let Self { tx, pacer, near, guests, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
