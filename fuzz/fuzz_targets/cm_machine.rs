@@ -2,6 +2,8 @@
 //! nothing panics, tables stay bounded, and when everything is let go of nothing is left.
 #![no_main]
 
+use std::collections::BTreeMap;
+
 use libfuzzer_sys::fuzz_target;
 use vernic_proto::cm::{
     AcceptParams, Cm, CmConfig, CmPath, ConnId, ConnectParams, SidrParams, SidrReply,
@@ -91,11 +93,16 @@ fn message(input: &mut Input<'_>) -> Option<[u8; MAD_LEN]> {
     Some(mad)
 }
 
-fn step(cm: &mut Cm, now: &mut Time, input: &mut Input<'_>) -> Option<()> {
+/// What the owner was told of: the latest connection of each id.
+type Known = BTreeMap<CommId, ConnId>;
+
+fn step(cm: &mut Cm, known: &mut Known, now: &mut Time, input: &mut Input<'_>) -> Option<()> {
     let (what, arg) = (input.byte()?, input.byte()?);
-    let conn = ConnId(CommId(ID_BASE + u32::from(arg & 15)));
+    let id = CommId(ID_BASE + u32::from(arg & 15));
+    // Where there is none, one that never was.
+    let conn = known.get(&id).copied().unwrap_or(ConnId(id, u32::from(arg)));
     match what % 14 {
-        0 => drop(cm.connect(*now, &connect(arg))),
+        0 => known.extend(cm.connect(*now, &connect(arg)).map(|conn| (conn.0, conn))),
         1 => drop(cm.accept(*now, conn, &accept(arg))),
         2 => drop(cm.ready_to_use(conn, b"")),
         3 => drop(cm.reject(*now, conn, RejReason::CONSUMER, b"", b"")),
@@ -107,10 +114,9 @@ fn step(cm: &mut Cm, now: &mut Time, input: &mut Input<'_>) -> Option<()> {
             let (response_timeout, max_retries) = (Some(arg >> 3), None);
             let pkey = Pkey::DEFAULT;
             let private_data = b"";
-            drop(cm.sidr_request(
-                *now,
-                &SidrParams { path, service, pkey, private_data, response_timeout, max_retries },
-            ));
+            let params =
+                SidrParams { path, service, pkey, private_data, response_timeout, max_retries };
+            known.extend(cm.sidr_request(*now, &params).map(|conn| (conn.0, conn)));
         }
         8 => {
             let (status, qpn, qkey) = (SidrStatus::SUCCESS, Qpn::new(1), Qkey(1));
@@ -130,11 +136,13 @@ fn step(cm: &mut Cm, now: &mut Time, input: &mut Input<'_>) -> Option<()> {
     Some(())
 }
 
-fn fetch(cm: &mut Cm) {
+fn fetch(cm: &mut Cm, known: &mut Known) {
     while let Some(datagram) = cm.poll_transmit() {
         CmMessage::parse(&datagram.mad).expect("what it sends parses");
     }
-    while cm.poll_event().is_some() {}
+    while let Some(event) = cm.poll_event() {
+        known.insert(event.conn.0, event.conn);
+    }
     let occupancy = cm.occupancy();
     assert!(occupancy.half_open <= LIMIT && occupancy.live <= LIMIT);
     assert!(occupancy.timewait <= LIMIT);
@@ -148,19 +156,19 @@ fuzz_target!(|bytes: &[u8]| {
         ..CmConfig::new(ID_BASE, 8, 0)
     });
     cm.listen(SERVICE, None, LIMIT).expect("nobody listens yet");
-    let (mut now, mut input) = (Time(0), Input(bytes));
-    while step(&mut cm, &mut now, &mut input).is_some() {
-        fetch(&mut cm);
+    let (mut now, mut input, mut known) = (Time(0), Input(bytes), Known::new());
+    while step(&mut cm, &mut known, &mut now, &mut input).is_some() {
+        fetch(&mut cm, &mut known);
     }
-    for id in ID_BASE..ID_BASE + 256 {
-        cm.destroy(now, ConnId(CommId(id)));
+    for conn in std::mem::take(&mut known).into_values() {
+        cm.destroy(now, conn);
     }
-    fetch(&mut cm);
+    fetch(&mut cm, &mut known);
     for _ in 0..10_000 {
         let Some(deadline) = cm.next_deadline() else { break };
         now = now.max(deadline);
         cm.handle_timeout(now);
-        fetch(&mut cm);
+        fetch(&mut cm, &mut known);
     }
     let left = cm.occupancy();
     assert_eq!((left.live, left.half_open, left.timewait), (0, 0, 0));
