@@ -166,7 +166,8 @@ impl Qp {
 
     /// Closes the stream in order: what was posted is sent and answered, what is posted from now on is
     /// flushed; then this end's half is closed, and Error entered once the peer's is too (RFC 5041,
-    /// 6.2.1), or has been for long enough. Does nothing without a stream.
+    /// 6.2.1), or has been for long enough. A peer that takes and answers nothing for
+    /// [`linger_ns`](StreamConfig::linger_ns) meanwhile is not waited for. Does nothing without a stream.
     pub fn close(&mut self, now: Time, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         if self.attr.state == QpState::Rts {
@@ -175,10 +176,7 @@ impl Qp {
         if self.attr.state == QpState::Sqd && !stream.closing {
             stream.closing = true;
             stream.requester.close(&self.sq);
-            if stream.rx == Rx::Ended {
-                // The peer is done, and need not wait for somebody who cannot get rid of the rest.
-                stream.linger_until = Some(now + stream.config.linger_ns);
-            }
+            stream.linger_until = Some(now + stream.config.linger_ns);
             self.check_drained(now, host);
         }
     }
@@ -338,6 +336,7 @@ impl Qp {
             stream.tx = Tx::Open;
         }
         stream.expect_no_word();
+        stream.moves_on(now, &self.sq);
         let within = has_rest || !stream.deframer.is_at_boundary();
         let stall_ns = stream.config.stall_ns;
         stream.stall_until = (within && stall_ns > 0).then(|| now + stall_ns);
@@ -396,7 +395,9 @@ impl Qp {
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         stream.repeat_rtr(now);
-        stream.lift_fence(now);
+        if !stream.lift_fence(now) {
+            return self.lost(now, StreamEnd::TimedOut, host);
+        }
         if stream.stall_until.is_some_and(|until| now >= until) {
             return self.lost(now, StreamEnd::TimedOut, host);
         }

@@ -52,10 +52,12 @@ pub struct StreamConfig {
     /// Nanoseconds that a message waits for a receive before the stream is ended for want of one; 0 ends
     /// it at once.
     pub recv_wait_ns: u64,
-    /// Nanoseconds that a peer may stand still in the middle of an FPDU; 0 for as long as TCP lives:
+    /// Nanoseconds that a peer may stand still in the middle of an FPDU, or before the ready-to-receive
+    /// indication that it has agreed to send; 0 for as long as TCP lives:
     /// "ULPs SHOULD implement a reasonable timeout while waiting for FPDUs" (RFC 5044, 7.1.2 (10)).
     pub stall_ns: u64,
-    /// Nanoseconds that the peer has to close its half when this end has closed its own.
+    /// Nanoseconds that the peer has to close its half when this end has closed its own, and that nothing may
+    /// be sent or received while a closing end still has requests.
     pub linger_ns: u64,
     /// Nanoseconds after which an initiator repeats an empty WRITE that was its ready-to-receive indication,
     /// if nothing has come from the peer: a few times, each four times as late; 0 never does. A responder
@@ -210,21 +212,40 @@ impl Stream {
         }
     }
 
-    /// A responder that may not speak yet is asked for what it has to say.
+    /// A responder that may not speak yet is asked for what it has to say, which it is as soon as it runs.
     pub(super) fn expect_permission(&mut self, now: Time, has_work: bool) {
-        let waits = self.tx == Tx::Fenced && has_work && !self.hears_rtr;
-        if waits && self.config.fence_ns > 0 && self.fence_until.is_none() {
-            self.fence_until = Some(now + self.config.fence_ns);
+        if self.tx != Tx::Fenced || self.fence_until.is_some() {
+            return;
+        }
+        let ns = match self.hears_rtr {
+            // The initiator has promised to speak, whoever has something to say.
+            true => self.config.stall_ns,
+            false if has_work => self.config.fence_ns,
+            false => 0,
+        };
+        if ns > 0 {
+            self.fence_until = Some(now + ns);
         }
     }
 
-    /// Time has passed without the initiator's first FPDU.
-    pub(super) fn lift_fence(&mut self, now: Time) {
+    /// Time has passed without the initiator's first FPDU; false if it had promised one.
+    pub(super) fn lift_fence(&mut self, now: Time) -> bool {
         if self.fence_until.is_some_and(|until| now >= until) {
             self.fence_until = None;
             if self.tx == Tx::Fenced {
+                if self.hears_rtr {
+                    return false;
+                }
                 self.tx = Tx::Open;
             }
+        }
+        true
+    }
+
+    /// The connection has taken or brought something: a closing end that still has requests goes on.
+    pub(super) fn moves_on(&mut self, now: Time, sq: &SendQueue) {
+        if self.closing && self.tx == Tx::Open && !self.requester.is_drained(sq) {
+            self.linger_until = Some(now + self.config.linger_ns);
         }
     }
 

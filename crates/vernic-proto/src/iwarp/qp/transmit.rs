@@ -127,7 +127,11 @@ impl Qp {
     /// complete.
     pub fn handle_sent(&mut self, now: Time, total: u64, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
-        stream.accepted = stream.accepted.max(total.min(stream.layout.position()));
+        let before = stream.accepted;
+        stream.accepted = before.max(total.min(stream.layout.position()));
+        if stream.accepted > before {
+            stream.moves_on(now, &self.sq);
+        }
         self.settle(now, host);
     }
 

@@ -96,6 +96,25 @@ fn a_peer_that_takes_nothing_more_is_not_waited_for_and_is_reset() {
 }
 
 #[test]
+fn closing_waits_no_longer_for_a_peer_that_takes_nothing_than_for_one_that_does_not_close() {
+    let mut raw = Raw::new();
+    raw.qp.post_send(wqe(1, SendOp::Write(REMOTE), 10)).unwrap();
+    let mut buf = vec![0; MAX_FPDU];
+    let len = raw.qp.poll_transmit(raw.now, &mut raw.host, &mut buf).unwrap();
+    raw.qp.close(raw.now, &mut raw.host);
+    assert_eq!(raw.qp.next_deadline(), Some(raw.now + 10_000));
+    // It takes a byte: there is time anew, for what it does not take next.
+    let later = raw.now + 9_000;
+    raw.qp.handle_sent(later, 1, &mut raw.host);
+    assert!(len > 1);
+    assert_eq!(raw.qp.next_deadline(), Some(later + 10_000));
+    raw.qp.handle_timeout(later + 10_000, &mut raw.host);
+    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Reset));
+    assert_eq!(raw.qp.state(), QpState::Error);
+    assert_eq!((raw.host.sent[0].status, raw.host.events.len()), (WcStatus::Flushed, 0));
+}
+
+#[test]
 fn a_refused_write_is_told_to_both_ends() {
     let mut pair = Pair::open();
     pair.ends[0].host.post_recv(9, 10);

@@ -5,7 +5,8 @@ use vernic_wire::iwarp::{DdpHeader, Msn, RdmapOpcode, ReadRequest};
 use super::pair::{Pair, REMOTE, config, wqe};
 use super::raw::{Raw, segments, tagged, untagged};
 use crate::completion::WcStatus;
-use crate::iwarp::{Agreed, Role, RtrSet, StreamConfig};
+use crate::iwarp::{Agreed, Ending, Role, RtrSet, StreamConfig, StreamEnd};
+use crate::state::QpState;
 use crate::test_host::{BASE, RKEY};
 use crate::wqe::{SendFlags, SendOp, SendWqe};
 
@@ -26,6 +27,27 @@ fn reads_and_atomics_beyond_the_agreed_depth_wait_and_so_does_what_is_behind_the
     assert_eq!(opcodes(&pair.ends[0].wire), [read, read]);
     pair.run();
     assert_eq!(pair.sent(0), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_promised_ready_to_receive_indication_is_not_waited_for_without_end() {
+    let stream = StreamConfig { stall_ns: 500, ..config() };
+    let promised = |agreed: &mut Agreed| {
+        (agreed.role, agreed.rtr) = (Role::Responder, RtrSet::WRITE);
+    };
+    // It has nothing to say, and nobody posts anything.
+    let mut silent = Raw::with(promised, stream);
+    assert!(silent.sent().is_empty());
+    let deadline = silent.qp.next_deadline().unwrap();
+    assert_eq!(deadline, silent.now + 500);
+    silent.qp.handle_timeout(deadline, &mut silent.host);
+    assert_eq!(silent.qp.ending(), Some(Ending::Lost(StreamEnd::TimedOut)));
+    assert_eq!(silent.qp.state(), QpState::Error);
+    // The first FPDU keeps the promise.
+    let mut kept = Raw::with(promised, stream);
+    assert!(kept.sent().is_empty());
+    kept.tagged(tagged(RdmapOpcode::WRITE, RKEY, 0, true), b"");
+    assert_eq!((kept.qp.next_deadline(), kept.qp.state()), (None, QpState::Rts));
 }
 
 #[test]
@@ -252,7 +274,7 @@ fn an_initiator_that_hears_nothing_repeats_its_empty_write_a_few_times() {
 #[test]
 fn a_responder_that_waits_in_vain_for_the_first_word_speaks_at_last_if_it_is_told_to() {
     for (fence_ns, rtr) in [(100, RtrSet::empty()), (0, RtrSet::empty()), (100, RtrSet::WRITE)] {
-        let stream = StreamConfig { fence_ns, ..config() };
+        let stream = StreamConfig { fence_ns, stall_ns: 0, ..config() };
         let mut pair = Pair::with(|agreed| agreed.rtr = rtr, stream);
         pair.ends[0].host.post_recv(1, 100);
         let now = pair.now;
