@@ -193,6 +193,8 @@ impl DirectCounts {
 pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn, u32) {
     let mut bytes = 0;
     if host.side.tickets.guest().is_none() {
+        // The peer may have gone in the middle of one.
+        machine.refuse_direct();
         return (Turn::Packets, bytes);
     }
     for _ in 0..TURN_REQUESTS {
