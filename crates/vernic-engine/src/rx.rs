@@ -249,13 +249,14 @@ impl<'a, 'p> Demux<'a, 'p> {
         {
             return Err(DropReason::WrongSource);
         }
-        if parsed.info().is_request() {
-            core.side.way.answers = self.via;
-        }
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
         let disposition = qp.with_lane_host(engine, srqs, now, core, |machine, host| {
             machine.handle_packet(now, parsed, &meta, host)
         });
+        // What the machine did not take says nothing of where its peer is.
+        if parsed.info().is_request() && !matches!(disposition, Disposition::Drop(_)) {
+            core.side.way.answers = self.via;
+        }
         let counters = &engine.counters;
         match disposition {
             Disposition::Accepted => {}
