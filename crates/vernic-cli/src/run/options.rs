@@ -14,8 +14,9 @@ pub(crate) struct Options {
     /// Device that programs shall use, as vernic0 or viw0, or its netdev, as eth0
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     device: Option<String>,
-    /// Use iWARP devices (viw0...): TCP carries what programs send
-    #[arg(long)]
+    /// Use iWARP devices (viw0...): TCP carries what programs send. Not with --rsockets: a port of the
+    /// program would be TCP's and RDMA's at once
+    #[arg(long, conflicts_with = "rsockets")]
     iwarp: bool,
     /// Lose this share of the packets sent, 0 to 1
     #[arg(long, value_name = "SHARE", help_heading = "Faults")]
