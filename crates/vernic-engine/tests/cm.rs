@@ -8,20 +8,18 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::IpAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use common::cm::*;
+use common::other::{Other, ROLE};
 use common::*;
 use vernic_engine::*;
 use vernic_proto::cm::{CmPath, EventKind, SidrParams, SidrReply, Unanswered};
 use vernic_wire::cm::{RejReason, SidrStatus};
-
-/// Tells the other process what it is.
-const ROLE: &str = "VERNIC_CM_TEST_ROLE";
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const HOME6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
@@ -310,29 +308,7 @@ fn a_listener_whose_thread_polled_until_now_answers_before_the_take_over_time() 
     assert!(!answered(false), "what is told above makes the difference");
 }
 
-/// The other process with its standard input and output.
-struct Other {
-    child: Child,
-    out: BufReader<std::process::ChildStdout>,
-}
-
 impl Other {
-    fn start(role: &str) -> Self {
-        Self::run(&mut Command::new(std::env::current_exe().unwrap()), role)
-    }
-
-    fn run(command: &mut Command, role: &str) -> Self {
-        let mut child = command
-            .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, out }
-    }
-
     /// A process that listens at a place, `all` or `home`.
     fn server(port: u16, place: &str, config: &str) -> Self {
         let mut other = Self::start(&format!("server {port} {place} {config}"));
@@ -347,28 +323,9 @@ impl Other {
         other
     }
 
-    /// The next line that is for us.
-    fn hear(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "the other process ended");
-            // The test harness may have begun the line.
-            if let Some((_, text)) = line.split_once("> ") {
-                return text.trim().to_owned();
-            }
-        }
-    }
-
     fn signal(&self, name: &str) {
         let status = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(status.unwrap().success(), "kill {name}");
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

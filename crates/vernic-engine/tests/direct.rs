@@ -8,17 +8,15 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::other::{Other, ROLE};
 use common::*;
 use vernic_engine::*;
 use vernic_mem::HostBuffer;
 
-/// Tells the other process which memory it registers.
-const MEMORY_OF: &str = "VERNIC_TEST_MEMORY";
 /// Bytes of that memory.
 const BYTES: usize = 4 << 20;
 const RIGHTS: Access = Access::LOCAL_WRITE
@@ -27,41 +25,7 @@ const RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC)
     .union(Access::MW_BIND);
 
-/// The other process with its standard input and output.
-struct Other {
-    child: Child,
-    out: BufReader<std::process::ChildStdout>,
-}
-
 impl Other {
-    fn start(memory: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
-            .env(MEMORY_OF, memory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, out }
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    /// The next line that is for us.
-    fn hear(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "the other process ended");
-            // The test harness may have begun the line.
-            if let Some((_, text)) = line.split_once("> ") {
-                return text.trim().to_owned();
-            }
-        }
-    }
-
     fn ask(&mut self, line: &str) -> String {
         self.tell(line);
         self.hear()
@@ -70,13 +34,6 @@ impl Other {
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -243,7 +200,7 @@ fn setup() -> Setup {
 /// Not a test of its own: what the other process runs.
 #[test]
 fn the_other_process() {
-    let Ok(memory) = std::env::var(MEMORY_OF) else { return };
+    let Ok(memory) = std::env::var(ROLE) else { return };
     let mut there = There::new(&memory);
     println!("> {}", there.describe());
     std::io::stdout().flush().unwrap();

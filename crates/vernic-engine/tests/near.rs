@@ -8,11 +8,12 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::other::{Other, ROLE};
 use common::*;
 use vernic_engine::*;
 
@@ -276,44 +277,7 @@ fn who_sleeps_for_a_completion_is_woken_by_a_ring() {
     });
 }
 
-/// Tells the other process what it is.
-const ROLE: &str = "VERNIC_TEST_ROLE";
-
-/// The other process with its standard input and output.
-struct Other {
-    child: Child,
-    out: BufReader<std::process::ChildStdout>,
-}
-
 impl Other {
-    fn start(role: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, out }
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    /// The next line that is for us.
-    fn hear(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "the other process ended");
-            // The test harness may have begun the line.
-            if let Some((_, text)) = line.split_once("> ") {
-                return text.trim().to_owned();
-            }
-        }
-    }
-
     #[allow(unsafe_code)]
     fn signal(&self, signal: i32) {
         // SAFETY: takes no pointers; the process is our child, which was not waited for.
@@ -329,13 +293,6 @@ impl Other {
             stat.rsplit_once(") ").unwrap().1.starts_with('T')
         };
         until("it does not stop", || std::fs::read_dir(&tasks).unwrap().all(is_stopped));
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

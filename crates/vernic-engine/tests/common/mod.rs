@@ -3,6 +3,7 @@
 
 pub mod cm;
 pub mod iwarp;
+pub mod other;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
