@@ -131,14 +131,33 @@ pub(crate) struct Peer {
     full_since: Option<Time>,
 }
 
-impl Peer {
-    /// The ring to read.
+/// Where packets out of a ring come from.
+#[derive(Debug)]
+pub(crate) struct Origin<'a> {
+    from: NeighbourId,
+    by_slot: &'a [Option<NeighbourId>],
+    found: &'a mut Vec<(Slot, u32)>,
+}
+
+impl Origin<'_> {
     #[inline]
-    pub(crate) fn reading(&mut self) -> Option<(NeighbourId, &mut RingReader)> {
-        let id = self.neighbour.id();
-        self.reader.as_mut().map(|reader| (id, reader))
+    pub(crate) fn id(&self) -> NeighbourId {
+        self.from
     }
 
+    /// Whether a queue pair that is connected to `peer` on this path is connected to the neighbour.
+    pub(crate) fn is_of(&self, path: &TxPath, peer: Qpn) -> bool {
+        let id = self.by_slot[usize::from(Slot::of(peer).value())];
+        path.dst_port() != ROCE_PORT && id == Some(self.from)
+    }
+
+    /// The slot of a queue pair's peer is that of a process of this host.
+    pub(crate) fn found(&mut self, peer: Qpn, pid: u32) {
+        self.found.push((Slot::of(peer), pid));
+    }
+}
+
+impl Peer {
     #[cold]
     fn begins_datagrams(&mut self, now: Time, is_idle: impl FnOnce() -> bool) -> bool {
         self.datagrams = is_idle();
@@ -225,6 +244,15 @@ impl Near {
 
     pub(crate) fn peer_at(&mut self, place: u16) -> Option<&mut Peer> {
         self.peers.get_mut(usize::from(place))?.as_mut()
+    }
+
+    /// The ring of the neighbour at a place, to be read, and where its packets come from.
+    #[inline]
+    pub(crate) fn reading(&mut self, place: u16) -> Option<(&mut RingReader, Origin<'_>)> {
+        let Self { peers, by_slot, found, .. } = self;
+        let peer = peers.get_mut(usize::from(place))?.as_mut()?;
+        let from = peer.neighbour.id();
+        Some((peer.reader.as_mut()?, Origin { from, by_slot, found }))
     }
 
     /// The neighbour that `peer` belongs to, if `path` leads to a process of this host.

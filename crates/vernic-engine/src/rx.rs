@@ -18,6 +18,7 @@ use crate::budget::Budgets;
 use crate::events::lock;
 use crate::grh;
 use crate::lane::{Group, Lane, Timers, make_ready};
+use crate::near::{Origin, Way};
 use crate::owing::Owing;
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
@@ -111,9 +112,7 @@ impl Lane {
     fn receive_ring(&mut self, engine: &Engine, place: u16, bytes: u64, now: Time) -> usize {
         let Self { near, table, srqs, ready, owing, timers, budgets, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
-        let Some((via, reader)) = near.peer_at(place).and_then(|peer| peer.reading()) else {
-            return 0;
-        };
+        let Some((reader, via)) = near.reading(place) else { return 0 };
         let (held, mads, paced, via) = (None, Vec::new(), 0, Some(via));
         let mut demux = Demux {
             engine,
@@ -188,7 +187,7 @@ struct Demux<'a, 'p> {
     /// What the packets cost that senders were paced for, as [`Intake::cost`] has it.
     paced: u64,
     /// The neighbour whose ring they come from.
-    via: Option<NeighbourId>,
+    via: Option<Origin<'a>>,
 }
 
 impl<'a, 'p> Demux<'a, 'p> {
@@ -254,8 +253,12 @@ impl<'a, 'p> Demux<'a, 'p> {
             machine.handle_packet(now, parsed, &meta, host)
         });
         // What the machine did not take says nothing of where its peer is.
-        if parsed.info().is_request() && !matches!(disposition, Disposition::Drop(_)) {
-            core.side.way.answers = self.via;
+        if parsed.info().is_request()
+            && !matches!(disposition, Disposition::Drop(_))
+            && qp.service != Service::Ud
+            && core.side.way.answers != self.via.as_ref().map(Origin::id)
+        {
+            choose_answers(engine, core, self.via.as_mut());
         }
         let counters = &engine.counters;
         match disposition {
@@ -309,6 +312,26 @@ impl<'a, 'p> Demux<'a, 'p> {
             make_ready(self.ready, qp);
         }
         self.timers.arm(qp.qpn, &mut core);
+    }
+}
+
+/// A request has come another way than the one before: its answers go that way, too, if it leads to the process
+/// that the queue pair is connected to. What a neighbour sends may name any queue pair.
+#[cold]
+fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
+    let QpCore { machine, side } = core;
+    side.way.answers = None;
+    let (Some(via), Some(path)) = (via, &mut side.path) else { return };
+    let peer = machine.attr().dest_qpn;
+    // It may have been too busy to say that it is of this host; who only answers never asks again.
+    if machine.packets().is_some_and(|machine| !machine.has_unacknowledged())
+        && let Some((better, pid)) = engine.straighten(path, peer)
+    {
+        *path = better;
+        via.found(peer, pid);
+    }
+    if side.way.requests != Way::Barred && via.is_of(path, peer) {
+        side.way.answers = Some(via.id());
     }
 }
 

@@ -24,6 +24,8 @@ const SHARED: fn(&Qp) -> bool = |qp| matches!(qp.route(), Route::SharedMemory { 
 fn near_config() -> Config {
     let mut config = test_config();
     config.set("same_host", "on").unwrap();
+    // What needs no packets is in `direct.rs`.
+    config.set("direct", "off").unwrap();
     config
 }
 
@@ -118,6 +120,42 @@ fn a_refused_access_is_reported_as_on_the_wire() {
     assert_eq!((wc.wr_id, wc.status), (7, WcStatus::RemoteAccess));
     let counters = pair.b.context.counters();
     assert_eq!((counters.naks_sent, counters.neighbours.gone), (1, 0));
+}
+
+#[test]
+fn answers_go_to_no_other_process_than_the_one_that_a_queue_pair_is_connected_to() {
+    let pair = near_pair(Service::Rc);
+    warm_up(&pair);
+    let stranger = End::with(near_config());
+    let meet = |mine: &Qp| {
+        let theirs = pair.a.qp(Service::Rc);
+        connect(&pair.a, &theirs, stranger.gid().1, mine.qpn(), Setup::default());
+        connect(&stranger, mine, pair.a.gid().1, theirs.qpn(), Setup::default());
+        theirs
+    };
+    let known = stranger.qp(Service::Rc);
+    let _theirs = meet(&known);
+    let start = Instant::now();
+    while !SHARED(&known) {
+        known.post_send(&[wr(1, SendOp::Write(pair.a.remote(0)), &[stranger.sge(0, 8)])]).unwrap();
+        let wc = stranger.wait_beside(1, || pair.a.context.progress())[0];
+        assert_eq!(wc.status, WcStatus::Success);
+        assert!(start.elapsed() < PATIENCE, "{}", known.route());
+    }
+    // Connected to `b`, and the stranger sends what `b` would.
+    let (victim, friend) = (pair.a.qp(Service::Rc), pair.b.qp(Service::Rc));
+    let guess = stranger.qp(Service::Rc);
+    let setup = Setup { timeout: AckTimeout::new(13), retry_cnt: 1, ..Setup::default() };
+    connect(&pair.a, &victim, pair.b.gid().1, friend.qpn(), setup);
+    connect(&pair.b, &friend, pair.a.gid().1, victim.qpn(), setup);
+    connect(&stranger, &guess, pair.a.gid().1, victim.qpn(), setup);
+    let heard = || stranger.context.counters().near_rx_packets;
+    let before = heard();
+    let op = SendOp::Read(pair.a.remote(0));
+    guess.post_send(&[wr(7, op, &[stranger.sge(0, 8)])]).unwrap();
+    let wc = stranger.wait_beside(1, || pair.a.context.progress())[0];
+    assert_eq!((wc.wr_id, wc.status), (7, WcStatus::RetryExceeded));
+    assert_eq!(heard(), before, "the stranger was told what it read");
 }
 
 #[test]
