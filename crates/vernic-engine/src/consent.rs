@@ -13,11 +13,12 @@ use vernic_io::neighbour::{Neighbour, NeighbourId};
 use vernic_io::slot::Slot;
 use vernic_mem::{
     Access, GatePass, Grant, GrantError, PeerGates, PeerMemory, PeerProcess, Reach, SharedRange,
-    Visitor, admit,
+    Visitor, VisitorId, admit,
 };
 use vernic_proto::{QpState, QpType};
 use vernic_wire::{Qpn, Rkey};
 
+use crate::direct::Refusal;
 use crate::events::lock;
 use crate::lane::Lane;
 use crate::near::Way;
@@ -31,9 +32,9 @@ pub(crate) struct Guest {
     pub(crate) neighbour: Arc<Neighbour>,
     /// When its connection was looked at last, nanoseconds of the engine.
     pub(crate) looked: AtomicU64,
-    /// It did not leave our memory in time.
-    is_cut_off: AtomicBool,
-    /// Counts those.
+    /// The kernel does not let us copy from or to its memory: tried once.
+    pub(crate) is_forbidden: AtomicBool,
+    /// Counts those that did not leave our memory in time.
     cut_off: Arc<AtomicU64>,
 }
 
@@ -47,7 +48,6 @@ impl Visitor for Guest {
     }
 
     fn cut_off(&self) {
-        self.is_cut_off.store(true, Ordering::Relaxed);
         self.cut_off.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             pid = self.neighbour.pid(),
@@ -60,8 +60,8 @@ impl Visitor for Guest {
 #[derive(Debug)]
 struct Host {
     guest: Arc<Guest>,
-    /// It is waited for, and has the file of our gates.
-    is_visitor: bool,
+    /// It was named to the gates, which wait for it until it is cut off, and has their file.
+    visitor: Option<VisitorId>,
     /// Its gates.
     gates: Option<Arc<PeerGates>>,
     /// Ways to its memory that are in use, by the gate of their key, and whether they may be written.
@@ -79,10 +79,10 @@ impl Guests {
 
     /// A neighbour is met.
     pub(crate) fn add(&mut self, engine: &Engine, neighbour: Arc<Neighbour>) {
-        let (looked, is_cut_off) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (looked, is_forbidden) = (AtomicU64::new(0), AtomicBool::new(false));
         let cut_off = engine.counters.direct.cut_off.clone();
-        let guest = Arc::new(Guest { neighbour, looked, is_cut_off, cut_off });
-        self.0.push(Host { guest, is_visitor: false, gates: None, reaches: Vec::new() });
+        let guest = Arc::new(Guest { neighbour, looked, is_forbidden, cut_off });
+        self.0.push(Host { guest, visitor: None, gates: None, reaches: Vec::new() });
     }
 
     /// The one that a queue pair is connected to.
@@ -92,9 +92,8 @@ impl Guests {
 
     /// The device is closed.
     pub(crate) fn close(&mut self, engine: &Engine) {
-        for host in self.0.drain(..) {
-            let visitor: Arc<dyn Visitor> = host.guest;
-            engine.memory.remove_visitor(&visitor);
+        for visitor in self.0.drain(..).filter_map(|host| host.visitor) {
+            engine.memory.remove_visitor(visitor);
         }
     }
 
@@ -103,9 +102,9 @@ impl Guests {
         let Some(at) = self.0.iter().position(|host| host.guest.neighbour.id() == id) else {
             return;
         };
-        let host = self.0.swap_remove(at);
-        let visitor: Arc<dyn Visitor> = host.guest;
-        engine.memory.remove_visitor(&visitor);
+        if let Some(visitor) = self.0.swap_remove(at).visitor {
+            engine.memory.remove_visitor(visitor);
+        }
     }
 }
 
@@ -129,7 +128,7 @@ impl Lane {
             }
             Some(Told::Gates) => self.take_gates(from, file),
             Some(Told::Offer { asker, rkey, offer }) => {
-                let consent = self.accept(from, &offer, file);
+                let consent = self.accept(engine, from, &offer, file);
                 self.note_answer(from, asker, rkey, consent)
             }
             Some(Told::Deny { asker, rkey, why }) => {
@@ -153,9 +152,7 @@ impl Lane {
         rkey: Rkey,
     ) -> Result<(Grant, Access), Denial> {
         let host = self.guests.find(from).ok_or(Denial::NotConnected)?;
-        if host.guest.is_cut_off.load(Ordering::Relaxed) || !host.welcome(engine) {
-            return Err(Denial::Unreachable);
-        }
+        let visitor = host.welcome(engine).ok_or(Denial::Unreachable)?;
         let qp = self.table.find(target).ok_or(Denial::NotConnected)?;
         let mut core = lock(&qp.core);
         let QpCore { machine, side } = &mut *core;
@@ -180,7 +177,7 @@ impl Lane {
         }
         let rights = rights_of(qp, machine.attr().access);
         // Under the queue pair's lock, as its gate is closed.
-        let grant = engine.memory.grant(qp.pd, qp.qpn, rkey).map_err(|error| {
+        let grant = engine.memory.grant(visitor, qp.pd, qp.qpn, rkey).map_err(|error| {
             tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
             match error {
                 GrantError::Check(_) | GrantError::Rights => Denial::Refused,
@@ -238,17 +235,27 @@ impl Lane {
         true
     }
 
-    /// Makes the way to what was offered.
+    /// Makes the way to what was offered; where that is not possible, the key is never asked for again.
+    /// `None` if the offer breaks the rules.
     fn accept(
         &mut self,
+        engine: &Engine,
         from: NeighbourId,
         offer: &Offer,
         file: Option<OwnedFd>,
     ) -> Option<Consent> {
         let host = self.guests.find(from)?;
         let gates = host.gates.clone()?;
-        let reach = host.reach(offer, file)?;
-        Some(Consent::Ticket(Ticket { offer: *offer, gates, reach }))
+        if offer.is_mapped && file.is_none() {
+            return None;
+        }
+        Some(match host.reach(offer, file) {
+            Ok(reach) => Consent::Ticket(Ticket { offer: *offer, gates, reach }),
+            Err(why) => {
+                engine.counters.direct.note_refusal(why);
+                Consent::Never
+            }
+        })
     }
 
     /// Gives the answer to the queue pair that has asked.
@@ -273,42 +280,46 @@ impl Lane {
 }
 
 impl Host {
-    /// Lets it visit: from here on it is waited for. False if that is not possible.
-    fn welcome(&mut self, engine: &Engine) -> bool {
-        if self.is_visitor {
-            return true;
+    /// Lets it visit: from here on it is waited for. `None` if that is not possible.
+    fn welcome(&mut self, engine: &Engine) -> Option<VisitorId> {
+        if self.visitor.is_none() {
+            let told = engine.memory.gates_file().and_then(|file| {
+                self.guest.neighbour.tell(&Told::Gates.emit(), Some(file))?;
+                engine.memory.add_visitor(self.guest.clone())
+            });
+            self.visitor = told.ok();
         }
-        let told = engine.memory.gates_file().and_then(|file| {
-            self.guest.neighbour.tell(&Told::Gates.emit(), Some(file))?;
-            engine.memory.add_visitor(self.guest.clone())
-        });
-        self.is_visitor = told.is_ok();
-        self.is_visitor
+        self.visitor
     }
 
     /// A way to what was offered: one that is there, or a new one.
-    fn reach(&mut self, offer: &Offer, file: Option<OwnedFd>) -> Option<Arc<Reach>> {
+    fn reach(&mut self, offer: &Offer, file: Option<OwnedFd>) -> Result<Arc<Reach>, Refusal> {
         let writable = offer.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
         let is_it =
             |known: &&(GatePass, bool, Weak<Reach>)| (known.0, known.1) == (offer.key, writable);
         if let Some(reach) = self.reaches.iter().find(is_it).and_then(|known| known.2.upgrade()) {
-            return Some(reach);
+            return Ok(reach);
         }
-        let reach = if offer.is_mapped {
-            let file = file?;
-            let memory = PeerMemory::map(file.as_fd(), offer.at, offer.len, writable);
-            let pid = self.guest.neighbour.pid();
-            let refused =
-                |error: &_| tracing::debug!(pid, %error, "memory that was offered is not mapped");
-            Reach::Mapped(memory.inspect_err(refused).ok()?)
-        } else {
-            let pid = i32::try_from(self.guest.neighbour.pid()).ok().filter(|&pid| pid > 0)?;
-            Reach::Process(PeerProcess { pid, addr: offer.at, len: offer.len })
+        let pid = self.guest.neighbour.pid();
+        let reach = match file.filter(|_| offer.is_mapped) {
+            Some(file) => {
+                let memory = PeerMemory::map(file.as_fd(), offer.at, offer.len, writable);
+                Reach::Mapped(memory.map_err(|error| {
+                    tracing::debug!(pid, %error, "memory that was offered is not mapped");
+                    Refusal::Unreachable
+                })?)
+            }
+            None => {
+                // 0 in a PID namespace that cannot be seen.
+                let named = i32::try_from(pid).ok().filter(|&pid| pid > 0);
+                let pid = named.ok_or(Refusal::NotPermitted)?;
+                Reach::Process(PeerProcess { pid, addr: offer.at, len: offer.len })
+            }
         };
         let reach = Arc::new(reach);
         self.reaches.push((offer.key, writable, Arc::downgrade(&reach)));
-        Some(reach)
+        Ok(reach)
     }
 }
 

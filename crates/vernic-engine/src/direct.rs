@@ -6,7 +6,8 @@
 //!
 //! A request is carried out in parts of at most [`PART_BYTES`], each a visit through the gates of its
 //! ticket (`vernic_mem`), so the owner of the memory waits for one part at most. Between parts other
-//! queue pairs have their turn.
+//! queue pairs have their turn, and so they do between small requests, each of which counts as some bytes
+//! ([`REQUEST_COST`], [`CALL_COST`]): what is done in one call of the lane is bounded in time.
 //!
 //! A process that has ended, or replaced itself by exec, is no longer the one that consented. Where the
 //! kernel copies, its connection is looked at before each part; of memory that is mapped nothing but
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_mem::{Memory, PdId, PeerFault, Reach, WordOp};
-use vernic_proto::{After, AtomicOp, Direct, DirectOp, Host, Qp, Time};
+use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::Qpn;
 
 use crate::consent::Guest;
@@ -32,6 +33,12 @@ const PART_BYTES: u32 = 256 << 10;
 
 /// Requests of one turn.
 const TURN_REQUESTS: usize = 64;
+
+/// Bytes that a request counts as at least, whose memory is mapped: some 0.1 us, in which so much is copied.
+const REQUEST_COST: u32 = 1 << 10;
+
+/// The same of one that the kernel carries out: two system calls, some 0.8 us.
+const CALL_COST: u32 = 4 << 10;
 
 /// A request of this length waits for packets of other requests rather than take packets itself: its copy
 /// costs less than a tenth of what its packets would, and the wait is one round trip.
@@ -54,15 +61,15 @@ pub(crate) enum Turn {
 
 /// What became of one request.
 enum Step {
-    /// This part of it is done.
-    Done,
+    /// This part of it is done; it counts as so many bytes.
+    Done(u32),
     Packets,
     Wait,
 }
 
 /// Why a request took packets though there is a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+pub(crate) enum Refusal {
     /// No consent, or not yet.
     NoTicket,
     /// The ticket does not cover the range or the operation.
@@ -109,9 +116,11 @@ pub struct DirectCounters {
     pub refused_range: u64,
     /// ... because the peer has withdrawn its consent: the key or the queue pair has changed.
     pub refused_closed: u64,
-    /// ... because the kernel does not permit access to the peer's process.
+    /// Keys whose requests take packets because the kernel does not permit access to the peer's process: by its
+    /// rules for debuggers, by a filter of system calls, or because the process is of a PID
+    /// namespace that cannot be seen.
     pub refused_not_permitted: u64,
-    /// ... because the peer's process or memory is not there.
+    /// ... because the peer's process or memory is not there, or its file cannot be mapped.
     pub refused_unreachable: u64,
     /// ... because local memory refuses.
     pub refused_local: u64,
@@ -151,8 +160,12 @@ impl DirectCounters {
 impl DirectCounts {
     #[cold]
     fn refuse(&self, why: Refusal) -> Step {
-        self.refusals[why as usize].add(1);
+        self.note_refusal(why);
         Step::Packets
+    }
+
+    pub(crate) fn note_refusal(&self, why: Refusal) {
+        self.refusals[why as usize].add(1);
     }
 
     fn count(&self, direct: &Direct, bytes: u32, ends: bool) {
@@ -187,36 +200,41 @@ impl DirectCounts {
     }
 }
 
-/// Carries out what a queue pair can do without packets, until its turn is over. Returns how many bytes
-/// were moved, too.
+/// Carries out what a queue pair can do without packets, until its turn is over. Returns as how many bytes
+/// that counts, too.
 #[inline]
 pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn, u32) {
-    let mut bytes = 0;
+    let mut spent = 0;
     if host.side.tickets.guest().is_none() {
         // The peer may have gone in the middle of one.
         machine.refuse_direct();
-        return (Turn::Packets, bytes);
+        return (Turn::Packets, spent);
     }
     for _ in 0..TURN_REQUESTS {
-        let Some(direct) = machine.next_direct() else { return (Turn::Packets, bytes) };
+        let Some(direct) = machine.next_direct() else { return (Turn::Packets, spent) };
         let left = direct.length - direct.done;
-        let part = left.min(PART_BYTES - bytes);
+        let part = left.min(PART_BYTES - spent);
         let dest = machine.attr().dest_qpn;
         match step(host, &direct, part, dest, now) {
-            Step::Done if part == left => machine.finish_direct(now, host),
-            Step::Done => machine.direct_progress(part),
-            Step::Wait => return (Turn::Wait, bytes),
+            Step::Done(cost) => {
+                spent += cost;
+                if part == left {
+                    machine.finish_direct(now, host);
+                } else {
+                    machine.direct_progress(part);
+                }
+            }
+            Step::Wait => return (Turn::Wait, spent),
             Step::Packets => {
                 machine.refuse_direct();
-                return (Turn::Packets, bytes);
+                return (Turn::Packets, spent);
             }
         }
-        bytes += part;
-        if bytes >= PART_BYTES {
+        if spent >= PART_BYTES {
             break;
         }
     }
-    (Turn::More, bytes)
+    (Turn::More, spent)
 }
 
 /// Does the next `part` bytes of a request, if there is a ticket for it.
@@ -245,6 +263,12 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
         let worth = direct.after == After::OneSided || direct.length >= WORTH_WAITING;
         return if worth { Step::Wait } else { Step::Packets };
     }
+    let by_kernel = matches!(*ticket.reach, Reach::Process(_));
+    if by_kernel && guest.is_forbidden.load(Ordering::Relaxed) {
+        // It was tried with another key.
+        tickets.end(rkey, true);
+        return counts.refuse(Refusal::NotPermitted);
+    }
     if !is_there(guest, ticket, now) {
         return counts.refuse(Refusal::Unreachable);
     }
@@ -253,29 +277,26 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
         tickets.end(rkey, false);
         return counts.refuse(Refusal::Closed);
     };
-    let at = at + u64::from(direct.done);
-    let done = carry_out((&engine.memory, pd), slots, &ticket.reach, direct, at, part);
+    let to = (&*ticket.reach, at + u64::from(direct.done));
+    let done = carry_out((&engine.memory, pd), slots, direct, part, to, || visit.holds());
     drop(visit);
-    match done {
-        Ok(value) => {
-            let stored =
-                value.map(|value| host.scatter_response(direct.slot, 0, &value.to_ne_bytes()));
-            if stored.is_some_and(|stored| stored.is_err()) {
-                // It was checked; its owner has taken it away at this moment. The packets tell it.
-                return counts.refuse(Refusal::Local);
-            }
-            counts.count(direct, part, direct.done + part == direct.length);
-            Step::Done
-        }
-        Err(fault) => {
-            let why = why_of(&fault);
-            if why != Refusal::Local {
-                tracing::debug!(qpn = %own, %rkey, pid = guest.neighbour.pid(), ?fault, "requests with this key take packets");
+    if let Err(fault) = done {
+        let why = why_of(&fault);
+        match why {
+            // Another time it may do.
+            Refusal::Local => {}
+            Refusal::Closed => tickets.end(rkey, false),
+            _ => {
+                let pid = guest.neighbour.pid();
+                tracing::debug!(qpn = %own, %rkey, pid, ?fault, "requests with this key take packets");
+                guest.is_forbidden.fetch_or(why == Refusal::NotPermitted, Ordering::Relaxed);
                 tickets.end(rkey, true);
             }
-            counts.refuse(why)
         }
+        return counts.refuse(why);
     }
+    counts.count(direct, part, direct.done + part == direct.length);
+    Step::Done(part.max(if by_kernel { CALL_COST } else { REQUEST_COST }))
 }
 
 /// Whether the process is still the one that consented, as far as that must be known.
@@ -294,38 +315,39 @@ fn is_there(guest: &Guest, ticket: &Ticket, now: Time) -> bool {
     }
 }
 
-/// Copies, or runs the atomic and returns what was there.
+/// Copies, or runs the atomic, while access `holds`.
 #[inline]
 fn carry_out(
-    (memory, pd): (&Memory, PdId),
+    memory: (&Memory, PdId),
     slots: &mut SendSlots,
-    reach: &Reach,
     direct: &Direct,
-    at: u64,
     part: u32,
-) -> Result<Option<u64>, PeerFault> {
+    to: (&Reach, u64),
+    holds: impl Fn() -> bool,
+) -> Result<(), PeerFault> {
     let (slot, done) = (direct.slot, direct.done);
     match direct.op {
-        DirectOp::Write => slots.write_peer((memory, pd), slot, done, part, reach, at)?,
-        DirectOp::Read => slots.read_peer((memory, pd), slot, done, part, reach, at)?,
+        DirectOp::Write => slots.write_peer(memory, slot, done, part, to, holds),
+        DirectOp::Read => slots.read_peer(memory, slot, done, part, to, holds),
         DirectOp::Atomic(op) => {
-            slots.check_sink(memory, pd, slot)?;
             let op = match op {
                 AtomicOp::CmpSwap { compare, swap } => WordOp::CmpSwap { compare, swap },
                 AtomicOp::FetchAdd(add) => WordOp::FetchAdd(add),
             };
-            return reach.atomic(at, op).map(Some);
+            slots.atomic_peer(memory, slot, to, op)
         }
     }
-    Ok(None)
 }
 
 /// What a fault means for the requests to come.
 #[cold]
 fn why_of(fault: &PeerFault) -> Refusal {
+    use io::ErrorKind::{PermissionDenied, Unsupported};
     match fault {
         PeerFault::Local(_) => Refusal::Local,
-        PeerFault::Peer(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+        PeerFault::Closed => Refusal::Closed,
+        // A filter of system calls says one or the other.
+        PeerFault::Peer(error) if matches!(error.kind(), PermissionDenied | Unsupported) => {
             Refusal::NotPermitted
         }
         PeerFault::Peer(_) => Refusal::Unreachable,

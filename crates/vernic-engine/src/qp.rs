@@ -583,6 +583,7 @@ impl Qp {
             self.forget(&mut core, past);
         }
         engine.memory.release_qp(self.inner.qpn);
+        engine.memory.settle_gates();
         let element = Element::Qp(self.inner.qpn);
         engine.events.purge(|event| event.element != element);
         self.inner.cqs().for_each(|cq| cq.release());

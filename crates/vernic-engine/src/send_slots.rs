@@ -5,7 +5,9 @@
 //! copies into its slot and allocates nothing.
 
 use vernic_io::TxPath;
-use vernic_mem::{AccessError, Check, HostList, Memory, PdId, PeerFault, Reach, SgCursor, Sge};
+use vernic_mem::{
+    AccessError, Check, HostList, Memory, PdId, PeerFault, Reach, SgCursor, Sge, WordOp,
+};
 use vernic_proto::SendOp;
 use vernic_wire::Service;
 
@@ -186,7 +188,8 @@ impl SendSlots {
         }
     }
 
-    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's memory.
+    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's memory, while
+    /// access `holds`.
     #[inline]
     pub(crate) fn write_peer(
         &mut self,
@@ -194,8 +197,8 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         len: u32,
-        to: &Reach,
-        at: u64,
+        to: (&Reach, u64),
+        holds: impl Fn() -> bool,
     ) -> Result<(), PeerFault> {
         if let Kind::Inline(stored) = self.kinds[slot as usize] {
             let from = slot as usize * self.max_inline as usize;
@@ -205,16 +208,16 @@ impl SendSlots {
                 let check = Check::ListTooShort;
                 AccessError { check, key: 0, addr: offset as u64, len: len as u64 }
             };
-            return to.write(at, stored.get(offset..offset + len).ok_or_else(short)?);
+            return to.0.write(to.1, stored.get(offset..offset + len).ok_or_else(short)?);
         }
         let (offset, len) = (u64::from(offset), u64::from(len));
         // Inline bytes were dealt with above.
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(()) };
-        memory.write_peer(pd, sges, cursor, offset, len, to, at)
+        memory.write_peer(pd, sges, cursor, offset, len, to, holds)
     }
 
     /// Copies `len` bytes of another process's memory into the list of the request in `slot`, from byte
-    /// `offset` of the message on.
+    /// `offset` of the message on, while access `holds`.
     #[inline]
     pub(crate) fn read_peer(
         &mut self,
@@ -222,22 +225,25 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         len: u32,
-        from: &Reach,
-        at: u64,
+        from: (&Reach, u64),
+        holds: impl Fn() -> bool,
     ) -> Result<(), PeerFault> {
         let (offset, len) = (u64::from(offset), u64::from(len));
         let (sges, cursor) = self.scatter_list(slot);
-        memory.read_peer(pd, sges, cursor, offset, len, from, at)
+        memory.read_peer(pd, sges, cursor, offset, len, from, holds)
     }
 
-    /// Whether a response can be stored into the list of the request in `slot`.
-    pub(crate) fn check_sink(
+    /// Runs an atomic on another process's memory, and stores what was there into the list of the request in
+    /// `slot`.
+    pub(crate) fn atomic_peer(
         &mut self,
-        memory: &Memory,
-        pd: PdId,
+        (memory, pd): (&Memory, PdId),
         slot: u32,
-    ) -> Result<(), AccessError> {
-        memory.check_local(pd, self.scatter_list(slot).0, true)
+        on: (&Reach, u64),
+        op: WordOp,
+    ) -> Result<(), PeerFault> {
+        let (sges, cursor) = self.scatter_list(slot);
+        memory.atomic_peer(pd, sges, cursor, on, op)
     }
 
     /// Stores response data into the list of the request in `slot`.

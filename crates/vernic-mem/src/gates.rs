@@ -27,8 +27,19 @@
 //! The word of a visitor changes with each visit (it carries a count), so the owner does not wait for a
 //! later visit to another use of the gate.
 //!
-//! A visit is bounded by what it copies (some 50 us), but a visitor may be stopped or lie: the owner waits for
-//! [`PATIENCE`], then cuts it off ([`Visitor::cut_off`]). One that is gone is not waited for.
+//! # Who does not leave
+//!
+//! A visit is bounded by what it copies (some 50 us), but a visitor may be stopped or lie. The owner waits for
+//! [`PATIENCE`], for all that are inside at once, then cuts off who is still there
+//! ([`Visitor::cut_off`]): the gate of every queue pair through which it was granted anything is closed, so that
+//! none of its tickets opens anything any more, it is granted nothing more, and it is never waited for
+//! again. One that is gone is not waited for.
+//!
+//! What a visitor that was cut off may still do is end the piece that it was copying when it was stopped: it
+//! looks at its gates again before each ([`Visit::holds`]).
+//!
+//! The keys of windows have no gates ([`GrantError::Window`](crate::GrantError::Window)): a work request or a
+//! packet ends or changes them, in the middle of the work of all queue pairs, and nothing waits there.
 //!
 //! Limits: [`MAX_GATES`] open at a time, 8 bytes of file each, used from the first on.
 
@@ -70,13 +81,17 @@ pub struct GatePass {
     pub value: u64,
 }
 
+/// Names a visitor of one device. Never used again for another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VisitorId(u64);
+
 /// Another process that was granted access, as the owner of the memory sees it.
 pub trait Visitor: Send + Sync + fmt::Debug {
     /// The word of its [`Visit`]s.
     fn inside(&self) -> u64;
     /// Its process has ended, or is no longer the one that was granted access.
     fn is_gone(&self) -> bool;
-    /// It did not leave in time: it is not to be granted anything any more.
+    /// It did not leave in time: it was granted no more, and is not waited for any more. Called once.
     fn cut_off(&self);
 }
 
@@ -90,7 +105,6 @@ pub(crate) struct Gates {
     closed: Mutex<Vec<u32>>,
     /// Held while visitors are waited for.
     settling: Mutex<()>,
-    visitors: Mutex<Vec<Arc<dyn Visitor>>>,
 }
 
 #[derive(Debug)]
@@ -98,10 +112,14 @@ struct Book {
     random: Random,
     /// By the index part of the key.
     keys: HashMap<u32, u32>,
-    qps: HashMap<Qpn, u32>,
+    /// With the one visitor that it was opened for: the process that the queue pair is connected to.
+    qps: HashMap<Qpn, (u32, VisitorId)>,
     free: Vec<u32>,
     /// Gates from here on were never used.
     fresh: u32,
+    /// Those that are waited for.
+    visitors: Vec<(VisitorId, Arc<dyn Visitor>)>,
+    last_visitor: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,6 +136,8 @@ impl Gates {
             qps: HashMap::new(),
             free: Vec::new(),
             fresh: 0,
+            visitors: Vec::new(),
+            last_visitor: 0,
         };
         Ok(Self {
             words,
@@ -125,7 +145,6 @@ impl Gates {
             book: Mutex::new(book),
             closed: Mutex::default(),
             settling: Mutex::default(),
-            visitors: Mutex::default(),
         })
     }
 
@@ -147,17 +166,23 @@ impl Gates {
         self.open(&mut book, number)
     }
 
-    /// Opens the gate of a queue pair, unless it is open; `None` if there are too many.
-    pub(crate) fn open_qp(&self, qpn: Qpn) -> Option<GatePass> {
+    /// Opens the gate of a queue pair for a visitor, unless it is open for it; `None` if there are too
+    /// many, or if nobody waits for the visitor (any more).
+    pub(crate) fn open_qp(&self, qpn: Qpn, visitor: VisitorId) -> Option<GatePass> {
         let mut book = lock(&self.book);
-        let number = match book.qps.get(&qpn) {
-            Some(&number) => number,
-            None => {
-                let number = book.take()?;
-                book.qps.insert(qpn, number);
-                number
+        if !book.knows(visitor) {
+            return None;
+        }
+        if let Some(&(number, known)) = book.qps.get(&qpn) {
+            if known == visitor {
+                return self.open(&mut book, number);
             }
-        };
+            // Connected to another process since.
+            book.qps.remove(&qpn);
+            self.close(&mut book, number);
+        }
+        let number = book.take()?;
+        book.qps.insert(qpn, (number, visitor));
         self.open(&mut book, number)
     }
 
@@ -183,7 +208,7 @@ impl Gates {
     /// Closes the gate of a queue pair, if it is open. [`settle`](Self::settle) waits for who is inside.
     pub(crate) fn close_qp(&self, qpn: Qpn) {
         let mut book = lock(&self.book);
-        if let Some(number) = book.qps.remove(&qpn) {
+        if let Some((number, _)) = book.qps.remove(&qpn) {
             self.close(&mut book, number);
         }
     }
@@ -200,11 +225,12 @@ impl Gates {
     pub(crate) fn close_all(&self) {
         let mut book = lock(&self.book);
         let open: Vec<u32> = book.keys.drain().map(|(_, number)| number).collect();
-        let qps: Vec<u32> = book.qps.drain().map(|(_, number)| number).collect();
+        let qps: Vec<u32> = book.qps.drain().map(|(_, (number, _))| number).collect();
         open.into_iter().chain(qps).for_each(|number| self.close(&mut book, number));
     }
 
-    /// Returns when nobody is inside a gate that was closed before the call.
+    /// Returns when nobody is inside a gate that was closed before the call: within [`PATIENCE`], however
+    /// many do not leave, or twice that if another thread waits already.
     pub(crate) fn settle(&self) {
         // Whoever holds it may be waiting for a gate of ours.
         let _settling = lock(&self.settling);
@@ -213,18 +239,43 @@ impl Gates {
             return;
         }
         fence(Ordering::SeqCst);
-        let visitors = lock(&self.visitors).clone();
-        for visitor in visitors {
-            wait_for(&*visitor, &closed);
+        let visitors = lock(&self.book).visitors.clone();
+        let since = Instant::now();
+        for (id, visitor) in visitors {
+            if !leaves(&*visitor, &closed, since) {
+                self.remove_visitor(id);
+                visitor.cut_off();
+            }
         }
     }
 
-    pub(crate) fn add_visitor(&self, visitor: Arc<dyn Visitor>) {
-        lock(&self.visitors).push(visitor);
+    /// Whether the visitor is waited for.
+    pub(crate) fn knows(&self, visitor: VisitorId) -> bool {
+        lock(&self.book).knows(visitor)
     }
 
-    pub(crate) fn remove_visitor(&self, visitor: &Arc<dyn Visitor>) {
-        lock(&self.visitors).retain(|other| !Arc::ptr_eq(other, visitor));
+    pub(crate) fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> VisitorId {
+        let mut book = lock(&self.book);
+        book.last_visitor += 1;
+        let id = VisitorId(book.last_visitor);
+        book.visitors.push((id, visitor));
+        id
+    }
+
+    /// Closes what was opened for it, so that it enters nothing any more, and waits for it no longer.
+    pub(crate) fn remove_visitor(&self, id: VisitorId) {
+        let mut book = lock(&self.book);
+        let opened = book.qps.iter().filter(|(_, (_, visitor))| *visitor == id);
+        for qpn in opened.map(|(&qpn, _)| qpn).collect::<Vec<_>>() {
+            if let Some((number, _)) = book.qps.remove(&qpn) {
+                self.close(&mut book, number);
+            }
+        }
+        let at = book.visitors.iter().position(|(known, _)| *known == id);
+        let gone = at.map(|at| book.visitors.swap_remove(at));
+        // Outside the lock: it may be the last to hold on to the neighbour.
+        drop(book);
+        drop(gone);
     }
 }
 
@@ -236,6 +287,10 @@ impl Drop for Gates {
 }
 
 impl Book {
+    fn knows(&self, visitor: VisitorId) -> bool {
+        self.visitors.iter().any(|(id, _)| *id == visitor)
+    }
+
     fn take(&mut self) -> Option<u32> {
         if let Some(number) = self.free.pop() {
             return Some(number);
@@ -248,13 +303,13 @@ impl Book {
     }
 }
 
-/// Waits until the visitor is in none of the gates, or is gone, or has lost our patience.
-fn wait_for(visitor: &dyn Visitor, closed: &[u32]) {
+/// Waits until the visitor is in none of the gates, or is gone; false if it loses our patience, which began
+/// at `since`.
+fn leaves(visitor: &dyn Visitor, closed: &[u32], since: Instant) -> bool {
     let seen = visitor.inside();
     if !gates_of(seen).any(|number| closed.contains(&number)) {
-        return;
+        return true;
     }
-    let since = Instant::now();
     let mut looks = 0;
     // Any change of the word is the end of that visit.
     while visitor.inside() == seen {
@@ -264,14 +319,14 @@ fn wait_for(visitor: &dyn Visitor, closed: &[u32]) {
             continue;
         }
         if visitor.is_gone() {
-            return;
+            return true;
         }
         if since.elapsed() > PATIENCE {
-            visitor.cut_off();
-            return;
+            return false;
         }
         std::thread::yield_now();
     }
+    true
 }
 
 /// The gates that a visitor's word names.
@@ -306,27 +361,26 @@ impl PeerGates {
     }
 
     /// Goes inside, if both gates of a ticket let it. `inside` is the visitor's word, which the owner sees and
-    /// no other thread writes. Accesses are permitted until the visit is dropped.
+    /// no other thread writes. Accesses are permitted until the visit is dropped, and only while it
+    /// [holds](Visit::holds).
     #[inline]
     pub fn enter<'w>(
-        &self,
+        &'w self,
         inside: &'w AtomicU64,
         key: GatePass,
         qp: GatePass,
     ) -> Option<Visit<'w>> {
         const ONE: u64 = 1 << (2 * GATE_BITS);
         let count = (inside.load(Ordering::Relaxed) & !(ONE - 1)).wrapping_add(ONE);
-        let gates = ((u64::from(qp.number) + 1) << GATE_BITS) | (u64::from(key.number) + 1);
-        if gates >= ONE {
+        let numbers = ((u64::from(qp.number) + 1) << GATE_BITS) | (u64::from(key.number) + 1);
+        if numbers >= ONE {
             // No number that an owner gives out.
             return None;
         }
-        inside.store(count | gates, Ordering::Relaxed);
-        let visit = Visit { inside, count };
+        inside.store(count | numbers, Ordering::Relaxed);
+        let visit = Visit { inside, count, gates: self, key, qp };
         fence(Ordering::SeqCst);
-        let open = self.is_open(key) && self.is_open(qp);
-        fence(Ordering::Acquire);
-        open.then_some(visit)
+        visit.holds().then_some(visit)
     }
 }
 
@@ -335,6 +389,21 @@ impl PeerGates {
 pub struct Visit<'w> {
     inside: &'w AtomicU64,
     count: u64,
+    gates: &'w PeerGates,
+    key: GatePass,
+    qp: GatePass,
+}
+
+impl Visit<'_> {
+    /// Whether both gates are open still. If not, the owner waits for the end of the visit, or has lost
+    /// its patience with a visitor that was stopped meanwhile: nothing may be accessed any more.
+    #[inline]
+    pub fn holds(&self) -> bool {
+        let open = self.gates.is_open(self.key) && self.gates.is_open(self.qp);
+        // No access that follows moves up before the look.
+        fence(Ordering::Acquire);
+        open
+    }
 }
 
 impl Drop for Visit<'_> {

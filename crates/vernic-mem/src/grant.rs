@@ -1,4 +1,4 @@
-//! Access for another process of this host: what a ticket to a region or window says.
+//! Access for another process of this host: what a ticket to a region says.
 //!
 //! The checks are those of the data path, made once. What they depend on closes the key's gate when it
 //! changes (`gates`); the queue pair's part of it is its owner's concern ([`Memory::close_qp_gate`]).
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use vernic_wire::{Qpn, Rkey};
 
 use crate::data::permit;
-use crate::gates::{GatePass, Gates, Visitor};
-use crate::racy::find_share;
+use crate::gates::{GatePass, Gates, Visitor, VisitorId};
+use crate::racy::{Kind, find_share};
 use crate::{Access, Check, Memory, PdId, SharedRange};
 
 /// The rights that can be used without packets.
 const DIRECT: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// What another process needs to know to reach a region or window by itself.
+/// What another process needs to know to reach a region by itself.
 #[derive(Debug)]
 pub struct Grant {
     /// The address by which the first byte is known to work requests.
@@ -45,9 +45,15 @@ pub enum GrantError {
     /// The key gives none of the rights in question.
     #[error("the key gives no right to write, read or run atomics")]
     Rights,
+    /// It is the key of a window, which a packet or a work request may end: see the head of `gates`.
+    #[error("the key is of a memory window")]
+    Window,
     /// It has no bytes, or is no memory of its own: the whole address space.
     #[error("the key names no range of memory")]
     Range,
+    /// The visitor was removed, or cut off.
+    #[error("the process was cut off")]
+    Visitor,
     /// [`MAX_GATES`](crate::MAX_GATES) are open.
     #[error("too many keys and queue pairs are reached by other processes")]
     Full,
@@ -75,19 +81,28 @@ impl Memory {
         self.make_gates().map(Gates::file)
     }
 
-    /// Grants access to what `rkey` opens for packets of the queue pair, by the same checks. It ends when the key
-    /// dies or changes, which waits for visitors that are inside, or with
-    /// [`close_qp_gate`](Self::close_qp_gate). Who gets it must be known by [`add_visitor`](Self::add_visitor) before.
+    /// Grants a visitor access to what `rkey` opens for packets of the queue pair, by the same checks. It ends
+    /// when the key dies or changes, which waits for visitors that are inside, with
+    /// [`close_qp_gate`](Self::close_qp_gate), or when the visitor is removed or cut off.
     ///
     /// # Errors
     /// [`GrantError`].
-    pub fn grant(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<Grant, GrantError> {
+    pub fn grant(
+        &self,
+        visitor: VisitorId,
+        pd: PdId,
+        qpn: Qpn,
+        rkey: Rkey,
+    ) -> Result<Grant, GrantError> {
         let gates = self.make_gates().map_err(GrantError::Gates)?;
         // The entry cannot change before its gate is open, nor unseen afterwards.
         let _control = self.control();
         let entry = self.find_open(pd, qpn, rkey).map_err(GrantError::Check)?;
         let place =
             permit(&entry, pd, entry.iova, 0, Access::empty()).map_err(GrantError::Check)?;
+        if entry.kind != Kind::Region {
+            return Err(GrantError::Window);
+        }
         let (region, access) = (place.region, entry.access & DIRECT);
         if access.is_empty() {
             return Err(GrantError::Rights);
@@ -96,8 +111,11 @@ impl Memory {
         if region.is_special() || len == 0 {
             return Err(GrantError::Range);
         }
+        if !gates.knows(visitor) {
+            return Err(GrantError::Visitor);
+        }
         let key = gates.open_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
-        let qp = gates.open_qp(qpn).ok_or(GrantError::Full)?;
+        let qp = gates.open_qp(qpn, visitor).ok_or(GrantError::Full)?;
         let base = region.addr();
         let share = find_share(base, len);
         Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share })
@@ -112,7 +130,7 @@ impl Memory {
     }
 
     /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or after
-    /// [`PATIENCE`](crate::PATIENCE) for each visitor that does not leave.
+    /// [`PATIENCE`](crate::PATIENCE), or twice that, where visitors do not leave.
     pub fn settle_gates(&self) {
         if let Some(gates) = self.gates.get() {
             gates.settle();
@@ -127,17 +145,16 @@ impl Memory {
         }
     }
 
-    /// From now on gates wait for this process.
+    /// From now on gates wait for this process, which may be granted access.
     ///
     /// # Errors
     /// What the system says about memory files.
-    pub fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> io::Result<()> {
-        self.make_gates()?.add_visitor(visitor);
-        Ok(())
+    pub fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> io::Result<VisitorId> {
+        Ok(self.make_gates()?.add_visitor(visitor))
     }
 
-    /// It is gone.
-    pub fn remove_visitor(&self, visitor: &Arc<dyn Visitor>) {
+    /// It is gone: what it was granted is over.
+    pub fn remove_visitor(&self, visitor: VisitorId) {
         if let Some(gates) = self.gates.get() {
             gates.remove_visitor(visitor);
         }

@@ -40,7 +40,7 @@
 //!
 //! # Memory of other processes
 //!
-//! A process of this host may be granted access to a region or window ([`Memory::grant`]): it then copies by
+//! A process of this host may be granted access to a region ([`Memory::grant`]): it then copies by
 //! itself, with [`Memory::write_peer`] and its like, until the owner closes the key's gate, as every change of the
 //! key does; `gates` has the order of it.
 //!
@@ -68,7 +68,7 @@ pub use access::{Access, RemoteAccess};
 pub use error::{
     AccessError, BindError, Check, DeregisterError, InvalidateError, PdError, RegisterError,
 };
-pub use gates::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor};
+pub use gates::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor, VisitorId};
 pub use grant::{Grant, GrantError};
 pub use in_place::{InPlace, Named};
 pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};

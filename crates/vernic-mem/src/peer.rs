@@ -14,6 +14,10 @@ use crate::{Access, AccessError, Check, Memory, PdId, PeerMemory, PeerProcess, S
 /// Bytes copied at a time where a buffer is between: pieces of special regions.
 const BOUNCE: usize = 4096;
 
+/// Bytes of mapped memory that are copied between two looks at the gates, some 2 us: what a process that is
+/// stopped while it copies may still write when it goes on.
+const PIECE: u64 = 16 << 10;
+
 /// How another process's memory is reached. Offsets count from the first byte that was granted.
 #[derive(Debug)]
 pub enum Reach {
@@ -30,6 +34,8 @@ pub enum PeerFault {
     Local(AccessError),
     /// The other process's memory cannot be reached: what the kernel says, or `EINVAL` out of bounds.
     Peer(io::Error),
+    /// Access has ended meanwhile.
+    Closed,
 }
 
 /// An atomic on 8 bytes (IBTA 9.4.5).
@@ -111,7 +117,8 @@ impl Reach {
 
 impl Memory {
     /// Copies `len` bytes of the message that `sges` describes, from byte `offset` on, to `at`: an RDMA WRITE, or a part
-    /// of it.
+    /// of it. `holds` says whether access still stands ([`Visit::holds`](crate::Visit::holds)), and is asked before each
+    /// 16 KiB of mapped memory, and each call of the kernel.
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -123,15 +130,18 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         len: u64,
-        to: &Reach,
-        at: u64,
+        (to, at): (&Reach, u64),
+        holds: impl Fn() -> bool,
     ) -> Result<(), PeerFault> {
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
         match to {
             Reach::Mapped(memory) => {
                 let to = memory.region(true).ok_or_else(outside)?;
                 let mut at = at;
-                pieces.each(Access::empty(), |place, n| {
+                pieces.each_part(Access::empty(), |place, n| {
+                    if !holds() {
+                        return Err(PeerFault::Closed);
+                    }
                     if !to.contains(at, n) {
                         return Err(outside());
                     }
@@ -144,12 +154,12 @@ impl Memory {
                     Ok(())
                 })
             }
-            Reach::Process(peer) => write_process(pieces, peer, at),
+            Reach::Process(peer) => write_process(pieces, peer, at, holds),
         }
     }
 
     /// Copies `len` bytes from `at` to the message that `sges` describes, from byte `offset` on: an RDMA READ, or a part
-    /// of it.
+    /// of it. `holds` as for [`write_peer`](Self::write_peer).
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -161,15 +171,15 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         len: u64,
-        from: &Reach,
-        at: u64,
+        (from, at): (&Reach, u64),
+        holds: impl Fn() -> bool,
     ) -> Result<(), PeerFault> {
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
         match from {
             Reach::Mapped(memory) => {
                 let from = memory.region(false).ok_or_else(outside)?;
                 let mut at = at;
-                pieces.each(Access::LOCAL_WRITE, |place, n| {
+                pieces.each_part(Access::LOCAL_WRITE, |place, n| {
                     if !from.contains(at, n) {
                         return Err(outside());
                     }
@@ -179,11 +189,52 @@ impl Memory {
                         })?;
                     }
                     at += n;
-                    Ok(())
+                    // Afterwards: what was read is what was granted.
+                    if holds() { Ok(()) } else { Err(PeerFault::Closed) }
                 })
             }
-            Reach::Process(peer) => read_process(pieces, peer, at),
+            Reach::Process(peer) => read_process(pieces, peer, at, holds),
         }
+    }
+
+    /// Runs an atomic on the word at `at` of another process's memory and stores what it was into the first 8 bytes
+    /// of the message that `sges` describes. The place for it is found before, so that nothing can go
+    /// wrong once the atomic has run: **the lane must not pass a barrier meanwhile**, as with any access.
+    ///
+    /// # Errors
+    /// [`PeerFault`]: as [`write_local`](Self::write_local) and [`Reach::atomic`]; local too for a list that
+    /// names the whole address space, where only the attempt would tell. Nothing has happened then.
+    pub fn atomic_peer(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        cursor: &mut SgCursor,
+        (on, at): (&Reach, u64),
+        op: WordOp,
+    ) -> Result<(), PeerFault> {
+        // Pieces of a list are of a byte at least.
+        let mut sink = [None; 8];
+        let mut places = sink.iter_mut();
+        let pieces = Pieces { memory: self, pd, sges, cursor, offset: 0, left: 8 };
+        pieces.each(Access::LOCAL_WRITE, |place, n| {
+            if place.region.is_address_space() {
+                return Err(unmapped(place, 0, n as usize));
+            }
+            if let Some(next) = places.next() {
+                *next = Some((place, n as usize));
+            }
+            Ok(())
+        })?;
+        let was = on.atomic(at, op)?.to_ne_bytes();
+        let mut rest = was.as_slice();
+        for (place, n) in sink.into_iter().flatten() {
+            let (now, after) = rest.split_at(n);
+            // Inside the region, as was checked, and mapped until the lane has passed.
+            let stored = place.region.store(place.offset, now);
+            debug_assert!(stored.is_some());
+            rest = after;
+        }
+        Ok(())
     }
 }
 
@@ -222,6 +273,25 @@ impl Pieces<'_> {
             self.left -= n;
         }
         Ok(())
+    }
+}
+
+impl Pieces<'_> {
+    /// As [`each`](Self::each), with parts of pieces of [`PIECE`] bytes at most.
+    #[inline]
+    fn each_part(
+        self,
+        needs: Access,
+        mut f: impl FnMut(Place, u64) -> Result<(), PeerFault>,
+    ) -> Result<(), PeerFault> {
+        self.each(needs, |Place { region, mut offset }, mut left| {
+            while left > 0 {
+                let n = left.min(PIECE);
+                f(Place { region, offset }, n)?;
+                (offset, left) = (offset + n, left - n);
+            }
+            Ok(())
+        })
     }
 }
 
@@ -269,11 +339,19 @@ fn unmapped(place: Place, done: u64, len: usize) -> PeerFault {
     refuse(Check::Unmapped, 0, place.offset + done, len as u64).into()
 }
 
-fn write_process(pieces: Pieces<'_>, peer: &PeerProcess, mut at: u64) -> Result<(), PeerFault> {
+fn write_process(
+    pieces: Pieces<'_>,
+    peer: &PeerProcess,
+    mut at: u64,
+    holds: impl Fn() -> bool,
+) -> Result<(), PeerFault> {
     let mut batch = Batch::<true>::new();
     let flush = |batch: &mut Batch<'_, true>, at: &mut u64| -> Result<(), PeerFault> {
         let bytes = batch.bytes() as u64;
         if bytes > 0 {
+            if !holds() {
+                return Err(PeerFault::Closed);
+            }
             batch.write_to(peer, *at).map_err(PeerFault::Peer)?;
             *at += bytes;
         }
@@ -296,11 +374,19 @@ fn write_process(pieces: Pieces<'_>, peer: &PeerProcess, mut at: u64) -> Result<
     flush(&mut batch, &mut at)
 }
 
-fn read_process(pieces: Pieces<'_>, peer: &PeerProcess, mut at: u64) -> Result<(), PeerFault> {
+fn read_process(
+    pieces: Pieces<'_>,
+    peer: &PeerProcess,
+    mut at: u64,
+    holds: impl Fn() -> bool,
+) -> Result<(), PeerFault> {
     let mut batch = Batch::<false>::new();
     let flush = |batch: &mut Batch<'_, false>, at: &mut u64| -> Result<(), PeerFault> {
         let bytes = batch.bytes() as u64;
         if bytes > 0 {
+            if !holds() {
+                return Err(PeerFault::Closed);
+            }
             batch.read_from(peer, *at).map_err(PeerFault::Peer)?;
             *at += bytes;
         }

@@ -101,8 +101,6 @@ impl Memory {
             pd.windows -= 1;
         }
         self.free_slot(&mut control, handle.slot, &record.entry);
-        drop(control);
-        self.settle_gates();
         Ok(())
     }
 
@@ -155,8 +153,6 @@ impl Memory {
         control.unlink(handle.slot);
         control.link(handle.slot, slot, entry);
         self.publish(handle.slot, &entry);
-        drop(control);
-        self.settle_gates();
         Ok(Rkey(key))
     }
 
@@ -202,8 +198,6 @@ impl Memory {
             return Err(InvalidateError::WrongQp(rkey));
         }
         self.unbind(&mut control, slot);
-        drop(control);
-        self.settle_gates();
         Ok(())
     }
 
@@ -214,8 +208,6 @@ impl Memory {
         self.unbind_all(&mut control, |window| {
             window.entry.kind == Kind::Window2 && window.entry.qpn == qpn.value()
         });
-        drop(control);
-        self.settle_gates();
     }
 
     /// Unbinds the windows for which `is_meant` holds.

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, unsafe_code)]
 
 pub mod cm;
+pub mod direct;
 pub mod iwarp;
 pub mod other;
 

@@ -94,11 +94,14 @@ impl Visitor for Guest {
 
 const QP: Qpn = Qpn::new(0x11);
 
+/// The visitor of [`rig`].
+const FIRST: VisitorId = VisitorId(1);
+
 fn rig() -> (Gates, PeerGates, Arc<Guest>) {
     let gates = Gates::new().unwrap();
     let peer = PeerGates::open(gates.file()).unwrap();
     let guest = Arc::new(Guest::default());
-    gates.add_visitor(guest.clone());
+    assert_eq!(gates.add_visitor(guest.clone()), FIRST);
     (gates, peer, guest)
 }
 
@@ -106,8 +109,8 @@ fn rig() -> (Gates, PeerGates, Arc<Guest>) {
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn a_ticket_opens_its_gates_until_either_is_closed() {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
-    assert_eq!((gates.open_key(5), gates.open_qp(QP)), (Some(key), Some(qp)));
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
+    assert_eq!((gates.open_key(5), gates.open_qp(QP, FIRST)), (Some(key), Some(qp)));
     let enter = |key, qp| peer.enter(&guest.word, key, qp).is_some();
     assert!(enter(key, qp));
     assert!(!enter(GatePass { value: key.value ^ 2, ..key }, qp));
@@ -118,7 +121,7 @@ fn a_ticket_opens_its_gates_until_either_is_closed() {
     gates.close_key(5);
     gates.settle();
     // Used again, the gates are others.
-    let (key_2, qp_2) = (gates.open_key(6).unwrap(), gates.open_qp(QP).unwrap());
+    let (key_2, qp_2) = (gates.open_key(6).unwrap(), gates.open_qp(QP, FIRST).unwrap());
     assert_eq!((key_2.number, qp_2.number), (key.number, qp.number));
     assert!(!enter(key, qp) && enter(key_2, qp_2));
 }
@@ -126,7 +129,7 @@ fn a_ticket_opens_its_gates_until_either_is_closed() {
 /// Closes while somebody is inside, who leaves after a while.
 fn closing_waits(close: impl FnOnce(&Gates)) {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
     let visit = peer.enter(&guest.word, key, qp).unwrap();
     let left = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -153,9 +156,9 @@ fn closing_either_gate_waits_for_who_is_inside() {
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn closing_other_gates_does_not_wait() {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
     gates.open_key(6).unwrap();
-    gates.open_qp(Qpn::new(0x12)).unwrap();
+    gates.open_qp(Qpn::new(0x12), FIRST).unwrap();
     let _visit = peer.enter(&guest.word, key, qp).unwrap();
     gates.close_key(6);
     gates.close_key(7);
@@ -168,7 +171,7 @@ fn closing_other_gates_does_not_wait() {
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn who_is_gone_is_not_waited_for_and_who_stays_is_cut_off() {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
     std::mem::forget(peer.enter(&guest.word, key, qp).unwrap());
     guest.gone.store(true, Ordering::Relaxed);
     gates.close_key(5);
@@ -179,10 +182,66 @@ fn who_is_gone_is_not_waited_for_and_who_stays_is_cut_off() {
     let since = Instant::now();
     gates.settle();
     assert!(guest.cut.load(Ordering::Relaxed) && since.elapsed() >= PATIENCE);
-    // Once waited for is enough.
-    guest.cut.store(false, Ordering::Relaxed);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn who_was_cut_off_enters_nothing_is_granted_nothing_and_is_never_waited_for_again() {
+    let (gates, peer, guest) = rig();
+    let other = Arc::new(Guest::default());
+    let second = gates.add_visitor(other.clone());
+    let (qp_2, qp_3) = (Qpn::new(0x12), Qpn::new(0x13));
+    let (key, other_key) = (gates.open_key(5).unwrap(), gates.open_key(6).unwrap());
+    let (qp, own_2) = (gates.open_qp(QP, FIRST).unwrap(), gates.open_qp(qp_2, FIRST).unwrap());
+    let others = gates.open_qp(qp_3, second).unwrap();
+    std::mem::forget(peer.enter(&guest.word, key, qp).unwrap());
+    gates.close_key(5);
     gates.settle();
-    assert!(!guest.cut.load(Ordering::Relaxed));
+    assert!(guest.cut.swap(false, Ordering::Relaxed));
+    // All that it was granted is over, through whichever queue pair; what others were is not.
+    assert!(!peer.lets(qp) && !peer.lets(own_2) && peer.lets(others));
+    assert!(peer.enter(&other.word, other_key, own_2).is_none());
+    assert!(gates.open_qp(qp_2, FIRST).is_none() && !gates.knows(FIRST));
+    // It is still inside, and nobody waits: neither for that gate, used by others now, nor for another.
+    let again = gates.open_key(7).unwrap().number;
+    assert!([key.number, qp.number, own_2.number].contains(&again));
+    for index in [6, 7] {
+        gates.close_key(index);
+        gates.settle();
+    }
+    assert!(!guest.cut.load(Ordering::Relaxed) && !other.cut.load(Ordering::Relaxed));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn several_who_stay_cost_one_patience() {
+    let (gates, peer, guest) = rig();
+    let more: Vec<_> = (0..3).map(|_| Arc::new(Guest::default())).collect();
+    let key = gates.open_key(5).unwrap();
+    let qp = gates.open_qp(QP, FIRST).unwrap();
+    std::mem::forget(peer.enter(&guest.word, key, qp).unwrap());
+    for (i, other) in more.iter().enumerate() {
+        let id = gates.add_visitor(other.clone());
+        let qp = gates.open_qp(Qpn::new(0x20 + i as u32), id).unwrap();
+        std::mem::forget(peer.enter(&other.word, key, qp).unwrap());
+    }
+    gates.close_key(5);
+    let since = Instant::now();
+    gates.settle();
+    let took = since.elapsed();
+    assert!(more.iter().chain([&guest]).all(|guest| guest.cut.load(Ordering::Relaxed)));
+    assert!(PATIENCE <= took && took < 3 * PATIENCE, "{took:?}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn a_queue_pair_that_is_another_visitors_now_lets_the_first_no_longer_in() {
+    let (gates, peer, guest) = rig();
+    let second = gates.add_visitor(Arc::new(Guest::default()));
+    let key = gates.open_key(5).unwrap();
+    let (before, after) = (gates.open_qp(QP, FIRST).unwrap(), gates.open_qp(QP, second).unwrap());
+    assert!(peer.enter(&guest.word, key, before).is_none());
+    assert!(peer.enter(&guest.word, key, after).is_some());
 }
 
 #[test]
@@ -191,7 +250,7 @@ fn racing_visitors_are_never_inside_once_closing_is_over() {
     let (gates, peer, guest) = rig();
     // Odd while the owner has the memory for itself.
     let epoch = AtomicU64::new(0);
-    let ticket = Mutex::new((gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap()));
+    let ticket = Mutex::new((gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap()));
     let (done, visits) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -218,7 +277,7 @@ fn racing_visitors_are_never_inside_once_closing_is_over() {
             epoch.fetch_add(1, Ordering::Relaxed);
             std::hint::spin_loop();
             epoch.fetch_add(1, Ordering::Relaxed);
-            *lock(&ticket) = (gates.open_key(5).unwrap(), gates.open_qp(QP).unwrap());
+            *lock(&ticket) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
             if round % 64 == 0 {
                 std::thread::yield_now();
             }

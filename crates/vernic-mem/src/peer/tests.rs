@@ -8,7 +8,7 @@ use vernic_wire::Lkey;
 
 use super::*;
 use crate::{Bind, Check, GatePass, PeerGates, Reregister, Visitor};
-use crate::{GrantError, HostBuffer, Memory, Mr, MwType, SgCursor};
+use crate::{Grant, GrantError, HostBuffer, Memory, Mr, MwType, SgCursor, VisitorId};
 use vernic_wire::{Qpn, Rkey};
 
 const QP: Qpn = Qpn::new(0x11);
@@ -58,12 +58,14 @@ impl Rig {
 
     fn write(&self, sges: &[Sge], to: &Reach, at: u64) -> Result<(), PeerFault> {
         let len = crate::total_len(sges);
-        self.memory.write_peer(self.pd, sges, &mut SgCursor::default(), 0, len, to, at)
+        let cursor = &mut SgCursor::default();
+        self.memory.write_peer(self.pd, sges, cursor, 0, len, (to, at), || true)
     }
 
     fn read(&self, sges: &[Sge], from: &Reach, at: u64) -> Result<(), PeerFault> {
         let len = crate::total_len(sges);
-        self.memory.read_peer(self.pd, sges, &mut SgCursor::default(), 0, len, from, at)
+        let cursor = &mut SgCursor::default();
+        self.memory.read_peer(self.pd, sges, cursor, 0, len, (from, at), || true)
     }
 
     fn bytes(buffer: &HostBuffer) -> Vec<u8> {
@@ -121,7 +123,8 @@ fn lists_of_many_pieces_and_special_regions_are_copied_in_their_order() {
         assert_eq!(Rig::bytes(&rig.local), source, "what was written comes back");
         // A part of the message, from the middle of a piece on.
         let mut cursor = SgCursor::default();
-        rig.memory.write_peer(rig.pd, &sges, &mut cursor, 3, 2000, &reach, 9000).unwrap();
+        let to = (&reach, 9000);
+        rig.memory.write_peer(rig.pd, &sges, &mut cursor, 3, 2000, to, || true).unwrap();
         assert_eq!(Rig::bytes(&rig.remote)[9000..11000], expected[3..2003]);
     }
 }
@@ -165,7 +168,8 @@ fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
             assert!(matches!(rig.read(&list, &reach, 0), Err(PeerFault::Local(_))));
         }
         let (cursor, len) = (&mut SgCursor::default(), 10);
-        let short = rig.memory.write_peer(rig.pd, &sges, cursor, 0, len, &reach, LEN as u64 - 10);
+        let to = (&reach, LEN as u64 - 10);
+        let short = rig.memory.write_peer(rig.pd, &sges, cursor, 0, len, to, || true);
         let short = matches!(short, Err(PeerFault::Local(e)) if e.check == Check::ListTooShort);
         assert!(short);
     }
@@ -226,6 +230,8 @@ struct Owner {
     pd: PdId,
     mr: Mr,
     gates: PeerGates,
+    guest: std::sync::Arc<Guest>,
+    visitor: VisitorId,
 }
 
 impl Owner {
@@ -237,12 +243,19 @@ impl Owner {
         // SAFETY: `buffer` lives as long as `memory`, and nobody has references into it.
         let mr = unsafe { memory.register(pd, at, LEN as u64, 0x7000, rights) }.unwrap();
         let gates = PeerGates::open(memory.gates_file().unwrap()).unwrap();
-        Self { memory, base: at.addr() as u64, _buffer: buffer, pd, mr, gates }
+        let guest = std::sync::Arc::new(Guest(AtomicU64::new(0)));
+        let visitor = memory.add_visitor(guest.clone()).unwrap();
+        let base = at.addr() as u64;
+        Self { memory, base, _buffer: buffer, pd, mr, gates, guest, visitor }
+    }
+
+    fn grant(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<Grant, GrantError> {
+        self.memory.grant(self.visitor, pd, qpn, rkey)
     }
 
     /// The gate of a key that is granted now.
     fn pass(&self, rkey: Rkey) -> GatePass {
-        let pass = self.memory.grant(self.pd, QP, rkey).unwrap().key;
+        let pass = self.grant(self.pd, QP, rkey).unwrap().key;
         assert!(self.gates.lets(pass));
         pass
     }
@@ -256,23 +269,22 @@ impl Owner {
 #[test]
 fn a_grant_says_what_the_responder_would_permit() {
     let owner = Owner::new();
-    let grant = owner.memory.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
     let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     assert_eq!((grant.iova, grant.len, grant.base), (0x7000, LEN as u64, owner.base));
     assert_eq!(grant.access, rights);
     assert_eq!(grant.share.unwrap().offset(), 0);
     let mw = owner.memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
-    let closed = |pd, qpn, rkey| match owner.memory.grant(pd, qpn, rkey) {
+    let closed = |pd, qpn, rkey| match owner.grant(pd, qpn, rkey) {
         Err(GrantError::Check(check)) => check,
         other => panic!("{other:?}"),
     };
     assert_eq!(closed(owner.pd, QP, mw.rkey), Check::NotBound);
     let bind = owner.bind(Access::REMOTE_READ);
     let rkey = owner.memory.bind_mw(mw.handle, &bind).unwrap();
-    let grant = owner.memory.grant(owner.pd, QP, rkey).unwrap();
-    assert_eq!((grant.iova, grant.len, grant.access), (0x7100, 256, Access::REMOTE_READ));
-    assert_eq!((grant.base, grant.share.unwrap().offset()), (owner.base + 0x100, 0x100));
     assert_eq!(closed(owner.pd, Qpn::new(0x12), rkey), Check::WrongQp);
+    // A packet may end it, and nothing waits for a visitor there.
+    assert!(matches!(owner.grant(owner.pd, QP, rkey), Err(GrantError::Window)));
     assert_eq!(closed(owner.memory.alloc_pd(), QP, owner.mr.rkey), Check::WrongPd);
     assert_eq!(closed(owner.pd, QP, Rkey(owner.mr.rkey.value() ^ 1)), Check::KeyStale);
     let null = owner.memory.alloc_null_mr(owner.pd).unwrap();
@@ -287,7 +299,7 @@ fn a_grant_says_what_the_responder_would_permit() {
             owner.memory.register(owner.pd, at, 8, 0, Access::LOCAL_WRITE).unwrap(),
         )
     };
-    let refused = |mr: Mr| owner.memory.grant(owner.pd, QP, mr.rkey).unwrap_err();
+    let refused = |mr: Mr| owner.grant(owner.pd, QP, mr.rkey).unwrap_err();
     assert!(matches!(refused(all), GrantError::Range));
     assert!(matches!(refused(empty), GrantError::Range));
     assert!(matches!(refused(local), GrantError::Rights));
@@ -296,13 +308,13 @@ fn a_grant_says_what_the_responder_would_permit() {
     let mr = unsafe {
         owner.memory.register(owner.pd, private.as_mut_ptr(), 64, 0, Access::REMOTE_READ)
     };
-    assert!(owner.memory.grant(owner.pd, QP, mr.unwrap().rkey).unwrap().share.is_none());
+    assert!(owner.grant(owner.pd, QP, mr.unwrap().rkey).unwrap().share.is_none());
 }
 
 #[test]
 fn every_change_of_a_key_closes_its_gate() {
     let owner = Owner::new();
-    let (memory, rights) = (&owner.memory, Access::REMOTE_READ);
+    let memory = &owner.memory;
     let pass = owner.pass(owner.mr.rkey);
     let change =
         Reregister { access: Some(Access::REMOTE_READ | Access::MW_BIND), ..Reregister::default() };
@@ -310,32 +322,9 @@ fn every_change_of_a_key_closes_its_gate() {
     unsafe { memory.reregister(owner.mr.handle, change) }.unwrap();
     assert!(!owner.gates.lets(pass), "rereg");
 
-    let one = memory.alloc_mw(owner.pd, MwType::Type1).unwrap();
-    let rkey = memory.bind_mw(one.handle, &owner.bind(rights)).unwrap();
-    let pass = owner.pass(rkey);
-    memory.bind_mw(one.handle, &owner.bind(rights)).unwrap();
-    assert!(!owner.gates.lets(pass), "bind");
-
-    let two = memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
-    let rkey = memory.bind_mw(two.handle, &owner.bind(rights)).unwrap();
-    let pass = owner.pass(rkey);
-    memory.invalidate_remote(owner.pd, QP, rkey).unwrap();
-    assert!(!owner.gates.lets(pass), "invalidate");
-
-    let rkey = memory.bind_mw(two.handle, &owner.bind(rights)).unwrap();
-    let pass = owner.pass(rkey);
-    memory.release_qp(QP);
-    assert!(!owner.gates.lets(pass), "release of the queue pair");
-
-    let rkey = memory.bind_mw(two.handle, &owner.bind(rights)).unwrap();
-    let pass = owner.pass(rkey);
-    memory.dealloc_mw(two.handle).unwrap();
-    assert!(!owner.gates.lets(pass), "dealloc");
-
-    let rkey = memory.bind_mw(one.handle, &owner.bind(rights)).unwrap();
-    let (window, region) = (owner.pass(rkey), owner.pass(owner.mr.rkey));
+    let region = owner.pass(owner.mr.rkey);
     memory.retire(owner.mr.handle);
-    assert!(!owner.gates.lets(window) && !owner.gates.lets(region), "retire");
+    assert!(!owner.gates.lets(region), "retire");
 
     let owner = Owner::new();
     let pass = owner.pass(owner.mr.rkey);
@@ -343,10 +332,33 @@ fn every_change_of_a_key_closes_its_gate() {
     assert!(!owner.gates.lets(pass), "dereg");
 
     let owner = Owner::new();
-    let grant = owner.memory.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
     owner.memory.close_qp_gate(QP);
     owner.memory.settle_gates();
     assert!(owner.gates.lets(grant.key) && !owner.gates.lets(grant.qp), "queue pair");
+
+    let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    owner.memory.remove_visitor(owner.visitor);
+    assert!(owner.gates.lets(grant.key) && !owner.gates.lets(grant.qp), "visitor");
+    let again = owner.grant(owner.pd, QP, owner.mr.rkey);
+    assert!(matches!(again, Err(GrantError::Visitor)));
+}
+
+#[test]
+fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
+    let owner = Owner::new();
+    let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    let _visit = owner.gates.enter(&owner.guest.0, grant.key, grant.qp).unwrap();
+    // As a queue pair that fails does, in the middle of the lane's work.
+    owner.memory.close_qp_gate(QP);
+    let mw = owner.memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
+    for _ in 0..2 {
+        let rkey = owner.memory.bind_mw(mw.handle, &owner.bind(Access::REMOTE_READ)).unwrap();
+        owner.memory.invalidate_remote(owner.pd, QP, rkey).unwrap();
+        let rkey = owner.memory.bind_mw(mw.handle, &owner.bind(Access::REMOTE_READ)).unwrap();
+        owner.memory.invalidate_local(owner.pd, rkey).unwrap();
+    }
+    // Whoever waits cuts the visitor off, who panics then.
 }
 
 /// A visitor that is inside for some time.
@@ -368,11 +380,8 @@ impl Visitor for Guest {
 #[test]
 fn deregistering_waits_for_who_copies() {
     let owner = Owner::new();
-    let guest = std::sync::Arc::new(Guest(AtomicU64::new(0)));
-    let visitor: std::sync::Arc<dyn Visitor> = guest.clone();
-    owner.memory.add_visitor(visitor.clone()).unwrap();
-    let grant = owner.memory.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    let visit = owner.gates.enter(&guest.0, grant.key, grant.qp).unwrap();
+    let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
+    let visit = owner.gates.enter(&owner.guest.0, grant.key, grant.qp).unwrap();
     let left = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -383,5 +392,97 @@ fn deregistering_waits_for_who_copies() {
         owner.memory.deregister(owner.mr.handle).unwrap();
         assert!(left.load(Ordering::SeqCst));
     });
-    owner.memory.remove_visitor(&visitor);
+}
+
+#[test]
+fn a_copy_ends_where_access_does() {
+    const LONG: usize = 5 * PIECE as usize;
+    let memory = Memory::new();
+    let (local, remote) = (HostBuffer::new(LONG).unwrap(), HostBuffer::new(LONG).unwrap());
+    let (file, len) = (remote.shared_fd().unwrap(), LONG as u64);
+    let reach = Reach::Mapped(PeerMemory::map(file, 0, len, true).unwrap());
+    let pd = memory.alloc_pd();
+    // SAFETY: `local` lives as long as `memory`, and is accessed by its racy copies only.
+    let mr = unsafe { memory.register(pd, local.as_mut_ptr(), len, 0, Access::LOCAL_WRITE) };
+    let sges = [Sge { addr: 0, length: LONG as u32, lkey: mr.unwrap().lkey }];
+    let copied = |to: &HostBuffer| {
+        let mut bytes = vec![0; LONG];
+        to.read_at(0, &mut bytes).unwrap();
+        bytes.iter().position(|&byte| byte != 7).unwrap_or(LONG)
+    };
+    // It is over after three looks.
+    let looks = std::cell::Cell::new(0);
+    let holds = || looks.replace(looks.get() + 1) < 3;
+    local.write_at(0, &[7; LONG]).unwrap();
+    let to = (&reach, 0);
+    let ended = memory.write_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
+    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert_eq!(copied(&remote), 3 * PIECE as usize);
+
+    (0..2).for_each(|_| remote.write_at(0, &[7; LONG]).unwrap());
+    local.write_at(0, &[0; LONG]).unwrap();
+    looks.set(0);
+    let ended = memory.read_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
+    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert_eq!(copied(&local), 4 * PIECE as usize);
+
+    // Where the kernel copies it is looked at before each call.
+    let (addr, pid) = (remote.as_mut_ptr().addr() as u64, std::process::id() as i32);
+    let process = Reach::Process(PeerProcess { pid, addr, len });
+    let (to, cursor) = ((&process, 0), &mut SgCursor::default());
+    let ended = memory.write_peer(pd, &sges, cursor, 0, len, to, || false);
+    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert_eq!(copied(&remote), LONG);
+}
+
+#[test]
+fn an_atomic_whose_result_has_no_place_does_not_run() {
+    let rig = Rig::new();
+    rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
+    let reach = rig.mapped();
+    let run = |sges: &[Sge]| {
+        let on = (&reach, 64);
+        let op = WordOp::FetchAdd(1);
+        rig.memory.atomic_peer(rig.pd, sges, &mut SgCursor::default(), on, op)
+    };
+    // SAFETY: what is not mapped is not accessed.
+    let all = unsafe { rig.memory.register_address_space(rig.pd, Access::LOCAL_WRITE) };
+    let nowhere = Sge { addr: 8, length: 8, lkey: all.unwrap().lkey };
+    let stale = Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..rig.sge(0, 5) };
+    for list in [&[nowhere][..], &[rig.sge(0, 3), stale], &[rig.sge(0, 7)], &[]] {
+        assert!(matches!(run(list), Err(PeerFault::Local(_))), "{list:?}");
+    }
+    assert_eq!(Rig::bytes(&rig.remote)[64..72], 5_u64.to_ne_bytes());
+    let null = Sge { addr: 0, length: 8, lkey: rig.null.lkey };
+    let bytes: Vec<Sge> = (0..9).map(|i| rig.sge(100 - 10 * i, 1)).collect();
+    for list in [&[null][..], &bytes, &[rig.sge(200, 0), rig.sge(201, 100)]] {
+        run(list).unwrap();
+    }
+    assert_eq!(Rig::bytes(&rig.remote)[64..72], 8_u64.to_ne_bytes());
+    let local = Rig::bytes(&rig.local);
+    let was: Vec<u8> = (0..8).map(|i| local[100 - 10 * i]).collect();
+    assert_eq!((was, &local[201..209]), (6_u64.to_ne_bytes().to_vec(), &7_u64.to_ne_bytes()[..]));
+}
+
+#[test]
+fn files_of_huge_pages_are_not_mapped() {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    const HUGE: usize = 2 << 20;
+    let flags = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+    // SAFETY: the name is a C string.
+    let raw = unsafe { libc::memfd_create(c"huge".as_ptr(), flags) };
+    if raw < 0 {
+        return; // A kernel without huge pages.
+    }
+    // SAFETY: a descriptor of ours, which nobody else owns.
+    let file = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: no pointers are passed.
+    unsafe {
+        assert_eq!(libc::ftruncate(raw, HUGE as i64), 0);
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, seals), 0);
+    }
+    // No page of it is there, and none need ever be.
+    let refused = PeerMemory::map(file.as_fd(), 0, HUGE as u64, true).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
 }

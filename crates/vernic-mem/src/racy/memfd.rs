@@ -36,9 +36,18 @@ pub(super) fn seal(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
 }
 
 /// Bytes of a file that can become neither shorter nor longer; `None` for any other. Only files in
-/// memory have seals, so no file system of a stranger is behind an access.
+/// memory have seals, so no file system of a stranger is behind an access. Those of huge pages are refused:
+/// pages that are missing, or that their owner gives back, need not come again, and an access is a signal
+/// then. Ordinary pages are made when they are accessed, from the same memory as any others.
 pub(super) fn fixed_size(fd: BorrowedFd<'_>) -> Option<u64> {
     let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: a structure of zeros is valid.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to `system`, which lives through the call.
+    let told = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut system) };
+    if told < 0 || system.f_type != libc::TMPFS_MAGIC {
+        return None;
+    }
     // SAFETY: no pointers are passed.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & needed != needed {

@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use super::Region;
@@ -210,9 +211,35 @@ fn remote(addr: u64, len: u64) -> libc::iovec {
     libc::iovec { iov_base: base, iov_len: len as usize }
 }
 
-/// Lets the process with this number copy from and to this one, where the system asks the owner (Yama). The
-/// last one that was named is; where nobody asks, nothing changes.
+/// Lets the process with this number copy from and to this one, where the kernel asks the owner of a process who
+/// may: with Yama's `ptrace_scope` of 1, found out once. There is one such process at a time: it takes the
+/// place of the one that was named before, by this function or by the application (`PR_SET_PTRACER`).
+/// Elsewhere nothing changes: either the user alone decides, or nobody may whom the owner names.
 pub fn admit(pid: u32) {
-    // SAFETY: no pointers are passed.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
+    static ASKS: OnceLock<bool> = OnceLock::new();
+    let scope = || std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    if *ASKS.get_or_init(|| asks_owner(scope().as_deref())) {
+        // SAFETY: no pointers are passed.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
+    }
+}
+
+/// Whether Yama with this setting asks the owner of a process: not without it (`None`), nor where it decides alone.
+fn asks_owner(ptrace_scope: Option<&str>) -> bool {
+    ptrace_scope.is_some_and(|scope| scope.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::asks_owner;
+
+    #[test]
+    fn who_may_look_into_the_process_is_said_only_where_the_kernel_asks() {
+        assert!(asks_owner(Some("1\n")));
+        assert!(
+            ![None, Some("0\n"), Some("2\n"), Some("3\n"), Some("")]
+                .map(asks_owner)
+                .contains(&true)
+        );
+    }
 }

@@ -1,0 +1,277 @@
+//! A process and another one, started from the same binary, whose memory it reaches without packets.
+//!
+//! What the other one does is in [`serve`], line by line as it is told.
+
+use std::io::Write;
+
+use super::other::{Other, ROLE};
+use super::*;
+
+/// Bytes of the other process's memory.
+pub const BYTES: usize = 4 << 20;
+const RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+
+impl Other {
+    pub fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.hear()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+pub fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+/// A number that stands for bytes.
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |sum, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
+    })
+}
+
+/// What the other process has.
+pub struct There {
+    end: End,
+    qp: Arc<Qp>,
+    buffer: HostBuffer,
+    mr: Option<Arc<Mr>>,
+    second: Option<Arc<Qp>>,
+}
+
+impl There {
+    fn new(memory: &str) -> Self {
+        let mut config = direct_config();
+        if memory == "hasty" {
+            // No process answers that soon: its peers are strangers to it.
+            config.set("peer_query_us", "1").unwrap();
+        }
+        if memory == "unwilling" {
+            config.set("direct", "off").unwrap();
+        }
+        let end = End::with(config);
+        let qp = end.qp(Service::Rc);
+        let buffer = match memory {
+            "private" => HostBuffer::private(BYTES),
+            _ => HostBuffer::new(BYTES),
+        };
+        let mut this = Self { end, qp, buffer: buffer.unwrap(), mr: None, second: None };
+        this.register();
+        this
+    }
+
+    fn register(&mut self) {
+        let at = self.buffer.as_mut_ptr();
+        // SAFETY: the buffer goes after the region, and is accessed by its racy copies only.
+        let mr = unsafe { self.end.pd.reg_mr(at, BYTES as u64, at.addr() as u64, RIGHTS) };
+        self.mr = Some(mr.unwrap());
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.buffer.read_at(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn describe(&self) -> String {
+        let mr = self.mr.as_ref().unwrap();
+        format!("{} {} {}", self.qp.qpn().value(), mr.iova(), mr.rkey().value())
+    }
+
+    /// Does what a line says and returns the answer.
+    fn obey(&mut self, line: &str) -> String {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let n: Vec<u64> =
+            if word == "connect" || !rest.is_empty() { numbers(rest) } else { vec![] };
+        match word {
+            "connect" => {
+                connect(&self.end, &self.qp, self.end.gid().1, Qpn::new(n[0] as u32), setup());
+                "connected".to_owned()
+            }
+            "second" => {
+                let qp = self.end.qp(Service::Rc);
+                connect(&self.end, &qp, self.end.gid().1, Qpn::new(n[0] as u32), setup());
+                self.second.insert(qp).qpn().value().to_string()
+            }
+            "receive" => {
+                for wr_id in 0..n[0] {
+                    self.qp.post_recv(&[RecvWr { wr_id, sges: &[] }]).unwrap();
+                }
+                "receiving".to_owned()
+            }
+            // After each of so many receives, the word at the start of memory.
+            "watch" => {
+                let mut seen = Vec::new();
+                while seen.len() < n[0] as usize {
+                    for wc in self.end.wait(1) {
+                        assert_eq!(wc.status, WcStatus::Success);
+                        let word = self.bytes(0, 8);
+                        seen.push(u64::from_ne_bytes(word.try_into().unwrap()));
+                    }
+                }
+                format!("{seen:?}")
+            }
+            "sum" => sum(&self.bytes(n[0] as usize, n[1] as usize)).to_string(),
+            "fill" => {
+                self.buffer.write_at(n[0] as usize, &pattern(n[1] as usize, n[2] as u32)).unwrap();
+                "filled".to_owned()
+            }
+            // Takes the memory back, and looks whether anybody still writes to it.
+            "dereg" => {
+                let since = Instant::now();
+                self.mr.take().unwrap().deregister().unwrap();
+                self.is_quiet(since)
+            }
+            "reset" => {
+                let since = Instant::now();
+                let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+                self.qp.modify(&attr, AttrMask::STATE).unwrap();
+                self.is_quiet(since)
+            }
+            "state" => format!("{:?}", self.qp.state()),
+            "counters" => self.end.context.counters().to_string(),
+            // Ends the device as a program does that returns from main.
+            "close" => {
+                self.end.context.close();
+                "closed".to_owned()
+            }
+            "more" => {
+                let mr = self.mr.take().unwrap();
+                self.register();
+                let known = mr.rkey().value();
+                // It stays as long as this process.
+                std::mem::forget(mr);
+                format!("{known} {}", self.mr.as_ref().unwrap().rkey().value())
+            }
+            // Nobody without privilege may look into this process.
+            "hide" => {
+                // SAFETY: no pointers are passed.
+                let ret = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+                format!("hidden {ret}")
+            }
+            // Writes to a peer until it cannot.
+            "hammer" => {
+                let remote = Remote { addr: n[0], rkey: Rkey(n[1] as u32) };
+                println!("> hammering");
+                std::io::stdout().flush().unwrap();
+                hammer(&self.end, &self.qp, remote)
+            }
+            other => panic!("{other:?} means nothing"),
+        }
+    }
+
+    fn is_quiet(&self, since: Instant) -> String {
+        let took = since.elapsed();
+        self.buffer.write_at(0, &vec![0xA5; BYTES]).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let quiet = self.bytes(0, BYTES).iter().all(|&byte| byte == 0xA5);
+        // The patience with a visitor that is stopped is a second.
+        let soon = took < Duration::from_secs(10);
+        format!("quiet {quiet} soon {soon}")
+    }
+}
+
+/// Writes 1 MiB over and over until that fails, and says with what.
+pub fn hammer(end: &End, qp: &Qp, remote: Remote) -> String {
+    let since = Instant::now();
+    let sges = [end.sge(0, 1 << 20)];
+    loop {
+        if qp.post_send(&[wr(1, SendOp::Write(remote), &sges)]).is_err() {
+            return "post refused".to_owned();
+        }
+        let wc = end.wait(1)[0];
+        if wc.status != WcStatus::Success {
+            return format!("{:?}", wc.status);
+        }
+        assert!(since.elapsed() < PATIENCE, "nothing ever failed");
+    }
+}
+
+pub fn direct_config() -> Config {
+    let mut config = test_config();
+    config.set("same_host", "on").unwrap();
+    config.set("direct", "on").unwrap();
+    config
+}
+
+pub fn setup() -> Setup {
+    Setup { timeout: AckTimeout::new(14), retry_cnt: 3, ..Setup::default() }
+}
+
+/// What the test `the_other_process` does; at once where it is run as any other test.
+pub fn serve() {
+    let Ok(memory) = std::env::var(ROLE) else { return };
+    let mut there = There::new(&memory);
+    println!("> {}", there.describe());
+    std::io::stdout().flush().unwrap();
+    for line in std::io::stdin().lines() {
+        let answer = there.obey(&line.unwrap());
+        println!("> {answer}");
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+/// This process, connected to another one.
+pub struct Rig {
+    pub other: Other,
+    pub end: End,
+    pub qp: Arc<Qp>,
+    pub remote: Remote,
+}
+
+impl Rig {
+    pub fn new(memory: &str) -> Self {
+        Self::with(memory, direct_config())
+    }
+
+    pub fn with(memory: &str, config: Config) -> Self {
+        let mut other = Other::start(memory);
+        let end = End::with(config);
+        let qp = end.qp(Service::Rc);
+        let n = numbers(&other.hear());
+        let remote = Remote { addr: n[1], rkey: Rkey(n[2] as u32) };
+        assert_eq!(other.ask(&format!("connect {}", qp.qpn().value())), "connected");
+        connect(&end, &qp, end.gid().1, Qpn::new(n[0] as u32), setup());
+        Self { other, end, qp, remote }
+    }
+
+    /// One more queue pair to the same process, which makes one more for it.
+    pub fn second_qp(&mut self, cap: QpCap) -> Arc<Qp> {
+        let qp = self.end.qp_with(Service::Rc, cap, None);
+        let theirs = numbers(&self.other.ask(&format!("second {}", qp.qpn().value())))[0];
+        connect(&self.end, &qp, self.end.gid().1, Qpn::new(theirs as u32), setup());
+        qp
+    }
+
+    pub fn at(&self, offset: u64) -> Remote {
+        Remote { addr: self.remote.addr + offset, ..self.remote }
+    }
+
+    pub fn counters(&self) -> DirectCounters {
+        self.end.context.counters().direct
+    }
+
+    pub fn run(&self, op: SendOp, sges: &[Sge]) -> WcStatus {
+        self.qp.post_send(&[wr(1, op, sges)]).unwrap();
+        self.end.wait(1)[0].status
+    }
+
+    /// Writes until that takes no packets: until the other process has consented.
+    pub fn until_direct(&self) {
+        let since = Instant::now();
+        let at_first = self.counters().writes;
+        while self.counters().writes == at_first {
+            let status = self.run(SendOp::Write(self.remote), &[self.end.sge(0, 8)]);
+            assert_eq!(status, WcStatus::Success);
+            assert!(since.elapsed() < PATIENCE, "never direct: {}", self.end.context.counters());
+        }
+    }
+}
