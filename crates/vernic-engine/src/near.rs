@@ -134,21 +134,25 @@ pub(crate) struct Peer {
 /// Where packets out of a ring come from.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
-    from: NeighbourId,
-    by_slot: &'a [Option<NeighbourId>],
+    neighbour: &'a Neighbour,
+    /// Those that it says it has.
+    slots: &'a [Slot],
+    owners: &'a [Option<u32>],
     found: &'a mut Vec<(Slot, u32)>,
 }
 
 impl Origin<'_> {
     #[inline]
     pub(crate) fn id(&self) -> NeighbourId {
-        self.from
+        self.neighbour.id()
     }
 
-    /// Whether a queue pair that is connected to `peer` on this path is connected to the neighbour.
-    pub(crate) fn is_of(&self, path: &TxPath, peer: Qpn) -> bool {
-        let id = self.by_slot[usize::from(Slot::of(peer).value())];
-        path.dst_port() != ROCE_PORT && id == Some(self.from)
+    /// Whether it has the slot of a queue pair: by its own word alone only while the slot's socket has not been
+    /// heard.
+    pub(crate) fn has(&self, peer: Qpn) -> bool {
+        let slot = Slot::of(peer);
+        let owner = self.owners[usize::from(slot.value())];
+        owner.is_none_or(|owner| owner == self.neighbour.pid()) && self.slots.contains(&slot)
     }
 
     /// The slot of a queue pair's peer is that of a process of this host.
@@ -249,10 +253,9 @@ impl Near {
     /// The ring of the neighbour at a place, to be read, and where its packets come from.
     #[inline]
     pub(crate) fn reading(&mut self, place: u16) -> Option<(&mut RingReader, Origin<'_>)> {
-        let Self { peers, by_slot, found, .. } = self;
-        let peer = peers.get_mut(usize::from(place))?.as_mut()?;
-        let from = peer.neighbour.id();
-        Some((peer.reader.as_mut()?, Origin { from, by_slot, found }))
+        let Self { peers, owners, found, .. } = self;
+        let Peer { neighbour, reader, slots, .. } = peers.get_mut(usize::from(place))?.as_mut()?;
+        Some((reader.as_mut()?, Origin { neighbour, slots, owners, found }))
     }
 
     /// The neighbour that `peer` belongs to, if `path` leads to a process of this host.

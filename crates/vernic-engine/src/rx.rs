@@ -10,6 +10,7 @@ use std::sync::{Arc, MutexGuard};
 
 use vernic_io::intake::Intake;
 use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
+use vernic_io::slot::Lookup;
 use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
@@ -323,16 +324,23 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
     side.way.answers = None;
     let (Some(via), Some(path)) = (via, &mut side.path) else { return };
     let peer = machine.attr().dest_qpn;
-    // It may have been too busy to say that it is of this host; who only answers never asks again.
-    if machine.packets().is_some_and(|machine| !machine.has_unacknowledged())
-        && let Some((better, pid)) = engine.straighten(path, peer)
-    {
-        *path = better;
-        via.found(peer, pid);
+    if side.way.requests == Way::Barred || !via.has(peer) {
+        return;
     }
-    if side.way.requests != Way::Barred && via.is_of(path, peer) {
-        side.way.answers = Some(via.id());
+    if path.dst_port() == ROCE_PORT {
+        // The peer was too busy to say that it is of this host, or it is not, and only has the same slot
+        // there. Who only answers never asks again.
+        if engine.slots.lookup(path.dst().ip(), peer) == Lookup::NotHere {
+            return;
+        }
+        if let Some((better, pid)) = engine.straighten(path, peer) {
+            via.found(peer, pid);
+            if machine.packets().is_some_and(|machine| !machine.has_unacknowledged()) {
+                *path = better;
+            }
+        }
     }
+    side.way.answers = Some(via.id());
 }
 
 /// What a packet counts that its sender was paced for; those to the shared port are not counted by

@@ -2,6 +2,8 @@
 //!
 //! What the other one does is in [`serve`], line by line as it is told.
 
+#![allow(clippy::print_stdout)] // how the processes talk
+
 use std::io::Write;
 
 use super::other::{Other, ROLE};
