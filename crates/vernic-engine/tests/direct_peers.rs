@@ -168,7 +168,9 @@ fn a_visitor_that_is_stopped_inside_is_cut_off_and_writes_no_more_than_a_piece_w
         }
         t.end.fill(0, &vec![0xA5; 1 << 20]);
         t.other.signal(libc::SIGCONT);
-        assert_eq!(t.other.hear(), "RemoteAccess");
+        // The key is dead, which packets tell, unless this process is too busy to answer.
+        let ended = t.other.hear();
+        assert!(matches!(&*ended, "RemoteAccess" | "RetryExceeded"), "{ended}");
         let changed = t.end.bytes(0, 1 << 20).iter().filter(|&&byte| byte != 0xA5).count();
         assert!(changed <= PIECE, "{changed} bytes");
         assert_eq!(t.counters().cut_off, 1);

@@ -205,7 +205,7 @@ pub fn direct_config() -> Config {
 }
 
 pub fn setup() -> Setup {
-    Setup { timeout: AckTimeout::new(14), retry_cnt: 3, ..Setup::default() }
+    Setup { timeout: AckTimeout::new(14), retry_cnt: 7, ..Setup::default() }
 }
 
 /// What the test `the_other_process` does; at once where it is run as any other test.
