@@ -167,7 +167,8 @@ impl Qp {
     /// Closes the stream in order: what was posted is sent and answered, what is posted from now on is
     /// flushed; then this end's half is closed, and Error entered once the peer's is too (RFC 5041,
     /// 6.2.1), or has been for long enough. A peer that takes and answers nothing for
-    /// [`linger_ns`](StreamConfig::linger_ns) meanwhile is not waited for. Does nothing without a stream.
+    /// [`linger_ns`](StreamConfig::linger_ns) meanwhile is not waited for, and none for longer than
+    /// [`close_ns`](StreamConfig::close_ns). Does nothing without a stream.
     pub fn close(&mut self, now: Time, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         if self.attr.state == QpState::Rts {
@@ -177,6 +178,7 @@ impl Qp {
             stream.closing = true;
             stream.requester.close(&self.sq);
             stream.linger_until = Some(now + stream.config.linger_ns);
+            stream.close_until = Some(now + stream.config.close_ns);
             self.check_drained(now, host);
         }
     }
@@ -396,10 +398,10 @@ impl Qp {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         stream.repeat_rtr(now);
         if !stream.lift_fence(now) {
-            return self.lost(now, StreamEnd::TimedOut, host);
+            return self.lost(now, StreamEnd::Stalled, host);
         }
         if stream.stall_until.is_some_and(|until| now >= until) {
-            return self.lost(now, StreamEnd::TimedOut, host);
+            return self.lost(now, StreamEnd::Stalled, host);
         }
         if stream.linger_until.is_some_and(|until| now >= until) {
             // The peer does not close its half, or does not take our last word: enough.

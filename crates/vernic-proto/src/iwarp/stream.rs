@@ -52,13 +52,20 @@ pub struct StreamConfig {
     /// Nanoseconds that a message waits for a receive before the stream is ended for want of one; 0 ends
     /// it at once.
     pub recv_wait_ns: u64,
-    /// Nanoseconds that a peer may stand still in the middle of an FPDU, or before the ready-to-receive
-    /// indication that it has agreed to send; 0 for as long as TCP lives:
-    /// "ULPs SHOULD implement a reasonable timeout while waiting for FPDUs" (RFC 5044, 7.1.2 (10)).
+    /// Nanoseconds that a peer may stand still in the middle of an FPDU; 0 for as long as TCP lives:
+    /// "ULPs SHOULD implement a reasonable timeout while waiting for FPDUs" (RFC 5044, 7.1.2 (10)). An owner
+    /// that knows whether the peer's TCP answers needs none, and does not mistake a program that is stopped
+    /// for one that is gone.
     pub stall_ns: u64,
+    /// Nanoseconds that a peer may take for the ready-to-receive indication that it has agreed to send; 0
+    /// for as long as TCP lives.
+    pub rtr_wait_ns: u64,
     /// Nanoseconds that the peer has to close its half when this end has closed its own, and that nothing may
     /// be sent or received while a closing end still has requests.
     pub linger_ns: u64,
+    /// Nanoseconds after which a closing end has sent what it had to send, at the latest, however the peer
+    /// takes it: one that takes a byte now and then could prolong it without end.
+    pub close_ns: u64,
     /// Nanoseconds after which an initiator repeats an empty WRITE that was its ready-to-receive indication,
     /// if nothing has come from the peer: a few times, each four times as late; 0 never does. A responder
     /// may have missed the news of bytes that came while it was not yet in full operation, and look at them
@@ -86,7 +93,9 @@ impl Default for StreamConfig {
             peer_has: Extensions::empty(),
             recv_wait_ns: 0,
             stall_ns: 30_000_000_000,
+            rtr_wait_ns: 30_000_000_000,
             linger_ns: 2_000_000_000,
+            close_ns: 60_000_000_000,
             rtr_repeat_ns: 0,
             fence_ns: 0,
         }
@@ -127,6 +136,9 @@ pub enum Shutdown {
     Write,
     /// Close it: both ends are done.
     Close,
+    /// Nothing more is waited for, though the connection has not taken all: it may try for as long as the
+    /// owner likes, or be reset.
+    Abandon,
     /// Reset it: nothing sensible can be sent any more.
     Reset,
 }
@@ -169,6 +181,8 @@ pub(super) struct Stream {
     pub(super) ending: Option<Ending>,
     /// When the peer's time to close its half is over.
     pub(super) linger_until: Option<Time>,
+    /// When a closing end has no time left, whatever moves.
+    pub(super) close_until: Option<Time>,
     /// When the peer's time to go on in an FPDU is over.
     pub(super) stall_until: Option<Time>,
     /// When the ready-to-receive indication is repeated, how long that is after the last one, and how often.
@@ -205,6 +219,7 @@ impl Stream {
             answers_first: false,
             ending: None,
             linger_until: None,
+            close_until: None,
             stall_until: None,
             rtr_repeat: None,
             hears_rtr: !agreed.rtr.is_empty(),
@@ -219,7 +234,7 @@ impl Stream {
         }
         let ns = match self.hears_rtr {
             // The initiator has promised to speak, whoever has something to say.
-            true => self.config.stall_ns,
+            true => self.config.rtr_wait_ns,
             false if has_work => self.config.fence_ns,
             false => 0,
         };
@@ -245,7 +260,8 @@ impl Stream {
     /// The connection has taken or brought something: a closing end that still has requests goes on.
     pub(super) fn moves_on(&mut self, now: Time, sq: &SendQueue) {
         if self.closing && self.tx == Tx::Open && !self.requester.is_drained(sq) {
-            self.linger_until = Some(now + self.config.linger_ns);
+            let until = now + self.config.linger_ns;
+            self.linger_until = Some(self.close_until.map_or(until, |last| until.min(last)));
         }
     }
 
@@ -386,7 +402,7 @@ impl Stream {
     /// What to do with a connection that nothing more is to be said over: bytes that it has not taken
     /// would keep it for as long as the peer likes.
     pub(super) fn last_shutdown(&self) -> Shutdown {
-        if self.accepted < self.layout.position() { Shutdown::Reset } else { Shutdown::Close }
+        if self.accepted < self.layout.position() { Shutdown::Abandon } else { Shutdown::Close }
     }
 
     /// Whether both halves are closed.

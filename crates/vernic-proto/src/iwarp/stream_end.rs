@@ -12,8 +12,11 @@ pub enum StreamEnd {
     Closed,
     /// The connection was reset, or sending failed.
     Reset,
-    /// TCP gave up, or the peer stood still in the middle of an FPDU.
+    /// TCP gave up: the peer's host does not answer.
     TimedOut,
+    /// The peer stood still in the middle of an FPDU, or before a first one that it had promised, though
+    /// its host may answer.
+    Stalled,
 }
 
 impl fmt::Display for StreamEnd {
@@ -21,7 +24,8 @@ impl fmt::Display for StreamEnd {
         f.write_str(match self {
             Self::Closed => "the peer closed it",
             Self::Reset => "it was reset",
-            Self::TimedOut => "the peer did not answer",
+            Self::TimedOut => "the peer's host does not answer: it is down, or cannot be reached",
+            Self::Stalled => "the peer stood still in the middle of something",
         })
     }
 }

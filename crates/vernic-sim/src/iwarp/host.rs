@@ -1,6 +1,7 @@
 //! The device around a queue pair: [`vernic_proto::Host`] over the oracle's memory. Every access is
 //! compared with what the peer's request that is due must do.
 
+use vernic_proto::iwarp::StreamEnd as End;
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, QpEvent, RecvWqe,
     RemoteAccess, SendOp, SendWqe, SrqFault, Tag, WcOpcode, WcStatus,
@@ -358,7 +359,7 @@ impl Host for StreamHost<'_> {
         }
         self.judge.totals.hit(match failure.cause {
             Cause::Terminated { .. } => Tally::Terminated,
-            Cause::ConnectionLost(vernic_proto::iwarp::StreamEnd::TimedOut) => Tally::TimedOut,
+            Cause::ConnectionLost(End::TimedOut | End::Stalled) => Tally::TimedOut,
             Cause::ConnectionLost(_) => Tally::Lost,
             _ => Tally::Violations,
         });

@@ -209,7 +209,9 @@ fn end(rng: &mut Rng, chunk: u64, max_len: u32, crc: bool, markers: bool) -> End
         peer_has: Extensions::all(),
         recv_wait_ns: 100 * SECOND,
         stall_ns: 2 * SECOND,
+        rtr_wait_ns: 2 * SECOND,
         linger_ns: SECOND,
+        close_ns: 30 * SECOND,
         rtr_repeat_ns: 10_000_000,
         fence_ns: 100_000_000,
     };

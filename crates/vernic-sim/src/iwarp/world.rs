@@ -362,7 +362,7 @@ impl World {
             }
         }
         match self.ends[side].shutdown {
-            Some(Shutdown::Reset) => self.leave(side),
+            Some(Shutdown::Reset | Shutdown::Abandon) => self.leave(side),
             Some(what) if self.ends[side].out.is_empty() => {
                 self.ends[side].shutdown = None;
                 self.pipes[side].close();

@@ -5,7 +5,7 @@ use vernic_wire::iwarp::{
 };
 
 use super::pair::{Pair, REMOTE, config, modify, wqe};
-use super::raw::{Raw, fpdu, untagged};
+use super::raw::{Raw, fpdu, tagged, untagged};
 use crate::completion::{Cause, WcStatus};
 use crate::host::QpEvent;
 use crate::iwarp::{Ending, MAX_FPDU, Role, RxNext, Shutdown, StartError, StreamConfig, StreamEnd};
@@ -69,7 +69,7 @@ fn a_peer_that_never_closes_its_half_is_not_waited_for() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_more_is_not_waited_for_and_is_reset() {
+fn a_peer_that_takes_nothing_more_is_not_waited_for_and_is_abandoned() {
     // It closed its half, and the connection takes none of what this end still has to say.
     let mut raw = Raw::new();
     raw.qp.post_send(wqe(1, SendOp::Write(REMOTE), 10)).unwrap();
@@ -82,7 +82,7 @@ fn a_peer_that_takes_nothing_more_is_not_waited_for_and_is_reset() {
     let deadline = raw.qp.next_deadline().unwrap();
     assert_eq!(deadline, raw.now + 10_000);
     raw.qp.handle_timeout(deadline, &mut raw.host);
-    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Reset));
+    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Abandon));
     assert_eq!((raw.qp.state(), raw.qp.ending()), (QpState::Error, Some(Ending::PeerClosed)));
     assert_eq!((raw.host.sent[0].status, raw.host.events.len()), (WcStatus::Flushed, 0));
     // One that stands still in the middle of an FPDU, likewise.
@@ -91,8 +91,8 @@ fn a_peer_that_takes_nothing_more_is_not_waited_for_and_is_reset() {
     raw.qp.poll_transmit(raw.now, &mut raw.host, &mut buf);
     raw.receive(&[0, 100]);
     raw.qp.handle_timeout(raw.qp.next_deadline().unwrap(), &mut raw.host);
-    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Reset));
-    assert_eq!(raw.qp.ending(), Some(Ending::Lost(StreamEnd::TimedOut)));
+    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Abandon));
+    assert_eq!(raw.qp.ending(), Some(Ending::Lost(StreamEnd::Stalled)));
 }
 
 #[test]
@@ -109,9 +109,35 @@ fn closing_waits_no_longer_for_a_peer_that_takes_nothing_than_for_one_that_does_
     assert!(len > 1);
     assert_eq!(raw.qp.next_deadline(), Some(later + 10_000));
     raw.qp.handle_timeout(later + 10_000, &mut raw.host);
-    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Reset));
+    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Abandon));
     assert_eq!(raw.qp.state(), QpState::Error);
     assert_eq!((raw.host.sent[0].status, raw.host.events.len()), (WcStatus::Flushed, 0));
+}
+
+#[test]
+fn a_peer_that_takes_a_byte_now_and_then_does_not_prolong_a_closing_without_end() {
+    let mut raw = Raw::new();
+    raw.qp.post_send(wqe(1, SendOp::Write(REMOTE), 400)).unwrap();
+    let mut buf = vec![0; MAX_FPDU];
+    let len = raw.qp.poll_transmit(raw.now, &mut raw.host, &mut buf).unwrap();
+    raw.qp.close(raw.now, &mut raw.host);
+    let end = raw.now + 25_000;
+    for taken in 1.. {
+        assert!(taken < len as u64);
+        let now = raw.now + taken * 5_000;
+        // It also says something each time.
+        raw.qp.handle_sent(now, taken, &mut raw.host);
+        let empty = fpdu(&DdpHeader::Tagged(tagged(Op::WRITE, RKEY, 0, true)), &[]);
+        raw.qp.handle_bytes(now, &empty, &mut raw.host);
+        let deadline = raw.qp.next_deadline().unwrap();
+        assert!(deadline <= end);
+        if deadline <= now + 5_000 {
+            raw.qp.handle_timeout(deadline, &mut raw.host);
+            break;
+        }
+    }
+    assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Abandon));
+    assert_eq!(raw.qp.state(), QpState::Error);
 }
 
 #[test]
@@ -264,7 +290,7 @@ fn a_peer_that_stands_still_within_an_fpdu_is_given_up() {
     raw.qp.handle_timeout(raw.now + 999, &mut raw.host);
     assert_eq!(raw.qp.state(), QpState::Rts);
     raw.qp.handle_timeout(raw.now + 1_000, &mut raw.host);
-    assert_eq!(raw.host.failures[0].cause, Cause::ConnectionLost(StreamEnd::TimedOut));
+    assert_eq!(raw.host.failures[0].cause, Cause::ConnectionLost(StreamEnd::Stalled));
     let mut raw = Raw::with(|_| {}, StreamConfig { stall_ns: 0, ..config() });
     raw.receive(&send[..10]);
     assert_eq!(raw.qp.next_deadline(), None);

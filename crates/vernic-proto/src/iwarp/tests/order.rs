@@ -31,7 +31,7 @@ fn reads_and_atomics_beyond_the_agreed_depth_wait_and_so_does_what_is_behind_the
 
 #[test]
 fn a_promised_ready_to_receive_indication_is_not_waited_for_without_end() {
-    let stream = StreamConfig { stall_ns: 500, ..config() };
+    let stream = StreamConfig { rtr_wait_ns: 500, ..config() };
     let promised = |agreed: &mut Agreed| {
         (agreed.role, agreed.rtr) = (Role::Responder, RtrSet::WRITE);
     };
@@ -41,7 +41,7 @@ fn a_promised_ready_to_receive_indication_is_not_waited_for_without_end() {
     let deadline = silent.qp.next_deadline().unwrap();
     assert_eq!(deadline, silent.now + 500);
     silent.qp.handle_timeout(deadline, &mut silent.host);
-    assert_eq!(silent.qp.ending(), Some(Ending::Lost(StreamEnd::TimedOut)));
+    assert_eq!(silent.qp.ending(), Some(Ending::Lost(StreamEnd::Stalled)));
     assert_eq!(silent.qp.state(), QpState::Error);
     // The first FPDU keeps the promise.
     let mut kept = Raw::with(promised, stream);
@@ -274,7 +274,7 @@ fn an_initiator_that_hears_nothing_repeats_its_empty_write_a_few_times() {
 #[test]
 fn a_responder_that_waits_in_vain_for_the_first_word_speaks_at_last_if_it_is_told_to() {
     for (fence_ns, rtr) in [(100, RtrSet::empty()), (0, RtrSet::empty()), (100, RtrSet::WRITE)] {
-        let stream = StreamConfig { fence_ns, stall_ns: 0, ..config() };
+        let stream = StreamConfig { fence_ns, rtr_wait_ns: 0, ..config() };
         let mut pair = Pair::with(|agreed| agreed.rtr = rtr, stream);
         pair.ends[0].host.post_recv(1, 100);
         let now = pair.now;

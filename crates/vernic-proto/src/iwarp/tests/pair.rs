@@ -37,6 +37,7 @@ pub(super) fn config() -> StreamConfig {
         peer_has: Extensions::all(),
         stall_ns: 1_000,
         linger_ns: 10_000,
+        close_ns: 25_000,
         ..StreamConfig::default()
     }
 }
