@@ -19,11 +19,13 @@ use crate::events::lock;
 use crate::lane::Lane;
 use crate::pacer::Pacer;
 use crate::progress::Engine;
+use crate::streams::settle_orphans;
 
 impl Context {
     /// Ends the device, whatever objects of it are left: its thread is over, its sockets are closed, its
     /// process slots are others', and nobody is inside registered memory any more, when this
-    /// returns. Queue pairs are in Error, and what was posted is flushed to completion queues, which
+    /// returns. Connections of iWARP whose peers have not acknowledged what they were sent are waited for, for 2 s
+    /// at most. Queue pairs are in Error, and what was posted is flushed to completion queues, which
     /// can still be polled. Who waits for an event is told EIO; two descriptors of the
     /// application's stay open until their object is destroyed, that of asynchronous events and those of
     /// channels, and are readable. Nothing can be made on the device or connected; destroying works.
@@ -46,7 +48,9 @@ impl Context {
             (sockets, lane.streams.as_mut().map(|streams| streams.close(engine)))
         });
         // Outside the lane: closing passes the gate of forks.
+        let (sockets, orphans) = sockets;
         drop(sockets);
+        settle_orphans(orphans.unwrap_or_default());
         engine.memory.close_gates();
         engine.close_neighbours();
         engine.slots.close();

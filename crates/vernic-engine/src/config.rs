@@ -105,6 +105,10 @@ config! {
     /// How long a message of iWARP waits for a receive before its connection is ended for want of one. RFC
     /// 5041 would end it at once, which is 0; there is no "receiver not ready" that would let the peer repeat it.
     iwarp_recv_wait_us: u64 = 1_000_000, "VERNIC_IWARP_RECV_WAIT_US", "0 to 10000000 microseconds", micros_or_none, show;
+    /// How long nothing may be heard of the host of a connection of iWARP, whether or not something is on its
+    /// way to it, until the connection is lost; 0 leaves it to the system: a quarter of an hour, and for ever
+    /// if nothing is sent. A host that answers whose program is stopped is waited for.
+    iwarp_peer_timeout_s: u32 = 30, "VERNIC_IWARP_PEER_TIMEOUT_S", "0 to 32767 seconds", keep_alive, show;
     /// Upper bound of the port's active MTU; 0 takes the largest that fits the netdev.
     mtu: Option<Mtu> = None, "VERNIC_MTU", "0, 256, 512, 1024, 2048 or 4096 bytes", mtu, show_mtu;
     /// Time without a verbs call after which the background thread takes over; the bound of how
@@ -218,6 +222,11 @@ fn micros(value: &str) -> Result<u64, String> {
 
 fn micros_or_none(value: &str) -> Result<u64, String> {
     number(value, 0, MAX_US)
+}
+
+/// As far as the kernel takes it.
+fn keep_alive(value: &str) -> Result<u32, String> {
+    number(value, 0, 32767).map(|n| n as u32)
 }
 
 fn window(value: &str) -> Result<u32, String> {

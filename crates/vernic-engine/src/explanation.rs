@@ -5,9 +5,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use vernic_io::TxPath;
+use vernic_proto::iwarp::StreamEnd;
 use vernic_proto::{Cause, Failure};
 use vernic_wire::{Qpn, Service};
 
@@ -25,6 +27,8 @@ pub struct Explanation {
     pub path: Option<TxPath>,
     /// The peer's queue pair, of connected services.
     pub peer_qpn: Option<Qpn>,
+    /// The connection of an iWARP queue pair: its own address and the peer's.
+    pub stream: Option<(SocketAddr, SocketAddr)>,
     /// What happened.
     pub failure: Failure,
     /// What else speaks for it.
@@ -42,6 +46,8 @@ pub struct Circumstances {
     pub refused: Option<i32>,
     /// The setting `fault`, if this process damages what it sends on purpose, and packets were missed.
     pub faults: Option<String>,
+    /// Seconds after which a silent host is given up, if one was: the setting `iwarp_peer_timeout_s`.
+    pub patience_s: Option<u32>,
 }
 
 impl Engine {
@@ -50,7 +56,10 @@ impl Engine {
         let is_up = self.port_up.load(Ordering::Relaxed);
         let refusal = *lock(&self.refusal);
         let fault = &self.config.fault;
+        let is_late = matches!(cause, Cause::ConnectionLost(StreamEnd::TimedOut));
+        let patience_s = self.config.iwarp_peer_timeout_s;
         Circumstances {
+            patience_s: (is_late && patience_s > 0).then_some(patience_s),
             down: (!is_up).then(|| self.info.netdev.clone()),
             refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
             faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
@@ -65,13 +74,19 @@ fn misses_packets(cause: &Cause) -> bool {
 
 impl fmt::Display for Circumstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { down, refused, faults } = self;
+        let Self { down, refused, faults, patience_s } = self;
         if let Some(netdev) = down {
             write!(f, "; {netdev} is down: see `ip link show {netdev}`")?;
         }
         if let Some(errno) = *refused {
             let error = std::io::Error::from_raw_os_error(errno);
             write!(f, "; this host's kernel refused packets on this path: {error}")?;
+        }
+        if let Some(seconds) = patience_s {
+            write!(
+                f,
+                "; {seconds} s of silence are allowed: iwarp_peer_timeout_s (VERNIC_IWARP_PEER_TIMEOUT_S)"
+            )?;
         }
         if let Some(faults) = faults {
             write!(f, "; this process injects faults: fault (VERNIC_FAULT) is set to {faults}")?;
@@ -115,6 +130,9 @@ impl fmt::Display for Explanation {
         if let (Some(path), Some(peer)) = (&self.path, self.peer_qpn) {
             write!(f, " ({} -> {}, peer {peer})", path.src(), path.dst())?;
         }
+        if let Some((local, peer)) = self.stream {
+            write!(f, " ({local} -> {peer})")?;
+        }
         write!(f, " failed with {status:?}")?;
         if let Some(wr_id) = wr_id {
             write!(f, " at work request {wr_id}")?;
@@ -137,6 +155,7 @@ mod tests {
             service: Service::Rc,
             path: None,
             peer_qpn: None,
+            stream: None,
             failure: Failure { status, wr_id: None, psn: Psn::new(0), cause },
             circumstances: Circumstances::default(),
         }
@@ -150,11 +169,12 @@ mod tests {
             down: Some("eth7".into()),
             refused: Some(101),
             faults: Some("loss=0.5".into()),
+            patience_s: Some(7),
         };
         let text = failed.to_string();
         let told = text.strip_prefix(&alone).unwrap();
-        for part in ["; eth7 is down", "refused packets", "fault (VERNIC_FAULT) is set to loss=0.5"]
-        {
+        let faults = "fault (VERNIC_FAULT) is set to loss=0.5";
+        for part in ["; eth7 is down", "refused packets", faults, "; 7 s of silence"] {
             assert!(told.contains(part), "{part}: {told}");
         }
     }

@@ -531,6 +531,8 @@ pub fn default_stream() -> StreamConfig {
 fn stream_of(config: &Config) -> StreamConfig {
     StreamConfig {
         recv_wait_ns: config.iwarp_recv_wait_us * 1000,
+        // A peer whose host answers may be stopped for as long as it likes.
+        stall_ns: 0,
         rtr_repeat_ns: RTR_REPEAT_NANOS,
         fence_ns: FENCE_NANOS,
         ..StreamConfig::default()

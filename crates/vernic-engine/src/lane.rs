@@ -163,8 +163,9 @@ impl Lane {
         let held = (!self.held.is_empty()).then(|| now + pacer::RETRY_NANOS);
         let let_in = self.budgets.next_at(now);
         let waits = self.streams.as_ref().is_some_and(Streams::has_held);
-        let streams = waits.then(|| now + HELD_NANOS);
-        [self.timers.next, owing, link, held, let_in, streams, self.gsi.deadline()]
+        let waiting = waits.then(|| now + HELD_NANOS);
+        let streams = self.streams.as_ref().and_then(Streams::next_deadline);
+        [self.timers.next, owing, link, held, let_in, waiting, streams, self.gsi.deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -173,6 +174,7 @@ impl Lane {
     /// Fires the timers that are due.
     pub(crate) fn fire_timers(&mut self, engine: &Engine, now: Time) {
         self.fire_mad_timers(engine, now);
+        self.look_after_streams(engine, now);
         if self.timers.next.is_none_or(|next| next > now) {
             return;
         }

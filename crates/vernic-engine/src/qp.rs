@@ -117,6 +117,7 @@ impl Qp {
                 path: None,
                 way: QpWay::default(),
                 peer: None,
+                stream: None,
                 failure: None,
                 ack: AckHold::default(),
                 timer: TimerEntries::default(),
@@ -542,8 +543,8 @@ impl Qp {
         if let Some(past) = past {
             lock(&self.context().engine().past_failures).keep(past);
         }
-        let QpSide { path, way, peer, failure, chosen, tickets, .. } = &mut core.side;
-        (*path, *way, *peer, *failure) = (None, QpWay::default(), None, None);
+        let QpSide { path, way, peer, stream, failure, chosen, tickets, .. } = &mut core.side;
+        (*path, *way, *peer, *stream, *failure) = (None, QpWay::default(), None, None, None);
         tickets.connect(None);
         *chosen = Chosen::default();
         self.inner.rq.clear();
@@ -565,10 +566,12 @@ impl Qp {
         // From here on no packet finds it, and the lane has let go of it.
         engine.close_qp(self.inner.qpn);
         if self.inner.is_stream {
-            let qpn = self.inner.qpn;
-            let connection = engine.with_lane(|lane| lane.streams.as_mut()?.remove(engine, qpn));
-            // Outside the lane: closing passes the gate of forks.
-            drop(connection);
+            let (qpn, now) = (self.inner.qpn, engine.now());
+            engine.with_lane(|lane| {
+                if let Some(streams) = &mut lane.streams {
+                    streams.remove(engine, qpn, now);
+                }
+            });
         }
         {
             let mut core = lock(&self.inner.core);

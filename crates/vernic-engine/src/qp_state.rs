@@ -3,6 +3,7 @@
 //! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone; `qp.rs`
 //! says who holds it when.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -48,6 +49,8 @@ pub(crate) struct QpSide {
     pub(crate) way: QpWay,
     /// Source that packets must have, of a connected service: the peer's GID and our own.
     pub(crate) peer: Option<(Gid, Gid)>,
+    /// Of an iWARP queue pair that has or had a connection: its own address and the peer's.
+    pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
     pub(crate) failure: Option<Failure>,
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
@@ -221,7 +224,8 @@ impl QpInner {
         let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
         let (qpn, service, path) = (self.qpn, self.service, side.path);
         let circumstances = engine.circumstances(path, &failure.cause);
-        Some(Explanation { qpn, service, path, peer_qpn, failure, circumstances })
+        let stream = side.stream;
+        Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
     }
 }
 

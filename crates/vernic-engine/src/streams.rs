@@ -17,9 +17,11 @@
 //! round. A connection whose message waits for a receive is not read, and is tried again each round.
 
 mod counters;
+mod orphan;
 mod ready;
 mod receive;
 mod transmit;
+mod vitals;
 
 use std::collections::HashMap;
 use std::io;
@@ -28,6 +30,7 @@ use std::sync::atomic::Ordering;
 
 pub use counters::StreamCounters;
 pub(crate) use counters::StreamCounts;
+pub(crate) use orphan::{Orphan, settle as settle_orphans};
 use vernic_io::tcp::{Connection, Interest, Ready};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{
@@ -40,7 +43,9 @@ use crate::host::QpHost;
 use crate::lane::{Lane, make_ready};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
+use orphan::{LIMITS, Orphans};
 use ready::Watch;
+use vitals::Vital;
 
 /// Bytes of the buffer that all connections use in turn: eight of the longest FPDUs. Of half as much the kernel
 /// makes shorter segments, which cost a tenth of the throughput; twice as much leaves the second-level cache.
@@ -125,12 +130,17 @@ struct Conn {
     measured: (u64, u64),
     /// What is to be done when `out` is empty.
     shutdown: Option<Shutdown>,
+    /// Whether its peer answers.
+    vital: Vital,
 }
 
 /// The connections of a device.
 pub(crate) struct Streams {
     watch: Watch,
     connections: HashMap<u32, Conn>,
+    orphans: Orphans,
+    /// When the peers of connections are looked at next; `None` without connections.
+    look_at: Option<Time>,
     /// Those with a message that waits for a receive.
     held: Vec<u32>,
     buffer: Box<[u8]>,
@@ -153,7 +163,10 @@ fn with_stream<T>(
 /// How the machine is told of a lost connection.
 fn end_of(error: &io::Error) -> StreamEnd {
     match error.kind() {
-        io::ErrorKind::TimedOut => StreamEnd::TimedOut,
+        // The kernel names what the network said last, if it gives up for want of an answer.
+        io::ErrorKind::TimedOut
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => StreamEnd::TimedOut,
         _ => StreamEnd::Reset,
     }
 }
@@ -163,6 +176,8 @@ impl Streams {
         Ok(Self {
             watch: Watch::new()?,
             connections: HashMap::new(),
+            orphans: Orphans::new(LIMITS),
+            look_at: None,
             held: Vec::new(),
             buffer: vec![0; BUFFER_BYTES].into(),
             ready: Vec::new(),
@@ -180,26 +195,23 @@ impl Streams {
     }
 
     /// Takes all connections out: the device is closed. What is posted from now on is flushed.
-    pub(crate) fn close(&mut self, engine: &Engine) -> Vec<Connection> {
+    pub(crate) fn close(&mut self, engine: &Engine) -> Vec<Orphan> {
         self.held.clear();
+        self.look_at = None;
         let connections = std::mem::take(&mut self.connections);
-        connections.into_values().map(|conn| conn.end(engine)).collect()
+        let connections = connections.into_values().map(|conn| conn.orphan(engine));
+        connections.chain(self.orphans.take()).collect()
     }
 
-    /// Takes a connection out: its queue pair is destroyed.
-    pub(crate) fn remove(&mut self, engine: &Engine, qpn: Qpn) -> Option<Connection> {
-        let conn = self.take_out(qpn.value())?;
-        let is_sent = conn.out.is_empty();
-        let connection = conn.end(engine);
-        if is_sent {
-            // What the socket has taken still arrives.
-            return Some(connection);
-        }
-        connection.reset();
-        None
+    /// Takes a connection out: its queue pair lets go of it, what the connection was given still arrives.
+    pub(crate) fn remove(&mut self, engine: &Engine, qpn: Qpn, now: Time) {
+        let Some(conn) = self.connections.remove(&qpn.value()) else { return };
+        let watched = (u64::from(qpn.value()), conn.watched);
+        let Self { watch, orphans, buffer, .. } = self;
+        orphans.adopt(watch, buffer, watched, conn.orphan(engine), now);
     }
 
-    /// Takes a connection out of the table.
+    /// Takes a connection out of the table, to be reset.
     fn take_out(&mut self, key: u32) -> Option<Conn> {
         let conn = self.connections.remove(&key)?;
         self.watch.remove(u64::from(key), conn.watched);
@@ -207,7 +219,7 @@ impl Streams {
     }
 
     /// Does what the machine wants done with the connection, and watches it for what is due.
-    fn settle(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore) {
+    fn settle(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) {
         let key = qp.qpn.value();
         let Some(conn) = self.connections.get_mut(&key) else { return };
         if let Some(machine) = core.machine.stream() {
@@ -215,14 +227,14 @@ impl Streams {
             conn.shutdown = machine.poll_shutdown().or(conn.shutdown);
         }
         match conn.shutdown {
-            Some(Shutdown::Reset) => {
+            Some(Shutdown::Close | Shutdown::Abandon) if !conn.vital.is_gone() => {
+                self.remove(engine, qp.qpn, now);
+                return;
+            }
+            Some(Shutdown::Reset | Shutdown::Close | Shutdown::Abandon) => {
                 if let Some(conn) = self.take_out(key) {
                     conn.end(engine).reset();
                 }
-                return;
-            }
-            Some(Shutdown::Close) if conn.out.is_empty() => {
-                self.take_out(key).map(|conn| conn.end(engine));
                 return;
             }
             Some(Shutdown::Write) if conn.out.is_empty() => {
@@ -248,6 +260,12 @@ impl Conn {
         self.told.end(engine, Ending::Closed);
         self.connection
     }
+
+    /// As [`end`](Self::end), of one that still has something to do.
+    fn orphan(mut self, engine: &Engine) -> Orphan {
+        let (out, ended) = (std::mem::take(&mut self.out), self.ended);
+        Orphan::new(self.end(engine), out, ended, &LIMITS)
+    }
 }
 
 /// How a connection is to be used, and who wants to know of it.
@@ -272,7 +290,8 @@ impl Lane {
         let key = qp.qpn.value();
         let watched = Interest { receive: true, send: false };
         let mut core = lock(&qp.core);
-        let (Some(streams), Some(machine)) = (&mut self.streams, core.machine.stream()) else {
+        let QpCore { machine, side } = &mut *core;
+        let (Some(streams), Some(machine)) = (&mut self.streams, machine.stream()) else {
             return Err((BindStreamError::Gone, Some(connection)));
         };
         if let Err(error) = machine.start(terms.agreed, terms.config) {
@@ -283,6 +302,7 @@ impl Lane {
         if let Some(old) = streams.take_out(key) {
             old.end(engine).reset();
         }
+        side.stream = connection.local_addr().ok().zip(connection.peer_addr().ok());
         let conn = Conn {
             connection,
             qp: qp.clone(),
@@ -296,7 +316,9 @@ impl Lane {
             is_long: false,
             measured: (0, 0),
             shutdown: None,
+            vital: Vital::default(),
         };
+        streams.expect_life(engine, &conn.connection, now);
         let conn = streams.connections.entry(key).insert_entry(conn).into_mut();
         let result = streams.watch.add(&conn.connection, u64::from(key)).map(drop);
         engine.counters.streams.connections.add(1);
@@ -308,7 +330,7 @@ impl Lane {
                 machine.handle_end(now, StreamEnd::Reset, 0, host);
             });
         }
-        self.end_stream_turn(engine, qp, &mut core, true);
+        self.end_stream_turn(engine, qp, &mut core, now, true);
         drop(core);
         self.transmit_streams(engine, now);
         result.map_err(|error| (BindStreamError::Os(error), None))
@@ -329,6 +351,12 @@ impl Lane {
         let mut count = 0;
         for one in &ready {
             let Some(streams) = &mut self.streams else { break };
+            if Orphans::owns(one.key) {
+                let Streams { watch, orphans, buffer, .. } = streams;
+                orphans.handle_ready(watch, buffer, one);
+                count += 1;
+                continue;
+            }
             let Some(conn) = streams.connections.get(&(one.key as u32)) else { continue };
             let qp = conn.qp.clone();
             let mut core = lock(&qp.core);
@@ -338,7 +366,7 @@ impl Lane {
             }
             count += usize::from(one.send);
             let again = one.send || core.machine.wants_transmit();
-            self.end_stream_turn(engine, &qp, &mut core, again);
+            self.end_stream_turn(engine, &qp, &mut core, now, again);
         }
         if let Some(streams) = &mut self.streams {
             streams.ready = ready;
@@ -358,7 +386,7 @@ impl Lane {
             let Some(streams) = &mut self.streams else { return };
             let mut core = lock(&qp.core);
             let again = streams.transmit(engine, &qp, &mut core, now);
-            self.end_stream_turn(engine, &qp, &mut core, again);
+            self.end_stream_turn(engine, &qp, &mut core, now, again);
         }
     }
 
@@ -368,11 +396,12 @@ impl Lane {
         engine: &Engine,
         qp: &Arc<QpInner>,
         core: &mut QpCore,
+        now: Time,
         again: bool,
     ) {
         let Self { streams, timers, ready, .. } = self;
         if let Some(streams) = streams {
-            streams.settle(engine, qp, core);
+            streams.settle(engine, qp, core, now);
         }
         qp.publish_state(engine, core);
         timers.arm(qp.qpn, core);

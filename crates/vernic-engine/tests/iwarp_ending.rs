@@ -153,7 +153,7 @@ fn a_peer_that_stands_still_or_leaves_within_an_fpdu_is_a_lost_connection() {
     let half = [0, 100, 0x40, 0x43];
     let (mut socket, told) = raw(StreamConfig { stall_ns: 20_000_000, ..default_stream() });
     socket.write_all(&half).unwrap();
-    told.expect(Ending::Lost(StreamEnd::TimedOut), &[EventKind::QpFatal]);
+    told.expect(Ending::Lost(StreamEnd::Stalled), &[EventKind::QpFatal]);
     assert_eq!(socket.read(&mut [0; 9]).unwrap(), 0);
     let (mut socket, told) = raw(default_stream());
     socket.write_all(&half).unwrap();

@@ -13,6 +13,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
 
 use vernic_mem::{RacySlice, RacySliceMut};
 
@@ -22,6 +23,9 @@ use crate::sys::{self, EpollOp, OwnFd};
 /// A listening socket's queue: connections whose handshake is done and which nobody has accepted. The
 /// kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.
 const BACKLOG: i32 = 1024;
+
+/// Longest silence that the kernel can be told to notice, seconds (`MAX_TCP_KEEPIDLE`).
+const MAX_KEEP_ALIVE_S: u64 = 32767;
 
 /// Most pieces of memory of one call.
 pub const MAX_PIECES: usize = sys::MAX_PIECES;
@@ -186,6 +190,15 @@ impl Listener {
     }
 }
 
+/// Whether the peer's TCP answers. What its program does, it may answer without that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vitals {
+    /// Something was repeated, or asked of a peer without room, and no answer has come.
+    pub waits: bool,
+    /// Time since the last acknowledgement came.
+    pub silent: Duration,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -280,6 +293,41 @@ impl Connection {
             return Sent::Bytes(0);
         }
         Sent::of(sys::send_pieces(self.fd.as_fd(), pieces))
+    }
+
+    /// Asks a peer that has been silent for a while whether it is there; if nothing answers for `timeout`, in whole
+    /// seconds, the connection is lost (RFC 9293, 3.8.4). That is while nothing is on its way: then
+    /// [`vitals`](Self::vitals) tell.
+    ///
+    /// # Errors
+    /// Of the system: none is known.
+    pub fn keep_alive(&self, timeout: Duration) -> io::Result<()> {
+        let seconds = timeout.as_secs().clamp(1, MAX_KEEP_ALIVE_S) as i32;
+        // Half of the time it is silent, in the other half it is asked, up to four times.
+        let probes = seconds.clamp(1, 4);
+        let idle = (seconds / 2).max(1);
+        let pause = ((seconds - idle) / probes).max(1);
+        let fd = self.fd.as_fd();
+        sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle)?;
+        sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, pause)?;
+        sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, probes)?;
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+    }
+
+    /// Whether the peer answers.
+    ///
+    /// # Errors
+    /// Of the system: none is known.
+    pub fn vitals(&self) -> io::Result<Vitals> {
+        let info = sys::tcp_info(self.fd.as_fd())?;
+        let waits = info.tcpi_probes > 0 || info.tcpi_retransmits > 0;
+        Ok(Vitals { waits, silent: Duration::from_millis(info.tcpi_last_ack_recv.into()) })
+    }
+
+    /// Whether the peer's TCP has acknowledged all that was sent, and the closing of the sending half if
+    /// that was closed. True of a connection that is lost.
+    pub fn is_acknowledged(&self) -> bool {
+        sys::unacknowledged(self.fd.as_fd()).is_ok_and(|bytes| bytes == 0)
     }
 
     /// Closes the sending half, behind what was sent. Of a connection that is lost that is nothing.

@@ -160,13 +160,16 @@ impl fmt::Display for WcError {
                 "queue pair {qpn} is gone or did not fail itself, vendor error {code:#010x}"
             );
         };
-        let Explanation { qpn, service, path, peer_qpn, failure, .. } = explanation;
+        let Explanation { qpn, service, path, peer_qpn, stream, failure, .. } = explanation;
         write!(f, "{service:?} queue pair {qpn}")?;
         if let Some(path) = path {
             write!(f, " at {}", path.src())?;
         }
         if let (Some(path), Some(peer)) = (path, peer_qpn) {
             write!(f, ", peer {peer} at {}", path.dst().ip())?;
+        }
+        if let Some((local, peer)) = stream {
+            write!(f, " at {local}, peer at {peer}")?;
         }
         if failure.wr_id != Some(wr_id) || failure.status != status {
             write!(f, ", failed before with {:?}", failure.status)?;

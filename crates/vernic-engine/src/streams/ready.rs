@@ -64,7 +64,14 @@ impl Watch {
         self.full = self.full + usize::from(to.send) - usize::from(from.send);
     }
 
-    /// It is about to be closed, which takes it out.
+    /// Watches one that was [removed](Self::remove), but not closed, under another key.
+    pub(super) fn rename(&mut self, connection: &Connection, key: u64, interest: Interest) {
+        // It fails for one that could not be watched before: nobody hears of it, until its time is over.
+        let _ = self.readiness.change(connection, key, interest);
+        self.full += usize::from(interest.send);
+    }
+
+    /// It is about to be closed, which takes it out, or to get another key.
     pub(super) fn remove(&mut self, key: u64, watched: Interest) {
         self.full -= usize::from(watched.send);
         self.busy.retain(|&busy| busy != key);

@@ -19,7 +19,11 @@ pub const LO: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub const AGREED: HandshakeState = HandshakeState::Startup(StartupState::Agreed);
 
 pub fn end() -> End {
-    End::on(Context::open_iwarp(Some("lo"), test_config()).expect("lo can be opened"), None)
+    end_with(test_config())
+}
+
+pub fn end_with(config: Config) -> End {
+    End::on(Context::open_iwarp(Some("lo"), config).expect("lo can be opened"), None)
 }
 
 pub fn to_init(qp: &Qp) {

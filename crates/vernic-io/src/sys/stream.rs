@@ -42,6 +42,26 @@ pub(crate) fn shutdown_write(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// What the kernel knows of a connection. Fields that an older kernel does not tell are 0.
+pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let at = info.as_mut_ptr().cast();
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: the kernel writes at most `len` bytes into `info`, which is that long.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) })?;
+    // SAFETY: a structure of integers, zeroed before, so valid whatever the kernel left out.
+    Ok(unsafe { info.assume_init() })
+}
+
+/// Bytes that were sent and that the peer has not acknowledged; its closing counts as one.
+pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ writes one int, which lives through the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    Ok(bytes.max(0) as usize)
+}
+
 /// Receives what is there; 0 is the end of the stream.
 pub(crate) fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     let (fd, at, len) = (fd.as_raw_fd(), buf.as_mut_ptr(), buf.len());

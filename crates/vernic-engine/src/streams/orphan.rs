@@ -1,0 +1,334 @@
+//! Connections that no queue pair has any more, until what they were given has arrived.
+//!
+//! A socket that is closed while bytes of the peer are unread resets the connection (RFC 9293, 3.10.4; RFC
+//! 2525, 2.17), and with it goes what the peer has not received: requests among it that were completed,
+//! since a request is complete when the socket has taken it. So a connection whose queue pair lets go of it
+//! says what is left, closes its sending half, and is read and thrown away until the peer has closed, too.
+//!
+//! ```text
+//!   Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
+//!                                          \------ too long, too many bytes or orphans --> reset
+//! ```
+//! Called by the lane ([`Orphans`]), and when a device closes ([`settle`]). Limits: [`Limits`].
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use vernic_io::tcp::{Connection, Interest, Ready, Received, Sent};
+use vernic_proto::Time;
+
+use super::ready::Watch;
+
+/// What orphans may cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Nanoseconds that one lives.
+    pub(super) nanos: u64,
+    /// Bytes of the peer that are thrown away for one.
+    pub(super) bytes: u64,
+    /// How many there are; beyond that the oldest is reset.
+    pub(super) count: usize,
+}
+
+/// Half a minute: several repetitions on a path that loses packets. 256 MiB: what a fast peer sends until it
+/// hears of the end, on a long path. 256 orphans, each with a call's bytes to send at most: 128 MiB.
+pub(super) const LIMITS: Limits = Limits { nanos: 30_000_000_000, bytes: 256 << 20, count: 256 };
+
+/// Keys of orphans among what is watched: above the numbers of queue pairs.
+const KEYS: u64 = 1 << 32;
+
+/// How long a device that closes waits for peers to acknowledge what they were sent.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pause between two looks meanwhile: nothing tells of acknowledgements.
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
+
+/// A connection that nobody has.
+pub(crate) struct Orphan {
+    connection: Connection,
+    /// Made and not taken by the socket.
+    out: Vec<u8>,
+    /// The sending half is closed.
+    is_shut: bool,
+    /// Nothing more comes.
+    ended: bool,
+    /// Bytes that may still be thrown away.
+    bytes_left: u64,
+}
+
+/// How far an orphan is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Both ends are done.
+    Over,
+    /// The connection is lost, or the peer had its share.
+    Useless,
+    Waits,
+}
+
+impl Orphan {
+    pub(super) fn new(connection: Connection, out: Vec<u8>, ended: bool, limits: &Limits) -> Self {
+        Self { connection, out, is_shut: false, ended, bytes_left: limits.bytes }
+    }
+
+    /// Says what is left, and throws away what came: a buffer at most, the rest is for the next call.
+    fn go_on(&mut self, buffer: &mut [u8]) -> Step {
+        while !self.out.is_empty() {
+            match self.connection.send(&self.out) {
+                Sent::Bytes(len) => drop(self.out.drain(..len)),
+                Sent::Full => break,
+                Sent::Lost(_) => return Step::Useless,
+            }
+        }
+        if self.out.is_empty() && !self.is_shut {
+            self.is_shut = true;
+            self.connection.shutdown();
+        }
+        if !self.ended {
+            match self.connection.recv(buffer) {
+                Received::Bytes(len) => {
+                    self.bytes_left = self.bytes_left.saturating_sub(len as u64);
+                    if self.bytes_left == 0 {
+                        return Step::Useless;
+                    }
+                }
+                Received::Nothing => {}
+                Received::End => self.ended = true,
+                Received::Lost(_) => return Step::Useless,
+            }
+        }
+        if self.ended && self.is_shut { Step::Over } else { Step::Waits }
+    }
+
+    fn wants(&self) -> Interest {
+        Interest { receive: !self.ended, send: !self.out.is_empty() }
+    }
+}
+
+/// One that is watched.
+struct Watched {
+    key: u64,
+    orphan: Orphan,
+    interest: Interest,
+    until: Time,
+}
+
+/// Those of a device.
+pub(super) struct Orphans {
+    limits: Limits,
+    next: u64,
+    /// The oldest first: so are their keys and their ends.
+    list: VecDeque<Watched>,
+}
+
+impl Orphans {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, next: KEYS, list: VecDeque::new() }
+    }
+
+    /// Whether a key is an orphan's.
+    pub(super) fn owns(key: u64) -> bool {
+        key >= KEYS
+    }
+
+    /// Takes a connection that was watched under `key` for `interest`, with what it has not taken.
+    pub(super) fn adopt(
+        &mut self,
+        watch: &mut Watch,
+        buffer: &mut [u8],
+        (key, interest): (u64, Interest),
+        mut orphan: Orphan,
+        now: Time,
+    ) {
+        watch.remove(key, interest);
+        if orphan.go_on(buffer) != Step::Waits {
+            return;
+        }
+        let (key, interest) = (self.next, orphan.wants());
+        self.next += 1;
+        watch.rename(&orphan.connection, key, interest);
+        let until = now + self.limits.nanos;
+        self.list.push_back(Watched { key, orphan, interest, until });
+        if self.list.len() > self.limits.count {
+            self.give_up(watch);
+        }
+    }
+
+    /// The oldest has had its time.
+    fn give_up(&mut self, watch: &mut Watch) {
+        let Some(Watched { key, orphan, interest, .. }) = self.list.pop_front() else { return };
+        watch.remove(key, interest);
+        if !orphan.connection.is_acknowledged() {
+            orphan.connection.reset();
+        }
+    }
+
+    /// One of them is ready.
+    pub(super) fn handle_ready(&mut self, watch: &mut Watch, buffer: &mut [u8], ready: &Ready) {
+        let Ok(at) = self.list.binary_search_by_key(&ready.key, |one| one.key) else { return };
+        let Watched { key, orphan, interest, .. } = &mut self.list[at];
+        if orphan.go_on(buffer) == Step::Waits && !(orphan.ended && ready.broken) {
+            let wants = orphan.wants();
+            if wants != *interest {
+                watch.change(&orphan.connection, *key, *interest, wants);
+                *interest = wants;
+            }
+            return;
+        }
+        watch.remove(*key, *interest);
+        self.list.remove(at);
+    }
+
+    /// Gives up those whose time is over.
+    pub(super) fn handle_timeout(&mut self, watch: &mut Watch, now: Time) {
+        while self.next_deadline().is_some_and(|until| until <= now) {
+            self.give_up(watch);
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.list.front().map(|one| one.until)
+    }
+
+    /// All of them, to be settled.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Orphan> + use<> {
+        std::mem::take(&mut self.list).into_iter().map(|one| one.orphan)
+    }
+}
+
+/// The device closes: waits until the peers have acknowledged what they were sent, for a while at most. What
+/// was acknowledged arrives, whatever becomes of the connection.
+pub(crate) fn settle(mut orphans: Vec<Orphan>) {
+    let mut buffer = vec![0; 1 << 16];
+    let until = Instant::now() + CLOSE_PATIENCE;
+    loop {
+        orphans.retain_mut(|orphan| {
+            let waits = orphan.go_on(&mut buffer) == Step::Waits;
+            waits && !(orphan.is_shut && orphan.connection.is_acknowledged())
+        });
+        if orphans.is_empty() || Instant::now() >= until {
+            break;
+        }
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+    if !orphans.is_empty() {
+        let count = orphans.len();
+        tracing::warn!(
+            count,
+            "connections are closed though their peers have not acknowledged all that was sent"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+
+    use vernic_io::tcp::Listener;
+
+    use super::*;
+
+    const FEW: Limits = Limits { nanos: 1000, bytes: 1 << 20, count: 2 };
+
+    struct Fixture {
+        watch: Watch,
+        orphans: Orphans,
+        buffer: Vec<u8>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let (watch, orphans) = (Watch::new().unwrap(), Orphans::new(FEW));
+            Self { watch, orphans, buffer: vec![0; 1 << 16] }
+        }
+
+        /// An orphan with something to say, and its peer.
+        fn orphan(&mut self, key: u64, out: &[u8], now: Time) -> TcpStream {
+            let home = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+            let listener = Listener::bind(&home).unwrap();
+            let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let connection = loop {
+                if let Some(connection) = listener.accept().unwrap() {
+                    break connection;
+                }
+                std::thread::yield_now();
+            };
+            let interest = self.watch.add(&connection, key).unwrap();
+            let orphan = Orphan::new(connection, out.to_vec(), false, &FEW);
+            let Self { watch, orphans, buffer } = self;
+            orphans.adopt(watch, buffer, (key, interest), orphan, now);
+            peer
+        }
+
+        /// Until so many are left.
+        fn until(&mut self, count: usize) {
+            let until = Instant::now() + Duration::from_secs(20);
+            let mut ready = Vec::new();
+            while self.orphans.list.len() > count {
+                assert!(Instant::now() < until, "{} are left", self.orphans.list.len());
+                self.watch.poll(true, &mut ready);
+                for one in ready.drain(..) {
+                    assert!(Orphans::owns(one.key));
+                    self.orphans.handle_ready(&mut self.watch, &mut self.buffer, &one);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_arrives_though_the_peer_goes_on_sending_and_then_it_is_over() {
+        let mut fixture = Fixture::new();
+        let out = vec![7; 8 << 20];
+        let mut peer = fixture.orphan(5, &out, Time(0));
+        let mut writer = peer.try_clone().unwrap();
+        let thread = std::thread::spawn(move || {
+            writer.write_all(&[1; 100_000]).unwrap();
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            all
+        });
+        fixture.until(0);
+        assert!(thread.join().unwrap() == out);
+        assert_eq!(fixture.orphans.next_deadline(), None);
+    }
+
+    #[test]
+    fn one_that_sends_without_end_or_never_closes_is_given_up() {
+        let mut fixture = Fixture::new();
+        let mut peer = fixture.orphan(5, b"end", Time(0));
+        let thread = std::thread::spawn(move || while peer.write_all(&[1; 1 << 16]).is_ok() {});
+        fixture.until(0);
+        thread.join().unwrap();
+        let _silent = fixture.orphan(6, b"end", Time(10));
+        let Fixture { watch, orphans, .. } = &mut fixture;
+        orphans.handle_timeout(watch, Time(1009));
+        assert_eq!(orphans.list.len(), 1);
+        orphans.handle_timeout(watch, Time(1010));
+        assert!(orphans.list.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_goes() {
+        let mut fixture = Fixture::new();
+        let peers: Vec<_> = (0..4).map(|n| fixture.orphan(n, b"end", Time(n))).collect();
+        let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
+        assert_eq!(kept, [Time(1002), Time(1003)]);
+        drop(peers);
+        fixture.until(0);
+    }
+
+    #[test]
+    fn a_device_that_closes_waits_until_its_peers_have_what_they_were_sent() {
+        let mut fixture = Fixture::new();
+        let out = vec![7; 8 << 20];
+        let mut peer = fixture.orphan(5, &out, Time(0));
+        let thread = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            all
+        });
+        settle(fixture.orphans.take().collect());
+        assert!(thread.join().unwrap() == out);
+    }
+}

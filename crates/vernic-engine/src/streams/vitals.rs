@@ -1,0 +1,143 @@
+//! Whether the hosts of peers are there.
+//!
+//! TCP by itself gives a vanished host up after a quarter of an hour if something is on its way to it, and
+//! never if nothing is. The kernel asks silent peers (keep-alive, RFC 9293, 3.8.4); here connections are
+//! looked at on which something is on its way, a few times per [timeout](crate::Config::iwarp_peer_timeout_s).
+//! Not by TCP_USER_TIMEOUT: it also ends connections whose peer answers, but whose program is stopped and
+//! takes nothing. Such a peer is waited for, as long as its TCP acknowledges.
+//!
+//! A peer whose window is closed is asked at ever longer intervals, two minutes at most: where it vanishes
+//! meanwhile, that is noticed so much later.
+
+use std::time::Duration;
+
+use vernic_io::tcp::{Connection, Vitals};
+use vernic_proto::Time;
+use vernic_proto::iwarp::StreamEnd;
+
+use super::{Conn, Streams, with_stream};
+use crate::events::lock;
+use crate::lane::Lane;
+use crate::progress::Engine;
+
+/// Looks in the time after which a peer is given up: what is noticed late is a quarter of it.
+const LOOKS: u64 = 4;
+
+/// What was seen of a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Vital {
+    /// Since when something waits for an answer, as far as it was looked at.
+    silent_since: Option<Time>,
+    is_gone: bool,
+}
+
+impl Vital {
+    /// Whether the peer was given up.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Takes note of what the kernel says; true if the peer has been silent for too long.
+    fn look(&mut self, vitals: Vitals, now: Time, timeout: u64) -> bool {
+        let silent = vitals.silent.as_nanos().min(u128::from(u64::MAX)) as u64;
+        // An answer since then: it is another question that waits.
+        let since = self.silent_since.filter(|since| silent >= now.since(*since));
+        self.silent_since = vitals.waits.then(|| since.unwrap_or(now));
+        self.is_gone = self.silent_since.is_some_and(|since| now.since(since) >= timeout);
+        self.is_gone
+    }
+}
+
+/// Nanoseconds after which a peer is given up; 0 never.
+fn timeout(engine: &Engine) -> u64 {
+    u64::from(engine.config.iwarp_peer_timeout_s) * 1_000_000_000
+}
+
+impl Streams {
+    /// A connection is new: its peer is looked after from now on.
+    pub(super) fn expect_life(&mut self, engine: &Engine, connection: &Connection, now: Time) {
+        let timeout = timeout(engine);
+        if timeout == 0 {
+            return;
+        }
+        // Where that is refused, as no kernel does, it is looked at all the same.
+        let _ = connection.keep_alive(Duration::from_nanos(timeout));
+        self.look_at.get_or_insert(now + timeout / LOOKS);
+    }
+
+    /// When [`Lane::look_after_streams`] must be called, at the latest.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        [self.look_at, self.orphans.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Those whose peers have been silent for too long.
+    fn find_gone(&mut self, engine: &Engine, now: Time) -> Vec<u32> {
+        let timeout = timeout(engine);
+        let is_gone = |conn: &mut Conn| {
+            let vitals = conn.connection.vitals();
+            !conn.ended && vitals.is_ok_and(|vitals| conn.vital.look(vitals, now, timeout))
+        };
+        let gone =
+            self.connections.iter_mut().filter_map(|(key, conn)| is_gone(conn).then_some(*key));
+        let gone = gone.collect();
+        self.look_at = (!self.connections.is_empty()).then(|| now + timeout / LOOKS);
+        gone
+    }
+}
+
+impl Lane {
+    /// Gives up peers that do not answer, and connections that have had their time.
+    pub(crate) fn look_after_streams(&mut self, engine: &Engine, now: Time) {
+        let Some(streams) = &mut self.streams else { return };
+        if streams.next_deadline().is_none_or(|next| next > now) {
+            return;
+        }
+        let Streams { watch, orphans, look_at, .. } = streams;
+        orphans.handle_timeout(watch, now);
+        if look_at.is_none_or(|next| next > now) {
+            return;
+        }
+        for key in streams.find_gone(engine, now) {
+            let Some(streams) = &mut self.streams else { return };
+            let Some(conn) = streams.connections.get_mut(&key) else { continue };
+            conn.ended = true;
+            let qp = conn.qp.clone();
+            let mut core = lock(&qp.core);
+            with_stream(engine, &qp, now, &mut core, |machine, host| {
+                machine.handle_end(now, StreamEnd::TimedOut, 0, host);
+            });
+            self.end_stream_turn(engine, &qp, &mut core, now, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_gone_that_leaves_one_question_without_an_answer_for_too_long() {
+        let (mut vital, second) = (Vital::default(), 1_000_000_000);
+        let mut look = |at: u64, waits, silent_s| {
+            let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };
+            vital.look(vitals, Time(at * second), 10 * second)
+        };
+        // Silent for long, since nothing was asked.
+        assert!(!look(100, false, 99));
+        assert!(!look(101, true, 100));
+        assert!(!look(110, true, 109));
+        assert!(look(111, true, 110));
+        // It answers, and is asked again: that is no silence.
+        let mut vital = Vital::default();
+        let mut look = |at: u64, waits, silent_s| {
+            let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };
+            vital.look(vitals, Time(at * second), 10 * second)
+        };
+        for at in (0..100).step_by(9) {
+            assert!(!look(at, true, 8), "{at}");
+        }
+        assert!(!look(100, false, 9));
+        assert!(!look(109, true, 18));
+        assert!(!look(118, true, 27));
+    }
+}
