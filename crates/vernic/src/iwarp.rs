@@ -43,6 +43,7 @@
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use vernic_engine::iwarp::{self as engine, Handshake, RtrSet, StartupState};
@@ -98,9 +99,26 @@ pub enum IwarpError {
         /// How far the connection came.
         state: HandshakeState,
     },
+    /// A listener was not asked for a connection in time.
+    #[error("nobody asked for a connection at {addr} within {patience:?}{}", in_passing(*.passed_over))]
+    Nobody {
+        /// Where it listens.
+        addr: SocketAddr,
+        /// [`Options::patience`].
+        patience: Duration,
+        /// Connections that the listener has taken so far and that came to nothing.
+        passed_over: u64,
+    },
     /// The queue pair did not take it.
     #[error(transparent)]
     Start(#[from] StartError),
+}
+
+fn in_passing(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        count => format!("; {count} so far connected and did not, or did not speak MPA"),
+    }
 }
 
 fn in_words(state: &HandshakeState) -> String {
@@ -134,6 +152,9 @@ fn start(
 pub struct Listener {
     inner: engine::Listener,
     options: Options,
+    addr: SocketAddr,
+    /// Peers that asked, and were gone before they were answered.
+    gone: AtomicU64,
 }
 
 impl Listener {
@@ -143,7 +164,9 @@ impl Listener {
     /// [`ConnectError`]: no device of iWARP, an address that is not this machine's, a port that is taken.
     pub fn bind(device: &Device, addr: SocketAddr, options: &Options) -> Result<Self, IwarpError> {
         let inner = engine::Listener::bind(device.context(), addr, options.startup())?;
-        Ok(Self { inner, options: *options })
+        let os = |source| ConnectError::Os { what: "listen at", addr, source };
+        let addr = inner.local_addr().map_err(os)?;
+        Ok(Self { inner, options: *options, addr, gone: AtomicU64::new(0) })
     }
 
     /// The address, its port chosen.
@@ -154,25 +177,33 @@ impl Listener {
         self.inner.local_addr()
     }
 
-    /// Waits for the next connection and gives it to a queue pair.
+    /// Waits for the next connection whose peer asks for one, and gives it to a queue pair. What else
+    /// connects is passed over: port scans, peers that do not speak MPA, that say nothing, or that are gone
+    /// before they are answered.
     ///
     /// # Errors
     /// [`IwarpError`]; the queue pair is destroyed.
     pub fn accept(&self, qp: Qp<Rc, Init>) -> Result<Qp<Rc, Rts>, IwarpError> {
         let until = Instant::now() + self.options.patience;
-        let unknown = || "anybody".to_owned();
-        let Some(mut handshake) = self.inner.wait(self.options.patience)? else {
-            let state = HandshakeState::Connecting;
-            return Err(IwarpError::State { peer: unknown(), state });
-        };
-        let peer = handshake.peer_addr().map_or_else(|_| unknown(), |peer| peer.to_string());
-        let left = until.saturating_duration_since(Instant::now());
-        let state = handshake.wait(left)?;
-        if state != HandshakeState::Startup(StartupState::Asked) {
-            return Err(IwarpError::State { peer, state });
+        let left = || until.saturating_duration_since(Instant::now());
+        // Bounded by the time.
+        while let Some(mut handshake) = self.inner.wait_request(left())? {
+            handshake.accept(&self.options.startup(), &[]).map_err(ConnectError::from)?;
+            match handshake.wait(left())? {
+                HandshakeState::Startup(StartupState::Agreed) => {
+                    let config = handshake.stream_config();
+                    return Ok(qp.carried(|qp| handshake.start(qp, config))?);
+                }
+                _ => self.gone.fetch_add(1, Ordering::Relaxed),
+            };
         }
-        handshake.accept(&self.options.startup(), &[]).map_err(ConnectError::from)?;
-        start(handshake, qp, until, peer)
+        let (addr, patience) = (self.addr, self.options.patience);
+        Err(IwarpError::Nobody { addr, patience, passed_over: self.passed_over() })
+    }
+
+    /// Connections so far that [`accept`](Self::accept) took and that came to nothing.
+    pub fn passed_over(&self) -> u64 {
+        self.inner.passed_over() + self.gone.load(Ordering::Relaxed)
     }
 }
 
