@@ -318,7 +318,8 @@ mod tests {
 
     fn connect(qp: &Qp, peer: &Qp, gid: Gid, sgid_index: u8) {
         let av = AddressVector { dgid: gid, sgid_index, port: PortNum(1), ..Default::default() };
-        let attr = QpAttr { state: QpState::Init, dest_qpn: peer.qpn(), av, ..QpAttr::default() };
+        let (state, access) = (QpState::Init, vernic_mem::Access::REMOTE_WRITE.bits());
+        let attr = QpAttr { state, access, dest_qpn: peer.qpn(), av, ..QpAttr::default() };
         let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
         qp.modify(&attr, init).unwrap();
         let rtr = AttrMask::STATE
@@ -437,6 +438,39 @@ mod tests {
         post(std::slice::from_ref(&late));
         assert_ne!(totals(&context).1, 0);
         assert_eq!(own.waiting(), DEPTH);
+    }
+
+    #[test]
+    fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
+        let mut config = Config::default();
+        config.set("same_host", "on").unwrap();
+        let context = Context::open(Some("lo"), config).unwrap();
+        context.stop_background();
+        let cq = context.create_cq(8192, None).unwrap();
+        let qps = pairs(&context, &cq);
+        let is_shared = |qp: &Arc<Qp>| matches!(qp.route(), crate::Route::SharedMemory { .. });
+        // By the wire, so that they have a budget, and then through memory.
+        for round in 0..2 {
+            post(&qps);
+            let mut left = qps.len() * DEPTH as usize;
+            while left != 0 {
+                left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+            }
+            assert!(qps.iter().all(|qp| is_shared(qp) == (round == 1)));
+            context.engine().serve_neighbours();
+        }
+        post(&qps);
+        assert_ne!(totals(&context).0, 0);
+        let engine = context.engine();
+        engine.with_lane(|lane| {
+            let ids: Vec<_> = lane.near.places.clone();
+            ids.iter().for_each(|&at| {
+                lane.near.break_off(at, &vernic_io::neighbour::RingBroken::Position);
+            });
+        });
+        engine.serve_neighbours();
+        assert_eq!(totals(&context), (0, 0));
+        assert!(qps.iter().all(|qp| qp.state() == QpState::Error));
     }
 
     #[test]

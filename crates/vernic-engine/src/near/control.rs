@@ -177,7 +177,7 @@ impl Lane {
         let Some(peer) = self.near.part(id) else { return };
         let pid = peer.neighbour.pid();
         let mut failed = 0;
-        let Self { table, srqs, ready, timers, .. } = self;
+        let Self { table, srqs, ready, timers, budgets, .. } = self;
         for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
             let mut core = lock(&qp.core);
             if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
@@ -195,6 +195,7 @@ impl Lane {
                     }
                 });
                 qp.publish_state(engine, &mut core);
+                budgets.note(&mut core, now);
             }
             if core.machine.wants_transmit() {
                 make_ready(ready, qp);
