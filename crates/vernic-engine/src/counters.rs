@@ -186,7 +186,7 @@ pub struct DeviceCounters {
     pub near_rx_bytes: u64,
     /// Times that a queue pair was to send to such a process, and had to wait because the memory was full.
     pub near_full_turns: u64,
-    /// Packets of UC and UD that such a process did not take for so long that they were dropped.
+    /// Packets that such a process did not take for so long that they were dropped; RC repeats them.
     pub near_lost: u64,
     /// Processes of this host that memory was shared with.
     pub neighbours: NeighbourCounters,
@@ -223,6 +223,7 @@ impl DeviceCounters {
             ("neighbours_gone", self.neighbours.gone),
             ("neighbours_refused", self.neighbours.refused),
             ("neighbours_expelled", self.neighbours.expelled),
+            ("neighbours_short", self.neighbours.short),
             ("async_events_dropped", self.async_events_dropped),
         ];
         let fixed =

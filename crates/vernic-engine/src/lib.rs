@@ -107,6 +107,7 @@ pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use srq::{Srq, SrqInit};
 pub use streams::StreamCounters;
 pub use threads::spawn;
+pub use vernic_io::neighbour::Hindrance;
 pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
 pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 

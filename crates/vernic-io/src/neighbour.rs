@@ -34,7 +34,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `neighbour/meeting.rs`, `neighbour/neighbourhood.rs` | who is met, and all connections |
+//! | `neighbour/meeting.rs`, `neighbour/neighbourhood.rs`, `neighbour/open.rs` | who is met, and all connections |
+//! | `neighbour/hindrance.rs` | who could not be met, why, and when that is tried again |
 //! | `neighbour/hello.rs` | bytes of what is said |
 //! | `neighbour/ring.rs`, `neighbour/page.rs` | memory that is shared |
 //! | `neighbour/cursor.rs` | the protocol of the ring's positions and of sleeping, model-checked |
@@ -53,12 +54,15 @@ use crate::sys::{self, ClosableFd};
 
 mod cursor;
 mod hello;
+mod hindrance;
 mod meeting;
 mod neighbourhood;
+mod open;
 mod page;
 mod ring;
 
 pub use hello::MAX_TOLD_BYTES;
+pub use hindrance::Hindrance;
 pub use neighbourhood::Neighbourhood;
 pub use ring::{
     MAX_RING_BYTES, MIN_RING_BYTES, PacketBuffer, RingBroken, RingReader, RingWriter, rx_packet,
@@ -150,7 +154,8 @@ impl Neighbour {
     }
 
     /// Sends a message of up to [`MAX_TOLD_BYTES`] bytes to the neighbour's engine, with a file or without;
-    /// it gets it as [`Event::Message`]. Never blocks. Messages of one neighbour arrive in order.
+    /// it gets it as [`Event::Message`]. Never blocks. Messages of one neighbour arrive in order; one with
+    /// a file is lost, and counted there, where the neighbour has no descriptor left for it.
     ///
     /// # Errors
     /// `NotConnected` once it is gone, `InvalidInput` for too many bytes, `WouldBlock` if it has not
@@ -244,6 +249,9 @@ pub struct NeighbourCounters {
     /// Callers that were refused or given up: of another user or version, with files that are not what they
     /// must be, silent, or too many.
     pub refused: u64,
+    /// Times that something could not be done since this process had no descriptor, or the system no
+    /// memory, left for it: a meeting, which is tried again, or a file that a neighbour sent.
+    pub short: u64,
     /// Neighbours that broke the rules and were expelled; among those that are gone.
     pub expelled: u64,
 }

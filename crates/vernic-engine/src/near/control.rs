@@ -10,7 +10,9 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::neighbour::{Alarm, Event, NeighbourCounters, NeighbourId, Neighbourhood};
+use vernic_io::neighbour::{
+    Alarm, Event, Hindrance, NeighbourCounters, NeighbourId, Neighbourhood,
+};
 use vernic_io::slot::{Slot, SlotTable};
 use vernic_io::{Nanos, ROCE_PORT};
 use vernic_proto::Time;
@@ -72,6 +74,12 @@ impl NearControl {
         hood.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
     }
 
+    /// Why the process that has a slot is no neighbour, if something is known to be in the way. Not to be
+    /// called with the lane.
+    pub(crate) fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
+        lock(&self.hood).as_ref()?.hindrance(slot)
+    }
+
     /// Whether [`Engine::serve_neighbours`] has something to do though no descriptor is readable.
     pub(crate) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
@@ -84,7 +92,7 @@ impl Engine {
         if let Some(near) = &self.near
             && let Some(hood) = &mut *lock(&near.hood)
         {
-            hood.follow_slots();
+            hood.follow_slots(Nanos(self.now().nanos()));
         }
     }
 

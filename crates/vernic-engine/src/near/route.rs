@@ -3,6 +3,8 @@
 use std::fmt;
 
 use vernic_io::ROCE_PORT;
+use vernic_io::neighbour::Hindrance;
+use vernic_io::slot::Slot;
 use vernic_wire::Service;
 
 use super::Way;
@@ -45,8 +47,11 @@ pub enum WhyWire {
     NoMemory,
     /// The peer is no process of this host and user, or has not said that it is.
     NotHere,
-    /// The peer's process is not met, or does not share memory.
+    /// The peer's process is not met yet.
     NotMet,
+    /// The peer's process could not be met; that is tried again in the next minutes, and for each new
+    /// queue pair.
+    Hindered(Hindrance),
     /// It is met, and packets are still on the wire, or none was sent since.
     NotYet,
     /// The peer's process is gone.
@@ -72,7 +77,8 @@ impl fmt::Display for WhyWire {
             Self::Iwarp => "iWARP",
             Self::NoMemory => "the system has no memory that can be shared",
             Self::NotHere => "the peer is no process of this host and user",
-            Self::NotMet => "the peer's process shares no memory with this one (yet)",
+            Self::NotMet => "the peer's process is not met yet",
+            Self::Hindered(why) => return why.fmt(f),
             Self::NotYet => "nothing was sent yet since the peer's process was met",
             Self::Gone => "the peer's process is gone",
         })
@@ -122,7 +128,19 @@ impl Engine {
         match self.why_wire() {
             Some(why) => Route::Wire(why),
             None if qp.service == Service::Ud => Route::Wire(WhyWire::Datagrams),
-            None => self.with_lane(|lane| near_route(&lane.near, qp)),
+            None => self.told(self.with_lane(|lane| near_route(&lane.near, qp)), qp),
+        }
+    }
+
+    /// A route with what is in the way of a meeting.
+    fn told(&self, route: Route, qp: &QpInner) -> Route {
+        let peer = lock(&qp.core).machine.attr().dest_qpn;
+        let hindrance = || self.near.as_ref()?.hindrance(Slot::of(peer));
+        match route {
+            Route::Wire(WhyWire::NotMet) => {
+                Route::Wire(hindrance().map_or(WhyWire::NotMet, WhyWire::Hindered))
+            }
+            route => route,
         }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::hello::{Hello, MAX_MESSAGE_BYTES, Said};
+use super::hindrance::{Hindrance, Hindrances};
 use super::meeting::{Incoming, Passed, Stranger};
+use super::open::{Next, Open};
 use super::page::OwnPage;
 use super::ring::{RingMemory, RingWriter};
 use super::{
@@ -18,12 +20,14 @@ use crate::random::random;
 use crate::slot::{Slot, SlotTable};
 use crate::sys::{self, ClosableFd, EpollOp, OwnFd, Packet};
 
-/// Connections that one look accepts, and messages that it takes from one connection.
+/// Messages that one look takes from one connection.
 const MAX_SERVED: usize = 32;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How long a slot that could not be met is left alone.
-const PAUSE_NANOS: u64 = 1_000_000_000;
+/// How long calls are not taken where the system had no descriptor for one: a caller waits for a second.
+const SHUT_NANOS: u64 = 200_000_000;
+/// How long after it a slot's socket that could not be opened is tried again at first, and at last.
+const DOOR_PAUSE_NANOS: [u64; 2] = [1_000_000_000, 64_000_000_000];
 /// How soon a message that found no room is tried again.
 const RETRY_NANOS: u64 = 1_000_000;
 
@@ -37,22 +41,6 @@ struct Door {
     socket: OwnFd,
 }
 
-/// A neighbour, as long as it is there.
-#[derive(Debug)]
-struct Open {
-    key: u64,
-    neighbour: Arc<Neighbour>,
-    engine: u64,
-    slots: Vec<Slot>,
-    /// Until it is ready.
-    writer: Option<RingWriter>,
-    /// Of ourselves: the other end of the connection, at which it is heard.
-    ear: Option<OwnFd>,
-    /// It was not told yet which slots we have.
-    owed_slots: bool,
-    said_bye: bool,
-}
-
 /// The neighbours of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
 #[derive(Debug)]
 pub struct Neighbourhood {
@@ -64,21 +52,17 @@ pub struct Neighbourhood {
     doors: Vec<Door>,
     strangers: Vec<Stranger>,
     open: Vec<Option<Open>>,
-    /// Slots that could not be met, and when that was.
-    paused: Vec<(Slot, Nanos)>,
+    hindrances: Hindrances,
     /// [`SlotTable::generation`] that was followed.
     followed: Option<u64>,
+    /// No calls are taken until then: there are no descriptors for them.
+    shut_until: Option<Nanos>,
+    /// A socket of a slot could not be opened: the pause before the next try, and when that is.
+    doors_due: Option<(u64, Nanos)>,
     last_key: u64,
     generation: u32,
     counters: NeighbourCounters,
     closed: bool,
-}
-
-/// What becomes of a connection after a message.
-enum Next {
-    Stay,
-    Close { in_order: bool },
-    Expel(&'static str),
 }
 
 impl Neighbourhood {
@@ -101,8 +85,10 @@ impl Neighbourhood {
             doors: Vec::new(),
             strangers: Vec::new(),
             open: Vec::new(),
-            paused: Vec::new(),
+            hindrances: Hindrances::default(),
             followed: None,
+            shut_until: None,
+            doors_due: None,
             last_key: 0,
             generation: 0,
             counters: NeighbourCounters::default(),
@@ -131,7 +117,16 @@ impl Neighbourhood {
         let patience = PATIENCE.as_nanos() as u64;
         let strangers = self.strangers.iter().map(|stranger| stranger.since.plus(patience));
         let owed = self.open.iter().flatten().any(|open| open.owed_slots);
-        strangers.chain(owed.then(|| now.plus(RETRY_NANOS))).min()
+        let owed = owed.then(|| now.plus(RETRY_NANOS));
+        let doors = self.doors_due.map(|(_, due)| due);
+        let others = [owed, doors, self.shut_until, self.hindrances.next()];
+        strangers.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Why the process that has this slot, which somebody wanted to meet, is no neighbour; `None` if
+    /// nothing is known to be in the way.
+    pub fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
+        self.hindrances.why(slot)
     }
 
     fn next_key(&mut self) -> u64 {
@@ -145,25 +140,59 @@ impl Neighbourhood {
 
     /// Opens a socket for each new slot of this device and closes those of former ones. To be called
     /// when there is something that can be connected to in a slot.
-    pub fn follow_slots(&mut self) {
+    pub fn follow_slots(&mut self, now: Nanos) {
         let generation = self.slots.generation();
         if self.closed || self.followed == Some(generation) {
             return;
         }
         self.followed = Some(generation);
-        let own = self.slots.own_slots();
-        self.doors.retain(|door| own.contains(&door.slot));
-        for &slot in &own {
-            if self.doors.iter().all(|door| door.slot != slot) {
-                let opened = self.open_door(slot);
-                // Whoever had it before may be about to end; others then send by UDP.
-                if let Err(error) = opened {
-                    tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
-                }
-            }
-        }
+        self.doors_due = None;
+        self.open_doors(DOOR_PAUSE_NANOS[0], now);
         self.open.iter_mut().flatten().for_each(|open| open.owed_slots = true);
         self.pay_slots();
+    }
+
+    /// Opens what is missing; if that fails it is tried again after `pause`.
+    fn open_doors(&mut self, pause: u64, now: Nanos) {
+        let own = self.slots.own_slots();
+        self.doors.retain(|door| own.contains(&door.slot));
+        for slot in own {
+            if self.doors.iter().all(|door| door.slot != slot)
+                && let Err(error) = self.open_door(slot)
+            {
+                // Whoever had it before may be about to end; others send by UDP until then.
+                tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
+                self.count_shortage(Hindrance::of(&error));
+                self.doors_due = Some((pause, now.plus(pause)));
+            }
+        }
+    }
+
+    fn count_shortage(&mut self, why: Hindrance) {
+        self.counters.short += u64::from(why.is_shortage());
+    }
+
+    /// What could not be done before and may be possible now.
+    fn try_again(&mut self, now: Nanos, events: &mut Vec<Event>) {
+        if let Some((pause, _)) = self.doors_due.filter(|(_, due)| *due <= now) {
+            self.doors_due = None;
+            self.open_doors((2 * pause).min(DOOR_PAUSE_NANOS[1]), now);
+        }
+        if self.shut_until.is_some_and(|until| until <= now) {
+            self.shut_until = None;
+            self.set_doors(READABLE);
+        }
+        for slot in self.hindrances.due(now) {
+            self.meet(slot, now, events);
+        }
+    }
+
+    fn set_doors(&self, events: u32) {
+        for door in &self.doors {
+            let (epoll, op, fd) = (self.epoll.as_fd(), EpollOp::Change, door.socket.as_fd());
+            // Possible for what is watched.
+            let _ = sys::epoll_watch(epoll, op, fd, door.key, events);
+        }
     }
 
     fn open_door(&mut self, slot: Slot) -> io::Result<()> {
@@ -192,34 +221,42 @@ impl Neighbourhood {
     }
 
     /// Begins to meet the process that has this slot, unless that is done or under way. Does not wait;
-    /// who is met is told by [`serve`](Self::serve), or here, of ourselves.
+    /// who is met is told by [`serve`](Self::serve), or here, of ourselves. What fails is tried again, some
+    /// times in the next minutes.
     pub fn meet(&mut self, slot: Slot, now: Nanos, events: &mut Vec<Event>) {
-        self.paused.retain(|(_, since)| now.0.saturating_sub(since.0) < PAUSE_NANOS);
         let is_under_way =
             |stranger: &Stranger| stranger.call.as_ref().is_some_and(|(called, _)| *called == slot);
+        if self.find(slot).is_some() {
+            self.hindrances.forget(&[slot]);
+        }
         if self.closed
             || !slot.is_ordinary()
             || self.find(slot).is_some()
             || self.strangers.iter().any(is_under_way)
-            || self.paused.iter().any(|(paused, _)| *paused == slot)
+            || self.hindrances.is_paused(slot, now)
         {
             return;
         }
+        self.hindrances.begin(slot, now);
         let met = match self.slots.is_ours(slot) {
             true => self.meet_self(events),
             false => self.call(slot, now),
         };
         if let Err(error) = met {
-            tracing::debug!(slot = slot.value(), %error, "its process is no neighbour");
-            self.pause(slot, now);
+            self.hinder(slot, &error, now);
         }
     }
 
-    fn pause(&mut self, slot: Slot, now: Nanos) {
-        if self.paused.len() == MAX_STRANGERS {
-            self.paused.swap_remove(0);
+    /// The process that has a slot could not be met.
+    fn hinder(&mut self, slot: Slot, error: &io::Error, now: Nanos) {
+        if self.find(slot).is_some() {
+            // Of two calls at once, one ends.
+            return;
         }
-        self.paused.push((slot, now));
+        let why = Hindrance::of(error);
+        tracing::debug!(slot = slot.value(), %error, %why, "its process is no neighbour");
+        self.hindrances.note(slot, why, now);
+        self.count_shortage(why);
     }
 
     fn hello(&self) -> Hello {
@@ -285,16 +322,8 @@ impl Neighbourhood {
         let id = NeighbourId { place: place as u16, generation: self.generation };
         let gone = AtomicBool::new(false);
         let neighbour = Arc::new(Neighbour { id, pid, connection, incoming, outgoing, gone });
-        let open = Open {
-            key,
-            neighbour: neighbour.clone(),
-            engine: hello.engine,
-            slots: hello.slots.clone(),
-            writer: None,
-            ear: None,
-            owed_slots: false,
-            said_bye: false,
-        };
+        let open = Open::new(key, neighbour.clone(), hello);
+        self.hindrances.forget(&hello.slots);
         if place == self.open.len() {
             self.open.push(Some(open));
         } else {
@@ -324,6 +353,7 @@ impl Neighbourhood {
             }
         }
         self.give_up_silent(now);
+        self.try_again(now, events);
         self.pay_slots();
     }
 
@@ -331,24 +361,39 @@ impl Neighbourhood {
         self.open.iter().position(|open| open.as_ref().is_some_and(|open| open.key == key))
     }
 
+    /// Takes one call; those behind it keep the socket readable. (Without a descriptor the kernel refuses to
+    /// look whether there is another.)
     fn accept(&mut self, door: usize, now: Nanos) {
-        for _ in 0..MAX_SERVED {
-            let Ok(connection) = sys::accept(self.doors[door].socket.as_fd()) else { return };
-            let Ok(pid) = Stranger::check(connection.as_fd()) else {
-                self.counters.refused += 1;
-                continue;
-            };
-            let key = self.next_key();
-            if self.watch(&connection, key).is_err() {
-                continue;
-            }
-            if self.strangers.len() >= MAX_STRANGERS {
-                // The oldest comes first.
-                self.strangers.remove(0);
-                self.counters.refused += 1;
-            }
-            self.strangers.push(Stranger { key, connection, pid, since: now, call: None });
+        let connection = match sys::accept(self.doors[door].socket.as_fd()) {
+            Ok(connection) => connection,
+            Err(error) if Hindrance::of(&error).is_shortage() => return self.shut(&error, now),
+            Err(_) => return,
+        };
+        let Ok(pid) = Stranger::check(connection.as_fd()) else {
+            self.counters.refused += 1;
+            return;
+        };
+        let key = self.next_key();
+        if let Err(error) = self.watch(&connection, key) {
+            tracing::debug!(pid, %error, "a process that calls cannot be heard");
+            self.counters.short += 1;
+            return;
         }
+        if self.strangers.len() >= MAX_STRANGERS {
+            // The oldest comes first.
+            self.strangers.remove(0);
+            self.counters.refused += 1;
+        }
+        self.strangers.push(Stranger { key, connection, pid, since: now, call: None });
+    }
+
+    /// No calls are taken for a while: there is no descriptor for them, and who sleeps until
+    /// somebody calls would not sleep.
+    fn shut(&mut self, error: &io::Error, now: Nanos) {
+        tracing::debug!(%error, "processes that call cannot be answered");
+        self.counters.short += 1;
+        self.shut_until = Some(now.plus(SHUT_NANOS));
+        self.set_doors(0);
     }
 
     fn give_up_silent(&mut self, now: Nanos) {
@@ -358,7 +403,7 @@ impl Neighbourhood {
             self.counters.refused += 1;
             tracing::debug!(pid = stranger.pid, "a process does not answer: no neighbour");
             if let Some((slot, _)) = stranger.call {
-                self.pause(slot, now);
+                self.hinder(slot, &io::ErrorKind::TimedOut.into(), now);
             }
         }
     }
@@ -372,13 +417,17 @@ impl Neighbourhood {
         }
         let stranger = self.strangers.remove(at);
         let (pid, called) = (stranger.pid, stranger.call.as_ref().map(|(slot, _)| *slot));
-        let met = packet.and_then(|packet| self.consider(stranger, &buf, &packet, now, events));
-        if let Err(error) = met {
-            tracing::debug!(pid, %error, "a process is refused as a neighbour");
+        let met = packet.and_then(|packet| self.consider(stranger, &buf, &packet, events));
+        let Err(error) = met else { return };
+        // Who hangs up is no matter of ours, nor is it if something runs out here.
+        let why = Hindrance::of(&error);
+        tracing::debug!(pid, %error, %why, "a process is no neighbour");
+        match called {
+            Some(slot) => self.hinder(slot, &error, now),
+            None => self.count_shortage(why),
+        }
+        if !why.is_shortage() && why != Hindrance::HungUp {
             self.counters.refused += 1;
-            if let Some(slot) = called {
-                self.pause(slot, now);
-            }
         }
     }
 
@@ -387,15 +436,14 @@ impl Neighbourhood {
         stranger: Stranger,
         buf: &[u8],
         packet: &Packet,
-        now: Nanos,
         events: &mut Vec<Event>,
     ) -> io::Result<()> {
         if packet.len == 0 {
             // It has hung up; of two calls at once, one ends like this.
-            if let Some((slot, _)) = stranger.call {
-                self.pause(slot, now);
-            }
-            return Ok(());
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if packet.lost_files {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let said = buf.get(..packet.len).filter(|_| !packet.truncated).and_then(Said::parse);
         let Stranger { key, connection, pid, call, .. } = stranger;
@@ -464,19 +512,23 @@ impl Neighbourhood {
         for _ in 0..MAX_SERVED {
             let mut buf = [0; MAX_MESSAGE_BYTES];
             let Some(open) = &mut self.open[at] else { return };
-            let own = open.neighbour.connection.get();
-            let Some(fd) = open.ear.as_ref().or(own.as_deref()) else { return };
-            let next = match sys::recv_packet(fd.as_fd(), &mut buf) {
-                Err(error) if is_for_later(&error) => return,
+            let Some(packet) = open.hear(&mut buf) else { return };
+            let next = match packet {
                 Err(_) => Next::Close { in_order: open.said_bye },
                 Ok(packet) if packet.len == 0 => Next::Close { in_order: open.said_bye },
+                Ok(packet) if packet.lost_files => Next::Short,
                 Ok(packet) => open.take(&buf, packet, events),
             };
             match next {
                 Next::Stay => {}
+                Next::Short => {
+                    let pid = open.neighbour.pid();
+                    tracing::debug!(pid, "no descriptor for the file that a neighbour has sent");
+                    self.counters.short += 1;
+                }
                 Next::Close { in_order } => return self.part(at, in_order, events),
                 Next::Expel(why) => {
-                    let pid = self.open[at].as_ref().map(|open| open.neighbour.pid);
+                    let pid = open.neighbour.pid();
                     tracing::warn!(pid, why, "a neighbour breaks the rules: no neighbour any more");
                     self.counters.expelled += 1;
                     return self.part(at, false, events);
@@ -518,41 +570,6 @@ impl Neighbourhood {
     }
 }
 
-impl Open {
-    fn take(&mut self, buf: &[u8], packet: Packet, events: &mut Vec<Event>) -> Next {
-        let from = self.neighbour.id;
-        let Packet { len, truncated, mut files } = packet;
-        let said = buf.get(..len).filter(|_| !truncated).and_then(Said::parse);
-        let may_have_files = matches!(said, Some(Said::Told(_)));
-        if files.len() > usize::from(may_have_files) {
-            return Next::Expel("a message with files that it must not have");
-        }
-        match said {
-            Some(Said::Ready) => match self.writer.take() {
-                Some(writer) => {
-                    events.push(Event::Ready { from, writer });
-                    events.push(Event::Slots { from, slots: self.slots.clone() });
-                }
-                None => return Next::Expel("it is ready twice"),
-            },
-            Some(Said::Slots(slots)) => {
-                self.slots.clone_from(&slots);
-                events.push(Event::Slots { from, slots });
-            }
-            Some(Said::Ring) => {}
-            Some(Said::Bye) => self.said_bye = true,
-            Some(Said::Told(bytes)) => {
-                let file = files.pop().map(OwnFd::give_away);
-                events.push(Event::Message { from, bytes, file });
-            }
-            Some(Said::Hello(_) | Said::Welcome(_)) | None => {
-                return Next::Expel("a message that nobody says");
-            }
-        }
-        Next::Stay
-    }
-}
-
-fn is_for_later(error: &io::Error) -> bool {
+pub(super) fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -158,9 +158,10 @@ impl OwnFd {
     }
 
     /// As [`open`](Self::open), for any number of descriptors at once: those that `open` adds to the list.
+    /// Those beyond the limit are closed, and counted in the last value.
     pub(super) fn open_many<T>(
         open: impl FnOnce(&mut Vec<RawFd>) -> io::Result<T>,
-    ) -> io::Result<(T, Vec<Self>)> {
+    ) -> io::Result<(T, Vec<Self>, usize)> {
         let mut opened = Vec::new();
         let (value, marked) = {
             let _gate = Gate::enter();
@@ -168,8 +169,10 @@ impl OwnFd {
             let value = open(&mut opened)?;
             (value, opened.into_iter().map(Self::mark).collect::<Vec<_>>())
         };
-        // Dropped outside of the gate if one could not be marked.
-        marked.into_iter().collect::<io::Result<_>>().map(|marked| (value, marked))
+        let count = marked.len();
+        let marked: Vec<_> = marked.into_iter().flatten().collect();
+        let lost = count - marked.len();
+        Ok((value, marked, lost))
     }
 
     /// Behind the gate.

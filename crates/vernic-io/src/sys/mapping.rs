@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::shared::{SEALS, stat};
+use super::shared::{SEALS, give_memory, stat};
 use super::{OwnFd, check};
 
 /// Bytes of a word.
@@ -28,9 +28,7 @@ pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
     // Kernels before 6.3 do not know the second flag, those after it want to hear of execution.
     let fd = OwnFd::open(|| open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags)))?;
     let raw = fd.as_raw_fd();
-    // SAFETY: no pointers are passed. This gives the file its memory, so that no later access finds
-    // the host without any.
-    check(unsafe { libc::fallocate(raw, 0, 0, len as libc::off_t) })?;
+    give_memory(&fd, len)?;
     // SAFETY: no pointers are passed.
     check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) })?;
     Ok(fd)

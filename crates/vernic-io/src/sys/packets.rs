@@ -80,6 +80,8 @@ pub(crate) struct Packet {
     pub(crate) len: usize,
     /// It was longer than the buffer, or had more files than one may.
     pub(crate) truncated: bool,
+    /// It had files for which this process has no descriptor left.
+    pub(crate) lost_files: bool,
     /// The files that came along.
     pub(crate) files: Vec<OwnFd>,
 }
@@ -98,7 +100,7 @@ pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Pack
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
     let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
-    let (len, files) = OwnFd::open_many(|opened| {
+    let (len, files, unmarked) = OwnFd::open_many(|opened| {
         // SAFETY: the header points to `iov`, `control` and `buf`, which live through the call and are
         // as long as it says.
         let len = super::checked(unsafe {
@@ -108,9 +110,12 @@ pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Pack
         unsafe { descriptors(&message, opened) };
         Ok(len)
     })?;
-    let cut = libc::MSG_TRUNC | libc::MSG_CTRUNC;
-    let truncated = message.msg_flags & cut != 0 || files.len() > MAX_FILES;
-    Ok(Packet { len, truncated, files })
+    let had = |flag| message.msg_flags & flag != 0;
+    let truncated = had(libc::MSG_TRUNC) || files.len() > MAX_FILES;
+    // There is room for more than one may send: where the kernel leaves out some of fewer, it had no
+    // descriptors for them.
+    let lost_files = !truncated && (had(libc::MSG_CTRUNC) || unmarked != 0);
+    Ok(Packet { len, truncated, lost_files, files })
 }
 
 /// The descriptors among the control messages. The kernel closes those that found no room.
@@ -138,7 +143,7 @@ unsafe fn descriptors(message: &libc::msghdr, found: &mut Vec<RawFd>) {
 /// Both ends of a connection within this process.
 pub(crate) fn packet_pair() -> io::Result<(OwnFd, OwnFd)> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let ((), mut ends) = OwnFd::open_many(|opened| {
+    let ((), mut ends, _) = OwnFd::open_many(|opened| {
         let mut ends = [-1; 2];
         // SAFETY: the kernel writes two descriptors to `ends`, which has room for them.
         super::check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;

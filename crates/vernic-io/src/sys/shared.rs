@@ -38,12 +38,26 @@ pub(crate) fn shared_file() -> io::Result<OwnFd> {
     // Kernels before 6.3 do not know the second flag, those after it want to hear of execution.
     let fd = OwnFd::open(|| open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags)))?;
     let raw = fd.as_raw_fd();
-    // SAFETY: no pointers are passed. This gives the file its memory, so that no later access finds
-    // the host without any.
-    check(unsafe { libc::fallocate(raw, 0, 0, BYTES as libc::off_t) })?;
+    give_memory(&fd, BYTES)?;
     // SAFETY: no pointers are passed.
     check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) })?;
     Ok(fd)
+}
+
+/// Gives a memory file `len` bytes, so that no later access finds the host without memory.
+///
+/// # Errors
+/// Of the system; `EFBIG` where the limit of files' sizes (`ulimit -f`) is lower, instead of the signal that
+/// the kernel would send.
+pub(super) fn give_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to `limit`, which lives through the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) })?;
+    if limit.rlim_cur < len as libc::rlim_t {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
 }
 
 /// The number of a file, unique among the files of its kind as long as it is open or mapped.

@@ -1,0 +1,185 @@
+//! Meetings that did not come about: why, and when they are tried again.
+
+use std::fmt;
+use std::io;
+
+use crate::link::Nanos;
+use crate::slot::Slot;
+
+/// How long after the first failure a meeting is tried again: a second, twice as long each time.
+const FIRST_PAUSE_NANOS: u64 = 1_000_000_000;
+
+/// Pauses do not get longer than 64 s.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// Tries of one meeting, some two minutes in all, after which only somebody who wants it anew (a new queue
+/// pair) has it tried again: the process may never share memory, and who is idle should sleep.
+const MAX_TRIES: u32 = 8;
+
+/// Why a process of this host is no neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hindrance {
+    /// This process has no descriptor left (`EMFILE`, `ENFILE`).
+    Descriptors,
+    /// The system has no memory to share, or does not allow so much.
+    Memory,
+    /// There are as many neighbours, or meetings under way, as can be.
+    Crowd,
+    /// It is of another user.
+    User,
+    /// It does not take calls: it shares no memory, or has no descriptor left.
+    Door,
+    /// It takes the call and does not answer.
+    Silent,
+    /// It hung up: it has no descriptor or memory left, or is of another version.
+    HungUp,
+    /// What it says is not understood, or the system refused something else.
+    Other,
+}
+
+impl Hindrance {
+    /// What an error of a meeting means.
+    pub(super) fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Self::Descriptors,
+            Some(libc::ENOMEM | libc::ENOBUFS | libc::ENOSPC | libc::EFBIG) => Self::Memory,
+            _ => match error.kind() {
+                io::ErrorKind::QuotaExceeded => Self::Crowd,
+                io::ErrorKind::PermissionDenied => Self::User,
+                io::ErrorKind::ConnectionRefused => Self::Door,
+                // A full list of calls that nobody takes is silence, too.
+                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::Silent,
+                io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => Self::HungUp,
+                _ => Self::Other,
+            },
+        }
+    }
+
+    /// Whether something ran out on this side.
+    pub(super) const fn is_shortage(self) -> bool {
+        matches!(self, Self::Descriptors | Self::Memory)
+    }
+}
+
+impl fmt::Display for Hindrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Descriptors => "this process has no file descriptor left (`ulimit -n`)",
+            Self::Memory => "the system has no memory to share with the peer's process (free it, or raise `ulimit -f` or `-v`)",
+            Self::Crowd => "too many processes share memory with this one",
+            Self::User => "the peer's process is of another user",
+            Self::Door => "the peer's process shares no memory (its setting same_host, or its descriptors)",
+            Self::Silent => "the peer's process does not answer",
+            Self::HungUp => "the peer's process hung up (its descriptors or memory, or another version)",
+            Self::Other => "the peer's process or the system refused it (`VERNIC_LOG=debug` says why)",
+        })
+    }
+}
+
+/// A meeting that did not come about.
+#[derive(Debug)]
+struct Failed {
+    slot: Slot,
+    why: Hindrance,
+    tries: u32,
+    since: Nanos,
+}
+
+impl Failed {
+    /// When it is tried again by itself or, after all tries, may be again.
+    fn pause_ends(&self) -> Nanos {
+        let doublings = (self.tries - 1).min(MOST_DOUBLINGS);
+        self.since.plus(FIRST_PAUSE_NANOS << doublings)
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.tries >= MAX_TRIES
+    }
+}
+
+/// All of them: one per slot at most.
+#[derive(Debug, Default)]
+pub(super) struct Hindrances(Vec<Failed>);
+
+impl Hindrances {
+    /// A meeting failed.
+    pub(super) fn note(&mut self, slot: Slot, why: Hindrance, now: Nanos) {
+        match self.0.iter_mut().find(|failed| failed.slot == slot) {
+            Some(failed) => {
+                let tries = failed.tries.saturating_add(1);
+                *failed = Failed { slot, why, tries, since: now };
+            }
+            None => self.0.push(Failed { slot, why, tries: 1, since: now }),
+        }
+    }
+
+    /// Whether a slot that somebody wants is to be left alone for a while.
+    pub(super) fn is_paused(&mut self, slot: Slot, now: Nanos) -> bool {
+        let Some(at) = self.0.iter().position(|failed| failed.slot == slot) else { return false };
+        if self.0[at].pause_ends() > now {
+            return true;
+        }
+        if self.0[at].is_given_up() {
+            self.0.swap_remove(at);
+        }
+        false
+    }
+
+    /// A slot is tried again now: until that is decided it is not once more.
+    pub(super) fn begin(&mut self, slot: Slot, now: Nanos) {
+        if let Some(failed) = self.0.iter_mut().find(|failed| failed.slot == slot) {
+            failed.since = now;
+        }
+    }
+
+    /// The slots that are to be tried again now.
+    pub(super) fn due(&self, now: Nanos) -> Vec<Slot> {
+        let due = self.0.iter().filter(|f| !f.is_given_up() && f.pause_ends() <= now);
+        due.map(|failed| failed.slot).collect()
+    }
+
+    /// When the next of them is.
+    pub(super) fn next(&self) -> Option<Nanos> {
+        self.0.iter().filter(|failed| !failed.is_given_up()).map(Failed::pause_ends).min()
+    }
+
+    /// Nothing hinders any more, or nobody cares.
+    pub(super) fn forget(&mut self, slots: &[Slot]) {
+        self.0.retain(|failed| !slots.contains(&failed.slot));
+    }
+
+    pub(super) fn why(&self, slot: Slot) -> Option<Hindrance> {
+        self.0.iter().find(|failed| failed.slot == slot).map(|failed| failed.why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meeting_that_fails_is_tried_again_later_and_later_and_not_for_ever() {
+        let slot = Slot::FIRST;
+        let mut hindrances = Hindrances::default();
+        let (mut now, mut tries) = (Nanos(5), 0);
+        hindrances.note(slot, Hindrance::Door, now);
+        while let Some(next) = hindrances.next() {
+            assert!(hindrances.is_paused(slot, now) && hindrances.due(now).is_empty());
+            assert!(next.0 - now.0 >= FIRST_PAUSE_NANOS && next.0 - now.0 <= 64_000_000_000);
+            now = next;
+            assert_eq!(hindrances.due(now), [slot]);
+            hindrances.begin(slot, now);
+            assert!(hindrances.due(now).is_empty(), "one try at a time");
+            hindrances.note(slot, Hindrance::Descriptors, now);
+            tries += 1;
+        }
+        assert_eq!((tries, hindrances.why(slot)), (MAX_TRIES - 1, Some(Hindrance::Descriptors)));
+        // Who wants it anew, later, begins anew.
+        assert!(hindrances.is_paused(slot, now));
+        let later = now.plus(64_000_000_000);
+        assert!(!hindrances.is_paused(slot, later));
+        hindrances.note(slot, Hindrance::Door, later);
+        assert_eq!(hindrances.next(), Some(later.plus(FIRST_PAUSE_NANOS)));
+    }
+}
