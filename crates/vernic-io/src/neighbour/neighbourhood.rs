@@ -514,6 +514,9 @@ impl Neighbourhood {
             let Some(open) = &mut self.open[at] else { return };
             let Some(packet) = open.hear(&mut buf) else { return };
             let next = match packet {
+                // It has closed without having read all that we said: told once, and before what it
+                // said itself.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Next::Stay,
                 Err(_) => Next::Close { in_order: open.said_bye },
                 Ok(packet) if packet.len == 0 => Next::Close { in_order: open.said_bye },
                 Ok(packet) if packet.lost_files => Next::Short,

@@ -238,6 +238,16 @@ fn who_closes_in_order_says_so_and_who_ends_does_not() {
 }
 
 #[test]
+fn a_good_bye_is_heard_though_something_was_left_unread() {
+    // The kernel then tells of a reset connection before it tells of the good-bye.
+    let (mut a, at_a, mut b, _at_b) = pair("unread");
+    at_a.neighbour.tell(b"never read", None).unwrap();
+    b.hood.close(&mut Vec::new());
+    a.serve();
+    assert!(matches!(a.take()[..], [Event::Gone { in_order: true, .. }]));
+}
+
+#[test]
 fn a_place_that_is_free_again_is_anothers_with_another_id() {
     let (mut a, at_a, b, at_b) = pair("place");
     let former = at_a.neighbour.id();
