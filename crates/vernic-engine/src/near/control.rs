@@ -160,7 +160,9 @@ impl Lane {
             Event::Met { neighbour, reader } => {
                 let (pid, id) = (neighbour.pid(), neighbour.id());
                 tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
-                if engine.config.direct {
+                // Of one whose process has no number here nobody can say which process it is: packets
+                // it may send, as anybody of this user, but not touch memory.
+                if engine.config.direct && pid != 0 {
                     self.guests.add(engine, neighbour.clone());
                 }
                 self.near.meet(neighbour, reader);
