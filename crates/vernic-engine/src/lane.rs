@@ -42,6 +42,10 @@ pub(crate) const BATCHES_PER_CALL: usize = 2;
 /// the kernel to deliver a socket buffer.
 const RETRY_NANOS: u64 = 50_000;
 
+/// How soon a turn that was put off is tried again if a neighbour takes nothing for long: it rings when it
+/// does, so this is for bells that are lost.
+const STUCK_NANOS: u64 = 1_000_000;
+
 /// Timers that one call fires at most.
 const TIMERS_PER_CALL: usize = 256;
 
@@ -160,7 +164,10 @@ impl Lane {
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let owing = self.owing.due().map(|due| due + patience);
-        let held = (!self.held.is_empty()).then(|| now + pacer::RETRY_NANOS);
+        let held = (!self.held.is_empty()).then(|| {
+            let pause = if self.near.is_stuck(now) { STUCK_NANOS } else { pacer::RETRY_NANOS };
+            now + pause
+        });
         let let_in = self.budgets.next_at(now);
         let waits = self.streams.as_ref().is_some_and(Streams::has_held);
         let waiting = waits.then(|| now + HELD_NANOS);

@@ -13,9 +13,9 @@
 //!
 //! # When the other does not read
 //!
-//! A full ring puts the queue pair's turn off (`Did::Held`); its timers run on, so RC ends with its
-//! retries. UC and UD wait for [`PATIENCE_NANOS`] at a stretch, then they lose packets, counted,
-//! until there is room: they never hang.
+//! A full ring puts the queue pair's turn off (`Did::Held`). After [`PATIENCE_NANOS`] at a stretch packets to
+//! it are lost, counted, until there is room, as they would be in a full socket: UC and UD never hang, and RC
+//! ends with its retries. RC without an ACK timeout repeats nothing, so it waits for as long as it takes.
 //!
 //! # Polling
 //!
@@ -40,7 +40,7 @@ mod route;
 pub(crate) use control::NearControl;
 pub use route::{Route, WhyWire};
 
-/// How long UC and UD wait for a neighbour at a stretch: as for a receiver of UDP (`pacer.rs`).
+/// How long a neighbour is waited for at a stretch: as a receiver of UDP by UC and UD (`pacer.rs`).
 const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// How long UC and UD pause so that the peer takes all that was sent to it by UDP: longer than it takes to
@@ -94,17 +94,6 @@ impl QpWay {
     }
 }
 
-/// Room for a packet to a neighbour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RingRoom {
-    /// There is.
-    Free,
-    /// There is none now.
-    Full,
-    /// It takes nothing, and was waited for: what is sent is lost.
-    Lost,
-}
-
 /// Which way a packet of an unreliable service goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatagramWay {
@@ -127,7 +116,7 @@ pub(crate) struct Peer {
     datagrams: bool,
     /// Since when they pause for it.
     drains_since: Option<Time>,
-    /// Since when UC and UD wait for room without a pause.
+    /// Since when somebody waits for room without a pause.
     full_since: Option<Time>,
 }
 
@@ -308,7 +297,7 @@ impl Near {
 
     /// The ring to a neighbour, to write to; `None` if it is gone.
     #[inline]
-    pub(crate) fn out<'a>(&'a mut self, id: NeighbourId) -> Option<RingOut<'a>> {
+    pub(crate) fn out<'a>(&'a mut self, id: NeighbourId, now: Time) -> Option<RingOut<'a>> {
         let Self { peers, room, broken, budget, .. } = self;
         let peer = peers.get_mut(id.place())?.as_mut().filter(|p| p.neighbour.id() == id)?;
         peer.writer.is_some().then_some(RingOut {
@@ -316,6 +305,10 @@ impl Near {
             room,
             broken,
             budget,
+            now,
+            waits: false,
+            drops: false,
+            lost: 0,
             packets: 0,
             bytes: 0,
         })
@@ -335,6 +328,12 @@ impl Near {
             self.looked_at_link = now;
         }
         is_time
+    }
+
+    /// Whether a neighbour was waited for in vain.
+    pub(crate) fn is_stuck(&self, now: Time) -> bool {
+        let mut since = self.peers.iter().flatten().filter_map(|peer| peer.full_since);
+        since.any(|since| now.since(since) >= PATIENCE_NANOS)
     }
 
     /// What came of it.
@@ -428,14 +427,25 @@ pub(crate) struct RingOut<'a> {
     room: &'a mut PacketBuffer,
     broken: &'a mut Vec<NeighbourId>,
     budget: &'a mut usize,
+    now: Time,
+    /// Nothing may be lost, however long it takes.
+    waits: bool,
+    /// The packet that is written next is lost.
+    drops: bool,
+    lost: u64,
     packets: u64,
     bytes: u64,
 }
 
 impl RingOut<'_> {
+    /// What is sent is never repeated: it waits until there is room.
+    pub(crate) fn wait_for_ever(&mut self) {
+        self.waits = true;
+    }
+
     /// Whether one more packet, of any size, may be written.
     #[inline]
-    pub(crate) fn has_room(&mut self) -> bool {
+    fn has_room(&mut self) -> bool {
         let Some(writer) = &mut self.peer.writer else { return false };
         match writer.has_room() {
             Ok(free) => free,
@@ -447,26 +457,28 @@ impl RingOut<'_> {
         }
     }
 
-    /// The same for services that lose packets rather than wait for ever.
+    /// Space for one more packet, of any size; `None` while the neighbour is waited for. Without any once
+    /// it was waited for in vain the packet is written, and lost.
     #[inline]
-    pub(crate) fn room_for_datagram(&mut self, now: Time) -> RingRoom {
+    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         if self.has_room() {
-            self.peer.full_since = None;
-            return RingRoom::Free;
+            (self.peer.full_since, self.drops) = (None, false);
+        } else {
+            let since = *self.peer.full_since.get_or_insert(self.now);
+            if self.waits || self.now.since(since) < PATIENCE_NANOS {
+                return None;
+            }
+            self.drops = true;
         }
-        let since = *self.peer.full_since.get_or_insert(now);
-        if now.since(since) < PATIENCE_NANOS { RingRoom::Full } else { RingRoom::Lost }
+        Some(self.room)
     }
 
-    /// Where a packet is written to; [`push`](Self::push) sends it.
-    #[inline]
-    pub(crate) fn buffer(&mut self) -> &mut [u8] {
-        self.room
-    }
-
+    /// The packet in that space is sent.
     #[inline]
     pub(crate) fn push(&mut self, path: &TxPath, len: usize) {
-        if let (Some(writer), Some(packet)) = (&mut self.peer.writer, self.room.get(..len)) {
+        if self.drops {
+            self.lost += 1;
+        } else if let (Some(writer), Some(packet)) = (&mut self.peer.writer, self.room.get(..len)) {
             writer.push(path, packet);
             self.packets += 1;
             self.bytes += len as u64;
@@ -476,6 +488,9 @@ impl RingOut<'_> {
     /// The turn is over: the neighbour sees what was written.
     #[inline]
     pub(crate) fn finish(self, counters: &Counters) {
+        if self.lost != 0 {
+            counters.near_lost.add(self.lost);
+        }
         if self.packets == 0 {
             return;
         }

@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxBatch, TxPath, route_hint};
 use vernic_proto::{Qp, QpState, QpType, Time};
-use vernic_wire::{Qpn, Service};
+use vernic_wire::{AckTimeout, Qpn, Service};
 
 use crate::consent::Guests;
 use crate::direct;
 use crate::events::lock;
 use crate::host::QpHost;
 use crate::lane::{BATCHES_PER_CALL, Lane, make_ready};
-use crate::near::{DatagramWay, Near, QpWay, RingOut, RingRoom, Way};
+use crate::near::{DatagramWay, Near, QpWay, RingOut, Way};
 use crate::pacer::{Grant, Pacer};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
@@ -303,7 +303,7 @@ impl Out for TxBatch {
 impl Out for RingOut<'_> {
     #[inline]
     fn room(&mut self) -> Room<'_> {
-        if self.has_room() { Room::Free(self.buffer()) } else { Room::Receiver }
+        self.room().map_or(Room::Receiver, Room::Free)
     }
     #[inline]
     fn push(&mut self, path: &TxPath, len: usize) {
@@ -333,8 +333,11 @@ fn turn(
             (Half::Requests, _) => None,
             (Half::Answers, QpWay { answers, .. }) => answers,
         };
-        let wrote = match way.and_then(|id| outs.near.out(id)) {
+        let wrote = match way.and_then(|id| outs.near.out(id, now)) {
             Some(mut ring) => {
+                if machine.attr().timeout == AckTimeout::INFINITE {
+                    ring.wait_for_ever();
+                }
                 let wrote = half_turn(*half, machine, host, &mut ring, now);
                 ring.finish(&host.engine.counters);
                 wrote
@@ -528,20 +531,13 @@ fn by_ring(
         DatagramWay::Wire => return ByRing::Not,
     };
     let counters = &host.engine.counters;
-    let Some(mut ring) = near.out(id) else { return ByRing::Not };
-    let room = ring.room_for_datagram(now);
-    if room == RingRoom::Full {
+    let Some(mut ring) = near.out(id, now) else { return ByRing::Not };
+    let Some(room) = ring.room() else {
         counters.near_full_turns.add(1);
         return ByRing::Wait;
-    }
-    let Some(sent) = machine.poll_request(now, host, ring.buffer()) else {
-        return ByRing::Sent(0);
     };
-    if room == RingRoom::Free {
-        ring.push(path, sent.len);
-    } else {
-        counters.near_lost.add(1);
-    }
+    let Some(sent) = machine.poll_request(now, host, room) else { return ByRing::Sent(0) };
+    ring.push(path, sent.len);
     ring.finish(counters);
     ByRing::Sent(sent.len)
 }

@@ -4,6 +4,7 @@
 pub mod cm;
 pub mod direct;
 pub mod iwarp;
+pub mod near;
 pub mod other;
 
 use std::sync::Arc;

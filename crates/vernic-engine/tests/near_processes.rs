@@ -1,0 +1,386 @@
+//! Processes of one host that share memory for packets: what becomes of a peer that ends, stops, does not read,
+//! or is of another PID namespace.
+//!
+//! The tests start this program again as the other process; what that one does is in
+//! [`the_other_process`].
+
+#![allow(clippy::print_stdout)] // how the processes talk
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::near::*;
+use common::other::{Other, ROLE};
+use common::*;
+use vernic_engine::*;
+
+impl Other {
+    #[allow(unsafe_code)]
+    fn signal(&self, signal: i32) {
+        // SAFETY: takes no pointers; the process is our child, which was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Stops it; returns when none of its threads runs any more.
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        until("it does not stop", || std::fs::read_dir(&tasks).unwrap().all(is_stopped));
+    }
+}
+
+/// Set where a test has a network namespace to itself.
+const ALONE: &str = "VERNIC_TEST_ALONE";
+
+/// Runs a test in a network namespace of its own: a process that is stopped must not share port 4791 with
+/// other tests. False where this is that run.
+fn runs_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let unshare = |shell: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", "sh", "-c", shell]);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+        command
+    };
+    let probe = unshare("ip link set lo up").stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces, or no `ip`, here");
+        return true;
+    }
+    let run = unshare("ip link set lo up && exec \"$0\" \"$@\"").output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(run.status.success(), "{}{}", text(&run.stdout), text(&run.stderr));
+    true
+}
+
+fn describe(end: &End, qp: &Qp) -> String {
+    format!("{} {} {}", qp.qpn().value(), end.mr.iova(), end.mr.rkey().value())
+}
+
+fn understand(line: &str) -> (Qpn, Remote) {
+    let n: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    (Qpn::new(n[0] as u32), Remote { addr: n[1], rkey: Rkey(n[2] as u32) })
+}
+
+/// Not a test of its own: what the other process runs.
+#[test]
+fn the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut lines = std::io::stdin().lines();
+    let say = |text: &str| {
+        println!("> {text}");
+        std::io::stdout().flush().unwrap();
+    };
+    let mut config = near_config();
+    config.set("direct", if role == "direct" { "on" } else { "off" }).unwrap();
+    let end = End::with(config);
+    let service = if role == "datagrams" { Service::Ud } else { Service::Rc };
+    let qp = end.qp(service);
+    say(&describe(&end, &qp));
+    let mut taken = if role == "short" { take_descriptors() } else { Vec::new() };
+    let (peer, remote) = understand(&lines.next().unwrap().unwrap());
+    match service {
+        Service::Ud => bring_up_ud(&qp, QKEY),
+        _ => connect(&end, &qp, end.gid().1, peer, Setup::default()),
+    }
+    say("connected");
+    let mut qps = vec![qp];
+    // Whatever else happens here is the background thread's work.
+    loop {
+        let line = lines.next().unwrap().unwrap();
+        match line.as_str() {
+            "close" => {
+                drop(std::mem::take(&mut qps));
+                end.context.close();
+                say("closed");
+            }
+            "free" => {
+                taken.clear();
+                say(&end.context.counters().neighbours.short.to_string());
+            }
+            "one more" => {
+                let qp = end.qp(service);
+                say(&describe(&end, &qp));
+                let (peer, _) = understand(&lines.next().unwrap().unwrap());
+                connect(&end, &qp, end.gid().1, peer, Setup::default());
+                say("connected");
+                qps.push(qp);
+            }
+            "write" => {
+                let qp = &qps[0];
+                write_until_shared(&end, qp, remote);
+                let direct = end.context.counters().direct.writes;
+                say(&format!("{direct} directly, {}", qp.route()));
+            }
+            _ => return,
+        }
+    }
+}
+
+/// All that this process may have.
+#[allow(unsafe_code)]
+fn take_descriptors() -> Vec<std::fs::File> {
+    let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+    // SAFETY: the pointer is to `limit`, which lives through the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    (0..).map_while(|_| std::fs::File::open("/dev/null").ok()).collect()
+}
+
+/// Writes until that goes through memory, and some times more.
+fn write_until_shared(end: &End, qp: &Qp, remote: Remote) {
+    let (start, mut left) = (Instant::now(), 100);
+    while left != 0 {
+        left -= i32::from(SHARED(qp));
+        qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+        assert!(start.elapsed() < PATIENCE, "{}", qp.route());
+    }
+}
+
+/// A queue pair connected to another process through memory.
+fn to_other_process(setup: Setup) -> (Other, End, Arc<Qp>, Remote) {
+    let mut other = Other::start("rc");
+    let end = End::with(near_config());
+    let (qp, remote) = connect_to(&mut other, &end, setup);
+    assert_eq!(qp.route(), Route::SharedMemory { pid: other.child.id() });
+    (other, end, qp, remote)
+}
+
+/// The queue pair that the other process describes next, connected through memory.
+fn connect_to(other: &mut Other, end: &End, setup: Setup) -> (Arc<Qp>, Remote) {
+    let qp = end.qp(Service::Rc);
+    let (peer, remote) = understand(&other.hear());
+    other.tell(&describe(end, &qp));
+    assert_eq!(other.hear(), "connected");
+    connect(end, &qp, end.gid().1, peer, setup);
+    write_until_shared(end, &qp, remote);
+    (qp, remote)
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(start.elapsed() < PATIENCE, "{what}");
+    }
+}
+
+#[test]
+fn a_killed_peer_fails_what_was_on_its_way_at_once() {
+    if runs_alone("a_killed_peer_fails_what_was_on_its_way_at_once") {
+        return;
+    }
+    // Without the hang-up it would take minutes: the timeout is 4.3 s, seven times.
+    let setup = Setup { timeout: AckTimeout::new(20), ..Setup::default() };
+    let (other, end, qp, remote) = to_other_process(setup);
+    other.stop();
+    for wr_id in 10..14 {
+        qp.post_send(&[wr(wr_id, SendOp::Write(remote), &[end.sge(0, 1 << 20)])]).unwrap();
+    }
+    qp.post_recv(&[RecvWr { wr_id: 20, sges: &[end.sge(0, 8)] }]).unwrap();
+    other.signal(libc::SIGKILL);
+    let done = end.wait(5);
+    let mut done: Vec<_> = done.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    done.sort_by_key(|(wr_id, _)| *wr_id);
+    let mut expected = [10, 11, 12, 13, 20].map(|id| (id, WcStatus::Flushed));
+    expected[0].1 = WcStatus::RetryExceeded;
+    assert_eq!(done, expected);
+    assert_eq!(qp.state(), QpState::Error);
+    assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
+    assert_eq!(end.context.counters().neighbours.gone, 1);
+}
+
+#[test]
+fn a_killed_peer_of_an_idle_queue_pair_is_told_by_an_event() {
+    let (other, end, qp, _) = to_other_process(Setup::default());
+    qp.post_recv(&[RecvWr { wr_id: 20, sges: &[end.sge(0, 8)] }]).unwrap();
+    other.signal(libc::SIGKILL);
+    let flushed = end.wait(1)[0];
+    assert_eq!((flushed.wr_id, flushed.status), (20, WcStatus::Flushed));
+    let event = end.context.wait_async_event().unwrap();
+    assert_eq!((event.kind, event.element), (EventKind::QpFatal, Element::Qp(qp.qpn())));
+}
+
+#[test]
+fn a_peer_that_is_killed_while_it_is_written_to_leaves_every_other_connection_alone() {
+    let beside = near_pair(Service::Rc);
+    warm_up(&beside);
+    for _ in 0..5 {
+        let (other, end, qp, remote) = to_other_process(Setup::default());
+        for wr_id in 0..64 {
+            let big = [end.sge(0, 1 << 20)];
+            qp.post_send(&[wr(wr_id, SendOp::Write(remote), &big)]).unwrap();
+        }
+        // One more is on its way whenever the end comes.
+        other.signal(libc::SIGKILL);
+        let (mut wr_id, mut failed) = (64, false);
+        while !failed {
+            failed = end.wait(1).iter().any(|wc| wc.status == WcStatus::RetryExceeded);
+            let _ = qp.post_send(&[wr(wr_id, SendOp::Write(remote), &[end.sge(0, 1 << 20)])]);
+            wr_id += 1;
+        }
+        send(&beside, 8);
+    }
+    assert!(SHARED(&beside.a_qp));
+}
+
+#[test]
+fn a_peer_that_closes_in_order_is_no_failure_until_something_is_sent_to_it() {
+    let setup = Setup { timeout: AckTimeout::new(15), retry_cnt: 2, ..Setup::default() };
+    let (mut other, end, qp, remote) = to_other_process(setup);
+    other.tell("close");
+    assert_eq!(other.hear(), "closed");
+    until("it is not noticed", || qp.route() == Route::Wire(WhyWire::Gone));
+    assert_eq!(qp.state(), QpState::Rts);
+    assert_eq!(end.context.try_async_event().map(|event| event.kind), None);
+    qp.post_send(&[wr(5, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+}
+
+#[test]
+fn a_stopped_peer_is_given_up_by_the_retries_of_rc() {
+    if runs_alone("a_stopped_peer_is_given_up_by_the_retries_of_rc") {
+        return;
+    }
+    let setup = Setup { timeout: AckTimeout::new(15), retry_cnt: 2, ..Setup::default() };
+    let (mut other, end, qp, remote) = to_other_process(setup);
+    other.tell("one more");
+    let (idle, _) = connect_to(&mut other, &end, setup);
+    other.stop();
+    // More than the ring holds.
+    for wr_id in 0..4 {
+        qp.post_send(&[wr(wr_id, SendOp::Write(remote), &[end.sge(0, 1 << 20)])]).unwrap();
+    }
+    let done = end.wait(4);
+    assert_eq!(done[0].status, WcStatus::RetryExceeded);
+    assert!(matches!(qp.explain().unwrap().failure.cause, Cause::AckTimeout { .. }));
+    // One that has nothing in flight finds no room for its first packet.
+    let before = end.context.counters();
+    idle.post_send(&[wr(9, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+    assert!(matches!(idle.explain().unwrap().failure.cause, Cause::AckTimeout { .. }));
+    let after = end.context.counters();
+    assert!(after.near_lost > before.near_lost);
+    assert_eq!(after.near_tx_packets, before.near_tx_packets);
+    other.signal(libc::SIGCONT);
+}
+
+#[test]
+fn a_stopped_peer_of_a_queue_pair_without_timeout_is_waited_for() {
+    if runs_alone("a_stopped_peer_of_a_queue_pair_without_timeout_is_waited_for") {
+        return;
+    }
+    let setup = Setup { timeout: AckTimeout::INFINITE, ..Setup::default() };
+    let (other, end, qp, remote) = to_other_process(setup);
+    other.stop();
+    let bytes = pattern(1 << 20, 5);
+    end.fill(0, &bytes);
+    for wr_id in 0..4 {
+        qp.post_send(&[wr(wr_id, SendOp::Write(remote), &[end.sge(0, 1 << 20)])]).unwrap();
+    }
+    // Longer than anybody else is waited for.
+    let start = Instant::now();
+    until("it is not looked at", || start.elapsed() > Duration::from_millis(300));
+    other.signal(libc::SIGCONT);
+    assert!(end.wait(4).iter().all(|wc| wc.status == WcStatus::Success));
+    assert_eq!(end.context.counters().near_lost, 0);
+}
+
+#[test]
+fn a_peer_without_descriptors_is_reached_by_the_wire_until_it_has_some() {
+    if runs_alone("a_peer_without_descriptors_is_reached_by_the_wire_until_it_has_some") {
+        return;
+    }
+    let mut other = Other::start("short");
+    let end = End::with(near_config());
+    let qp = end.qp(Service::Rc);
+    let (peer, remote) = understand(&other.hear());
+    other.tell(&describe(&end, &qp));
+    assert_eq!(other.hear(), "connected");
+    connect(&end, &qp, end.gid().1, peer, Setup::default());
+    let write = || {
+        qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+    };
+    until("it is not said what is in the way", || {
+        write();
+        qp.route() == Route::Wire(WhyWire::Hindered(Hindrance::Silent))
+    });
+    other.tell("free");
+    assert_ne!(other.hear(), "0");
+    until("it is not tried again", || {
+        write();
+        SHARED(&qp)
+    });
+}
+
+#[test]
+fn processes_of_another_pid_namespace_share_rings_and_no_memory() {
+    if runs_alone("processes_of_another_pid_namespace_share_rings_and_no_memory") {
+        return;
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
+    let mut other = Other::run(&mut unshare, "direct");
+    let mut config = near_config();
+    config.set("direct", "on").unwrap();
+    let end = End::with(config);
+    let (qp, _) = connect_to(&mut other, &end, Setup::default());
+    other.tell("write");
+    // It cannot see who we are; we see it.
+    assert_eq!(other.hear(), "0 directly, memory shared with process 0");
+    assert!(matches!(qp.route(), Route::SharedMemory { pid } if pid != 0));
+    assert_eq!(end.context.counters().direct.writes, 0);
+}
+
+#[test]
+fn datagrams_to_a_stopped_process_are_lost_and_counted_and_never_hang() {
+    if runs_alone("datagrams_to_a_stopped_process_are_lost_and_counted_and_never_hang") {
+        return;
+    }
+    let mut other = Other::start("datagrams");
+    let end = End::with(near_config());
+    let qp = end.qp(Service::Ud);
+    bring_up_ud(&qp, QKEY);
+    let (peer, _) = understand(&other.hear());
+    other.tell(&describe(&end, &qp));
+    assert_eq!(other.hear(), "connected");
+    let av = AddressVector {
+        dgid: end.gid().1,
+        sgid_index: end.gid().0,
+        port: PortNum(1),
+        ..AddressVector::default()
+    };
+    let ah = end.pd.create_ah(av).unwrap();
+    until("they do not meet", || {
+        post_datagram(&end, &qp, &ah, peer, 4096);
+        end.wait(1);
+        end.context.counters().near_tx_packets > 0
+    });
+    other.stop();
+    for _ in 0..100 {
+        post_datagram(&end, &qp, &ah, peer, 4096);
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+    }
+    let counters = end.context.counters();
+    assert!(counters.near_lost > 0 && counters.near_full_turns > 0, "{counters}");
+    other.signal(libc::SIGCONT);
+    // Once there is room nothing is lost any more.
+    until("it never reads again", || {
+        let lost = end.context.counters().near_lost;
+        post_datagram(&end, &qp, &ah, peer, 4096);
+        end.wait(1);
+        end.context.counters().near_lost == lost
+    });
+}
