@@ -93,6 +93,8 @@ counters! {
     stale_connections = "cm_stale_connections",
     /// Connections whose peer's process was gone, without a word.
     peers_gone = "cm_peers_gone",
+    /// Requests that ended at once because nobody was there to hear them.
+    refused_here = "cm_refused_here",
     /// Datagrams that were not sent because nobody fetched those before them.
     outbox_full = "cm_outbox_full",
 }

@@ -1,11 +1,17 @@
 //! Peers that are gone without a word, as the owner may know by other means than messages.
 
-use vernic_wire::cm::{CommId, Rej, RejReason, RejectedMessage};
+use vernic_wire::cm::{CmAttribute, CommId, Rej, RejReason, RejectedMessage};
 
+use super::counters::index;
+use super::event::CmError;
+use super::params::ConnId;
 use super::state::{Group, State};
 use super::table::Conn;
 use super::{Cm, CmPath};
 use crate::time::Time;
+
+/// Where a datagram has its transaction id (IBTA 13.4.2).
+const TRANSACTION_ID: std::ops::Range<usize> = 8..16;
 
 /// Whether the connection has a peer that is not known to be done with it.
 fn has_peer(conn: &Conn) -> bool {
@@ -41,5 +47,28 @@ impl Cm {
             let rej = Rej { reason, message: RejectedMessage::OTHER, ..Rej::default() };
             self.end_rejected(now, id, &rej);
         }
+    }
+
+    /// Ends a request that its owner knows to be heard by nobody, as if the peer had rejected it for
+    /// that reason. What is still to be sent of it is not. A connection that has any answer stays as it
+    /// is.
+    ///
+    /// # Errors
+    /// Unknown connection.
+    pub fn refuse(&mut self, now: Time, conn: ConnId) -> Result<(), CmError> {
+        let entry = self.owned(conn)?;
+        if entry.state != State::ReqSent {
+            return Ok(());
+        }
+        let transaction_id = entry.transaction_id.to_be_bytes();
+        self.counters.refused_here += 1;
+        let waiting = self.outbox.len();
+        self.outbox.retain(|out| out.mad[TRANSACTION_ID] != transaction_id);
+        // Of a request that nobody has answered there is nothing else.
+        self.counters.sent[index(CmAttribute::REQ)] -= (waiting - self.outbox.len()) as u64;
+        let reason = RejReason::INVALID_SERVICE_ID;
+        let rej = Rej { reason, message: RejectedMessage::REQ, ..Rej::default() };
+        self.end_rejected(now, conn.0, &rej);
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::*;
+use crate::cm::CmError;
 
 /// A is gone, which B is told; what B says and does then, until nothing is left of it.
 fn gone(mut t: Pair, expected: &Expect) {
@@ -102,4 +103,35 @@ fn what_a_peer_that_is_gone_has_ended_itself_stays_with_its_owner() {
         1342 A: TimewaitExit
     "#]],
     );
+}
+
+#[test]
+fn a_request_that_nobody_hears_is_rejected_and_not_sent() {
+    let mut t = Pair::new();
+    let a = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
+    let other = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
+    t.a.cm.refuse(t.now, a).unwrap();
+    t.settle();
+    t.b.expect_request();
+    expect![[r#"
+        0 A->B REQ
+        0 A: Rejected of=REQ 8 (invalid service id)
+        0 B: Request
+    "#]]
+    .assert_eq(&t.trace());
+    assert_eq!(t.a.cm.refuse(t.now, a), Err(CmError::UnknownConnection(a)));
+    assert_eq!(t.a.cm.counters().refused_here, 1);
+    t.a.cm.destroy(t.now, other);
+    t.pass(60_000);
+    t.assert_empty();
+}
+
+#[test]
+fn a_request_that_is_answered_was_heard_by_somebody() {
+    let mut t = Pair::new();
+    let a = t.connect();
+    t.accept();
+    t.a.cm.refuse(t.now, a).unwrap();
+    t.a.cm.ready_to_use(a, b"").unwrap();
+    assert_eq!(t.a.cm.counters().refused_here, 0);
 }
