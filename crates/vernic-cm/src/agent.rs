@@ -25,6 +25,7 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
     ) -> Result<ListenerId, ListenError>;
     fn stop_listening(&self, listener: ListenerId);
     fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
+    fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called;
     fn ready_to_use(&self, conn: ConnId) -> Called;
     fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called;
@@ -61,6 +62,9 @@ impl Agent for EngineAgent {
     }
     fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId> {
         self.0.cm().connect(params)
+    }
+    fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId> {
+        self.0.cm().connect_now(params)
     }
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called {
         self.0.cm().accept(conn, params)

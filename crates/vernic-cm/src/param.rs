@@ -32,6 +32,10 @@ pub struct ConnParam<'a> {
     pub qp_num: Option<Qpn>,
     /// Q_Key of a datagram id, told to the peer by accept; 0 takes that of the port space.
     pub qkey: Qkey,
+    /// Not to wait for somebody to listen: where it can be known that nobody does, connect is refused at once,
+    /// even if somebody would in a moment. Not looked at by accept, nor for datagrams; over iWARP it is
+    /// always so.
+    pub impatient: bool,
 }
 
 impl ConnParam<'_> {
@@ -51,6 +55,7 @@ impl Default for ConnParam<'_> {
             srq: false,
             qp_num: None,
             qkey: Qkey(0),
+            impatient: false,
         }
     }
 }

@@ -75,6 +75,9 @@ impl Agent for FakeAgent {
         *lock(&self.starting_psn) = Some(params.starting_psn);
         Ok(self.conn("connect"))
     }
+    fn connect_now(&self, _: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
+        Ok(self.conn("connect now"))
+    }
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Result<(), CmCallError> {
         *lock(&self.starting_psn) = Some(params.starting_psn);
         self.about("accept", conn)

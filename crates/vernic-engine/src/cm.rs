@@ -10,6 +10,7 @@
 //! | `cm.rs` | the machine behind its lock, and the commands |
 //! | `cm/early.rs` | requests that came before somebody listens |
 //! | `cm/forwarded.rs` | requests that were handed to other processes |
+//! | `cm/impatient.rs` | requests that shall not wait for somebody to listen |
 //! | `cm/listen.rs` | listeners and their names among the processes of this host |
 //! | `cm/neighbours.rs` | processes of this host at the other end, and how it is noticed that one is gone |
 //! | `cm/route.rs` | whose a datagram is that came in, and by which path one goes out |
@@ -47,12 +48,14 @@ use crate::qp_table::QpTable;
 
 mod early;
 mod forwarded;
+mod impatient;
 mod listen;
 mod neighbours;
 mod route;
 
 use early::EarlyRequests;
 use forwarded::Forwarded;
+use impatient::Impatient;
 pub use listen::ListenError;
 use listen::Listening;
 use neighbours::Neighbours;
@@ -145,6 +148,7 @@ pub(crate) struct CmShared {
     listening: Mutex<Listening>,
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
+    impatient: Mutex<Impatient>,
     neighbours: Mutex<Neighbours>,
 }
 
@@ -181,7 +185,11 @@ impl CmShared {
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
     ) -> Option<Time> {
-        let others = [lock(&self.early).next_due(), lock(&self.neighbours).due()];
+        let others = [
+            lock(&self.early).next_due(),
+            lock(&self.neighbours).due(),
+            lock(&self.impatient).due(),
+        ];
         let mut state = lock(&self.state);
         let machine = state.machine.as_mut().and_then(|machine| {
             send(&mut || machine.poll_transmit());

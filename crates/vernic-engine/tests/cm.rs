@@ -9,7 +9,7 @@
 mod common;
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use common::other::{Other, ROLE};
 use common::*;
 use vernic_engine::*;
 use vernic_proto::cm::{CmPath, EventKind, SidrParams, SidrReply, Unanswered};
-use vernic_wire::cm::{RejReason, SidrStatus};
+use vernic_wire::cm::{PortSpace, RejReason, ServiceId, SidrStatus};
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const HOME6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
@@ -138,6 +138,57 @@ fn a_request_for_an_unknown_service_is_rejected_before_it_is_repeated() {
         assert_eq!((event.conn, reason), (conn, RejReason::INVALID_SERVICE_ID));
     }
     assert!(start.elapsed() < PATIENCE / 4, "no timeout was waited for");
+}
+
+/// Asks `ip` for a connection, which shall not wait for somebody to listen; the reason of its rejection.
+fn refused_now(node: &Node, ip: IpAddr, service: ServiceId) -> RejReason {
+    let path = CmPath::new(Gid::from_ip(HOME), Gid::from_ip(ip));
+    let conn = node.cm().connect_now(&params(path, service, b"")).unwrap();
+    let event = node.next();
+    let EventKind::Rejected { reason, .. } = event.kind else { panic!("{event:?}") };
+    assert_eq!(event.conn, conn);
+    reason
+}
+
+#[test]
+fn a_request_that_shall_not_wait_is_not_sent_where_no_process_of_the_host_listens() {
+    let (node, other) = (Node::new(), Node::new());
+    let service = port(free_port());
+    assert_eq!(refused_now(&node, HOME, service), RejReason::INVALID_SERVICE_ID);
+    let counters = node.context.counters().cm;
+    assert_eq!((counters.refused_here, counters.sent.iter().sum::<u64>()), (1, 0));
+    // Whose name is taken may listen in a moment, and is asked.
+    other.cm().reserve(service, other.everywhere()).unwrap();
+    assert_eq!(refused_now(&node, HOME, service), RejReason::INVALID_SERVICE_ID);
+    assert_eq!(node.context.counters().cm.refused_here, 1);
+}
+
+#[test]
+fn a_request_that_shall_not_wait_ends_where_no_process_of_another_host_receives() {
+    let node = Node::new();
+    // An address of nobody's device.
+    let nobody = [127, 77, 1, 10].into();
+    assert_eq!(refused_now(&node, nobody, port(1)), RejReason::INVALID_SERVICE_ID);
+    let counters = node.context.counters().cm;
+    assert_eq!((counters.refused_here, counters.retries), (1, 0));
+}
+
+#[test]
+fn a_request_for_a_port_of_tcp_alone_is_rejected_at_once() {
+    let node = Node::with(wire_config());
+    let tcp = TcpListener::bind((HOME, 0)).unwrap();
+    let service = PortSpace::TCP.service_id(tcp.local_addr().unwrap().port());
+    // It is 127 ms if it waits for somebody to listen; a machine that is busy may take as long once.
+    let is_quick = || {
+        let start = Instant::now();
+        assert_eq!(refused_now(&node, HOME, service), RejReason::INVALID_SERVICE_ID);
+        start.elapsed() < Duration::from_millis(127)
+    };
+    assert!((0..20).any(|_| is_quick()), "it waited each time");
+    assert_eq!(node.context.counters().cm.refused_here, 0, "the request has arrived");
+    // One that is listened on by TCP, too, may be by RDMA in a moment.
+    node.cm().reserve(service, node.everywhere()).unwrap();
+    assert!(!is_quick());
 }
 
 #[test]

@@ -150,6 +150,8 @@ impl StreamSocket {
             flow_control: true,
             retry_count: RETRIES,
             rnr_retry_count: RETRIES,
+            // As TCP.
+            impatient: true,
             ..ConnParam::default()
         }
     }

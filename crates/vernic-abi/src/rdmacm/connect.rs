@@ -39,6 +39,7 @@ fn with_param<T>(
         srq: param.srq != 0,
         qp_num: (!own).then(|| Qpn::new(param.qp_num)),
         qkey: Qkey(0),
+        impatient: false,
     }))
 }
 

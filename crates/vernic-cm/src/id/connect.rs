@@ -86,7 +86,7 @@ impl Id {
             connection.path_mtu = device.mtu();
             connection.ack_timeout = inner.options.ack_timeout;
             connection.retry_count = param.retry_count;
-            agent.connect(&ConnectParams {
+            let params = ConnectParams {
                 path,
                 service,
                 qp_type: self.qp_type(),
@@ -105,7 +105,11 @@ impl Id {
                 private_data,
                 response_timeout,
                 max_retries,
-            })?
+            };
+            match param.impatient {
+                true => agent.connect_now(&params)?,
+                false => agent.connect(&params)?,
+            }
         };
         registry.bind_conn(self.cell.key, device.key(), connection.conn);
         inner.connection = Some(connection);
