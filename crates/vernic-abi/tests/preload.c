@@ -2,6 +2,7 @@
    process is the server, its child the client. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -13,6 +14,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "expect.h"
@@ -31,6 +33,7 @@ static int is_over_rdma(int fd)
 }
 
 static struct sockaddr_in server;
+static pthread_barrier_t begin;
 
 static int fresh(int flags)
 {
@@ -56,6 +59,17 @@ static void hear(int fd, const char *text)
     char came[64] = {0};
     EXPECT(recv(fd, came, strlen(text), MSG_WAITALL), strlen(text));
     EXPECT(strcmp(came, text), 0);
+}
+
+static void hear_end(int fd)
+{
+    char none;
+    EXPECT(recv(fd, &none, 1, 0), 0);
+}
+
+static void say_pipe(int fd)
+{
+    EXPECT(write(fd, "x", 1), 1);
 }
 
 static int ready(int fd, int events, int timeout_ms)
@@ -267,6 +281,56 @@ static void forked_server(int listener)
     EXPECT(status, 0);
 }
 
+/* The first use is of several threads at once, on both sides: one of them has the connection go over to RDMA. */
+#define USERS 4
+
+static int used;
+
+static void *says(void *text)
+{
+    pthread_barrier_wait(&begin);
+    say(used, text);
+    return NULL;
+}
+
+static void *hears(void *text)
+{
+    pthread_barrier_wait(&begin);
+    hear(used, text);
+    return NULL;
+}
+
+static void use(int fd, void *(*way)(void *))
+{
+    pthread_t threads[USERS];
+    used = fd;
+    EXPECT(pthread_barrier_init(&begin, NULL, USERS) == 0, 1);
+    for (int one = 0; one < USERS; one++)
+        EXPECT(pthread_create(&threads[one], NULL, way, "x") == 0, 1);
+    for (int one = 0; one < USERS; one++)
+        EXPECT(pthread_join(threads[one], NULL) == 0, 1);
+    EXPECT(is_over_rdma(fd), 1);
+}
+
+static void together_client(void)
+{
+    for (int turn = 0; turn < 5; turn++) {
+        int fd = to_server();
+        use(fd, hears);
+        EXPECT(close(fd), 0);
+    }
+}
+
+static void together_server(int listener)
+{
+    for (int turn = 0; turn < 5; turn++) {
+        int fd = accept(listener, NULL, NULL);
+        use(fd, says);
+        hear_end(fd);
+        EXPECT(close(fd), 0);
+    }
+}
+
 /* A connection stays with the process that made it: its child is refused, and does not wait for ever. */
 static void stays_client(void)
 {
@@ -333,7 +397,7 @@ static void plain_server(int listener)
 #define SETTLED 40
 
 static int settled[4];
-static pthread_barrier_t begin, end;
+static pthread_barrier_t end;
 
 static void *waits(void *way)
 {
@@ -348,10 +412,21 @@ static void *waits(void *way)
     return NULL;
 }
 
+/* Has the server's port taken by RDMA, too, so that who asks for it by RDMA is answered a moment later: it may
+   be listened on by then. */
+static void take_port(void)
+{
+    void *library = dlopen("librdmacm.so.1", RTLD_NOW);
+    int (*rsocket)(int, int, int) = dlsym(library, "rsocket");
+    int (*rbind)(int, const struct sockaddr *, socklen_t) = dlsym(library, "rbind");
+    EXPECT(rbind(rsocket(AF_INET, SOCK_STREAM, 0), (struct sockaddr *)&server, sizeof server), 0);
+}
+
 static void settling_client(void)
 {
     pthread_t threads[4];
     struct epoll_event event = {.events = EPOLLOUT};
+    take_port();
     EXPECT(pthread_barrier_init(&begin, NULL, 5) == 0 && pthread_barrier_init(&end, NULL, 5) == 0, 1);
     for (int one = 0; one < 4; one++) {
         settled[one] = one < 2 ? -1 : epoll_create1(0);
@@ -376,6 +451,101 @@ static void settling_client(void)
     }
     for (int one = 0; one < 4; one++)
         EXPECT(pthread_join(threads[one], NULL) == 0, 1);
+}
+
+/* A socket goes over TCP while something else in a set has news, with the same data, and says so once. */
+static void alike_client(void)
+{
+    int set = epoll_create1(0), fd = fresh(SOCK_NONBLOCK), pipes[2];
+    struct epoll_event other = {.events = EPOLLIN | EPOLLET, .data.u64 = 7};
+    struct epoll_event own = {.events = EPOLLIN, .data.u64 = 7}, told = {0};
+    take_port();
+    FAILS(connect(fd, (struct sockaddr *)&server, sizeof server), EINPROGRESS);
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &own), 0);
+    EXPECT(pipe(pipes), 0);
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, pipes[0], &other), 0);
+    /* The answer is there, and nobody has looked. */
+    usleep(400 * 1000);
+    say_pipe(pipes[1]);
+    EXPECT(epoll_wait(set, &told, 1, LONG_MS), 1);
+    EXPECT(told.events == EPOLLIN && told.data.u64 == 7, 1);
+    EXPECT(is_over_rdma(fd), 0);
+    /* It is in the set, as what it is now. */
+    own.data.u64 = 8;
+    EXPECT(epoll_ctl(set, EPOLL_CTL_MOD, fd, &own), 0);
+    say(fd, "is there");
+    EXPECT(epoll_wait(set, &told, 1, LONG_MS), 1);
+    EXPECT(told.data.u64 == 8, 1);
+    hear(fd, "news");
+    EXPECT(close(fd), 0);
+}
+
+static void alike_server(int listener)
+{
+    int fd = accept(listener, NULL, NULL);
+    hear(fd, "is there");
+    say(fd, "news");
+    hear_end(fd);
+    EXPECT(close(fd), 0);
+}
+
+/* What is waited for is changed while the socket goes over TCP. */
+static int changing, changed;
+
+static void *changes(void *set)
+{
+    struct epoll_event event = {.events = EPOLLOUT};
+    while (__atomic_load_n(&changed, __ATOMIC_ACQUIRE) == 0)
+        EXPECT(epoll_ctl(*(int *)set, EPOLL_CTL_MOD, changing, &event), 0);
+    return NULL;
+}
+
+static void changing_client(void)
+{
+    struct epoll_event event = {.events = EPOLLOUT};
+    take_port();
+    for (int turn = 0; turn < SETTLED; turn++) {
+        int set = epoll_create1(0);
+        pthread_t threads[2];
+        changing = fresh(SOCK_NONBLOCK);
+        changed = 0;
+        FAILS(connect(changing, (struct sockaddr *)&server, sizeof server), EINPROGRESS);
+        EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, changing, &event), 0);
+        for (int one = 0; one < 2; one++)
+            EXPECT(pthread_create(&threads[one], NULL, changes, &set) == 0, 1);
+        EXPECT(kept(set, LONG_MS), EPOLLOUT);
+        __atomic_store_n(&changed, 1, __ATOMIC_RELEASE);
+        for (int one = 0; one < 2; one++)
+            EXPECT(pthread_join(threads[one], NULL) == 0, 1);
+        EXPECT(is_over_rdma(changing), 0);
+        EXPECT(close(changing) | close(set), 0);
+    }
+}
+
+/* A host on which no process has RDMA says so, and nobody waits for an answer by RDMA: not for a minute, which is
+   what the test sets. */
+static void elsewhere_client(void)
+{
+    struct sockaddr_in there = server;
+    struct timespec begun, done;
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 0x4D0100); /* 127.77.1.1 */
+    for (int flags = 0; flags <= SOCK_NONBLOCK; flags += SOCK_NONBLOCK) {
+        int fd = fresh(flags);
+        clock_gettime(CLOCK_MONOTONIC, &begun);
+        int connected = connect(fd, (struct sockaddr *)&there, sizeof there);
+        EXPECT(connected == 0 || flags != 0, 1);
+        EXPECT(ready(fd, POLLOUT, 3 * LONG_MS), POLLOUT);
+        clock_gettime(CLOCK_MONOTONIC, &done);
+        EXPECT(done.tv_sec - begun.tv_sec < 30, 1);
+        EXPECT(is_over_rdma(fd), 0);
+        EXPECT(close(fd), 0);
+    }
+}
+
+static void elsewhere_server(int listener)
+{
+    for (int turn = 0; turn < 2; turn++)
+        EXPECT(close(accept(listener, NULL, NULL)), 0);
 }
 
 static void settling_server(int listener)
@@ -473,6 +643,10 @@ static const struct {
     {"plain-server", plain_server, plain_client, 's'},
     {"plain-client", plain_server, plain_client, 'c'},
     {"settling", settling_server, settling_client, 's'},
+    {"alike", alike_server, alike_client, 's'},
+    {"changing", settling_server, changing_client, 's'},
+    {"elsewhere", elsewhere_server, elsewhere_client, 's'},
+    {"together", together_server, together_client, 0},
     {"taken", refused_server, taken_client, 's'},
     {"poor", refused_server, poor_client, 's'},
     {"refused", refused_server, refused_client, 's'},
@@ -502,7 +676,9 @@ int main(int count, char **arguments)
         without_rdma();
     int listener = fresh(0);
     server.sin_family = AF_INET;
-    server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    /* At all addresses, if one is asked for that no device has. */
+    int anywhere = strcmp(TRIALS[trial].name, "elsewhere") == 0;
+    server.sin_addr.s_addr = htonl(anywhere ? INADDR_ANY : INADDR_LOOPBACK);
     MUST(bind(listener, (struct sockaddr *)&server, sizeof server) == 0 && listen(listener, 4) == 0);
     MUST(getsockname(listener, (struct sockaddr *)&server, &length) == 0);
     MUST(write(ports[1], &server, sizeof server) == sizeof server);

@@ -72,6 +72,26 @@ fn threads_that_wait_for_one_connection_are_not_told_that_it_was_no_rdma() {
 }
 
 #[test]
+fn what_else_a_set_has_is_told_when_a_socket_of_the_same_data_is_no_rdma() {
+    check("auto", "alike", &[]);
+}
+
+#[test]
+fn a_member_of_a_set_may_be_changed_while_it_goes_over_tcp() {
+    check("auto", "changing", &[]);
+}
+
+#[test]
+fn a_host_without_rdma_is_not_waited_for() {
+    check("auto", "elsewhere", &[("VERNIC_RSOCKETS_CONNECT_MS", "60000")]);
+}
+
+#[test]
+fn the_first_use_of_a_connection_may_be_of_several_threads() {
+    check("auto", "together", &[("RDMAV_FORK_SAFE", "1")]);
+}
+
+#[test]
 fn a_socket_whose_port_is_taken_keeps_what_was_set() {
     check("auto", "taken", &[]);
     check("only", "poor", &[]);

@@ -16,7 +16,8 @@ use crate::connect::{given_up_at, settle};
 use crate::forked;
 use crate::rdmacm;
 use crate::real::{errno, is_inside, next, set_errno};
-use crate::table::{self, Entry, Membership, Stage, find, lock};
+use crate::table::{Entry, Membership, Stage, find, lock};
+use crate::token::{Meaning, Token};
 
 /// The sets of this process.
 static SETS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
@@ -110,74 +111,88 @@ unsafe extern "C" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epo
             _ => {}
         }
     }
-    let number = entry.as_ref().and_then(|entry| entry.rdma()).filter(|number| *number >= 0);
-    let (Some(entry), Some(number)) = (entry, number) else {
-        // SAFETY: as above.
-        return unsafe { rdmacm::repoll_ctl(set, op, fd, event) };
-    };
     // SAFETY: the contract: an event, or NULL where none is needed.
     let (events, data) =
         unsafe { event.as_ref() }.map_or((0, 0), |event| (event.events, event.u64));
-    let result = change(set, op, number, events, data);
-    if result != 0 {
-        return result;
+    match entry.and_then(|entry| change_member(set, op, fd, &entry, (events, data))) {
+        Some(result) => result,
+        // SAFETY: as above.
+        None => unsafe { rdmacm::repoll_ctl(set, op, fd, event) },
     }
-    if entry.stage() == Stage::Listening && config().mode == Mode::Auto {
+}
+
+/// Changes the membership of a socket over RDMA; `None` for one that is an ordinary socket, and an ordinary
+/// member.
+fn change_member(
+    set: c_int,
+    op: c_int,
+    fd: c_int,
+    entry: &Arc<Entry>,
+    (events, data): (u32, u64),
+) -> Option<c_int> {
+    // Whoever gives it another socket in its sets has to wait.
+    let mut sets = lock(&entry.sets);
+    let number = entry.rdma().filter(|number| *number >= 0 && !sets.moved)?;
+    let known = sets.members.iter().position(|member| member.set == set);
+    let mut member = match known {
+        Some(at) => sets.members.swap_remove(at),
+        None => Membership { set, events, token: Token::new(data) },
+    };
+    let result = change(set, op, number, events, member.token.value());
+    if result == 0 && entry.stage() == Stage::Listening && config().mode == Mode::Auto {
         change(set, op, fd, events, data);
     }
-    let mut members = lock(&entry.sets);
-    members.retain(|member| member.set != set);
-    if op != libc::EPOLL_CTL_DEL {
-        members.push(Membership { set, events, data });
-        drop(members);
-        // Another thread may have moved it just before.
-        if settle(&entry) == Stage::Tcp {
-            move_to_tcp(&entry, fd);
+    match (result, op) {
+        (0, libc::EPOLL_CTL_DEL) => return Some(0),
+        (0, _) => {
+            member.events = events;
+            member.token.set_data(data);
         }
-        if matches!(entry.stage(), Stage::New | Stage::Connecting | Stage::Settling) {
-            let mut connecting = lock(&CONNECTING);
-            if !connecting.iter().any(|other| Arc::ptr_eq(other, &entry)) {
-                connecting.push(entry);
-            }
+        // It is none, and was none.
+        _ if known.is_none() => return Some(result),
+        _ => {}
+    }
+    sets.members.push(member);
+    drop(sets);
+    if matches!(entry.stage(), Stage::New | Stage::Connecting | Stage::Settling) {
+        let mut connecting = lock(&CONNECTING);
+        if !connecting.iter().any(|other| Arc::ptr_eq(other, entry)) {
+            connecting.push(entry.clone());
         }
     }
-    0
+    Some(result)
 }
 
 /// A socket that is in sets listens: its TCP socket is waited for, too.
 pub(crate) fn add_tcp(entry: &Entry, fd: c_int) {
-    for member in lock(&entry.sets).iter() {
-        change(member.set, libc::EPOLL_CTL_ADD, fd, member.events, member.data);
+    for member in &lock(&entry.sets).members {
+        change(member.set, libc::EPOLL_CTL_ADD, fd, member.events, member.token.data());
     }
 }
 
 /// A socket gets another socket over RDMA, of number `new`, which takes the place of its present one.
 pub(crate) fn replace(entry: &Entry, new: c_int) {
-    for member in lock(&entry.sets).iter() {
+    let sets = lock(&entry.sets);
+    for member in &sets.members {
         change(member.set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
-        change(member.set, libc::EPOLL_CTL_ADD, new, member.events, member.data);
+        change(member.set, libc::EPOLL_CTL_ADD, new, member.events, member.token.value());
     }
+    entry.set_number(new);
 }
 
 /// A socket goes over TCP for good: the TCP socket takes its place in the sets.
 pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) {
-    // The list stays: it tells threads that wait whose events these were.
-    for member in lock(&entry.sets).iter() {
+    let mut sets = lock(&entry.sets);
+    sets.moved = true;
+    // What was reported and not told is told no more: its tokens are gone.
+    for member in sets.members.drain(..) {
         change(member.set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
-        change(member.set, libc::EPOLL_CTL_ADD, fd, member.events, member.data);
+        change(member.set, libc::EPOLL_CTL_ADD, fd, member.events, member.token.data());
     }
 }
 
-/// A socket in a set that is being connected, or may be.
-struct Watched {
-    entry: Arc<Entry>,
-    member: Membership,
-    /// One of its descriptors.
-    fd: c_int,
-}
-
 /// The sockets in `set` that are being connected.
-fn watched(set: c_int) -> Vec<Watched> {
+fn watched(set: c_int) -> Vec<Arc<Entry>> {
     // Those that are known, and those that were closed while they connected, need no looking after any more.
     let is_open = |entry: &Arc<Entry>| {
         matches!(entry.stage(), Stage::New | Stage::Connecting | Stage::Settling)
@@ -191,18 +206,17 @@ fn watched(set: c_int) -> Vec<Watched> {
     };
     // Not under the lock: this may end sockets.
     drop(over);
-    let watched = |entry: Arc<Entry>| {
-        let member = lock(&entry.sets).iter().find(|member| member.set == set).copied()?;
-        let fd = table::fds_of(&entry).first().copied()?;
-        Some(Watched { entry, member, fd })
+    let is_in = |entry: &Arc<Entry>| {
+        let sets = lock(&entry.sets);
+        sets.members.iter().any(|member| member.set == set)
     };
-    connecting.into_iter().filter_map(watched).collect()
+    connecting.into_iter().filter(is_in).collect()
 }
 
 /// Settles what can be; when to look again.
-fn settle_all(watched: &[Watched]) -> Option<Instant> {
-    let connecting = watched.iter().filter(|one| settle(&one.entry) == Stage::Connecting);
-    connecting.filter_map(|one| given_up_at(&one.entry)).min()
+fn settle_all(watched: &[Arc<Entry>]) -> Option<Instant> {
+    let connecting = watched.iter().filter(|entry| settle(entry) == Stage::Connecting);
+    connecting.filter_map(|entry| given_up_at(entry)).min()
 }
 
 /// `epoll_wait`.
@@ -238,7 +252,7 @@ unsafe extern "C" fn epoll_wait(
         }
         settle_all(&watched);
         // SAFETY: so many were filled.
-        let count = unsafe { leave_out(events, count as usize, &watched) };
+        let count = unsafe { tell(events, count as usize) };
         let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
         if count > 0 || over {
             return count as c_int;
@@ -246,26 +260,21 @@ unsafe extern "C" fn epoll_wait(
     }
 }
 
-/// Removes the events of sockets whose place their TCP sockets have taken, whichever thread did that: what
-/// was reported may be the end of the attempt by RDMA, which is no business of the program. If it was news
-/// of the TCP socket, that is told again.
-unsafe fn leave_out(events: *mut epoll_event, count: usize, watched: &[Watched]) -> usize {
+/// Gives events the program's data, and removes those of sockets that have left the set, as those whose
+/// place their TCP sockets have taken: it may be the end of the attempt by RDMA.
+///
+/// # Safety
+/// The array has `count` events that are initialised.
+unsafe fn tell(events: *mut epoll_event, count: usize) -> usize {
     let mut kept = 0;
     for index in 0..count {
         // SAFETY: the caller's array has so many; entries of it are packed.
-        let event = unsafe { ptr::read_unaligned(events.add(index)) };
-        let data = event.u64;
-        let gone = |one: &&Watched| one.member.data == data && one.entry.stage() == Stage::Tcp;
-        match watched.iter().find(gone) {
-            Some(Watched { member, fd, .. }) => {
-                change(member.set, libc::EPOLL_CTL_MOD, *fd, member.events, member.data);
-            }
-            None => {
-                // SAFETY: as above.
-                unsafe { ptr::write_unaligned(events.add(kept), event) };
-                kept += 1;
-            }
-        }
+        let mut event = unsafe { ptr::read_unaligned(events.add(index)) };
+        let Meaning::Data(data) = Token::meaning(event.u64) else { continue };
+        event.u64 = data;
+        // SAFETY: as above.
+        unsafe { ptr::write_unaligned(events.add(kept), event) };
+        kept += 1;
     }
     kept
 }

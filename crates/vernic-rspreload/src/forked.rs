@@ -13,12 +13,13 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::address::Address;
 use crate::rdmacm::{self, set_int};
 use crate::real::{errno, next, set_errno};
 use crate::sockets::{close_rsocket, new_rsocket, set_nonblocking};
-use crate::table::{self, Entry, Stage};
+use crate::table::{self, Entry, Move, Stage};
 
 /// What the accepting side says when it listens by RDMA.
 const READY: [u8; 4] = [0; 4];
@@ -26,10 +27,33 @@ const READY: [u8; 4] = [0; 4];
 /// The semaphore, known by name to all processes and to rdma-core's library.
 const SEMAPHORE: &std::ffi::CStr = c"/rsocket_fork";
 
+/// Pause between two looks of a thread that waits for another one's exchange, which takes some round trips and
+/// may take as long as the peer likes.
+const PAUSE: Duration = Duration::from_micros(50);
+
 /// Has a connection over TCP go over to RDMA, if it waits for its first use. If that fails it stays where
-/// it is.
+/// it is. Of the threads that find it so one does it, and the others wait for that.
 pub(crate) fn go_over(fd: c_int, entry: &Arc<Entry>) {
     let before = errno();
+    // Each turn waits for a thread that does it, and which is there.
+    while matches!(entry.stage(), Stage::Passive | Stage::Active) {
+        match entry.begin_move() {
+            Move::Ours => {
+                move_over(fd, entry);
+                entry.end_move();
+            }
+            // It is for the parent, whose thread this process does not have.
+            Move::Parents => stay_tcp(entry),
+            Move::Others => std::thread::sleep(PAUSE),
+            // The handler of a signal, in the middle of it.
+            Move::Within => break,
+        }
+    }
+    set_errno(before);
+}
+
+/// The exchange, by the thread that has the move.
+fn move_over(fd: c_int, entry: &Arc<Entry>) {
     let number = match entry.stage() {
         Stage::Passive => accept(fd),
         Stage::Active => connect(fd),
@@ -43,12 +67,14 @@ pub(crate) fn go_over(fd: c_int, entry: &Arc<Entry>) {
             // SAFETY: no pointers. Its descriptor stays the program's.
             unsafe { next::shutdown(fd, libc::SHUT_RDWR) };
         }
-        None => {
-            entry.set_stage(Stage::Tcp);
-            table::fds_of(entry).into_iter().for_each(|fd| drop(table::remove(fd)));
-        }
+        None => stay_tcp(entry),
     }
-    set_errno(before);
+}
+
+/// It is an ordinary socket from now on.
+fn stay_tcp(entry: &Arc<Entry>) {
+    entry.set_stage(Stage::Tcp);
+    table::fds_of(entry).into_iter().for_each(|fd| drop(table::remove(fd)));
 }
 
 /// What a program is likely to have set on the TCP socket.

@@ -56,4 +56,5 @@ mod ready;
 mod real;
 mod sockets;
 mod table;
+mod token;
 mod transfer;

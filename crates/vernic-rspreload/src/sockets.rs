@@ -153,7 +153,6 @@ fn replace_rsocket(entry: &Entry) -> bool {
             unsafe { rdmacm::rsetsockopt(new, *level, *option, value.as_ptr().cast(), length) };
         }
         epoll::replace(entry, new);
-        entry.set_number(new);
         close_rsocket(old);
     }
     set_errno(before);

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::address::Address;
+use crate::token::Token;
 
 /// Descriptors are below this.
 const MAX_FDS: usize = 1 << 20;
@@ -50,11 +51,21 @@ impl Stage {
 }
 
 /// An epoll set that a socket is in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) set: c_int,
     pub(crate) events: u32,
-    pub(crate) data: u64,
+    /// Stands for the program's data, and for this socket alone.
+    pub(crate) token: Token,
+}
+
+/// The epoll sets that a socket is in. Under their lock they are as the kernel has them.
+#[derive(Debug, Default)]
+pub(crate) struct Sets {
+    /// In which the socket over RDMA is.
+    pub(crate) members: Vec<Membership>,
+    /// The TCP socket has taken its place, for good.
+    pub(crate) moved: bool,
 }
 
 /// An option that a program has set.
@@ -65,6 +76,26 @@ pub(crate) struct SetOption {
     pub(crate) value: Box<[u8]>,
 }
 
+/// Whose it is to have a connection go over to RDMA with its first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Move {
+    /// This thread's, until it ends it.
+    Ours,
+    /// This thread's already.
+    Within,
+    /// Another thread's.
+    Others,
+    /// Of a thread of the process that this one was forked from meanwhile.
+    Parents,
+}
+
+/// This process and thread; never 0.
+fn here() -> u64 {
+    // SAFETY: no arguments, cannot fail.
+    let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+    (process as u64) << 32 | thread as u64
+}
+
 /// A socket of this library.
 pub(crate) struct Entry {
     pub(crate) domain: c_int,
@@ -72,12 +103,14 @@ pub(crate) struct Entry {
     /// Number of the socket over RDMA; -1 without one.
     number: AtomicUsize,
     stage: AtomicU8,
+    /// Process and thread that has it go over to RDMA; 0 if none does.
+    mover: AtomicU64,
     /// Whether calls do not wait, of one that listens.
     pub(crate) nonblocking: AtomicBool,
     /// Descriptors that are this socket.
     fds: AtomicUsize,
     pub(crate) peer: Mutex<Option<(Address, std::time::Instant)>>,
-    pub(crate) sets: Mutex<Vec<Membership>>,
+    pub(crate) sets: Mutex<Sets>,
     /// Options that the socket over RDMA has taken while it was new, for another in its place.
     pub(crate) options: Mutex<Vec<SetOption>>,
 }
@@ -89,6 +122,7 @@ impl Entry {
             datagrams,
             number: AtomicUsize::new(number as usize),
             stage: AtomicU8::new(stage as u8),
+            mover: AtomicU64::new(0),
             nonblocking: AtomicBool::new(false),
             fds: AtomicUsize::new(0),
             peer: Mutex::default(),
@@ -123,6 +157,22 @@ impl Entry {
     pub(crate) fn change_stage(&self, from: Stage, to: Stage) -> bool {
         let (from, to) = (from as u8, to as u8);
         self.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Makes it this thread's to have it go over to RDMA, unless it is another one's.
+    pub(crate) fn begin_move(&self) -> Move {
+        let here = here();
+        match self.mover.compare_exchange(0, here, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Move::Ours,
+            Err(mover) if mover == here => Move::Within,
+            Err(mover) if mover >> 32 == here >> 32 => Move::Others,
+            Err(_) => Move::Parents,
+        }
+    }
+
+    /// Done, whatever came of it.
+    pub(crate) fn end_move(&self) {
+        self.mover.store(0, Ordering::Release);
     }
 
     /// The number, if bytes go over RDMA.
