@@ -430,7 +430,12 @@ impl Startup {
         after: StartupState,
         now: Time,
     ) {
-        let start = MpaStart { rejected, ..self.head(MpaKey::Reply, revision) };
+        let head = self.head(MpaKey::Reply, revision);
+        // Asked for is agreed: "When this bit is '1' in either the MPA Request Frame or MPA Reply Frame,
+        // CRCs MUST be generated and checked by both endpoints" (RFC 5044, 7.1.1). siw gives up where
+        // the reply does not say so, too.
+        let crc = head.crc || self.frame.complete().is_some_and(|asked| asked.crc);
+        let start = MpaStart { rejected, crc, ..head };
         self.out = frame::write(start, data, private);
         self.sent = 0;
         self.after = Some(after);

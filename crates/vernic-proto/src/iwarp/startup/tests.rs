@@ -65,6 +65,15 @@ fn one_end_that_wants_crcs_is_enough_and_markers_are_per_direction() {
 }
 
 #[test]
+fn a_reply_says_whether_crcs_are_used_not_whether_its_sender_asked_for_them() {
+    for (a, b) in [(false, false), (true, false), (false, true), (true, true)] {
+        let with = |crc| StartupConfig { crc, ..config() };
+        let (initiator, _) = pair(with(a), with(b), 1000);
+        assert_eq!(initiator.peer().unwrap().crc, a || b);
+    }
+}
+
+#[test]
 fn depths_fit_each_other_after_the_negotiation() {
     for (ird, ord) in [(0, 0), (1, 16), (16, 1), (128, 128)] {
         let a = StartupConfig { ird, ord, ..config() };
