@@ -170,11 +170,12 @@ rdma link add {device} type rxe netdev eth{number}
         );
     }
     // Without a reader at the other end the port is at its end, at once. It can be open once only.
+    // By itself `eval` ends the shell at a line that makes no sense, and with it the guest.
     text += "cd /tmp
 echo ready
 port=$(echo /dev/vport*p1)
 while :; do
-    while read -r line; do eval \"$line\"; done <>$port >&0 2>&1
+    while read -r line; do command eval \"$line\"; done <>$port >&0 2>&1
     usleep 50000
 done
 ";
