@@ -3,7 +3,8 @@
 //! A case's name is its command line and its place, and unique. Programs that connect by IP address
 //! (`rdma_cm`) are in `manager.rs`.
 
-use super::links::{LINKS, Link};
+use super::iwarp::{self, Agreed};
+use super::links::{Driver, LINKS, Link};
 use super::manager::{self, Roles};
 use super::scenarios;
 use crate::conformance::Output;
@@ -21,8 +22,12 @@ impl Place {
     /// The word for it in names of cases.
     pub(super) fn name(self) -> String {
         let version = if self.is_ipv6 { "ipv6" } else { "ipv4" };
-        let direction = if self.to_kernel { "to-kernel" } else { "from-kernel" };
-        format!("{version}-{}-{direction}", self.link.mtu)
+        let peer = match self.link.driver {
+            Driver::Rxe => "kernel",
+            Driver::Siw => "siw",
+        };
+        let direction = if self.to_kernel { "to" } else { "from" };
+        format!("{version}-{}-{direction}-{peer}", self.link.mtu)
     }
 
     /// The address of this machine's end, or of the guest's.
@@ -35,10 +40,15 @@ impl Place {
         }
     }
 
-    /// Every place.
-    pub(super) fn all() -> Vec<Self> {
+    /// Whether connections are of iWARP.
+    pub(super) fn is_iwarp(self) -> bool {
+        self.link.driver == Driver::Siw
+    }
+
+    /// Every place where a driver is the peer.
+    pub(super) fn of(driver: Driver) -> Vec<Self> {
         let mut places = Vec::new();
-        for link in &LINKS {
+        for link in LINKS.iter().filter(|link| link.driver == driver) {
             for is_ipv6 in [false, true] {
                 for to_kernel in [true, false] {
                     places.push(Self { link, is_ipv6, to_kernel });
@@ -74,6 +84,8 @@ pub(super) enum Fault {
     Link,
     /// What Vernic sends leaves late.
     Late,
+    /// The guest does not say that nobody listens on a TCP port.
+    Silent,
 }
 
 impl Fault {
@@ -85,6 +97,7 @@ impl Fault {
             Self::Corrupt => "corrupt",
             Self::Link => "link",
             Self::Late => "late",
+            Self::Silent => "silent",
         }
     }
 
@@ -96,25 +109,39 @@ impl Fault {
             Self::Corrupt => "Vernic damages 1 % of what it sends, after the ICRC",
             Self::Link => "the guest's network card loses 1 %, damages 1 %, and reorders 1 %",
             Self::Late => "what Vernic sends leaves 20 ms later",
+            Self::Silent => {
+                "the guest does not say when nobody listens, and so is asked again a second later"
+            }
         }
     }
 
     /// Options of `vernic run`.
     pub(super) fn around(self) -> &'static str {
         match self {
-            Self::None | Self::Link => "",
+            Self::None | Self::Link | Self::Silent => "",
             Self::Loss => "--loss 0.01 --seed 1",
             Self::Corrupt => "--corrupt 0.01 --seed 1",
             Self::Late => "--delay 20000",
         }
     }
 
-    /// What is given to `tc qdisc add dev ... root netem`.
-    pub(super) fn netem(self) -> &'static str {
+    /// Commands of `tc` in the guest that begin it and that end it, about a netdev of its.
+    pub(super) fn at_guest(self, netdev: &str) -> Option<[String; 2]> {
         match self {
-            // Reordering needs a delay to overtake.
-            Self::Link => "delay 1ms loss 1% corrupt 1% reorder 99%",
-            _ => "",
+            Self::Link => {
+                let qdisc = |what| format!("qdisc {what} dev {netdev} root netem");
+                // Reordering needs a delay to overtake.
+                let options = "delay 1ms loss 1% corrupt 1% reorder 99%";
+                Some([format!("{} {options}", qdisc("add")), qdisc("del")])
+            }
+            Self::Silent => {
+                let qdisc = |what| format!("qdisc {what} dev {netdev} clsact");
+                // RST and ACK without SYN and FIN.
+                let refusals = "protocol ip flower ip_proto tcp tcp_flags 0x14/0x17";
+                let drop = format!("filter add dev {netdev} egress {refusals} action drop");
+                Some([format!("{} && /usr/bin/tc {drop}", qdisc("add")), qdisc("del")])
+            }
+            _ => None,
         }
     }
 }
@@ -146,6 +173,8 @@ pub(super) struct Case {
     pub(super) service: &'static str,
     pub(super) options: String,
     pub(super) fault: Fault,
+    /// Of connections of iWARP, what both ends are told to agree on.
+    pub(super) agreed: Agreed,
     pub(super) place: Place,
     pub(super) expected: Expected,
     /// Whether it is in the share that CI runs.
@@ -173,6 +202,7 @@ impl Case {
             Expected::Killed { .. } => "kill-client",
             Expected::Forged(_) => "forged",
             Expected::Refused(_) => "refused",
+            _ if self.agreed != Agreed::Crc => self.agreed.name(),
             _ => self.fault.name(),
         }
     }
@@ -185,22 +215,27 @@ impl Case {
 
 /// Every case, in the order of running.
 pub(super) fn all() -> Vec<Case> {
+    let of_rxe: &[List] = &[ping_pongs, perftest, scenarios::all, manager::all];
+    let of_siw: &[List] = &[iwarp::all];
     let mut cases = Vec::new();
-    for (number, place) in Place::all().into_iter().enumerate() {
-        for list in [ping_pongs, perftest, scenarios::all, manager::all] {
-            let mut list = list(place);
-            // CI runs each case in one place, and in each place a share of all.
-            for (index, case) in list.iter_mut().enumerate() {
-                case.in_ci = (index + number) % PLACES_PER_CASE == 0 && case.in_ci;
+    for (driver, lists, apart) in [(Driver::Rxe, of_rxe, 8), (Driver::Siw, of_siw, 4)] {
+        for (number, place) in Place::of(driver).into_iter().enumerate() {
+            for list in lists {
+                let mut list = list(place);
+                // CI runs each case in one place, or in two where they are fewer, and in each place a share
+                // of all.
+                for (index, case) in list.iter_mut().enumerate() {
+                    case.in_ci = (index + number) % apart == 0 && case.in_ci;
+                }
+                cases.extend(list);
             }
-            cases.extend(list);
         }
     }
     cases
 }
 
-/// CI runs a case in one of so many places: each in one.
-const PLACES_PER_CASE: usize = 8;
+/// The cases of a kind in one place.
+type List = fn(Place) -> Vec<Case>;
 
 /// The programs of ibverbs-utils. They check each byte with `-c`.
 fn ping_pongs(place: Place) -> Vec<Case> {
@@ -212,6 +247,7 @@ fn ping_pongs(place: Place) -> Vec<Case> {
             service: "",
             options: options.into(),
             fault,
+            agreed: Agreed::Crc,
             place,
             expected: Expected::Output(Output::PingPong { bytes: Some(bytes) }),
             in_ci: true,
@@ -304,6 +340,7 @@ fn of_tool(tool: &Tool, service: &'static str, place: Place) -> Vec<Case> {
             service,
             options: format!("-c {service}{space}{options} -n {iterations}"),
             fault: Fault::None,
+            agreed: Agreed::Crc,
             place,
             expected: Expected::Output(output),
             in_ci: true,

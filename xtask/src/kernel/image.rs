@@ -1,4 +1,5 @@
-//! The kernel that the guest boots: Debian's, with its modules, unpacked and not installed.
+//! The kernel that the guest boots: Debian's, with its modules, unpacked and not installed, and siw beside
+//! them (`siw.rs`).
 //!
 //! Owns the folder `target/kernel/image`, which is made once: `vmlinuz`, the modules that the guest needs
 //! and their order.
@@ -6,6 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::siw;
 use crate::plan::Done;
 use crate::shell::run;
 use crate::tools::{self, Tool};
@@ -32,10 +34,21 @@ const MODULES: &[&str] = &[
     "virtio_console",
     "virtio_net",
     "sch_netem",
+    // Filters of what the guest sends.
+    "sch_ingress",
+    "cls_flower",
+    "act_gact",
     "crc32_pclmul",
     "rdma_rxe",
     "ib_uverbs",
     "rdma_ucm",
+    // What siw needs: its CRCs are the kernel's.
+    "iw_cm",
+    "crc32c_generic",
+    "crc32c_intel",
+    "libcrc32c",
+    // `ss -K` resets TCP connections.
+    "tcp_diag",
 ];
 
 /// What makes tap devices.
@@ -83,13 +96,14 @@ pub(super) fn prepare() -> Result<Image> {
     tun.map_err(|e| format!("the guest's links are tap devices, and {TUN} cannot be opened: {e}"))?;
     tools::install(TOOLS)?;
     let folder = root().join(FOLDER);
-    if !folder.join(ORDER).exists() {
+    // An image of an earlier version may lack what this one has.
+    if [ORDER, siw::MODULE].iter().any(|file| !folder.join(file).exists()) {
         unpack(&folder)?;
     }
     Ok(Image { folder })
 }
 
-/// Downloads the kernel's package and keeps of it what is needed: 12 MB of 400.
+/// Downloads the kernel's package and keeps of it what is needed: 12 MB of 400. Builds siw beside it.
 fn unpack(folder: &Path) -> Result {
     run("apt-get update -q").limit_min(5).go()?;
     let depends = run(&format!("apt-cache depends {KERNEL}")).output().unwrap_or_default();
@@ -123,6 +137,9 @@ fn unpack(folder: &Path) -> Result {
         order.push('\n');
     }
     fs::remove_dir_all(&unpacked).map_err(why)?;
+    siw::build(folder, version)?;
+    order.push_str(siw::MODULE);
+    order.push('\n');
     // Last: with it the folder is whole.
     fs::write(folder.join(ORDER), order).map_err(why)
 }

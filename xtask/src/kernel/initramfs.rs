@@ -158,14 +158,15 @@ ulimit -l unlimited
     for (number, link) in links.iter().enumerate() {
         // The link-local address is fixed, or it would come later and change the order of GIDs. Without
         // one the kernel cannot ask for a neighbour on behalf of a queue pair.
-        let Link { mtu, peer4, peer6, device, .. } = link;
+        let Link { driver, mtu, peer4, peer6, device, .. } = link;
+        let driver = driver.name();
         text += &format!(
             "/usr/bin/ip link set eth{number} addrgenmode none mtu {mtu}
 /usr/bin/ip addr add fe80::2/64 dev eth{number} nodad
 /usr/bin/ip addr add {peer4}/24 dev eth{number}
 /usr/bin/ip addr add {peer6}/64 dev eth{number} nodad
 /usr/bin/ip link set eth{number} up
-rdma link add {device} type rxe netdev eth{number}
+rdma link add {device} type {driver} netdev eth{number}
 "
         );
     }
@@ -198,7 +199,8 @@ mod tests {
     fn every_link_has_its_device_in_the_guest() {
         let text = init(&LINKS);
         for link in &LINKS {
-            assert!(text.contains(&format!("rdma link add {} type", link.device)), "{text}");
+            let line = format!("rdma link add {} type {}", link.device, link.driver.name());
+            assert!(text.contains(&line), "{text}");
         }
     }
 }

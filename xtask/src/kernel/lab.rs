@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::cases::Place;
 use super::image::Image;
-use super::links::{LINKS, Link};
+use super::links::{Driver, LINKS, Link};
 use super::peer::{FOLDER, Peer};
 use super::scenarios::PROBE;
 use crate::shell::run;
@@ -20,7 +20,7 @@ pub(super) struct Lab {
     pub(super) vernic: PathBuf,
     /// Our judge, for this machine; the guest has its own.
     pub(super) probe: PathBuf,
-    /// GID indices by link and version, here and in the guest.
+    /// GID indices by link and version, here and in the guest; those of iWARP are not asked for.
     gids: Vec<[[u64; 2]; 2]>,
     image: Image,
 }
@@ -33,8 +33,12 @@ impl Lab {
         let mut peer = Peer::boot(&image, &probe)?;
         let mut gids = Vec::new();
         for link in &LINKS {
-            let info = info(&vernic, &peer.namespace, link)?;
             let mut of_link = [[0; 2]; 2];
+            if link.driver == Driver::Siw {
+                gids.push(of_link);
+                continue;
+            }
+            let info = info(&vernic, &peer.namespace, link)?;
             let addresses = [[link.host4, link.peer4], [link.host6, link.peer6]];
             for (indices, [host, guest]) in of_link.iter_mut().zip(addresses) {
                 let here = gid_index(&info, host);

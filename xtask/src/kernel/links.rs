@@ -1,8 +1,31 @@
-//! The links between this machine and the guest: one for each MTU, each with addresses of both versions.
+//! The links between this machine and the guest: one for each MTU and each of the kernel's drivers, each with
+//! addresses of both versions.
+
+/// A driver of the kernel. Connections by IP address would not know which of two on one netdev is meant, so
+/// each has netdevs of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Driver {
+    /// RoCEv2.
+    Rxe,
+    /// iWARP.
+    Siw,
+}
+
+impl Driver {
+    /// What `rdma link add ... type` calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe",
+            Self::Siw => "siw",
+        }
+    }
+}
 
 /// A tap device here, a virtio network card in the guest.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// Whose device the guest has on it.
+    pub(super) driver: Driver,
     /// MTU of both netdevs, bytes.
     pub(super) mtu: u64,
     /// The largest path MTU that fits, bytes: what rxe takes leaves 80 bytes for headers.
@@ -19,9 +42,10 @@ pub(super) struct Link {
     pub(super) device: &'static str,
 }
 
-/// Every link. A protocol other than RoCEv2 would get links of its own here.
-pub(super) const LINKS: [Link; 2] = [
+/// Every link.
+pub(super) const LINKS: [Link; 4] = [
     Link {
+        driver: Driver::Rxe,
         mtu: 1500,
         path_mtu: 1024,
         netdev: "tap1500",
@@ -32,6 +56,7 @@ pub(super) const LINKS: [Link; 2] = [
         device: "rxe1500",
     },
     Link {
+        driver: Driver::Rxe,
         mtu: 9000,
         path_mtu: 4096,
         netdev: "tap9000",
@@ -40,5 +65,27 @@ pub(super) const LINKS: [Link; 2] = [
         peer4: "198.51.100.2",
         peer6: "2001:db8:2::2",
         device: "rxe9000",
+    },
+    Link {
+        driver: Driver::Siw,
+        mtu: 1500,
+        path_mtu: 1024,
+        netdev: "tapiw1500",
+        host4: "203.0.113.1",
+        host6: "2001:db8:3::1",
+        peer4: "203.0.113.2",
+        peer6: "2001:db8:3::2",
+        device: "siw1500",
+    },
+    Link {
+        driver: Driver::Siw,
+        mtu: 9000,
+        path_mtu: 4096,
+        netdev: "tapiw9000",
+        host4: "198.18.0.1",
+        host6: "2001:db8:4::1",
+        peer4: "198.18.0.2",
+        peer6: "2001:db8:4::2",
+        device: "siw9000",
     },
 ];

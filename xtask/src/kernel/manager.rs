@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::cases::{Case, Expected, Fault, Place, Program};
+use super::iwarp::{self, Agreed};
 use crate::conformance::{Output, Ready};
 
 /// How server and client of such a program are called. In their options `SERVER` stands for the server's
@@ -22,7 +23,7 @@ pub(super) struct Roles {
 }
 
 /// The port spaces of rdma_cm.
-const TCP: u16 = 0x0106;
+pub(super) const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 
 /// Groups that nothing else on these links uses.
@@ -40,18 +41,18 @@ const fn roles(server: &'static str, client: &'static str, ready: Ready) -> Role
     Roles { server, client, client_program: None, ready, is_endless: false }
 }
 
-const RPING: Roles = roles("-s -a SERVER", "-c -a SERVER", Ready::Service(TCP, 7174));
-const UCMATOSE: Roles = roles("-b SERVER", "-s SERVER", Ready::Service(TCP, 7471));
+pub(super) const RPING: Roles = roles("-s -a SERVER", "-c -a SERVER", Ready::Service(TCP, 7174));
+pub(super) const UCMATOSE: Roles = roles("-b SERVER", "-s SERVER", Ready::Service(TCP, 7471));
 
 /// Collects the cases of a place.
-struct Rows {
-    place: Place,
-    cases: Vec<Case>,
+pub(super) struct Rows {
+    pub(super) place: Place,
+    pub(super) cases: Vec<Case>,
 }
 
 impl Rows {
     /// Adds a case that CI runs in its turn.
-    fn add(
+    pub(super) fn add(
         &mut self,
         program: &'static str,
         options: &str,
@@ -64,6 +65,7 @@ impl Rows {
             service: "",
             options: options.into(),
             fault: Fault::None,
+            agreed: Agreed::Crc,
             place: self.place,
             expected,
             in_ci: true,
@@ -79,24 +81,37 @@ impl Rows {
 }
 
 /// What server and client say at least.
-const fn said(server: &'static [&'static str], client: &'static [&'static str]) -> Expected {
+pub(super) const fn said(
+    server: &'static [&'static str],
+    client: &'static [&'static str],
+) -> Expected {
     Expected::Output(Output::Said { server, client })
 }
 
 /// All of them in one place.
 pub(super) fn all(place: Place) -> Vec<Case> {
+    let is_iwarp = place.is_iwarp();
     let mut rows = Rows { place, cases: Vec::new() };
     rping(&mut rows);
     failures(&mut rows);
     utilities(&mut rows);
-    multicast(&mut rows);
+    if !is_iwarp {
+        multicast(&mut rows);
+    }
     hello(&mut rows);
     streams(&mut rows);
     if !place.is_ipv6 {
         ipv4(&mut rows);
     }
-    datagrams(&mut rows);
+    if !is_iwarp {
+        datagrams(&mut rows);
+    }
     rows.cases
+}
+
+/// What is done to packets; those of TCP are the system's, so Vernic cannot lose them on purpose.
+fn faults(place: Place) -> &'static [Fault] {
+    if place.is_iwarp() { &[Fault::Link] } else { &[Fault::Loss, Fault::Link] }
 }
 
 /// WRITEs, READs and SENDs whose every byte is compared (`-V`); the client says so by its exit status.
@@ -111,8 +126,8 @@ fn rping(rows: &mut Rows) {
     // A server for many clients, with a thread for each.
     let many = Roles { server: "-s -P -a SERVER", is_endless: true, ..RPING };
     rows.add_full("rping", "-V -C 19", many, said(&[], &[]));
-    for fault in [Fault::Loss, Fault::Link] {
-        rows.add("rping", "-V -C 20 -S 20000", RPING, end.clone()).fault = fault;
+    for fault in faults(rows.place) {
+        rows.add("rping", "-V -C 20 -S 20000", RPING, end.clone()).fault = *fault;
     }
 }
 
@@ -124,9 +139,13 @@ fn failures(rows: &mut Rows) {
         is_endless: true,
         ..RPING
     };
-    // IBTA 12.6.7.2, reason 8: no such service ID.
-    let refused = Expected::Refused("cma event RDMA_CM_EVENT_REJECTED, error 8");
-    rows.add("rping", "-C 1", elsewhere, refused);
+    if rows.place.is_iwarp() {
+        iwarp::refused(rows);
+    } else {
+        // IBTA 12.6.7.2, reason 8: no such service ID.
+        let refused = Expected::Refused("cma event RDMA_CM_EVENT_REJECTED, error 8");
+        rows.add("rping", "-C 1", elsewhere, refused);
+    }
     for (side, survivor) in [(0, "client DISCONNECT EVENT..."), (1, "server DISCONNECT EVENT...")] {
         rows.add("rping", "-V", RPING, Expected::Killed { side, survivor }).limit_s = 20;
     }
@@ -138,11 +157,16 @@ fn utilities(rows: &mut Rows) {
     rows.add("ucmatose", "-c 10", UCMATOSE, status.clone());
     rows.add_full("ucmatose", "-C 100 -S 65536", UCMATOSE, status.clone());
     rows.add_full("ucmatose", "-m -c 3", UCMATOSE, status.clone());
-    let udaddy = roles("-b SERVER", "-s SERVER", Ready::Service(UDP, 7174));
-    rows.add("udaddy", "-C 10", udaddy, status.clone());
-    rows.add_full("udaddy", "-c 10 -C 5 -S 1024", udaddy, status);
+    // iWARP has no datagrams.
+    if !rows.place.is_iwarp() {
+        let udaddy = roles("-b SERVER", "-s SERVER", Ready::Service(UDP, 7174));
+        rows.add("udaddy", "-C 10", udaddy, status.clone());
+        rows.add_full("udaddy", "-c 10 -C 5 -S 1024", udaddy, status);
+    }
     let cmtime = Roles { is_endless: true, ..UCMATOSE };
-    rows.add("cmtime", "-c 100", cmtime, said(&[], &["us / conn"]));
+    // siw makes no hundred queue pairs at once.
+    let options = if rows.place.is_iwarp() { "-c 50" } else { "-c 100" };
+    rows.add("cmtime", options, cmtime, said(&[], &["us / conn"]));
 }
 
 /// Datagrams to a group: its address is the receiver's and the sender's.
@@ -189,9 +213,9 @@ fn streams(rows: &mut Rows) {
     ] {
         rows.add_full("rstream", options, stream, table());
     }
-    for fault in [Fault::Loss, Fault::Link] {
+    for fault in faults(rows.place) {
         let row = rows.add("rstream", "-T v -S 65536 -C 10 -I 2", stream, table());
-        (row.fault, row.in_ci) = (fault, false);
+        (row.fault, row.in_ci) = (*fault, false);
     }
 }
 
@@ -207,7 +231,11 @@ fn datagrams(rows: &mut Rows) {
 fn perftest(rows: &mut Rows) {
     let roles = roles("-F", "-F SERVER", Ready::Service(TCP, 18_515));
     // A kernel's server is not back at once: perftest connects twice.
-    let fault = if rows.place.to_kernel { Fault::Late } else { Fault::None };
+    let fault = match (rows.place.to_kernel, rows.place.is_iwarp()) {
+        (false, _) => Fault::None,
+        (true, false) => Fault::Late,
+        (true, true) => Fault::Silent,
+    };
     for (program, options, size, iterations) in [
         ("ib_write_bw", "-s 1 -n 100", 1, 100),
         ("ib_write_bw", "-s 1048576 -n 5", 1 << 20, 5),
@@ -221,6 +249,10 @@ fn perftest(rows: &mut Rows) {
         ("ib_atomic_bw", "-n 100", 8, 100),
         ("ib_atomic_lat", "-n 50", 8, 50),
     ] {
+        // siw has none.
+        if rows.place.is_iwarp() && program.starts_with("ib_atomic") {
+            continue;
+        }
         let output = Output::Table { sizes: vec![size], iterations: Some(iterations) };
         let case = rows.add(program, &format!("-R {options}"), roles, Expected::Output(output));
         case.fault = fault;

@@ -1,4 +1,4 @@
-//! `cargo xtask kernel`: the Linux kernel's own RoCEv2 driver, `rdma_rxe`, as the peer.
+//! `cargo xtask kernel`: the Linux kernel's own drivers as the peer, `rdma_rxe` (RoCEv2) and `siw` (iWARP).
 //!
 //! A Debian kernel runs in an emulator, on links that lie in a network namespace of their own; programs
 //! that others wrote, and one of ours that knows what IBTA asks for, run with one end here, on Vernic, and
@@ -6,7 +6,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `image` | the packages and the kernel, installed and unpacked once |
+//! | `image`, `siw` | the packages, the kernel and siw's module, installed, unpacked and built once |
 //! | `cpio`, `initramfs` | what the guest has |
 //! | `links` | the links to it and their addresses |
 //! | `peer` | the guest and its network, from boot to end |
@@ -24,6 +24,7 @@ mod cpio;
 mod guest;
 mod image;
 mod initramfs;
+mod iwarp;
 mod judge;
 mod lab;
 mod links;
@@ -33,6 +34,7 @@ mod pair;
 mod peer;
 mod results;
 mod scenarios;
+mod siw;
 mod wire;
 
 use std::time::{Duration, Instant};
@@ -42,6 +44,7 @@ use crate::conformance::{Skips, Verdict, matches};
 use crate::plan::Done;
 use cases::Case;
 use lab::Lab;
+use links::Driver;
 use pair::Ended;
 
 pub(crate) use image::check as check_image;
@@ -228,8 +231,9 @@ fn totals(ran: &[Ran<'_>]) -> String {
         n => format!(" ({n} at the second attempt)"),
     };
     format!(
-        "\n{}\n{} passed{again}, {} failed, {} skipped with a reason, {:.0} s\n",
-        page::matrix(ran),
+        "\n{}\n{}\n{} passed{again}, {} failed, {} skipped with a reason, {:.0} s\n",
+        page::matrix(Driver::Rxe, ran),
+        page::matrix(Driver::Siw, ran),
         count(ran, Verdict::Passed) + count(ran, Verdict::Again),
         count(ran, Verdict::Failed),
         count(ran, Verdict::Skipped),

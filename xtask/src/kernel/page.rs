@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use super::Ran;
 use super::cases::{Case, Fault, Place, Program};
+use super::iwarp::Agreed;
+use super::links::Driver;
 use crate::Result;
 use crate::conformance::Verdict;
 use crate::pages::Part;
@@ -18,24 +20,29 @@ const PART: Part = Part {
 /// Writes the matrix of a run, and what it ran against.
 pub(super) fn write(ran: &[Ran<'_>], peer: &str) -> Result {
     let mut text = format!("Peer: {peer}.\n\n");
-    for fault in [Fault::Loss, Fault::Corrupt, Fault::Link, Fault::Late] {
+    for fault in [Fault::Loss, Fault::Corrupt, Fault::Link, Fault::Late, Fault::Silent] {
         // Writing to a String does not fail.
         let _ = writeln!(text, "- *{}*: {}", fault.name(), fault.meaning());
+    }
+    for agreed in Agreed::SPECIAL {
+        let _ = writeln!(text, "- *{}*: {}", agreed.name(), agreed.meaning());
     }
     text += "- *forged*: the guest sends Vernic packets with a wrong ICRC meanwhile
 - *kill-server*, *kill-client*: this side is killed meanwhile
 - *refused*: nobody listens on the port that the client asks for\n\n";
-    text += &matrix(ran);
+    for driver in [Driver::Rxe, Driver::Siw] {
+        let _ = writeln!(text, "### {}\n\n{}", driver.name(), matrix(driver, ran));
+    }
     let changed = PART.write(&text)?;
     println!("{} {}", PART.page, if changed { "is rewritten" } else { "was right" });
     Ok(())
 }
 
 /// A row per program, service and fault, a column per place: passed of run, or the number that all passed.
-pub(super) fn matrix(ran: &[Ran<'_>]) -> String {
-    let places: Vec<String> = Place::all().into_iter().map(Place::name).collect();
+pub(super) fn matrix(driver: Driver, ran: &[Ran<'_>]) -> String {
+    let places: Vec<String> = Place::of(driver).into_iter().map(Place::name).collect();
     let mut rows: BTreeMap<String, BTreeMap<String, [usize; 2]>> = BTreeMap::new();
-    for Ran { case, verdict, .. } in ran {
+    for Ran { case, verdict, .. } in ran.iter().filter(|ran| ran.case.place.link.driver == driver) {
         let passed = matches!(verdict, Verdict::Passed | Verdict::Again);
         let cell = rows.entry(row(case)).or_default().entry(case.place.name()).or_default();
         cell[0] += usize::from(passed);
@@ -91,7 +98,7 @@ mod tests {
             .into_iter()
             .map(|(case, verdict)| Ran { case, verdict, time: Duration::ZERO })
             .collect();
-        let text = matrix(&ran);
+        let text = matrix(Driver::Rxe, &ran);
         let row = text.lines().last().unwrap();
         assert_eq!(row, "| `ib_write_bw` RC | 1 of 2 |  |  |  |  |  |  | 1 |");
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::cases::{Case, Expected, Program};
 use super::guest::{Guest, Process};
+use super::iwarp::Parameter;
 use super::judge::judge;
 use super::lab::Lab;
 use super::manager::{COPIED, COPY, Roles};
@@ -38,7 +39,8 @@ pub(super) struct Ended {
 pub(super) fn run(case: &Case, number: usize, lab: &mut Lab) -> Result<Ended> {
     let start = Instant::now();
     let deadline = start + Duration::from_secs(case.limit_s);
-    netem(case, lab, "add")?;
+    disturb(case, lab, 0)?;
+    agree(case, lab, true)?;
     let mut sides = Vec::new();
     let mut outcome = run_sides(case, number, lab, deadline, &mut sides);
     if let (Ok(()), Expected::Copied) = (&outcome, &case.expected) {
@@ -48,7 +50,8 @@ pub(super) fn run(case: &Case, number: usize, lab: &mut Lab) -> Result<Ended> {
     for side in sides {
         texts.push(side.end(&mut lab.peer.guest)?);
     }
-    netem(case, lab, "del")?;
+    agree(case, lab, false)?;
+    disturb(case, lab, 1)?;
     texts.resize(2, String::new());
     let [server, client] = [&texts[0], &texts[1]];
     let outcome = judge(case, outcome, server, client);
@@ -56,17 +59,19 @@ pub(super) fn run(case: &Case, number: usize, lab: &mut Lab) -> Result<Ended> {
     Ok(Ended { outcome, output, time: start.elapsed() })
 }
 
-/// Makes the guest's network card a bad one, or good again.
-fn netem(case: &Case, lab: &mut Lab, what: &str) -> Result {
-    let (netem, netdev) = (case.fault.netem(), lab.netdev_of_guest(case.place.link));
-    if netem.is_empty() {
-        return Ok(());
-    }
-    let options = if what == "add" { netem } else { "" };
-    lab.peer
-        .guest
-        .ask(&format!("/usr/bin/tc qdisc {what} dev {netdev} root netem {options}"))
-        .map(drop)
+/// Tells the guest's driver what it is to ask peers for, or what it asks for by itself.
+fn agree(case: &Case, lab: &mut Lab, wanted: bool) -> Result {
+    let Some(Parameter { name, value, default }) = case.agreed.parameter() else { return Ok(()) };
+    let value = if wanted { value } else { default };
+    let file = format!("/sys/module/siw/parameters/{name}");
+    lab.peer.guest.ask(&format!("echo {value} >{file}")).map(drop)
+}
+
+/// Makes the guest's network card a bad one (0), or good again (1).
+fn disturb(case: &Case, lab: &mut Lab, step: usize) -> Result {
+    let netdev = lab.netdev_of_guest(case.place.link);
+    let Some(commands) = case.fault.at_guest(&netdev) else { return Ok(()) };
+    lab.peer.guest.ask(&format!("/usr/bin/tc {}", commands[step])).map(drop)
 }
 
 fn run_sides(
@@ -79,6 +84,13 @@ fn run_sides(
     let (ready, is_endless) = match case.kind {
         Program::Manager(roles) => (roles.ready, roles.is_endless),
         _ => (Ready::Tcp(PORT), false),
+    };
+    let ready = match ready {
+        // Ports of iWARP are TCP's.
+        Ready::Service(_, port) if case.place.is_iwarp() && !case.place.to_kernel => {
+            Ready::Tcp(port)
+        }
+        ready => ready,
     };
     sides.push(Side::start(case, number, 0, lab)?);
     listen(&mut sides[0], ready, lab, deadline)?;
@@ -203,6 +215,10 @@ impl Side {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &lab.peer.namespace]);
         command.arg(&lab.vernic).args(["run", "-d", case.place.link.netdev]);
+        if case.place.is_iwarp() {
+            command.arg("--iwarp");
+        }
+        command.args(case.agreed.around().split_whitespace());
         command.args(case.fault.around().split_whitespace()).arg("--");
         match case.kind {
             Program::Probe => command.arg(&lab.probe),
@@ -263,7 +279,7 @@ fn arguments(case: &Case, side: usize, in_guest: bool, lab: &Lab) -> Vec<String>
     let place = case.place;
     let gid = lab.gid(place, in_guest).to_string();
     let mut words: Vec<String> = match case.kind {
-        Program::Manager(roles) => return by_address(case, roles, side),
+        Program::Manager(roles) => return by_address(case, roles, side, in_guest),
         // No warning about the processor's frequency.
         Program::Perftest => vec!["-F".into(), "-x".into(), gid],
         Program::PingPong | Program::Probe => vec!["-g".into(), gid],
@@ -284,12 +300,16 @@ fn arguments(case: &Case, side: usize, in_guest: bool, lab: &Lab) -> Vec<String>
 }
 
 /// The arguments of a program that finds its device by an address.
-fn by_address(case: &Case, roles: Roles, side: usize) -> Vec<String> {
+fn by_address(case: &Case, roles: Roles, side: usize, in_guest: bool) -> Vec<String> {
     // The guest is the server (0) of one direction, the client (1) of the other.
     let address = |side: usize| case.place.address((side == 0) == case.place.to_kernel);
     let text = format!("{} {}", [roles.server, roles.client][side], case.options);
     let text = text.replace("SERVER", address(0)).replace("OWN", address(side));
     let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    if in_guest && case.program.starts_with("ib_") && case.place.is_iwarp() {
+        // perftest sends what iWARP needs if the device that it looks at is one, else the first.
+        words.extend(["-d".into(), case.place.link.device.into()]);
+    }
     if let (Expected::Copied, 1) = (&case.expected, side) {
         words.extend([COPIED.into(), format!("{}:{}", address(0), copy(case).display())]);
     }

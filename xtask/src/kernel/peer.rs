@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::guest::Guest;
 use super::image::Image;
 use super::initramfs;
-use super::links::{LINKS, Link};
+use super::links::{Driver, LINKS, Link};
 use crate::shell::run;
 use crate::{Result, root};
 
@@ -91,7 +91,7 @@ impl Peer {
     /// Which kernel it is.
     pub(super) fn description(&mut self) -> Result<String> {
         let version = self.guest.ask("uname -srv")?;
-        Ok(format!("{}, `rdma_rxe`, in QEMU without KVM", version.trim()))
+        Ok(format!("{}, `rdma_rxe` and `siw`, in QEMU without KVM", version.trim()))
     }
 
     /// What the guest's kernel has to say.
@@ -123,14 +123,24 @@ impl Peer {
             std::thread::sleep(Duration::from_millis(50));
         }
         for link in &LINKS {
-            for address in [link.peer4, link.peer6] {
-                while self.gid_index(link, address)?.is_none() {
-                    self.must_run(start)?;
-                    std::thread::sleep(Duration::from_millis(50));
-                }
+            while !self.is_up(link)? {
+                self.must_run(start)?;
+                std::thread::sleep(Duration::from_millis(50));
             }
         }
         Ok(())
+    }
+
+    /// Whether the guest's device is active, and has the GIDs of its addresses: iWARP's has its MAC alone.
+    fn is_up(&mut self, link: &Link) -> Result<bool> {
+        let state = format!("/sys/class/infiniband/{}/ports/1/state", link.device);
+        let mut up = self.guest.run(&format!("grep -q ACTIVE {state}"))?.0 == 0;
+        if link.driver == Driver::Rxe {
+            for address in [link.peer4, link.peer6] {
+                up = up && self.gid_index(link, address)?.is_some();
+            }
+        }
+        Ok(up)
     }
 
     fn must_run(&mut self, start: Instant) -> Result {

@@ -2,6 +2,7 @@
 //! status that IBTA gives each end, whichever of the two is the kernel's.
 
 use super::cases::{Case, Expected, Fault, Place, Program};
+use super::iwarp::Agreed;
 
 /// The program, as it is called here and in the guest.
 pub(super) const PROBE: &str = "probe";
@@ -83,6 +84,7 @@ pub(super) fn all(place: Place) -> Vec<Case> {
         service: "",
         options,
         fault,
+        agreed: Agreed::Crc,
         place,
         expected,
         in_ci: true,

@@ -1,0 +1,109 @@
+//! What is particular to iWARP, whose peer is `siw`: what both ends agree on when a connection begins.
+
+use super::cases::{Case, Expected, Place};
+use super::manager::{self, RPING, Roles, Rows, TCP, UCMATOSE, said};
+use crate::conformance::Ready;
+
+/// What both ends are told to agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Agreed {
+    /// CRCs, since Vernic asks for them, as it does unless it is told otherwise; MPA revision 2.
+    Crc,
+    /// No CRCs.
+    Plain,
+    /// CRCs, for which siw alone asks.
+    SiwCrc,
+    /// MPA revision 1, without depths.
+    Revision1,
+    /// The peer-to-peer model, for which siw asks: a message of no bytes comes first.
+    PeerToPeer,
+    /// What siw asks its own kind for with a reserved bit: segments longer than TCP's.
+    Gso,
+}
+
+/// A parameter of the guest's module.
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) value: &'static str,
+    /// What it is without being told.
+    pub(super) default: &'static str,
+}
+
+impl Agreed {
+    /// Every one but the default.
+    pub(super) const SPECIAL: [Self; 5] =
+        [Self::Plain, Self::SiwCrc, Self::Revision1, Self::PeerToPeer, Self::Gso];
+
+    /// The word for it in names of cases.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Crc => "crc",
+            Self::Plain => "plain",
+            Self::SiwCrc => "siw-crc",
+            Self::Revision1 => "mpa1",
+            Self::PeerToPeer => "peer-to-peer",
+            Self::Gso => "gso",
+        }
+    }
+
+    /// What it is, in words.
+    pub(super) fn meaning(self) -> &'static str {
+        match self {
+            Self::Crc => "Vernic asks for CRCs",
+            Self::Plain => "neither end asks for CRCs",
+            Self::SiwCrc => "siw alone asks for CRCs",
+            Self::Revision1 => "siw asks by MPA revision 1, without CRCs",
+            Self::PeerToPeer => "siw asks for the peer-to-peer model",
+            Self::Gso => "siw says that it can take segments longer than TCP's",
+        }
+    }
+
+    /// Options of `vernic run`.
+    pub(super) fn around(self) -> &'static str {
+        match self {
+            Self::Crc | Self::PeerToPeer => "",
+            Self::Plain | Self::SiwCrc | Self::Revision1 | Self::Gso => "--set iwarp_crc=off",
+        }
+    }
+
+    /// What the guest's module is told. It heeds this only when it is the one that connects.
+    pub(super) fn parameter(self) -> Option<Parameter> {
+        let of = |name, value, default| Some(Parameter { name, value, default });
+        match self {
+            Self::Crc | Self::Plain => None,
+            Self::SiwCrc => of("mpa_crc_required", "1", "0"),
+            Self::Revision1 => of("mpa_version", "1", "2"),
+            Self::PeerToPeer => of("peer_to_peer", "1", "0"),
+            Self::Gso => of("try_gso", "1", "0"),
+        }
+    }
+}
+
+/// Nobody listens: what TCP says is in the event at Vernic, and is the result of the call at siw.
+pub(super) fn refused(rows: &mut Rows) {
+    let elsewhere = Roles {
+        server: "-b SERVER -p 7475",
+        ready: Ready::Service(TCP, 7475),
+        is_endless: true,
+        ..UCMATOSE
+    };
+    let line = if rows.place.to_kernel {
+        "cmatose: event: RDMA_CM_EVENT_REJECTED, error: -111"
+    } else {
+        "cmatose: failure connecting: Connection refused"
+    };
+    rows.add("ucmatose", "-c 1", elsewhere, Expected::Refused(line));
+}
+
+/// All cases of a place: what connects by IP address over RoCE too, and more.
+pub(super) fn all(place: Place) -> Vec<Case> {
+    let mut rows = Rows { place, cases: manager::all(place) };
+    for agreed in Agreed::SPECIAL {
+        if place.to_kernel && agreed.parameter().is_some() {
+            continue;
+        }
+        let shown = said(&["rdma-ping-19", "DISCONNECT EVENT"], &["rdma-ping-19"]);
+        rows.add("rping", "-v -V -C 20 -S 20000", RPING, shown).agreed = agreed;
+    }
+    rows.cases
+}
