@@ -16,6 +16,7 @@
 //! Fields of objects that C reads or writes at any time are atomics (see `layout`), so a shared
 //! reference to an object is sound whatever C does to them.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -227,16 +228,21 @@ impl<T: Plain> In<T> {
         self.read().ok_or_else(|| Failure::null(name))
     }
 
-    /// The elements of an array; `None` for one that is nowhere, or where none can be.
-    pub(crate) fn array(&self, count: usize) -> Option<&[T]> {
+    /// The elements of an array, copied where it is not aligned; `None` for one that is nowhere.
+    pub(crate) fn array(&self, count: usize) -> Option<Cow<'_, [T]>> {
         if count == 0 {
-            return Some(&[]);
+            return Some(Cow::Borrowed(&[]));
         }
-        if self.0.is_null() || !self.0.is_aligned() {
+        if self.0.is_null() {
             return None;
         }
+        if !self.0.is_aligned() {
+            // SAFETY: so many elements (contract, 2), of any content (`Plain`).
+            let element = |i| unsafe { self.0.add(i).read_unaligned() };
+            return Some((0..count).map(element).collect());
+        }
         // SAFETY: so many elements (contract, 2), aligned (tested), of any content (`Plain`).
-        Some(unsafe { slice::from_raw_parts(self.0, count) })
+        Some(Cow::Borrowed(unsafe { slice::from_raw_parts(self.0, count) }))
     }
 }
 
@@ -396,6 +402,29 @@ impl<T: Plain> OutArray<T> {
         // SAFETY: so many writable elements that nobody else uses meanwhile (contract, 2), aligned
         // (tested), of any content (`Plain`).
         Some(unsafe { slice::from_raw_parts_mut(self.0, count) })
+    }
+}
+
+/// An element of an array that is not aligned, as those in packed structs are.
+#[repr(C, packed)]
+pub(crate) struct Unaligned<T>(pub(crate) T);
+
+impl<T: Plain> OutArray<T> {
+    /// Whether [`slice`](Self::slice) gives none because of where the array is.
+    #[inline]
+    pub(crate) fn is_unaligned(&self) -> bool {
+        !self.0.is_aligned()
+    }
+
+    /// The elements, wherever they are; `None` for an array that is nowhere.
+    #[cold]
+    pub(crate) fn unaligned(&mut self, count: usize) -> Option<&mut [Unaligned<T>]> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: so many writable elements that nobody else uses meanwhile (contract, 2), of any content (`Plain`);
+        // `Unaligned` has their layout and may be anywhere.
+        Some(unsafe { slice::from_raw_parts_mut(self.0.cast(), count) })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::layout::cq::{
     ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc, wc_flags,
 };
 use crate::object::{Shared, Use, Users};
-use crate::pointer::{CObject, Handle, In, OutArray, plain};
+use crate::pointer::{CObject, Handle, In, OutArray, Unaligned, plain};
 
 plain! { ibv_wc, ibv_modify_cq_attr }
 
@@ -253,13 +253,23 @@ pub(crate) extern "C" fn poll_cq(
 ) -> c_int {
     guard(-libc::EIO, || {
         let (Some(object), Ok(max)) = (cq.find(), usize::try_from(max)) else { return -EINVAL };
-        let Some(room) = out.slice(max) else { return -EINVAL };
-        match object.engine.poll(room) {
+        let taken = match out.is_unaligned() {
+            false => out.slice(max).map(|room| object.engine.poll(room)),
+            true => out.unaligned(max).map(|room| object.engine.poll(room)),
+        };
+        let Some(taken) = taken else { return -EINVAL };
+        match taken {
             Ok(0) if object.shared.is_over() => -libc::EIO,
             Ok(taken) => taken as c_int,
             Err(_) => -libc::EIO,
         }
     })
+}
+
+impl From<Wc> for Unaligned<ibv_wc> {
+    fn from(wc: Wc) -> Self {
+        Self(wc.into())
+    }
 }
 
 /// `ibv_req_notify_cq`.

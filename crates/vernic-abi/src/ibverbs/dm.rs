@@ -200,8 +200,8 @@ pub(crate) extern "C" fn advise_mr(
             other => return Err(Failure::unsupported(format_args!("advice {other}"))),
         };
         let list = list.array(count as usize);
-        let list = list.ok_or_else(|| Failure::invalid("the list is NULL or not aligned"))?;
-        let checked = engine.advise(list, write);
+        let list = list.ok_or_else(|| Failure::invalid("the list is NULL"))?;
+        let checked = engine.advise(&list, write);
         checked.map_err(|error| Failure::new(EFAULT, error.to_string()))
     })
 }

@@ -367,7 +367,7 @@ extern "C" fn wr_set_inline_data_list(qp: Handle<ibv_qp>, count: usize, list: In
     with(qp, |_, batch| {
         batch.add_inline(std::ptr::null(), 0, true);
         let Some(pieces) = list.array(count) else { return batch.fail(EINVAL) };
-        for piece in pieces {
+        for piece in &*pieces {
             batch.add_inline(piece.addr.cast(), piece.length, false);
         }
     });
@@ -379,7 +379,7 @@ extern "C" fn wr_set_sge(qp: Handle<ibv_qp>, lkey: u32, addr: u64, length: u32) 
 
 extern "C" fn wr_set_sge_list(qp: Handle<ibv_qp>, count: usize, list: In<ibv_sge>) {
     with(qp, |_, batch| match list.array(count) {
-        Some(list) => batch.set_sges(list),
+        Some(list) => batch.set_sges(&list),
         None => batch.fail(EINVAL),
     });
 }

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{EINVAL, EIO};
 use vernic_engine::PostRecvError;
 
-use super::wr_list::{self, List};
+use super::wr_list::{self, Copies, List};
 use crate::boundary::{guard, of_recv};
 use crate::layout::qp::ibv_qp;
 use crate::layout::srq::ibv_srq;
@@ -40,7 +40,8 @@ pub(crate) extern "C" fn post_recv(
             bad.write(list);
             return EINVAL;
         };
-        let mut list = wr_list::receives(list);
+        let copies = Copies::default();
+        let mut list = wr_list::receives(list, &copies);
         let posted = object.engine.post_recv_from(&mut list);
         outcome("ibv_post_recv", &list, posted, bad)
     })
@@ -57,7 +58,8 @@ pub(crate) extern "C" fn post_srq_recv(
             bad.write(list);
             return EINVAL;
         };
-        let mut list = wr_list::receives(list);
+        let copies = Copies::default();
+        let mut list = wr_list::receives(list, &copies);
         let posted = object.engine.post_recv_from(&mut list);
         outcome("ibv_post_srq_recv", &list, posted, bad)
     })

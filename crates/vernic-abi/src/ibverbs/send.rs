@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use libc::{EINVAL, EIO};
 
-use super::wr_list;
+use super::wr_list::{self, Copies};
 use crate::boundary::{guard, of_send};
 use crate::layout::qp::ibv_qp;
 use crate::layout::wr::ibv_send_wr;
@@ -22,7 +22,8 @@ pub(crate) extern "C" fn post_send(
             bad.write(list);
             return EINVAL;
         };
-        let mut list = wr_list::sends(list, object.engine.service());
+        let copies = Copies::default();
+        let mut list = wr_list::sends(list, object.engine.service(), &copies);
         let refused = object.engine.post_send_from(&mut list).err();
         let errno = refused.as_ref().map(of_send);
         let Some((request, errno)) = list.bad(errno) else { return 0 };

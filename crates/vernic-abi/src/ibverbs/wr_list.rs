@@ -4,9 +4,13 @@
 //! With `pointer.rs` the only module that follows pointers of C; they rest on the contract there, and
 //! on that of posting: a list ends with NULL, and what its requests point to stays as it is until the
 //! call has returned.
+//!
+//! Requests and lists of entries that lie inside packed structs, as those of libiscsi do, are not aligned. C on this
+//! machine does not mind, so neither do we: they are copied ([`Copies`]), which aligned ones never are.
 
+use std::cell::RefCell;
 use std::ffi::c_int;
-use std::marker::PhantomData;
+use std::rc::Rc;
 use std::slice;
 
 use libc::EINVAL;
@@ -17,9 +21,64 @@ use vernic_engine::{
 
 use super::mw;
 use crate::layout::wr::{ibv_recv_wr, ibv_send_wr, opcode, send_flags, wr_atomic, wr_rdma, wr_ud};
-use crate::pointer::{In, plain};
+use crate::pointer::{In, Plain, plain};
 
 plain! { ibv_send_wr, ibv_recv_wr }
+
+/// What of a list is not aligned, and is used from here while it is posted.
+pub(crate) struct Copies<T> {
+    requests: Kept<T>,
+    entries: Kept<Sge>,
+}
+
+impl<T> Default for Copies<T> {
+    fn default() -> Self {
+        Self { requests: Kept::default(), entries: Kept::default() }
+    }
+}
+
+/// Copies that stay where they are until it goes.
+struct Kept<T>(RefCell<Vec<Rc<[T]>>>);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<T: Copy> Kept<T> {
+    /// A copy of `count` elements.
+    ///
+    /// # Safety
+    /// `from` leads to so many, aligned or not.
+    #[cold]
+    unsafe fn copy(&self, from: *const T, count: usize) -> &[T] {
+        // SAFETY: each is one of them (above).
+        let copy: Rc<[T]> = (0..count).map(|i| unsafe { from.add(i).read_unaligned() }).collect();
+        let kept = Rc::as_ptr(&copy);
+        self.0.borrow_mut().push(copy);
+        // SAFETY: what is behind an `Rc` stays where it is when the vector moves; nobody writes it, and it is freed when
+        // `self` goes, which the result borrows.
+        unsafe { &*kept }
+    }
+}
+
+/// Elements where C has them, or a copy of them; `None` for NULL.
+///
+/// # Safety
+/// `from` is NULL, or leads to `count` elements that stay as they are while the result lives.
+#[inline]
+unsafe fn elements<T: Copy>(from: *const T, count: usize, kept: &Kept<T>) -> Option<&[T]> {
+    if from.is_null() {
+        return None;
+    }
+    if !from.is_aligned() {
+        // SAFETY: so many (above).
+        return Some(unsafe { kept.copy(from, count) });
+    }
+    // SAFETY: so many that stay as they are (above), aligned (tested).
+    Some(unsafe { slice::from_raw_parts(from, count) })
+}
 
 /// A list that is being posted.
 pub(crate) struct List<'a, T> {
@@ -29,7 +88,7 @@ pub(crate) struct List<'a, T> {
     /// Why it was not handed on.
     refused: c_int,
     service: Service,
-    borrowed: PhantomData<&'a T>,
+    copies: &'a Copies<T>,
 }
 
 impl<T> List<'_, T> {
@@ -42,28 +101,44 @@ impl<T> List<'_, T> {
 }
 
 /// The sends of a list.
-pub(crate) fn sends<'a>(list: In<ibv_send_wr>, service: Service) -> List<'a, ibv_send_wr> {
+pub(crate) fn sends(
+    list: In<ibv_send_wr>,
+    service: Service,
+    copies: &Copies<ibv_send_wr>,
+) -> List<'_, ibv_send_wr> {
     let next = list.raw();
-    List { next, current: next, refused: 0, service, borrowed: PhantomData }
+    List { next, current: next, refused: 0, service, copies }
 }
 
 /// The receives of a list.
-pub(crate) fn receives<'a>(list: In<ibv_recv_wr>) -> List<'a, ibv_recv_wr> {
+pub(crate) fn receives(
+    list: In<ibv_recv_wr>,
+    copies: &Copies<ibv_recv_wr>,
+) -> List<'_, ibv_recv_wr> {
     let next = list.raw();
-    List { next, current: next, refused: 0, service: Service::Rc, borrowed: PhantomData }
+    List { next, current: next, refused: 0, service: Service::Rc, copies }
 }
 
 /// A scatter/gather list; `None` for one that cannot be.
-fn sges<'a>(list: *const Sge, count: c_int) -> Option<&'a [Sge]> {
+#[inline]
+fn sges(list: *const Sge, count: c_int, kept: &Kept<Sge>) -> Option<&[Sge]> {
     let count = usize::try_from(count).ok().filter(|&n| n <= limits::MAX_SGE as usize)?;
     if count == 0 {
         return Some(&[]);
     }
-    if list.is_null() || !list.is_aligned() {
-        return None;
-    }
     // SAFETY: so many entries, which stay as they are while the request is posted (contract above).
-    Some(unsafe { slice::from_raw_parts(list, count) })
+    unsafe { elements(list, count, kept) }
+}
+
+impl<'a, T: Plain> List<'a, T> {
+    /// The next request.
+    #[inline]
+    fn look(&mut self) -> Option<&'a T> {
+        // SAFETY: NULL or a request of the list, which stays as it is while it is posted (contract above).
+        let [wr] = (unsafe { elements(self.next, 1, &self.copies.requests) })? else { return None };
+        self.current = self.next;
+        Some(wr)
+    }
 }
 
 impl<'a> Iterator for List<'a, ibv_send_wr> {
@@ -71,13 +146,8 @@ impl<'a> Iterator for List<'a, ibv_send_wr> {
 
     #[inline]
     fn next(&mut self) -> Option<SendWr<'a>> {
-        if self.next.is_null() {
-            return None;
-        }
-        self.current = self.next;
-        // SAFETY: a request of the list, which stays as it is meanwhile (contract above).
-        let wr: &'a ibv_send_wr = unsafe { &*self.next };
-        let send = send(wr, self.service);
+        let wr = self.look()?;
+        let send = send(wr, self.service, &self.copies.entries);
         match send {
             Some(_) => self.next = wr.next,
             None => self.refused = EINVAL,
@@ -91,13 +161,8 @@ impl<'a> Iterator for List<'a, ibv_recv_wr> {
 
     #[inline]
     fn next(&mut self) -> Option<RecvWr<'a>> {
-        if self.next.is_null() {
-            return None;
-        }
-        self.current = self.next;
-        // SAFETY: as for sends.
-        let wr: &'a ibv_recv_wr = unsafe { &*self.next };
-        let Some(sges) = sges(wr.sg_list, wr.num_sge) else {
+        let wr = self.look()?;
+        let Some(sges) = sges(wr.sg_list, wr.num_sge, &self.copies.entries) else {
             self.refused = EINVAL;
             return None;
         };
@@ -167,10 +232,10 @@ pub(crate) fn flags(flags: u32) -> SendFlags {
 
 /// A request in the engine's terms; `None` for one that cannot be.
 #[inline]
-fn send(wr: &ibv_send_wr, service: Service) -> Option<SendWr<'_>> {
+fn send<'a>(wr: &'a ibv_send_wr, service: Service, kept: &'a Kept<Sge>) -> Option<SendWr<'a>> {
     let op = operation(wr)?;
     let local = matches!(op, SendOp::LocalInv(_) | SendOp::BindMw(_));
-    let sges = if local { &[] } else { sges(wr.sg_list, wr.num_sge)? };
+    let sges = if local { &[] } else { sges(wr.sg_list, wr.num_sge, kept)? };
     let payload = match wr.send_flags & send_flags::INLINE != 0 && !local {
         // SAFETY: for an inline send these are readable bytes of the program, until it returns.
         true => Payload::InlineList(unsafe { HostList::new(sges) }),

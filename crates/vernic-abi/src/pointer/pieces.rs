@@ -1,5 +1,6 @@
 //! Bytes of the program in pieces: `struct iovec`, `struct msghdr`, and what else calls for sockets take.
 
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::slice;
@@ -43,11 +44,11 @@ impl Pieces {
         }
     }
 
-    fn get(&self) -> Result<(iovec, &[iovec]), Failure> {
+    fn get(&self) -> Result<(iovec, Cow<'_, [iovec]>), Failure> {
         let none = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         match self {
             Self::One(iov_base, iov_len) => {
-                Ok((iovec { iov_base: *iov_base, iov_len: *iov_len }, &[]))
+                Ok((iovec { iov_base: *iov_base, iov_len: *iov_len }, Cow::Borrowed(&[])))
             }
             Self::Array(array, count) => {
                 let list = array.array(*count);
