@@ -372,6 +372,12 @@ impl Context {
         !self.is_orphan() && self.engine.progress_inline()
     }
 
+    /// As [`try_progress`](Self::try_progress), for a process that is about to end without dropping the context: a capture
+    /// has all of its packets then.
+    pub fn last_progress(&self) -> bool {
+        !self.is_orphan() && self.engine.last_progress()
+    }
+
     /// Time of the device: nanoseconds since it was opened.
     pub fn now(&self) -> Time {
         self.engine.now()

@@ -341,6 +341,11 @@ impl Engine {
         })
     }
 
+    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture keeps go to its file.
+    pub(crate) fn last_progress(&self) -> bool {
+        self.progress_inline() && self.run_inline(|lane, _| lane.link.flush())
+    }
+
     /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
     /// neither, so a program that only posts leaves both to the background thread.
     fn count_inline_call(&self) {

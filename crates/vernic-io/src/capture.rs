@@ -202,6 +202,11 @@ impl Link for CaptureLink {
         self.inner.deadline().into_iter().chain(self.file.flush_at).min()
     }
 
+    fn flush(&mut self) {
+        self.file.flush();
+        self.inner.flush();
+    }
+
     fn counters(&self) -> LinkCounters {
         self.inner.counters()
     }
@@ -349,9 +354,12 @@ impl CaptureFile {
     }
 
     fn flush_if_due(&mut self, now: Nanos) {
-        if self.flush_at.is_none_or(|at| now < at) {
-            return;
+        if self.flush_at.is_some_and(|at| now >= at) {
+            self.flush();
         }
+    }
+
+    fn flush(&mut self) {
         self.flush_at = None;
         if let Some(writer) = &mut self.writer
             && let Err(error) = writer.get_mut().write_out()

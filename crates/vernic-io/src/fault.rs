@@ -358,6 +358,10 @@ fn flip(bytes: &mut [u8], choice: u64) {
 impl Link for FaultLink {
     forward_to_inner!();
 
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport {
         let mut report = SendReport::default();
         if !self.flush(now, &mut report) {

@@ -337,6 +337,9 @@ pub trait Link: Send {
         None
     }
 
+    /// Writes out what is kept for company: the process is about to end, and nothing may be dropped any more.
+    fn flush(&mut self) {}
+
     /// Starts to receive on `local` (port 4791), and makes it usable as a source.
     /// Activating an active address again is counted: it takes as many deactivations.
     ///

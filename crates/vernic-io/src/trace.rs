@@ -59,6 +59,10 @@ impl fmt::Display for Line<'_> {
 impl Link for TraceLink {
     forward_to_inner!();
 
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport {
         let waiting = batch.packets();
         if waiting == 0 || !tracing::enabled!(target: TARGET, tracing::Level::TRACE) {

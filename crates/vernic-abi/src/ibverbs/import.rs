@@ -78,7 +78,8 @@ pub(crate) fn note(
 }
 
 /// Sends what the open devices still owe when the program ends: an acknowledgement that waits for
-/// company, above all. A device of hardware has sent it before the program saw the completion.
+/// company, above all. A device of hardware has sent it before the program saw the completion. What a capture keeps is
+/// written to its file.
 extern "C" fn say_goodbye() {
     boundary::guard((), || {
         // Dropped behind nothing: a device that ends here closes sockets, which passes the gate.
@@ -89,7 +90,7 @@ extern "C" fn say_goodbye() {
             // The thread of the device may be at it, and would end in the middle: a turn each until it
             // is through.
             let until = Instant::now() + PATIENCE;
-            while !shared.engine.try_progress() && Instant::now() < until {
+            while !shared.engine.last_progress() && Instant::now() < until {
                 std::thread::yield_now();
             }
         }
