@@ -1,4 +1,4 @@
-//! Programs that are no tests of verbs: libfabric, UCX, qperf, fio.
+//! Programs that are no tests of verbs: libfabric, UCX, qperf, fio, iSCSI targets and initiators, QEMU.
 
 use super::manager::{TCP, pair};
 use super::{Case, Cast, Output, Place, Ready, Troupe};
@@ -9,6 +9,10 @@ const UCX_PERFTEST: Ready = Ready::Tcp(13_337);
 const QPERF: Ready = Ready::Tcp(19_765);
 const FIO: Ready = Ready::Service(TCP, 8_888);
 
+/// iSCSI's port, and the one of migration.
+const ISER: Ready = Ready::Service(TCP, 3_260);
+const MIGRATION: Ready = Ready::Service(TCP, 4_444);
+
 /// Of UCX's transports, those over verbs.
 const UCX_RC: &str = "UCX_TLS=rc_v,self";
 const UCX_UD: &str = "UCX_TLS=ud_v,self";
@@ -18,6 +22,8 @@ const QPERF_CLIENT: &str = "-cm 1 -t 1 SERVER rc_lat rc_bw rc_rdma_write_bw rc_r
 
 const QPERF_SAID: [&str; 6] =
     ["rc_lat:", "rc_bw:", "rc_rdma_write_bw:", "rc_rdma_read_lat:", "latency  =", "bw  "];
+
+const MIGRATED: [&str; 2] = ["Migration status: completed", "VM status: paused (prelaunch)"];
 
 /// What fio is told on both sides, the operation apart.
 const FIO_SERVER: &str = "--name=receiver --rw=read --iodepth=16 --ioengine=rdma";
@@ -31,6 +37,15 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
     // Its server serves until it is ended, and is told by the client what to do.
     let qperf = Troupe { endless: true, ..pair("", QPERF_CLIENT, QPERF) };
     let fio = pair(FIO_SERVER, FIO_CLIENT, FIO);
+    let iser = Troupe {
+        endless: true,
+        ..pair("serve SERVER target/conformance/iser", "ask SERVER target/conformance/iser", ISER)
+    };
+    let migration = pair(
+        "serve SERVER target/conformance/migration",
+        "ask SERVER target/conformance/migration",
+        MIGRATION,
+    );
     let said = |client: &'static [&'static str]| Output::Said { server: &[], client };
     // libfabric takes no address of `lo` for a device's; the others take names and IPv4 addresses.
     let (between, plain) = (place == Place::Ipv4, place != Place::Ipv6);
@@ -67,6 +82,9 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
         ("", "fio", "--verb=write --port=8888 --bs=64k --size=16m", fio, said(&["err= 0"]), true),
         ("", "fio", "--verb=read --port=8888 --bs=64k --size=16m", fio, said(&["err= 0"]), true),
         ("", "fio", "--verb=send --port=8888 --bs=64k --size=16m", fio, said(&["err= 0"]), true),
+        ("", "conformance/iser.sh", "", iser, said(&["the disk was written and read"]), true),
+        ("", "conformance/migration.sh", "on", migration, said(&MIGRATED), true),
+        ("", "conformance/migration.sh", "off", migration, said(&MIGRATED), true),
     ];
     let rows = rows.into_iter().filter(|row| row.5 && plain);
     rows.map(|(variables, program, options, troupe, output, _)| Case {
