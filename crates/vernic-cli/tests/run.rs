@@ -136,9 +136,10 @@ fn a_program_is_shown_the_files_of_the_device_that_it_shall_use_and_no_others() 
 #[test]
 fn options_become_settings() {
     let installed = Installed::new();
-    let options = ["--set", "mtu=1024", "--force-wire", "--vendor-part-id", "4115"];
-    let line = "echo $VERNIC_MTU $VERNIC_FORCE_WIRE $VERNIC_VENDOR_PART_ID";
-    assert_eq!(installed.shell(&options, line), "1024 on 4115\n");
+    let options =
+        ["--set", "mtu=1024", "--force-wire", "--share-memory", "--vendor-part-id", "4115"];
+    let line = "echo $VERNIC_MTU $VERNIC_FORCE_WIRE $VERNIC_SHARE_MEMORY $VERNIC_VENDOR_PART_ID";
+    assert_eq!(installed.shell(&options, line), "1024 on on 4115\n");
 }
 
 #[test]

@@ -133,6 +133,10 @@ config! {
     /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their memory, without
     /// packets, and let them do so in this one's; both ends need it. Off wherever `same_host` is.
     direct: bool = false, "VERNIC_DIRECT", "on or off", switch, show_switch;
+    /// Move memory that programs register for remote access into files, whole pages of it, so that processes of
+    /// this host map it and need no system call to reach it. On request: a program must not write to memory while it
+    /// registers it, and its children of `fork` share it while it is registered.
+    share_memory: bool = false, "VERNIC_SHARE_MEMORY", "on or off", switch, show_switch;
     /// Let UC and UD wait while a process of this host has not yet received what was sent to it before;
     /// off, they lose packets when they are faster than it.
     pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;

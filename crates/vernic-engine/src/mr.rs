@@ -14,7 +14,10 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vernic_mem::{Access, Bind, BindError, MrHandle, MwHandle, MwType, RegisterError, Reregister};
+use vernic_mem::{
+    Access, Bind, BindError, MrHandle, MwHandle, MwType, RegisterError, Reregister, SharedPages,
+    share_pages,
+};
 use vernic_wire::{Lkey, Qpn, Rkey};
 
 use crate::context::Context;
@@ -22,6 +25,7 @@ use crate::dm::DeviceMemory;
 use crate::error::{CreateError, FreeError};
 use crate::events::lock;
 use crate::pd::Pd;
+use crate::progress::Engine;
 
 /// A memory region. Ends when dropped, also under bound windows: these are unbound first, stay
 /// allocated, and may be bound again. Windows over other regions stay as they are.
@@ -46,12 +50,15 @@ struct Home {
     handle: Option<MrHandle>,
     /// The memory, if it is the device's.
     dm: Option<Arc<DeviceMemory>>,
+    /// The memory, if it was moved to where others can map it.
+    pages: Option<SharedPages>,
 }
 
 impl Home {
     /// Gives back what only a live region holds.
     fn end(&mut self) {
         self.handle = None;
+        self.pages = None;
         if let Some(dm) = self.dm.take() {
             dm.release();
         }
@@ -76,6 +83,7 @@ impl Mr {
         (addr, len, iova): (usize, u64, u64),
         access: Access,
         dm: Option<&Arc<DeviceMemory>>,
+        pages: Option<SharedPages>,
     ) -> Arc<Self> {
         if let Some(dm) = dm {
             dm.hold();
@@ -83,7 +91,7 @@ impl Mr {
         let dm = dm.cloned();
         Arc::new(Self {
             context: pd.context().clone(),
-            home: Mutex::new(Home { pd: pd.clone(), handle: Some(keys.handle), dm }),
+            home: Mutex::new(Home { pd: pd.clone(), handle: Some(keys.handle), dm, pages }),
             lkey: keys.lkey,
             rkey: keys.rkey,
             addr: AtomicUsize::new(addr),
@@ -149,6 +157,9 @@ impl Mr {
             return Err(RegisterError::NoMemory.into());
         }
         let engine = self.context.engine();
+        let rights = access.unwrap_or(self.access());
+        // SAFETY: the caller's promise, as `move_pages` wants it.
+        let pages = unsafe { range.and_then(|(at, len, _)| move_pages(engine, at, len, rights)) };
         let change = Reregister { pd: pd.map(|pd| pd.id()), access, range };
         // SAFETY: the caller promises what `Memory::reregister` asks for; the lanes pass a barrier
         // below, before the old memory may go.
@@ -158,6 +169,7 @@ impl Mr {
             self.addr.store(addr.addr(), Ordering::Relaxed);
             self.len.store(len, Ordering::Relaxed);
             self.iova.store(iova, Ordering::Relaxed);
+            home.pages = pages;
         }
         if let Some(access) = access {
             self.access.store(access.bits(), Ordering::Relaxed);
@@ -203,6 +215,29 @@ impl Drop for Mr {
             tracing::warn!(lkey = %self.lkey, windows, "region dropped under bound windows: unbound them");
         }
     }
+}
+
+/// Moves memory that is about to be registered to where other processes can map it, if the settings ask for it
+/// and it can be done.
+///
+/// # Safety
+/// As for [`Pd::reg_mr`] with that setting.
+#[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+pub(crate) unsafe fn move_pages(
+    engine: &Engine,
+    addr: *mut u8,
+    len: u64,
+    access: Access,
+) -> Option<SharedPages> {
+    if len == 0 || !engine.config.moves_memory(access) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { share_pages(addr.expose_provenance(), len) }
+        .inspect_err(|why| {
+            tracing::info!(?addr, len, %why, "registered memory is not moved: other processes reach it through the kernel");
+        })
+        .ok()?
 }
 
 /// A memory window. Freed when dropped.

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::dm::DeviceMemory;
 use crate::error::CreateError;
-use crate::mr::{Mr, Mw};
+use crate::mr::{Mr, Mw, move_pages};
 use crate::qp::Qp;
 use crate::qp_init::QpInit;
 use crate::srq::{Srq, SrqInit};
@@ -53,7 +53,9 @@ impl Pd {
     /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
     /// - accesses to it by other code are atomic, volatile, in another language or process, or do
     ///   not overlap in time with work requests and remote operations that conflict with them; no
-    ///   `&mut` to it and, if it is written, no `&` is used while such operations may run.
+    ///   `&mut` to it and, if it is written, no `&` is used while such operations may run;
+    /// - with the setting `share_memory` and remote rights, nobody writes to it during this call, and no stack
+    ///   lies in it.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reg_mr(
         self: &Arc<Self>,
@@ -69,9 +71,12 @@ impl Pd {
         // `deregister` that fails changes nothing, and then the promise goes on. No other code frees
         // the handle. If this call fails there is no key, and nothing to promise. In a process that was
         // forked later they return at once, where no lane runs that could access the memory.
-        let keys =
-            unsafe { self.context.engine().memory.register(self.id, addr, len, iova, access) };
-        Ok(Mr::new(self, keys?, (addr as usize, len, iova), access, None))
+        let engine = self.context.engine();
+        // SAFETY: the caller's promise, which is the one that `move_pages` wants.
+        let pages = unsafe { move_pages(engine, addr, len, access) };
+        // SAFETY: see above.
+        let keys = unsafe { engine.memory.register(self.id, addr, len, iova, access) };
+        Ok(Mr::new(self, keys?, (addr as usize, len, iova), access, None, pages))
     }
 
     /// Registers all memory of the process, present and future, by its addresses: implicit on-demand
@@ -99,7 +104,7 @@ impl Pd {
         // SAFETY: the caller promises what `Memory::register_address_space` asks for; `Mr` ends it
         // as any other region.
         let keys = unsafe { self.context.engine().memory.register_address_space(self.id, access) };
-        Ok(Mr::new(self, keys?, (0, u64::MAX, 0), access, None))
+        Ok(Mr::new(self, keys?, (0, u64::MAX, 0), access, None, None))
     }
 
     /// Registers part of the device's memory. Work requests and peers count its addresses from 0.
@@ -124,7 +129,7 @@ impl Pd {
         // and the lanes have passed a barrier. All other accesses to it are racy copies.
         #[allow(unsafe_code, reason = "the memory is the device's own")]
         let keys = unsafe { self.context.engine().memory.register(self.id, addr, len, 0, access) };
-        Ok(Mr::new(self, keys?, (addr as usize, len, 0), access, Some(dm)))
+        Ok(Mr::new(self, keys?, (addr as usize, len, 0), access, Some(dm), None))
     }
 
     /// Checks that a list can be used by work requests: to write to, or to read from
@@ -147,7 +152,7 @@ impl Pd {
     pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
         let keys = self.context.engine().memory.alloc_null_mr(self.id)?;
-        Ok(Mr::new(self, keys, (0, 0, 0), Access::LOCAL_WRITE, None))
+        Ok(Mr::new(self, keys, (0, 0, 0), Access::LOCAL_WRITE, None, None))
     }
 
     /// A memory window, bound to nothing yet (IBTA 11.2.8.9).

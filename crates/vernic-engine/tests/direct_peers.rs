@@ -70,7 +70,7 @@ fn the_other_process() {
 
 #[test]
 fn who_takes_memory_back_has_it_for_himself() {
-    for memory in ["mapped", "private"] {
+    for memory in ["mapped", "private", "moved"] {
         for (how, expected) in [
             ("dereg", &[WcStatus::RemoteAccess][..]),
             ("reset", &[WcStatus::RetryExceeded, WcStatus::Flushed][..]),
@@ -236,9 +236,9 @@ fn a_target_whose_settings_forbid_it_is_written_to_by_packets() {
 
 #[test]
 fn where_settings_forbid_it_everything_takes_packets() {
-    // As it is unless somebody asks for it.
     let mut config = test_config();
     config.set("same_host", "on").unwrap();
+    config.set("direct", "off").unwrap();
     let t = Rig::with("mapped", config);
     for _ in 0..200 {
         let status = t.run(SendOp::Write(t.remote), &[t.end.sge(0, 100)]);

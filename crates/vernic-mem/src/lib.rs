@@ -76,6 +76,8 @@ pub use peer::{PeerFault, Reach, WordOp};
 pub use racy::{
     HostBuffer, HostList, PeerMemory, PeerProcess, RacySlice, RacySliceMut, SharedRange, admit,
 };
+#[cfg(not(miri))]
+pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
 pub use sg::{SgCursor, Sge, total_len};
 pub use window::{Bind, Mw, MwHandle, MwType};
 

@@ -46,6 +46,10 @@ pub(crate) struct Options {
     /// Use UDP port 4791 also between processes of this host
     #[arg(long)]
     force_wire: bool,
+    /// Move memory that the program registers for remote access to where processes of this host can map it:
+    /// faster, if it does not write to memory while it registers it, nor forks and goes on in the child
+    #[arg(long)]
+    share_memory: bool,
     /// Vendor that devices name, as 0x2c9
     #[arg(long, value_name = "NUMBER")]
     vendor_id: Option<String>,
@@ -127,6 +131,8 @@ impl Options {
         option("--iwarp", "transport", self.iwarp.then(|| "iwarp".to_owned()).as_ref());
         option("--capture", "capture", self.capture()?.as_ref());
         option("--force-wire", "force_wire", self.force_wire.then(|| "on".to_owned()).as_ref());
+        let on = |given: bool| given.then(|| "on".to_owned());
+        option("--share-memory", "share_memory", on(self.share_memory).as_ref());
         option("--vendor-id", "vendor_id", self.vendor_id.as_ref());
         option("--vendor-part-id", "vendor_part_id", self.vendor_part_id.as_ref());
         given.extend(self.faults());

@@ -5,6 +5,7 @@ use std::fmt;
 use vernic_io::ROCE_PORT;
 use vernic_io::neighbour::Hindrance;
 use vernic_io::slot::Slot;
+use vernic_mem::Access;
 use vernic_wire::Service;
 
 use super::Way;
@@ -89,6 +90,14 @@ impl Config {
     /// Whether packets may go through shared memory, as far as settings say.
     pub(crate) fn shares_memory(&self) -> bool {
         self.same_host && !self.force_wire && !self.watches_packets()
+    }
+
+    /// Whether memory that is registered with these rights is moved to where others can map it.
+    pub(crate) fn moves_memory(&self, access: Access) -> bool {
+        self.share_memory
+            && self.direct
+            && self.shares_memory()
+            && access.intersects(Access::REMOTE)
     }
 
     fn watches_packets(&self) -> bool {

@@ -59,10 +59,13 @@ impl There {
         if memory == "unwilling" {
             config.set("direct", "off").unwrap();
         }
+        if memory == "moved" {
+            config.set("share_memory", "on").unwrap();
+        }
         let end = End::with(config);
         let qp = end.qp(Service::Rc);
         let buffer = match memory {
-            "private" => HostBuffer::private(BYTES),
+            "private" | "moved" => HostBuffer::private(BYTES),
             _ => HostBuffer::new(BYTES),
         };
         let mut this = Self { end, qp, buffer: buffer.unwrap(), mr: None, second: None };

@@ -77,6 +77,57 @@ pub(super) fn map(fd: RawFd, offset: u64, len: usize, protection: i32) -> io::Re
     Ok(at.cast())
 }
 
+/// Maps `len` > 0 bytes of the file from `offset` on at `at`, in the place of what is there, readable and
+/// writable, shared or private as `kind` says.
+///
+/// # Safety
+/// What is there may go, and no reference to it is in use.
+pub(super) unsafe fn map_at(
+    fd: &OwnedFd,
+    offset: u64,
+    at: usize,
+    len: usize,
+    kind: libc::c_int,
+) -> io::Result<()> {
+    let flags = kind | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let place = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: the caller's promise.
+    let mapped = unsafe { libc::mmap(place, len, rights, flags, fd.as_raw_fd(), offset) };
+    if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The next part of the file below `end` that takes memory, from `from` on.
+pub(super) fn used_part(fd: &OwnedFd, from: u64, end: u64) -> Option<std::ops::Range<u64>> {
+    let seek = |from: u64, whence| {
+        let from = libc::off_t::try_from(from).ok()?;
+        // SAFETY: no pointers are passed.
+        let at = unsafe { libc::lseek(fd.as_raw_fd(), from, whence) };
+        u64::try_from(at).ok()
+    };
+    let start = seek(from, libc::SEEK_DATA).filter(|&start| start < end)?;
+    let stop = seek(start, libc::SEEK_HOLE).unwrap_or(end).min(end);
+    Some(start..stop)
+}
+
+/// Has the kernel make each page of a private mapping the process's own, as a write would, and without writing.
+pub(super) fn make_own(at: usize, len: usize) -> io::Result<()> {
+    let place = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: no byte changes, and what is not mapped is an error.
+    check(unsafe { libc::madvise(place, len, libc::MADV_POPULATE_WRITE) })?;
+    Ok(())
+}
+
+/// Gives the file's memory back: it reads as zero.
+pub(super) fn empty(fd: &OwnedFd, len: u64) -> io::Result<()> {
+    let kind = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a descriptor of ours; no pointers are passed.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), kind, 0, len) })?;
+    Ok(())
+}
+
 /// Ends a mapping of [`map`].
 ///
 /// # Safety

@@ -17,6 +17,8 @@ mod host_buffer;
 mod host_list;
 #[cfg(not(miri))]
 mod memfd;
+#[cfg(not(miri))]
+mod moved;
 mod peer;
 mod region;
 mod shares;
@@ -27,6 +29,8 @@ mod words;
 pub(crate) use address_space::is_reachable;
 pub use host_buffer::HostBuffer;
 pub use host_list::HostList;
+#[cfg(not(miri))]
+pub use moved::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
 pub(crate) use peer::Batch;
 pub use peer::{PeerMemory, PeerProcess, admit};
 pub(crate) use region::{Region, flush_fence};

@@ -14,6 +14,14 @@ struct Share {
     file: Arc<OwnedFd>,
     /// Where in the file it begins.
     offset: u64,
+    /// Of memory that was moved there: who holds it.
+    holders: Option<usize>,
+}
+
+impl Share {
+    fn has(&self, from: usize, len: u64) -> bool {
+        (from as u64).checked_add(len).is_some_and(|end| end <= self.len as u64)
+    }
 }
 
 static SHARES: Mutex<BTreeMap<usize, Share>> = Mutex::new(BTreeMap::new());
@@ -42,7 +50,7 @@ impl SharedRange {
 
 /// Notes that `len` bytes at `base` lie in the file from `offset` on.
 pub(super) fn enter(base: usize, len: usize, file: &Arc<OwnedFd>, offset: u64) {
-    shares().insert(base, Share { len, file: file.clone(), offset });
+    shares().insert(base, Share { len, file: file.clone(), offset, holders: None });
 }
 
 /// Forgets the memory that was entered with `base`.
@@ -52,11 +60,45 @@ pub(super) fn remove(base: usize) {
     drop(gone);
 }
 
+/// Notes that `len` bytes at `base` were moved to the start of the file, and are held once.
+#[cfg(not(miri))]
+pub(super) fn enter_held(base: usize, len: usize, file: &Arc<OwnedFd>) {
+    shares().insert(base, Share { len, file: file.clone(), offset: 0, holders: Some(1) });
+}
+
+/// Holds the memory that `base..base + len` lies in once more, and says where that begins; `Some(None)` if it lies in
+/// a file but was not moved there, `None` if it does not.
+#[cfg(not(miri))]
+pub(super) fn hold(base: usize, len: u64) -> Option<Option<usize>> {
+    let mut shares = shares();
+    let (&start, share) = shares.range_mut(..=base).next_back()?;
+    if !share.has(base - start, len) {
+        return None;
+    }
+    let Some(holders) = &mut share.holders else { return Some(None) };
+    *holders += 1;
+    Some(Some(start))
+}
+
+/// One who holds what was moved at `base` lets go: its file and length if it was the last.
+#[cfg(not(miri))]
+pub(super) fn let_go(base: usize) -> Option<(Arc<OwnedFd>, usize)> {
+    let mut shares = shares();
+    let share = shares.get_mut(&base)?;
+    let holders = share.holders.as_mut()?;
+    *holders -= 1;
+    if *holders > 0 {
+        return None;
+    }
+    shares.remove(&base).map(|share| (share.file, share.len))
+}
+
 /// The file in which all of `base..base + len` lies, if it lies in one.
 pub(crate) fn find(base: usize, len: u64) -> Option<SharedRange> {
     let shares = shares();
     let (&start, share) = shares.range(..=base).next_back()?;
     let inside = base - start;
-    let fits = (inside as u64).checked_add(len).is_some_and(|end| end <= share.len as u64);
-    fits.then(|| SharedRange { file: share.file.clone(), offset: share.offset + inside as u64 })
+    share
+        .has(inside, len)
+        .then(|| SharedRange { file: share.file.clone(), offset: share.offset + inside as u64 })
 }
