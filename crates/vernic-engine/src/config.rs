@@ -132,7 +132,7 @@ config! {
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
     /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their memory, without
     /// packets, and let them do so in this one's; both ends need it. Off wherever `same_host` is.
-    direct: bool = false, "VERNIC_DIRECT", "on or off", switch, show_switch;
+    direct: bool = true, "VERNIC_DIRECT", "on or off", switch, show_switch;
     /// Move memory that programs register for remote access into files, whole pages of it, so that processes of
     /// this host map it and need no system call to reach it. On request: a program must not write to memory while it
     /// registers it, and its children of `fork` share it while it is registered.
