@@ -4,6 +4,8 @@
 #include <endian.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <netdb.h>
+#include <rdma/rdma_cma.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +17,10 @@
 
 /* Where the server waits, as other programs of verbs do. */
 #define PORT 18515
+/* Where it listens for connections by address. */
+#define CM_PORT "18516"
+/* Inline data that every driver of iWARP has room for. */
+#define CM_INLINE 64
 #define QKEY 0x1ee7c0de
 /* No answer within this time is a failure. */
 #define PATIENCE_S 20
@@ -29,9 +35,10 @@ struct end {
     union ibv_gid gid;
 };
 
-static const char *device_name, *server_name;
+static const char *device_name, *server_name, *cm_address;
 static int is_client, gid_index, count = 100, sock = -1, mtu = 1024;
 static uint64_t longest = 1 << 20, len;
+static struct rdma_cm_id *listener, *id;
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_comp_channel *channel;
@@ -100,12 +107,36 @@ static void connect_tcp(void)
     setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 }
 
+/* ---- by address ---- */
+
+/* The device is that of the address; the server listens. */
+static void open_by_address(void)
+{
+    struct addrinfo *to, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    if (getaddrinfo(cm_address, CM_PORT, &hints, &to))
+        fail("reading the address %s", cm_address);
+    if (rdma_create_id(NULL, is_client ? &id : &listener, NULL, RDMA_PS_TCP))
+        fail("creating an id");
+    if (is_client) {
+        if (rdma_resolve_addr(id, NULL, to->ai_addr, 1000 * PATIENCE_S) || rdma_resolve_route(id, 1000 * PATIENCE_S))
+            fail("resolving %s", cm_address);
+    } else if (rdma_bind_addr(listener, to->ai_addr) || rdma_listen(listener, 1)) {
+        fail("listening at %s", cm_address);
+    }
+    context = is_client ? id->verbs : listener->verbs;
+    freeaddrinfo(to);
+}
+
 /* ---- verbs ---- */
 
 static void open_device(void)
 {
     int devices = 0;
-    struct ibv_device **list = ibv_get_device_list(&devices);
+    struct ibv_device **list = NULL;
+    if (cm_address)
+        open_by_address();
+    else
+        list = ibv_get_device_list(&devices);
     for (int i = 0; list && i < devices && !context; i++)
         if (!device_name || !strcmp(ibv_get_device_name(list[i]), device_name))
             context = ibv_open_device(list[i]);
@@ -117,13 +148,23 @@ static void open_device(void)
         fail("creating a completion queue");
 }
 
-static void create_qp(void)
+static struct ibv_qp_init_attr wanted(void)
 {
-    struct ibv_qp_init_attr init = {
+    return (struct ibv_qp_init_attr){
         .send_cq = cq, .recv_cq = cq, .qp_type = service,
         .cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1,
-                .max_inline_data = 256}};
-    if (!(qp = ibv_create_qp(pd, &init)))
+                .max_inline_data = cm_address ? CM_INLINE : 256}};
+}
+
+/* Of a connection by address the server has none before it is asked for one. */
+static void create_qp(void)
+{
+    struct ibv_qp_init_attr init = wanted();
+    if (cm_address && is_client && !rdma_create_qp(id, pd, &init))
+        qp = id->qp;
+    else if (!cm_address)
+        qp = ibv_create_qp(pd, &init);
+    if (!qp && (is_client || !cm_address))
         fail("creating a queue pair");
     buffer = aligned_alloc(4096, (len + 4095) / 4096 * 4096);
     memset(buffer, 0, len);
@@ -135,10 +176,10 @@ static void tell(void)
 {
     mine.addr = (uintptr_t)buffer;
     mine.len = len;
-    mine.qpn = qp->qp_num;
+    mine.qpn = qp ? qp->qp_num : 0;
     mine.psn = rand() & 0xffffff;
     mine.rkey = mr->rkey;
-    if (ibv_query_gid(context, 1, gid_index, &mine.gid))
+    if (!cm_address && ibv_query_gid(context, 1, gid_index, &mine.gid))
         fail("GID %d", gid_index);
     transfer(&mine, NULL, sizeof mine);
     transfer(NULL, &peer, sizeof peer);
@@ -179,13 +220,35 @@ static void to_ready(void)
         fail("RTS");
 }
 
+/* The same by the connection manager. */
+static void connect_by_address(void)
+{
+    struct rdma_conn_param param = {.responder_resources = 16, .initiator_depth = 16, .retry_count = 7, .rnr_retry_count = 7};
+    struct ibv_qp_init_attr init = wanted();
+    if (is_client) {
+        if (rdma_connect(id, &param))
+            fail("connecting to %s", cm_address);
+        return;
+    }
+    if (rdma_get_request(listener, &id))
+        fail("waiting for a request");
+    if (rdma_create_qp(id, pd, &init))
+        fail("creating a queue pair");
+    qp = id->qp;
+    if (rdma_accept(id, &param))
+        fail("accepting a request");
+}
+
 /* A queue pair connected to the other end's, and a region of `bytes`. */
 static void start(uint64_t bytes)
 {
     len = bytes;
     create_qp();
     tell();
-    to_ready();
+    if (cm_address)
+        connect_by_address();
+    else
+        to_ready();
     meet();
 }
 

@@ -11,12 +11,13 @@
  *   -m BYTES     path MTU
  *   -n COUNT     repetitions, where a scenario has such
  *   -x BYTES     the longest message of `verify`
+ *   -a ADDRESS   connect by rdma_cm to this address, which is the server's; no -d, -g and -m
  */
 #include "ends.h"
+#include "iwarp.h"
 
 #include <endian.h>
 #include <getopt.h>
-#include <netdb.h>
 #include <poll.h>
 
 /* ---- data ---- */
@@ -490,23 +491,33 @@ static const struct {
     {"send-long", send_long}, {"send-longer", send_longer}, {"local-key", local_key},
     {"invalidate", invalidate}, {"rnr-wait", rnr_wait}, {"rnr-end", rnr_end},
     {"silence", silence}, {"flood-write", flood_write}, {"flood-send", flood_send},
+    {"iwarp-verify", iwarp_verify}, {"iwarp-write-key", iwarp_write_key}, {"iwarp-write-bounds", iwarp_write_bounds},
+    {"iwarp-write-right", iwarp_write_right}, {"iwarp-read-key", iwarp_read_key}, {"iwarp-read-bounds", iwarp_read_bounds},
+    {"iwarp-read-right", iwarp_read_right},
 };
 
 /* Whatever still refers to an object keeps it: that is no failure of the scenario. */
 static void finish(void)
 {
-    ibv_destroy_qp(qp);
+    if (cm_address)
+        rdma_destroy_qp(id);
+    else
+        ibv_destroy_qp(qp);
     ibv_dereg_mr(mr);
     ibv_destroy_cq(cq);
     ibv_destroy_comp_channel(channel);
     ibv_dealloc_pd(pd);
-    ibv_close_device(context);
+    if (!cm_address)
+        ibv_close_device(context);
+    else if (!rdma_destroy_id(id) && listener)
+        rdma_destroy_id(listener);
 }
 
 int main(int argc, char **argv)
 {
-    for (int option; (option = getopt(argc, argv, "d:g:m:n:x:")) != -1;)
+    for (int option; (option = getopt(argc, argv, "a:d:g:m:n:x:")) != -1;)
         switch (option) {
+        case 'a': cm_address = optarg; break;
         case 'd': device_name = optarg; break;
         case 'g': gid_index = atoi(optarg); break;
         case 'm': mtu = atoi(optarg); break;

@@ -1,7 +1,8 @@
 //! What is particular to iWARP, whose peer is `siw`: what both ends agree on when a connection begins.
 
-use super::cases::{Case, Expected, Place};
+use super::cases::{Case, Expected, Fault, Place, Program};
 use super::manager::{self, RPING, Roles, Rows, TCP, UCMATOSE, said};
+use super::scenarios::PROBE;
 use crate::conformance::Ready;
 
 /// What both ends are told to agree on.
@@ -105,5 +106,59 @@ pub(super) fn all(place: Place) -> Vec<Case> {
         let shown = said(&["rdma-ping-19", "DISCONNECT EVENT"], &["rdma-ping-19"]);
         rows.add("rping", "-v -V -C 20 -S 20000", RPING, shown).agreed = agreed;
     }
+    rows.cases.extend(probes(place));
     rows.cases
 }
+
+/// Requests that the other end refuses by a Terminate, and what that is at siw as the server: it tells no event
+/// of a wrong key, and flushes no receive when it refuses a READ.
+const REFUSED: &[(&str, &str)] = &[
+    ("iwarp-write-key", "receive: WR_FLUSH_ERR\nevent: none"),
+    ("iwarp-write-bounds", "receive: WR_FLUSH_ERR\nevent: QP_ACCESS_ERR"),
+    ("iwarp-write-right", "receive: WR_FLUSH_ERR\nevent: QP_ACCESS_ERR"),
+    ("iwarp-read-key", "receive: none\nevent: QP_REQ_ERR"),
+    ("iwarp-read-bounds", "receive: none\nevent: QP_REQ_ERR"),
+    ("iwarp-read-right", "receive: none\nevent: QP_REQ_ERR"),
+];
+
+/// Our judge: data, and both ends' news of a request that is refused. A WRITE is complete when TCP has it, before
+/// it is refused.
+fn probes(place: Place) -> Vec<Case> {
+    let case = |options: &str, lines| Case {
+        program: PROBE,
+        kind: Program::Probe,
+        service: "",
+        options: options.into(),
+        fault: Fault::None,
+        agreed: Agreed::Crc,
+        place,
+        expected: Expected::Lines(lines),
+        in_ci: true,
+        limit_s: 90,
+    };
+    let mut cases =
+        vec![case("iwarp-verify", ["16 sizes verified"; 2]), case("reads", ["reads verified"; 2])];
+    cases.push(Case { agreed: Agreed::Plain, ..cases[0].clone() });
+    for (scenario, of_siw) in REFUSED {
+        let is_write = scenario.contains("write");
+        cases.push(case(
+            scenario,
+            match (place.to_kernel, is_write) {
+                (true, true) => {
+                    [of_siw, "request: SUCCESS\nevent: QP_FATAL\nbehind it: WR_FLUSH_ERR"]
+                }
+                (true, false) => {
+                    [of_siw, "request: WR_FLUSH_ERR\nevent: QP_FATAL\nbehind it: WR_FLUSH_ERR"]
+                }
+                (false, true) => [OF_VERNIC, "request: SUCCESS\nevent: none\nbehind it: none"],
+                (false, false) => {
+                    [OF_VERNIC, "request: WR_FLUSH_ERR\nevent: none\nbehind it: none"]
+                }
+            },
+        ));
+    }
+    cases
+}
+
+/// What Vernic as the server tells of each of them.
+const OF_VERNIC: &str = "receive: WR_FLUSH_ERR\nevent: QP_ACCESS_ERR";

@@ -85,7 +85,7 @@ fn compile() -> Result<PathBuf> {
     let program = root().join(FOLDER).join(PROBE);
     std::fs::create_dir_all(root().join(FOLDER)).map_err(|e| format!("{FOLDER}: {e}"))?;
     run("cc -O2 -Wall -Wextra -Werror -o")
-        .args(&[&program.to_string_lossy(), PROBE_SOURCE, "-libverbs"])
+        .args(&[&program.to_string_lossy(), PROBE_SOURCE, "-lrdmacm", "-libverbs"])
         .output()?;
     Ok(program)
 }

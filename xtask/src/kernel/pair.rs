@@ -280,15 +280,18 @@ fn arguments(case: &Case, side: usize, in_guest: bool, lab: &Lab) -> Vec<String>
     let gid = lab.gid(place, in_guest).to_string();
     let mut words: Vec<String> = match case.kind {
         Program::Manager(roles) => return by_address(case, roles, side, in_guest),
+        Program::Probe if place.is_iwarp() => {
+            vec!["-a".into(), place.address(place.to_kernel).into()]
+        }
         // No warning about the processor's frequency.
         Program::Perftest => vec!["-F".into(), "-x".into(), gid],
         Program::PingPong | Program::Probe => vec!["-g".into(), gid],
     };
     // This one takes the port's.
-    if case.kind != Program::Perftest && case.program != "ibv_ud_pingpong" {
+    if case.kind != Program::Perftest && !place.is_iwarp() && case.program != "ibv_ud_pingpong" {
         words.extend(["-m".into(), place.link.path_mtu.to_string()]);
     }
-    if in_guest {
+    if in_guest && !place.is_iwarp() {
         words.extend(["-d".into(), place.link.device.into()]);
     }
     words.extend(case.options.split_whitespace().map(str::to_owned));
