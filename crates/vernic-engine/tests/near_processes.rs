@@ -64,6 +64,16 @@ fn runs_alone(test: &str) -> bool {
     true
 }
 
+/// Of peers that shall not be given up because the machine is busy.
+const PATIENT: Setup = Setup {
+    mtu: Mtu::B4096,
+    timeout: AckTimeout::new(18),
+    retry_cnt: 7,
+    rnr_retry: 7,
+    min_rnr_timer: RnrTimer::new(12),
+    access: 0xF,
+};
+
 fn describe(end: &End, qp: &Qp) -> String {
     format!("{} {} {}", qp.qpn().value(), end.mr.iova(), end.mr.rkey().value())
 }
@@ -82,17 +92,24 @@ fn the_other_process() {
         println!("> {text}");
         std::io::stdout().flush().unwrap();
     };
+    if role == "sandbox" {
+        forbid_memory_files();
+    }
     let mut config = near_config();
     config.set("direct", if role == "direct" { "on" } else { "off" }).unwrap();
     let end = End::with(config);
-    let service = if role == "datagrams" { Service::Ud } else { Service::Rc };
+    let service = match role.as_str() {
+        "datagrams" => Service::Ud,
+        "unreliable" => Service::Uc,
+        _ => Service::Rc,
+    };
     let qp = end.qp(service);
     say(&describe(&end, &qp));
     let mut taken = if role == "short" { take_descriptors() } else { Vec::new() };
     let (peer, remote) = understand(&lines.next().unwrap().unwrap());
     match service {
         Service::Ud => bring_up_ud(&qp, QKEY),
-        _ => connect(&end, &qp, end.gid().1, peer, Setup::default()),
+        _ => connect(&end, &qp, end.gid().1, peer, PATIENT),
     }
     say("connected");
     let mut qps = vec![qp];
@@ -113,10 +130,11 @@ fn the_other_process() {
                 let qp = end.qp(service);
                 say(&describe(&end, &qp));
                 let (peer, _) = understand(&lines.next().unwrap().unwrap());
-                connect(&end, &qp, end.gid().1, peer, Setup::default());
+                connect(&end, &qp, end.gid().1, peer, PATIENT);
                 say("connected");
                 qps.push(qp);
             }
+            "why" => say(&qps[0].route().to_string()),
             "write" => {
                 let qp = &qps[0];
                 write_until_shared(&end, qp, remote);
@@ -125,6 +143,31 @@ fn the_other_process() {
             }
             _ => return,
         }
+    }
+}
+
+/// From now on this thread, and those that it starts, cannot make memory files, as in a sandbox.
+#[allow(unsafe_code)]
+fn forbid_memory_files() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (load, same, answer) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET | libc::BPF_K,
+    );
+    // The number of the call is the first word of what a filter sees.
+    let mut steps = [
+        step(load, 0, 0, 0),
+        step(same, 0, 1, libc::SYS_memfd_create as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the pointers are to `program` and `steps`, which live through the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
     }
 }
 
@@ -203,7 +246,7 @@ fn a_killed_peer_fails_what_was_on_its_way_at_once() {
 
 #[test]
 fn a_killed_peer_of_an_idle_queue_pair_is_told_by_an_event() {
-    let (other, end, qp, _) = to_other_process(Setup::default());
+    let (other, end, qp, _) = to_other_process(PATIENT);
     qp.post_recv(&[RecvWr { wr_id: 20, sges: &[end.sge(0, 8)] }]).unwrap();
     other.signal(libc::SIGKILL);
     let flushed = end.wait(1)[0];
@@ -217,7 +260,7 @@ fn a_peer_that_is_killed_while_it_is_written_to_leaves_every_other_connection_al
     let beside = near_pair(Service::Rc);
     warm_up(&beside);
     for _ in 0..5 {
-        let (other, end, qp, remote) = to_other_process(Setup::default());
+        let (other, end, qp, remote) = to_other_process(PATIENT);
         for wr_id in 0..64 {
             let big = [end.sge(0, 1 << 20)];
             qp.post_send(&[wr(wr_id, SendOp::Write(remote), &big)]).unwrap();
@@ -308,7 +351,7 @@ fn a_peer_without_descriptors_is_reached_by_the_wire_until_it_has_some() {
     let (peer, remote) = understand(&other.hear());
     other.tell(&describe(&end, &qp));
     assert_eq!(other.hear(), "connected");
-    connect(&end, &qp, end.gid().1, peer, Setup::default());
+    connect(&end, &qp, end.gid().1, peer, PATIENT);
     let write = || {
         qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
         assert_eq!(end.wait(1)[0].status, WcStatus::Success);
@@ -326,6 +369,96 @@ fn a_peer_without_descriptors_is_reached_by_the_wire_until_it_has_some() {
 }
 
 #[test]
+fn a_peer_that_may_not_share_memory_is_reached_by_the_wire_and_both_say_so() {
+    let mut other = Other::start("sandbox");
+    let end = End::with(near_config());
+    let qp = end.qp(Service::Rc);
+    let (peer, remote) = understand(&other.hear());
+    other.tell(&describe(&end, &qp));
+    assert_eq!(other.hear(), "connected");
+    connect(&end, &qp, end.gid().1, peer, PATIENT);
+    until("it is not said what is in the way", || {
+        qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+        qp.route() == Route::Wire(WhyWire::Hindered(Hindrance::Door))
+    });
+    other.tell("why");
+    assert_eq!(other.hear(), Route::Wire(WhyWire::NoMemory).to_string());
+    assert_eq!(end.context.counters().near_tx_packets, 0);
+}
+
+/// Sends to a process that is stopped keep nobody waiting who sends to others.
+fn a_full_ring_keeps_others_alone(role: &str, flood: impl Fn(&End, &Qp, Qpn, Remote)) {
+    let (_live, end, qp, remote) = to_other_process(PATIENT);
+    let mut stopped = Other::start(role);
+    let service = if role == "datagrams" { Service::Ud } else { Service::Uc };
+    let full = end.qp(service);
+    let (peer, theirs) = understand(&stopped.hear());
+    stopped.tell(&describe(&end, &full));
+    assert_eq!(stopped.hear(), "connected");
+    match service {
+        Service::Ud => bring_up_ud(&full, QKEY),
+        _ => connect(&end, &full, end.gid().1, peer, PATIENT),
+    }
+    until("they do not meet", || {
+        let before = end.context.counters().near_tx_packets;
+        flood(&end, &full, peer, theirs);
+        end.wait(1);
+        end.context.counters().near_tx_packets > before
+    });
+    let counters = || end.context.counters();
+    // Packets wait for 100 ms before they are lost, in which others go on. On a busy machine that time may
+    // pass by itself.
+    let is_alone = |_| {
+        stopped.stop();
+        let before = counters();
+        until("it is never full", || {
+            flood(&end, &full, peer, theirs);
+            counters().near_full_turns > before.near_full_turns
+        });
+        qp.post_send(&[wr(2, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+        while !end.wait(1).iter().any(|wc| wc.wr_id == 2) {}
+        let after = counters();
+        // What cannot be sent is lost in the end, and nothing hangs.
+        until("it waits for ever", || {
+            let _ = end.cq.poll(&mut [EMPTY_WC; 16]).unwrap();
+            counters().near_lost > before.near_lost
+        });
+        stopped.signal(libc::SIGCONT);
+        until("it never reads again", || {
+            let lost = counters().near_lost;
+            flood(&end, &full, peer, theirs);
+            while !end.wait(1).iter().any(|wc| wc.wr_id == 9) {}
+            counters().near_lost == lost
+        });
+        after.near_lost == before.near_lost
+    };
+    assert!((0..20).any(is_alone), "others wait behind it");
+}
+
+#[test]
+fn datagrams_to_a_stopped_process_keep_no_other_process_waiting() {
+    if runs_alone("datagrams_to_a_stopped_process_keep_no_other_process_waiting") {
+        return;
+    }
+    a_full_ring_keeps_others_alone("datagrams", |end, qp, peer, _| {
+        let (sgid_index, dgid) = end.gid();
+        let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..AddressVector::default() };
+        post_datagram(end, qp, &end.pd.create_ah(av).unwrap(), peer, 4096);
+    });
+}
+
+#[test]
+fn unreliable_writes_to_a_stopped_process_keep_no_other_process_waiting() {
+    if runs_alone("unreliable_writes_to_a_stopped_process_keep_no_other_process_waiting") {
+        return;
+    }
+    a_full_ring_keeps_others_alone("unreliable", |end, qp, _, remote| {
+        qp.post_send(&[wr(9, SendOp::Write(remote), &[end.sge(0, 4096)])]).unwrap();
+    });
+}
+
+#[test]
 fn processes_of_another_pid_namespace_share_rings_and_no_memory() {
     if runs_alone("processes_of_another_pid_namespace_share_rings_and_no_memory") {
         return;
@@ -336,7 +469,7 @@ fn processes_of_another_pid_namespace_share_rings_and_no_memory() {
     let mut config = near_config();
     config.set("direct", "on").unwrap();
     let end = End::with(config);
-    let (qp, _) = connect_to(&mut other, &end, Setup::default());
+    let (qp, _) = connect_to(&mut other, &end, PATIENT);
     other.tell("write");
     // It cannot see who we are; we see it.
     assert_eq!(other.hear(), "0 directly, memory shared with process 0");
