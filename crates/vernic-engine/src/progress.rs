@@ -72,6 +72,13 @@ const MAX_ROUNDS: usize = 8;
 /// core this changes nothing; where they share one, the peer runs now instead of after the scheduler's
 /// next tick (some ms).
 const YIELD_NANOS: u64 = 20_000;
+/// An offer that took longer than this was taken by somebody who computes, not by a peer that answers: the
+/// caller was away for a time slice or more (Linux 6.18 has who yields pay for its whole slice).
+const LONG_YIELD_NANOS: u64 = 500_000;
+/// How long a poller finds nothing until it offers its core again after such an offer: most of a time slice,
+/// so that two peers on cores that others use, too, run at the same time now and then. Else each would give
+/// its slice away before the other has one, and a ping-pong would take time slices per message.
+const WARY_YIELD_NANOS: u64 = 2_000_000;
 /// The same in polls that did not get the lane.
 const POLLS_PER_YIELD: u32 = 64;
 
@@ -118,6 +125,8 @@ pub(crate) struct Engine {
     idle_polls: AtomicU32,
     /// Since when polls find nothing, nanoseconds; 0 if the last one found something.
     idle_since: AtomicU64,
+    /// After how long without anything a poller offers its core, nanoseconds.
+    yield_after: AtomicU64,
     /// The path on which the kernel refused packets last, and its error.
     pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
     /// Counts calls that made progress on an application's thread.
@@ -226,6 +235,7 @@ impl Engine {
             started_ns: monotonic_ns(),
             idle_polls: AtomicU32::new(0),
             idle_since: AtomicU64::new(0),
+            yield_after: AtomicU64::new(YIELD_NANOS),
             refusal: Mutex::default(),
             inline_calls: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
@@ -311,9 +321,18 @@ impl Engine {
                     == POLLS_PER_YIELD - 1;
         }
         if waited_long {
-            std::thread::yield_now();
+            self.offer_core();
         }
         taken
+    }
+
+    /// Lets others run on this core.
+    #[cold]
+    fn offer_core(&self) {
+        let before = monotonic_ns();
+        std::thread::yield_now();
+        let took = monotonic_ns().saturating_sub(before);
+        self.yield_after.store(next_offer_after(took), Ordering::Relaxed);
     }
 
     /// A poll with the lane `found` something or not: whether its caller has waited so long that it should
@@ -321,7 +340,8 @@ impl Engine {
     #[inline]
     fn has_waited(&self, found: bool, now: Time) -> bool {
         let since = self.idle_since.load(Ordering::Relaxed);
-        let waited_long = !found && since != 0 && now.nanos() >= since + YIELD_NANOS;
+        let waited_long =
+            !found && since != 0 && now.nanos() >= since + self.yield_after.load(Ordering::Relaxed);
         if found {
             self.idle_since.store(0, Ordering::Relaxed);
         } else if since == 0 || waited_long {
@@ -468,6 +488,11 @@ impl Engine {
     pub(crate) fn cq_disarmed(&self) {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// After how long a poller that finds nothing offers its core next, if the last offer took `took` nanoseconds.
+fn next_offer_after(took: u64) -> u64 {
+    if took > LONG_YIELD_NANOS { WARY_YIELD_NANOS } else { YIELD_NANOS }
 }
 
 #[cfg(test)]

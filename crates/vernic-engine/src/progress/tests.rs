@@ -210,3 +210,19 @@ fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     let looks_at = engine.looks_at.load(Ordering::Acquire);
     assert_eq!(looks_at, LOOKS_BY_ITSELF, "the background thread was woken");
 }
+
+#[test]
+fn a_core_that_others_keep_is_offered_less_often_until_they_give_it_back_soon() {
+    assert_eq!(next_offer_after(2_000), YIELD_NANOS, "the peer ran, or nobody");
+    assert_eq!(next_offer_after(3_000_000), WARY_YIELD_NANOS, "somebody computed for a time slice");
+    let context = open_without_background();
+    let engine = context.engine();
+    let now = engine.now();
+    let late = now + YIELD_NANOS;
+    let waited = |at| engine.has_waited(false, at);
+    engine.has_waited(true, now);
+    assert_eq!((waited(now), waited(late)), (false, true));
+    engine.yield_after.store(next_offer_after(3_000_000), Ordering::Relaxed);
+    engine.has_waited(true, now);
+    assert_eq!((waited(now), waited(late), waited(now + WARY_YIELD_NANOS)), (false, false, true));
+}
