@@ -20,6 +20,8 @@ mod counters;
 mod orphan;
 mod ready;
 mod receive;
+#[cfg(test)]
+mod testing;
 mod transmit;
 mod vitals;
 

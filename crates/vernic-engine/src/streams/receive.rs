@@ -229,6 +229,20 @@ impl Conn {
         now: Time,
         bytes: &[u8],
     ) {
+        let taken = self.feed(engine, qp, core, now, bytes);
+        self.rest.clear();
+        self.rest.extend_from_slice(&bytes[taken..]);
+    }
+
+    /// Passes bytes to the machine, and returns how many it took.
+    fn feed(
+        &mut self,
+        engine: &Engine,
+        qp: &QpInner,
+        core: &mut QpCore,
+        now: Time,
+        bytes: &[u8],
+    ) -> usize {
         let taken = with_stream(engine, qp, now, core, |machine, host| {
             let mut taken = 0;
             // Bounded: each round consumes something.
@@ -244,15 +258,18 @@ impl Conn {
             self.held = machine.rx_next() == RxNext::Hold;
             taken
         });
-        let taken = taken.unwrap_or(bytes.len());
-        self.rest.clear();
-        self.rest.extend_from_slice(&bytes[taken..]);
+        taken.unwrap_or(bytes.len())
     }
 
-    /// A receive may have been posted meanwhile; true if nothing waits any more.
+    /// A receive may have been posted meanwhile; true if nothing waits any more. What waits stays where it
+    /// is: it may be long, and is tried with each poll.
     fn retry(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
-        let rest = std::mem::take(&mut self.rest);
-        self.pass(engine, qp, core, now, &rest);
+        let mut rest = std::mem::take(&mut self.rest);
+        let taken = self.feed(engine, qp, core, now, &rest);
+        if taken > 0 {
+            rest.drain(..taken);
+        }
+        self.rest = rest;
         !self.held
     }
 }
@@ -293,5 +310,53 @@ impl QpHost<'_> {
             }
         }
         .map_err(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    use crate::streams::testing::{Fixture, send_fpdu};
+    use crate::{EMPTY_WC, RecvWr, WcStatus};
+
+    #[test]
+    fn what_waits_for_a_receive_is_not_copied_by_each_poll() {
+        let mut fixture = Fixture::new();
+        let bytes: Vec<u8> = (1..5).flat_map(|msn| send_fpdu(msn, &[msn as u8; 20_000])).collect();
+        fixture.peer.write_all(&bytes).unwrap();
+        let Fixture { context, qp, cq, .. } = &fixture;
+        let engine = context.engine();
+        let rest = || {
+            engine.with_lane(|lane| {
+                let connections = &lane.streams.as_ref().unwrap().connections;
+                let conn = &connections[&qp.qpn().value()];
+                (conn.rest.as_ptr().addr(), conn.rest.len())
+            })
+        };
+        let until = Instant::now() + Duration::from_secs(20);
+        while rest().1 < 20_000 {
+            context.progress();
+            assert!(Instant::now() < until, "nothing waits");
+        }
+        let before = rest();
+        for _ in 0..3 {
+            context.progress();
+            assert_eq!(rest(), before);
+        }
+        // It is taken when there is somewhere to put it.
+        let sges = [fixture.sge(20_000)];
+        for wr_id in 1..5 {
+            qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();
+        }
+        let mut wcs = [EMPTY_WC; 4];
+        let mut count = 0;
+        while count < 4 {
+            count += cq.poll(&mut wcs[count..]).unwrap();
+            assert!(Instant::now() < until, "{count} came");
+        }
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success && wc.byte_len == 20_000));
+        assert_eq!(rest().1, 0);
     }
 }

@@ -153,7 +153,9 @@ impl<'s> Parts<'s> {
         named.map(|_| if is_full { Added::Full } else { Added::Copy })
     }
 
-    /// Adds FPDUs until there are enough.
+    /// Adds FPDUs until there are enough. One whose payload cannot be read fails its request, and may end the
+    /// stream, after which memory is the application's again: so where memory is named already it is left to the
+    /// next call, when that has been sent.
     fn fill(
         &mut self,
         access: InPlace<'s>,
@@ -172,16 +174,27 @@ impl<'s> Parts<'s> {
                 true => self.name(access, &fpdu, host, buffer),
                 false => Ok(Added::Copy),
             };
-            match added {
-                Ok(Added::Yes) => machine.commit_fpdu(&fpdu),
+            let fault = match added {
+                Ok(Added::Yes) => {
+                    machine.commit_fpdu(&fpdu);
+                    continue;
+                }
                 Ok(Added::Full) => break,
                 Ok(Added::Copy) => {
-                    let room = &mut buffer[self.used..];
-                    let len = machine.write_fpdu(now, &fpdu, host, room).unwrap_or(0);
-                    self.grow(len);
+                    match machine.try_write_fpdu(&fpdu, host, &mut buffer[self.used..]) {
+                        Ok(len) => {
+                            self.grow(len);
+                            continue;
+                        }
+                        Err(fault) => fault,
+                    }
                 }
-                Err(fault) => machine.refuse_fpdu(now, &fpdu, fault, host),
+                Err(fault) => fault,
+            };
+            if self.gathered > 0 {
+                break;
             }
+            machine.refuse_fpdu(now, &fpdu, fault, host);
         }
         if self.open > 0 {
             self.list[self.count] = Part::Buffer(self.used);
@@ -344,5 +357,59 @@ impl QpHost<'_> {
             }
         }
         .map_err(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use vernic_proto::{QpState, Remote, SendFlags, SendOp};
+    use vernic_wire::{Lkey, Rkey};
+
+    use super::*;
+    use crate::events::lock;
+    use crate::streams::testing::{Fixture, MEMORY, send_fpdu};
+    use crate::{Payload, RecvWr, SendWr, Sge};
+
+    #[test]
+    fn nobody_is_told_of_a_fault_while_named_memory_is_still_to_be_sent() {
+        let mut fixture = Fixture::new();
+        fixture.qp.post_recv(&[RecvWr { wr_id: 9, sges: &[] }]).unwrap();
+        // The peer's first message permits this end to speak.
+        fixture.peer.write_all(&send_fpdu(1, &[])).unwrap();
+        let Fixture { context, qp, cq, .. } = &fixture;
+        while cq.poll(&mut [crate::EMPTY_WC]).unwrap() == 0 {}
+        // Several long FPDUs, and then memory that is not there.
+        let good = fixture.sge(MEMORY as u32);
+        let sges = [good, Sge { lkey: Lkey(0x1234_5600), ..good }];
+        let remote = Remote { addr: 0, rkey: Rkey(0x100) };
+        let engine = context.engine();
+        engine.with_lane(|lane| {
+            // With the lane taken nothing is sent yet.
+            let payload = Payload::Sges(&sges);
+            let op = SendOp::Write(remote);
+            let flags = SendFlags::SIGNALED;
+            let wr = SendWr { wr_id: 1, op, flags, payload, dest: None, srqn: None };
+            qp.post_send(&[wr]).unwrap();
+            let streams = lane.streams.as_mut().unwrap();
+            let (inner, now) = (qp.inner(), engine.now());
+            let mut core = lock(&inner.core);
+            engine.memory.in_place(|access| {
+                let mut parts = Parts::behind(0);
+                with_stream(engine, inner, now, &mut core, |machine, host| {
+                    parts.fill(access, machine, host, now, &mut streams.buffer);
+                });
+                assert!(parts.gathered >= 64 << 10, "{} bytes are named", parts.gathered);
+                assert_eq!(core.machine.state(), QpState::Rts);
+                let Streams { connections, buffer, .. } = streams;
+                let conn = connections.get_mut(&qp.qpn().value()).unwrap();
+                let pieces = parts.pieces(buffer);
+                conn.send(engine, inner, &mut core, now, &pieces[..parts.count]);
+            });
+            // The next turn refuses it.
+            streams.transmit(engine, inner, &mut core, now);
+            assert_eq!(core.machine.state(), QpState::Error);
+        });
     }
 }

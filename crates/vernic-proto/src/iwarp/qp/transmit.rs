@@ -105,16 +105,30 @@ impl Qp {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Option<usize> {
-        match self.stream.as_deref()?.layout.write(fpdu, host, buf) {
-            Ok(len) => {
-                self.commit_fpdu(fpdu);
-                Some(len)
-            }
+        match self.try_write_fpdu(fpdu, host, buf) {
+            Ok(len) => Some(len),
             Err(fault) => {
                 self.refuse_fpdu(now, fpdu, fault, host);
                 None
             }
         }
+    }
+
+    /// As [`write_fpdu`](Self::write_fpdu), but an FPDU whose payload cannot be read is left as it is, to be
+    /// [refused](Self::refuse_fpdu) or given again.
+    ///
+    /// # Errors
+    /// What is wrong with its payload.
+    pub fn try_write_fpdu(
+        &mut self,
+        fpdu: &Fpdu,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<usize, AccessFault> {
+        let Some(stream) = self.stream.as_deref() else { return Ok(0) };
+        let len = stream.layout.write(fpdu, host, buf)?;
+        self.commit_fpdu(fpdu);
+        Ok(len)
     }
 
     /// Bytes that were committed since the stream began: what [`handle_sent`](Self::handle_sent) counts
