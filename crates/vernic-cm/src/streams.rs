@@ -11,8 +11,9 @@
 //!                                               or rejects: Refusing
 //! ```
 //!
-//! Limits: connections of a listener whose request is not here are at most [`MAX_GREETING`], beyond that the
-//! oldest goes; each has the time of its start-up. Requests that the program has not taken are at most the
+//! Limits: connections of a listener whose request is not here are at most [`MAX_GREETING`], and a quarter of the
+//! descriptors that the process may have, beyond that the oldest goes; so it does where no descriptor is left for
+//! another. Each has the time of its start-up. Requests that the program has not taken are at most the
 //! listener's backlog.
 
 use std::collections::{HashMap, VecDeque};
@@ -21,6 +22,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 use vernic_engine::iwarp::{
     ConnectError, Ending, Handshake, HandshakeState, RtrSet, StartupConfig, StartupError,
@@ -41,6 +43,10 @@ mod progress;
 
 /// Connections of a listener that have not said what they want; few in tests.
 const MAX_GREETING: usize = if cfg!(test) { 4 } else { 1024 };
+
+/// The part of a process's descriptors that connections of a listener may take which have not said what they
+/// want.
+const GREETING_SHARE: u64 = 4;
 
 /// Private data of a request: 512 bytes (RFC 5044, 7.1.1), less what says depths and the first message
 /// (RFC 6581, 9).
@@ -88,8 +94,11 @@ pub struct StartupCounters {
     pub asked: u64,
     /// Ended before their request came: by the peer, for want of time, or since it was none.
     pub failed: u64,
-    /// Ended for newer ones: 1024 of a listener had not asked yet.
+    /// Ended for newer ones: 1024 of a listener had not asked yet, or there were no descriptors for both.
     pub displaced: u64,
+    /// Times that a connection could not be taken, since the process had no descriptor left: it waits in the
+    /// listening socket, which is left alone for a moment.
+    pub no_descriptor: u64,
     /// Refused: the listener's backlog was full.
     pub refused: u64,
 }
@@ -126,6 +135,8 @@ struct Listening {
     backlog: usize,
     /// Those that are [`Stage::Greeting`], the oldest first.
     greeting: VecDeque<ConnId>,
+    /// It is not watched until then: no descriptor was left for a connection that waits.
+    paused: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -402,7 +413,9 @@ impl Streams {
         let watched = readiness.watch_listener(&socket, LISTENER | u64::from(number));
         watched.map_err(|error| (None, os(error)))?;
         let (socket, greeting) = (Arc::new(socket), VecDeque::new());
-        table.listeners.insert(number, Listening { socket, id, port, backlog, greeting });
+        let paused = None;
+        let listening = Listening { socket, id, port, backlog, greeting, paused };
+        table.listeners.insert(number, listening);
         Ok(number)
     }
 

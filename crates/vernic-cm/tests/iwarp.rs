@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 use common::*;
-use vernic_cm::{Config, ConnParam, EventKind, Id, PortSpace, QpState, QpType, State};
+use vernic_cm::{Config, ConnParam, EventKind, Id, IdOption, PortSpace, QpState, QpType, State};
 use vernic_engine::{Access, TransportChoice};
 
 fn side() -> Side {
@@ -304,4 +304,40 @@ fn datagrams_are_refused() {
     assert_eq!(error.errno(), libc::EOPNOTSUPP, "{error}");
     let error = side.udp().resolve_addr(None, addr("127.0.0.1:9"), SOON).unwrap_err();
     assert_eq!(error.errno(), libc::EOPNOTSUPP, "{error}");
+}
+
+#[test]
+fn a_port_that_is_bound_is_no_other_ids_unless_both_share_it() {
+    let (one, other) = (side(), side());
+    let bind = |side: &Side, place: SocketAddr, share: bool| {
+        let id = side.tcp();
+        id.set_option(IdOption::ReuseAddr(share)).unwrap();
+        id.bind_addr(place).map(|()| id)
+    };
+    for place in ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0"].map(addr) {
+        let first = bind(&one, place, false).unwrap();
+        let taken = first.local_addr().unwrap();
+        for share in [false, true] {
+            let error = bind(&other, taken, share).unwrap_err();
+            assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
+        }
+        drop(first);
+        let shared = [&one, &other].map(|side| bind(side, taken, true).unwrap());
+        shared[1].listen(1).unwrap();
+        assert_eq!(shared[0].listen(1).unwrap_err().errno(), libc::EADDRINUSE);
+    }
+}
+
+#[test]
+fn a_connection_that_could_not_be_begun_leaves_the_id_its_port() {
+    let (server, client) = (side(), side());
+    let (_listener, place) = listener(&server);
+    let id = client.routed(PortSpace::TCP, QpType::Rc, place);
+    let end = End::new(&id);
+    id.attach_qp(end.qp.clone()).unwrap();
+    id.context().unwrap().close();
+    // The second time for the same reason as the first, and with the same port.
+    let errors = [(); 2].map(|()| id.connect(&ConnParam::default()).unwrap_err().to_string());
+    assert!(errors[0].contains("is closed"), "{errors:?}");
+    assert_eq!(errors[0], errors[1]);
 }

@@ -214,7 +214,7 @@ impl Handshake {
         private: &[u8],
     ) -> Result<Self, ConnectError> {
         let os = |source| ConnectError::Os { what: "connect to", addr: peer, source };
-        let socket = Bound::new(&local.with_port(0), true).map_err(os)?;
+        let socket = Bound::new(&local.with_port(0), true, false).map_err(os)?;
         Self::connect_from(context, socket, peer, config, private, Watch::own()?)
     }
 

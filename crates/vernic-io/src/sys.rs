@@ -34,8 +34,8 @@ pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
 pub(crate) use packets::{Packet, packet_pair, peer_credentials, recv_packet, send_packet};
 pub(crate) use shared::{SharedPage, inode_of, shared_file};
 pub(crate) use stream::{
-    EpollOp, MAX_PIECES, accept, epoll, epoll_ready, epoll_watch, listen, peer_addr, recv,
-    recv_pieces, send, send_pieces, shutdown_write, tcp_info, unacknowledged,
+    EpollOp, MAX_PIECES, accept, descriptor_limit, epoll, epoll_ready, epoll_watch, listen,
+    peer_addr, recv, recv_pieces, send, send_pieces, shutdown_write, tcp_info, unacknowledged,
 };
 pub(crate) use unix::{
     bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,

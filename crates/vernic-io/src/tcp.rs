@@ -99,22 +99,50 @@ pub struct Bound {
 
 impl Bound {
     /// Takes an address and a port; port 0 takes one that is free. `v6_only` lets the IPv6 wildcard stand
-    /// for IPv6 alone; else it stands for IPv4 as well.
+    /// for IPv6 alone; else it stands for IPv4 as well. No other socket gets the port, of whichever process,
+    /// unless both say that they `share` it: then one of them may listen. A port whose earlier owner has
+    /// connections in TIME-WAIT may be taken, and then that is not so until it listens.
     ///
     /// # Errors
     /// Of the system: the address is not this machine's, or the port is taken.
-    pub fn new(addr: &SocketAddr, v6_only: bool) -> io::Result<Self> {
+    pub fn new(addr: &SocketAddr, v6_only: bool, share: bool) -> io::Result<Self> {
         let fd = sys::socket(family(addr), libc::SOCK_STREAM, 0)?;
-        if addr.port() != 0 {
-            // A port may be used anew while connections of its earlier owner are in TIME-WAIT.
-            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
-        }
         if addr.is_ipv6() {
             let only = i32::from(v6_only);
             sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only)?;
         }
-        sys::bind(fd.as_fd(), addr)?;
-        Ok(Self { fd })
+        let this = Self { fd };
+        if share {
+            this.set_reuse()?;
+        }
+        match sys::bind(this.fd.as_fd(), addr) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !share => {
+                // A socket that did not say so itself still has it for itself.
+                this.set_reuse()?;
+                sys::bind(this.fd.as_fd(), addr)?;
+            }
+            bound => bound?,
+        }
+        Ok(this)
+    }
+
+    /// Lets the port be taken anew while connections over it are in TIME-WAIT: they have this from the socket
+    /// that made them.
+    fn set_reuse(&self) -> io::Result<()> {
+        sys::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
+    }
+
+    /// The type of service, or traffic class, of all that is sent, also of connections that it will take when
+    /// it listens. Its two low bits are TCP's (ECN).
+    ///
+    /// # Errors
+    /// Of the system: none is known.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        let (level, name) = match self.local_addr()? {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        sys::set_option(self.fd.as_fd(), level, name, tos.into())
     }
 
     /// Its address, its port chosen.
@@ -130,7 +158,7 @@ impl Bound {
     /// # Errors
     /// Of the system: another socket listens on the port. This one stays as it is.
     pub fn listen(self) -> Result<Listener, (Self, io::Error)> {
-        match sys::listen(self.fd.as_fd(), BACKLOG) {
+        match self.set_reuse().and_then(|()| sys::listen(self.fd.as_fd(), BACKLOG)) {
             Ok(()) => Ok(Listener { fd: self.fd }),
             Err(error) => Err((self, error)),
         }
@@ -142,12 +170,19 @@ impl Bound {
     /// # Errors
     /// Of the system: there is no way to the peer, or nobody listens there.
     pub fn connect(self, peer: &SocketAddr) -> io::Result<Connection> {
+        self.set_reuse()?;
         let connection = Connection::new(self.fd)?;
         match sys::connect(connection.fd.as_fd(), peer) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
             _ => Ok(connection),
         }
     }
+}
+
+/// Descriptors that this process may have open, at most: the soft limit, as `ulimit -n` shows it. It stays what
+/// it is: a program that waits with select(2) breaks over descriptors from 1024 on.
+pub fn descriptor_limit() -> u64 {
+    sys::descriptor_limit()
 }
 
 /// A socket that takes connections.
@@ -162,7 +197,7 @@ impl Listener {
     /// # Errors
     /// Of the system: the address is not this machine's, or the port is taken.
     pub fn bind(addr: &SocketAddr) -> io::Result<Self> {
-        Bound::new(addr, true)?.listen().map_err(|(_, error)| error)
+        Bound::new(addr, true, false)?.listen().map_err(|(_, error)| error)
     }
 
     /// The address that it listens on, its port chosen.
@@ -218,7 +253,7 @@ impl Connection {
     /// # Errors
     /// Of the system: the address is not this machine's, there is no way to the peer.
     pub fn connect(local: LocalAddr, peer: &SocketAddr) -> io::Result<Self> {
-        Bound::new(&local.with_port(0), true)?.connect(peer)
+        Bound::new(&local.with_port(0), true, false)?.connect(peer)
     }
 
     /// How far it has come.
@@ -431,6 +466,15 @@ impl Readiness {
         sys::epoll_watch(epoll, EpollOp::Change, fd, key, interest.events())
     }
 
+    /// Watches a listener no more.
+    ///
+    /// # Errors
+    /// Of the system: it is not watched.
+    pub fn unwatch_listener(&self, listener: &Listener) -> io::Result<()> {
+        let (epoll, fd) = (self.fd.as_fd(), listener.fd.as_fd());
+        sys::epoll_watch(epoll, EpollOp::Remove, fd, 0, 0)
+    }
+
     /// Watches a connection no more, so that not even its loss is told.
     ///
     /// # Errors
@@ -524,21 +568,44 @@ mod tests {
     #[test]
     fn a_bound_socket_has_its_port_alone_and_listens_or_connects_with_it() {
         let any = SocketAddr::new(LO, 0);
-        let (a, b) = (Bound::new(&any, true).unwrap(), Bound::new(&any, true).unwrap());
+        let bound = |share| Bound::new(&any, true, share).unwrap();
+        let (a, b, shared) = (bound(false), bound(false), bound(true));
         let (at, from) = (a.local_addr().unwrap(), b.local_addr().unwrap());
         assert!(at.port() != 0 && at.port() != from.port());
-        assert_eq!(Bound::new(&at, true).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let taken = |share| Bound::new(&at, true, share).unwrap_err().kind();
+        assert_eq!([taken(false), taken(true)], [io::ErrorKind::AddrInUse; 2]);
+        Bound::new(&shared.local_addr().unwrap(), true, true).unwrap();
         let listener = a.listen().unwrap();
         let ours = b.connect(&at).unwrap();
         let theirs = until(|| listener.accept().unwrap());
         assert_eq!((ours.local_addr().unwrap(), theirs.peer_addr().unwrap()), (from, from));
+        // The port may be had again though there is a connection over it.
+        drop(listener);
+        drop((theirs, ours));
+        Bound::new(&at, true, false).unwrap().listen().unwrap();
+    }
+
+    #[test]
+    fn the_type_of_service_is_that_of_both_ends_own_sockets() {
+        for ip in [LO, IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let bound = Bound::new(&SocketAddr::new(ip, 0), true, false).unwrap();
+            bound.set_tos(0x28).unwrap();
+            let listener = bound.listen().unwrap();
+            let _ours = Connection::connect(ip.into(), &listener.local_addr().unwrap()).unwrap();
+            let theirs = until(|| listener.accept().unwrap());
+            let (level, name) = match ip.is_ipv4() {
+                true => (libc::IPPROTO_IP, libc::IP_TOS),
+                false => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            assert_eq!(sys::option(theirs.fd.as_fd(), level, name).unwrap(), 0x28, "{ip}");
+        }
     }
 
     #[test]
     fn the_ipv6_wildcard_takes_ipv4_unless_told_not_to() {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
         for v6_only in [false, true] {
-            let listener = Bound::new(&any, v6_only).unwrap().listen().unwrap();
+            let listener = Bound::new(&any, v6_only, false).unwrap().listen().unwrap();
             let port = listener.local_addr().unwrap().port();
             let ours = Connection::connect(LO.into(), &SocketAddr::new(LO, port));
             let made = ours.is_ok_and(|ours| {

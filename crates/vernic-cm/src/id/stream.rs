@@ -47,7 +47,7 @@ impl Id {
             ErrorKind::AddrInUse => in_use(),
             _ => Error::Os { what: "bind a TCP socket", source },
         };
-        let socket = Bound::new(&addr, binding.af_only).map_err(os)?;
+        let socket = Bound::new(&addr, binding.af_only, binding.reuse).map_err(os)?;
         let port = socket.local_addr().map_err(os)?.port();
         lock(&self.shared.ports).bind(space, port, binding, |_| false)?;
         inner.socket = Some(socket);
@@ -62,6 +62,7 @@ impl Id {
         local: SocketAddr,
     ) -> Result<(), Error> {
         let backlog = inner.backlog as usize;
+        set_tos(&socket, inner.options.tos);
         match self.shared.streams.listen(self.cell.key, socket, local.port(), backlog) {
             Ok(listener) => {
                 inner.listener = Some(listener);
@@ -101,11 +102,23 @@ impl Id {
         let socket = inner.socket.take();
         let socket =
             socket.ok_or_else(|| self.wrong_state(inner, call, "has not connected before"))?;
+        set_tos(&socket, inner.options.tos);
         let (id, private_data) = (self.cell.key, param.private_data);
-        let conn = streams.connect(Ask { id, device, socket, peer, depths, private_data })?;
+        let asked = streams.connect(Ask { id, device, socket, peer, depths, private_data });
+        let conn = asked.inspect_err(|_| self.retake_socket(inner))?;
         inner.connection = Some(Connection::over_stream(conn, Phase::Asking, depths));
         inner.state = State::Connect;
         Ok(())
+    }
+
+    /// A connection could not be begun, and its socket is gone: the id gets another with its address, so that it
+    /// may try again.
+    fn retake_socket(&self, inner: &mut Inner) {
+        let (Some(local), Some(binding)) = (inner.local, inner.bound) else { return };
+        match Bound::new(&local, binding.af_only, binding.reuse) {
+            Ok(socket) => inner.socket = Some(socket),
+            Err(error) => tracing::warn!(id = ?self, %local, %error, "the port is lost"),
+        }
     }
 
     pub(super) fn accept_stream(
@@ -200,6 +213,15 @@ impl Inner {
             // One that is in Error is closed already.
             let _ = qp.modify(&attr, AttrMask::STATE);
         }
+    }
+}
+
+/// What the program wants sent along; a system that does not take it, as none does, sends without.
+fn set_tos(socket: &Bound, tos: u8) {
+    if tos != 0
+        && let Err(error) = socket.set_tos(tos)
+    {
+        tracing::warn!(tos, %error, "the type of service is not set");
     }
 }
 

@@ -3,17 +3,17 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vernic_engine::Gid;
 use vernic_engine::iwarp::{Handshake, HandshakeState, StartupError, StartupState, Watch};
-use vernic_io::tcp::Connection;
+use vernic_io::tcp::{Connection, descriptor_limit};
 use vernic_proto::cm::{CmPath, ConnId};
 use vernic_wire::cm::CommId;
 
 use super::{
-    Depths, LISTENER, Listening, MAX_GREETING, Stage, Startup, StreamEvent, StreamRequest, Streams,
-    Table, in_byte, in_words,
+    Depths, GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Stage, Startup, StreamEvent,
+    StreamRequest, Streams, Table, in_byte, in_words,
 };
 use crate::device::Device;
 use crate::event::EventKind;
@@ -24,8 +24,15 @@ use crate::route;
 /// Connections that are taken from a listener in a turn; the rest waits for the next.
 const TURN: usize = 64;
 
-/// Pause of the thread where the system has no descriptor for a connection that waits to be taken.
-const NO_DESCRIPTOR: Duration = Duration::from_millis(10);
+/// How long a listening socket is left alone where the process has no descriptor for a connection that waits:
+/// others go on meanwhile, and nothing spins.
+const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
+
+/// Connections of a listener that have not said what they want, at most.
+fn max_greeting() -> usize {
+    let share = descriptor_limit() / GREETING_SHARE;
+    (share.min(MAX_GREETING as u64) as usize).max(1)
+}
 
 /// How a start-up looks to programs that did not get to the peer: events and statuses are those of the
 /// kernel's `rdma_cm` over iWARP.
@@ -83,8 +90,51 @@ impl Streams {
             late.map(|(conn, _)| *conn).collect()
         };
         late.into_iter().for_each(|conn| self.advance(conn));
+        self.resume(Instant::now());
         let table = lock(&self.table);
-        table.startups.values().filter_map(|startup| startup.handshake.patience()).min()
+        let patience = table.startups.values().filter_map(|startup| startup.handshake.patience());
+        let paused = table.listeners.values().filter_map(|listening| listening.paused);
+        let paused = paused.map(|until| until.saturating_duration_since(Instant::now()));
+        patience.chain(paused).min()
+    }
+
+    /// Looks again at listening sockets that were left alone for long enough.
+    fn resume(&self, now: Instant) {
+        let Ok(readiness) = self.readiness() else { return };
+        let mut table = lock(&self.table);
+        for (number, listening) in &mut table.listeners {
+            if listening.paused.is_some_and(|until| until <= now) {
+                let key = LISTENER | u64::from(*number);
+                let watched = readiness.watch_listener(&listening.socket, key);
+                listening.paused = watched.is_err().then(|| now + NO_DESCRIPTOR);
+            }
+        }
+    }
+
+    /// A connection waits, and the process has no descriptor for it: the oldest that has not said what it wants
+    /// goes, and true is returned; or if there is none, the listener is left alone for a while.
+    fn make_room(&self, number: u32, error: &std::io::Error) -> bool {
+        let Ok(readiness) = self.readiness() else { return false };
+        let mut table = lock(&self.table);
+        table.counters.no_descriptor += 1;
+        let silent = |listening: &Listening| listening.greeting.len();
+        let most = table.listeners.iter().max_by_key(|(_, listening)| silent(listening));
+        let most = most.filter(|(_, listening)| silent(listening) > 0).map(|(number, _)| *number);
+        if let Some(number) = most {
+            table.displace(number);
+            return true;
+        }
+        if let Some(listening) = table.listeners.get_mut(&number) {
+            let (port, limit) = (listening.port, descriptor_limit());
+            tracing::warn!(
+                %error, port, limit,
+                "a connection waits at a listener, and cannot be taken: see `ulimit -n`"
+            );
+            // It fails for none that is watched.
+            let _ = readiness.unwatch_listener(&listening.socket);
+            listening.paused = Some(Instant::now() + NO_DESCRIPTOR);
+        }
+        false
     }
 
     fn take_connections(&self, shared: &Arc<Shared>, number: u32) {
@@ -94,11 +144,8 @@ impl Streams {
             match socket.accept() {
                 Ok(Some(connection)) => self.greet(shared, number, connection),
                 Ok(None) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection waits, and cannot be taken");
-                    std::thread::sleep(NO_DESCRIPTOR);
-                    return;
-                }
+                Err(error) if self.make_room(number, &error) => {}
+                Err(_) => return,
             }
         }
     }
@@ -109,6 +156,9 @@ impl Streams {
         let device = match shared.devices.with(route::local(local), shared) {
             Ok(device) => device,
             Err(error) => {
+                let mut table = lock(&self.table);
+                table.counters.begun += 1;
+                table.counters.failed += 1;
                 tracing::warn!(%local, %error, "a connection to no device is closed");
                 return;
             }
@@ -273,9 +323,15 @@ impl Table {
     fn queue(&mut self, listener: u32, conn: ConnId) {
         let Some(listening) = self.listeners.get_mut(&listener) else { return };
         listening.greeting.push_back(conn);
-        if listening.greeting.len() > MAX_GREETING
-            && let Some(oldest) = listening.greeting.pop_front()
-        {
+        if listening.greeting.len() > max_greeting() {
+            self.displace(listener);
+        }
+    }
+
+    /// The oldest connection of a listener that has not asked yet goes.
+    fn displace(&mut self, listener: u32) {
+        let listening = self.listeners.get_mut(&listener);
+        if let Some(oldest) = listening.and_then(|listening| listening.greeting.pop_front()) {
             self.counters.displaced += 1;
             self.startups.remove(&oldest);
         }
@@ -291,7 +347,6 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
-    use std::time::Instant;
 
     use vernic_engine::{Config, QpType, TransportChoice};
     use vernic_wire::cm::PortSpace;

@@ -24,6 +24,14 @@ pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnFd> {
     OwnFd::open(|| check(unsafe { libc::accept4(fd.as_raw_fd(), none, no_len, flags) }))
 }
 
+/// The soft limit of open descriptors; 0 if the system does not say.
+pub(crate) fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one structure, which lives through the call.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if result == 0 { limit.rlim_cur } else { 0 }
+}
+
 /// The address of the other end.
 pub(crate) fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     let mut addr = std::mem::MaybeUninit::<SockAddr>::zeroed();
