@@ -3,7 +3,7 @@
 use super::cases::{Case, Expected, Fault, Place, Program};
 use super::manager::{self, RPING, Roles, Rows, TCP, UCMATOSE, said};
 use super::scenarios::PROBE;
-use crate::conformance::Ready;
+use crate::conformance::{Output, Ready};
 
 /// What both ends are told to agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +94,23 @@ pub(super) fn refused(rows: &mut Rows) {
         "cmatose: failure connecting: Connection refused"
     };
     rows.add("ucmatose", "-c 1", elsewhere, Expected::Refused(line));
+}
+
+/// perftest with messages of many segments. A server in the guest takes seconds to fill its buffers with noise,
+/// before it can be connected to the second time.
+pub(super) fn large(rows: &mut Rows, roles: Roles) {
+    let fault = if rows.place.to_kernel { Fault::Silent } else { Fault::None };
+    for (program, size) in [
+        ("ib_write_bw", 8 << 20),
+        ("ib_write_bw", 64 << 20),
+        ("ib_read_bw", 64 << 20),
+        ("ib_send_bw", 64 << 20),
+    ] {
+        let output = Output::Table { sizes: vec![size], iterations: Some(5) };
+        let options = format!("-R -s {size} -n 5");
+        let case = rows.add(program, &options, roles, Expected::Output(output));
+        (case.fault, case.in_ci, case.limit_s) = (fault, false, 300);
+    }
 }
 
 /// All cases of a place: what connects by IP address over RoCE too, and more.

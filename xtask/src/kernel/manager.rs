@@ -230,6 +230,9 @@ fn datagrams(rows: &mut Rows) {
 /// perftest connects by rdma_cm with `-R`.
 fn perftest(rows: &mut Rows) {
     let roles = roles("-F", "-F SERVER", Ready::Service(TCP, 18_515));
+    if rows.place.is_iwarp() {
+        iwarp::large(rows, roles);
+    }
     // A kernel's server is not back at once: perftest connects twice.
     let fault = match (rows.place.to_kernel, rows.place.is_iwarp()) {
         (false, _) => Fault::None,
