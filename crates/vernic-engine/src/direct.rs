@@ -14,6 +14,10 @@
 //! its own file is touched, so that is done every [`LOOK_NANOS`]. What is written to a process that
 //! died since then may complete with success, as on a wire whose last ACK was on the way.
 
+mod place;
+
+pub use place::Placed;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -87,7 +87,7 @@ pub use cq::{Cq, EMPTY_WC, Wc};
 pub use device::{
     DeviceInfo, Transport, address_transport, configured_devices, device_with, devices, no_device,
 };
-pub use direct::DirectCounters;
+pub use direct::{DirectCounters, Placed};
 pub use dm::{DeviceMemory, DmRangeError};
 pub use error::{
     Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,

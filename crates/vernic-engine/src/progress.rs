@@ -384,6 +384,11 @@ impl Engine {
         true
     }
 
+    /// Runs `f` with the lane on an application's thread, unless it is taken, in which case it does not run.
+    pub(crate) fn with_free_lane(&self, f: impl FnOnce(Time)) {
+        self.run_inline(|_, now| f(now));
+    }
+
     /// Takes the lane if it is free and no control-path thread waits for it.
     pub(crate) fn try_lane(&self) -> Option<MutexGuard<'_, Lane>> {
         if self.waiters.load(Ordering::SeqCst) != 0 {

@@ -164,6 +164,21 @@ impl Offer {
     }
 }
 
+impl Offer {
+    /// Where in the range `len` bytes at `addr` begin; `None` if it does not cover all of them, or may not be
+    /// written.
+    pub(crate) fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
+        self.place(addr, len, Access::REMOTE_WRITE)
+    }
+
+    #[inline]
+    fn place(&self, addr: u64, len: u32, needs: Access) -> Option<u64> {
+        let at = addr.checked_sub(self.iova)?;
+        let inside = at <= self.len && u64::from(len) <= self.len - at;
+        (inside && self.access.contains(needs)).then_some(at)
+    }
+}
+
 /// Consent, and the way to use it.
 #[derive(Debug)]
 pub(crate) struct Ticket {
@@ -181,9 +196,7 @@ impl Ticket {
             DirectOp::Read => Access::REMOTE_READ,
             DirectOp::Atomic(_) => Access::REMOTE_ATOMIC,
         };
-        let at = direct.remote.addr.checked_sub(self.offer.iova)?;
-        let inside = at <= self.offer.len && u64::from(direct.length) <= self.offer.len - at;
-        (inside && self.offer.access.contains(needs)).then_some(at)
+        self.offer.place(direct.remote.addr, direct.length, needs)
     }
 }
 

@@ -40,8 +40,14 @@ const ALIGN: usize = 64;
 const IOVA: u64 = 0;
 
 impl StreamMemory {
-    /// With `messages`, there is room for those that come as SENDs, too.
-    pub(crate) fn new(pd: &Arc<Pd>, limits: &Limits, messages: bool) -> Result<Self, Error> {
+    /// With `messages`, there is room for those that come as SENDs, too. A peer on this host may map what is
+    /// `shared`; it takes a descriptor.
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        limits: &Limits,
+        messages: bool,
+        shared: bool,
+    ) -> Result<Self, Error> {
         let (send_len, recv_len) = (limits.send_bytes as usize, limits.recv_bytes as usize);
         let iomap_entries = limits.iomap.entries();
         let tables_len = iomap_at() + usize::from(iomap_entries) * IomapEntry::LEN;
@@ -50,7 +56,8 @@ impl StreamMemory {
         let messages_at = (tables_at + tables_len).next_multiple_of(ALIGN);
         let messages_len =
             if messages { usize::from(limits.recv_messages) * Message::LEN } else { 0 };
-        let buffer = HostBuffer::private(messages_at + messages_len)
+        let len = messages_at + messages_len;
+        let buffer = if shared { HostBuffer::new(len) } else { HostBuffer::private(len) }
             .map_err(|error| Error::os("allocate the rings of a stream", error))?;
         let region = |at: usize, len: usize, access| {
             let addr = buffer.as_mut_ptr().wrapping_add(at);

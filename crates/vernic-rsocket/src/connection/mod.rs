@@ -77,6 +77,8 @@ pub(crate) struct Connection {
     peer: String,
     /// Messages go as SENDs behind their WRITEs: iWARP has no WRITE with immediate data.
     sends_messages: bool,
+    /// Peers on this host may write into each other's memory.
+    places: bool,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
@@ -105,7 +107,8 @@ impl Connection {
         let limits = Limits { inline_bytes, ..limits };
         let pd = context.alloc_pd();
         let sends_messages = context.info().transport == Transport::Iwarp;
-        let memory = StreamMemory::new(&pd, &limits, sends_messages)?;
+        let places = context.config().same_host && context.config().direct && !sends_messages;
+        let memory = StreamMemory::new(&pd, &limits, sends_messages, places)?;
         let channel = context.create_channel()?;
         let per_write = if sends_messages { 2 } else { 1 };
         let sends = u32::from(limits.send_requests) * per_write;
@@ -143,6 +146,7 @@ impl Connection {
             polling_time,
             peer,
             sends_messages,
+            places,
             qp,
             cq,
             channel,

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use vernic_engine::{Placed, Remote};
+
 use super::{Connection, Core};
-use crate::Error;
 use crate::pieces::{Incoming, Outgoing};
 use crate::stream::Spans;
 use crate::wake::lock;
+use crate::wire::RemoteSge;
+use crate::{Error, Failure};
 
 /// So many bytes are copied under the lock of the core; more would keep others waiting, fewer would
 /// take the lock twice for nothing.
@@ -17,6 +20,10 @@ const FIRST_MESSAGE: u32 = 4096;
 
 /// Later ones are twice as long each time, up to this.
 const LONGEST_MESSAGE: u32 = 1 << 16;
+
+/// Messages from this length on are copied to the memory of a peer on this host, if it consents: shorter
+/// ones cost less in their packet than the way through the gates of that memory.
+const PLACED: u32 = 1024;
 
 /// Longest inline data of a queue pair, bytes.
 const MAX_INLINE: usize = vernic_engine::limits::MAX_INLINE as usize;
@@ -122,7 +129,7 @@ impl Connection {
         while bytes.left() > 0 {
             let sent = all - bytes.left();
             let mut core = lock(&self.core);
-            let busy = core.stream.unsent() != 0;
+            let busy = core.stream.is_busy();
             let most = *longest.get_or_insert(if busy { LONGEST_MESSAGE } else { FIRST_MESSAGE });
             let wanted = u32::try_from(bytes.left()).unwrap_or(u32::MAX).min(most);
             let mut len = core.stream.next_len(wanted);
@@ -161,6 +168,10 @@ impl Connection {
         bytes: &mut Outgoing<'_>,
         len: u32,
     ) {
+        let core = match self.send_placed(core, bytes, len) {
+            Ok(()) => return,
+            Err(core) => core,
+        };
         let place = core.stream.place(len);
         let mut core = self.copy_in(core, place, bytes, len, |core, user| {
             // The room that there was is there still: only senders take some, and this is their turn.
@@ -170,6 +181,37 @@ impl Connection {
             }
         });
         self.changed(&mut core);
+    }
+
+    /// As [`send_message`](Self::send_message), with the bytes copied to where the peer wants them, if that
+    /// can be done: one copy, and a message without bytes.
+    fn send_placed<'a>(
+        &'a self,
+        core: std::sync::MutexGuard<'a, Core>,
+        bytes: &mut Outgoing<'_>,
+        len: u32,
+    ) -> Result<(), std::sync::MutexGuard<'a, Core>> {
+        let target = core.stream.target().filter(|_| self.places && len >= PLACED);
+        let Some(RemoteSge { addr, rkey, .. }) = target else { return Err(core) };
+        drop(core);
+        let placed = self.qp.place(Remote { addr, rkey }, len, |write| {
+            bytes.copy(len as usize, write);
+        });
+        let mut core = lock(&self.core);
+        match placed {
+            Placed::Not => return Err(core),
+            Placed::Whole => {}
+            Placed::Cut => {
+                let why = format!("{} took its receive buffer away", self.peer);
+                self.fail(&mut core, Failure::new(libc::ECONNRESET, why));
+            }
+        }
+        // As below: the room is there, or nothing matters any more.
+        if let Some(write) = core.stream.send_placed(len) {
+            self.post(&mut core, &write, &[]);
+        }
+        self.changed(&mut core);
+        Ok(())
     }
 
     /// Copies `len` bytes to `place`, many of them without the lock, then has `send` send them.

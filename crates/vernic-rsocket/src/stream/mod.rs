@@ -295,6 +295,27 @@ impl Stream {
         Some(write)
     }
 
+    /// Where the next bytes go in the peer's memory, if it is known.
+    pub fn target(&self) -> Option<RemoteSge> {
+        self.sender.target()
+    }
+
+    /// Sends the next `len` bytes, which are at the [`target`](Self::target) already: at most what
+    /// [`next_len`](Self::next_len) says, else `None` and nothing is sent.
+    pub fn send_placed(&mut self, len: u32) -> Option<Write> {
+        if len == 0 || self.next_len(len) != len {
+            return None;
+        }
+        let write = self.sender.send_placed(len)?;
+        self.in_flight += 1;
+        Some(write)
+    }
+
+    /// Whether anything that was sent has not arrived yet.
+    pub fn is_busy(&self) -> bool {
+        self.in_flight != 0
+    }
+
     /// Bytes of the next direct write, at most `want`; 0 if none can be sent now.
     pub fn next_direct_len(&self, want: u32) -> u32 {
         if !self.may_send() || self.iomaps.is_waiting() || !self.sender.can_write_direct() {

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use vernic_wire::Rkey;
+
 use super::ring::{Position, Spans};
 use super::write::{Sent, Source, Write, WriteId};
 use super::{Limits, ProtocolError, TARGETS};
@@ -110,6 +112,20 @@ impl Sender {
     /// Sends `len` bytes that are in their [`place`](Self::place); `len` is from
     /// [`next_len`](Self::next_len).
     pub(super) fn send(&mut self, len: u32) -> Option<Write> {
+        let (addr, rkey) = self.advance(len)?;
+        Some(self.take(len, addr, rkey, Some(Message::Data(len))))
+    }
+
+    /// Sends `len` bytes that are at the [`target`](Self::target) already: the message alone.
+    pub(super) fn send_placed(&mut self, len: u32) -> Option<Write> {
+        let (addr, rkey) = self.advance(len)?;
+        self.requests -= 1;
+        let (id, message) = (WriteId::new(Sent::Ring(0)), Some(Message::Data(len)));
+        Some(Write { id, source: Source::Nothing, addr, rkey, message })
+    }
+
+    /// Takes a credit, and `len` bytes of the target: where they are.
+    fn advance(&mut self, len: u32) -> Option<(u64, Rkey)> {
         let target = self.targets.front_mut()?;
         let RemoteSge { addr, rkey, .. } = *target;
         // The peer counts in the same way, wherever its region begins.
@@ -119,7 +135,12 @@ impl Sender {
             self.targets.pop_front();
         }
         self.sent = self.sent.wrapping_add(1);
-        Some(self.take(len, addr, rkey, Some(Message::Data(len))))
+        Some((addr, rkey))
+    }
+
+    /// Where the next bytes go in the peer's memory.
+    pub(super) fn target(&self) -> Option<RemoteSge> {
+        self.targets.front().copied()
     }
 
     /// Writes `len` bytes that are in their place directly to the peer's memory.
@@ -127,13 +148,7 @@ impl Sender {
         self.take(len, to.addr, to.rkey, None)
     }
 
-    fn take(
-        &mut self,
-        len: u32,
-        addr: u64,
-        rkey: vernic_wire::Rkey,
-        message: Option<Message>,
-    ) -> Write {
+    fn take(&mut self, len: u32, addr: u64, rkey: Rkey, message: Option<Message>) -> Write {
         self.requests -= 1;
         let (source, ring) = match self.place(len) {
             Some(spans) => (Source::Ring(spans), len),
