@@ -2,6 +2,8 @@
 //! `cargo xtask bench` together with what unmodified programs reach.
 
 mod bars;
+mod drawing;
+pub(crate) mod growth;
 mod machine;
 mod page;
 mod programs;

@@ -101,6 +101,9 @@ enum Command {
         /// A run of about two minutes; its figures are noisier
         #[arg(long)]
         quick: bool,
+        /// Only what more queue pairs, peers and regions cost; a part of the page of its own, some minutes
+        #[arg(long, conflicts_with_all = ["from", "quick"])]
+        growth: bool,
     },
 }
 
@@ -140,7 +143,8 @@ fn main() -> ExitCode {
         Command::Clauses => clauses::write(),
         Command::Instructions { write: false } => instructions::check(),
         Command::Instructions { write: true } => instructions::write(),
-        Command::Bench { from, quick } => bench::report(from.as_deref(), quick),
+        Command::Bench { growth: true, .. } => bench::growth::report(),
+        Command::Bench { from, quick, growth: false } => bench::report(from.as_deref(), quick),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

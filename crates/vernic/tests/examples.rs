@@ -149,6 +149,29 @@ fn a_loop_of_posts_and_polls_says_what_a_message_takes() {
 }
 
 #[test]
+fn what_more_of_everything_costs_is_told_by_name() {
+    let common = ["large_gbytes_per_s", "small_mmsg_per_s"];
+    for (arguments, first) in [
+        (&["qps", "100"][..], "open_us_per_qp"),
+        (&["peers", "2"][..], "open_us_per_peer"),
+        (&["regions", "10", "1099511627776"][..], "register_us"),
+    ] {
+        let report = finish(example("growth").args(arguments).spawn().unwrap(), "growth");
+        let value = |name: &str| -> f64 {
+            let line = report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.unwrap_or_else(|| panic!("no {name}: {report}")).parse().unwrap()
+        };
+        let others = if first == "register_us" { ["write_ns", "deregister_us"] } else { common };
+        for name in [first].into_iter().chain(others) {
+            assert!(value(name) > 0.0, "{name}: {report}");
+        }
+    }
+    let output = example("growth").args(["qps", "0"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("usage: growth qps N"));
+}
+
+#[test]
 fn wrong_arguments_are_answered_with_the_right_ones() {
     let output = example("rc_pingpong").arg("both").output().unwrap();
     assert!(!output.status.success());
