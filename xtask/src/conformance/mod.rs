@@ -44,13 +44,11 @@ pub(crate) use skips::{Skips, matches};
 /// Cases that are expected not to pass, relative to the root.
 const PROGRAMS: &str = "conformance/programs.skip";
 
-/// Python tests that are expected not to pass, relative to the root.
-const SUITE: &str = "conformance/pyverbs.skip";
-
 /// What to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Only cases whose name has this in it (`*` stands for anything), or `pyverbs` (repeatable)
+    /// Only cases whose name has this in it (`*` stands for anything), or the Python tests: `pyverbs`, those
+    /// over iWARP alone `pyverbs-iwarp` (repeatable)
     #[arg(long, value_name = "FILTER")]
     only: Vec<String>,
     /// All cases, those that are skipped too, and not only the share that CI runs
@@ -81,12 +79,12 @@ pub(crate) fn conformance(arguments: &Arguments) -> Result {
     let cases = cases::all();
     let chosen: Vec<&Case> =
         cases.iter().filter(|case| (all || case.in_ci) && wanted(&case.name())).collect();
-    let suite = wanted("pyverbs");
+    let suites = || suite::SUITES.iter().filter(|suite| wanted(suite.name));
     if arguments.list {
         chosen.iter().for_each(|case| println!("{}", case.name()));
         return Ok(());
     }
-    if chosen.is_empty() && !suite {
+    if chosen.is_empty() && suites().count() == 0 {
         return Err("no case has that in its name; `--list` prints the names".into());
     }
     if !is_root()? {
@@ -99,9 +97,9 @@ pub(crate) fn conformance(arguments: &Arguments) -> Result {
     if !chosen.is_empty() {
         findings.extend(programs(&cases, &chosen, arguments.full, &network, &vernic)?);
     }
-    if suite {
+    for suite in suites() {
         let namespace = network.namespace(Place::Ipv4, 0);
-        findings.extend(suite::check(namespace, &vernic)?);
+        findings.extend(suite::check(suite, namespace, &vernic)?);
     }
     for finding in &findings {
         println!("{finding}");

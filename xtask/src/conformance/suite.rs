@@ -1,4 +1,7 @@
-//! rdma-core's own Python tests, as Debian's python3-pyverbs brings them.
+//! rdma-core's own Python tests, as Debian's python3-pyverbs brings them, of a RoCE and of an iWARP device.
+//!
+//! Of an iWARP device they skip what sends by themselves, since its GID looks like none to them (as that of the
+//! kernel's siw does); what connects by IP address is told to use it all the same.
 //!
 //! Each file of tests is a process of its own, so that one that crashes takes only its own tests along,
 //! which then count as failed. The tests print their outcomes through `conformance/suite.py`.
@@ -23,8 +26,45 @@ const PYTHON: &str = "/usr/bin/python3";
 /// What runs a file of tests and prints outcomes, relative to the root.
 const RUNNER: &str = "conformance/suite.py";
 
-/// So many must pass, or something that passed does not any more.
-const MIN_PASSED: usize = 130;
+/// What runs of one device.
+pub(super) struct Suite {
+    /// What a filter names.
+    pub(super) name: &'static str,
+    /// What is expected not to pass, relative to the root.
+    pub(super) list: &'static str,
+    /// The device, and how `vernic run` is told of it.
+    device: &'static str,
+    around: &'static [&'static str],
+    /// Starts of the names of files that are about other devices, and are left out.
+    foreign: &'static [&'static str],
+    /// Files whose tests are told which GID to use.
+    with_gid: &'static [&'static str],
+    /// So many must pass, or something that passed does not any more.
+    min_passed: usize,
+}
+
+/// Those that there are.
+pub(super) const SUITES: [Suite; 2] = [
+    Suite {
+        name: "pyverbs",
+        list: "conformance/pyverbs.skip",
+        device: "vernic0",
+        around: &[],
+        foreign: &[],
+        with_gid: &[],
+        min_passed: 130,
+    },
+    Suite {
+        name: "pyverbs-iwarp",
+        list: "conformance/pyverbs-iwarp.skip",
+        device: "viw0",
+        around: &["--iwarp"],
+        // The other suite sees that they leave alone what is not theirs.
+        foreign: &["test_mlx5", "test_efa", "test_cuda"],
+        with_gid: &["test_rdmacm"],
+        min_passed: 44,
+    },
+];
 
 /// Longest time for one file of tests, seconds.
 const LIMIT_S: u64 = 120;
@@ -40,28 +80,30 @@ enum Outcome {
 }
 
 /// Runs all tests in a namespace with a device that has an address; returns what is wrong.
-pub(super) fn check(namespace: &str, vernic: &Path) -> Result<Vec<String>> {
-    let folder = unpacked()?;
-    let skips = Skips::read(super::SUITE)?;
+pub(super) fn check(suite: &Suite, namespace: &str, vernic: &Path) -> Result<Vec<String>> {
+    let name = suite.name;
+    let folder = unpacked(name)?;
+    let skips = Skips::read(suite.list)?;
     let mut outcomes = BTreeMap::new();
-    for module in modules(&folder)? {
-        let mut ended = run_module(&folder, &module, namespace, vernic)?;
+    let is_foreign = |module: &String| suite.foreign.iter().any(|start| module.starts_with(start));
+    for module in modules(&folder)?.into_iter().filter(|module| !is_foreign(module)) {
+        let mut ended = run_module(suite, &folder, &module, namespace, vernic)?;
         // Tests with time limits of their own, on a machine that does other things: once more.
         let failed = ended.iter().find(|(name, outcome)| {
             matches!(outcome, Outcome::Failed(_)) && skips.find(name).is_none()
         });
-        if let Some((name, outcome)) = failed {
-            println!("pyverbs: {name} {outcome:?}; {module} once more");
-            ended = run_module(&folder, &module, namespace, vernic)?;
+        if let Some((test, outcome)) = failed {
+            println!("{name}: {test} {outcome:?}; {module} once more");
+            ended = run_module(suite, &folder, &module, namespace, vernic)?;
         }
         outcomes.extend(ended);
     }
-    write_results(&outcomes)?;
-    let (findings, passed) = judge(&outcomes, &skips, MIN_PASSED);
+    write_results(name, &outcomes)?;
+    let (findings, passed) = judge(&outcomes, &skips, suite.min_passed);
     let count = |wanted: fn(&Outcome) -> bool| outcomes.values().filter(|o| wanted(o)).count();
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
-    println!("pyverbs: {passed} passed, {failed} failed, {skipped} skipped of {}", outcomes.len());
+    println!("{name}: {passed} passed, {failed} failed, {skipped} skipped of {}", outcomes.len());
     Ok(findings)
 }
 
@@ -92,8 +134,8 @@ fn judge(
 }
 
 /// A copy of the tests without compression.
-fn unpacked() -> Result<PathBuf> {
-    let folder = root().join(FOLDER).join("pyverbs");
+fn unpacked(name: &str) -> Result<PathBuf> {
+    let folder = root().join(FOLDER).join(name);
     let _ = fs::remove_dir_all(&folder);
     let tests = folder.join("tests");
     fs::create_dir_all(&tests).map_err(|e| format!("{}: {e}", tests.display()))?;
@@ -123,6 +165,7 @@ fn modules(folder: &Path) -> Result<Vec<String>> {
 }
 
 fn run_module(
+    suite: &Suite,
     folder: &Path,
     module: &str,
     namespace: &str,
@@ -130,8 +173,12 @@ fn run_module(
 ) -> Result<BTreeMap<String, Outcome>> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace, "timeout", "--kill-after=5", &LIMIT_S.to_string()]);
-    command.arg(vernic).args(["run", "--", PYTHON]).arg(root().join(RUNNER));
-    command.args([module, "--dev", "vernic0", "--port", "1"]);
+    command.arg(vernic).arg("run").args(suite.around);
+    command.args(["--", PYTHON]).arg(root().join(RUNNER));
+    command.args([module, "--dev", suite.device, "--port", "1"]);
+    if suite.with_gid.contains(&module) {
+        command.args(["--gid", "0"]);
+    }
     command.env("VERNIC_CONFIG", "/dev/null").env("PYTHONDONTWRITEBYTECODE", "1");
     let output =
         command.current_dir(folder).output().map_err(|e| format!("cannot start ip: {e}"))?;
@@ -168,7 +215,7 @@ fn collect(text: &str, end: &str, outcomes: &mut BTreeMap<String, Outcome>) {
     }
 }
 
-fn write_results(outcomes: &BTreeMap<String, Outcome>) -> Result {
+fn write_results(name: &str, outcomes: &BTreeMap<String, Outcome>) -> Result {
     let mut text = String::from("test\toutcome\treason\n");
     for (name, outcome) in outcomes {
         text += &match outcome {
@@ -177,7 +224,7 @@ fn write_results(outcomes: &BTreeMap<String, Outcome>) -> Result {
             Outcome::Failed(why) => format!("{name}\tfailed\t{why}\n"),
         };
     }
-    let file = root().join(FOLDER).join("pyverbs.tsv");
+    let file = root().join(FOLDER).join(format!("{name}.tsv"));
     fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))
 }
 
@@ -203,7 +250,7 @@ mod tests {
 
     #[test]
     fn skips_must_be_listed_and_the_listed_must_not_pass() {
-        let skips = Skips::read(super::super::SUITE).unwrap();
+        let skips = Skips::read(SUITES[0].list).unwrap();
         let good = outcomes("passed\tx\n");
         assert_eq!(judge(&good, &skips, 1).1, 1);
         let findings = judge(&outcomes("skipped\tx.y\twhy\n"), &skips, 1).0;
