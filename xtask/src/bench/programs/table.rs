@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::work::{Figure, Over, Pair, Through, Work};
+use super::work::{Crc, Figure, Over, Pair, Through, Work};
 
 /// One thing to measure.
 pub(super) struct Entry {
@@ -30,11 +30,14 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry("ib_read_bw 1 MiB, MTU 4096",       Work::Pair(perftest("ib_read_bw -s 1048576 -m 4096")), Figure::Bandwidth, 4000, Some(IPERF3)),
     entry("ib_write_bw 1 MiB, MTU 1024",      Work::Pair(perftest("ib_write_bw -s 1048576 -m 1024")), Figure::Bandwidth, 3000, Some(IPERF3)),
     entry("ib_send_bw 1 MiB, MTU 1024",       Work::Pair(perftest("ib_send_bw -s 1048576 -m 1024")), Figure::Bandwidth, 3000, Some(IPERF3)),
+    entry("ib_write_bw 1 MiB, iWARP",         Work::Pair(Pair::Iwarp("ib_write_bw -s 1048576", Crc::Off)), Figure::Bandwidth, 4000, Some(IPERF3)),
+    entry("ib_write_bw 1 MiB, iWARP, CRC",    Work::Pair(Pair::Iwarp("ib_write_bw -s 1048576", Crc::On)), Figure::Bandwidth, 4000, Some(IPERF3)),
     entry("UCX over TCP, put_bw 1 MiB",       Work::Pair(ucx("-t ucp_put_bw -s 1048576")), Figure::Bandwidth, 2000, Some(IPERF3)),
     entry("UCX over TCP, tag_bw 1 MiB",       Work::Pair(ucx("-t tag_bw -s 1048576")), Figure::Bandwidth, 2000, Some(IPERF3)),
     entry("Rust API, WRITE 1 MiB, MTU 4096",  Work::Pair(Pair::RustApi("--op write --test bw -s 1m -t 128 -l 1 -Q 1 --passive")), Figure::Bandwidth, 4000, Some(IPERF3)),
     entry(UCX_LATENCY,                        Work::Pair(ucx("-t tag_lat -s 8")), Figure::Latency, 50_000, None),
     entry("ib_send_lat 8 B",                  Work::Pair(perftest("ib_send_lat -s 8 -m 4096")), Figure::Latency, 100_000, Some(UCX_LATENCY)),
+    entry("ib_send_lat 8 B, iWARP, CRC",      Work::Pair(Pair::Iwarp("ib_send_lat -s 8", Crc::On)), Figure::Latency, 50_000, Some(UCX_LATENCY)),
     entry("Rust API, SEND 8 B, latency",      Work::Pair(Pair::RustApi("--op send --test lat -s 8 -t 1 -l 1 -Q 1")), Figure::Latency, 100_000, Some(UCX_LATENCY)),
     entry("ib_write_lat 8 B",                 Work::Pair(perftest("ib_write_lat -s 8 -m 4096")), Figure::Latency, 5_000, Some(UCX_LATENCY)),
     entry("ib_write_bw 8 B, lists of 16",     Work::Pair(perftest("ib_write_bw -s 8 -m 4096 -t 512 -l 16 -Q 16")), Figure::Rate, 1_000_000, None),

@@ -23,6 +23,8 @@ pub(super) enum Work {
 pub(super) enum Pair {
     /// A program of perftest with options, under `vernic run`.
     Perftest(Cow<'static, str>),
+    /// The same over iWARP, connected by IP address, with CRCs or without.
+    Iwarp(&'static str, Crc),
     /// One stream of iperf3.
     Iperf3,
     /// A test of qperf, over TCP, with messages of so many bytes.
@@ -33,6 +35,13 @@ pub(super) enum Pair {
     Libfabric(Over, u64),
     /// `vernic bench` with options: the Rust API.
     RustApi(&'static str),
+}
+
+/// Whether segments of iWARP have CRCs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Crc {
+    On,
+    Off,
 }
 
 /// What a library that has the choice runs over.
@@ -74,6 +83,15 @@ const UCX_WARM_UP: u32 = 100;
 const WIRE: &[(&str, &str)] = &[("VERNIC_FORCE_WIRE", "on")];
 /// Seconds of a measurement of qperf.
 pub(super) const QPERF_SECONDS: u32 = 2;
+
+impl Crc {
+    fn env(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::On => &[("VERNIC_IWARP_CRC", "on")],
+            Self::Off => &[("VERNIC_IWARP_CRC", "off")],
+        }
+    }
+}
 
 impl Over {
     /// UCX on nothing else, TCP over the loopback interface.
@@ -126,6 +144,10 @@ impl Pair {
             Self::Perftest(program) => {
                 Line::new(&format!("{vernic} run -d lo -- {program} -F -n {messages}")).env(WIRE)
             }
+            Self::Iwarp(program, crc) => {
+                let line = format!("{vernic} run --iwarp -d lo -- {program} -R -F -n {messages}");
+                Line::new(&line).env(crc.env())
+            }
             Self::Iperf3 => Line::new("iperf3 -s -1"),
             Self::Qperf(..) => Line::new("qperf"),
             Self::Ucx(over, _) => Line::new("ucx_perftest").env(over.ucx()),
@@ -149,6 +171,12 @@ impl Pair {
                 let line =
                     format!("{vernic} run -d lo -- {program} -F {unit} -n {messages} {HOST}");
                 Line::new(&line).env(WIRE)
+            }
+            Self::Iwarp(program, crc) => {
+                let unit = if figure == Figure::Latency { "" } else { "--report_gbits" };
+                let options = format!("-R -F {unit} -n {messages} {HOST}");
+                Line::new(&format!("{vernic} run --iwarp -d lo -- {program} {options}"))
+                    .env(crc.env())
             }
             Self::Iperf3 => {
                 let seconds = if *quick { 1 } else { 2 };
@@ -180,6 +208,7 @@ impl Pair {
     pub(super) fn program(&self) -> Option<&str> {
         match self {
             Self::Perftest(line) => line.split_whitespace().next(),
+            Self::Iwarp(line, _) => line.split_whitespace().next(),
             Self::Iperf3 => Some("iperf3"),
             Self::Qperf(..) => Some("qperf"),
             Self::Ucx(..) => Some("ucx_perftest"),
@@ -191,9 +220,11 @@ impl Pair {
     /// The figure in what the client printed.
     pub(super) fn read(&self, figure: Figure, printed: &str) -> Result<f64> {
         match (self, figure) {
-            (Self::Perftest(_), Figure::Bandwidth) => output::perftest_bandwidth(printed),
-            (Self::Perftest(_), Figure::Rate) => output::perftest_rate(printed),
-            (Self::Perftest(_), _) => output::perftest_latency(printed),
+            (Self::Perftest(_) | Self::Iwarp(..), Figure::Bandwidth) => {
+                output::perftest_bandwidth(printed)
+            }
+            (Self::Perftest(_) | Self::Iwarp(..), Figure::Rate) => output::perftest_rate(printed),
+            (Self::Perftest(_) | Self::Iwarp(..), _) => output::perftest_latency(printed),
             (Self::Ucx(..), Figure::Latency) => output::ucx_latency(printed),
             (Self::Ucx(..), _) => output::ucx_bandwidth(printed),
             (Self::Qperf(..), Figure::Latency) => output::qperf_latency(printed),
