@@ -620,6 +620,20 @@ static void refused_client(void)
     EXPECT(close(fd), 0);
 }
 
+/* Where the devices are iWARP's nothing goes over them. */
+static void iwarp_client(void)
+{
+    const char *mode = getenv("VERNIC_RSOCKETS");
+    if (strcmp(mode, "only") == 0) {
+        FAILS(socket(AF_INET, SOCK_STREAM, 0), EPROTONOSUPPORT);
+        return;
+    }
+    int fd = fresh(0);
+    EXPECT(is_over_rdma(fd), 0);
+    EXPECT(connect(fd, (struct sockaddr *)&server, sizeof server), 0);
+    EXPECT(close(fd), 0);
+}
+
 static void refused_server(int listener)
 {
     /* Nobody comes; the client is done when it has ended. */
@@ -650,6 +664,7 @@ static const struct {
     {"taken", refused_server, taken_client, 's'},
     {"poor", refused_server, poor_client, 's'},
     {"refused", refused_server, refused_client, 's'},
+    {"iwarp", refused_server, iwarp_client, 's'},
 };
 
 int main(int count, char **arguments)

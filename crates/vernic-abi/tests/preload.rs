@@ -8,13 +8,14 @@ use std::process::Command;
 
 use common::Folder;
 
-/// Runs one trial of the program: RDMA `only`, or TCP, too (`auto`).
-fn check(mode: &str, trial: &str, variables: &[(&str, &str)]) {
+/// Runs one trial of the program: RDMA `only`, or TCP, too (`auto`). Returns what it printed as errors; nothing
+/// without a compiler.
+fn check(mode: &str, trial: &str, variables: &[(&str, &str)]) -> Option<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload.c");
     let folder = Folder::new(&format!("preload-{mode}-{trial}"));
     let library = folder.path().join("librspreload.so");
     symlink(common::built("libvernic_rspreload.so"), &library).unwrap();
-    let Some(program) = folder.compile(&source) else { return };
+    let program = folder.compile(&source)?;
     let mut command = Command::new(program);
     command.arg(trial).env("LD_LIBRARY_PATH", folder.path()).env("LD_PRELOAD", library);
     let output = command.env("VERNIC_RSOCKETS", mode).envs(variables.iter().copied()).output();
@@ -22,6 +23,7 @@ fn check(mode: &str, trial: &str, variables: &[(&str, &str)]) {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (said(&output.stdout), said(&output.stderr));
     assert!(output.status.success(), "{mode} {trial}: {:?}\n{out}{err}", output.status);
+    Some(err)
 }
 
 #[test]
@@ -100,4 +102,15 @@ fn a_socket_whose_port_is_taken_keeps_what_was_set() {
 #[test]
 fn without_tcp_a_server_that_has_no_rdma_is_not_there() {
     check("only", "refused", &[]);
+}
+
+#[test]
+fn over_iwarp_sockets_stay_those_of_tcp_or_are_refused_and_that_is_said() {
+    for variable in [("VERNIC_TRANSPORT", "iwarp"), ("VERNIC_DEVICE", "viw0")] {
+        for (mode, said) in [("auto", "no socket goes over RDMA"), ("only", "sockets are refused")]
+        {
+            let errors = check(mode, "iwarp", &[variable]);
+            assert!(errors.is_none_or(|errors| errors.contains(said)), "{mode}");
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::real::inside;
+
 /// The file of rdma-core's library: a line `program domain type protocol`, `*` for any, per choice.
 const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
@@ -27,6 +29,9 @@ pub(crate) struct Config {
     /// Sizes of new sockets: send queue, receive queue, inline data; 0 for the default.
     pub(crate) sizes: [c_int; 3],
     pub(crate) fork_safe: bool,
+    /// The devices are iWARP's, over which a port of the program would be TCP's and RDMA's at once: no socket
+    /// goes over them.
+    pub(crate) is_iwarp: bool,
     /// Lines of the file that are about this program: domain, type, protocol; 0 for any. `None` without
     /// a file.
     choices: Option<Vec<[c_int; 3]>>,
@@ -36,8 +41,15 @@ pub(crate) struct Config {
 pub(crate) fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| {
-        let text = crate::real::inside(|| std::fs::read_to_string(FILE)).ok();
-        Config::new(|name| std::env::var(name).ok(), text.as_deref(), &program())
+        let text = inside(|| std::fs::read_to_string(FILE)).ok();
+        let config = Config::new(|name| std::env::var(name).ok(), text.as_deref(), &program());
+        match std::env::var("VERNIC_RSOCKETS").as_deref() {
+            _ if !config.is_iwarp => {}
+            Ok("off") => {}
+            Ok("only") => warn(ON_IWARP_ONLY),
+            _ => warn(ON_IWARP),
+        }
+        config
     })
 }
 
@@ -48,16 +60,38 @@ fn program() -> String {
     name.to_string_lossy().into_owned()
 }
 
+/// What the user is told who asks for both.
+const ON_IWARP: &str = "librspreload: no socket goes over RDMA, since the devices are iWARP's (VERNIC_TRANSPORT, \
+    VERNIC_DEVICE): a port would be TCP's and RDMA's at once\n";
+const ON_IWARP_ONLY: &str = "librspreload: sockets are refused (VERNIC_RSOCKETS=only), since the devices are \
+    iWARP's (VERNIC_TRANSPORT, VERNIC_DEVICE): a port would be TCP's and RDMA's at once\n";
+
+fn warn(text: &str) {
+    // SAFETY: pointer and length describe `text`. Where nobody hears it, nothing is lost.
+    inside(|| unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) });
+}
+
 impl Config {
     fn new(variable: impl Fn(&str) -> Option<String>, file: Option<&str>, program: &str) -> Self {
         let number = |name: &str| variable(name)?.trim().parse::<c_int>().ok();
         let size = |name: &str| number(name).unwrap_or(0).max(0);
+        // As the library that has the devices reads them.
+        let is_iwarp = match variable("VERNIC_DEVICE").filter(|name| !name.is_empty()) {
+            Some(device) if device.starts_with("viw") => true,
+            Some(device) if device.starts_with("vernic") => false,
+            _ => {
+                variable("VERNIC_TRANSPORT").is_some_and(|name| name.eq_ignore_ascii_case("iwarp"))
+            }
+        };
+        let mode = match variable("VERNIC_RSOCKETS").as_deref() {
+            Some("only") => Mode::Only,
+            Some("off") => Mode::Off,
+            _ if is_iwarp => Mode::Off,
+            _ => Mode::Auto,
+        };
         Self {
-            mode: match variable("VERNIC_RSOCKETS").as_deref() {
-                Some("only") => Mode::Only,
-                Some("off") => Mode::Off,
-                _ => Mode::Auto,
-            },
+            is_iwarp,
+            mode,
             patience: number("VERNIC_RSOCKETS_CONNECT_MS")
                 .and_then(|ms| u64::try_from(ms).ok())
                 .map_or(Duration::from_secs(2), Duration::from_millis),

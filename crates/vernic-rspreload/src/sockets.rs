@@ -75,7 +75,8 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
         return fd;
     }
     let before = errno();
-    let number = if rdmacm::is_there() { new_rsocket(domain, kind) } else { -1 };
+    let is_possible = !config().is_iwarp && rdmacm::is_there();
+    let number = if is_possible { new_rsocket(domain, kind) } else { -1 };
     if number < 0 && config().mode == Mode::Only {
         // SAFETY: no pointers.
         unsafe { next::close(fd) };
