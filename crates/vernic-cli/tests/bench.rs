@@ -39,7 +39,7 @@ fn the_standard_suite_measures_every_operation_of_every_service() {
         ("READ", "iWARP+CRC"),
     ] {
         let rows = || results.iter().filter(|row| row["op"] == op && row["service"] == service);
-        let path = if service.starts_with("iWARP") { "tcp" } else { "udp" };
+        let path = if service.starts_with("iWARP") { "tcp" } else { "memory" };
         let has_latency = rows().any(|row| row.get("latency_us_p50").is_some());
         assert!(has_latency || path == "tcp", "{service} {op}");
         assert!(rows().any(|row| row.get("mmsg_per_s").is_some()), "{service} {op}");

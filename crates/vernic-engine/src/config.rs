@@ -126,7 +126,7 @@ config! {
     force_wire: bool = false, "VERNIC_FORCE_WIRE", "on or off", switch, show_switch;
     /// Send packets to processes of this host and user through memory that both share, instead of UDP.
     /// Off with `force_wire`, `capture`, `fault` and `trace`, which are about packets on the wire.
-    same_host: bool = false, "VERNIC_SAME_HOST", "on or off", switch, show_switch;
+    same_host: bool = true, "VERNIC_SAME_HOST", "on or off", switch, show_switch;
     /// Memory through which one other process of this host sends to this one; packets of the size of the
     /// MTU that it holds may be on the way.
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;

@@ -83,9 +83,9 @@ fn active(options: &BenchOptions, opposite: &Opposite) -> Outcome<()> {
     let plan = plan(options);
     let series = rounds::run(opposite, session, &verbs, &tasks, plan)?;
     if options.json {
-        print_json(&report::report(&series, resources))?;
+        print_json(&report::report(&series, resources, verbs.packets()))?;
     } else {
-        let heading = report::heading(verbs.info(), &series, plan);
+        let heading = report::heading(verbs.info(), &series, plan, verbs.packets());
         print(&(heading + &report::text(&series, resources)))?;
         if options.counters {
             print(&format!("\n{}", verbs.counters_text()))?;

@@ -32,7 +32,7 @@ pub(crate) struct ResultRow {
     pub(crate) op: Op,
     /// `RC`, `UC` or `UD`.
     pub(crate) service: Service,
-    /// How the bytes went: `udp` is RoCEv2, `tcp` iWARP.
+    /// How the bytes went: `udp` is RoCEv2, `tcp` iWARP, `memory` that which two processes share.
     pub(crate) path: &'static str,
     /// Bytes of each message.
     pub(crate) size_bytes: u64,
@@ -69,12 +69,23 @@ pub(crate) struct BaselineRow {
     pub(crate) gbytes_per_s: Option<f64>,
 }
 
+/// How the packets of RoCE's device went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Packets {
+    /// Through memory that both processes share.
+    Memory,
+    /// By UDP.
+    Wire,
+}
+
 /// Collects the rows of `series`; latency and throughput of the same thing share a row.
-pub(crate) fn report(series: &[Series], resources: Option<Resources>) -> Report {
+pub(crate) fn report(series: &[Series], resources: Option<Resources>, packets: Packets) -> Report {
     let mut report = Report { resources, ..Report::default() };
     for entry in series.iter().filter(|entry| !entry.readings.is_empty()) {
         match entry.task {
-            Task::Verbs(spec) => fill_result(result_row(&mut report.results, &spec), entry),
+            Task::Verbs(spec) => {
+                fill_result(result_row(&mut report.results, &spec, packets), entry);
+            }
             Task::Baseline { baseline, size } => {
                 fill_baseline(baseline_row(&mut report.baselines, baseline.name(), size), entry);
             }
@@ -83,11 +94,19 @@ pub(crate) fn report(series: &[Series], resources: Option<Resources>) -> Report 
     report
 }
 
-fn result_row<'a>(rows: &'a mut Vec<ResultRow>, spec: &Spec) -> &'a mut ResultRow {
+fn result_row<'a>(
+    rows: &'a mut Vec<ResultRow>,
+    spec: &Spec,
+    packets: Packets,
+) -> &'a mut ResultRow {
     let row = ResultRow {
         op: spec.op,
         service: spec.service,
-        path: if spec.service.tcp().is_some() { "tcp" } else { "udp" },
+        path: match packets {
+            _ if spec.service.tcp().is_some() => "tcp",
+            Packets::Memory => "memory",
+            Packets::Wire => "udp",
+        },
         size_bytes: spec.size,
         mtu_bytes: spec.mtu,
         qps: spec.qps,
@@ -242,13 +261,24 @@ impl Section {
 }
 
 /// On what was measured, and how often.
-pub(crate) fn heading(device: &vernic::DeviceInfo, series: &[Series], plan: Plan) -> String {
+pub(crate) fn heading(
+    device: &vernic::DeviceInfo,
+    series: &[Series],
+    plan: Plan,
+    packets: Packets,
+) -> String {
     let rounds = series.iter().map(|entry| entry.readings.len()).max().unwrap_or(0);
     let rounds = rounds_text(rounds, plan);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let way = match packets {
+        Packets::Memory => {
+            "RoCE went through memory that both processes share; VERNIC_SAME_HOST=off measures UDP\n"
+        }
+        Packets::Wire => "",
+    };
     format!(
-        "vernic {} on {} ({}), {cores} cores, Linux {}; {rounds}\n",
+        "vernic {} on {} ({}), {cores} cores, Linux {}; {rounds}\n{way}",
         env!("CARGO_PKG_VERSION"),
         device.name,
         device.netdev,
@@ -412,7 +442,7 @@ mod tests {
 
     #[test]
     fn latency_and_throughput_of_one_thing_share_a_json_row() {
-        let json = serde_json::to_value(report(&sample(), None)).unwrap();
+        let json = serde_json::to_value(report(&sample(), None, Packets::Wire)).unwrap();
         let expected = serde_json::json!({
             "results": [{
                 "op": "WRITE", "service": "RC", "path": "udp", "size_bytes": 1_048_576,

@@ -9,6 +9,7 @@ mod pipes;
 pub(crate) mod resources;
 mod throughput;
 
+use super::report::Packets;
 use super::side::{Active, Passive};
 use super::spec::{Kind, Op, Service, Spec};
 use crate::failure::{Doing, Failure, Outcome};
@@ -73,6 +74,15 @@ impl Verbs {
     /// The counters of the device that are not 0.
     pub(crate) fn counters_text(&self) -> String {
         crate::devices::counters_text(&self.device)
+    }
+
+    /// How its packets went so far.
+    pub(crate) fn packets(&self) -> Packets {
+        let counters = self.device.counters();
+        match counters.near_tx_packets + counters.near_rx_packets {
+            0 => Packets::Wire,
+            _ => Packets::Memory,
+        }
     }
 
     /// What idle queue pairs of the device cost.
