@@ -75,6 +75,7 @@ pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
 pub use peer::{PeerFault, Reach, WordOp};
 pub use racy::{
     HostBuffer, HostList, PeerMemory, PeerProcess, RacySlice, RacySliceMut, SharedRange, admit,
+    put_words, take_words,
 };
 #[cfg(not(miri))]
 pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};

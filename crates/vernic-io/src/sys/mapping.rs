@@ -143,13 +143,9 @@ impl ReadMemory {
 /// the words cannot hold is left out.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
-    let mut chunks = bytes.chunks_exact(WORD);
-    let mut words = words.iter();
-    for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-        word.store(u64::from_ne_bytes(chunk.try_into().unwrap_or_default()), Ordering::Relaxed);
-    }
-    let rest = chunks.remainder();
-    if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
+    let whole = vernic_mem::put_words(words, bytes);
+    let rest = &bytes[whole * WORD..];
+    if let Some(word) = words.get(whole).filter(|_| !rest.is_empty()) {
         let mut last = [0; WORD];
         last[..rest.len()].copy_from_slice(rest);
         word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
@@ -159,13 +155,9 @@ pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
 /// Copies words that others may change meanwhile to `bytes`. What the words do not have is left as it was.
 #[inline]
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
-    let mut chunks = bytes.chunks_exact_mut(WORD);
-    let mut words = words.iter();
-    for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-        chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    let rest = chunks.into_remainder();
-    if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
+    let whole = vernic_mem::take_words(words, bytes);
+    let rest = &mut bytes[whole * WORD..];
+    if let Some(word) = words.get(whole).filter(|_| !rest.is_empty()) {
         rest.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
     }
 }

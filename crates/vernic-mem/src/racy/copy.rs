@@ -121,6 +121,26 @@ pub(super) unsafe fn transfer(mut dst: *mut u8, mut src: *const u8, mut n: usize
     }
 }
 
+/// Copies to words that others access meanwhile, as many as `words` has and `bytes` has whole; returns how many. They
+/// become visible in any order, and before what is stored after them with release order.
+#[inline]
+pub fn put_words(words: &[AtomicU64], bytes: &[u8]) -> usize {
+    let count = words.len().min(bytes.len() / WORD);
+    // SAFETY: so many words are there on either side, those of atomics to be written through a shared reference; a slice of
+    // bytes that is borrowed does not overlap them.
+    unsafe { put(words.as_ptr().cast_mut().cast(), bytes.as_ptr(), count * WORD) };
+    count
+}
+
+/// Copies from words that others may change meanwhile, as many as `words` has and fit whole into `bytes`; returns how many.
+#[inline]
+pub fn take_words(words: &[AtomicU64], bytes: &mut [u8]) -> usize {
+    let count = words.len().min(bytes.len() / WORD);
+    // SAFETY: as above, the other way.
+    unsafe { load_words(words.as_ptr().cast(), bytes.as_mut_ptr(), count * WORD) };
+    count
+}
+
 /// Bytes from which a copy between racy memory goes without a buffer between.
 const DIRECT_MIN: usize = 256;
 
@@ -195,10 +215,10 @@ fn unit_at(addr: usize, n: usize) -> usize {
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use x86_64::{load_words, store_words, transfer_words};
+use x86_64::{load_words, store_words, transfer_words, transfer_words as put};
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-use portable::{load_words, store_words, transfer_words};
+use portable::{load_words, store_words, store_words as put, transfer_words};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64 {
@@ -224,11 +244,12 @@ mod x86_64 {
         unsafe { copy_words(dst, src, n) }
     }
 
-    /// Bytes from which the processor's own copying is faster than a loop: some 30 ns to start.
-    const STRING_MIN: usize = 2048;
+    /// Bytes from which the processor's own copying is faster than a loop: it takes some 30 ns to start, and does not
+    /// fetch lines that it will overwrite from the core that had them.
+    const STRING_MIN: usize = 512;
 
-    /// Copies `n` bytes, a multiple of 8, between racy memory, both multiples of 8. Long copies are string
-    /// moves of words: the processor may make their stores visible in another order, but none of
+    /// Copies `n` bytes, a multiple of 8, between racy memory, both multiples of 8, or from private memory, wherever it
+    /// is. Long copies are string moves of words: the processor may make their stores visible in another order, but none of
     /// them after a store that follows the instruction.
     ///
     /// # Safety

@@ -27,6 +27,7 @@ mod slot;
 mod words;
 
 pub(crate) use address_space::is_reachable;
+pub use copy::{put_words, take_words};
 pub use host_buffer::HostBuffer;
 pub use host_list::HostList;
 #[cfg(not(miri))]
