@@ -214,6 +214,8 @@ impl Lane {
         }
         if in_order {
             tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");
+        } else if failed == 0 {
+            tracing::debug!(pid, neighbour = %id, "a process of this host is gone, or cut off: no queue pair was connected to it");
         } else {
             tracing::warn!(pid, neighbour = %id, failed, "a process of this host is gone, or cut off: its peers' queue pairs fail");
         }
