@@ -14,7 +14,6 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "expect.h"
@@ -522,32 +521,6 @@ static void changing_client(void)
     }
 }
 
-/* A host on which no process has RDMA says so, and nobody waits for an answer by RDMA: not for a minute, which is
-   what the test sets. */
-static void elsewhere_client(void)
-{
-    struct sockaddr_in there = server;
-    struct timespec begun, done;
-    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 0x4D0100); /* 127.77.1.1 */
-    for (int flags = 0; flags <= SOCK_NONBLOCK; flags += SOCK_NONBLOCK) {
-        int fd = fresh(flags);
-        clock_gettime(CLOCK_MONOTONIC, &begun);
-        int connected = connect(fd, (struct sockaddr *)&there, sizeof there);
-        EXPECT(connected == 0 || flags != 0, 1);
-        EXPECT(ready(fd, POLLOUT, 3 * LONG_MS), POLLOUT);
-        clock_gettime(CLOCK_MONOTONIC, &done);
-        EXPECT(done.tv_sec - begun.tv_sec < 30, 1);
-        EXPECT(is_over_rdma(fd), 0);
-        EXPECT(close(fd), 0);
-    }
-}
-
-static void elsewhere_server(int listener)
-{
-    for (int turn = 0; turn < 2; turn++)
-        EXPECT(close(accept(listener, NULL, NULL)), 0);
-}
-
 static void settling_server(int listener)
 {
     for (int turn = 0; turn < SETTLED; turn++)
@@ -659,7 +632,6 @@ static const struct {
     {"settling", settling_server, settling_client, 's'},
     {"alike", alike_server, alike_client, 's'},
     {"changing", settling_server, changing_client, 's'},
-    {"elsewhere", elsewhere_server, elsewhere_client, 's'},
     {"together", together_server, together_client, 0},
     {"taken", refused_server, taken_client, 's'},
     {"poor", refused_server, poor_client, 's'},
@@ -691,9 +663,7 @@ int main(int count, char **arguments)
         without_rdma();
     int listener = fresh(0);
     server.sin_family = AF_INET;
-    /* At all addresses, if one is asked for that no device has. */
-    int anywhere = strcmp(TRIALS[trial].name, "elsewhere") == 0;
-    server.sin_addr.s_addr = htonl(anywhere ? INADDR_ANY : INADDR_LOOPBACK);
+    server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     MUST(bind(listener, (struct sockaddr *)&server, sizeof server) == 0 && listen(listener, 4) == 0);
     MUST(getsockname(listener, (struct sockaddr *)&server, &length) == 0);
     MUST(write(ports[1], &server, sizeof server) == sizeof server);

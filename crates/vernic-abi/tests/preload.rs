@@ -84,11 +84,6 @@ fn a_member_of_a_set_may_be_changed_while_it_goes_over_tcp() {
 }
 
 #[test]
-fn a_host_without_rdma_is_not_waited_for() {
-    check("auto", "elsewhere", &[("VERNIC_RSOCKETS_CONNECT_MS", "60000")]);
-}
-
-#[test]
 fn the_first_use_of_a_connection_may_be_of_several_threads() {
     check("auto", "together", &[("RDMAV_FORK_SAFE", "1")]);
 }

@@ -55,7 +55,6 @@ mod route;
 
 use early::EarlyRequests;
 use forwarded::Forwarded;
-use impatient::Impatient;
 pub use listen::ListenError;
 use listen::Listening;
 use neighbours::Neighbours;
@@ -148,7 +147,6 @@ pub(crate) struct CmShared {
     listening: Mutex<Listening>,
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
-    impatient: Mutex<Impatient>,
     neighbours: Mutex<Neighbours>,
 }
 
@@ -185,11 +183,7 @@ impl CmShared {
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
     ) -> Option<Time> {
-        let others = [
-            lock(&self.early).next_due(),
-            lock(&self.neighbours).due(),
-            lock(&self.impatient).due(),
-        ];
+        let others = [lock(&self.early).next_due(), lock(&self.neighbours).due()];
         let mut state = lock(&self.state);
         let machine = state.machine.as_mut().and_then(|machine| {
             send(&mut || machine.poll_transmit());

@@ -173,7 +173,6 @@ impl Lane {
             engine.cm.handle_timeout(now);
             engine.look_for_early(&mut self.table, now);
             engine.look_at_neighbours(now);
-            engine.look_for_refusals(now);
             gsi.pending = true;
         }
     }

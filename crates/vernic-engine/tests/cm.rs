@@ -164,16 +164,6 @@ fn a_request_that_shall_not_wait_is_not_sent_where_no_process_of_the_host_listen
 }
 
 #[test]
-fn a_request_that_shall_not_wait_ends_where_no_process_of_another_host_receives() {
-    let node = Node::new();
-    // An address of nobody's device.
-    let nobody = [127, 77, 1, 10].into();
-    assert_eq!(refused_now(&node, nobody, port(1)), RejReason::INVALID_SERVICE_ID);
-    let counters = node.context.counters().cm;
-    assert_eq!((counters.refused_here, counters.retries), (1, 0));
-}
-
-#[test]
 fn a_request_for_a_port_of_tcp_alone_is_rejected_at_once() {
     let node = Node::with(wire_config());
     let tcp = TcpListener::bind((HOME, 0)).unwrap();

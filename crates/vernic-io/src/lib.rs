@@ -18,7 +18,7 @@
 //! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
 //! | `neighbour.rs`, `neighbour/` | processes of one host that share memory |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
-//! | `presence.rs` | whether anybody is at a port, here or on another host |
+//! | `presence.rs` | whether anybody listens at a TCP port |
 //! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |

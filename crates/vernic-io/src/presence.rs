@@ -1,13 +1,13 @@
-//! Whether anybody is there: at a TCP port of this host, at the RoCE port of another.
+//! Whether anybody listens at a TCP port of this host.
 //!
 //! Called by connection management, for requests that nobody listens for; never by the data path.
-//! Neither question waits.
+//! It does not wait. (Other hosts are not asked: a datagram that is no RoCE packet brings kernels with `rdma_rxe` down.)
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use crate::sys::{self, OwnFd};
+use crate::sys;
 
 /// `SOCK_DIAG_BY_FAMILY`, question and answer.
 const BY_FAMILY: u16 = 20;
@@ -59,52 +59,11 @@ fn question(local: SocketAddr) -> [u8; QUESTION] {
     bytes
 }
 
-/// A datagram of no bytes to a port of another host. One that nobody receives at is told by that host at
-/// once (ICMP, port unreachable); receivers of RoCE drop what is shorter than its headers.
-#[derive(Debug)]
-pub struct Probe(OwnFd);
-
-impl Probe {
-    /// Sends it from `local`, an address of this host.
-    ///
-    /// # Errors
-    /// Of the system: there is no way to there, or no descriptor left.
-    pub fn send(local: IpAddr, remote: SocketAddr) -> io::Result<Self> {
-        let family = if remote.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let socket = sys::socket(family, libc::SOCK_DGRAM, 0)?;
-        let scope = match remote {
-            SocketAddr::V6(v6) => v6.scope_id(),
-            SocketAddr::V4(_) => 0,
-        };
-        let local = match local {
-            IpAddr::V4(ip) => (ip, 0).into(),
-            IpAddr::V6(ip) => std::net::SocketAddrV6::new(ip, 0, 0, scope).into(),
-        };
-        sys::bind(socket.as_fd(), &local)?;
-        sys::connect(socket.as_fd(), &remote)?;
-        sys::send(socket.as_fd(), &[])?;
-        Ok(Self(socket))
-    }
-
-    /// Whether that host has said that nobody receives there. Told once.
-    pub fn is_refused(&self) -> bool {
-        let answer = sys::recv(self.0.as_fd(), &mut [0]);
-        answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, UdpSocket};
-    use std::time::{Duration, Instant};
+    use std::net::TcpListener;
 
     use super::*;
-
-    /// A port that nobody has.
-    fn free(ip: &str) -> SocketAddr {
-        let taken = TcpListener::bind((ip, 0)).unwrap();
-        taken.local_addr().unwrap()
-    }
 
     #[test]
     fn a_port_is_listened_on_at_its_address_or_at_all() {
@@ -126,22 +85,5 @@ mod tests {
         let listener = TcpListener::bind("[::]:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(listens_by_tcp(([127, 0, 0, 1], port).into()).unwrap());
-    }
-
-    #[test]
-    fn a_port_without_a_receiver_refuses_and_one_with_it_does_not() {
-        for ip in ["127.0.0.1", "::1"] {
-            let local = ip.parse().unwrap();
-            let probe = Probe::send(local, free(ip)).unwrap();
-            let deadline = Instant::now() + Duration::from_secs(30);
-            while !probe.is_refused() {
-                assert!(Instant::now() < deadline, "no word of it");
-                std::thread::yield_now();
-            }
-            let receiver = UdpSocket::bind((ip, 0)).unwrap();
-            let probe = Probe::send(local, receiver.local_addr().unwrap()).unwrap();
-            assert_eq!(receiver.recv(&mut [0; 16]).unwrap(), 0);
-            assert!(!probe.is_refused());
-        }
     }
 }
