@@ -178,7 +178,9 @@ pub(crate) extern "C" fn ibv_resize_cq(cq: Handle<ibv_cq>, cqe: c_int) -> c_int 
         let object = cq.get()?;
         object.shared.check()?;
         let cqe = u32::try_from(cqe).map_err(|_| Failure::invalid(format!("{cqe} entries")))?;
-        object.engine.resize_rounded(cqe, rounded(cqe))?;
+        // Who changes the size has thought of it: [`MIN_CQE`] is for those who have not.
+        let depth = if cqe <= MAX_CQE { cqe.next_power_of_two().min(MAX_CQE) } else { cqe };
+        object.engine.resize_rounded(cqe, depth)?;
         object.base.base.cqe.store(object.engine.depth() as c_int, Ordering::Relaxed);
         Ok(())
     })
