@@ -141,6 +141,13 @@ int main(void)
     wait_for_one(&e);
     int status;
     must(waitpid(pid, &status, 0) == pid && status == 0, "child");
+    /* As with hardware, nothing tells a queue pair that is at rest of its peer's end. */
+    usleep(100000);
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr with;
+    must(!ibv_query_qp(e.qp, &attr, IBV_QP_STATE, &with), "query");
+    errno = 0;
+    must(attr.qp_state == IBV_QPS_RTS, "the state after the peer's end");
     must(ibv_destroy_qp(e.qp) == 0 && ibv_dereg_mr(e.mr) == 0 && ibv_destroy_cq(e.cq) == 0 &&
              ibv_dealloc_pd(e.pd) == 0 && ibv_close_device(e.context) == 0 &&
              ibv_destroy_cq(ibv_cq_ex_to_cq(early_cq)) == 0 && ibv_close_device(early) == 0,

@@ -361,9 +361,14 @@ impl Engine {
         })
     }
 
-    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture keeps go to its file.
+    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture keeps go to its file, and
+    /// neighbours are told good-bye, so that they do not take the end of the process for a crash.
     pub(crate) fn last_progress(&self) -> bool {
-        self.progress_inline() && self.run_inline(|lane, _| lane.link.flush())
+        let is_done = self.progress_inline() && self.run_inline(|lane, _| lane.link.flush());
+        if is_done {
+            self.close_neighbours();
+        }
+        is_done
     }
 
     /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
@@ -451,6 +456,10 @@ impl Engine {
     /// a socket for a steered flow. Called by every holder before it lets go of the lane.
     #[inline]
     pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
+        let near = self.near.as_ref().filter(|_| lane.near.is_pending());
+        if let Some(near) = near {
+            near.ring();
+        }
         let looks_at = self.looks_at.load(Ordering::Acquire);
         if looks_at == LOOKS_BY_ITSELF {
             return;
@@ -458,7 +467,7 @@ impl Engine {
         let blind = lane.link.poll_generation() != self.watched.load(Ordering::Relaxed);
         let late =
             || lane.next_work(now, self.patience()).is_some_and(|next| next.nanos() < looks_at);
-        if blind || late() {
+        if near.is_some() || blind || late() {
             // Once is enough: it plans anew when it is awake.
             self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
             self.waker.wake();

@@ -80,6 +80,11 @@ impl NearControl {
         lock(&self.hood).as_ref()?.hindrance(slot)
     }
 
+    /// Gives [`Engine::serve_neighbours`] something to do.
+    pub(crate) fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+    }
+
     /// Whether [`Engine::serve_neighbours`] has something to do though no descriptor is readable.
     pub(crate) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
@@ -105,7 +110,7 @@ impl Engine {
             return;
         }
         wanted.push((slot, pid));
-        near.rung.store(true, Ordering::Release);
+        near.ring();
         drop(wanted);
         self.waker.wake();
     }
@@ -115,11 +120,11 @@ impl Engine {
     pub(crate) fn serve_neighbours(&self) -> Option<Time> {
         let near = self.near.as_ref()?;
         let mut hood = lock(&near.hood);
+        near.rung.store(false, Ordering::Release);
         let hood = hood.as_mut()?;
         let now = Nanos(self.now().nanos());
         let mut events = Vec::new();
         hood.serve(now, &mut events);
-        near.rung.store(false, Ordering::Release);
         let mut wanted = std::mem::take(&mut *lock(&near.wanted));
         let broken = self.with_lane(|lane| {
             wanted.append(&mut lane.near.found);
@@ -137,7 +142,7 @@ impl Engine {
         hood.deadline(now).map(|at| Time(at.0))
     }
 
-    /// The device is closed: says good-bye to the neighbours.
+    /// The device is closed, or its process ends: says good-bye to the neighbours.
     pub(crate) fn close_neighbours(&self) {
         let Some(near) = &self.near else { return };
         let hood = lock(&near.hood).take();

@@ -453,6 +453,8 @@ impl Neighbourhood {
                 if !self.takes_call_of(&hello, pid) {
                     return Ok(());
                 }
+                // Whoever is welcomed sends through memory at once, and takes a hang-up for our death.
+                self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
                 let incoming = Incoming::new(self.ring_bytes)?;
                 incoming.send(connection.as_fd(), &Said::Welcome(self.hello()), &self.page)?;
                 let memory = incoming.memory;
