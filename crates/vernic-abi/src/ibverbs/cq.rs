@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use libc::EINVAL;
 use vernic_engine::limits::MAX_CQE;
@@ -46,6 +47,9 @@ unsafe impl CObject for ibv_cq {
 /// for fewer than they have outstanding: one of perftest's asks for 1, and sends again before it has
 /// polled.
 const MIN_CQE: u32 = 64;
+
+/// How long a change of size waits for what was posted before it to be carried out.
+const SETTLING: Duration = Duration::from_millis(20);
 
 /// Entries of a queue for which `asked` were asked: at least as many (IBTA 11.2.8.1). What cannot be
 /// given stays as it is, to be refused.
@@ -178,6 +182,12 @@ pub(crate) extern "C" fn ibv_resize_cq(cq: Handle<ibv_cq>, cqe: c_int) -> c_int 
         let object = cq.get()?;
         object.shared.check()?;
         let cqe = u32::try_from(cqe).map_err(|_| Failure::invalid(format!("{cqe} entries")))?;
+        // What was posted may wait for the lane, which another thread has; hardware has done it by now, and what it
+        // completed has to fit.
+        let until = Instant::now() + SETTLING;
+        while !object.shared.engine.try_progress() && Instant::now() < until {
+            std::thread::yield_now();
+        }
         // Who changes the size has thought of it: [`MIN_CQE`] is for those who have not.
         let depth = if cqe <= MAX_CQE { cqe.next_power_of_two().min(MAX_CQE) } else { cqe };
         object.engine.resize_rounded(cqe, depth)?;
