@@ -9,7 +9,7 @@
 mod common;
 
 use std::io::Write;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use common::other::{Other, ROLE};
 use common::*;
 use vernic_engine::*;
 use vernic_proto::cm::{CmPath, EventKind, SidrParams, SidrReply, Unanswered};
-use vernic_wire::cm::{PortSpace, RejReason, ServiceId, SidrStatus};
+use vernic_wire::cm::{RejReason, ServiceId, SidrStatus};
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const HOME6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
@@ -161,24 +161,6 @@ fn a_request_that_shall_not_wait_is_not_sent_where_no_process_of_the_host_listen
     other.cm().reserve(service, other.everywhere()).unwrap();
     assert_eq!(refused_now(&node, HOME, service), RejReason::INVALID_SERVICE_ID);
     assert_eq!(node.context.counters().cm.refused_here, 1);
-}
-
-#[test]
-fn a_request_for_a_port_of_tcp_alone_is_rejected_at_once() {
-    let node = Node::with(wire_config());
-    let tcp = TcpListener::bind((HOME, 0)).unwrap();
-    let service = PortSpace::TCP.service_id(tcp.local_addr().unwrap().port());
-    // It is 127 ms if it waits for somebody to listen; a machine that is busy may take as long once.
-    let is_quick = || {
-        let start = Instant::now();
-        assert_eq!(refused_now(&node, HOME, service), RejReason::INVALID_SERVICE_ID);
-        start.elapsed() < Duration::from_millis(127)
-    };
-    assert!((0..20).any(|_| is_quick()), "it waited each time");
-    assert_eq!(node.context.counters().cm.refused_here, 0, "the request has arrived");
-    // One that is listened on by TCP, too, may be by RDMA in a moment.
-    node.cm().reserve(service, node.everywhere()).unwrap();
-    assert!(!is_quick());
 }
 
 #[test]

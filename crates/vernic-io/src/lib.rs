@@ -18,7 +18,6 @@
 //! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
 //! | `neighbour.rs`, `neighbour/` | processes of one host that share memory |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
-//! | `presence.rs` | whether anybody listens at a TCP port |
 //! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
@@ -41,7 +40,6 @@ pub mod intake;
 pub mod link;
 pub mod neighbour;
 pub mod netdev;
-pub mod presence;
 mod random;
 pub mod slot;
 mod sys;

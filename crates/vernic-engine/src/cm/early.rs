@@ -10,9 +10,6 @@
 //! 127 ms after it came: too late to be of use to anybody, long before the requester asks again (0.5 s
 //! unless it says otherwise).
 //!
-//! One for a port on which a program listens by TCP alone is rejected at once (`route.rs`): it comes from a
-//! program that tries RDMA first.
-//!
 //! Limits: [`MAX_EARLY`] requests wait; further ones are rejected at once.
 
 use std::collections::VecDeque;

@@ -6,7 +6,7 @@
 //!
 //! - *Here*, at an address of this device, the names of services tell before anything is sent: a listener
 //!   has claimed its name, or that of the netdev, since it was bound. With `force_wire` names are not looked at.
-//! - Where a process of another host hears the request, that one decides (`route.rs`).
+//! - On another host nobody can tell: a program may listen by TCP now and by RDMA in a moment.
 
 use vernic_proto::cm::{CmPath, ConnId, ConnectParams};
 use vernic_wire::cm::ServiceId;
@@ -28,8 +28,7 @@ impl Engine {
 
 impl CmAgent {
     /// As [`connect`](Self::connect), but where nobody listens now the request is rejected as soon as that
-    /// is known (invalid service id), even if somebody would in a moment: before anything is sent at an address of
-    /// this device, and by another host where a TCP socket listens on a port of the service's number.
+    /// is known (invalid service id), even if somebody would in a moment: at an address of this device, before anything is sent.
     ///
     /// # Errors
     /// [`CmCallError`].

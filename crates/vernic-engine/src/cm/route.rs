@@ -17,14 +17,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use vernic_io::presence;
 use vernic_io::slot::Lookup;
 use vernic_io::udp::SOURCE_PORTS;
 use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxMeta, RxPacket, ServiceName, TxPath};
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::Packet;
-use vernic_wire::cm::{CmMessage, CommId, PortSpace, ServiceId};
+use vernic_wire::cm::{CmMessage, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 
 use super::early::Early;
@@ -87,10 +86,7 @@ impl Engine {
                     HandedOver::NoOwner => {}
                 }
             }
-            if !self.is_answered_here(&whose, meta)
-                && !self.is_served_by_tcp(&whose, meta)
-                && lock(&self.cm.early).keep(packet, now)
-            {
+            if !self.is_answered_here(&whose, meta) && lock(&self.cm.early).keep(packet, now) {
                 return Ok(());
             }
             // The sender will be answered: where it is may be known by then.
@@ -107,19 +103,6 @@ impl Engine {
             For::Owner(_) | For::Asked(_) => true,
             For::Service(service) => self.cm.has_listener(service, gid_of(meta.dst)),
         }
-    }
-
-    /// Whether the port that a request is for is one of TCP on this host, and of nobody by RDMA: a program that
-    /// listens by both has its name before it listens by TCP.
-    fn is_served_by_tcp(&self, whose: &For, meta: &RxMeta) -> bool {
-        let For::Service(service) = *whose else { return false };
-        let Some(port) = service.port().filter(|_| service.port_space() == Some(PortSpace::TCP))
-        else {
-            return false;
-        };
-        let local = local_of(meta.dst);
-        presence::listens_by_tcp(local.with_port(port)).unwrap_or(false)
-            && !self.is_claimed(service, local)
     }
 
     /// Whether anybody on this host has the name of a service at `local`, an address of this device.
