@@ -345,11 +345,6 @@ impl Other {
         assert_eq!(other.hear(), "open");
         other
     }
-
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status();
-        assert!(status.unwrap().success(), "kill {name}");
-    }
 }
 
 /// Not a test of its own: what the other process runs.
@@ -421,7 +416,7 @@ fn a_stopped_process_that_shares_the_port_keeps_nobody_from_connecting() {
     let _server = Other::server(number, "all", "private");
     let client = Node::new();
     for bystander in &bystanders {
-        bystander.signal("-STOP");
+        bystander.signal(libc::SIGSTOP);
     }
     // Where the listener is known nothing meets those that are stopped.
     let start = Instant::now();
@@ -438,7 +433,7 @@ fn a_stopped_process_that_shares_the_port_keeps_nobody_from_connecting() {
     // Those that go on have old requests for it.
     drop(server);
     for bystander in &bystanders {
-        bystander.signal("-CONT");
+        bystander.signal(libc::SIGCONT);
     }
 }
 

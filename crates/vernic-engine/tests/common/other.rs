@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Tells the other process what it is.
 pub const ROLE: &str = "VERNIC_TEST_ROLE";
@@ -46,6 +47,27 @@ impl Other {
             }
         }
     }
+
+    #[allow(unsafe_code)]
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: takes no pointers; the process is our child, which was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Stops it; returns when none of its threads runs any more.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        let since = Instant::now();
+        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(since.elapsed() < super::PATIENCE, "it does not stop");
+        }
+    }
 }
 
 impl Drop for Other {
@@ -53,4 +75,32 @@ impl Drop for Other {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Set where a test has a network namespace to itself.
+const ALONE: &str = "VERNIC_TEST_ALONE";
+
+/// Runs a test in a network namespace of its own: a process that is stopped must not share port 4791 with
+/// other tests. False where this is that run.
+#[allow(clippy::print_stdout)] // what is skipped
+pub fn runs_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let unshare = |shell: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", "sh", "-c", shell]);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
+        command
+    };
+    let probe = unshare("ip link set lo up").stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: no network namespaces, or no `ip`, here");
+        return true;
+    }
+    let run = unshare("ip link set lo up && exec \"$0\" \"$@\"").output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(run.status.success(), "{}{}", text(&run.stdout), text(&run.stderr));
+    true
 }
