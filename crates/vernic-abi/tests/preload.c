@@ -1,90 +1,13 @@
-/* A program that knows TCP alone, run with librspreload.so before it. Its argument names what is tried; the
-   process is the server, its child the client. */
+/* Waiting, copies, ends, and peers of every kind: see preload.h. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/select.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "expect.h"
-
-#define LONG_MS 20000
-
-/* An option that only sockets over RDMA have (rdma/rsocket.h). */
-#define SOL_RDMA 0x10000
-#define RDMA_INLINE 2
-
-static int is_over_rdma(int fd)
-{
-    int value;
-    socklen_t length = sizeof value;
-    return getsockopt(fd, SOL_RDMA, RDMA_INLINE, &value, &length) == 0;
-}
-
-static struct sockaddr_in server;
-static pthread_barrier_t begin;
-
-static int fresh(int flags)
-{
-    int fd = socket(AF_INET, SOCK_STREAM | flags, 0);
-    EXPECT(fd >= 0, 1);
-    return fd;
-}
-
-static int to_server(void)
-{
-    int fd = fresh(0);
-    EXPECT(connect(fd, (struct sockaddr *)&server, sizeof server), 0);
-    return fd;
-}
-
-static void say(int fd, const char *text)
-{
-    EXPECT(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
-}
-
-static void hear(int fd, const char *text)
-{
-    char came[64] = {0};
-    EXPECT(recv(fd, came, strlen(text), MSG_WAITALL), strlen(text));
-    EXPECT(strcmp(came, text), 0);
-}
-
-static void hear_end(int fd)
-{
-    char none;
-    EXPECT(recv(fd, &none, 1, 0), 0);
-}
-
-static void say_pipe(int fd)
-{
-    EXPECT(write(fd, "x", 1), 1);
-}
-
-static int ready(int fd, int events, int timeout_ms)
-{
-    struct pollfd one = {fd, events, 0};
-    int count = poll(&one, 1, timeout_ms);
-    EXPECT(count == (one.revents != 0), 1);
-    return one.revents;
-}
-
-static int kept(int set, int timeout_ms)
-{
-    struct epoll_event event = {0};
-    int count = epoll_wait(set, &event, 1, timeout_ms);
-    return count == 1 ? (int)event.events : -count;
-}
+#include "preload.h"
 
 /* poll, select and epoll on listeners, connections that are being made, and connections. */
 static void waiting_client(void)
@@ -255,111 +178,7 @@ static void signals_server(int listener)
     EXPECT(close(fd), 0);
 }
 
-/* The server accepts, and its child serves. */
-static void forked_client(void)
-{
-    int fd = to_server();
-    say(fd, "question");
-    EXPECT(is_over_rdma(fd), 1);
-    hear(fd, "answer");
-    EXPECT(close(fd), 0);
-}
-
-static void forked_server(int listener)
-{
-    int status = -1, fd = accept(listener, NULL, NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        hear(fd, "question");
-        EXPECT(is_over_rdma(fd), 1);
-        say(fd, "answer");
-        exit(wrong);
-    }
-    EXPECT(close(fd), 0);
-    EXPECT(waitpid(child, &status, 0), child);
-    EXPECT(status, 0);
-}
-
-/* The first use is of several threads at once, on both sides: one of them has the connection go over to RDMA. */
-#define USERS 4
-
-static int used;
-
-static void *says(void *text)
-{
-    pthread_barrier_wait(&begin);
-    say(used, text);
-    return NULL;
-}
-
-static void *hears(void *text)
-{
-    pthread_barrier_wait(&begin);
-    hear(used, text);
-    return NULL;
-}
-
-static void use(int fd, void *(*way)(void *))
-{
-    pthread_t threads[USERS];
-    used = fd;
-    EXPECT(pthread_barrier_init(&begin, NULL, USERS) == 0, 1);
-    for (int one = 0; one < USERS; one++)
-        EXPECT(pthread_create(&threads[one], NULL, way, "x") == 0, 1);
-    for (int one = 0; one < USERS; one++)
-        EXPECT(pthread_join(threads[one], NULL) == 0, 1);
-    EXPECT(is_over_rdma(fd), 1);
-}
-
-static void together_client(void)
-{
-    for (int turn = 0; turn < 5; turn++) {
-        int fd = to_server();
-        use(fd, hears);
-        EXPECT(close(fd), 0);
-    }
-}
-
-static void together_server(int listener)
-{
-    for (int turn = 0; turn < 5; turn++) {
-        int fd = accept(listener, NULL, NULL);
-        use(fd, says);
-        hear_end(fd);
-        EXPECT(close(fd), 0);
-    }
-}
-
-/* A connection stays with the process that made it: its child is refused, and does not wait for ever. */
-static void stays_client(void)
-{
-    int fd = to_server();
-    hear(fd, "mine");
-    EXPECT(close(fd), 0);
-}
-
-static void stays_server(int listener)
-{
-    int status = -1, fd = accept(listener, NULL, NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        char to[1];
-        EXPECT(send(fd, "x", 1, MSG_NOSIGNAL), -1);
-        EXPECT(recv(fd, to, 1, 0), -1);
-        _exit(wrong);
-    }
-    EXPECT(waitpid(child, &status, 0), child);
-    EXPECT(status, 0);
-    say(fd, "mine");
-    EXPECT(close(fd), 0);
-}
-
 /* One side has no RDMA. */
-static void without_rdma(void)
-{
-    setenv("VERNIC_RSOCKETS", "off", 1);
-}
-
 static void plain_client(void)
 {
     int fd = to_server();
@@ -396,7 +215,7 @@ static void plain_server(int listener)
 #define SETTLED 40
 
 static int settled[4];
-static pthread_barrier_t end;
+static pthread_barrier_t begin, end;
 
 static void *waits(void *way)
 {
@@ -450,6 +269,11 @@ static void settling_client(void)
     }
     for (int one = 0; one < 4; one++)
         EXPECT(pthread_join(threads[one], NULL) == 0, 1);
+}
+
+static void say_pipe(int fd)
+{
+    EXPECT(write(fd, "x", 1), 1);
 }
 
 /* A socket goes over TCP while something else in a set has news, with the same data, and says so once. */
@@ -528,14 +352,6 @@ static void settling_server(int listener)
 }
 
 /* A socket whose port is taken by a program without RDMA keeps what was set, and its place in sets. */
-static int small(int fd, int level, int option)
-{
-    int value = -1;
-    socklen_t length = sizeof value;
-    EXPECT(getsockopt(fd, level, option, &value, &length), 0);
-    return value;
-}
-
 static void taken_client(void)
 {
     int one = 1, inline_bytes = 16, set = epoll_create1(0), fd = fresh(SOCK_NONBLOCK);
@@ -613,63 +429,25 @@ static void refused_server(int listener)
     (void)listener;
 }
 
-static const struct {
-    const char *name;
-    void (*server)(int);
-    void (*client)(void);
-    /* Which side has no RDMA. */
-    char plain;
-} TRIALS[] = {
-    {"waiting", waiting_server, waiting_client, 0},
-    {"copies", copies_server, copies_client, 0},
-    {"half-close", half_server, half_client, 0},
-    {"killed", killed_server, killed_client, 0},
-    {"signals", signals_server, signals_client, 0},
-    {"forked", forked_server, forked_client, 0},
-    {"stays", stays_server, stays_client, 0},
-    {"plain-server", plain_server, plain_client, 's'},
-    {"plain-client", plain_server, plain_client, 'c'},
-    {"settling", settling_server, settling_client, 's'},
-    {"alike", alike_server, alike_client, 's'},
-    {"changing", settling_server, changing_client, 's'},
-    {"together", together_server, together_client, 0},
-    {"taken", refused_server, taken_client, 's'},
-    {"poor", refused_server, poor_client, 's'},
-    {"refused", refused_server, refused_client, 's'},
-    {"iwarp", refused_server, iwarp_client, 's'},
+static const struct trial TRIALS[] = {
+    {"waiting", waiting_server, waiting_client, 0, 0, NULL},
+    {"copies", copies_server, copies_client, 0, 0, NULL},
+    {"half-close", half_server, half_client, 0, 0, NULL},
+    {"killed", killed_server, killed_client, 0, SIGKILL, NULL},
+    {"signals", signals_server, signals_client, 0, 0, NULL},
+    {"plain-server", plain_server, plain_client, 's', 0, NULL},
+    {"plain-client", plain_server, plain_client, 'c', 0, NULL},
+    {"settling", settling_server, settling_client, 's', 0, NULL},
+    {"alike", alike_server, alike_client, 's', 0, NULL},
+    {"changing", settling_server, changing_client, 's', 0, NULL},
+    {"taken", refused_server, taken_client, 's', 0, NULL},
+    {"poor", refused_server, poor_client, 's', 0, NULL},
+    {"refused", refused_server, refused_client, 's', 0, NULL},
+    {"iwarp", refused_server, iwarp_client, 's', 0, NULL},
 };
 
 int main(int count, char **arguments)
 {
-    unsigned trial = 0, trials = sizeof TRIALS / sizeof *TRIALS;
-    socklen_t length = sizeof server;
-    int ports[2], status = -1;
     MUST(count == 2);
-    while (trial < trials && strcmp(TRIALS[trial].name, arguments[1]) != 0)
-        trial++;
-    MUST(trial < trials);
-    alarm(120);
-    MUST(pipe(ports) == 0);
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(120);
-        if (TRIALS[trial].plain == 'c')
-            without_rdma();
-        MUST(read(ports[0], &server, sizeof server) == sizeof server);
-        TRIALS[trial].client();
-        exit(wrong);
-    }
-    if (TRIALS[trial].plain == 's')
-        without_rdma();
-    int listener = fresh(0);
-    server.sin_family = AF_INET;
-    server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    MUST(bind(listener, (struct sockaddr *)&server, sizeof server) == 0 && listen(listener, 4) == 0);
-    MUST(getsockname(listener, (struct sockaddr *)&server, &length) == 0);
-    MUST(write(ports[1], &server, sizeof server) == sizeof server);
-    TRIALS[trial].server(listener);
-    MUST(waitpid(child, &status, 0) == child);
-    EXPECT(status, TRIALS[trial].client == killed_client ? SIGKILL : 0);
-    EXPECT(close(listener), 0);
-    return wrong;
+    return run(TRIALS, sizeof TRIALS / sizeof *TRIALS, arguments[1]);
 }

@@ -8,10 +8,19 @@ use std::process::Command;
 
 use common::Folder;
 
-/// Runs one trial of the program: RDMA `only`, or TCP, too (`auto`). Returns what it printed as errors; nothing
+/// Runs one trial of `preload.c`: RDMA `only`, or TCP, too (`auto`). Returns what it printed as errors; nothing
 /// without a compiler.
 fn check(mode: &str, trial: &str, variables: &[(&str, &str)]) -> Option<String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload.c");
+    check_in("preload.c", mode, trial, variables)
+}
+
+/// The same with connections that go over to RDMA with their first use, of `preload_forks.c`.
+fn check_forks(mode: &str, trial: &str) {
+    check_in("preload_forks.c", mode, trial, &[("RDMAV_FORK_SAFE", "1")]);
+}
+
+fn check_in(program: &str, mode: &str, trial: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
     let folder = Folder::new(&format!("preload-{mode}-{trial}"));
     let library = folder.path().join("librspreload.so");
     symlink(common::built("libvernic_rspreload.so"), &library).unwrap();
@@ -54,12 +63,18 @@ fn a_signal_tells_of_a_closed_connection_unless_it_is_not_wanted() {
 
 #[test]
 fn a_child_serves_the_connection_that_its_parent_accepted() {
-    check("auto", "forked", &[("RDMAV_FORK_SAFE", "1")]);
+    check_forks("auto", "forked");
+}
+
+#[test]
+fn who_is_killed_in_its_turn_or_has_it_for_ever_keeps_nobody_from_rdma() {
+    check_forks("auto", "dying");
+    check_forks("auto", "taken-turn");
 }
 
 #[test]
 fn a_child_is_refused_its_parents_connections_and_does_not_hang() {
-    check("only", "stays", &[]);
+    check_in("preload_forks.c", "only", "stays", &[]);
 }
 
 #[test]
@@ -85,7 +100,7 @@ fn a_member_of_a_set_may_be_changed_while_it_goes_over_tcp() {
 
 #[test]
 fn the_first_use_of_a_connection_may_be_of_several_threads() {
-    check("auto", "together", &[("RDMAV_FORK_SAFE", "1")]);
+    check_forks("auto", "together");
 }
 
 #[test]

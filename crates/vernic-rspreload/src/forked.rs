@@ -7,8 +7,7 @@
 //! The exchange is that of rdma-core's library.
 //!
 //! Limits, as there: a server that waits (`poll`) for its client to speak before it reads or writes waits in
-//! vain, since the client waits for the four bytes; and one child at a time listens on the port, which
-//! a semaphore of the system sees to.
+//! vain, since the client waits for the four bytes; and one child at a time listens on the port (`turn.rs`).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -20,12 +19,10 @@ use crate::rdmacm::{self, set_int};
 use crate::real::{errno, next, set_errno};
 use crate::sockets::{close_rsocket, new_rsocket, set_nonblocking};
 use crate::table::{self, Entry, Move, Stage};
+use crate::turn::Turn;
 
 /// What the accepting side says when it listens by RDMA.
 const READY: [u8; 4] = [0; 4];
-
-/// The semaphore, known by name to all processes and to rdma-core's library.
-const SEMAPHORE: &std::ffi::CStr = c"/rsocket_fork";
 
 /// Pause between two looks of a thread that waits for another one's exchange, which takes some round trips and
 /// may take as long as the peer likes.
@@ -102,28 +99,22 @@ fn copy_options(fd: c_int, number: c_int) {
 /// The accepting side.
 fn accept(fd: c_int) -> Option<c_int> {
     let own = Address::of_tcp(fd, false)?.anywhere();
-    // SAFETY: a C string; read and write for the user and the group.
-    let semaphore =
-        unsafe { libc::sem_open(SEMAPHORE.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o660, 1) };
-    if semaphore == libc::SEM_FAILED {
-        return None;
+    // Each turn but the last waits for one who has the port, and was waited for in vain.
+    loop {
+        let turn = Turn::take()?;
+        match accept_at(fd, &own) {
+            Err(libc::EADDRINUSE) if !turn.is_alone() => {}
+            accepted => return accepted.ok(),
+        }
     }
-    // SAFETY: just opened. Interrupted by a signal it has to be asked again.
-    while unsafe { libc::sem_wait(semaphore) } != 0 && errno() == libc::EINTR {}
-    let accepted = accept_at(fd, &own);
-    // SAFETY: as above; not used afterwards.
-    unsafe {
-        libc::sem_post(semaphore);
-        libc::sem_close(semaphore);
-    }
-    accepted
 }
 
-fn accept_at(fd: c_int, own: &Address) -> Option<c_int> {
+/// Listens at `own`, says so, and accepts: the number of the connection, or why there is none.
+fn accept_at(fd: c_int, own: &Address) -> Result<c_int, c_int> {
     let family = c_int::from(u16::from_ne_bytes([own.bytes[0], own.bytes[1]]));
     let listener = new_rsocket(family, libc::SOCK_STREAM);
     if listener < 0 {
-        return None;
+        return Err(errno());
     }
     set_int(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     // SAFETY: addresses and bytes of ours, with their lengths.
@@ -137,7 +128,7 @@ fn accept_at(fd: c_int, own: &Address) -> Option<c_int> {
         }
     };
     close_rsocket(listener);
-    (accepted >= 0).then_some(accepted)
+    if accepted >= 0 { Ok(accepted) } else { Err(errno()) }
 }
 
 /// The connecting side.

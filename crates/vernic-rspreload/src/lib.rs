@@ -40,7 +40,7 @@
 //! | `sockets` `connect` `transfer` `options` | the calls that programs make |
 //! | `address` | addresses as they give them |
 //! | `ready` `epoll` | waiting |
-//! | `forked` | connections that go over to RDMA with their first use |
+//! | `forked` `turn` | connections that go over to RDMA with their first use, one process's at a time |
 //!
 //! Every exported function has the name, the signature and the contract of libc's; the SAFETY comments
 //! call that *the contract*.
@@ -58,3 +58,4 @@ mod sockets;
 mod table;
 mod token;
 mod transfer;
+mod turn;
