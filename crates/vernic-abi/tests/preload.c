@@ -409,6 +409,74 @@ static void refused_client(void)
     EXPECT(close(fd), 0);
 }
 
+/* Who is refused may ask again on the same socket, and is connected over RDMA if somebody listens by then. */
+static int to_listen(struct sockaddr_in *own)
+{
+    socklen_t length = sizeof *own;
+    int fd = fresh(0);
+    *own = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    EXPECT(bind(fd, (struct sockaddr *)own, sizeof *own), 0);
+    EXPECT(getsockname(fd, (struct sockaddr *)own, &length), 0);
+    return fd;
+}
+
+static void talk(int fd, int listener)
+{
+    int one = small(fd, SOL_SOCKET, SO_KEEPALIVE), peer = accept(listener, NULL, NULL);
+    EXPECT(one, 1);
+    EXPECT(is_over_rdma(fd), 1);
+    say(fd, "question");
+    hear(peer, "question");
+    say(peer, "answer");
+    hear(fd, "answer");
+    EXPECT(close(fd) | close(peer) | close(listener), 0);
+}
+
+static void again_client(void)
+{
+    struct sockaddr_in at, own, seen;
+    socklen_t length = sizeof seen;
+    int one = 1, listener = to_listen(&at), fd = to_listen(&own);
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one), 0);
+    for (int turn = 0; turn < 3; turn++)
+        FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), ECONNREFUSED);
+    EXPECT(listen(listener, 4), 0);
+    EXPECT(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    /* It is bound as it was. */
+    EXPECT(getsockname(fd, (struct sockaddr *)&seen, &length), 0);
+    EXPECT(seen.sin_port, own.sin_port);
+    talk(fd, listener);
+}
+
+/* The same without waiting; the refusal is told once, by the option or by the next attempt. */
+static void later_client(void)
+{
+    struct sockaddr_in at;
+    struct epoll_event event = {.events = EPOLLOUT};
+    int one = 1, listener = to_listen(&at), fd = fresh(SOCK_NONBLOCK), set = epoll_create1(0);
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+    for (int turn = 0; turn < 4; turn++) {
+        FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), EINPROGRESS);
+        if (turn < 2)
+            EXPECT(ready(fd, POLLOUT, LONG_MS) & (POLLOUT | POLLERR | POLLHUP), POLLOUT | POLLERR | POLLHUP);
+        else
+            EXPECT(kept(set, LONG_MS) & EPOLLERR, EPOLLERR);
+        if (turn % 2 == 0)
+            EXPECT(small(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+        else
+            FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), ECONNREFUSED);
+        EXPECT(small(fd, SOL_SOCKET, SO_ERROR), 0);
+    }
+    EXPECT(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one), 0);
+    EXPECT(listen(listener, 4), 0);
+    FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), EINPROGRESS);
+    EXPECT(kept(set, LONG_MS), EPOLLOUT);
+    EXPECT(small(fd, SOL_SOCKET, SO_ERROR), 0);
+    EXPECT(close(set), 0);
+    EXPECT(fcntl(fd, F_SETFL, 0), 0);
+    talk(fd, listener);
+}
+
 /* Where the devices are iWARP's nothing goes over them. */
 static void iwarp_client(void)
 {
@@ -443,6 +511,8 @@ static const struct trial TRIALS[] = {
     {"taken", refused_server, taken_client, 's', 0, NULL},
     {"poor", refused_server, poor_client, 's', 0, NULL},
     {"refused", refused_server, refused_client, 's', 0, NULL},
+    {"again", refused_server, again_client, 0, 0, NULL},
+    {"later", refused_server, later_client, 0, 0, NULL},
     {"iwarp", refused_server, iwarp_client, 's', 0, NULL},
 };
 

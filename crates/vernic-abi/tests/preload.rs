@@ -115,6 +115,14 @@ fn without_tcp_a_server_that_has_no_rdma_is_not_there() {
 }
 
 #[test]
+fn who_was_refused_asks_again_on_the_same_socket_and_gets_rdma() {
+    check("only", "again", &[]);
+    check("auto", "again", &[]);
+    check("only", "later", &[]);
+    check("auto", "later", &[]);
+}
+
+#[test]
 fn over_iwarp_sockets_stay_those_of_tcp_or_are_refused_and_that_is_said() {
     for variable in [("VERNIC_TRANSPORT", "iwarp"), ("VERNIC_DEVICE", "viw0")] {
         for (mode, said) in [("auto", "no socket goes over RDMA"), ("only", "sockets are refused")]

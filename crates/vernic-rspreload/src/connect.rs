@@ -1,8 +1,12 @@
 //! Connecting: by RDMA first, and by TCP where there is no way by RDMA.
+//!
+//! Who is refused by both, or by the one that it may use, may ask again on the same socket, and gets RDMA when the peer
+//! listens by then.
 
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libc::{sockaddr, socklen_t};
@@ -11,7 +15,7 @@ use crate::address::Address;
 use crate::config::{Mode, config};
 use crate::rdmacm;
 use crate::real::{errno, next, set_errno};
-use crate::sockets::{become_tcp, set_nonblocking, unsafe_flags};
+use crate::sockets::{become_tcp, leave, renew, set_nonblocking, unsafe_flags, wait_for_tcp};
 use crate::table::{self, Entry, Stage, find, lock};
 
 /// Errors for which there is no way by RDMA, while there may be one by TCP.
@@ -33,7 +37,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
         // SAFETY: the caller's arguments.
         return unsafe { next::connect(fd, address, length) };
     };
-    if entry.number() < 0 {
+    if entry.number() < 0 && entry.stage() != Stage::Asked {
         // SAFETY: as above.
         let result = unsafe { next::connect(fd, address, length) };
         if result == 0 || errno() == libc::EINPROGRESS {
@@ -45,14 +49,23 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
         // SAFETY: as above.
         return unsafe { rdmacm::rconnect(entry.number(), address, length) };
     }
-    if matches!(entry.stage(), Stage::Connecting | Stage::Settling) {
-        match settle(&entry) {
-            Stage::Connecting => set_errno(libc::EALREADY),
-            Stage::Rdma => set_errno(libc::EISCONN),
+    if entry.stage() != Stage::New && entry.stage() != Stage::Listening {
+        let why = match settle(&entry) {
+            Stage::Connecting => libc::EALREADY,
+            Stage::Rdma => libc::EISCONN,
+            Stage::Refused => begin_anew(&entry),
+            Stage::Asked if tcp_state(fd) == CLOSE => begin_anew_from_tcp(fd, &entry),
             // SAFETY: as above.
             _ => return unsafe { next::connect(fd, address, length) },
+        };
+        if why != 0 {
+            set_errno(why);
+            return -1;
         }
-        return -1;
+        if entry.stage() == Stage::Tcp {
+            // SAFETY: as above.
+            return unsafe { next::connect(fd, address, length) };
+        }
     }
     let Some(peer) = Address::read(address, length) else {
         // SAFETY: as above; it says what is wrong.
@@ -60,6 +73,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
     };
     let nonblocking = unsafe_flags(entry.number()) & libc::O_NONBLOCK != 0;
     *lock(&entry.peer) = Some((peer, Instant::now()));
+    entry.refused_by_tcp.store(false, Ordering::Release);
     let patience = may_fall_back().then(|| config().patience);
     let before = errno();
     match connect_rdma(&entry, &peer, patience.filter(|_| !nonblocking)) {
@@ -68,21 +82,80 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
             set_errno(before);
             0
         }
-        libc::EINPROGRESS if nonblocking => {
+        // It goes on, also where the wait for it was cut short.
+        why if why == libc::EINTR
+            || why == libc::EINPROGRESS && (nonblocking || patience.is_none()) =>
+        {
             entry.set_stage(Stage::Connecting);
-            set_errno(libc::EINPROGRESS);
+            set_errno(why);
             -1
         }
         why if may_fall_back() && (is_no_way(why) || why == libc::EINPROGRESS) => {
-            become_tcp(&entry);
-            // SAFETY: an address, and its length.
-            unsafe { next::connect(fd, peer.raw(), peer.length) }
+            let asked = ask_by_tcp(fd, &peer);
+            match asked {
+                0 => become_tcp(&entry),
+                libc::EINPROGRESS | libc::EINTR => wait_for_tcp(&entry),
+                _ => renew(&entry, Stage::New),
+            }
+            set_errno(if asked == 0 { before } else { asked });
+            if asked == 0 { 0 } else { -1 }
         }
         why => {
+            if is_no_way(why) {
+                renew(&entry, Stage::New);
+            }
             set_errno(why);
             -1
         }
     }
+}
+
+/// Asks for a connection by TCP: 0, or why there is none yet.
+fn ask_by_tcp(fd: c_int, peer: &Address) -> c_int {
+    // SAFETY: an address, and its length.
+    match unsafe { next::connect(fd, peer.raw(), peer.length) } {
+        0 => 0,
+        _ => errno(),
+    }
+}
+
+/// Has a socket that was refused ask again: the reason that the program was not told of, or 0 if it knows, and the
+/// next attempt may begin at once.
+fn begin_anew(entry: &Arc<Entry>) -> c_int {
+    let why = rdmacm::int(entry.number(), libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+    renew(entry, Stage::Refused);
+    why
+}
+
+/// The same of one that TCP has refused, too.
+fn begin_anew_from_tcp(fd: c_int, entry: &Arc<Entry>) -> c_int {
+    let mut why: c_int = 0;
+    let mut length = size_of::<c_int>() as socklen_t;
+    // An address of no family ends the attempt, as far as the system remembers it.
+    let nowhere = Address::any(libc::AF_UNSPEC);
+    // SAFETY: room for an `int`; an address, and its length.
+    unsafe {
+        let place = ptr::from_mut(&mut why).cast();
+        next::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, place, &raw mut length);
+        next::connect(fd, nowhere.raw(), nowhere.length);
+    }
+    renew(entry, Stage::Asked);
+    why
+}
+
+/// States of a TCP socket, of the kernel's header `tcp_states.h`.
+const SYN_SENT: u8 = 2;
+const SYN_RECV: u8 = 3;
+const CLOSE: u8 = 7;
+
+/// The state of a TCP socket: the first byte of `struct tcp_info`.
+fn tcp_state(fd: c_int) -> u8 {
+    let mut state = CLOSE;
+    let mut length = size_of::<u8>() as socklen_t;
+    let place = (&raw mut state).cast();
+    // SAFETY: room for so many bytes; the system gives no more.
+    unsafe { next::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut length) };
+    state
 }
 
 /// Asks for a connection by RDMA: 0, or why not. `patience` bounds the wait.
@@ -131,11 +204,13 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// Looks what became of a connection that was asked for, and falls back to TCP if it will not be one over
 /// RDMA. Of the threads that find so one does it, and the others wait for that.
 ///
-/// [`Stage::Connecting`] as long as it is not known, or not done.
+/// [`Stage::Connecting`] as long as it is not known, or not done; [`Stage::Refused`] if there will be none;
+/// [`Stage::Asked`] as long as TCP has no connection.
 pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
     match entry.stage() {
         Stage::Connecting => {}
         Stage::Settling => return settled(entry),
+        Stage::Asked => return settle_tcp(entry),
         stage => return stage,
     }
     let (peer, since) = match *lock(&entry.peer) {
@@ -144,24 +219,53 @@ pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
     };
     let events = rdmacm::ready(entry.number(), libc::POLLOUT);
     let failed = events & (libc::POLLERR | libc::POLLHUP) != 0;
+    let asks_tcp = may_fall_back() && !entry.refused_by_tcp.load(Ordering::Acquire);
     let late = events == 0 && since.elapsed() >= config().patience;
     if !failed && events & libc::POLLOUT != 0 {
         entry.change_stage(Stage::Connecting, Stage::Rdma);
-    } else if (failed || late)
-        && may_fall_back()
-        && entry.change_stage(Stage::Connecting, Stage::Settling)
+    } else if failed && !asks_tcp {
+        entry.change_stage(Stage::Connecting, Stage::Refused);
+    } else if (failed || late) && asks_tcp && entry.change_stage(Stage::Connecting, Stage::Settling)
     {
         let before = errno();
-        let fd = table::fds_of(entry).first().copied();
-        if let Some(fd) = fd {
-            set_nonblocking(fd, true);
-            // SAFETY: an address, and its length. The outcome is what the program asks for next.
-            unsafe { next::connect(fd, peer.raw(), peer.length) };
+        match (fall_back(entry, &peer), failed) {
+            (0, _) => become_tcp(entry),
+            (libc::EINPROGRESS, _) => wait_for_tcp(entry),
+            // As the socket over RDMA tells.
+            (_, true) => entry.set_stage(Stage::Refused),
+            (_, false) => {
+                entry.refused_by_tcp.store(true, Ordering::Release);
+                entry.set_stage(Stage::Connecting);
+            }
         }
-        become_tcp(entry);
         set_errno(before);
     }
     settled(entry)
+}
+
+/// Has a connection that was asked for by RDMA asked for by TCP, without waiting: 0, or why there is none yet.
+fn fall_back(entry: &Arc<Entry>, peer: &Address) -> c_int {
+    let Some(fd) = table::fds_of(entry).first().copied() else { return 0 };
+    // SAFETY: no pointers.
+    let flags = unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0);
+    set_nonblocking(fd, true);
+    let asked = ask_by_tcp(fd, peer);
+    set_nonblocking(fd, flags & libc::O_NONBLOCK != 0);
+    asked
+}
+
+/// Looks what became of a connection that was asked for by TCP. One that is there is none of this library's any more.
+fn settle_tcp(entry: &Arc<Entry>) -> Stage {
+    let before = errno();
+    let state = table::fds_of(entry).first().map(|fd| tcp_state(*fd));
+    set_errno(before);
+    match state {
+        Some(SYN_SENT | SYN_RECV | CLOSE) => Stage::Asked,
+        _ => {
+            leave(entry);
+            Stage::Tcp
+        }
+    }
 }
 
 /// The stage, once no thread is changing it.
@@ -180,5 +284,6 @@ fn settled(entry: &Entry) -> Stage {
 /// When a connection that was asked for is given up, if it is one that may fall back.
 pub(crate) fn given_up_at(entry: &Entry) -> Option<Instant> {
     let (_, since) = (*lock(&entry.peer))?;
-    may_fall_back().then(|| since + config().patience)
+    let asks_tcp = may_fall_back() && !entry.refused_by_tcp.load(Ordering::Acquire);
+    asks_tcp.then(|| since + config().patience)
 }

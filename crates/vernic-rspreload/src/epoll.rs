@@ -112,13 +112,40 @@ unsafe extern "C" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epo
         }
     }
     // SAFETY: the contract: an event, or NULL where none is needed.
-    let (events, data) =
-        unsafe { event.as_ref() }.map_or((0, 0), |event| (event.events, event.u64));
-    match entry.and_then(|entry| change_member(set, op, fd, &entry, (events, data))) {
+    let wanted = unsafe { event.as_ref() }.map_or((0, 0), |event| (event.events, event.u64));
+    let change = |entry: Arc<Entry>| {
+        change_asked(set, op, fd, &entry, wanted)
+            .or_else(|| change_member(set, op, fd, &entry, wanted))
+    };
+    match entry.and_then(change) {
         Some(result) => result,
         // SAFETY: as above.
         None => unsafe { rdmacm::repoll_ctl(set, op, fd, event) },
     }
+}
+
+/// Changes the membership of a socket that asks by TCP: an ordinary one, and noted, since it may ask by RDMA again.
+/// `None` for any other.
+fn change_asked(
+    set: c_int,
+    op: c_int,
+    fd: c_int,
+    entry: &Entry,
+    (events, data): (u32, u64),
+) -> Option<c_int> {
+    // Whoever has it ask by RDMA again has to wait.
+    let mut sets = lock(&entry.sets);
+    if entry.stage() != Stage::Asked {
+        return None;
+    }
+    let result = change(set, op, fd, events, data);
+    if result == 0 {
+        sets.members.retain(|member| member.set != set);
+        if op != libc::EPOLL_CTL_DEL {
+            sets.members.push(Membership { set, events, token: Token::new(data) });
+        }
+    }
+    Some(result)
 }
 
 /// Changes the membership of a socket over RDMA; `None` for one that is an ordinary socket, and an ordinary
@@ -154,13 +181,23 @@ fn change_member(
     }
     sets.members.push(member);
     drop(sets);
-    if matches!(entry.stage(), Stage::New | Stage::Connecting | Stage::Settling) {
-        let mut connecting = lock(&CONNECTING);
-        if !connecting.iter().any(|other| Arc::ptr_eq(other, entry)) {
-            connecting.push(entry.clone());
-        }
+    if may_connect(entry.stage()) {
+        watch(entry);
     }
     Some(result)
+}
+
+/// From now on a socket that is in sets is looked after, for as long as it may connect.
+fn watch(entry: &Arc<Entry>) {
+    let mut connecting = lock(&CONNECTING);
+    if !connecting.iter().any(|other| Arc::ptr_eq(other, entry)) {
+        connecting.push(entry.clone());
+    }
+}
+
+/// Whether a socket is to be looked after: it connects, or may yet.
+fn may_connect(stage: Stage) -> bool {
+    matches!(stage, Stage::New | Stage::Connecting | Stage::Settling | Stage::Refused)
 }
 
 /// A socket that is in sets listens: its TCP socket is waited for, too.
@@ -170,34 +207,40 @@ pub(crate) fn add_tcp(entry: &Entry, fd: c_int) {
     }
 }
 
-/// A socket gets another socket over RDMA, of number `new`, which takes the place of its present one.
-pub(crate) fn replace(entry: &Entry, new: c_int) {
+/// A socket gets another socket over RDMA, of number `new`, which takes the place that its present one has in sets, or its
+/// TCP socket: `old`.
+pub(crate) fn replace(entry: &Arc<Entry>, old: c_int, new: c_int) {
     let sets = lock(&entry.sets);
     for member in &sets.members {
-        change(member.set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
+        change(member.set, libc::EPOLL_CTL_DEL, old, 0, 0);
         change(member.set, libc::EPOLL_CTL_ADD, new, member.events, member.token.value());
     }
     entry.set_number(new);
+    let is_member = !sets.members.is_empty();
+    drop(sets);
+    if is_member {
+        watch(entry);
+    }
 }
 
-/// A socket goes over TCP for good: the TCP socket takes its place in the sets.
-pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) {
+/// A socket goes over TCP for good: the TCP socket takes its place in the sets. Which they are, and what for.
+pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) -> Vec<Membership> {
     let mut sets = lock(&entry.sets);
     sets.moved = true;
     // What was reported and not told is told no more: its tokens are gone.
-    for member in sets.members.drain(..) {
-        change(member.set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
-        change(member.set, libc::EPOLL_CTL_ADD, fd, member.events, member.token.data());
-    }
+    let to_tcp = |member: Membership| {
+        let Membership { set, events, token } = member;
+        change(set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
+        change(set, libc::EPOLL_CTL_ADD, fd, events, token.data());
+        Membership { set, events, token: Token::new(token.data()) }
+    };
+    sets.members.drain(..).map(to_tcp).collect()
 }
 
 /// The sockets in `set` that are being connected.
 fn watched(set: c_int) -> Vec<Arc<Entry>> {
     // Those that are known, and those that were closed while they connected, need no looking after any more.
-    let is_open = |entry: &Arc<Entry>| {
-        matches!(entry.stage(), Stage::New | Stage::Connecting | Stage::Settling)
-            && Arc::strong_count(entry) > 1
-    };
+    let is_open = |entry: &Arc<Entry>| may_connect(entry.stage()) && Arc::strong_count(entry) > 1;
     let (connecting, over): (Vec<_>, Vec<_>) = {
         let mut all = lock(&CONNECTING);
         let parts = all.drain(..).partition(is_open);

@@ -17,8 +17,8 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::rdmacm::{self, set_int};
 use crate::real::{errno, next, set_errno};
-use crate::sockets::{close_rsocket, new_rsocket, set_nonblocking};
-use crate::table::{self, Entry, Move, Stage};
+use crate::sockets::{close_rsocket, leave, new_rsocket, set_nonblocking};
+use crate::table::{Entry, Move, Stage};
 use crate::turn::Turn;
 
 /// What the accepting side says when it listens by RDMA.
@@ -40,7 +40,7 @@ pub(crate) fn go_over(fd: c_int, entry: &Arc<Entry>) {
                 entry.end_move();
             }
             // It is for the parent, whose thread this process does not have.
-            Move::Parents => stay_tcp(entry),
+            Move::Parents => leave(entry),
             Move::Others => std::thread::sleep(PAUSE),
             // The handler of a signal, in the middle of it.
             Move::Within => break,
@@ -64,14 +64,8 @@ fn move_over(fd: c_int, entry: &Arc<Entry>) {
             // SAFETY: no pointers. Its descriptor stays the program's.
             unsafe { next::shutdown(fd, libc::SHUT_RDWR) };
         }
-        None => stay_tcp(entry),
+        None => leave(entry),
     }
-}
-
-/// It is an ordinary socket from now on.
-fn stay_tcp(entry: &Arc<Entry>) {
-    entry.set_stage(Stage::Tcp);
-    table::fds_of(entry).into_iter().for_each(|fd| drop(table::remove(fd)));
 }
 
 /// What a program is likely to have set on the TCP socket.

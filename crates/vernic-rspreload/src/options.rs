@@ -46,7 +46,8 @@ unsafe extern "C" fn setsockopt(
     let before = errno();
     // SAFETY: as above, of one contract.
     let over_rdma = unsafe { rdmacm::rsetsockopt(number, level, option, value, length) };
-    if over_rdma == 0 && entry.stage() == Stage::New && (1..=MAX_NOTED).contains(&length) {
+    let is_made = matches!(entry.stage(), Stage::Rdma | Stage::Listening);
+    if over_rdma == 0 && !is_made && (1..=MAX_NOTED).contains(&length) {
         // SAFETY: as above: so many bytes, which were just read.
         let value = unsafe { std::slice::from_raw_parts(value.cast(), length as usize) };
         entry.note_option(level, option, value);

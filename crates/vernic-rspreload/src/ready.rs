@@ -62,7 +62,9 @@ impl Plan {
                     plan.until = plan.until.into_iter().chain(given_up_at(&entry)).min();
                     plan.connecting.push(entry);
                 }
-                (Stage::New | Stage::Rdma, number @ 0..) => entries[index].fd = number,
+                (Stage::New | Stage::Refused | Stage::Rdma, number @ 0..) => {
+                    entries[index].fd = number;
+                }
                 _ => {}
             }
         }

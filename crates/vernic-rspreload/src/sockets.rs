@@ -45,12 +45,30 @@ pub(crate) fn close_rsocket(number: c_int) {
 /// any more.
 pub(crate) fn become_tcp(entry: &Arc<Entry>) {
     entry.set_stage(Stage::Settling);
-    let fds = table::fds_of(entry);
-    if let Some(fd) = fds.first() {
+    if let Some(fd) = table::fds_of(entry).first() {
         epoll::move_to_tcp(entry, *fd);
     }
+    leave(entry);
+}
+
+/// As [`become_tcp`], of one that TCP may yet refuse: then it asks by RDMA again if the program asks again.
+pub(crate) fn wait_for_tcp(entry: &Arc<Entry>) {
+    entry.set_stage(Stage::Settling);
+    let fds = table::fds_of(entry);
+    let asked = Entry::new(entry.domain, false, -1, Stage::Asked);
+    if let Some(fd) = fds.first() {
+        lock(&asked.sets).members = epoll::move_to_tcp(entry, *fd);
+    }
+    *lock(&asked.bound) = *lock(&entry.bound);
+    lock(&asked.options).clone_from(&lock(&entry.options));
     entry.set_stage(Stage::Tcp);
-    fds.into_iter().for_each(|fd| drop(table::remove(fd)));
+    fds.into_iter().for_each(|fd| _ = table::insert(fd, asked.clone()));
+}
+
+/// It is no socket of this library any more.
+pub(crate) fn leave(entry: &Arc<Entry>) {
+    entry.set_stage(Stage::Tcp);
+    table::fds_of(entry).into_iter().for_each(|fd| drop(table::remove(fd)));
 }
 
 /// `socket`.
@@ -129,6 +147,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
         let bound = unsafe { next::bind(fd, on.raw(), on.length) };
         let any_port = address.port() == 0;
         if bound == 0 {
+            *lock(&entry.bound) = Some(on);
             return 0;
         }
         // The next attempt, or the program's, needs one that is not bound.
@@ -140,24 +159,51 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
     -1
 }
 
-/// A new socket over RDMA in the place of one that was bound, with all that the program has set, and in its
+/// A new socket over RDMA in the place of one that was bound or refused, with all that the program has set, and in its
 /// epoll sets. False if there can be none: the old one stays.
-fn replace_rsocket(entry: &Entry) -> bool {
+fn replace_rsocket(entry: &Arc<Entry>) -> bool {
     let before = errno();
-    let old = entry.number();
-    let nonblocking = unsafe_flags(old) & libc::O_NONBLOCK;
-    let new = new_rsocket(entry.domain, libc::SOCK_STREAM | nonblocking);
+    let (number, fd) = (entry.number(), table::fds_of(entry).first().copied().unwrap_or(-1));
+    let (old, flags) = match number {
+        0.. => (number, unsafe_flags(number)),
+        // SAFETY: no pointers.
+        _ => (fd, unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0)),
+    };
+    let new = new_rsocket(entry.domain, libc::SOCK_STREAM | flags & libc::O_NONBLOCK);
     if new >= 0 {
         for SetOption { level, option, value } in lock(&entry.options).iter() {
             let length = value.len() as socklen_t;
             // SAFETY: so many bytes. The old one has taken it.
             unsafe { rdmacm::rsetsockopt(new, *level, *option, value.as_ptr().cast(), length) };
         }
-        epoll::replace(entry, new);
-        close_rsocket(old);
+        epoll::replace(entry, old, new);
+        close_rsocket(number);
     }
     set_errno(before);
     new >= 0
+}
+
+/// Gives a socket that was refused in stage `from` a new one over RDMA, bound as the old one was, so that it may ask
+/// again, as one of TCP may. Where there can be none, the next attempt tries to make one, too; one that has none is an
+/// ordinary socket then. Of threads that do this at once, the first does it.
+pub(crate) fn renew(entry: &Arc<Entry>, from: Stage) {
+    if !entry.change_stage(from, Stage::Settling) {
+        return;
+    }
+    let before = errno();
+    let bound = *lock(&entry.bound);
+    if replace_rsocket(entry)
+        && let Some(own) = bound
+    {
+        // Whoever took the port meanwhile has it: then this asks from another one.
+        // SAFETY: an address, and its length.
+        unsafe { rdmacm::rbind(entry.number(), own.raw(), own.length) };
+    }
+    match entry.number() {
+        0.. => entry.set_stage(Stage::New),
+        _ => leave(entry),
+    }
+    set_errno(before);
 }
 
 /// Flags of a socket over RDMA.
@@ -176,6 +222,11 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         // SAFETY: no pointers.
         return unsafe { next::listen(fd, backlog) };
     };
+    if entry.stage() == Stage::Asked {
+        leave(&entry);
+        // SAFETY: as above.
+        return unsafe { next::listen(fd, backlog) };
+    }
     if entry.number() < 0 {
         entry.set_stage(Stage::Passive);
         // SAFETY: as above.

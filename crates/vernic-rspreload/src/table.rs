@@ -28,6 +28,10 @@ pub(crate) enum Stage {
     Connecting,
     /// A thread is having it ask by TCP instead: see `connect::settle`.
     Settling,
+    /// There is no connection, as is told next. It may ask again.
+    Refused,
+    /// The peer was asked by TCP, after RDMA, and has not answered: an ordinary socket, unless it is refused.
+    Asked,
     /// Over RDMA.
     Rdma,
     /// Over TCP, until its first use: see `forked`. It is the side that accepted, or that connected.
@@ -38,11 +42,13 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::New,
         Self::Listening,
         Self::Connecting,
         Self::Settling,
+        Self::Refused,
+        Self::Asked,
         Self::Rdma,
         Self::Passive,
         Self::Active,
@@ -110,8 +116,12 @@ pub(crate) struct Entry {
     /// Descriptors that are this socket.
     fds: AtomicUsize,
     pub(crate) peer: Mutex<Option<(Address, std::time::Instant)>>,
+    /// The peer was asked by TCP, too, which failed at once: what RDMA says is waited for.
+    pub(crate) refused_by_tcp: AtomicBool,
+    /// What the program has bound it to, its port the one of both sockets.
+    pub(crate) bound: Mutex<Option<Address>>,
     pub(crate) sets: Mutex<Sets>,
-    /// Options that the socket over RDMA has taken while it was new, for another in its place.
+    /// Options that the socket over RDMA has taken before it was connected or listened, for another in its place.
     pub(crate) options: Mutex<Vec<SetOption>>,
 }
 
@@ -126,6 +136,8 @@ impl Entry {
             nonblocking: AtomicBool::new(false),
             fds: AtomicUsize::new(0),
             peer: Mutex::default(),
+            refused_by_tcp: AtomicBool::new(false),
+            bound: Mutex::default(),
             sets: Mutex::default(),
             options: Mutex::default(),
         })
@@ -178,10 +190,13 @@ impl Entry {
     /// The number, if bytes go over RDMA.
     pub(crate) fn rdma(&self) -> Option<c_int> {
         match self.stage() {
-            Stage::New | Stage::Connecting | Stage::Settling | Stage::Rdma | Stage::Listening => {
-                Some(self.number())
-            }
-            Stage::Passive | Stage::Active | Stage::Tcp => None,
+            Stage::New
+            | Stage::Listening
+            | Stage::Connecting
+            | Stage::Settling
+            | Stage::Refused
+            | Stage::Rdma => Some(self.number()),
+            Stage::Asked | Stage::Passive | Stage::Active | Stage::Tcp => None,
         }
     }
 

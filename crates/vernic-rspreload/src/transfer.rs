@@ -30,11 +30,13 @@ fn way(fd: c_int) -> Way {
 fn way_of(fd: c_int, entry: &std::sync::Arc<Entry>) -> Way {
     match entry.stage() {
         Stage::Passive | Stage::Active => forked::go_over(fd, entry),
-        Stage::Connecting | Stage::Settling => _ = settle(entry),
+        Stage::Connecting | Stage::Settling | Stage::Asked => _ = settle(entry),
         _ => {}
     }
     match (entry.stage(), entry.number()) {
-        (Stage::Connecting | Stage::Settling | Stage::Rdma, number @ 0..) => Way::Rdma(number),
+        (Stage::Connecting | Stage::Settling | Stage::Refused | Stage::Rdma, number @ 0..) => {
+            Way::Rdma(number)
+        }
         // Neither is connected: the system says so, with the signals that are its own.
         _ => Way::System,
     }
