@@ -20,3 +20,8 @@ fn each_function_does_what_its_manual_page_says() {
 fn a_process_that_jumped_out_of_a_call_ends() {
     check("rsocket_jump.c");
 }
+
+#[test]
+fn programs_that_only_look_let_the_threads_run_that_bring_what_they_look_for() {
+    check("rsocket_spin.c");
+}

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use libc::{c_int, epoll_event};
 
 use crate::Error;
-use crate::patience::Patience;
+use crate::patience::{Patience, looked};
 use crate::socket::{Socket, deadline_of};
 use crate::sys::KernelEpoll;
 use crate::wake::{Sleeper, Wake, lock};
@@ -250,7 +250,7 @@ impl Epoll {
         loop {
             let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
             let polls = !over && has_sockets && patience.lasts();
-            let mut filled = self.look(reports, polls.then_some(turn));
+            let (mut filled, has_progressed) = self.look(reports, polls.then_some(turn));
             turn += 1;
             // A turn that polls leaves other descriptors out now and then: they cost a system call.
             if !(polls && filled == 0) || turn.is_multiple_of(OTHERS_EVERY) {
@@ -260,6 +260,9 @@ impl Epoll {
                 };
                 filled += self.ask_kernel(&mut reports[filled..], sleeps_until)?;
             }
+            if filled > 0 || has_sockets && !has_progressed {
+                looked(filled > 0);
+            }
             if filled > 0 || over {
                 return Ok(filled);
             }
@@ -267,17 +270,19 @@ impl Epoll {
     }
 
     /// Makes progress, and looks at the sockets that are due. Those that are not ready stay due in a `turn` of
-    /// those that poll; else they are armed.
-    fn look(&self, reports: &mut [EpollReport], turn: Option<usize>) -> usize {
+    /// those that poll; else they are armed. How many are ready, and whether there was one that makes progress.
+    fn look(&self, reports: &mut [EpollReport], turn: Option<usize>) -> (usize, bool) {
         let mut guard = lock(&self.core);
         let core = &mut *guard;
         self.changes.looker.store(this_thread(), Ordering::Relaxed);
         // Sockets of one device share its progress; what completes makes channels of armed ones readable.
         let recent = core.due.iter().filter_map(|number| core.members.get(number));
         let mut candidates = recent.chain(core.members.values()).take(CANDIDATES);
-        if let Some(member) = candidates.find(|member| member.socket.makes_progress()) {
+        let progressing = candidates.find(|member| member.socket.makes_progress());
+        if let Some(member) = progressing {
             member.socket.look(true);
         }
+        let has_progressed = progressing.is_some();
         if turn.is_none_or(|turn| turn.is_multiple_of(CHANNELS_EVERY)) {
             self.take_events(core);
         }
@@ -286,7 +291,7 @@ impl Epoll {
         }
         let filled = self.look_at_due(core, reports, turn.is_some());
         self.changes.looker.store(NOBODY, Ordering::Relaxed);
-        filled
+        (filled, has_progressed)
     }
 
     fn look_at_due(&self, core: &mut Core, reports: &mut [EpollReport], polls: bool) -> usize {

@@ -6,7 +6,7 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::patience::Patience;
+use crate::patience::{Patience, looked};
 use crate::socket::{Socket, deadline_of};
 use crate::sys;
 use crate::wake::{Entered, Sleeper, Wake};
@@ -52,6 +52,7 @@ pub fn poll(
     let mut turn = 0;
     loop {
         let ready = look(items, Some(turn))?;
+        offer_core(items, ready);
         if ready > 0 || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Ok(ready);
         }
@@ -94,6 +95,14 @@ impl PollItem {
             Polled::Other(fd) if fd >= 0 => Some(sys::entry(fd, self.events)),
             _ => None,
         }
+    }
+}
+
+/// Lets others run after looks that found nothing, if there is a socket and none whose look does that.
+fn offer_core(items: &[PollItem], ready: usize) {
+    let mut sockets = items.iter().filter_map(PollItem::socket).peekable();
+    if ready > 0 || sockets.peek().is_some() && !sockets.any(Socket::makes_progress) {
+        looked(ready > 0);
     }
 }
 

@@ -19,6 +19,7 @@ use crate::connection::Connection;
 use crate::family::Family;
 use crate::listener::Listener;
 use crate::options::Options;
+use crate::patience::looked;
 use crate::shared::Shared;
 use crate::stream::Shutdown;
 use crate::sys;
@@ -251,7 +252,12 @@ impl StreamSocket {
             let mut state = lock(&self.state);
             match &mut *state {
                 State::Idle => {}
-                State::Connecting(peer) => return Err(Error::Already(*peer)),
+                State::Connecting(peer) => {
+                    let peer = *peer;
+                    drop(state);
+                    looked(false);
+                    return Err(Error::Already(peer));
+                }
                 State::Failed(failure) => {
                     let told = failure.take();
                     return Err(told.map_or(Error::NotConnected, Error::Failed));
@@ -306,11 +312,14 @@ impl StreamSocket {
         deadline: Option<Instant>,
         mut look: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
-        if let Some(found) = look(&mut lock(&self.state)) {
-            return Ok(found);
-        }
+        let found = look(&mut lock(&self.state));
         if nonblocking {
-            return Err(Error::WouldBlock);
+            looked(found.is_some());
+        }
+        match found {
+            Some(found) => return Ok(found),
+            None if nonblocking => return Err(Error::WouldBlock),
+            None => {}
         }
         let sleeper = Sleeper::own()?;
         let _entered = Entered::new(&self.wakers, sleeper.clone(), 0);
