@@ -2,8 +2,11 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
+/// The smallest page of memory, bytes.
+const PAGE: usize = 4096;
+
 /// Bytes to send.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Outgoing<'a> {
     pieces: &'a [IoSlice<'a>],
     /// Bytes of the first piece that are done.
@@ -36,6 +39,17 @@ impl<'a> Outgoing<'a> {
             return taken;
         }
         &[]
+    }
+
+    /// Reads a byte of each page of the next `len` bytes, so that they are there when they are copied: a program may have them
+    /// in a file, or fetch them itself (`userfaultfd`).
+    pub(crate) fn touch(&self, len: usize) {
+        let mut ahead = self.clone();
+        let look = |byte: Option<&u8>| _ = std::hint::black_box(byte.copied());
+        ahead.copy(len, |piece| {
+            piece.iter().step_by(PAGE).for_each(|byte| look(Some(byte)));
+            look(piece.last());
+        });
     }
 
     /// Hands the next `len` bytes, as far as there are, to `sink`, piece by piece.

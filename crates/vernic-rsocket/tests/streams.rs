@@ -7,13 +7,16 @@ mod common;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP};
 use vernic_cm::Config;
 use vernic_engine::TransportChoice;
-use vernic_rsocket::{Error, Family, MsgFlags, Shutdown, Socket, SocketKind};
+use vernic_rsocket::{
+    Error, Family, MsgFlags, RDMA_IOMAPSIZE, SOL_RDMA, Shutdown, Socket, SocketKind,
+};
 
 /// Sockets over iWARP.
 fn over_tcp() -> std::sync::Arc<vernic_rsocket::Runtime> {
@@ -73,6 +76,29 @@ fn pass_bytes(runtime: &std::sync::Arc<vernic_rsocket::Runtime>) {
                 }
             });
         }
+    });
+}
+
+#[test]
+fn a_buffer_that_is_mapped_while_another_thread_sends_costs_no_bytes() {
+    let _alone = alone();
+    let runtime = runtime();
+    let listener = stream(&runtime);
+    set_int(&listener, SOL_RDMA, RDMA_IOMAPSIZE, 16);
+    listener.bind(home()).unwrap();
+    listener.listen(1).unwrap();
+    let client = stream(&runtime);
+    client.connect(listener.local_addr().unwrap()).unwrap();
+    let server = listener.accept().unwrap();
+    let (bytes, is_over) = (content(3, 8 << 20), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| map_again_and_again(&client, &is_over));
+        scope.spawn(|| {
+            send_all(&client, &bytes);
+            is_over.store(true, Ordering::Relaxed);
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        assert!(recv_to_end(&server) == bytes);
     });
 }
 

@@ -102,13 +102,19 @@ impl Connection {
                 let addr = addr.wrapping_add(offset - entry.offset);
                 let to = RemoteSge { addr, rkey, length: len };
                 let place = core.stream.place(len);
+                let (before, mut is_sent) = (bytes.clone(), false);
                 let mut core = self.copy_in(core, place, bytes, len, |core, user| {
                     if let Some(write) = core.stream.write_direct(len, to) {
                         self.post(core, &write, user);
+                        is_sent = true;
                     }
                 });
                 self.changed(&mut core);
-                offset += u64::from(len);
+                // Else another thread has mapped a buffer meanwhile, which goes first, or the stream was shut down.
+                match is_sent {
+                    true => offset += u64::from(len),
+                    false => *bytes = before,
+                }
                 continue;
             }
             let over = !core.stream.may_send();

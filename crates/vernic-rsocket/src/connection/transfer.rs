@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use vernic_engine::{Placed, Remote};
 
 use super::{Connection, Core};
+use crate::Error;
 use crate::pieces::{Incoming, Outgoing};
 use crate::stream::Spans;
 use crate::wake::lock;
 use crate::wire::RemoteSge;
-use crate::{Error, Failure};
 
 /// So many bytes are copied under the lock of the core; more would keep others waiting, fewer would
 /// take the lock twice for nothing.
@@ -161,57 +161,68 @@ impl Connection {
         Ok(all)
     }
 
-    /// Sends a message of `len` bytes, which the machine has room for.
+    /// Sends a message of `len` bytes, which the machine has room for. Nothing is sent, and the bytes are the next ones
+    /// still, if there is none left when they are copied: a buffer that another thread has mapped meanwhile goes first,
+    /// and may take the credit; or the stream was shut down.
     fn send_message(
         &self,
         core: std::sync::MutexGuard<'_, Core>,
         bytes: &mut Outgoing<'_>,
         len: u32,
     ) {
-        let core = match self.send_placed(core, bytes, len) {
-            Ok(()) => return,
+        let before = bytes.clone();
+        let core = match self.copy_placed(core, bytes, len) {
+            Ok(mut core) => {
+                match core.stream.send_placed(len) {
+                    Some(write) => self.post(&mut core, &write, &[]),
+                    None => *bytes = before,
+                }
+                return self.changed(&mut core);
+            }
             Err(core) => core,
         };
+        *bytes = before.clone();
         let place = core.stream.place(len);
+        let mut is_sent = false;
         let mut core = self.copy_in(core, place, bytes, len, |core, user| {
-            // The room that there was is there still: only senders take some, and this is their turn.
-            // Shut down meanwhile, the bytes are lost, as are all that were not acknowledged.
             if let Some(write) = core.stream.send(len) {
                 self.post(core, &write, user);
+                is_sent = true;
             }
         });
+        if !is_sent {
+            *bytes = before;
+        }
         self.changed(&mut core);
     }
 
-    /// As [`send_message`](Self::send_message), with the bytes copied to where the peer wants them, if that
-    /// can be done: one copy, and a message without bytes.
-    fn send_placed<'a>(
+    /// Copies `len` bytes to where the peer wants them, if that can be done: one copy, and a message without bytes. If not,
+    /// some of `bytes` may be used up all the same.
+    fn copy_placed<'a>(
         &'a self,
         core: std::sync::MutexGuard<'a, Core>,
         bytes: &mut Outgoing<'_>,
         len: u32,
-    ) -> Result<(), std::sync::MutexGuard<'a, Core>> {
+    ) -> Result<std::sync::MutexGuard<'a, Core>, std::sync::MutexGuard<'a, Core>> {
         let target = core.stream.target().filter(|_| self.places && len >= PLACED);
         let Some(RemoteSge { addr, rkey, .. }) = target else { return Err(core) };
         drop(core);
+        // Bytes that have to be fetched first are fetched before the device is held for them.
+        bytes.touch(len as usize);
         let placed = self.qp.place(Remote { addr, rkey }, len, |write| {
             bytes.copy(len as usize, write);
         });
         let mut core = lock(&self.core);
         match placed {
-            Placed::Not => return Err(core),
-            Placed::Whole => {}
+            Placed::Whole => Ok(core),
+            Placed::Not => Err(core),
             Placed::Cut => {
-                let why = format!("{} took its receive buffer away", self.peer);
-                self.fail(&mut core, Failure::new(libc::ECONNRESET, why));
+                // The peer took its buffer away, as at its end, which has come before that if it was in order. If not, the
+                // message fails as one of packets does.
+                self.progress(&mut core);
+                Err(core)
             }
         }
-        // As below: the room is there, or nothing matters any more.
-        if let Some(write) = core.stream.send_placed(len) {
-            self.post(&mut core, &write, &[]);
-        }
-        self.changed(&mut core);
-        Ok(())
     }
 
     /// Copies `len` bytes to `place`, many of them without the lock, then has `send` send them.

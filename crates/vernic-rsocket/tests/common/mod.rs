@@ -3,6 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -113,6 +114,19 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Maps a buffer for the peer, and ends that, again and again until `is_over`.
+#[allow(unsafe_code)] // as programs do it
+pub fn map_again_and_again(socket: &Socket, is_over: &AtomicBool) {
+    // Of nobody else, and for ever: the peer may write there until the connection has ended.
+    let window: &'static [AtomicU8] = Box::leak((0..4096).map(|_| AtomicU8::new(0)).collect());
+    let at = window.as_ptr().cast_mut().cast::<u8>();
+    while !is_over.load(Ordering::Relaxed) {
+        // SAFETY: memory that stays, and that nobody accesses but the peer.
+        unsafe { socket.map(at, window.len(), Some(0)) }.unwrap();
+        socket.unmap(at.addr(), window.len()).unwrap();
     }
 }
 
