@@ -7,46 +7,30 @@
 #![allow(clippy::print_stdout)] // how the processes talk
 
 mod common;
+/// What the engine's tests have for it.
+#[path = "../../vernic-engine/tests/common/other.rs"]
+#[allow(dead_code, unreachable_pub)] // these tests use their part
+mod other;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
+use other::{Other, ROLE};
 use vernic_cm::{
     Config, ConnParam, Error, EventKind, IdOption, JoinState, PortSpace, QpType, RejReason,
 };
 use vernic_engine::{AckTimeout, QpState, WcStatus};
 
-/// Tells the other process what it is.
-const ROLE: &str = "VERNIC_TEST_ROLE";
 /// Runs a program with `lo` up in a network namespace of its own.
 const WITH_LO: &str = "ip link set lo up && exec \"$0\" \"$@\"";
 
-/// The other process with its standard input and output.
-struct Other {
-    child: Child,
-    out: BufReader<ChildStdout>,
-}
+/// Longest wait for another process to do as it is told.
+const PATIENCE: Duration = LONG;
 
 impl Other {
-    fn start(role: &str) -> Self {
-        Self::run(&mut Command::new(std::env::current_exe().unwrap()), role)
-    }
-
-    fn run(command: &mut Command, role: &str) -> Self {
-        let mut child = command
-            .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, out }
-    }
-
     /// In a network namespace of its own.
     fn in_namespace(role: &str) -> Self {
         let mut command = unshare();
@@ -57,29 +41,6 @@ impl Other {
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    /// The next line that is for us.
-    fn hear(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "the other process ended");
-            // The test harness may have begun the line.
-            if let Some((_, text)) = line.split_once("> ") {
-                return text.trim().to_owned();
-            }
-        }
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
