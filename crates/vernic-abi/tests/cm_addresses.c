@@ -101,6 +101,7 @@ int main(void)
     hints.ai_family = AF_INET6;
     hints.ai_flags |= RAI_FAMILY;
     MUST(!ask(NULL, "7471", &hints));
+    EXPECT(res->ai_flags, RAI_PASSIVE);
     says(__LINE__, res->ai_src_addr, "[::]:7471");
     EXPECT(res->ai_family, AF_INET6);
     free_it();
@@ -141,5 +142,8 @@ int main(void)
     EXPECT(res == NULL, 1);
     hints = (struct rdma_addrinfo){.ai_flags = RAI_FAMILY, .ai_family = AF_IB};
     EXPECT(ask("fe80::1", "7", &hints), EAI_FAMILY);
+    /* There is no subnet administration. */
+    hints = (struct rdma_addrinfo){.ai_flags = 1 << 4};
+    FAILS(ask(NULL, "7", &hints), EOPNOTSUPP);
     return wrong;
 }

@@ -233,6 +233,10 @@ pub(crate) fn resolve(
         return Err(Failure::invalid("neither node nor service nor hints").into());
     }
     let wanted = hints.unwrap_or(EMPTY);
+    if wanted.ai_flags & rai::SA != 0 {
+        let what = "names of InfiniBand's subnet administration (RAI_SA)";
+        return Err(Failure::unsupported(what).into());
+    }
     if wanted.ai_flags & rai::FAMILY != 0 && wanted.ai_family == libc::AF_IB {
         let failure =
             Failure::new(libc::EAFNOSUPPORT, "addresses of InfiniBand (AF_IB): RoCE has IP");
@@ -259,6 +263,8 @@ pub(crate) fn resolve(
 
 /// Puts an address where the flags say, and what hints left open.
 fn fill(to: &mut rdma_addrinfo, from: &Resolved) -> Result<(), Failure> {
+    // Of the flags an answer has the one that says what it is.
+    to.ai_flags &= rai::PASSIVE;
     to.ai_family = from.family;
     if to.ai_qp_type == 0 {
         to.ai_qp_type = match from.socktype {
@@ -320,9 +326,6 @@ pub(crate) extern "C-unwind" fn rdma_resolve_addrinfo(
     hints: In<rdma_addrinfo>,
 ) -> c_int {
     and_complete("rdma_resolve_addrinfo", id, |id| {
-        if hints.read().is_some_and(|hints| hints.ai_flags & rai::SA != 0) {
-            return Err(Failure::unsupported("names of InfiniBand's services (RAI_SA)"));
-        }
         let (kind, status) = match resolve(node, service, hints) {
             Ok(answer) => {
                 id.keep_answer(answer);
