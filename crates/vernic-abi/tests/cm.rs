@@ -27,6 +27,11 @@ fn ids_show_what_they_are_and_refuse_what_is_wrong() {
 }
 
 #[test]
+fn endpoints_keep_what_they_are_given() {
+    check("cm_endpoints.c");
+}
+
+#[test]
 fn connections_begin_and_end_as_both_sides_expect() {
     check("cm_connections.c");
 }

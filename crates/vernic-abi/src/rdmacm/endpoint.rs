@@ -22,7 +22,8 @@ pub(crate) struct Endpoint {
 const TIMEOUT_MS: c_int = 2000;
 
 /// `rdma_create_ep`: a synchronous id at the address; with a queue pair if `init` is given. A passive one
-/// (`RAI_PASSIVE`) is bound, and its requests get queue pairs; any other has its route resolved.
+/// (`RAI_PASSIVE`) is bound, shows the protection domain, and its requests get queue pairs in it; any other has its
+/// route resolved.
 pub(crate) extern "C-unwind" fn rdma_create_ep(
     out: Out<Handle<rdma_cm_id>>,
     address: In<rdma_addrinfo>,
@@ -68,6 +69,9 @@ fn listen_at(
     init: Out<ibv_qp_init_attr>,
 ) -> Result<(), Failure> {
     resolve::bind(id, address.ai_src_addr)?;
+    if !pd.is_null() {
+        pd.store(&id.base.pd);
+    }
     if !init.is_null() {
         let mut init = init.require("the attributes")?;
         init.qp_type = address.ai_qp_type as u32;

@@ -299,8 +299,13 @@ impl IdObject {
     /// are acknowledged.
     ///
     /// # Errors
-    /// `EIO` for a channel of before a fork; the system's.
+    /// `EINVAL` for a synchronous id that is to become one, `EIO` for a channel of before a fork; the system's.
     pub(crate) fn migrate(&self, channel: Handle<rdma_event_channel>) -> Result<(), Failure> {
+        if channel.is_null() && self.is_synchronous() {
+            return Err(Failure::invalid(
+                "the id is synchronous, with a channel of its own, already",
+            ));
+        }
         let own = match channel.is_null() {
             true => Some(ChannelObject::create()?),
             false => None,

@@ -2,6 +2,7 @@
 //! the id.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::id::IdObject;
 use crate::boundary::{self, Failure};
@@ -15,7 +16,7 @@ use crate::layout::pd::ibv_pd;
 use crate::layout::qp::{
     ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, qp_init_mask, qpt,
 };
-use crate::pointer::{Handle, Out};
+use crate::pointer::{CObject, Handle, Out};
 
 /// Entries of a queue, as C counts them.
 fn entries(count: u32) -> c_int {
@@ -43,6 +44,12 @@ fn create_cq(
         return Err(failure);
     }
     Ok((channel, cq))
+}
+
+/// No field has it any more.
+fn forget<C: CObject>(fields: [&AtomicPtr<C>; 2], gone: Handle<C>) {
+    let has_it = |field: &&AtomicPtr<C>| field.load(Ordering::Acquire) == gone.raw();
+    fields.into_iter().filter(has_it).for_each(|field| Handle::NULL.store(field));
 }
 
 impl IdObject {
@@ -78,21 +85,21 @@ impl IdObject {
         Ok(cq)
     }
 
-    /// Destroys completion queues of its own. One that something uses stays.
+    /// Destroys completion queues of its own. One that something uses stays. Where a program has made one for both
+    /// directions, that is destroyed once.
     pub(crate) fn destroy_cqs(&self) {
         let base = &self.base;
-        let pairs =
-            [(&base.recv_cq, &base.recv_cq_channel), (&base.send_cq, &base.send_cq_channel)];
-        for (cq_field, channel_field) in pairs {
+        let (cqs, channels) =
+            ([&base.recv_cq, &base.send_cq], [&base.recv_cq_channel, &base.send_cq_channel]);
+        for (cq_field, channel_field) in cqs.into_iter().zip(channels) {
             let cq: Handle<ibv_cq> = Handle::load(cq_field);
             if cq.is_null() || ibv_destroy_cq(cq) != 0 {
                 continue;
             }
-            Handle::NULL.store(cq_field);
+            forget(cqs, cq);
             let channel: Handle<ibv_comp_channel> = Handle::load(channel_field);
-            if !channel.is_null() {
-                ibv_destroy_comp_channel(channel);
-                Handle::NULL.store(channel_field);
+            if !channel.is_null() && ibv_destroy_comp_channel(channel) == 0 {
+                forget(channels, channel);
             }
         }
     }
@@ -118,6 +125,15 @@ impl IdObject {
         }
         if attr.pd.get()?.context() != device.context {
             let why = "the protection domain is of another device context than id->verbs";
+            return Err(Failure::invalid(why));
+        }
+        let is_other = |given: Handle<ibv_cq>, own| {
+            let own: Handle<ibv_cq> = Handle::load(own);
+            !given.is_null() && !own.is_null() && given.raw() != own.raw()
+        };
+        if is_other(attr.send_cq, &self.base.send_cq) || is_other(attr.recv_cq, &self.base.recv_cq)
+        {
+            let why = "another completion queue than the id has (id->send_cq, id->recv_cq)";
             return Err(Failure::invalid(why));
         }
         if attr.send_cq.is_null() {
