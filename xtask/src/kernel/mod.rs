@@ -17,6 +17,7 @@
 //! | `judge` | what output must have |
 //! | `wire` | captures of some of them, read by tshark |
 //! | `results` | results of this run and of earlier ones |
+//! | `waits` | which end is the slow one |
 //! | `page` | the generated matrix of conformance/kernel/README.md |
 
 mod cases;
@@ -35,6 +36,7 @@ mod peer;
 mod results;
 mod scenarios;
 mod siw;
+mod waits;
 mod wire;
 
 use std::time::{Duration, Instant};
@@ -81,6 +83,10 @@ pub(crate) struct Arguments {
     /// Leave the guest and its network up at the end, and say how to use them; with `--only none`, boot only
     #[arg(long)]
     keep: bool,
+    /// Instead of cases, see which end waits when data goes to `rdma_rxe` and from it; with `--write`, into
+    /// conformance/kernel/README.md
+    #[arg(long)]
+    who_waits: bool,
     /// Run this line of shell in the guest that was kept, and nothing else
     #[arg(long, value_name = "COMMAND")]
     guest: Option<String>,
@@ -104,6 +110,9 @@ pub(crate) fn kernel(arguments: &Arguments) -> Result {
     if arguments.list {
         chosen(&cases::all(), arguments).iter().for_each(|case| println!("{}", case.name()));
         return Ok(());
+    }
+    if arguments.who_waits {
+        return waits::run(&mut Lab::new(image::prepare()?)?, arguments.write);
     }
     run(arguments, image::prepare()?)
 }
