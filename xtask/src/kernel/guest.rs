@@ -22,7 +22,7 @@ const MARK: &str = "@@answer";
 const LONGEST_BYTES: usize = 1 << 20;
 
 /// The guest's shell.
-pub(super) struct Guest {
+pub(crate) struct Guest {
     port: UnixStream,
     answers: u64,
     started: u64,
@@ -30,7 +30,7 @@ pub(super) struct Guest {
 
 /// A process in the guest.
 #[derive(Clone, Copy)]
-pub(super) struct Process {
+pub(crate) struct Process {
     id: u64,
     number: u64,
 }
@@ -45,7 +45,7 @@ impl Guest {
     }
 
     /// Runs a line; returns what it printed, or that it failed.
-    pub(super) fn ask(&mut self, line: &str) -> Result<String> {
+    pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
         let (status, text) = self.run(line)?;
         if status == 0 { Ok(text) } else { Err(format!("in the guest, `{line}` failed: {text}")) }
     }
@@ -78,7 +78,7 @@ impl Guest {
     }
 
     /// Starts a program in the background.
-    pub(super) fn start(&mut self, line: &str) -> Result<Process> {
+    pub(crate) fn start(&mut self, line: &str) -> Result<Process> {
         self.started += 1;
         let number = self.started;
         let text = self.ask(&format!("{line} </dev/null >{} 2>&1 & echo $!", output(number)))?;
@@ -87,7 +87,7 @@ impl Guest {
     }
 
     /// The exit status of a process that has ended.
-    pub(super) fn exited(&mut self, process: Process) -> Result<Option<i32>> {
+    pub(crate) fn exited(&mut self, process: Process) -> Result<Option<i32>> {
         let id = process.id;
         let (status, _) = self.run(&format!("kill -0 {id} 2>/dev/null"))?;
         if status == 0 {
@@ -96,9 +96,9 @@ impl Guest {
         Ok(Some(self.run(&format!("wait {id}"))?.0))
     }
 
-    /// Whether a server is there.
-    pub(super) fn is_ready(&mut self, ready: Ready) -> Result<bool> {
-        Ok(self.run(&is_ready(ready))?.0 == 0)
+    /// Whether a server is there: this process, as far as its network namespace tells.
+    pub(crate) fn is_ready(&mut self, process: Process, ready: Ready) -> Result<bool> {
+        Ok(self.run(&is_ready(process.id, ready))?.0 == 0)
     }
 
     /// Whether a connection is made or being made.
@@ -112,7 +112,7 @@ impl Guest {
     }
 
     /// Ends a process if it runs, and returns all that it printed.
-    pub(super) fn end(&mut self, process: Process) -> Result<String> {
+    pub(crate) fn end(&mut self, process: Process) -> Result<String> {
         let file = output(process.number);
         let line = format!("kill -9 {0} 2>/dev/null; wait {0} 2>/dev/null", process.id);
         self.run(&line)?;
@@ -126,14 +126,12 @@ fn output(number: u64) -> String {
 }
 
 /// A line of shell that succeeds when a server is there.
-fn is_ready(ready: Ready) -> String {
+fn is_ready(process: u64, ready: Ready) -> String {
+    let tables =
+        |protocol: &str| format!("/proc/{process}/net/{protocol} /proc/{process}/net/{protocol}6");
     match ready {
-        Ready::Tcp(port) => {
-            format!("grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6")
-        }
-        Ready::Udp(port) => {
-            format!("grep -q ': [0-9A-F]*:{port:04X} ' /proc/net/udp /proc/net/udp6")
-        }
+        Ready::Tcp(port) => format!("grep -q ':{port:04X} 0*:0000 0A' {}", tables("tcp")),
+        Ready::Udp(port) => format!("grep -q ': [0-9A-F]*:{port:04X} ' {}", tables("udp")),
         Ready::Service(space, port) => {
             // What `rdma` calls the port spaces.
             let space = if space == 0x0106 { "TCP" } else { "UDP" };
@@ -177,9 +175,12 @@ mod tests {
 
     #[test]
     fn a_server_is_looked_for_in_the_kernels_tables() {
-        assert!(is_ready(Ready::Tcp(18_515)).contains("':4853 0*:0000 0A'"));
-        assert!(is_ready(Ready::Service(0x0111, 7174)).contains("'LISTEN ps UDP .*:7174 '"));
-        let group = |group: &str| is_ready(Ready::Group(group.parse().unwrap()));
+        assert!(
+            is_ready(71, Ready::Tcp(18_515))
+                .ends_with("':4853 0*:0000 0A' /proc/71/net/tcp /proc/71/net/tcp6")
+        );
+        assert!(is_ready(71, Ready::Service(0x0111, 7174)).contains("'LISTEN ps UDP .*:7174 '"));
+        let group = |group: &str| is_ready(71, Ready::Group(group.parse().unwrap()));
         assert!(group("239.3.2.1").contains("010203EF"));
         assert!(group("ff0e::301").contains("ff0e0000000000000000000000000301"));
     }

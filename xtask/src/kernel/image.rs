@@ -58,7 +58,7 @@ const TUN: &str = "/dev/net/tun";
 const ORDER: &str = "modules.order";
 
 /// A kernel and its modules.
-pub(super) struct Image {
+pub(crate) struct Image {
     folder: PathBuf,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn check() -> Result<Done> {
 }
 
 /// Installs and unpacks what is missing. An error says why this machine can have no guest.
-pub(super) fn prepare() -> Result<Image> {
+pub(crate) fn prepare() -> Result<Image> {
     if !cfg!(target_arch = "x86_64") {
         return Err("the guest is an x86-64 machine, with this machine's programs".into());
     }

@@ -1,4 +1,4 @@
-//! What the guest has: modules, Debian's programs with their libraries, our judge, the script that it
+//! What the guest has: modules, Debian's programs with their libraries, files of ours, the script that it
 //! starts with.
 //!
 //! Put together anew for each boot, which takes a moment: it is never older than what it is made of.
@@ -51,11 +51,11 @@ const LOADED: &[&str] = &["libgcc_s.so.1"];
 /// Drivers of libibverbs that the guest needs: `libNAME-rdmavVERSION.so`.
 const DRIVERS: &[&str] = &["rxe", "siw"];
 
-/// The path of our judge in the guest.
-pub(super) const PROBE: &str = "/usr/bin/probe";
+/// A program or library of ours, and its path in the guest. What it is linked against comes with it.
+pub(crate) type Carried = (PathBuf, String);
 
 /// The archive.
-pub(super) fn make(image: &Image, links: &[Link], probe: &Path) -> Result<Vec<u8>> {
+pub(super) fn make(image: &Image, links: &[Link], carried: &[Carried]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for folder in ["proc", "sys", "dev", "tmp", "run", "root", "bin", "sbin", "usr/bin", "usr/sbin"]
     {
@@ -67,7 +67,9 @@ pub(super) fn make(image: &Image, links: &[Link], probe: &Path) -> Result<Vec<u8
         let path = on_path(name)?;
         program(&mut archive, &path, &format!("/usr/bin/{name}"))?;
     }
-    program(&mut archive, probe, PROBE)?;
+    for (from, path) in carried {
+        program(&mut archive, from, path)?;
+    }
     for folder in library_folders()? {
         drivers(&mut archive, &folder)?;
         for name in LOADED {

@@ -1,11 +1,11 @@
 //! What every case needs: the guest, our programs, the GID indices of both ends.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::cases::Place;
 use super::image::Image;
 use super::links::{Driver, LINKS, Link};
-use super::peer::{FOLDER, Peer};
+use super::peer::{FOLDER, Peer, Wanted};
 use super::scenarios::PROBE;
 use crate::shell::run;
 use crate::{Result, conformance, root};
@@ -30,7 +30,7 @@ impl Lab {
     pub(super) fn new(image: Image) -> Result<Self> {
         let vernic = conformance::build()?;
         let probe = compile()?;
-        let mut peer = Peer::boot(&image, &probe)?;
+        let mut peer = Peer::boot(&image, &wanted(&probe))?;
         let mut gids = Vec::new();
         for link in &LINKS {
             let mut of_link = [[0; 2]; 2];
@@ -60,7 +60,7 @@ impl Lab {
             "the guest is stuck; its console:\n{}",
             lines[lines.len().saturating_sub(30)..].join("\n")
         );
-        self.peer = Peer::boot(&self.image, &self.probe)?;
+        self.peer = Peer::boot(&self.image, &wanted(&self.probe))?;
         Ok(())
     }
 
@@ -73,6 +73,12 @@ impl Lab {
     pub(super) fn netdev_of_guest(&self, link: &Link) -> String {
         format!("eth{}", number(link))
     }
+}
+
+/// A guest with our judge.
+fn wanted(probe: &Path) -> Wanted {
+    let carried = vec![(probe.to_owned(), format!("/usr/bin/{PROBE}"))];
+    Wanted { processors: 1, carried, kernel_line: "" }
 }
 
 /// The position of a link.
@@ -91,7 +97,7 @@ fn compile() -> Result<PathBuf> {
 }
 
 /// What the device on a link's netdev is.
-fn info(vernic: &std::path::Path, namespace: &str, link: &Link) -> Result<serde_json::Value> {
+fn info(vernic: &Path, namespace: &str, link: &Link) -> Result<serde_json::Value> {
     let line =
         format!("ip netns exec {namespace} {} info {} --json", vernic.display(), link.netdev);
     let text = run(&line).env("VERNIC_CONFIG", "/dev/null").output()?;

@@ -4,7 +4,7 @@
 /// A driver of the kernel. Connections by IP address would not know which of two on one netdev is meant, so
 /// each has netdevs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Driver {
+pub(crate) enum Driver {
     /// RoCEv2.
     Rxe,
     /// iWARP.
@@ -13,7 +13,7 @@ pub(super) enum Driver {
 
 impl Driver {
     /// What `rdma link add ... type` calls it.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rxe => "rxe",
             Self::Siw => "siw",
@@ -23,27 +23,27 @@ impl Driver {
 
 /// A tap device here, a virtio network card in the guest.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     /// Whose device the guest has on it.
-    pub(super) driver: Driver,
+    pub(crate) driver: Driver,
     /// MTU of both netdevs, bytes.
-    pub(super) mtu: u64,
+    pub(crate) mtu: u64,
     /// The largest path MTU that fits, bytes: what rxe takes leaves 80 bytes for headers.
-    pub(super) path_mtu: u64,
+    pub(crate) path_mtu: u64,
     /// The netdev's name here.
-    pub(super) netdev: &'static str,
+    pub(crate) netdev: &'static str,
     /// Addresses here.
-    pub(super) host4: &'static str,
-    pub(super) host6: &'static str,
+    pub(crate) host4: &'static str,
+    pub(crate) host6: &'static str,
     /// Addresses of the guest.
-    pub(super) peer4: &'static str,
-    pub(super) peer6: &'static str,
+    pub(crate) peer4: &'static str,
+    pub(crate) peer6: &'static str,
     /// The guest's RDMA device.
-    pub(super) device: &'static str,
+    pub(crate) device: &'static str,
 }
 
 /// Every link.
-pub(super) const LINKS: [Link; 4] = [
+pub(crate) const LINKS: [Link; 4] = [
     Link {
         driver: Driver::Rxe,
         mtu: 1500,

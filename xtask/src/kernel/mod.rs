@@ -46,10 +46,12 @@ use crate::conformance::{Skips, Verdict, matches};
 use crate::plan::Done;
 use cases::Case;
 use lab::Lab;
-use links::Driver;
 use pair::Ended;
 
-pub(crate) use image::check as check_image;
+pub(crate) use guest::Process;
+pub(crate) use image::{Image, check as check_image, prepare as prepare_image};
+pub(crate) use links::{Driver, LINKS, Link};
+pub(crate) use peer::{Peer, Wanted};
 
 /// Cases that are expected not to pass, relative to the root.
 const SKIPS: &str = "conformance/kernel/cases.skip";

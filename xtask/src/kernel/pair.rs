@@ -237,7 +237,7 @@ impl Side {
     fn is_ready(&self, ready: Ready, guest: &mut Guest) -> Result<bool> {
         match self {
             Self::Host { child, .. } => Ok(is_ready(child.id(), ready, 1)),
-            Self::Guest(_) => guest.is_ready(ready),
+            Self::Guest(process) => guest.is_ready(*process, ready),
         }
     }
 

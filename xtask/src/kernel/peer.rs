@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::guest::Guest;
 use super::image::Image;
-use super::initramfs;
+use super::initramfs::{self, Carried};
 use super::links::{Driver, LINKS, Link};
 use crate::shell::run;
 use crate::{Result, root};
@@ -40,11 +40,21 @@ const KERNEL_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// thousand packets a card stands still until it is reset.
 const CARD: &str = "event_idx=off,romfile=";
 
+/// What guests differ in.
+pub(crate) struct Wanted {
+    /// How many processors it has.
+    pub(crate) processors: u32,
+    /// What it has of ours.
+    pub(crate) carried: Vec<Carried>,
+    /// Parameters of its kernel, beside those of every guest.
+    pub(crate) kernel_line: &'static str,
+}
+
 /// A guest that runs.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// The network namespace with this machine's ends of the links.
     pub(super) namespace: String,
-    pub(super) guest: Guest,
+    pub(crate) guest: Guest,
     folder: PathBuf,
     qemu: Child,
     /// Ends all when its standard input ends.
@@ -53,7 +63,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Boots it, and waits until every device of it has its addresses.
-    pub(super) fn boot(image: &Image, probe: &Path) -> Result<Self> {
+    pub(crate) fn boot(image: &Image, wanted: &Wanted) -> Result<Self> {
         // One after the other: the one before may still be on its way out.
         static BOOTS: AtomicU32 = AtomicU32::new(0);
         let boots = BOOTS.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +71,7 @@ impl Peer {
         let folder = root().join(FOLDER).join(&namespace);
         let why = |e: std::io::Error| format!("{}: {e}", folder.display());
         fs::create_dir_all(&folder).map_err(why)?;
-        let archive = initramfs::make(image, &LINKS, probe)?;
+        let archive = initramfs::make(image, &LINKS, &wanted.carried)?;
         fs::write(folder.join("initramfs"), archive).map_err(why)?;
         ip(&format!("netns add {namespace}"))?;
         let undertaker = undertaker(&namespace, &folder)?;
@@ -70,7 +80,7 @@ impl Peer {
         LINKS.iter().try_for_each(|link| tap(&namespace, link))?;
         let start = Instant::now();
         let socket = folder.join("agent");
-        let qemu = qemu(&namespace, image, &folder)?;
+        let qemu = qemu(&namespace, image, wanted, &folder)?;
         while !socket.exists() && start.elapsed() < BOOT {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -82,14 +92,14 @@ impl Peer {
     }
 
     /// The index of an address in the GID table of the guest's device, if it is there yet.
-    pub(super) fn gid_index(&mut self, link: &Link, address: &str) -> Result<Option<u64>> {
+    pub(crate) fn gid_index(&mut self, link: &Link, address: &str) -> Result<Option<u64>> {
         let ports = format!("/sys/class/infiniband/{}/ports/1/gids", link.device);
         let text = self.guest.ask(&format!("grep . {ports}/[0-9]"))?;
         Ok(find_gid(&text, address))
     }
 
     /// Which kernel it is.
-    pub(super) fn description(&mut self) -> Result<String> {
+    pub(crate) fn description(&mut self) -> Result<String> {
         let version = self.guest.ask("uname -srv")?;
         Ok(format!("{}, `rdma_rxe` and `siw`, in QEMU without KVM", version.trim()))
     }
@@ -191,12 +201,13 @@ fn ip(words: &str) -> Result {
 
 /// Starts the emulator. Without KVM, which CI's machines do not have: what is measured is the same
 /// everywhere.
-fn qemu(namespace: &str, image: &Image, folder: &Path) -> Result<Child> {
+fn qemu(namespace: &str, image: &Image, wanted: &Wanted, folder: &Path) -> Result<Child> {
     let log = fs::File::create(folder.join("qemu")).map_err(|e| format!("log of QEMU: {e}"))?;
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace, "qemu-system-x86_64"]);
-    command.args("-accel tcg,thread=multi -cpu max -smp 1 -display none -no-reboot".split(' '));
-    command.args(["-m", &MEMORY_MIB.to_string(), "-append", KERNEL_LINE]);
+    command.args("-accel tcg,thread=multi -cpu max -display none -no-reboot".split(' '));
+    command.args(["-smp", &wanted.processors.to_string(), "-m", &MEMORY_MIB.to_string()]);
+    command.arg("-append").arg(format!("{KERNEL_LINE} {}", wanted.kernel_line));
     command.arg("-kernel").arg(image.kernel());
     command.arg("-initrd").arg(folder.join("initramfs"));
     command.arg("-serial").arg(format!("file:{}", folder.join("console").display()));
