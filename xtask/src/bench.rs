@@ -4,6 +4,7 @@
 mod bars;
 mod drawing;
 pub(crate) mod growth;
+pub(crate) mod guest;
 mod machine;
 mod page;
 mod programs;
@@ -47,16 +48,7 @@ pub(crate) fn check_quick() -> Result {
 /// Measures (or reads the JSON of an earlier measurement) and rewrites the tables of BENCHMARKS.md.
 pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
     let json = match from {
-        Some(path) if path.as_os_str() == "-" => {
-            let mut json = String::new();
-            std::io::stdin()
-                .read_to_string(&mut json)
-                .map_err(|e| format!("standard input: {e}"))?;
-            json
-        }
-        Some(path) => {
-            std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?
-        }
+        Some(path) => read(path)?,
         None => measure(quick)?,
     };
     let report = Report::parse(&json)?;
@@ -68,6 +60,16 @@ pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
     let page = page::TABLES.page;
     println!("{page} is rewritten; `git diff {page}` shows what changed");
     Ok(())
+}
+
+/// The text of a file, or of standard input ("-").
+fn read(from: &Path) -> Result<String> {
+    if from.as_os_str() == "-" {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        return read.map(|_| text).map_err(|e| format!("standard input: {e}"));
+    }
+    std::fs::read_to_string(from).map_err(|e| format!("{}: {e}", from.display()))
 }
 
 /// Runs `vernic bench` and then the programs, and keeps the JSON of both.

@@ -104,6 +104,10 @@ enum Command {
         /// Only what more queue pairs, peers and regions cost; a part of the page of its own, some minutes
         #[arg(long, conflicts_with_all = ["from", "quick"])]
         growth: bool,
+        /// Only Vernic beside the kernel's own drivers, inside an emulated machine; a part of the page of its own,
+        /// a quarter of an hour
+        #[arg(long, conflicts_with = "growth")]
+        guest: bool,
     },
 }
 
@@ -144,7 +148,10 @@ fn main() -> ExitCode {
         Command::Instructions { write: false } => instructions::check(),
         Command::Instructions { write: true } => instructions::write(),
         Command::Bench { growth: true, .. } => bench::growth::report(),
-        Command::Bench { from, quick, growth: false } => bench::report(from.as_deref(), quick),
+        Command::Bench { guest: true, from, quick, .. } => {
+            bench::guest::report(from.as_deref(), quick)
+        }
+        Command::Bench { from, quick, .. } => bench::report(from.as_deref(), quick),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

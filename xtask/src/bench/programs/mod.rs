@@ -30,10 +30,11 @@ mod table;
 mod work;
 
 pub(crate) use page::tables;
-pub(crate) use series::Programs;
+pub(crate) use series::{Programs, Series};
+
+pub(super) use output::{perftest_latency, perftest_low_bandwidth};
 
 use crate::Result;
-use series::Series;
 use setup::Setup;
 use table::ENTRIES;
 

@@ -9,12 +9,15 @@ use crate::Result;
 
 /// Bits in 1e9 bytes.
 const BITS_PER_GBYTE: f64 = 8e9;
-/// Bytes in what UCX calls a megabyte.
+/// Bytes in what UCX and perftest call a megabyte.
 const MIB: f64 = 1_048_576.0;
 
 /// Headings of perftest's bandwidth with `--report_gbits`, and of its latency.
 const PERFTEST_BANDWIDTH: &[&str] =
     &["#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]"];
+/// Headings of its bandwidth without that option: what it calls MB is MiB.
+const PERFTEST_LOW_BANDWIDTH: &[&str] =
+    &["#bytes", "#iterations", "BW peak[MB/sec]", "BW average[MB/sec]", "MsgRate[Mpps]"];
 const PERFTEST_LATENCY: &[&str] =
     &["#bytes", "#iterations", "t_min[usec]", "t_max[usec]", "t_typical[usec]"];
 
@@ -24,13 +27,19 @@ pub(super) fn perftest_bandwidth(text: &str) -> Result<f64> {
     above_zero(gbits / 8.0)
 }
 
+/// The same of perftest without `--report_gbits`, whose two decimals are too few for what is slow.
+pub(in crate::bench) fn perftest_low_bandwidth(text: &str) -> Result<f64> {
+    let mib = perftest(text, PERFTEST_LOW_BANDWIDTH, 3)?;
+    above_zero(mib * MIB / 1e9)
+}
+
 /// perftest's message rate, in M msg/s.
 pub(super) fn perftest_rate(text: &str) -> Result<f64> {
     above_zero(perftest(text, PERFTEST_BANDWIDTH, 4)?)
 }
 
 /// perftest's typical latency (the median), in microseconds.
-pub(super) fn perftest_latency(text: &str) -> Result<f64> {
+pub(in crate::bench) fn perftest_latency(text: &str) -> Result<f64> {
     above_zero(perftest(text, PERFTEST_LATENCY, 4)?)
 }
 
@@ -178,6 +187,8 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
     #[test]
     fn what_programs_printed_is_read() {
         assert_eq!(perftest_bandwidth(BANDWIDTH), Ok(19.94 / 8.0));
+        let low = perftest_low_bandwidth(&BANDWIDTH.replace("Gb/sec", "MB/sec"));
+        assert_eq!(low, Ok(19.94 * MIB / 1e9));
         assert_eq!(perftest_rate(BANDWIDTH), Ok(0.002377));
         assert_eq!(perftest_latency(LATENCY), Ok(12.47));
         assert_eq!(ucx_latency(UCX), Ok(5.111));
@@ -197,6 +208,7 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
     #[test]
     fn another_units_column_is_not_taken_for_this_one() {
         assert!(perftest_bandwidth(&BANDWIDTH.replace("Gb/sec", "MB/sec")).is_err());
+        assert!(perftest_low_bandwidth(BANDWIDTH).is_err());
         assert!(
             perftest_latency(&LATENCY.replace("t_typical[usec]", "t_typical[cycles]")).is_err()
         );

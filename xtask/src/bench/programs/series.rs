@@ -52,23 +52,23 @@ impl Programs {
     }
 
     /// The unit of an entry; nothing if it was not measured.
-    pub(super) fn unit(&self, name: &str) -> &str {
+    pub(in crate::bench) fn unit(&self, name: &str) -> &str {
         self.series.iter().find(|series| series.name == name).map_or("", |s| &s.unit)
     }
 
     /// The readings of an entry; empty if it was not measured.
-    pub(super) fn readings(&self, name: &str) -> &[f64] {
+    pub(in crate::bench) fn readings(&self, name: &str) -> &[f64] {
         self.series.iter().find(|series| series.name == name).map_or(&[], |s| &s.readings)
     }
 
     /// The median over the rounds.
-    pub(super) fn median(&self, name: &str) -> Option<f64> {
+    pub(in crate::bench) fn median(&self, name: &str) -> Option<f64> {
         median(self.readings(name).to_vec())
     }
 
     /// The median of the ratios that the rounds gave: `name` by `reference`. A disturbance that lasts
     /// a round hits both.
-    pub(super) fn ratio(&self, name: &str, reference: &str) -> Option<f64> {
+    pub(in crate::bench) fn ratio(&self, name: &str, reference: &str) -> Option<f64> {
         let rounds = self.readings(name).iter().zip(self.readings(reference));
         median(rounds.map(|(a, b)| a / b).collect())
     }
