@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::shell::{Run, run};
 use crate::{Result, root};
+use page::Commands;
 use schema::Report;
 
 /// The JSON of the last measurement, relative to the root.
@@ -27,7 +28,14 @@ fn bench_command(quick: bool) -> String {
     format!("cargo run --release --quiet -p vernic-cli -- bench{quick} --json")
 }
 
-/// By UDP: what goes through memory is measured by the programs.
+/// What goes through memory alone; without sockets beside it, which the other run has.
+fn memory_command(quick: bool) -> String {
+    let extent = if quick { "--quick" } else { "--rounds 3" };
+    let rest = "-c rc,uc,ud --no-baselines --json";
+    format!("cargo run --release --quiet -p vernic-cli -- bench {extent} {rest}")
+}
+
+/// By UDP.
 fn wire_bench(quick: bool) -> Run {
     run(&bench_command(quick)).env("VERNIC_SAME_HOST", "off")
 }
@@ -53,7 +61,11 @@ pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
     };
     let report = Report::parse(&json)?;
     let machine = report.machine.clone().unwrap_or_else(machine::describe);
-    page::TABLES.write(&page::tables(&report, &machine, &bench_command(quick)))?;
+    let (wire, memory) =
+        (format!("VERNIC_SAME_HOST=off {}", bench_command(quick)), memory_command(quick));
+    let commands = Commands { wire: &wire, memory: &memory };
+    let others = page::bars_elsewhere(&page::TABLES.whole()?);
+    page::TABLES.write(&page::tables(&report, &machine, &commands, others))?;
     if let Some(programs) = &report.programs {
         programs.draw()?;
     }
@@ -76,18 +88,27 @@ fn read(from: &Path) -> Result<String> {
 fn measure(quick: bool) -> Result<String> {
     let json = wire_bench(quick).limit_min(30).output()?;
     Report::parse(&json)?;
+    let memory = run(&memory_command(quick)).limit_min(10).output()?;
     let programs = programs::measure(quick)?;
-    let whole = with_programs(&json, &programs, &machine::describe())?;
+    let whole = with_more(&json, &memory, &programs, &machine::describe())?;
     let keep = |e| format!("{KEPT}: {e}");
     std::fs::write(root().join(KEPT), &whole).map_err(keep)?;
     println!("the readings are kept in {KEPT}; `cargo xtask bench --from {KEPT}` reads them again");
     Ok(whole)
 }
 
-/// The JSON of `vernic bench` with what was measured beside it.
-fn with_programs(json: &str, programs: &programs::Programs, machine: &str) -> Result<String> {
+/// The JSON of `vernic bench` with the results of that which went through memory, and what was measured
+/// beside it.
+fn with_more(
+    json: &str,
+    memory: &str,
+    programs: &programs::Programs,
+    machine: &str,
+) -> Result<String> {
     let wrong = |e| format!("not JSON: {e}");
     let mut whole: Value = serde_json::from_str(json).map_err(wrong)?;
+    let mut memory: Value = serde_json::from_str(memory).map_err(wrong)?;
+    whole["same_host"] = memory["results"].take();
     whole["programs"] = serde_json::to_value(programs).map_err(wrong)?;
     whole["machine"] = machine.into();
     serde_json::to_string_pretty(&whole).map_err(wrong)
@@ -104,10 +125,14 @@ mod tests {
             r#"{"cores": "any", "series": [{"name": "iperf3", "command": "iperf3",
                 "unit": "GB/s", "readings": [4.0, 4.5, 5.0], "failure": null}]}"#,
         );
-        let kept = with_programs(SAMPLE, &programs.unwrap(), "a machine").unwrap();
+        let memory = SAMPLE.replace("\"udp\"", "\"memory\"");
+        let kept = with_more(SAMPLE, &memory, &programs.unwrap(), "a machine").unwrap();
         let report = Report::parse(&kept).unwrap();
-        assert_eq!((report.results.len(), report.machine.as_deref()), (3, Some("a machine")));
-        let page = page::tables(&report, "a machine", "a command");
+        assert_eq!((report.results.len(), report.same_host.len()), (3, 3));
+        assert_eq!(report.machine.as_deref(), Some("a machine"));
+        let commands = Commands { wire: "a command", memory: "another" };
+        let page = page::tables(&report, "a machine", &commands, Vec::new());
+        assert!(page.contains("| WRITE | RC | memory | 8 | 4096 | 1 |"), "{page}");
         assert!(page.contains("| iperf3 | 4.50 | 4.00 | 5.00 | GB/s |"), "{page}");
         assert!(Report::parse(&kept.replacen("4.5", "0.0", 1)).is_err());
     }

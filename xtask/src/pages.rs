@@ -26,9 +26,12 @@ impl Part {
 
     /// What is between the marks.
     pub(crate) fn read(&self) -> Result<String> {
-        let path = root().join(self.page);
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", self.page))?;
-        self.parts(&text).map(|(_, content, _)| content.to_owned())
+        self.parts(&self.whole()?).map(|(_, content, _)| content.to_owned())
+    }
+
+    /// The page that it is a part of.
+    pub(crate) fn whole(&self) -> Result<String> {
+        std::fs::read_to_string(root().join(self.page)).map_err(|e| format!("{}: {e}", self.page))
     }
 
     /// Whether the page has exactly this content between its marks.
@@ -39,8 +42,7 @@ impl Part {
 
     /// The page as it is, and as it is with this content.
     fn with(&self, content: &str) -> Result<(String, String)> {
-        let path = root().join(self.page);
-        let old = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", self.page))?;
+        let old = self.whole()?;
         let new = self.replace(&old, content)?;
         Ok((old, new))
     }

@@ -34,13 +34,15 @@ const RATE: Figure = |f| f.mmsg_per_s;
 
 #[rustfmt::skip] // a table reads best one row a line
 const ROWS: &[Row] = &[
+    row("RC WRITE 1 MiB, MTU 4096",    "write", "rc", MIB, Some(4096), THROUGHPUT, Bar::AtLeast(8.0, "GB/s")),
+    row("RC WRITE 1 MiB, MTU 1024",    "write", "rc", MIB, Some(1024), THROUGHPUT, Bar::AtLeast(5.0, "GB/s")),
     row("RC WRITE 1 MiB, MTU 4096",    "write", "rc", MIB, Some(4096), THROUGHPUT, Bar::TimesTcp(1.6)),
     row("RC SEND 1 MiB, MTU 4096",     "send",  "rc", MIB, Some(4096), THROUGHPUT, Bar::TimesTcp(1.6)),
     row("RC WRITE 1 MiB, MTU 1024",    "write", "rc", MIB, Some(1024), THROUGHPUT, Bar::TimesTcp(1.1)),
     row("RC SEND 1 MiB, MTU 1024",     "send",  "rc", MIB, Some(1024), THROUGHPUT, Bar::TimesTcp(1.1)),
     row("RC READ 1 MiB, MTU 4096",     "read",  "rc", MIB, Some(4096), THROUGHPUT, Bar::TimesTcp(1.3)),
-    row("RC SEND 64 B, one way",       "send",  "rc", 64,  None,       LATENCY,    Bar::TimesUdpLatency(1.4)),
-    row("RC WRITE 8 B, message rate",  "write", "rc", 8,   None,       RATE,       Bar::AtLeast(2.0, "M msg/s")),
+    row("RC SEND 64 B, one way",       "send",  "rc", 64,  None,       LATENCY,    Bar::TimesUdpLatency(1.25)),
+    row("RC WRITE 8 B, message rate",  "write", "rc", 8,   None,       RATE,       Bar::AtLeast(5.0, "M msg/s")),
     row("UD SEND 64 B, message rate",  "send",  "ud", 64,  None,       RATE,       Bar::AtLeast(1.0, "M msg/s")),
     row("iWARP WRITE 1 MiB, no CRC",   "write", "iwarp",     MIB, None, THROUGHPUT, Bar::TimesTcp(0.9)),
     row("iWARP WRITE 1 MiB, CRC",      "write", "iwarp+crc", MIB, None, THROUGHPUT, Bar::TimesTcp(0.8)),
@@ -99,17 +101,18 @@ impl Cost {
             Some(r) => ((self.shown)(r), "short"),
             None => ("-".into(), "not measured"),
         };
-        Judged { what: self.what, bar: self.bar.into(), measured, verdict }
+        Judged { what: self.what.into(), bar: self.bar.into(), measured, verdict: verdict.into() }
     }
 }
 
 /// A bar with what was measured for it, ready to print.
+#[derive(Debug, PartialEq)]
 pub(crate) struct Judged {
-    pub(crate) what: &'static str,
+    pub(crate) what: String,
     pub(crate) bar: String,
     pub(crate) measured: String,
     /// `reached`, `short`, or `not measured`.
-    pub(crate) verdict: &'static str,
+    pub(crate) verdict: String,
 }
 
 /// Every bar, in order.
@@ -144,7 +147,7 @@ impl Row {
             Some((measured, false)) => (measured, "short"),
             None => ("-".into(), "not measured"),
         };
-        Judged { what: self.what, bar, measured, verdict }
+        Judged { what: self.what.into(), bar, measured, verdict: verdict.into() }
     }
 
     /// The bar, and what there is to say of a latency beside a ping-pong of plain sockets.
@@ -192,12 +195,18 @@ mod tests {
     #[test]
     fn a_bar_is_reached_short_or_not_measured() {
         let judged = judge(&Report::parse(SAMPLE).unwrap());
-        let verdict = |what: &str| judged.iter().find(|j| j.what == what).unwrap().verdict;
+        let verdict = |what: &str| &judged.iter().find(|j| j.what == what).unwrap().verdict;
         assert_eq!(verdict("RC WRITE 1 MiB, MTU 4096"), "reached");
         assert_eq!(verdict("RC WRITE 8 B, message rate"), "short");
-        assert_eq!(verdict("RC SEND 64 B, one way"), "reached");
+        assert_eq!(verdict("RC SEND 64 B, one way"), "short");
         assert_eq!(verdict("UD SEND 64 B, message rate"), "not measured");
         assert_eq!(verdict("CPU of an idle device"), "not measured");
+        let faster = judge(&Report::parse(&SAMPLE.replacen("2.6", "2.5", 1)).unwrap());
+        let send = faster.iter().find(|j| j.what == "RC SEND 64 B, one way").unwrap();
+        assert_eq!(
+            (send.verdict.as_str(), send.bar.as_str()),
+            ("reached", "at most 1.25 x UDP ping-pong")
+        );
     }
 
     #[test]
@@ -205,7 +214,8 @@ mod tests {
         let with = r#""resources": {"qps": 5000, "open_s": 0.9, "bytes_per_qp": 5000,
             "idle_cpu_percent": 0.01}, "baselines""#;
         let report = Report::parse(&SAMPLE.replacen(r#""baselines""#, with, 1)).unwrap();
-        let verdicts: Vec<_> = judge(&report).iter().rev().map(|j| j.verdict).take(3).collect();
+        let judged = judge(&report);
+        let verdicts: Vec<_> = judged.iter().rev().map(|j| j.verdict.as_str()).take(3).collect();
         assert_eq!(verdicts, ["reached", "reached", "short"]);
     }
 

@@ -14,7 +14,7 @@ const FOLDER: &str = "charts";
 const SIZE: (u32, u32) = (860, 480);
 
 /// Colours that people who see few tell apart (Okabe and Ito), Vernic's first.
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 0, 0),
     RGBColor(86, 180, 233),
@@ -23,6 +23,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(120, 120, 120),
+    RGBColor(120, 80, 50),
 ];
 
 /// A name, and its points.

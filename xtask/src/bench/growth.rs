@@ -9,9 +9,10 @@ use std::path::PathBuf;
 
 use plotters::prelude::SeriesLabelPosition;
 
+use super::bars::Judged;
 use super::drawing::{self, Drawing, Line};
 use super::machine;
-use super::page::number;
+use super::page::{bars_table, number};
 use crate::pages::Part;
 use crate::shell::run;
 use crate::{Result, root};
@@ -190,21 +191,31 @@ impl Range {
     }
 }
 
+/// What many active queue pairs reach, of each kind of message that is drawn.
+fn judge(readings: &Readings) -> Vec<Judged> {
+    let judge = |(figure, name, what): (&'static str, &str, &str)| {
+        let at = |count: u64| median(readings.get(&("qps", count, figure))?);
+        let (bar, what) =
+            (format!("at least {BAR} x one"), format!("{MANY} active queue pairs, {what}"));
+        let Some((one, many)) = at(1).zip(at(MANY)) else {
+            return Judged { what, bar, measured: "-".into(), verdict: "not measured".into() };
+        };
+        let (ratio, verdict) = (many / one, if many >= BAR * one { "reached" } else { "short" });
+        let measured =
+            format!("{} {name}, one {}: {ratio:.2} x", number(Some(many)), number(Some(one)));
+        Judged { what, bar, measured, verdict: verdict.into() }
+    };
+    let figures = [
+        ("large_gbytes_per_s", "GB/s", "WRITE 64 KiB"),
+        ("small_mmsg_per_s", "M msg/s", "WRITE 64 B"),
+    ];
+    figures.into_iter().map(judge).collect()
+}
+
 /// The part of the page.
 fn page(readings: &Readings, machine: &str) -> String {
-    let mut page = format!("Machine: {machine}. Medians of {ROUNDS} rounds.\n");
-    for figure in ["large_gbytes_per_s", "small_mmsg_per_s"] {
-        let at = |count: u64| median(readings.get(&("qps", count, figure))?);
-        if let (Some(one), Some(many)) = (at(1), at(MANY)) {
-            let verdict = if many >= BAR * one { "reached" } else { "short" };
-            let ratio = many / one;
-            let _ = write!(
-                page,
-                "\nBar: {MANY} active queue pairs have at least {BAR} times the throughput of one, \
-                 `{figure}`: {ratio:.2} times, {verdict}.\n"
-            );
-        }
-    }
+    let mut page = format!("Machine: {machine}. Medians of {ROUNDS} rounds.\n\n");
+    page += &bars_table(&judge(readings));
     for range in &RANGES {
         let file = drawing::file(&range.name());
         let _ = write!(page, "\n![{}]({file})\n\n{}", range.title, range.table(readings));
@@ -227,7 +238,9 @@ mod tests {
             readings.insert(("qps", count, "large_gbytes_per_s"), values.to_vec());
         }
         let page = page(&readings, "a machine");
-        assert!(page.contains("`large_gbytes_per_s`: 0.75 times, reached."), "{page}");
+        let row = "WRITE 64 KiB | at least 0.7 x one | 6.00 GB/s, one 8.00: 0.75 x | reached |";
+        assert!(page.contains(row), "{page}");
+        assert!(page.contains("WRITE 64 B | at least 0.7 x one | - | not measured |"), "{page}");
         assert!(page.contains("| 10000 | 6.00 |  |  |  |  |"), "{page}");
         assert!(page.contains("charts/growth-regions.svg"), "{page}");
         let lines = range.lines(&readings);

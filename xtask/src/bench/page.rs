@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::bars::{self, Judged};
 use super::programs;
-use super::schema::Report;
+use super::schema::{Measured, Report};
 use crate::pages::Part;
 
 /// Where the tables stand.
@@ -14,17 +14,57 @@ pub(crate) const TABLES: Part = Part {
     end: "<!-- figures: end -->",
 };
 
-/// The machine, the command, and the tables: bars, results, baselines, and unmodified programs.
-pub(crate) fn tables(report: &Report, machine: &str, command: &str) -> String {
-    let mut page = format!("Machine: {machine}.\n\nCommand: `{command}`\n\n### Bars\n\n");
-    page += &bars_table(&bars::judge(report));
-    page += "\n### Vernic\n\n";
-    page +=
-        "| operation | service | path | bytes | MTU | QPs | p50 us | p99 us | GB/s | M msg/s |\n";
-    page += "|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n";
-    for r in &report.results {
+/// How `vernic bench` was run: by the wire, and through memory.
+pub(crate) struct Commands<'a> {
+    pub(crate) wire: &'a str,
+    pub(crate) memory: &'a str,
+}
+
+/// The machine, the commands, and the tables: bars, those that `others` of the page have among them, results,
+/// baselines, and unmodified programs.
+pub(crate) fn tables(
+    report: &Report,
+    machine: &str,
+    commands: &Commands<'_>,
+    others: Vec<Judged>,
+) -> String {
+    let Commands { wire, memory } = commands;
+    let mut judged = report.programs.as_ref().map(programs::judge).unwrap_or_default();
+    judged.extend(others);
+    judged.extend(bars::judge(report));
+    let mut page = format!("Machine: {machine}.\n\nCommands: `{wire}`");
+    if !report.same_host.is_empty() {
+        let _ = write!(page, ", `{memory}`");
+    }
+    page += ", and those of the tables.\n\n### Bars\n\n";
+    page += &bars_table(&judged);
+    page += "\n### Vernic, by the wire\n\n";
+    page += &results_table(&report.results);
+    if !report.same_host.is_empty() {
+        page += "\n### Vernic, same host\n\n";
+        page += &results_table(&report.same_host);
+    }
+    page += "\n### Raw sockets and memory, in the same run as the wire\n\n";
+    page += "| name | bytes | p50 us | GB/s |\n|---|--:|--:|--:|\n";
+    for b in &report.baselines {
+        let (latency, throughput) = (number(b.latency_us_p50), number(b.gbytes_per_s));
+        let _ = writeln!(page, "| {} | {} | {latency} | {throughput} |", b.name, b.size_bytes);
+    }
+    if let Some(part) = &report.programs {
+        page += "\n";
+        page += &programs::tables(part);
+    }
+    page
+}
+
+fn results_table(results: &[Measured]) -> String {
+    let mut table =
+        "| operation | service | path | bytes | MTU | QPs | p50 us | p99 us | GB/s | M msg/s |\n"
+            .to_owned();
+    table += "|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n";
+    for r in results {
         let _ = writeln!(
-            page,
+            table,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             r.op,
             r.service,
@@ -38,26 +78,37 @@ pub(crate) fn tables(report: &Report, machine: &str, command: &str) -> String {
             number(r.mmsg_per_s),
         );
     }
-    page += "\n### Raw sockets and memory, in the same run\n\n";
-    page += "| name | bytes | p50 us | GB/s |\n|---|--:|--:|--:|\n";
-    for b in &report.baselines {
-        let (latency, throughput) = (number(b.latency_us_p50), number(b.gbytes_per_s));
-        let _ = writeln!(page, "| {} | {} | {latency} | {throughput} |", b.name, b.size_bytes);
-    }
-    if let Some(part) = &report.programs {
-        page += "\n";
-        page += &programs::tables(part);
-    }
-    page
+    table
 }
 
 /// Bars with what was measured for each.
 pub(super) fn bars_table(judged: &[Judged]) -> String {
-    let mut table = "| what | bar | measured | verdict |\n|---|---|---|---|\n".to_owned();
+    let mut table = BARS_HEAD.to_owned();
     for Judged { what, bar, measured, verdict } in judged {
         let _ = writeln!(table, "| {what} | {bar} | {measured} | {verdict} |");
     }
     table
+}
+
+const BARS_HEAD: &str = "| what | bar | measured | verdict |\n|---|---|---|---|\n";
+
+/// The bars in the generated parts of a page that other commands write.
+pub(super) fn bars_elsewhere(page: &str) -> Vec<Judged> {
+    let parts = page.split("<!-- ").skip(1);
+    let others = parts.filter(|part| !part.starts_with("figures:") && part.contains(": begin "));
+    let tables = others.filter_map(|part| part.split_once(BARS_HEAD)).map(|(_, table)| table);
+    tables.flat_map(|table| table.lines().map_while(judged_row)).collect()
+}
+
+fn judged_row(row: &str) -> Option<Judged> {
+    let cells: Vec<&str> = row.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect();
+    let [what, bar, measured, verdict] = cells[..] else { return None };
+    Some(Judged {
+        what: what.into(),
+        bar: bar.into(),
+        measured: measured.into(),
+        verdict: verdict.into(),
+    })
 }
 
 /// Three significant digits at least, never an exponent; nothing where it does not apply.
@@ -78,7 +129,26 @@ mod tests {
 
     #[test]
     fn fields_that_do_not_apply_stay_empty() {
-        let page = tables(&Report::parse(SAMPLE).unwrap(), "a machine", "a command");
+        let commands = Commands { wire: "a command", memory: "another" };
+        let report = Report::parse(SAMPLE).unwrap();
+        let page = tables(&report, "a machine", &commands, Vec::new());
         assert!(page.contains("| WRITE | RC | udp | 8 | 4096 | 1 |  |  |  | 1.50 |"), "{page}");
+        assert!(!page.contains("another") && !page.contains("same host"), "{page}");
+    }
+
+    #[test]
+    fn bars_of_other_parts_are_found_and_stand_with_all() {
+        let row = "| many queue pairs | at least 0.7 x one | 0.75 x | reached |";
+        let page = format!(
+            "{}\n{BARS_HEAD}| this | is | its | own |\n{}\n{BARS_HEAD}| by | hand | 1 x | short |\n\
+             <!-- growth: begin (written) -->\n\n{BARS_HEAD}{row}\n\n| 1 | 2 | 3 | 4 |\n<!-- growth: end -->\n",
+            TABLES.begin, TABLES.end
+        );
+        let judged = bars_elsewhere(&page);
+        let whats: Vec<_> = judged.iter().map(|judged| judged.what.as_str()).collect();
+        assert_eq!(whats, ["many queue pairs"]);
+        let commands = Commands { wire: "a command", memory: "another" };
+        let report = Report::parse(SAMPLE).unwrap();
+        assert!(tables(&report, "a machine", &commands, judged).contains(row));
     }
 }

@@ -1,5 +1,5 @@
 //! The JSON of `vernic bench --json`: one object with `results`, `baselines` and, after a run of
-//! everything, `resources`. `cargo xtask bench` adds `programs` and `machine` before it keeps it.
+//! everything, `resources`. `cargo xtask bench` adds `same_host`, `programs` and `machine` before it keeps it.
 //!
 //! The names are a contract with whoever reads the JSON by machine, so an unknown or misspelt field
 //! in an entry is an error here. Fields that do not apply to an entry are left out of it.
@@ -15,6 +15,9 @@ pub(crate) struct Report {
     pub(crate) results: Vec<Measured>,
     pub(crate) baselines: Vec<Baseline>,
     pub(crate) resources: Option<Resources>,
+    /// The results of another run, which went through memory; `cargo xtask bench` adds them.
+    #[serde(default)]
+    pub(crate) same_host: Vec<Measured>,
     /// What `cargo xtask bench` adds.
     pub(crate) programs: Option<Programs>,
     /// The machine it was measured on, as `cargo xtask bench` describes it.
@@ -77,7 +80,7 @@ impl Report {
         if report.results.is_empty() || report.baselines.is_empty() {
             return Err("the benchmark measured nothing: `results` or `baselines` is empty".into());
         }
-        for entry in &report.results {
+        for entry in report.results.iter().chain(&report.same_host) {
             entry.check().map_err(|why| format!("{why} in {entry:?}"))?;
         }
         for entry in &report.baselines {
@@ -169,6 +172,17 @@ pub(crate) mod tests {
             assert!(SAMPLE.contains(from), "{from}");
             assert!(Report::parse(&SAMPLE.replacen(from, to, 1)).is_err(), "{from} -> {to}");
         }
+    }
+
+    #[test]
+    fn results_of_the_same_host_are_checked_like_others() {
+        let with = |rate: f64| {
+            let row = r#"{"op": "SEND", "service": "RC", "path": "memory", "size_bytes": 64"#;
+            let added = format!("\"same_host\": [{row}, \"mmsg_per_s\": {rate}}}], \"baselines\"");
+            SAMPLE.replacen("\"baselines\"", &added, 1)
+        };
+        assert_eq!(Report::parse(&with(9.5)).unwrap().same_host.len(), 1);
+        assert!(Report::parse(&with(0.0)).is_err());
     }
 
     #[test]

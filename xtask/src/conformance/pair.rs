@@ -246,7 +246,7 @@ fn has_socket(tcp: &str, port: u16, state: &str) -> bool {
 }
 
 /// Whether the kernel's table of Unix sockets has that of an open service.
-fn is_open(unix: &str, space: u16, port: u16) -> bool {
+pub(crate) fn is_open(unix: &str, space: u16, port: u16) -> bool {
     let service = format!("@vernic/service/{:x}/", u32::from(space) << 16 | u32::from(port));
     unix.lines().any(|line| line.contains(&service) && line.ends_with("/packets"))
 }

@@ -1,7 +1,7 @@
 //! Unmodified programs on Vernic, beside what they would do without it.
 //!
-//! Perftest under `vernic run`, and in the same rounds iperf3, UCX over TCP, and `vernic bench` and a
-//! loop of calls that do through the Rust API what the programs do through libibverbs. Both ends of
+//! Perftest under `vernic run`, and in the same rounds iperf3, UCX over TCP and over shared memory, and `vernic bench`
+//! and a loop of calls that do through the Rust API what the programs do through libibverbs. Both ends of
 //! everything are processes of this machine that talk over the loopback interface, each on a core
 //! of its own where there are two, and always the same.
 //!
@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `table` | what is measured, with which options |
 //! | `work` | the commands, and what is read from their output |
+//! | `probe` | what the machine itself does: a word from core to core, a copy |
 //! | `setup` | what must be built and installed first |
 //! | `pair` | a server and a client, started, awaited, ended |
 //! | `output` | what each program prints, read |
@@ -23,12 +24,14 @@ mod chart;
 mod output;
 mod page;
 mod pair;
+mod probe;
 mod series;
 mod setup;
 mod sweep;
 mod table;
 mod work;
 
+pub(crate) use bars::judge;
 pub(crate) use page::tables;
 pub(crate) use series::{Programs, Series};
 
@@ -63,6 +66,7 @@ pub(crate) fn measure(quick: bool) -> Result<Programs> {
                     series.readings.push(reading);
                 }
                 Err(why) => {
+                    let why = setup.without_folders(&why);
                     println!("round {round} of {rounds}: {}: {why}", entry.name);
                     series.failure = Some(why);
                 }

@@ -117,6 +117,27 @@ pub(super) fn vernic_bench(text: &str, figure: &str) -> Result<f64> {
     above_zero(found.ok_or_else(|| format!("vernic bench told no {figure}:\n{text}"))?)
 }
 
+/// Connections per second of `cmtime`, from the making of ids to the last connection.
+pub(super) fn cmtime(text: &str) -> Result<f64> {
+    const STEPS: [&str; 5] = ["create id", "resolve addr", "resolve route", "create qp", "connect"];
+    let missing = || format!("cmtime printed no column us / conn:\n{text}");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("step "));
+    let headings = lines.next().ok_or_else(missing)?;
+    if !headings.trim_end().ends_with("us / conn") {
+        return Err(missing());
+    }
+    let mut us = 0.0;
+    for step in STEPS {
+        let row = lines.clone().find_map(|line| {
+            let (name, figures) = line.split_once(':')?;
+            (name.trim() == step).then_some(figures)
+        });
+        let figure = row.and_then(|figures| figures.split_whitespace().next_back());
+        us += number(figure.ok_or_else(|| format!("cmtime printed no {step}:\n{text}"))?)?;
+    }
+    above_zero(1e6 / us)
+}
+
 /// Nanoseconds per message, as both programs `post_poll` print them.
 pub(super) fn post_poll(text: &str) -> Result<f64> {
     match text.trim_end().strip_suffix(" ns per message") {
@@ -180,6 +201,17 @@ quit:
 bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 64      200     =200     25k         0.01s      2.25      28.48       0.04
 ";
+    /// cmtime of rdma-core 44.
+    const CMTIME: &str = "\
+step              total ms     max ms     min us  us / conn
+create id    :        0.70       0.04       0.00       0.70
+resolve addr :        6.40       0.61       4.00       6.40
+resolve route:        1.09       0.55       4.00       1.09
+create qp    :        1.84       0.08       0.00       1.84
+connect      :       67.59      55.67     726.00      69.97
+disconnect   :       13.43       8.24     202.00      13.43
+destroy      :        1.03       0.01       0.00       1.03
+";
     /// perf 6.1.
     const PERF: &str =
         "# started on Sat Nov 21 22:00:00 2026\n\n519130128,,instructions:u,149573372,100.00,,\n";
@@ -197,6 +229,7 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
         assert_eq!(qperf_bandwidth("tcp_bw:\n    bw  =  2500000000 bytes/sec\n"), Ok(2.5));
         assert_eq!(libfabric_latency(LIBFABRIC), Ok(28.48));
         assert_eq!(instructions(PERF), Ok(519_130_128.0));
+        assert_eq!(cmtime(CMTIME).map(f64::round), Ok(12_500.0));
         assert_eq!(post_poll("365.5 ns per message\n"), Ok(365.5));
         let json =
             r#"{"end": {"sum_received": {"seconds": 1.0, "bits_per_second": 58608892812.8}}}"#;
@@ -217,6 +250,8 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
         assert!(qperf_bandwidth(QPERF).is_err());
         assert!(libfabric_latency(&LIBFABRIC.replace("usec/", "msec/")).is_err());
         assert!(ucx_latency(&UCX.replace("50.0_", "99.0_")).is_err());
+        assert!(cmtime(&CMTIME.replace("us / conn", "ms / conn")).is_err());
+        assert!(cmtime(&CMTIME.replace("create qp", "create cq")).is_err());
         assert!(vernic_bench(r#"{"results": [{"gbytes_per_s": 1.0}]}"#, "mmsg_per_s").is_err());
     }
 

@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::page::{bars_table, number};
-use super::bars;
+use super::super::page::number;
 use super::chart;
 use super::series::{Programs, Series};
 use super::sweep::{Chart, Curve, Point};
@@ -21,16 +20,14 @@ const COMPARED: &[(&str, &str)] = &[
     ("ib_send_lat 8 B", "Rust API, SEND 8 B, latency"),
 ];
 
-/// The three tables: bars, all figures, the C ABI beside the Rust API.
+/// The tables: all figures, the C ABI beside the Rust API, the charts'.
 pub(crate) fn tables(programs: &Programs) -> String {
     let rounds = programs.series.iter().map(|series| series.readings.len()).max().unwrap_or(0);
     let mut page = format!(
-        "### Unmodified programs: bars\n\nMedians of {rounds} rounds, each of which ran everything once; ratios are \
+        "### Unmodified programs\n\nMedians of {rounds} rounds, each of which ran everything once; ratios are \
          medians of the rounds' ratios. The ends: {}.\n\n",
         programs.cores
     );
-    page += &bars_table(&bars::judge(programs));
-    page += "\n### Unmodified programs: figures\n\n";
     page += "| what | median | lowest | highest | unit | beside | command |\n";
     page += "|---|--:|--:|--:|---|---|---|\n";
     for series in &programs.series {
@@ -104,9 +101,10 @@ fn cell(text: &str) -> String {
 
 fn row(programs: &Programs, series: &Series) -> String {
     let Series { name, unit, command, .. } = series;
+    let command = if command.is_empty() { String::new() } else { format!("`{command}`") };
     if let Some(why) = &series.failure {
         let why = cell(why);
-        return format!("| {name} | | | | {unit} | not measured: {why} | `{command}` |");
+        return format!("| {name} | | | | {unit} | not measured: {why} | {command} |");
     }
     let reference = ENTRIES.iter().find(|entry| entry.name == name).and_then(|entry| entry.beside);
     let beside = reference.and_then(|reference| {
@@ -115,7 +113,7 @@ fn row(programs: &Programs, series: &Series) -> String {
     let extreme = |pick: fn(f64, f64) -> f64| number(series.readings.iter().copied().reduce(pick));
     let (lowest, highest) = (extreme(f64::min), extreme(f64::max));
     let (median, beside) = (number(programs.median(name)), beside.unwrap_or_default());
-    format!("| {name} | {median} | {lowest} | {highest} | {unit} | {beside} | `{command}` |")
+    format!("| {name} | {median} | {lowest} | {highest} | {unit} | {beside} | {command} |")
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
+use crate::conformance::is_open;
 use crate::{Result, root};
 
 /// Where the programs' output lies while they run, relative to the root.
@@ -17,8 +18,24 @@ const FOLDER: &str = "target/bench";
 const LIMIT: Duration = Duration::from_secs(120);
 /// How long a server may take to listen, and to end after its client.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// After so much processor time a client is certainly at work: it has started, connected and exchanged addresses.
+const SETTLED: Duration = Duration::from_millis(300);
+/// How long the passive side is watched then.
+const WATCHED: Duration = Duration::from_millis(500);
 /// How often is looked whether a process has ended, or listens.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// The port space of connected services (`enum rdma_port_space`).
+const RDMA_PS_TCP: u16 = 0x106;
+
+/// Where a server is found, and how it ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Server {
+    /// It listens on this TCP port, and ends after its client.
+    Tcp(u16),
+    /// It listens on this port through the connection manager, and never ends by itself.
+    Cm(u16),
+}
 
 /// A program with its arguments, environment and core.
 #[derive(Debug, Clone)]
@@ -120,12 +137,11 @@ impl Running {
         }
     }
 
-    /// Waits until it listens on `port`.
-    fn listens(&mut self, port: u16) -> Result {
+    /// Waits until it listens.
+    fn listens(&mut self, at: Server) -> Result {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-            if tables.iter().flatten().any(|table| has_listener(table, port)) {
+            if at.is_there() {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -136,6 +152,33 @@ impl Running {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Waits until it has taken so much processor time.
+    fn works(&mut self, time: Duration) -> Result {
+        let deadline = Instant::now() + PATIENCE;
+        while self.cpu()? < time {
+            if Instant::now() > deadline {
+                return Err(self.failure("it does nothing"));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Processor time of its threads until now, as the scheduler counts it.
+    fn cpu(&self) -> Result<Duration> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let why = |e| format!("{tasks}: {e}");
+        let mut sum = 0;
+        for task in fs::read_dir(&tasks).map_err(why)? {
+            let text = fs::read_to_string(task.map_err(why)?.path().join("schedstat"));
+            // A thread may have ended meanwhile.
+            let text = text.unwrap_or_else(|_| "0".into());
+            let nanos = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+            sum += nanos.ok_or_else(|| format!("{tasks}: `{text}` begins with no time"))?;
+        }
+        Ok(Duration::from_nanos(sum))
     }
 
     fn printed(&self) -> String {
@@ -176,16 +219,37 @@ fn children_cpu() -> Duration {
     times.map_or(Duration::ZERO, |[user, system]| user + system)
 }
 
-/// Runs `client` against `server`, which must listen on `port` and end by itself.
-pub(super) fn run(server: &Line, client: &Line, port: u16) -> Result<Ran> {
+/// Runs `client` against `server`, which must listen at `at`.
+pub(super) fn run(server: &Line, client: &Line, at: Server) -> Result<Ran> {
     let mut server = server.start("server")?;
-    server.listens(port)?;
-    match client.start("client")?.finish(LIMIT) {
-        Ok((printed, client_cpu)) => {
+    server.listens(at)?;
+    match (client.start("client")?.finish(LIMIT), at) {
+        (Ok((printed, client_cpu)), Server::Tcp(_)) => {
             server.finish(PATIENCE).map(|(_, server_cpu)| Ran { printed, server_cpu, client_cpu })
         }
-        Err(why) => Err(why + " | " + &server.failure("server")),
+        (Ok((printed, client_cpu)), Server::Cm(_)) => {
+            Ok(Ran { printed, server_cpu: server.cpu()?, client_cpu })
+        }
+        (Err(why), _) => Err(why + " | " + &server.failure("server")),
     }
+}
+
+/// The processor time of `server` in half a second in which `client` is at work, as a share of a core, in per
+/// cent. Start, connection and end are not in it.
+pub(super) fn passive_share(server: &Line, client: &Line, at: Server) -> Result<f64> {
+    let mut server = server.start("server")?;
+    server.listens(at)?;
+    let mut client = client.start("client")?;
+    client.works(SETTLED)?;
+    let (began, before) = (Instant::now(), server.cpu()?);
+    std::thread::sleep(WATCHED);
+    let (took, after) = (began.elapsed(), server.cpu()?);
+    if client.child.try_wait().map_err(|e| e.to_string())?.is_some() {
+        return Err(client.failure("it ended while its server was watched"));
+    }
+    client.finish(LIMIT)?;
+    server.finish(PATIENCE)?;
+    Ok(100.0 * after.saturating_sub(before).as_secs_f64() / took.as_secs_f64())
 }
 
 /// A TCP port that nobody listens on.
@@ -193,6 +257,20 @@ pub(super) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0));
     let address = listener.and_then(|listener| listener.local_addr());
     address.map(|address| address.port()).map_err(|e| format!("no free TCP port: {e}"))
+}
+
+impl Server {
+    /// Whether it can be connected to.
+    fn is_there(self) -> bool {
+        match self {
+            Self::Tcp(port) => {
+                let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+                tables.iter().flatten().any(|table| has_listener(table, port))
+            }
+            Self::Cm(port) => fs::read_to_string("/proc/net/unix")
+                .is_ok_and(|table| is_open(&table, RDMA_PS_TCP, port)),
+        }
+    }
 }
 
 /// Whether a table of /proc/net has a listening socket of this port.
@@ -242,7 +320,7 @@ mod tests {
             return;
         }
         let client = "import socket,sys; socket.create_connection(('127.0.0.1',int(sys.argv[1]))); print('yes')";
-        let ran = run(&python(code), &python(client), port).unwrap();
+        let ran = run(&python(code), &python(client), Server::Tcp(port)).unwrap();
         assert_eq!(ran.printed, "yes\n");
         assert!(ran.client_cpu > Duration::ZERO && ran.server_cpu > Duration::ZERO);
     }

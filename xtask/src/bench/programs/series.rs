@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chart;
 use super::sweep::Curve;
+use super::work::Figure;
 use crate::Result;
 
 /// What `cargo xtask bench` adds to the JSON of `vernic bench`, under `programs`.
@@ -38,7 +39,10 @@ impl Programs {
     /// Checks what types cannot say.
     pub(crate) fn check(&self) -> Result {
         for series in &self.series {
-            let sound = series.readings.iter().all(|r| r.is_finite() && *r > 0.0);
+            // Nothing is what a share may be.
+            let share = series.unit == Figure::PassiveShare.unit();
+            let is_sound = |r: &f64| r.is_finite() && (*r > 0.0 || share && *r == 0.0);
+            let sound = series.readings.iter().all(is_sound);
             if !sound || (series.readings.is_empty() && series.failure.is_none()) {
                 return Err(format!("{}: no reading, or one that is not above zero", series.name));
             }
@@ -122,5 +126,7 @@ pub(super) mod tests {
         programs.series.pop();
         programs.series[0].readings[0] = 0.0;
         assert!(programs.check().is_err());
+        programs.series[0].unit = Figure::PassiveShare.unit().into();
+        assert_eq!(programs.check(), Ok(()));
     }
 }

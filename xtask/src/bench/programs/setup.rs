@@ -9,6 +9,7 @@ use crate::{Result, root, tools};
 const PACKAGES: &[(&str, &str)] = &[
     ("ib_write_bw", "perftest"),
     ("ibv_devices", "ibverbs-utils"),
+    ("cmtime", "rdmacm-utils"),
     ("iperf3", "iperf3"),
     ("ucx_perftest", "ucx-utils"),
     ("qperf", "qperf"),
@@ -18,6 +19,9 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 /// What the program of C is compiled against, and its package.
 const HEADER: (&str, &str) = ("/usr/include/infiniband/verbs.h", "libibverbs-dev");
+
+/// Messages that are posted together where small ones are.
+const LIST: u32 = 16;
 
 /// Our own programs, built, and how to run things.
 #[derive(Debug)]
@@ -69,6 +73,11 @@ impl Setup {
 }
 
 impl Setup {
+    /// How many messages stand for so many of a whole run: whole lists of perftest's, which has no others.
+    pub(super) fn messages(&self, whole: u32) -> u32 {
+        if self.quick && whole > 0 { (whole / (5 * LIST)).max(1) * LIST } else { whole }
+    }
+
     /// A command without the folders of this machine.
     pub(super) fn without_folders(&self, command: &str) -> String {
         let ours = [&self.post_poll, &self.vernic].into_iter().chain(&self.post_poll_c);

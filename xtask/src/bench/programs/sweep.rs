@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::series::median;
 use super::setup::{Setup, lacking};
-use super::work::{Figure, Over, Pair, QPERF_SECONDS};
+use super::work::{Crc, Figure, Over, Pair, QPERF_SECONDS, Way};
 use crate::Result;
 
 /// Rounds of a whole run.
@@ -83,16 +83,24 @@ struct Contender {
 }
 
 const CONTENDERS: &[Contender] = &[
+    Contender { name: "Vernic, RoCEv2", pair: |chart, x| Some(roce(Way::Wire, chart, x)) },
+    Contender { name: "Vernic, same host", pair: |chart, x| Some(roce(Way::SameHost, chart, x)) },
     Contender {
-        name: "Vernic, RoCEv2",
-        pair: |chart, x| {
-            Some(match chart {
-                Chart::Latency => perftest(format!("ib_send_lat -m 4096 -s {x}")),
-                Chart::Bandwidth => perftest(format!("ib_send_bw -m 4096 -s {x}")),
-                Chart::Rate => {
-                    perftest(format!("ib_write_bw -m 4096 -s 8 -q {x} -t 128 -l 16 -Q 16"))
-                }
-            })
+        name: "Vernic, same host, WRITE",
+        pair: |chart, x| match chart {
+            Chart::Latency => Some(perftest(Way::SameHost, format!("ib_write_lat -m 4096 -s {x}"))),
+            Chart::Bandwidth => {
+                Some(perftest(Way::SameHost, format!("ib_write_bw -m 4096 -s {x}")))
+            }
+            Chart::Rate => None,
+        },
+    },
+    Contender {
+        name: "Vernic, iWARP",
+        pair: |chart, x| match chart {
+            Chart::Latency => Some(Pair::Iwarp(format!("ib_send_lat -s {x}").into(), Crc::Off)),
+            Chart::Bandwidth => Some(Pair::Iwarp(format!("ib_send_bw -s {x}").into(), Crc::Off)),
+            Chart::Rate => None,
         },
     },
     Contender {
@@ -110,8 +118,18 @@ const CONTENDERS: &[Contender] = &[
     Contender { name: "libfabric, shm", pair: |chart, x| libfabric(Over::SharedMemory, chart, x) },
 ];
 
-fn perftest(line: String) -> Pair {
-    Pair::Perftest(Cow::Owned(line))
+/// SENDs, as what stands beside has two sides that take part; the rate is that of WRITEs.
+fn roce(way: Way, chart: Chart, x: u64) -> Pair {
+    let line = match chart {
+        Chart::Latency => format!("ib_send_lat -m 4096 -s {x}"),
+        Chart::Bandwidth => format!("ib_send_bw -m 4096 -s {x}"),
+        Chart::Rate => format!("ib_write_bw -m 4096 -s 8 -q {x} -t 128 -l 16 -Q 16"),
+    };
+    perftest(way, line)
+}
+
+fn perftest(way: Way, line: String) -> Pair {
+    Pair::Perftest(way, Cow::Owned(line))
 }
 
 fn ucx(over: Over, chart: Chart, x: u64) -> Option<Pair> {
@@ -120,9 +138,10 @@ fn ucx(over: Over, chart: Chart, x: u64) -> Option<Pair> {
         Chart::Bandwidth => "tag_bw",
         Chart::Rate => return None,
     };
-    Some(Pair::Ucx(over, Cow::Owned(format!("-t {test} -s {x}"))))
+    Some(Pair::Ucx(Some(over), Cow::Owned(format!("-t {test} -s {x}"))))
 }
 
+/// Its programs measure ping-pongs alone.
 fn libfabric(over: Over, chart: Chart, x: u64) -> Option<Pair> {
     (chart == Chart::Latency).then_some(Pair::Libfabric(over, x))
 }
@@ -198,6 +217,7 @@ pub(super) fn measure(setup: &Setup) -> Vec<Curve> {
                             curve.add(x, reading, cpu);
                         }
                         Err(why) => {
+                            let why = setup.without_folders(&why);
                             println!("round {round} of {rounds}: {name}, {x}: {why}");
                             curve.failure = Some(format!("at {x}: {why}"));
                         }
@@ -244,7 +264,7 @@ impl Curve {
 
 /// A reading; and of bandwidth what it cost.
 fn read(setup: &Setup, pair: &Pair, chart: Chart, x: u64) -> Result<(f64, Option<[f64; 2]>)> {
-    let messages = chart.messages(x) / if setup.quick { 5 } else { 1 };
+    let messages = setup.messages(chart.messages(x));
     let ran = pair.run(setup, messages, chart.figure())?;
     let reading = pair.read(chart.figure(), &ran.printed)?;
     let gbytes = match pair {

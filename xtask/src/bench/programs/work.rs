@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use super::output;
-use super::pair::{self, Line, Ran};
+use super::pair::{self, Line, Ran, Server};
+use super::probe::Probe;
 use super::series::{Series, median};
 use super::setup::{Setup, lacking};
 use super::table::Entry;
@@ -17,24 +18,41 @@ pub(super) enum Work {
     Calls { through: Through, list: u32 },
     /// `ibv_devices`, from the start of `vernic run` to the end.
     Start,
+    /// The machine itself.
+    Machine(Probe),
 }
 
 /// A server and a client.
 pub(super) enum Pair {
-    /// A program of perftest with options, under `vernic run`.
-    Perftest(Cow<'static, str>),
+    /// A program of perftest with options, under `vernic run`; without a number of messages it says
+    /// itself how long it takes.
+    Perftest(Way, Cow<'static, str>),
     /// The same over iWARP, connected by IP address, with CRCs or without.
-    Iwarp(&'static str, Crc),
+    Iwarp(Cow<'static, str>, Crc),
     /// One stream of iperf3.
     Iperf3,
     /// A test of qperf, over TCP, with messages of so many bytes.
     Qperf(&'static str, u64),
-    /// A test of UCX.
-    Ucx(Over, Cow<'static, str>),
+    /// A test of UCX, over what its options say if it is over nothing here.
+    Ucx(Option<Over>, Cow<'static, str>),
     /// libfabric's ping-pong of messages of so many bytes.
     Libfabric(Over, u64),
     /// `vernic bench` with options: the Rust API.
-    RustApi(&'static str),
+    RustApi(Way, &'static str),
+    /// So many connections by `cmtime`, all at once.
+    Cmtime,
+}
+
+/// How RoCE goes between two ends, which are on one host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Way {
+    /// As RoCEv2, through sockets.
+    Wire,
+    /// As it goes unless told otherwise: through memory. That of a program that has registered it is copied
+    /// by the kernel (`process_vm_writev` and its like).
+    SameHost,
+    /// The same with the program's registered memory moved to files that the other end maps.
+    Mapped,
 }
 
 /// Whether segments of iWARP have CRCs.
@@ -66,6 +84,9 @@ pub(super) enum Figure {
     CallTime,
     CallInstructions,
     Start,
+    /// Of the time of a core, while its client is at work, what the passive side takes.
+    PassiveShare,
+    Connections,
 }
 
 /// Where servers are.
@@ -79,10 +100,23 @@ const MORE: u32 = 3;
 const COUNT: &str = "perf stat --log-fd 1 -x, -e instructions:u --";
 /// Messages that UCX sends before it measures.
 const UCX_WARM_UP: u32 = 100;
-/// What is measured as RoCEv2 goes through sockets, though both ends are on one host.
-const WIRE: &[(&str, &str)] = &[("VERNIC_FORCE_WIRE", "on")];
 /// Seconds of a measurement of qperf.
-pub(super) const QPERF_SECONDS: u32 = 2;
+pub(super) const QPERF_SECONDS: u32 = 1;
+
+impl Way {
+    fn env(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Wire => &[("VERNIC_FORCE_WIRE", "on")],
+            Self::SameHost | Self::Mapped => &[],
+        }
+    }
+
+    /// A verbs program on the loopback interface's device.
+    fn run(self, vernic: &str, program: &str) -> Line {
+        let option = if self == Self::Mapped { " --share-memory" } else { "" };
+        Line::new(&format!("{vernic} run{option} -d lo -- {program}")).env(self.env())
+    }
+}
 
 impl Crc {
     fn env(self) -> &'static [(&'static str, &'static str)] {
@@ -120,6 +154,8 @@ impl Figure {
             Self::CallTime => "ns per message",
             Self::CallInstructions => "instructions per message",
             Self::Start => "ms",
+            Self::PassiveShare => "% of a core",
+            Self::Connections => "connections/s",
         }
     }
 }
@@ -127,6 +163,12 @@ impl Figure {
 impl Pair {
     /// Runs both ends once.
     pub(super) fn run(&self, setup: &Setup, messages: u32, figure: Figure) -> Result<Ran> {
+        let (server, client, port) = self.ends(setup, messages, figure)?;
+        pair::run(&server, &client, port)
+    }
+
+    /// Both sides, and the port at which they meet.
+    fn ends(&self, setup: &Setup, messages: u32, figure: Figure) -> Result<(Line, Line, Server)> {
         let port = pair::free_port()?;
         let (server, client) = (self.server(setup, messages), self.client(setup, messages, figure));
         let (passive, active) = match self {
@@ -134,15 +176,19 @@ impl Pair {
             Self::Libfabric(..) => ("-B", "-P"),
             _ => ("-p", "-p"),
         };
-        pair::run(&server.port(passive, port), &client.port(active, port), port)
+        let meeting = match self {
+            Self::Cmtime => Server::Cm(port),
+            _ => Server::Tcp(port),
+        };
+        Ok((server.port(passive, port), client.port(active, port), meeting))
     }
 
     /// The passive side, without its port.
     fn server(&self, setup: &Setup, messages: u32) -> Line {
         let Setup { vernic, .. } = setup;
         let line = match self {
-            Self::Perftest(program) => {
-                Line::new(&format!("{vernic} run -d lo -- {program} -F -n {messages}")).env(WIRE)
+            Self::Perftest(way, program) => {
+                way.run(vernic, &format!("{program} -F{}", count(messages)))
             }
             Self::Iwarp(program, crc) => {
                 let line = format!("{vernic} run --iwarp -d lo -- {program} -R -F -n {messages}");
@@ -150,12 +196,15 @@ impl Pair {
             }
             Self::Iperf3 => Line::new("iperf3 -s -1"),
             Self::Qperf(..) => Line::new("qperf"),
-            Self::Ucx(over, _) => Line::new("ucx_perftest").env(over.ucx()),
+            Self::Ucx(over, _) => Line::new("ucx_perftest").env(over.map_or(&[], Over::ucx)),
             Self::Libfabric(over, size) => {
                 let provider = over.provider();
                 Line::new(&format!("fi_pingpong -p {provider} -e rdm -I {messages} -S {size}"))
             }
-            Self::RustApi(_) => Line::new(&format!("{vernic} bench server --once -d lo")).env(WIRE),
+            Self::RustApi(way, _) => {
+                Line::new(&format!("{vernic} bench server --once -d lo")).env(way.env())
+            }
+            Self::Cmtime => Way::SameHost.run(vernic, &format!("cmtime -b {HOST}")),
         };
         line.on(setup.server_core)
     }
@@ -163,18 +212,15 @@ impl Pair {
     /// The active side, without its port.
     pub(super) fn client(&self, setup: &Setup, messages: u32, figure: Figure) -> Line {
         let Setup { vernic, quick, .. } = setup;
+        // perftest's other unit of bandwidth is called MB and is MiB.
+        let unit = if figure == Figure::Latency { "" } else { " --report_gbits" };
         let line = match self {
-            // -F: the processor's frequency is not ours to set. perftest's other unit of bandwidth is
-            // called MB and is MiB.
-            Self::Perftest(program) => {
-                let unit = if figure == Figure::Latency { "" } else { "--report_gbits" };
-                let line =
-                    format!("{vernic} run -d lo -- {program} -F {unit} -n {messages} {HOST}");
-                Line::new(&line).env(WIRE)
+            // -F: the processor's frequency is not ours to set.
+            Self::Perftest(way, program) => {
+                way.run(vernic, &format!("{program} -F{unit}{} {HOST}", count(messages)))
             }
             Self::Iwarp(program, crc) => {
-                let unit = if figure == Figure::Latency { "" } else { "--report_gbits" };
-                let options = format!("-R -F {unit} -n {messages} {HOST}");
+                let options = format!("-R -F{unit} -n {messages} {HOST}");
                 Line::new(&format!("{vernic} run --iwarp -d lo -- {program} {options}"))
                     .env(crc.env())
             }
@@ -189,17 +235,19 @@ impl Pair {
             }
             Self::Ucx(over, test) => {
                 let options = format!("-n {messages} -w {UCX_WARM_UP} -f -v");
-                Line::new(&format!("ucx_perftest {HOST} {test} {options}")).env(over.ucx())
+                Line::new(&format!("ucx_perftest {HOST} {test} {options}"))
+                    .env(over.map_or(&[], Over::ucx))
             }
             Self::Libfabric(over, size) => {
                 let options = format!("-e rdm -I {messages} -S {size} {HOST}");
                 Line::new(&format!("fi_pingpong -p {} {options}", over.provider()))
             }
-            Self::RustApi(options) => {
+            Self::RustApi(way, options) => {
                 let all = format!("-d lo -c rc -m 4096 {options} -n {messages}");
                 let rest = "--rounds 1 --no-baselines --json";
-                Line::new(&format!("{vernic} bench client {HOST} {all} {rest}")).env(WIRE)
+                Line::new(&format!("{vernic} bench client {HOST} {all} {rest}")).env(way.env())
             }
+            Self::Cmtime => Way::SameHost.run(vernic, &format!("cmtime -s {HOST} -c {messages}")),
         };
         line.on(setup.client_core)
     }
@@ -207,44 +255,52 @@ impl Pair {
     /// The program that must be installed.
     pub(super) fn program(&self) -> Option<&str> {
         match self {
-            Self::Perftest(line) => line.split_whitespace().next(),
+            Self::Perftest(_, line) => line.split_whitespace().next(),
             Self::Iwarp(line, _) => line.split_whitespace().next(),
             Self::Iperf3 => Some("iperf3"),
             Self::Qperf(..) => Some("qperf"),
             Self::Ucx(..) => Some("ucx_perftest"),
             Self::Libfabric(..) => Some("fi_pingpong"),
-            Self::RustApi(_) => None,
+            Self::RustApi(..) => None,
+            Self::Cmtime => Some("cmtime"),
         }
     }
 
     /// The figure in what the client printed.
     pub(super) fn read(&self, figure: Figure, printed: &str) -> Result<f64> {
         match (self, figure) {
-            (Self::Perftest(_) | Self::Iwarp(..), Figure::Bandwidth) => {
+            (Self::Perftest(..) | Self::Iwarp(..), Figure::Bandwidth) => {
                 output::perftest_bandwidth(printed)
             }
-            (Self::Perftest(_) | Self::Iwarp(..), Figure::Rate) => output::perftest_rate(printed),
-            (Self::Perftest(_) | Self::Iwarp(..), _) => output::perftest_latency(printed),
+            (Self::Perftest(..) | Self::Iwarp(..), Figure::Rate) => output::perftest_rate(printed),
+            (Self::Perftest(..) | Self::Iwarp(..), _) => output::perftest_latency(printed),
             (Self::Ucx(..), Figure::Latency) => output::ucx_latency(printed),
             (Self::Ucx(..), _) => output::ucx_bandwidth(printed),
             (Self::Qperf(..), Figure::Latency) => output::qperf_latency(printed),
             (Self::Qperf(..), _) => output::qperf_bandwidth(printed),
             (Self::Libfabric(..), _) => output::libfabric_latency(printed),
-            (Self::RustApi(_), Figure::Bandwidth) => output::vernic_bench(printed, "gbytes_per_s"),
-            (Self::RustApi(_), Figure::Rate) => output::vernic_bench(printed, "mmsg_per_s"),
-            (Self::RustApi(_), _) => output::vernic_bench(printed, "latency_us_p50"),
+            (Self::RustApi(..), Figure::Bandwidth) => output::vernic_bench(printed, "gbytes_per_s"),
+            (Self::RustApi(..), Figure::Rate) => output::vernic_bench(printed, "mmsg_per_s"),
+            (Self::RustApi(..), _) => output::vernic_bench(printed, "latency_us_p50"),
             (Self::Iperf3, _) => output::iperf3(printed),
+            (Self::Cmtime, _) => output::cmtime(printed),
         }
     }
+}
+
+/// perftest's option for a number of messages, if it is told one.
+fn count(messages: u32) -> String {
+    if messages == 0 { String::new() } else { format!(" -n {messages}") }
 }
 
 impl Entry {
     /// The series without readings, and with what is missing here.
     pub(super) fn begin(&self, setup: &Setup) -> Series {
         let (command, failure) = match self.active(setup, self.messages(setup)) {
-            Ok(line) => (line.text(), self.program().and_then(lacking)),
+            Ok(line) => (line.map_or(String::new(), |line| line.text()), None),
             Err(why) => (String::new(), Some(why)),
         };
+        let failure = failure.or_else(|| self.program().and_then(lacking));
         Series {
             name: self.name.into(),
             command: setup.without_folders(&command),
@@ -257,33 +313,40 @@ impl Entry {
     /// One reading.
     pub(super) fn measure(&self, setup: &Setup) -> Result<f64> {
         let messages = self.messages(setup);
+        let run = |messages| match self.active(setup, messages)? {
+            Some(line) => line.run(),
+            None => Err("no program".into()),
+        };
         match (&self.work, self.figure) {
+            (Work::Pair(pair), Figure::PassiveShare) => {
+                let (server, client, port) = pair.ends(setup, messages, self.figure)?;
+                pair::passive_share(&server, &client, port)
+            }
             (Work::Pair(pair), figure) => {
                 pair.read(figure, &pair.run(setup, messages, figure)?.printed)
             }
             (Work::Calls { .. }, Figure::CallInstructions) => {
-                let few = output::instructions(&self.active(setup, messages)?.run()?)?;
-                let many = output::instructions(&self.active(setup, MORE * messages)?.run()?)?;
+                let few = output::instructions(&run(messages)?)?;
+                let many = output::instructions(&run(MORE * messages)?)?;
                 Ok((many - few) / f64::from((MORE - 1) * messages))
             }
-            (Work::Calls { .. }, _) => output::post_poll(&self.active(setup, messages)?.run()?),
-            (Work::Start, _) => start_ms(&self.active(setup, messages)?),
+            (Work::Calls { .. }, _) => output::post_poll(&run(messages)?),
+            (Work::Start, _) => start_ms(&Self::start_line(setup)),
+            (Work::Machine(probe), _) => probe.measure(setup),
         }
     }
 
     fn messages(&self, setup: &Setup) -> u32 {
-        if setup.quick { self.messages / 5 } else { self.messages }
+        setup.messages(self.messages)
     }
 
-    /// The one process, or the active side of two; without its port.
-    fn active(&self, setup: &Setup, messages: u32) -> Result<Line> {
+    /// The one process, or the active side of two; without its port. None where this program is the one.
+    fn active(&self, setup: &Setup, messages: u32) -> Result<Option<Line>> {
         let Setup { vernic, post_poll, post_poll_c, .. } = setup;
         let (program, list) = match &self.work {
-            Work::Pair(pair) => return Ok(pair.client(setup, messages, self.figure)),
-            Work::Start => {
-                let line = Line::new(&format!("{vernic} run -- ibv_devices"));
-                return Ok(line.on(setup.client_core));
-            }
+            Work::Pair(pair) => return Ok(Some(pair.client(setup, messages, self.figure))),
+            Work::Start => return Ok(Some(Self::start_line(setup))),
+            Work::Machine(_) => return Ok(None),
             Work::Calls { through: Through::Rust, list } => (post_poll.clone(), list),
             Work::Calls { through: Through::C, list } => {
                 let program = post_poll_c.as_ref().map_err(Clone::clone)?;
@@ -291,8 +354,13 @@ impl Entry {
             }
         };
         let count = if self.figure == Figure::CallInstructions { COUNT } else { "" };
-        let line = Line::new(&format!("{count} {program} {messages} {list}"));
-        Ok(line.on(setup.client_core))
+        // Else memory that the Rust API allocates is mapped, and the program's is not.
+        let line = Line::new(&format!("{count} {program} {messages} {list}")).env(Way::Wire.env());
+        Ok(Some(line.on(setup.client_core)))
+    }
+
+    fn start_line(setup: &Setup) -> Line {
+        Line::new(&format!("{} run -- ibv_devices", setup.vernic)).on(setup.client_core)
     }
 
     /// The program that must be installed.
@@ -300,7 +368,7 @@ impl Entry {
         match &self.work {
             Work::Pair(pair) => pair.program(),
             Work::Calls { .. } if self.figure == Figure::CallInstructions => Some("perf"),
-            Work::Calls { .. } => None,
+            Work::Calls { .. } | Work::Machine(_) => None,
             Work::Start => Some("ibv_devices"),
         }
     }
