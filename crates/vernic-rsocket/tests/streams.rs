@@ -381,7 +381,7 @@ fn hundreds_of_connections_work_side_by_side_and_leave_nothing_behind() {
         client.connect(place).unwrap();
         pairs.push((client, listener.accept().unwrap()));
     }
-    // Two descriptors for each end, and two of the listener and this thread.
+    // Two descriptors for each end, and two of the listener and this thread, which sleeps on one from its first wait on.
     let taken = open_descriptors() - before;
     assert!(taken <= 4 * COUNT + 2, "{taken}");
     for (n, (client, _)) in pairs.iter().enumerate() {
@@ -397,7 +397,7 @@ fn hundreds_of_connections_work_side_by_side_and_leave_nothing_behind() {
     }
     listener.close();
     drop(listener);
-    eventually("every descriptor is closed", || open_descriptors() <= before);
+    eventually("every other descriptor is closed", || open_descriptors() <= before + 1);
 }
 
 /// Which part a process of this test has.
