@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/select.h>
+#include <sys/time.h>
 
 #include "preload.h"
 
@@ -477,6 +478,43 @@ static void later_client(void)
     talk(fd, listener);
 }
 
+/* A wait for a connection that a signal cuts short goes on with the next call. */
+static void *accepts(void *listener)
+{
+    for (int turn = 0; turn < 4; turn++)
+        EXPECT(close(accept(*(int *)listener, NULL, NULL)), 0);
+    return NULL;
+}
+
+static void interrupted_client(void)
+{
+    struct sockaddr_in at;
+    struct sigaction action = {.sa_handler = count};
+    struct itimerval often = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
+    pthread_t thread;
+    int others[3], listener = to_listen(&at), fd = fresh(0);
+    /* As many as the backlog leaves room for; who comes then has to wait. */
+    EXPECT(listen(listener, 1), 0);
+    for (int one = 0; one < 3; one++) {
+        others[one] = fresh(SOCK_NONBLOCK);
+        FAILS(connect(others[one], (struct sockaddr *)&at, sizeof at), EINPROGRESS);
+        if (one < 2)
+            EXPECT(ready(others[one], POLLOUT, LONG_MS), POLLOUT);
+    }
+    EXPECT(sigaction(SIGALRM, &action, NULL) | setitimer(ITIMER_REAL, &often, NULL), 0);
+    for (int turn = 0; turn < 3; turn++)
+        FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), EINTR);
+    EXPECT(setitimer(ITIMER_REAL, &never, NULL), 0);
+    alarm(120);
+    EXPECT(pthread_create(&thread, NULL, accepts, &listener) == 0, 1);
+    EXPECT(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    EXPECT(is_over_rdma(fd), 1);
+    EXPECT(pthread_join(thread, NULL) == 0, 1);
+    for (int one = 0; one < 3; one++)
+        EXPECT(close(others[one]), 0);
+    EXPECT(close(fd) | close(listener), 0);
+}
+
 /* Where the devices are iWARP's nothing goes over them. */
 static void iwarp_client(void)
 {
@@ -512,6 +550,7 @@ static const struct trial TRIALS[] = {
     {"poor", refused_server, poor_client, 's', 0, NULL},
     {"refused", refused_server, refused_client, 's', 0, NULL},
     {"again", refused_server, again_client, 0, 0, NULL},
+    {"interrupted", refused_server, interrupted_client, 0, 0, NULL},
     {"later", refused_server, later_client, 0, 0, NULL},
     {"iwarp", refused_server, iwarp_client, 's', 0, NULL},
 };

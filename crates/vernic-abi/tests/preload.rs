@@ -123,6 +123,11 @@ fn who_was_refused_asks_again_on_the_same_socket_and_gets_rdma() {
 }
 
 #[test]
+fn a_wait_for_a_connection_goes_on_after_a_signal() {
+    check("only", "interrupted", &[]);
+}
+
+#[test]
 fn over_iwarp_sockets_stay_those_of_tcp_or_are_refused_and_that_is_said() {
     for variable in [("VERNIC_TRANSPORT", "iwarp"), ("VERNIC_DEVICE", "viw0")] {
         for (mode, said) in [("auto", "no socket goes over RDMA"), ("only", "sockets are refused")]

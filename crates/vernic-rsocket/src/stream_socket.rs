@@ -252,11 +252,17 @@ impl StreamSocket {
             let mut state = lock(&self.state);
             match &mut *state {
                 State::Idle => {}
-                State::Connecting(peer) => {
+                State::Connecting(peer) if self.is_nonblocking() => {
                     let peer = *peer;
                     drop(state);
                     looked(false);
                     return Err(Error::Already(peer));
+                }
+                // A signal has cut the wait short, and it goes on.
+                State::Connecting(peer) => {
+                    let peer = *peer;
+                    drop(state);
+                    return self.wait_for(peer);
                 }
                 State::Failed(failure) => {
                     let told = failure.take();
@@ -274,9 +280,14 @@ impl StreamSocket {
             }
             *state = State::Connecting(peer);
         }
-        if self.is_nonblocking() {
-            return Err(Error::InProgress(peer));
+        match self.is_nonblocking() {
+            true => Err(Error::InProgress(peer)),
+            false => self.wait_for(peer),
         }
+    }
+
+    /// Waits for the connection to `peer`, for as long as the user has said.
+    fn wait_for(&self, peer: SocketAddr) -> Result<(), Error> {
         let timeout = lock(&self.options).send_timeout;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         match self.wait_connected(false, deadline) {

@@ -14,6 +14,7 @@ use libc::{sockaddr, socklen_t};
 use crate::address::Address;
 use crate::config::{Mode, config};
 use crate::rdmacm;
+use crate::ready;
 use crate::real::{errno, next, set_errno};
 use crate::sockets::{become_tcp, leave, renew, set_nonblocking, unsafe_flags, wait_for_tcp};
 use crate::table::{self, Entry, Stage, find, lock};
@@ -51,6 +52,9 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
     }
     if entry.stage() != Stage::New && entry.stage() != Stage::Listening {
         let why = match settle(&entry) {
+            Stage::Connecting if !is_nonblocking(fd) => {
+                return wait_for(fd, &entry, address, length);
+            }
             Stage::Connecting => libc::EALREADY,
             Stage::Rdma => libc::EISCONN,
             Stage::Refused => begin_anew(&entry),
@@ -108,6 +112,27 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
             -1
         }
     }
+}
+
+/// Whether the program wants its calls not to wait.
+fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0) & libc::O_NONBLOCK != 0
+}
+
+/// Waits for a connection whose first wait a signal has cut short.
+fn wait_for(fd: c_int, entry: &Arc<Entry>, address: *const sockaddr, length: socklen_t) -> c_int {
+    if ready::wait(&mut [ready::entry(fd, libc::POLLOUT)], None) < 0 {
+        return -1;
+    }
+    let why = match settle(entry) {
+        Stage::Rdma => return 0,
+        Stage::Refused => begin_anew(entry),
+        // SAFETY: the caller's arguments.
+        _ => return unsafe { next::connect(fd, address, length) },
+    };
+    set_errno(why);
+    -1
 }
 
 /// Asks for a connection by TCP: 0, or why there is none yet.
@@ -218,7 +243,9 @@ pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
         None => return Stage::Connecting,
     };
     let events = rdmacm::ready(entry.number(), libc::POLLOUT);
-    let failed = events & (libc::POLLERR | libc::POLLHUP) != 0;
+    // One that was made and has ended since has a peer.
+    let failed =
+        events & (libc::POLLERR | libc::POLLHUP) != 0 && Address::of_peer(entry.number()).is_none();
     let asks_tcp = may_fall_back() && !entry.refused_by_tcp.load(Ordering::Acquire);
     let late = events == 0 && since.elapsed() >= config().patience;
     if !failed && events & libc::POLLOUT != 0 {
