@@ -125,6 +125,7 @@ fn who_was_refused_asks_again_on_the_same_socket_and_gets_rdma() {
 #[test]
 fn a_wait_for_a_connection_goes_on_after_a_signal() {
     check("only", "interrupted", &[]);
+    check("auto", "interrupted", &[]);
 }
 
 #[test]

@@ -42,12 +42,22 @@ impl Address {
 
     /// The own address of a socket over RDMA.
     pub(crate) fn of_rsocket(number: c_int) -> Option<Self> {
-        let mut own = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
-        own.length = own.bytes.len() as socklen_t;
-        let place = own.bytes.as_mut_ptr().cast();
-        // SAFETY: room for every address.
-        let result = unsafe { rdmacm::rgetsockname(number, place, &raw mut own.length) };
-        (result == 0).then_some(own)
+        // SAFETY: `told` has room for every address.
+        Self::told(|place, length| unsafe { rdmacm::rgetsockname(number, place, length) })
+    }
+
+    /// The address of its peer, if it is or was connected.
+    pub(crate) fn of_peer(number: c_int) -> Option<Self> {
+        // SAFETY: as above.
+        Self::told(|place, length| unsafe { rdmacm::rgetpeername(number, place, length) })
+    }
+
+    /// An address that `call` fills in, which returns 0 if there is one.
+    fn told(call: impl FnOnce(*mut sockaddr, *mut socklen_t) -> c_int) -> Option<Self> {
+        let mut told = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
+        told.length = told.bytes.len() as socklen_t;
+        let result = call(told.bytes.as_mut_ptr().cast(), &raw mut told.length);
+        (result == 0).then_some(told)
     }
 
     pub(crate) fn raw(&self) -> *const sockaddr {
@@ -71,16 +81,12 @@ impl Address {
 
     /// The own address of a socket of the system, or with `peer` the other's.
     pub(crate) fn of_tcp(fd: c_int, peer: bool) -> Option<Self> {
-        let mut own = Self { bytes: [0; size_of::<libc::sockaddr_storage>()], length: 0 };
-        own.length = own.bytes.len() as socklen_t;
-        let place = own.bytes.as_mut_ptr().cast();
-        // SAFETY: room for every address.
-        let result = unsafe {
+        // SAFETY: as above.
+        Self::told(|place, length| unsafe {
             match peer {
-                true => next::getpeername(fd, place, &raw mut own.length),
-                false => next::getsockname(fd, place, &raw mut own.length),
+                true => next::getpeername(fd, place, length),
+                false => next::getsockname(fd, place, length),
             }
-        };
-        (result == 0).then_some(own)
+        })
     }
 }
