@@ -151,7 +151,10 @@ fn two_processes_exchange_data_while_one_of_them_makes_no_call() {
 #[test]
 fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
     let mut other = Other::start("victim");
-    let end = End::new();
+    let mut config = test_config();
+    // A neighbour's end is told at once.
+    config.set("same_host", "off").unwrap();
+    let end = End::with(config);
     let qp = end.qp(Service::Rc);
     let setup = Setup { timeout: AckTimeout::new(10), retry_cnt: 2, ..Setup::default() };
     let remote = connect_to(&mut other, &end, &qp, setup);
