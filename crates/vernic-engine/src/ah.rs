@@ -134,7 +134,8 @@ impl Ah {
         };
         let (port, intake, life) = match answer {
             Lookup::Here(peer) => {
-                engine.want_neighbour(slot, peer.pid);
+                // Any of them may have the queue pairs that send there.
+                engine.engines().for_each(|engine| engine.want_neighbour(slot, peer.pid));
                 (peer.private_port, peer.intake, ANSWER_LIFE_MS)
             }
             Lookup::NotHere => (ROCE_PORT, None, ANSWER_LIFE_MS),

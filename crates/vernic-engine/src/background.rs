@@ -1,6 +1,6 @@
-//! The background thread: progress when no application thread makes any.
+//! The thread of an engine: progress when no application thread makes any, or all of it.
 //!
-//! One per device. It has two ways to wait:
+//! Without the setting `engine_threads` a device has one, and it has two ways to wait:
 //!
 //! - *Backing off*, while application threads poll the device: it sleeps `takeover_us` at a
 //!   time and only looks whether they still do. A thread woken per packet would cost them more than
@@ -14,6 +14,9 @@
 //! or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off if a
 //! completion queue is armed, or if a thread is about to wait for something that is no completion
 //! ([`Engine::caller_rests`]): then it looks whether anybody polls still.
+//!
+//! With the setting, each engine's thread *drives* it: it looks again and again, and sleeps as one that watches
+//! only when it has found nothing for [`SPIN_NANOS`]. Who posts wakes it then.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -21,8 +24,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use vernic_io::Sleeper;
 use vernic_io::netdev::ChangeWatcher;
-use vernic_io::{Sleeper, Woken};
 use vernic_proto::Time;
 
 use crate::lane::Lane;
@@ -51,6 +54,16 @@ const REST_CALLS: u64 = 2;
 /// Rounds with packets before it looks again whether somebody else makes progress.
 const ROUNDS: usize = 16;
 
+/// How long a thread that drives its engine finds nothing until it sleeps: some round trips of a network, and far
+/// longer than it takes to be woken.
+const SPIN_NANOS: u64 = 200_000;
+
+/// How long it looks in vain until it offers its core to others, and then again and again.
+const SPINS_PER_YIELD: u32 = 64;
+
+/// How often it looks for changes of the network and what neighbours say while it does not sleep.
+const LOOK_AROUND_NANOS: u64 = 1_000_000;
+
 /// What a look at the lane found.
 enum Look {
     /// Everything was done; sleep for this long at most.
@@ -75,6 +88,10 @@ pub(crate) struct Background {
     /// Application threads called since the look before the last.
     called: bool,
     backed_off: bool,
+    /// Since when a thread that drives its engine has found nothing, and how often it looked.
+    idle: Option<(Time, u32)>,
+    /// When such a thread looked around last.
+    looked_around: Time,
 }
 
 impl Background {
@@ -94,6 +111,8 @@ impl Background {
             neighbours_due: None,
             called: false,
             backed_off: false,
+            idle: None,
+            looked_around: Time(0),
         };
         let name = format!("{}-progress", this.engine.info.name);
         threads::spawn(&name, move || this.run())
@@ -101,7 +120,9 @@ impl Background {
 
     fn run(&mut self) {
         while !self.engine.stop.load(Ordering::Acquire) {
-            if self.others_are_active() {
+            if self.engine.is_driven() {
+                self.drive();
+            } else if self.others_are_active() {
                 self.back_off();
             } else {
                 self.watch();
@@ -136,7 +157,7 @@ impl Background {
             let rested = engine.rested.swap(false, Ordering::SeqCst);
             if !rested {
                 let woken = self.sleeper.sleep(Some(pause));
-                self.look_around(woken);
+                self.look_around(woken.by_fd);
             }
             if rested || engine.rested.swap(false, Ordering::SeqCst) {
                 self.look_who_polls(pause);
@@ -155,14 +176,36 @@ impl Background {
             self.calls_seen = calls;
         } else {
             let woken = self.sleeper.sleep(Some(pause));
-            self.look_around(woken);
+            self.look_around(woken.by_fd);
+        }
+    }
+
+    fn drive(&mut self) {
+        let now = self.engine.now();
+        let may_rest = self.idle.is_some_and(|(since, _)| now.since(since) > SPIN_NANOS);
+        match self.look(may_rest) {
+            Look::Busy => {}
+            Look::Taken => std::thread::yield_now(),
+            Look::Idle(timeout) => {
+                self.sleep(timeout);
+                self.idle = None;
+                return;
+            }
+        }
+        if self.idle.is_some_and(|(_, spins)| spins % SPINS_PER_YIELD == SPINS_PER_YIELD - 1) {
+            std::thread::yield_now();
+        }
+        let now = self.engine.now();
+        if now.since(self.looked_around) > LOOK_AROUND_NANOS {
+            self.looked_around = now;
+            self.look_around(true);
         }
     }
 
     fn watch(&mut self) {
         self.backed_off = false;
         for _ in 0..ROUNDS {
-            match self.look() {
+            match self.look(true) {
                 Look::Busy => {}
                 // Whoever has it moves packets, and is done in some microseconds.
                 Look::Taken => std::thread::yield_now(),
@@ -184,27 +227,28 @@ impl Background {
             near.alarm().awake();
         }
         self.engine.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
-        self.look_around(woken);
+        self.look_around(woken.by_fd);
     }
 
     /// What there is to do beside packets: changes of the network, and neighbours.
-    fn look_around(&mut self, woken: Woken) {
-        if woken.by_fd {
+    fn look_around(&mut self, by_fd: bool) {
+        if by_fd {
             self.look_at_network();
         }
         let Some(near) = &self.engine.near else { return };
         let is_due = || self.neighbours_due.is_some_and(|due| due <= self.engine.now());
-        if woken.by_fd || near.is_rung() || is_due() {
+        if by_fd || near.is_rung() || is_due() {
             self.neighbours_due = self.engine.serve_neighbours();
         }
     }
 
-    /// Makes progress once, and plans the next look.
-    fn look(&mut self) -> Look {
+    /// Makes progress once, and plans the next look if it may rest until then.
+    fn look(&mut self, may_rest: bool) -> Look {
         let engine = self.engine.clone();
         let Some(mut lane) = engine.try_lane() else { return Look::Taken };
         let now = engine.now();
         engine.answer_doorbells(&mut lane);
+        let was_asked = !lane.ready.is_empty();
         lane.transmit(&engine, now);
         // It sleeps on what is ready, so it must see all of it.
         let received = match lane.streams {
@@ -220,7 +264,9 @@ impl Background {
         let serves =
             engine.near.as_ref().is_some_and(|near| near.is_rung() || lane.near.is_pending());
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
-        let busy = !rests || !self.lies_down(&lane);
+        let spins = self.idle.map_or((now, 0), |(since, spins)| (since, spins + 1));
+        self.idle = (rests && !was_asked).then_some(spins);
+        let busy = !rests || !may_rest || !self.lies_down(&lane);
         if !busy {
             if self.generation != Some(lane.link.poll_generation()) {
                 let generation = lane.link.poll_generation();

@@ -38,22 +38,12 @@ impl Context {
             return;
         }
         self.stop_background();
-        let sockets = engine.with_lane(|lane| {
-            engine.answer_doorbells(lane);
-            // The application has seen what it was sent: peers must not wait for the ACKs.
-            lane.transmit_all(engine, engine.now());
-            let sockets = lane.put_down();
-            lane.fail_all(engine);
-            lane.transmit_all(engine, engine.now());
-            (sockets, lane.streams.as_mut().map(|streams| streams.close(engine)))
-        });
-        // Outside the lane: closing passes the gate of forks.
-        let (sockets, orphans) = sockets;
-        drop(sockets);
-        settle_orphans(orphans.unwrap_or_default());
+        self.engines().iter().for_each(|engine| engine.put_down());
         engine.memory.close_gates();
-        engine.close_neighbours();
-        engine.slots.close();
+        for engine in self.engines() {
+            engine.close_neighbours();
+            engine.slots.close();
+        }
         engine.port_up.store(false, Ordering::Relaxed);
         let channels = std::mem::take(&mut *lock(&engine.channels));
         channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
@@ -77,6 +67,22 @@ impl Context {
 }
 
 impl Engine {
+    /// Closes the sockets, and moves every queue pair to Error.
+    fn put_down(&self) {
+        let (sockets, orphans) = self.with_lane(|lane| {
+            self.answer_doorbells(lane);
+            // The application has seen what it was sent: peers must not wait for the ACKs.
+            lane.transmit_all(self, self.now());
+            let sockets = lane.put_down();
+            lane.fail_all(self);
+            lane.transmit_all(self, self.now());
+            (sockets, lane.streams.as_mut().map(|streams| streams.close(self)))
+        });
+        // Outside the lane: closing passes the gate of forks.
+        drop(sockets);
+        settle_orphans(orphans.unwrap_or_default());
+    }
+
     /// A new channel: its waiters are told when the device is closed.
     pub(crate) fn note_channel(&self, channel: &Arc<CompChannel>) {
         let mut channels = lock(&self.channels);

@@ -3,18 +3,16 @@
 //! Owns the engine and its background thread. Objects hold a reference each, so the device closes
 //! when the last of them is gone. Opening is the only place where sockets are made.
 
-use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use vernic_io::netdev::{self, ChangeWatcher, HEADER_ALLOWANCE_BYTES};
+use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::slot::SlotTable;
 use vernic_io::{ClosedLink, Link, LinkError, LocalAddr, Sleeper, UdpConfig, UdpLink};
-use vernic_proto::cm::CmCounters;
-use vernic_proto::{DropReason, QpState, Time};
+use vernic_proto::{DropReason, QpState, QpType, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
 use crate::background::Background;
@@ -26,17 +24,17 @@ use crate::cq::Cq;
 use crate::device::{DeviceInfo, Transport, choose, choose_for, choose_iwarp};
 use crate::dm::DeviceMemory;
 use crate::error::{CreateError, OpenError, PathError, orphan_io};
-use crate::events::{AsyncEvent, Element, EventKind, EventQueue, lock};
+use crate::events::{AsyncEvent, EventQueue, lock};
 use crate::explanation::Explanation;
 use crate::gid::{GidEntry, GidTable};
-use crate::lane::Lane;
 use crate::limits::{
     DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
 };
 use crate::middleware::wrap_link;
 use crate::near::NearControl;
+use crate::open_device::{Clocks, Device};
 use crate::pd::Pd;
-use crate::progress::{Clocks, Engine, EngineParts};
+use crate::progress::{Engine, EngineParts};
 use crate::streams::Streams;
 use crate::xrc::{Xrcd, XrcdError, XrcdOpen};
 
@@ -46,9 +44,10 @@ pub(crate) const PORT: PortNum = PortNum(1);
 /// An open device.
 #[derive(Debug)]
 pub struct Context {
-    engine: Arc<Engine>,
+    /// At least one. The first has QP1, and the queue pairs of XRC targets.
+    engines: Box<[Arc<Engine>]>,
     cm: CmAgent,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     ids: AtomicU64,
 }
 
@@ -83,18 +82,24 @@ impl Context {
         let info = choose(netdev)?;
         let active_mtu = choose_mtu(&info, &config)?;
         let device = || info.name.clone();
-        let udp = UdpConfig {
-            offload: config.offload,
-            receive_buffer_bytes: config.socket_buffer_bytes,
-            send_buffer_bytes: config.socket_buffer_bytes,
-            ..UdpConfig::default()
-        };
-        let link =
-            UdpLink::open(udp).map_err(|source| OpenError::Slot { device: device(), source })?;
-        let slots = link.slots();
-        let mut link = wrap_link(Box::new(link), &config, &info.name)?;
-        let gids = activate(&info, link.as_mut())?;
-        Self::assemble(Assembly { info, config, active_mtu, slots, link, gids, streams: None })
+        let mut wires = Vec::new();
+        let mut gids = info.gid_table();
+        for _ in 0..config.engine_threads.max(1) {
+            let udp = UdpConfig {
+                offload: config.offload,
+                receive_buffer_bytes: config.socket_buffer_bytes,
+                send_buffer_bytes: config.socket_buffer_bytes,
+                ..UdpConfig::default()
+            };
+            let link = UdpLink::open(udp)
+                .map_err(|source| OpenError::Slot { device: device(), source })?;
+            let slots = link.slots();
+            let mut link = wrap_link(Box::new(link), &config, &info.name)?;
+            // What one cannot use none shall offer.
+            gids = activate(&info, link.as_mut(), gids)?;
+            wires.push(Wire { slots, link, streams: None });
+        }
+        Self::assemble(info, config, active_mtu, gids, wires)
     }
 
     /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None` takes
@@ -120,37 +125,46 @@ impl Context {
         let streams = Streams::new()
             .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
         let (link, gids) = (Box::new(ClosedLink::unused()), info.gid_table());
-        let streams = Some(streams);
-        Self::assemble(Assembly { info, config, active_mtu, slots, link, gids, streams })
+        let config = Config { engine_threads: 0, ..config };
+        let wire = Wire { slots, link, streams: Some(streams) };
+        Self::assemble(info, config, active_mtu, gids, vec![wire])
     }
 
-    fn assemble(assembly: Assembly) -> Result<Arc<Self>, OpenError> {
-        let Assembly { info, config, active_mtu, slots, link, gids, streams } = assembly;
+    /// An engine for each of `wires`.
+    fn assemble(
+        info: DeviceInfo,
+        config: Config,
+        active_mtu: Mtu,
+        gids: GidTable,
+        wires: Vec<Wire>,
+    ) -> Result<Arc<Self>, OpenError> {
         let os = |what| move |source| OpenError::Os { what, source };
         let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
-        let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
+        let device = Arc::new(Device::new(info, config, active_mtu, gids, events));
+        let (mut engines, mut sleepers) = (Vec::new(), Vec::new());
+        for Wire { slots, link, streams } in wires {
+            let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
+            let (device, waker) = (device.clone(), sleeper.waker());
+            let parts = EngineParts { device, slots, link, streams, waker };
+            engines.push(Arc::new(Engine::new(parts)));
+            sleepers.push(sleeper);
+        }
+        device.know(&engines);
         // Without netlink (a sandbox may refuse it) addresses stay as they are now.
-        let watcher = ChangeWatcher::new()
+        let mut watcher = ChangeWatcher::new()
             .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
             .ok();
-        let waker = sleeper.waker();
-        let engine = Arc::new(Engine::new(EngineParts {
-            info,
-            config,
-            active_mtu,
-            gids,
-            events,
-            slots,
-            link,
-            streams,
-            waker,
-        }));
-        let thread = Background::spawn(engine.clone(), sleeper, watcher)
-            .map_err(os("start the background thread"))?;
-        tracing::debug!(device = engine.info.name, netdev = engine.info.netdev, %active_mtu, "device open");
-        let cm = CmAgent::new(engine.clone());
-        let thread = Mutex::new(Some(thread));
-        Ok(Arc::new(Self { engine, cm, thread, ids: AtomicU64::new(1) }))
+        let cm = CmAgent::new(engines[0].clone());
+        let (engines, threads) = (engines.into(), Mutex::default());
+        let context = Arc::new(Self { engines, cm, threads, ids: AtomicU64::new(1) });
+        for (engine, sleeper) in context.engines.iter().zip(sleepers) {
+            // One that cannot be started ends those before it: the context is dropped.
+            let thread = Background::spawn(engine.clone(), sleeper, watcher.take())
+                .map_err(os("start the background thread"))?;
+            lock(&context.threads).push(thread);
+        }
+        tracing::debug!(device = device.info.name, netdev = device.info.netdev, %active_mtu, "device open");
+        Ok(context)
     }
 
     /// Whether it was opened before this process was forked. Such a device and everything made on
@@ -159,23 +173,23 @@ impl Context {
     /// to use it in this process.
     #[inline]
     pub fn is_orphan(&self) -> bool {
-        self.engine.is_orphan()
+        self.engine().is_orphan()
     }
 
     /// What was opened, as it was then.
     pub fn info(&self) -> &DeviceInfo {
-        &self.engine.info
+        &self.engine().info
     }
 
     /// The settings it was opened with.
     pub fn config(&self) -> &Config {
-        &self.engine.config
+        &self.engine().config
     }
 
     /// Attributes and limits (IBTA 11.2.1.2).
     pub fn device_attr(&self) -> DeviceAttr {
-        let attr = DeviceAttr::new(self.engine.info.node_guid, &self.engine.config);
-        match self.engine.info.transport {
+        let attr = DeviceAttr::new(self.engine().info.node_guid, &self.engine().config);
+        match self.engine().info.transport {
             Transport::Roce => attr,
             Transport::Iwarp => attr.of_iwarp(),
         }
@@ -186,38 +200,38 @@ impl Context {
     /// # Errors
     /// [`PathError::Port`] for a port other than 1.
     pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
-        self.engine.check_port(port)?;
-        let up = !self.is_orphan() && self.engine.port_up.load(Ordering::Relaxed);
+        self.engine().check_port(port)?;
+        let up = !self.is_orphan() && self.engine().port_up.load(Ordering::Relaxed);
         Ok(PortAttr {
             port,
             state: if up { PortState::Active } else { PortState::Down },
             max_mtu: Mtu::B4096,
-            active_mtu: self.engine.active_mtu(),
-            netdev_mtu_bytes: self.engine.netdev_mtu_bytes.load(Ordering::Relaxed) as u32,
+            active_mtu: self.engine().active_mtu(),
+            netdev_mtu_bytes: self.engine().netdev_mtu_bytes.load(Ordering::Relaxed) as u32,
             cap_flags: PORT_CAP_FLAGS,
-            gid_table_len: match self.engine.info.transport {
+            gid_table_len: match self.engine().info.transport {
                 Transport::Roce => MAX_GIDS,
                 Transport::Iwarp => 1,
             },
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
             default_gid: self.gid_table().first().map(|row| row.gid),
-            bad_pkey_count: self.engine.counters.drops(DropReason::Pkey),
-            bad_qkey_count: self.engine.counters.drops(DropReason::Qkey),
+            bad_pkey_count: self.engine().counters.drops(DropReason::Pkey),
+            bad_qkey_count: self.engine().counters.drops(DropReason::Qkey),
         })
     }
 
     /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so it may be asked
     /// for under those of the engine.
     pub fn active_mtu(&self) -> Mtu {
-        self.engine.active_mtu()
+        self.engine().active_mtu()
     }
 
     /// The filled rows of the GID table; of an iWARP device its MAC, in row 0.
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        let rows = match self.engine.info.transport {
+        let rows = match self.engine().info.transport {
             Transport::Roce => self.gids(|gids| gids.iter().cloned().collect()),
-            Transport::Iwarp => self.gids(|_| vec![self.engine.info.mac_gid()]),
+            Transport::Iwarp => self.gids(|_| vec![self.engine().info.mac_gid()]),
         };
         rows.unwrap_or_default()
     }
@@ -240,7 +254,7 @@ impl Context {
 
     /// Looks at the GID table, unless it is an orphan's.
     fn gids<T>(&self, look: impl FnOnce(&GidTable) -> T) -> Option<T> {
-        (!self.is_orphan()).then(|| look(&lock(&self.engine.gids)))
+        (!self.is_orphan()).then(|| look(&lock(&self.engine().gids)))
     }
 
     /// A row of the P_Key table: the default partition in row 0.
@@ -302,12 +316,12 @@ impl Context {
 
     /// The descriptor that is readable while an asynchronous event waits.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.engine.events.fd()
+        self.engine().events.fd()
     }
 
     /// As [`async_fd`](Self::async_fd), as a number.
     pub fn async_raw_fd(&self) -> RawFd {
-        self.engine.events.fd().as_raw_fd()
+        self.engine().events.fd().as_raw_fd()
     }
 
     /// Waits for the next asynchronous event; waits for ever on a blocking descriptor.
@@ -319,68 +333,85 @@ impl Context {
         if self.is_orphan() {
             return Err(orphan_io());
         }
-        self.engine.events.wait(|event| event)
+        self.engine().events.wait(|event| event)
     }
 
     /// Puts an event that was taken behind those that wait: an XRC target has it told to each of its
     /// handles. False if there is no room for it ([`MAX_EVENTS`](crate::MAX_EVENTS)).
     pub fn repeat_async_event(&self, event: AsyncEvent) -> bool {
-        !self.is_orphan() && self.engine.events.push(event)
+        !self.is_orphan() && self.engine().events.push(event)
     }
 
     /// Takes the next asynchronous event if there is one; never waits.
     pub fn try_async_event(&self) -> Option<AsyncEvent> {
-        if self.is_orphan() { None } else { self.engine.events.try_next(|event| event) }
+        if self.is_orphan() { None } else { self.engine().events.try_next(|event| event) }
     }
 
     /// Totals since the device was opened. Waits for the lane: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
-        let link = self.with_lane(|lane| lane.link.counters()).unwrap_or_default();
-        let cm = if self.is_orphan() { CmCounters::default() } else { self.engine.cm.counters() };
-        let near = self.engine.near.as_ref().filter(|_| !self.is_orphan());
-        let neighbours = near.map(NearControl::counters).unwrap_or_default();
-        self.engine.counters.snapshot(link, cm, neighbours, self.engine.events.dropped())
+        let is_here = !self.is_orphan();
+        let mut total = DeviceCounters::default();
+        for engine in &self.engines {
+            engine.counters.add_to(&mut total);
+            if is_here {
+                total.link += engine.with_lane(|lane| lane.link.counters());
+                total.neighbours +=
+                    engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
+            }
+        }
+        if is_here {
+            total.cm = self.engine().cm.counters();
+        }
+        total.cq_overflows = self.engine().cq_overflows.load(Ordering::Relaxed);
+        total.async_events_dropped = self.engine().events.dropped();
+        total
     }
 
     /// Queue pairs that are open. Waits for the lane.
     pub fn open_qps(&self) -> usize {
-        self.with_lane(|lane| lane.table.len()).unwrap_or(0)
+        let open = |engine: &Arc<Engine>| engine.with_lane(|lane| lane.table.len());
+        if self.is_orphan() { 0 } else { self.engines.iter().map(open).sum() }
     }
 
     /// Why a queue pair failed, if it did. Of those that were reset or destroyed since, the last 64 are
     /// known, each until its number is in use again. Waits for the lane.
     pub fn explain(&self, qpn: Qpn) -> Option<Explanation> {
-        match self.with_lane(|lane| lane.table.find(qpn).cloned())? {
-            Some(qp) if !qp.has_state(QpState::Reset) => qp.explain(&self.engine),
-            _ => lock(&self.engine.past_failures).find(qpn).cloned(),
+        if self.is_orphan() {
+            return None;
+        }
+        let find = |engine: &Arc<Engine>| {
+            let qp = engine.with_lane(|lane| lane.table.find(qpn).cloned())?;
+            Some((engine.clone(), qp))
+        };
+        match self.engines.iter().find_map(find) {
+            Some((engine, qp)) if !qp.has_state(QpState::Reset) => qp.explain(&engine),
+            _ => lock(&self.engine().past_failures).find(qpn).cloned(),
         }
     }
 
-    /// Waits for the lane and runs `f` with it, unless it is an orphan's.
-    fn with_lane<T>(&self, f: impl FnOnce(&mut Lane) -> T) -> Option<T> {
-        (!self.is_orphan()).then(|| self.engine.with_lane(f))
-    }
-
     /// Sends and receives once on this thread, for programs that poll something else than a
-    /// completion queue (their own memory, say). Never blocks.
+    /// completion queue (their own memory, say). Never blocks. Does nothing where threads of the device do it
+    /// ([`Config::engine_threads`](crate::Config::engine_threads)).
     pub fn progress(&self) {
         self.try_progress();
     }
 
     /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done here.
     pub fn try_progress(&self) -> bool {
-        !self.is_orphan() && self.engine.progress_inline()
+        !self.is_orphan() && !self.engine().is_driven() && self.engine().progress_inline()
     }
 
-    /// As [`try_progress`](Self::try_progress), for a process that is about to end without dropping the context: a capture
-    /// has all of its packets then.
+    /// As [`progress`](Self::progress), for a process that is about to end without dropping the context: a capture
+    /// has all of its packets then. False if another thread is at it.
     pub fn last_progress(&self) -> bool {
-        !self.is_orphan() && self.engine.last_progress()
+        // Each of them, whatever came of the one before.
+        let failed = |engine: &&Arc<Engine>| !engine.last_progress();
+        !self.is_orphan() && self.engines.iter().filter(failed).count() == 0
     }
 
     /// Time of the device: nanoseconds since it was opened.
     pub fn now(&self) -> Time {
-        self.engine.now()
+        self.engine().now()
     }
 
     /// The clock of completions and the time of day, both now (`ibv_query_rt_values_ex`).
@@ -388,22 +419,41 @@ impl Context {
         Clocks::read()
     }
 
+    /// Its first engine.
     pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
+        &self.engines[0]
+    }
+
+    /// All of them.
+    pub(crate) fn engines(&self) -> &[Arc<Engine>] {
+        &self.engines
+    }
+
+    /// The engine for another queue pair: the one with the fewest.
+    pub(crate) fn engine_for(&self, qp_type: QpType) -> &Arc<Engine> {
+        let first = &self.engines[0];
+        if qp_type == QpType::XrcTgt || self.engines.len() == 1 {
+            return first;
+        }
+        let qps = |engine: &&Arc<Engine>| engine.open_qps.load(Ordering::Relaxed);
+        self.engines.iter().min_by_key(qps).unwrap_or(first)
     }
 
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Ends the background thread.
+    /// Ends the threads of its engines.
     pub(crate) fn stop_background(&self) {
-        self.engine.stop.store(true, Ordering::Release);
-        self.engine.waker.wake();
-        let thread = lock(&self.thread).take();
-        // The last object may be let go of by the background thread itself; it cannot wait for
+        for engine in &self.engines {
+            engine.stop.store(true, Ordering::Release);
+            engine.waker.wake();
+        }
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        // The last object may be let go of by one of these threads itself; it cannot wait for
         // its own end, and ends by the flag.
-        if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
+        let own = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
             let _ = thread.join();
         }
     }
@@ -412,37 +462,22 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_orphan() {
-            // The thread is not in this process, and nobody may touch what the lane holds.
-            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(thread.take());
-            std::mem::forget(self.engine.clone());
+            // The threads are not in this process, and nobody may touch what the lane holds.
+            let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(threads));
+            std::mem::forget(self.engines.clone());
             return;
         }
         self.close();
     }
 }
 
-/// What devices of either transport are made of.
-struct Assembly {
-    info: DeviceInfo,
-    config: Config,
-    active_mtu: Mtu,
+/// How an engine reaches others.
+struct Wire {
     slots: Arc<SlotTable>,
     link: Box<dyn Link>,
-    gids: GidTable,
+    /// Of an iWARP device.
     streams: Option<Streams>,
-}
-
-/// Addresses as a line of a log has them.
-struct List<'a>(&'a [LocalAddr]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, local) in self.0.iter().enumerate() {
-            write!(f, "{}{local}", if n == 0 { "" } else { "," })?;
-        }
-        Ok(())
-    }
 }
 
 fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
@@ -461,9 +496,12 @@ fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
     }
 }
 
-/// Fills the GID table with the addresses that can be used now.
-fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<GidTable, OpenError> {
-    let mut gids = info.gid_table();
+/// Leaves the addresses in the GID table that the link can use now.
+fn activate(
+    info: &DeviceInfo,
+    link: &mut dyn Link,
+    mut gids: GidTable,
+) -> Result<GidTable, OpenError> {
     for &local in &info.addresses {
         match link.activate(local) {
             Ok(()) => {}
@@ -481,74 +519,4 @@ fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<GidTable, OpenErro
         return Err(OpenError::NoAddress { device, netdev });
     }
     Ok(gids)
-}
-
-impl Engine {
-    /// Brings GID table, MTU and port state up to date with the netdev, and tells the application
-    /// what changed.
-    pub(crate) fn refresh_addresses(&self) {
-        let all = match netdev::list() {
-            Ok(all) => all,
-            Err(error) => {
-                tracing::warn!(%error, "cannot look at the network after a change");
-                return;
-            }
-        };
-        let netdev = all.into_iter().find(|dev| dev.index == self.info.netdev_index);
-        let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
-        let changes = lock(&self.gids).update(self.info.netdev_index, addresses);
-        if !changes.added.is_empty() || !changes.removed.is_empty() {
-            self.with_lane(|lane| {
-                for &local in &changes.removed {
-                    lane.link.deactivate(local);
-                    lane.leave_home(local);
-                }
-                let packets = self.info.transport == Transport::Roce;
-                for &local in changes.added.iter().filter(|_| packets) {
-                    if let Err(error) = lane.link.activate(local) {
-                        tracing::debug!(%local, %error, "address not usable (yet)");
-                        lock(&self.gids).remove(local);
-                    }
-                }
-                let locals: Vec<_> = lock(&self.gids).iter().map(|row| row.local).collect();
-                lane.rejoin(&locals);
-            });
-            let (added, removed) = (List(&changes.added), List(&changes.removed));
-            tracing::debug!(%added, %removed, "GID table changed");
-            self.port_event(EventKind::GidChange);
-        }
-        let up = netdev.as_ref().is_some_and(|dev| dev.running);
-        if self.port_up.swap(up, Ordering::Relaxed) != up {
-            self.port_event(if up { EventKind::PortActive } else { EventKind::PortError });
-        }
-        if netdev.is_none() {
-            self.look_for_removal();
-        }
-        if let Some(dev) = netdev {
-            self.netdev_mtu_bytes.store(u64::from(dev.mtu_bytes), Ordering::Relaxed);
-            if let Some(fits) = dev.ib_mtu() {
-                let active = self.config.mtu.map_or(fits, |wanted| wanted.min(fits));
-                self.active_mtu.store(active as u8, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
-    fn look_for_removal(&self) {
-        let exists = netdev::exists(self.info.netdev_index).unwrap_or(true);
-        if exists || self.removed.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        tracing::warn!(
-            device = self.info.name,
-            netdev = self.info.netdev,
-            "the netdev was removed"
-        );
-        self.events.push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
-        self.cm.tell_removed();
-    }
-
-    fn port_event(&self, kind: EventKind) {
-        self.events.push(AsyncEvent { kind, element: Element::Port(PORT) });
-    }
 }

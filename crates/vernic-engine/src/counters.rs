@@ -45,7 +45,6 @@ pub(crate) struct Counters {
     pub(crate) cnps: Count,
     pub(crate) ecn_marked: Count,
     pub(crate) qp_failures: Count,
-    pub(crate) cq_overflows: Count,
     pub(crate) paced_turns: Count,
     pub(crate) pace_timeouts: Count,
     pub(crate) mads_handed_over: Count,
@@ -71,7 +70,6 @@ impl Default for Counters {
             cnps: Count::default(),
             ecn_marked: Count::default(),
             qp_failures: Count::default(),
-            cq_overflows: Count::default(),
             paced_turns: Count::default(),
             pace_timeouts: Count::default(),
             mads_handed_over: Count::default(),
@@ -103,40 +101,30 @@ impl Counters {
         self.drops[reason as usize].value()
     }
 
-    pub(crate) fn snapshot(
-        &self,
-        link: LinkCounters,
-        cm: CmCounters,
-        neighbours: NeighbourCounters,
-        async_events_dropped: u64,
-    ) -> DeviceCounters {
-        DeviceCounters {
-            link,
-            cm,
-            drops: DropReason::ALL.iter().map(|&r| (r, self.drops(r))).collect(),
-            duplicates: self.duplicates.value(),
-            naks_sent: self.naks_sent.value(),
-            rnr_naks_sent: self.rnr_naks_sent.value(),
-            ack_timeouts: self.ack_timeouts.value(),
-            tail_probes: self.tail_probes.value(),
-            cnps_received: self.cnps.value(),
-            ecn_marked_received: self.ecn_marked.value(),
-            qp_failures: self.qp_failures.value(),
-            cq_overflows: self.cq_overflows.value(),
-            paced_turns: self.paced_turns.value(),
-            pace_timeouts: self.pace_timeouts.value(),
-            mads_handed_over: self.mads_handed_over.value(),
-            streams: self.streams.snapshot(),
-            direct: self.direct.snapshot(),
-            near_tx_packets: self.near_tx_packets.value(),
-            near_tx_bytes: self.near_tx_bytes.value(),
-            near_rx_packets: self.near_rx_packets.value(),
-            near_rx_bytes: self.near_rx_bytes.value(),
-            near_full_turns: self.near_full_turns.value(),
-            near_lost: self.near_lost.value(),
-            neighbours,
-            async_events_dropped,
+    /// Adds what was counted here to the totals of the device.
+    pub(crate) fn add_to(&self, total: &mut DeviceCounters) {
+        for (reason, dropped) in &mut total.drops {
+            *dropped += self.drops(*reason);
         }
+        total.duplicates += self.duplicates.value();
+        total.naks_sent += self.naks_sent.value();
+        total.rnr_naks_sent += self.rnr_naks_sent.value();
+        total.ack_timeouts += self.ack_timeouts.value();
+        total.tail_probes += self.tail_probes.value();
+        total.cnps_received += self.cnps.value();
+        total.ecn_marked_received += self.ecn_marked.value();
+        total.qp_failures += self.qp_failures.value();
+        total.paced_turns += self.paced_turns.value();
+        total.pace_timeouts += self.pace_timeouts.value();
+        total.mads_handed_over += self.mads_handed_over.value();
+        total.streams += self.streams.snapshot();
+        total.direct += self.direct.snapshot();
+        total.near_tx_packets += self.near_tx_packets.value();
+        total.near_tx_bytes += self.near_tx_bytes.value();
+        total.near_rx_packets += self.near_rx_packets.value();
+        total.near_rx_bytes += self.near_rx_bytes.value();
+        total.near_full_turns += self.near_full_turns.value();
+        total.near_lost += self.near_lost.value();
     }
 }
 
@@ -196,6 +184,38 @@ pub struct DeviceCounters {
     pub async_events_dropped: u64,
 }
 
+impl Default for DeviceCounters {
+    fn default() -> Self {
+        Self {
+            link: LinkCounters::default(),
+            drops: DropReason::ALL.iter().map(|&reason| (reason, 0)).collect(),
+            duplicates: 0,
+            naks_sent: 0,
+            rnr_naks_sent: 0,
+            ack_timeouts: 0,
+            tail_probes: 0,
+            cnps_received: 0,
+            ecn_marked_received: 0,
+            qp_failures: 0,
+            cq_overflows: 0,
+            paced_turns: 0,
+            pace_timeouts: 0,
+            mads_handed_over: 0,
+            streams: StreamCounters::default(),
+            direct: DirectCounters::default(),
+            near_tx_packets: 0,
+            near_tx_bytes: 0,
+            near_rx_packets: 0,
+            near_rx_bytes: 0,
+            near_full_turns: 0,
+            near_lost: 0,
+            neighbours: NeighbourCounters::default(),
+            cm: CmCounters::default(),
+            async_events_dropped: 0,
+        }
+    }
+}
+
 impl DeviceCounters {
     /// Each counter with its name: those of the link, of the device, of iWARP's connections, one per drop
     /// reason, those of communication management.
@@ -235,7 +255,7 @@ impl DeviceCounters {
     }
 }
 
-/// Those that are not 0, as `rx_packets=7 drop_icrc=1`.
+/// Those that are not 0, as `rx_packets=7 drop_icrc=2`.
 impl fmt::Display for DeviceCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut counted = self.iter().filter(|(_, value)| *value > 0);
@@ -251,22 +271,18 @@ mod tests {
 
     #[test]
     fn counters_are_listed_once_and_shown_if_they_counted() {
-        let counters = Counters::default();
-        let none = counters.snapshot(
-            LinkCounters::default(),
-            CmCounters::default(),
-            NeighbourCounters::default(),
-            0,
-        );
+        let none = DeviceCounters::default();
         assert_eq!(none.to_string(), "all are 0");
         let mut names: Vec<_> = none.iter().map(|(name, _)| name).collect();
         let all = names.len();
         names.sort();
         names.dedup();
         assert_eq!(names.len(), all);
-        counters.drop_packet(DropReason::Icrc);
-        let link = LinkCounters { rx_packets: 7, ..LinkCounters::default() };
-        let some = counters.snapshot(link, CmCounters::default(), NeighbourCounters::default(), 0);
-        assert_eq!(some.to_string(), "rx_packets=7 drop_icrc=1");
+        let mut some = DeviceCounters::default();
+        some.link.rx_packets = 7;
+        let engines = [Counters::default(), Counters::default()];
+        engines.iter().for_each(|counters| counters.drop_packet(DropReason::Icrc));
+        engines.iter().for_each(|counters| counters.add_to(&mut some));
+        assert_eq!(some.to_string(), "rx_packets=7 drop_icrc=2");
     }
 }

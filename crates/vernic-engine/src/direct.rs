@@ -138,6 +138,8 @@ pub struct DirectCounters {
     pub cut_off: u64,
 }
 
+vernic_io::sum_fields! { DirectCounters: writes, reads, atomics, bytes, refused_no_ticket, refused_range, refused_closed, refused_not_permitted, refused_unreachable, refused_local, granted, denied, bad_messages, cut_off }
+
 impl DirectCounters {
     /// Each with its name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {

@@ -458,7 +458,7 @@ impl Handshake {
                 let large_fpdus = config.large_fpdus || !agreed.crc && connection.is_within_host();
                 let config = StreamConfig { emss, large_fpdus, ..config };
                 let terms = StreamTerms { agreed: &agreed, config, sink };
-                match bind(context.engine(), qp, connection, terms, rest) {
+                match bind(qp.engine(), qp, connection, terms, rest) {
                     Ok(()) => return Ok(()),
                     Err(refused) => refused,
                 }

@@ -27,6 +27,7 @@
 //! share but the lane's (which it only tries), and makes no system call per small packet.
 #![deny(unsafe_code)]
 
+mod addresses;
 mod ah;
 mod background;
 mod budget;
@@ -55,6 +56,7 @@ mod machine;
 mod middleware;
 mod mr;
 mod near;
+mod open_device;
 mod owing;
 mod pacer;
 mod path;
@@ -99,8 +101,8 @@ pub use gid::{GidEntry, GidType};
 pub use limits::{DeviceAttr, PortAttr, PortState};
 pub use mr::{Mr, MrChange, Mw};
 pub use near::{Route, WhyWire};
+pub use open_device::Clocks;
 pub use pd::Pd;
-pub use progress::Clocks;
 pub use qp::Qp;
 pub use qp_init::{QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};

@@ -1,7 +1,8 @@
 //! Progress: who runs the lane when, on whose thread (the model in one page).
 //!
-//! Owns [`Engine`], everything of a device that threads share: the lane behind its lock, the
-//! doorbells, the key table, the GID table, events, counters.
+//! Owns [`Engine`]: a lane behind its lock, the doorbells, counters. A device has one, and calls of the
+//! application make its progress; or, with the setting `engine_threads`, one for each of so many threads, which
+//! make all of it.
 //!
 //! # Who runs the lane
 //!
@@ -38,31 +39,22 @@
 //! Work that a holder leaves behind on purpose (a budget was used up, a socket was full, a timer
 //! runs) is covered by the background thread: see [`Engine::hand_over`].
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::time::SystemTime;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use nix::time::{ClockId, clock_gettime};
 use vernic_io::slot::SlotTable;
-use vernic_io::{Origin, TxPath, Waker};
-use vernic_mem::{Memory, MwHandle};
+use vernic_io::{TxPath, Waker};
 use vernic_proto::Time;
-use vernic_wire::Mtu;
 
-use crate::channel::CompChannel;
 use crate::cm::CmShared;
-use crate::config::Config;
 use crate::counters::Counters;
-use crate::device::DeviceInfo;
-use crate::events::{AsyncEvent, EventQueue, lock};
-use crate::explanation::PastFailures;
-use crate::gid::GidTable;
+use crate::events::lock;
 use crate::lane::Lane;
 use crate::near::NearControl;
+use crate::open_device::{Device, monotonic_ns};
 use crate::qp_state::QpInner;
 use crate::streams::Streams;
-use crate::xrc::XrcdFiles;
 
 /// Times that a holder takes the lane again for doorbells before it leaves them to the background
 /// thread: a bound on how long one call can be kept busy by others.
@@ -87,40 +79,22 @@ pub(crate) const LOOKS_BY_ITSELF: u64 = 0;
 /// The background thread sleeps until a descriptor is readable.
 pub(crate) const SLEEPS: u64 = u64::MAX;
 
-/// What the threads of a device share.
+/// One engine of a device: a lane, the thread that runs it when nobody else does, and what threads share of
+/// both. What the engines of a device share is its [`Device`].
 pub(crate) struct Engine {
-    pub(crate) info: DeviceInfo,
-    pub(crate) config: Config,
-    /// The process that opened the device.
-    origin: Origin,
-    pub(crate) memory: Memory,
-    /// Windows by the part of their key that binds do not change.
-    pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
-    pub(crate) gids: Mutex<GidTable>,
-    /// XRC domains that files stand for.
-    pub(crate) xrcds: XrcdFiles,
-    pub(crate) events: EventQueue<AsyncEvent>,
-    pub(crate) past_failures: Mutex<PastFailures>,
+    device: Arc<Device>,
     pub(crate) counters: Counters,
     pub(crate) cm: CmShared,
     pub(crate) slots: Arc<SlotTable>,
     /// Processes of this host that memory is shared with.
     pub(crate) near: Option<NearControl>,
-    /// Bytes of device memory in use.
-    pub(crate) dm_bytes: AtomicU64,
-    pub(crate) port_up: AtomicBool,
-    /// The netdev is gone, and the application knows.
-    pub(crate) removed: AtomicBool,
-    /// Code of the active MTU.
-    pub(crate) active_mtu: AtomicU8,
-    pub(crate) netdev_mtu_bytes: AtomicU64,
     lane: Mutex<Lane>,
     /// Control-path threads that wait for the lane: the data path lets them pass.
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
     rung: AtomicBool,
-    /// CLOCK_MONOTONIC when the device was opened, nanoseconds.
-    started_ns: u64,
+    /// Its queue pairs.
+    pub(crate) open_qps: AtomicUsize,
     /// Polls in a row that found nothing without the lane.
     idle_polls: AtomicU32,
     /// Since when polls find nothing, nanoseconds; 0 if the last one found something.
@@ -145,10 +119,15 @@ pub(crate) struct Engine {
     pub(crate) backs_off: AtomicBool,
     pub(crate) waker: Waker,
     pub(crate) stop: AtomicBool,
-    /// See `close.rs`.
-    pub(crate) closed: AtomicBool,
-    /// Completion channels, those that are gone among them.
-    pub(crate) channels: Mutex<Vec<Weak<CompChannel>>>,
+}
+
+impl Deref for Engine {
+    type Target = Device;
+
+    #[inline]
+    fn deref(&self) -> &Device {
+        &self.device
+    }
 }
 
 impl std::fmt::Debug for Engine {
@@ -157,45 +136,9 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// The device's clock and the time of day at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clocks {
-    /// The clock of [`Wc::timestamp_ns`](crate::Wc::timestamp_ns): CLOCK_MONOTONIC, nanoseconds.
-    pub device_ns: u64,
-    /// Time of day: nanoseconds since 1970, UTC.
-    pub wall_ns: u64,
-}
-
-impl Clocks {
-    /// Both clocks now.
-    pub(crate) fn read() -> Self {
-        let device_ns = monotonic_ns();
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Self { device_ns, wall_ns: since_1970.map_or(0, |since| since.as_nanos() as u64) }
-    }
-
-    /// The time of day at which the device's clock showed `timestamp_ns`, as far as nobody has set
-    /// the time of day since.
-    pub const fn wall_of(&self, timestamp_ns: u64) -> u64 {
-        // Wraps back: the difference may be negative.
-        self.wall_ns.wrapping_add(timestamp_ns.wrapping_sub(self.device_ns))
-    }
-}
-
-/// CLOCK_MONOTONIC, nanoseconds. Every Linux has it.
-#[inline]
-fn monotonic_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
-}
-
 /// What an [`Engine`] is made of, beside what starts empty.
 pub(crate) struct EngineParts {
-    pub(crate) info: DeviceInfo,
-    pub(crate) config: Config,
-    pub(crate) active_mtu: Mtu,
-    pub(crate) gids: GidTable,
-    pub(crate) events: EventQueue<AsyncEvent>,
+    pub(crate) device: Arc<Device>,
     pub(crate) slots: Arc<SlotTable>,
     pub(crate) link: Box<dyn vernic_io::Link>,
     /// Of an iWARP device.
@@ -205,34 +148,20 @@ pub(crate) struct EngineParts {
 
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { info, config, active_mtu, gids, events, slots, link, streams, waker } =
-            parts;
-        let near = streams.is_none().then(|| NearControl::new(&config, &slots)).flatten();
-        let lane = Lane::new(link, streams, &slots, config.pace, Time(0));
+        let EngineParts { device, slots, link, streams, waker } = parts;
+        let near = streams.is_none().then(|| NearControl::new(&device.config, &slots)).flatten();
+        let lane = Lane::new(link, streams, &slots, device.config.pace, Time(0));
         Self {
-            port_up: AtomicBool::new(info.up),
-            removed: AtomicBool::new(false),
-            netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),
-            active_mtu: AtomicU8::new(active_mtu as u8),
-            info,
-            config,
-            origin: Origin::here(),
-            memory: Memory::new(),
-            windows: Mutex::default(),
-            gids: Mutex::new(gids),
-            xrcds: XrcdFiles::default(),
-            events,
-            past_failures: Mutex::default(),
+            device,
             counters: Counters::default(),
             cm: CmShared::default(),
             slots,
             near,
-            dm_bytes: AtomicU64::new(0),
             lane: Mutex::new(lane),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
             rung: AtomicBool::new(false),
-            started_ns: monotonic_ns(),
+            open_qps: AtomicUsize::new(0),
             idle_polls: AtomicU32::new(0),
             idle_since: AtomicU64::new(0),
             yield_after: AtomicU64::new(YIELD_NANOS),
@@ -245,38 +174,21 @@ impl Engine {
             backs_off: AtomicBool::new(false),
             waker,
             stop: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            channels: Mutex::default(),
         }
     }
 
-    /// Whether the device was opened before this process was forked: its sockets are closed, its
-    /// thread is gone, and any of its locks may be held by a thread that is gone. Nothing but
-    /// atomics and what never changes may be touched then.
+    /// Whether a thread of the engine makes all progress, and none is made by calls. Not any more once the device
+    /// is closed, and its threads are gone.
     #[inline]
-    pub(crate) fn is_orphan(&self) -> bool {
-        !self.origin.is_here()
-    }
-
-    /// Nanoseconds since the device was opened.
-    #[inline]
-    pub(crate) fn now(&self) -> Time {
-        Time(monotonic_ns().saturating_sub(self.started_ns))
-    }
-
-    /// `now` as completions tell it: nanoseconds of CLOCK_MONOTONIC.
-    #[inline]
-    pub(crate) fn timestamp_ns(&self, now: Time) -> u64 {
-        self.started_ns + now.nanos()
-    }
-
-    /// Largest path MTU that fits the netdev now.
-    pub(crate) fn active_mtu(&self) -> Mtu {
-        Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
+    pub(crate) fn is_driven(&self) -> bool {
+        self.config.engine_threads != 0 && !self.stop.load(Ordering::Relaxed)
     }
 
     /// Sends what was posted to `qp`: on this thread if the lane is free, else by whoever has it.
     pub(crate) fn kick(&self, qp: &Arc<QpInner>) {
+        if self.is_driven() {
+            return self.ring_driver(qp);
+        }
         if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
             self.ring(qp);
         }
@@ -294,12 +206,31 @@ impl Engine {
 
     /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left.
     fn ring(&self, qp: &Arc<QpInner>) {
+        self.leave_doorbell(qp);
+        self.run_inline(|lane, now| lane.transmit(self, now));
+    }
+
+    /// Steps P1 and P2 of the proof in the module's head.
+    fn leave_doorbell(&self, qp: &Arc<QpInner>) {
         if !qp.queued.swap(true, Ordering::AcqRel) {
             lock(&self.doorbells).push(qp.clone());
             self.rung.store(true, Ordering::Release);
         }
         fence(Ordering::SeqCst);
-        self.run_inline(|lane, now| lane.transmit(self, now));
+    }
+
+    /// Leaves `qp` in the doorbells for the engine's own thread, and wakes that if it sleeps. It says that it will
+    /// (`looks_at`) before step H2, so that either it sees the doorbell at H3 or this call sees that it sleeps.
+    /// Who stops it says so before it passes the lane, so likewise that passage or this call answers the doorbell.
+    fn ring_driver(&self, qp: &Arc<QpInner>) {
+        self.leave_doorbell(qp);
+        if self.stop.load(Ordering::Relaxed) {
+            self.run_inline(|lane, now| lane.transmit(self, now));
+        } else if self.looks_at.load(Ordering::Relaxed) != LOOKS_BY_ITSELF {
+            // Once is enough: it looks at everything when it is awake.
+            self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+            self.waker.wake();
+        }
     }
 
     /// Looks for completions: see the module's head. `take` takes them from the ring.
@@ -418,11 +349,6 @@ impl Engine {
         result
     }
 
-    /// Returns when every access that was in flight in the lane is over.
-    pub(crate) fn barrier(&self) {
-        self.with_lane(|_| ());
-    }
-
     /// Moves the doorbells to the ready list.
     pub(crate) fn answer_doorbells(&self, lane: &mut Lane) {
         if self.rung.load(Ordering::Acquire) {
@@ -482,7 +408,9 @@ impl Engine {
 
     /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
     pub(crate) fn cq_armed(&self) {
-        self.run_inline(|lane, now| lane.transmit_all(self, now));
+        if !self.is_driven() {
+            self.run_inline(|lane, now| lane.transmit_all(self, now));
+        }
         self.armed.fetch_add(1, Ordering::SeqCst);
         if self.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();

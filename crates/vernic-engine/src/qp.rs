@@ -33,6 +33,7 @@ use crate::machine::Machine;
 use crate::near::QpWay;
 use crate::owing::AckHold;
 use crate::pd::Pd;
+use crate::progress::Engine;
 use crate::qp_init::{Parts, QpCap, QpInit, check, qp_type_of};
 use crate::qp_state::{QpCore, QpInner, QpSide, TimerEntries};
 use crate::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
@@ -45,6 +46,8 @@ use crate::xrc::{Chosen, Domain};
 /// A queue pair. Dropping it destroys it.
 pub struct Qp {
     inner: Arc<QpInner>,
+    /// The one whose lane it is in.
+    engine: Arc<Engine>,
     pd: Arc<Pd>,
     /// Of an XRC target.
     domain: Option<Arc<Domain>>,
@@ -80,7 +83,7 @@ impl Qp {
     pub(crate) fn build(parts: Parts) -> Result<Arc<Self>, CreateError> {
         check(&parts)?;
         let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
-        let engine = pd.context().engine();
+        let engine = pd.context().engine_for(qp_type).clone();
         let service = qp_type.service();
         let is_stream = engine.info.transport == Transport::Iwarp;
         if is_stream && qp_type != QpType::Rc {
@@ -154,7 +157,7 @@ impl Qp {
         }
         let (groups, gone, handles) =
             (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(1));
-        Ok(Arc::new(Self { inner, pd, domain, cap, signal_all, groups, handles, gone }))
+        Ok(Arc::new(Self { inner, engine, pd, domain, cap, signal_all, groups, handles, gone }))
     }
 
     /// Its number.
@@ -176,6 +179,11 @@ impl Qp {
     /// The device.
     pub fn context(&self) -> &Arc<Context> {
         self.pd.context()
+    }
+
+    /// The engine of the device that moves its packets.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
     /// Where its sends complete; XRC targets send nothing.
     pub fn send_cq(&self) -> Option<&Arc<Cq>> {
@@ -227,7 +235,7 @@ impl Qp {
 
     /// Why it failed, if it did since the last reset.
     pub fn explain(&self) -> Option<Explanation> {
-        let engine = self.context().engine();
+        let engine = self.engine();
         if engine.is_orphan() { None } else { self.inner.explain(engine) }
     }
 
@@ -249,7 +257,7 @@ impl Qp {
         if self.gone.load(Ordering::Acquire) {
             return Err(ModifyError::Destroyed(qpn));
         }
-        let engine = self.context().engine();
+        let engine = self.engine();
         let path_error = |source| ModifyError::Path { qpn, source };
         if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index != 0 {
             return Err(ModifyError::Pkey { qpn, index: attr.pkey_index });
@@ -348,7 +356,7 @@ impl Qp {
 
     /// Refuses a process that was forked after the device had been opened.
     fn check_owner(&self) -> Result<(), PostSendError> {
-        match self.context().engine().is_orphan() {
+        match self.engine().is_orphan() {
             true => Err(PostSendError { index: 0, source: SendRefusal::Orphan }),
             false => Ok(()),
         }
@@ -370,7 +378,7 @@ impl Qp {
         }
         drop(core);
         if index != 0 {
-            self.context().engine().kick(&self.inner);
+            self.engine().kick(&self.inner);
         }
         result.map_err(|source| PostSendError { index, source })
     }
@@ -424,7 +432,7 @@ impl Qp {
         if service != Service::Ud {
             return Err(McastError::Service { qpn, service });
         }
-        if self.context().engine().attach_mcast(qpn, group)? {
+        if self.engine().attach_mcast(qpn, group)? {
             self.groups.fetch_add(1, Ordering::AcqRel);
         }
         Ok(())
@@ -438,7 +446,7 @@ impl Qp {
         if self.context().is_orphan() {
             return Err(McastError::Orphan);
         }
-        self.context().engine().detach_mcast(self.inner.qpn, group)?;
+        self.engine().detach_mcast(self.inner.qpn, group)?;
         self.groups.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     }
@@ -509,7 +517,7 @@ impl Qp {
                 }
                 side.slots.set_path(slot, dest.ah.path_to(dest.qpn));
                 // The netdev's MTU may have changed since the last one.
-                machine.set_port_mtu(self.context().engine().active_mtu());
+                machine.set_port_mtu(self.engine().active_mtu());
                 Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
             }
             _ => None,
@@ -528,7 +536,7 @@ impl Qp {
     /// Completes what was posted to a receive queue whose queue pair is in error.
     fn flush_recvs_if_error(&self) {
         if self.inner.srq.is_none() && self.inner.has_state(QpState::Error) {
-            let engine = self.context().engine();
+            let engine = self.engine();
             let mut core = lock(&self.inner.core);
             if core.machine.state() == QpState::Error {
                 self.inner.with_host(engine, engine.now(), &mut core, |_, host| {
@@ -541,7 +549,7 @@ impl Qp {
     /// What entering Reset forgets beside the machine. Why it failed, if it did, the device remembers.
     fn forget(&self, core: &mut QpCore, past: Option<Explanation>) {
         if let Some(past) = past {
-            lock(&self.context().engine().past_failures).keep(past);
+            lock(&self.engine().past_failures).keep(past);
         }
         let QpSide { path, way, peer, stream, failure, chosen, tickets, .. } = &mut core.side;
         (*path, *way, *peer, *stream, *failure) = (None, QpWay::default(), None, None, None);
@@ -558,7 +566,7 @@ impl Qp {
         if self.gone.swap(true, Ordering::AcqRel) {
             return;
         }
-        let engine = self.context().engine();
+        let engine = self.engine();
         if let Some(domain) = &self.domain {
             // Before its number is free: another target may have it then.
             domain.forget_target(self.inner.qpn);
@@ -604,7 +612,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         if self.context().is_orphan() {
             // Never freed: a thread of the parent may have been at work on it.
-            std::mem::forget((self.inner.clone(), self.domain.clone()));
+            std::mem::forget((self.inner.clone(), self.engine.clone(), self.domain.clone()));
         }
         self.shut_down();
     }

@@ -41,6 +41,7 @@ impl Engine {
             let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
             Ok((qp, lane.table.slots() != slots))
         })?;
+        self.open_qps.fetch_add(1, Ordering::Relaxed);
         lock(&self.past_failures).forget(qp.qpn);
         self.follow_slots();
         if new_slot {
@@ -71,6 +72,7 @@ impl Engine {
             }
             gone
         });
+        self.open_qps.fetch_sub(1, Ordering::Relaxed);
         // Outside the lane: it may hold the last references to its completion queues.
         drop(gone);
     }

@@ -42,6 +42,7 @@ pub mod neighbour;
 pub mod netdev;
 mod random;
 pub mod slot;
+mod sum;
 mod sys;
 pub mod tcp;
 #[cfg(test)]

@@ -187,6 +187,8 @@ pub struct LinkCounters {
     pub fault_changes: u64,
 }
 
+crate::sum_fields! { LinkCounters: tx_packets, tx_bytes, tx_runs, tx_calls, tx_blocked, tx_errors, rx_packets, rx_bytes, rx_buffers, rx_calls, rx_errors, rx_truncated_drops, rx_overflow_drops, icrc_errors, icrc_solved, handed_over, taken_over, hand_over_drops, hand_over_rejects, steered_flows, downgrades, fault_drops, fault_changes }
+
 impl LinkCounters {
     /// Each counter with its name, in the order of the fields.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {

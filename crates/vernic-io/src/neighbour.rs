@@ -256,5 +256,7 @@ pub struct NeighbourCounters {
     pub expelled: u64,
 }
 
+crate::sum_fields! { NeighbourCounters: met, gone, refused, short, expelled }
+
 #[cfg(test)]
 mod tests;

@@ -43,7 +43,7 @@ impl Qp {
     ///
     /// What it needs is held meanwhile: no other thread makes progress on this device.
     pub fn place(&self, to: Remote, len: u32, fill: impl FnOnce(&mut dyn FnMut(&[u8]))) -> Placed {
-        let engine = self.context().engine();
+        let engine = self.engine();
         if len == 0 || engine.is_orphan() {
             return Placed::Not;
         }

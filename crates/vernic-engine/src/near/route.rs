@@ -108,7 +108,7 @@ impl Config {
 impl Qp {
     /// The way that its requests go at present. Waits for the lane: not for the data path.
     pub fn route(&self) -> Route {
-        let engine = self.context().engine();
+        let engine = self.engine();
         let orphaned = Route::Wire(WhyWire::NotConnected);
         if engine.is_orphan() { orphaned } else { engine.route(self.inner()) }
     }

@@ -9,6 +9,7 @@ use vernic_proto::{AttrMask, DropReason, QpAttr, QpState, SendFlags, SendOp};
 use vernic_wire::{Gid, PortNum, Qkey, Qpn, Service};
 
 use super::*;
+use crate::config::Config;
 use crate::{
     AddressVector, Ah, Context, Cq, Dest, EMPTY_WC, GidEntry, Payload, Pd, Qp, QpCap, QpInit,
     SendWr,

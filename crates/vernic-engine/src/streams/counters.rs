@@ -24,6 +24,8 @@ macro_rules! counters {
             }
         }
 
+        vernic_io::sum_fields! { StreamCounters: $($field),* }
+
         impl StreamCounters {
             /// Each counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
