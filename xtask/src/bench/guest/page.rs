@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use plotters::prelude::SeriesLabelPosition;
 
+use super::super::bars::Judged;
 use super::super::drawing::{self, Drawing, Line};
-use super::super::page::number;
+use super::super::page::{bars_table, number};
 use super::Report;
 use super::table::{Ends, WORKS, Work};
 use crate::Result;
@@ -52,9 +53,10 @@ pub(super) fn part(report: &Report) -> String {
     let rounds = programs.series.iter().map(|series| series.readings.len()).max().unwrap_or(0);
     let mut page = format!(
         "Guest: {guest}; the ends ran {}. Emulated by: {machine}.\n\nMedians of {rounds} rounds, each of which ran \
-         everything once; ratios are medians of the rounds' ratios.\n",
+         everything once; ratios are medians of the rounds' ratios.\n\n",
         programs.cores
     );
+    page += &bars_table(&judge(report));
     let of_rxe = |ends: &Ends| matches!(ends, Ends::Rxe | Ends::Udp | Ends::Default);
     let (rxe, siw): (Vec<Ends>, Vec<Ends>) = Ends::ALL.into_iter().partition(of_rxe);
     for (driver, ends) in [("rdma_rxe", rxe), ("siw", siw)] {
@@ -81,6 +83,29 @@ pub(super) fn part(report: &Report) -> String {
         }
     }
     page
+}
+
+/// Every bar, as it stands among those of the whole page.
+fn judge(report: &Report) -> Vec<Judged> {
+    let judge = |work: &Work, ends: Ends| {
+        let (bar, other) = (ends.bar(work.figure)?, ends.reference()?);
+        let (name, reference) = (work.series(ends), work.series(other));
+        let ratio = report.programs.ratio(&name, &reference);
+        let (unit, median) = (work.unit(), |name: &str| number(report.programs.median(name)));
+        let measured = ratio.map(|ratio| {
+            let (ours, theirs) = (median(&name), median(&reference));
+            format!("{ours} {unit}, {} {theirs}: {ratio:.2} x", other.name())
+        });
+        Some(Judged {
+            what: format!("in the guest: {}, {}", work.name, ends.name()),
+            bar: format!("{bar} {}", other.name()),
+            measured: measured.unwrap_or("-".into()),
+            verdict: ratio.map_or("not measured", |ratio| bar.verdict(ratio)).into(),
+        })
+    };
+    let all = WORKS.iter().flat_map(|work| Ends::ALL.map(|ends| (work, ends)));
+    let between = all.filter(|(work, ends)| work.is_between(*ends));
+    between.filter_map(|(work, ends)| judge(work, ends)).collect()
 }
 
 fn row(report: &Report, work: &Work, ends: Ends) -> String {
@@ -110,6 +135,7 @@ fn row(report: &Report, work: &Work, ends: Ends) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::page::bars_elsewhere;
     use super::super::tests::report;
     use super::*;
 
@@ -131,10 +157,16 @@ mod tests {
             "| ib_write_bw 1 MiB | siw with CRC |  |  |  | GB/s |  |  | not measured: no end / in time |",
             "| ib_write_bw 1 MiB | Vernic iWARP |  |  |  | GB/s |  | at least 1 x | not measured |",
             "charts/guest.svg",
+            "| in the guest: ib_write_bw 1 MiB, Vernic | at least 2 x rxe | 2.00 GB/s, rxe 0.20: 10.00 x | reached |",
+            "| in the guest: ib_write_bw 1 MiB, Vernic iWARP | at least 1 x siw | - | not measured |",
         ] {
             assert!(page.contains(row), "{row}\n{page}");
         }
         assert!(page.contains("Medians of 3 rounds"), "{page}");
+        let of_all = bars_elsewhere(&format!("{}\n\n{page}", PART.begin));
+        assert!(
+            of_all.iter().any(|judged| judged.what == "in the guest: ib_write_lat 8 B, Vernic")
+        );
     }
 
     #[test]
