@@ -46,6 +46,14 @@ const ROUNDS: usize = 7;
 /// Rounds of a quick one.
 const QUICK_ROUNDS: usize = 3;
 
+/// Measures once more what failed: what stands beside it has its figures, and a program may lose its port to another.
+fn again<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
+    measure().or_else(|why| {
+        println!("once more, after: {why}");
+        measure()
+    })
+}
+
 /// Measures everything, in rounds. What cannot be measured here says why in its series; an error
 /// means that nothing can.
 pub(crate) fn measure(quick: bool) -> Result<Programs> {
@@ -57,7 +65,7 @@ pub(crate) fn measure(quick: bool) -> Result<Programs> {
             if series.failure.is_some() {
                 continue;
             }
-            match entry.measure(&setup) {
+            match again(|| entry.measure(&setup)) {
                 Ok(reading) => {
                     println!(
                         "round {round} of {rounds}: {}: {reading:.3} {}",
@@ -75,4 +83,18 @@ pub(crate) fn measure(quick: bool) -> Result<Programs> {
     }
     let curves = sweep::measure(&setup);
     Ok(Programs { cores: setup.cores.to_owned(), series, curves })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_tried_once_more_and_not_twice() {
+        let mut left = vec![Ok(3), Err("second".into()), Err("first".into())];
+        assert_eq!(again(|| left.pop().unwrap()), Err("second".to_owned()));
+        assert_eq!(again(|| left.pop().unwrap()), Ok(3));
+        let mut left = vec![Ok(1), Err("first".to_owned())];
+        assert_eq!(again(|| left.pop().unwrap()), Ok(1));
+    }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::again;
 use super::series::median;
 use super::setup::{Setup, lacking};
 use super::work::{Crc, Figure, Over, Pair, QPERF_SECONDS, Way};
@@ -210,7 +211,7 @@ pub(super) fn measure(setup: &Setup) -> Vec<Curve> {
                         continue;
                     }
                     let name = contender.name;
-                    match read(setup, &pair, chart, x) {
+                    match again(|| read(setup, &pair, chart, x)) {
                         Ok((reading, cpu)) => {
                             let unit = chart.axes().1;
                             println!("round {round} of {rounds}: {name}, {x}: {reading:.3} {unit}");
