@@ -66,9 +66,11 @@ pub(super) fn run(lab: &mut Lab, write: bool) -> Result {
         let share = |after: f64, before: f64| 100.0 * (after - before) / all;
         let (ours_s, took_s) = (ours / TICKS_PER_S, ended.time.as_secs_f64());
         let mean = mean(&ended.output).ok_or_else(|| format!("no mean in\n{}", ended.output))?;
+        let shown = format!("{program} {options}");
+        let shown = shown.trim_end();
         let direction = if to_kernel { "to-kernel" } else { "from-kernel" };
         let row = format!(
-            "| {direction} | `{program}`, {does} | {mtu} | {mean:.1} | {:.1} % | {:.1} % | {ours_s:.2} s of {took_s:.0} s: {:.1} % |",
+            "| {direction} | `{shown}`, {does} | {mtu} | {mean:.1} | {:.1} % | {:.1} % | {ours_s:.2} s of {took_s:.0} s: {:.1} % |",
             share(guest.idle, guest_before.idle),
             share(guest.softirq, guest_before.softirq),
             100.0 * ours_s / took_s,
