@@ -187,7 +187,8 @@ impl Running {
 
     /// What went wrong, in one line that ends with the program's own last words.
     fn failure(&self, what: &str) -> String {
-        let words = fs::read_to_string(&self.err).unwrap_or_default() + &self.printed();
+        // Complaints last: a table that stays without figures says nothing.
+        let words = self.printed() + &fs::read_to_string(&self.err).unwrap_or_default();
         let said: Vec<&str> = words.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = said[said.len().saturating_sub(3)..].join("; ");
         format!("`{}`: {what}: {last}", self.text)
@@ -301,11 +302,11 @@ mod tests {
     #[test]
     fn a_program_that_fails_is_quoted() {
         let line = Line {
-            words: ["sh", "-c", "echo why >&2; exit 3"].map(str::to_owned).to_vec(),
+            words: ["sh", "-c", "echo why >&2; seq 9; exit 3"].map(str::to_owned).to_vec(),
             ..Line::new("")
         };
         let why = line.start("quoted").unwrap().finish(PATIENCE).map(|_| ()).unwrap_err();
-        assert!(why.contains("exit status: 3: why"), "{why}");
+        assert!(why.ends_with("exit status: 3: 8; 9; why"), "{why}");
     }
 
     #[test]
