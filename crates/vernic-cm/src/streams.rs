@@ -265,8 +265,9 @@ impl Streams {
     /// [`Error::Stream`], [`Error::Os`].
     pub(crate) fn connect(&self, ask: Ask<'_>) -> Result<ConnId, Error> {
         let Ask { id, device, socket, peer, depths, private_data } = ask;
-        // Either side of an application may send first: the initiator says that it is ready.
-        let rtr = RtrSet::WRITE | RtrSet::READ;
+        // Either side of an application may send first: the initiator says that it is ready, by a READ, whose
+        // answer tells when the responder is (siw would choose the WRITE if it could).
+        let rtr = RtrSet::READ;
         let config = StartupConfig { rtr, ..self.config(depths) };
         let readiness = self.readiness()?;
         let key = device.key();
@@ -386,11 +387,14 @@ impl Streams {
         Ok(())
     }
 
-    /// Ends a connection that no queue pair has: a request is rejected.
+    /// Ends a connection that no queue pair has: a request is rejected, and a peer that has accepted is left in
+    /// order.
     pub(crate) fn destroy(&self, conn: ConnId) {
         if self.reject(conn, &[]).is_err() {
             let startup = lock(&self.table).startups.remove(&conn);
-            drop(startup);
+            if let Some(startup) = startup {
+                startup.handshake.leave();
+            }
         }
     }
 

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use common::*;
@@ -173,6 +174,40 @@ fn a_server_that_hangs_up_rejects_and_one_that_speaks_something_else_is_an_error
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         client.expect_failure(kind, status);
     }
+}
+
+#[test]
+fn a_peer_that_has_accepted_hears_the_first_word_before_the_end_though_the_id_is_gone() {
+    let client = side();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (id, end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
+    let (mut peer, _) = other.accept().unwrap();
+    peer.set_read_timeout(Some(LONG)).unwrap();
+    let mut request = [0; 24];
+    peer.read_exact(&mut request).unwrap();
+    // An empty READ is offered as the first word, and nothing else (RFC 6581, 9).
+    assert_eq!((request[20] & 0xC0, request[22] & 0xC0), (0x80, 0x40));
+    let mut reply = request;
+    reply[..16].copy_from_slice(b"MPA ID Rep Frame");
+    peer.write_all(&reply).unwrap();
+    let mut sleeper = vernic_io::Sleeper::new().unwrap();
+    sleeper.watch([client.channel.as_raw_fd()]);
+    sleeper.sleep(Some(LONG));
+    // Nobody takes the event.
+    id.destroy();
+    drop(end);
+    // RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040, 4.4: 46 bytes and a CRC, then an empty WRITE as a reminder.
+    let mut first = [0; 52];
+    peer.read_exact(&mut first).unwrap();
+    assert_eq!((first[1], first[3]), (46, 0x41));
+    let mut reminder = [0; 20];
+    peer.read_exact(&mut reminder).unwrap();
+    assert_eq!((reminder[1], reminder[2], reminder[3]), (14, 0xC1, 0x40));
+    // Whatever it says.
+    peer.write_all(&[0]).unwrap();
+    let mut rest = Vec::new();
+    peer.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.len() % 20, 0);
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl Engine {
         });
         // Outside the lane: closing passes the gate of forks.
         drop(sockets);
-        settle_orphans(orphans.unwrap_or_default());
+        settle_orphans(orphans.unwrap_or_default(), || self.now());
     }
 
     /// A new channel: its waiters are told when the device is closed.

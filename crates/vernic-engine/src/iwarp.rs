@@ -464,13 +464,26 @@ impl Handshake {
                 }
             }
         };
-        if let (Some(connection), Phase::Startup(mut startup)) = (connection, phase)
-            && !context.is_orphan()
-        {
+        if let (Some(connection), Phase::Startup(mut startup)) = (connection, phase) {
+            let agreed = startup.agreed().copied();
             startup.abort();
-            send(&connection, &mut startup);
+            say_last(&context, connection, agreed.as_ref(), startup.transmit().to_vec());
         }
         Err(error)
+    }
+
+    /// Closes it, in order if both ends have agreed: a peer that may wait for this end's first word gets that, and
+    /// the end when it has answered, or a second later. Dropping it may be an end that a peer is not prepared for.
+    pub fn leave(mut self) {
+        if !self.context.is_orphan() {
+            self.watch_for(None);
+        }
+        let Self { context, connection, phase, .. } = self;
+        if let Phase::Startup(startup) = phase
+            && let Some(agreed) = startup.agreed()
+        {
+            say_last(&context, connection, Some(agreed), Vec::new());
+        }
     }
 
     /// What both ends agreed upon, and the size of segments, if this queue pair can have it.
@@ -487,6 +500,18 @@ impl Handshake {
         let emss = self.connection.segment_bytes().map_err(StartError::Os)?;
         Ok((agreed, emss))
     }
+}
+
+/// Leaves a connection that no queue pair has taken, with these last words.
+fn say_last(context: &Context, connection: Connection, agreed: Option<&Agreed>, last: Vec<u8>) {
+    let Some(agreed) = agreed.filter(|_| !context.is_orphan()) else { return };
+    if context.is_closed() {
+        // Nobody would wait for anything.
+        let _ = connection.send(&last);
+        return;
+    }
+    let engine = context.engine();
+    engine.with_lane(|lane| lane.leave_stream(connection, agreed, last, engine.now()));
 }
 
 /// Gives the lane a connection, or gives it back.

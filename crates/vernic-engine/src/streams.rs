@@ -32,11 +32,11 @@ use std::sync::atomic::Ordering;
 
 pub use counters::StreamCounters;
 pub(crate) use counters::StreamCounts;
-pub(crate) use orphan::{Orphan, settle as settle_orphans};
+pub(crate) use orphan::{Hold, Orphan, settle as settle_orphans};
 use vernic_io::tcp::{Connection, Interest, Ready};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{
-    self, Agreed, Ending, MAX_FPDU, Shutdown, StartError, StreamConfig, StreamEnd,
+    self, Agreed, Ending, Greeting, MAX_FPDU, Shutdown, StartError, StreamConfig, StreamEnd,
 };
 use vernic_wire::Qpn;
 
@@ -134,6 +134,9 @@ struct Conn {
     shutdown: Option<Shutdown>,
     /// Whether its peer answers.
     vital: Vital,
+    agreed: Agreed,
+    /// The peer may not be in full operation.
+    unheard: bool,
 }
 
 /// The connections of a device.
@@ -201,16 +204,24 @@ impl Streams {
         self.held.clear();
         self.look_at = None;
         let connections = std::mem::take(&mut self.connections);
-        let connections = connections.into_values().map(|conn| conn.orphan(engine));
+        let now = engine.now();
+        let connections = connections.into_values().map(|conn| conn.orphan(engine, now));
         connections.chain(self.orphans.take()).collect()
     }
 
     /// Takes a connection out: its queue pair lets go of it, what the connection was given still arrives.
     pub(crate) fn remove(&mut self, engine: &Engine, qpn: Qpn, now: Time) {
         let Some(conn) = self.connections.remove(&qpn.value()) else { return };
-        let watched = (u64::from(qpn.value()), conn.watched);
+        let watched = Some((u64::from(qpn.value()), conn.watched));
         let Self { watch, orphans, buffer, .. } = self;
-        orphans.adopt(watch, buffer, watched, conn.orphan(engine), now);
+        orphans.adopt(watch, buffer, watched, conn.orphan(engine, now), now);
+    }
+
+    /// Takes a connection that no queue pair has taken, with what is said over it.
+    fn adopt(&mut self, connection: Connection, out: Vec<u8>, hold: Option<Hold>, now: Time) {
+        let Self { watch, orphans, buffer, .. } = self;
+        let orphan = Orphan::new(connection, out, false, &LIMITS).held(hold);
+        orphans.adopt(watch, buffer, None, orphan, now);
     }
 
     /// Takes a connection out of the table, to be reset.
@@ -227,8 +238,14 @@ impl Streams {
         if let Some(machine) = core.machine.stream() {
             conn.told.look(engine, machine);
             conn.shutdown = machine.poll_shutdown().or(conn.shutdown);
+            // One that was reset has forgotten.
+            conn.unheard &= machine.is_unheard() || conn.shutdown == Some(Shutdown::Reset);
         }
         match conn.shutdown {
+            Some(Shutdown::Reset) if conn.unheard => {
+                self.remove(engine, qp.qpn, now);
+                return;
+            }
             Some(Shutdown::Close | Shutdown::Abandon) if !conn.vital.is_gone() => {
                 self.remove(engine, qp.qpn, now);
                 return;
@@ -264,9 +281,10 @@ impl Conn {
     }
 
     /// As [`end`](Self::end), of one that still has something to do.
-    fn orphan(mut self, engine: &Engine) -> Orphan {
+    fn orphan(mut self, engine: &Engine, now: Time) -> Orphan {
         let (out, ended) = (std::mem::take(&mut self.out), self.ended);
-        Orphan::new(self.end(engine), out, ended, &LIMITS)
+        let hold = self.unheard.then(|| Hold::new(&self.agreed, Vec::new(), now)).flatten();
+        Orphan::new(self.end(engine), out, ended, &LIMITS).held(hold)
     }
 }
 
@@ -319,6 +337,8 @@ impl Lane {
             measured: (0, 0),
             shutdown: None,
             vital: Vital::default(),
+            agreed: *terms.agreed,
+            unheard: machine.is_unheard(),
         };
         streams.expect_life(engine, &conn.connection, now);
         let conn = streams.connections.entry(key).insert_entry(conn).into_mut();
@@ -338,6 +358,24 @@ impl Lane {
         result.map_err(|error| (BindStreamError::Os(error), None))
     }
 
+    /// Takes over a connection whose start-up is complete, but that no queue pair has taken: its first words are
+    /// said, and then the last ones.
+    pub(crate) fn leave_stream(
+        &mut self,
+        connection: Connection,
+        agreed: &Agreed,
+        last: Vec<u8>,
+        now: Time,
+    ) {
+        let Some(streams) = &mut self.streams else { return };
+        let first = Greeting::of(agreed).map(|greeting| greeting.first);
+        let (out, hold) = match first {
+            Some(first) => (first, Hold::new(agreed, last, now)),
+            None => (last, None),
+        };
+        streams.adopt(connection, out, hold, now);
+    }
+
     /// Receives from connections that are ready, and tries again what waits for receives; returns how
     /// many had something. Not all are asked each time, unless `all` of them shall be.
     pub(crate) fn receive_streams(&mut self, engine: &Engine, now: Time, all: bool) -> usize {
@@ -355,7 +393,7 @@ impl Lane {
             let Some(streams) = &mut self.streams else { break };
             if Orphans::owns(one.key) {
                 let Streams { watch, orphans, buffer, .. } = streams;
-                orphans.handle_ready(watch, buffer, one);
+                orphans.handle_ready(watch, buffer, one, now);
                 count += 1;
                 continue;
             }

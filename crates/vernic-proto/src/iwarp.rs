@@ -40,6 +40,7 @@ mod answers;
 mod asked;
 mod deframer;
 mod ending;
+mod greeting;
 mod inbound;
 mod layout;
 mod qp;
@@ -52,6 +53,7 @@ mod tests;
 mod violation;
 
 pub use agreed::{Agreed, Role, RtrSet};
+pub use greeting::Greeting;
 pub use inbound::Target;
 pub use layout::{Fpdu, MAX_FPDU, Source};
 pub use qp::{Qp, StartError};

@@ -73,12 +73,13 @@ impl Default for Options {
 impl Options {
     fn startup(&self) -> engine::StartupConfig {
         let depth = u32::from(self.read_depth.min(128));
-        // The initiator's first message is an empty WRITE, so that the responder may speak first.
+        // The initiator's first message is an empty READ, so that the responder may speak first, and its answer tells
+        // when the responder is there.
         engine::StartupConfig {
             crc: self.crc,
             ird: depth,
             ord: depth,
-            rtr: RtrSet::WRITE,
+            rtr: RtrSet::READ,
             ..engine::StartupConfig::default()
         }
     }

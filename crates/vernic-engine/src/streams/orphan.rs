@@ -4,6 +4,8 @@
 //! 2525, 2.17), and with it goes what the peer has not received: requests among it that were completed,
 //! since a request is complete when the socket has taken it. So a connection whose queue pair lets go of it
 //! says what is left, closes its sending half, and is read and thrown away until the peer has closed, too.
+//! Where the peer may not be in full operation yet, the end waits until something comes of it, a second at most
+//! ([`Hold`]).
 //!
 //! ```text
 //!   Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use vernic_io::tcp::{Connection, Interest, Ready, Received, Sent};
 use vernic_proto::Time;
+use vernic_proto::iwarp::{Agreed, Greeting};
 
 use super::ready::Watch;
 
@@ -40,6 +43,12 @@ const KEYS: u64 = 1 << 32;
 /// How long a device that closes waits for peers to acknowledge what they were sent.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Nanoseconds that the end waits for an answer to the first word.
+const HOLD_NANOS: u64 = 1_000_000_000;
+
+/// Nanoseconds after which a peer is reminded of the first word; each time it takes four times as long.
+const REMIND_NANOS: u64 = 10_000_000;
+
 /// Pause between two looks meanwhile: nothing tells of acknowledgements.
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -54,6 +63,34 @@ pub(crate) struct Orphan {
     ended: bool,
     /// Bytes that may still be thrown away.
     bytes_left: u64,
+    hold: Option<Hold>,
+}
+
+/// Why an orphan does not end though it has said all: the peer has not answered the first word, and may not be
+/// prepared for an end.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    /// What is said now and then, so that it looks.
+    again: Vec<u8>,
+    /// What is said last.
+    last: Vec<u8>,
+    /// When it is reminded next, and how long that is after the last time.
+    next: (Time, u64),
+    until: Time,
+}
+
+impl Hold {
+    /// Of a connection whose first word was sent, and what is to be said last; none where the first word is not
+    /// answered.
+    pub(crate) fn new(agreed: &Agreed, last: Vec<u8>, now: Time) -> Option<Self> {
+        let Greeting { again, .. } = Greeting::of(agreed)?;
+        let next = (now + REMIND_NANOS, REMIND_NANOS);
+        Some(Self { again, last, next, until: now + HOLD_NANOS })
+    }
+
+    fn deadline(&self) -> Time {
+        self.next.0.min(self.until)
+    }
 }
 
 /// How far an orphan is.
@@ -68,11 +105,32 @@ enum Step {
 
 impl Orphan {
     pub(super) fn new(connection: Connection, out: Vec<u8>, ended: bool, limits: &Limits) -> Self {
-        Self { connection, out, is_shut: false, ended, bytes_left: limits.bytes }
+        Self { connection, out, is_shut: false, ended, bytes_left: limits.bytes, hold: None }
+    }
+
+    /// Its end waits for an answer.
+    pub(super) fn held(self, hold: Option<Hold>) -> Self {
+        Self { hold, ..self }
     }
 
     /// Says what is left, and throws away what came: a buffer at most, the rest is for the next call.
-    fn go_on(&mut self, buffer: &mut [u8]) -> Step {
+    fn go_on(&mut self, buffer: &mut [u8], now: Time) -> Step {
+        let mut is_heard = self.ended;
+        if !self.ended {
+            match self.connection.recv(buffer) {
+                Received::Bytes(len) => {
+                    is_heard = true;
+                    self.bytes_left = self.bytes_left.saturating_sub(len as u64);
+                    if self.bytes_left == 0 {
+                        return Step::Useless;
+                    }
+                }
+                Received::Nothing => {}
+                Received::End => (self.ended, is_heard) = (true, true),
+                Received::Lost(_) => return Step::Useless,
+            }
+        }
+        self.wait_for_answer(is_heard, now);
         while !self.out.is_empty() {
             match self.connection.send(&self.out) {
                 Sent::Bytes(len) => drop(self.out.drain(..len)),
@@ -80,24 +138,26 @@ impl Orphan {
                 Sent::Lost(_) => return Step::Useless,
             }
         }
-        if self.out.is_empty() && !self.is_shut {
+        if self.out.is_empty() && self.hold.is_none() && !self.is_shut {
             self.is_shut = true;
             self.connection.shutdown();
         }
-        if !self.ended {
-            match self.connection.recv(buffer) {
-                Received::Bytes(len) => {
-                    self.bytes_left = self.bytes_left.saturating_sub(len as u64);
-                    if self.bytes_left == 0 {
-                        return Step::Useless;
-                    }
-                }
-                Received::Nothing => {}
-                Received::End => self.ended = true,
-                Received::Lost(_) => return Step::Useless,
+        if self.ended && self.is_shut { Step::Over } else { Step::Waits }
+    }
+
+    /// Sees whether there is anything to wait for, and reminds the peer.
+    fn wait_for_answer(&mut self, is_heard: bool, now: Time) {
+        let Some(hold) = &mut self.hold else { return };
+        if is_heard || now >= hold.until {
+            self.out.append(&mut hold.last);
+            self.hold = None;
+        } else if now >= hold.next.0 {
+            let pause = 4 * hold.next.1;
+            hold.next = (now + pause, pause);
+            if self.out.is_empty() {
+                self.out.extend_from_slice(&hold.again);
             }
         }
-        if self.ended && self.is_shut { Step::Over } else { Step::Waits }
     }
 
     fn wants(&self) -> Interest {
@@ -113,17 +173,26 @@ struct Watched {
     until: Time,
 }
 
+impl Watched {
+    /// When something is due while it waits for an answer.
+    fn deadline(&self) -> Option<Time> {
+        self.orphan.hold.as_ref().map(Hold::deadline)
+    }
+}
+
 /// Those of a device.
 pub(super) struct Orphans {
     limits: Limits,
     next: u64,
     /// The oldest first: so are their keys and their ends.
     list: VecDeque<Watched>,
+    /// When the next one that waits for an answer has something to do.
+    due: Option<Time>,
 }
 
 impl Orphans {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, next: KEYS, list: VecDeque::new() }
+        Self { limits, next: KEYS, list: VecDeque::new(), due: None }
     }
 
     /// Whether a key is an orphan's.
@@ -131,24 +200,28 @@ impl Orphans {
         key >= KEYS
     }
 
-    /// Takes a connection that was watched under `key` for `interest`, with what it has not taken.
+    /// Takes a connection, with what it has not taken; `watched`: under which key it was watched, for what.
     pub(super) fn adopt(
         &mut self,
         watch: &mut Watch,
         buffer: &mut [u8],
-        (key, interest): (u64, Interest),
+        watched: Option<(u64, Interest)>,
         mut orphan: Orphan,
         now: Time,
     ) {
-        watch.remove(key, interest);
-        if orphan.go_on(buffer) != Step::Waits {
+        if let Some((key, interest)) = watched {
+            watch.remove(key, interest);
+        }
+        if orphan.go_on(buffer, now) != Step::Waits {
             return;
         }
         let (key, interest) = (self.next, orphan.wants());
         self.next += 1;
-        watch.rename(&orphan.connection, key, interest);
+        watch.rename(&orphan.connection, key, interest, watched.is_some());
         let until = now + self.limits.nanos;
-        self.list.push_back(Watched { key, orphan, interest, until });
+        let one = Watched { key, orphan, interest, until };
+        self.due = [self.due, one.deadline()].into_iter().flatten().min();
+        self.list.push_back(one);
         if self.list.len() > self.limits.count {
             self.give_up(watch);
         }
@@ -164,10 +237,22 @@ impl Orphans {
     }
 
     /// One of them is ready.
-    pub(super) fn handle_ready(&mut self, watch: &mut Watch, buffer: &mut [u8], ready: &Ready) {
-        let Ok(at) = self.list.binary_search_by_key(&ready.key, |one| one.key) else { return };
+    pub(super) fn handle_ready(
+        &mut self,
+        watch: &mut Watch,
+        buffer: &mut [u8],
+        ready: &Ready,
+        now: Time,
+    ) {
+        if let Ok(at) = self.list.binary_search_by_key(&ready.key, |one| one.key) {
+            self.go_on(watch, buffer, at, ready.broken, now);
+        }
+    }
+
+    /// Goes on with the one at `at`, which is over if it is `broken`.
+    fn go_on(&mut self, watch: &mut Watch, buffer: &mut [u8], at: usize, broken: bool, now: Time) {
         let Watched { key, orphan, interest, .. } = &mut self.list[at];
-        if orphan.go_on(buffer) == Step::Waits && !(orphan.ended && ready.broken) {
+        if orphan.go_on(buffer, now) == Step::Waits && !(orphan.ended && broken) {
             let wants = orphan.wants();
             if wants != *interest {
                 watch.change(&orphan.connection, *key, *interest, wants);
@@ -179,15 +264,23 @@ impl Orphans {
         self.list.remove(at);
     }
 
-    /// Gives up those whose time is over.
-    pub(super) fn handle_timeout(&mut self, watch: &mut Watch, now: Time) {
-        while self.next_deadline().is_some_and(|until| until <= now) {
+    /// Gives up those whose time is over, and goes on with those that wait for an answer.
+    pub(super) fn handle_timeout(&mut self, watch: &mut Watch, buffer: &mut [u8], now: Time) {
+        while self.list.front().is_some_and(|one| one.until <= now) {
             self.give_up(watch);
+        }
+        if self.due.is_some_and(|due| due <= now) {
+            for at in (0..self.list.len()).rev() {
+                if self.list[at].deadline().is_some_and(|deadline| deadline <= now) {
+                    self.go_on(watch, buffer, at, false, now);
+                }
+            }
+            self.due = self.list.iter().filter_map(Watched::deadline).min();
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.list.front().map(|one| one.until)
+        [self.due, self.list.front().map(|one| one.until)].into_iter().flatten().min()
     }
 
     /// All of them, to be settled.
@@ -198,12 +291,12 @@ impl Orphans {
 
 /// The device closes: waits until the peers have acknowledged what they were sent, for a while at most. What
 /// was acknowledged arrives, whatever becomes of the connection.
-pub(crate) fn settle(mut orphans: Vec<Orphan>) {
+pub(crate) fn settle(mut orphans: Vec<Orphan>, clock: impl Fn() -> Time) {
     let mut buffer = vec![0; 1 << 16];
     let until = Instant::now() + CLOSE_PATIENCE;
     loop {
         orphans.retain_mut(|orphan| {
-            let waits = orphan.go_on(&mut buffer) == Step::Waits;
+            let waits = orphan.go_on(&mut buffer, clock()) == Step::Waits;
             waits && !(orphan.is_shut && orphan.connection.is_acknowledged())
         });
         if orphans.is_empty() || Instant::now() >= until {
@@ -257,7 +350,7 @@ mod tests {
             let interest = self.watch.add(&connection, key).unwrap();
             let orphan = Orphan::new(connection, out.to_vec(), false, &FEW);
             let Self { watch, orphans, buffer } = self;
-            orphans.adopt(watch, buffer, (key, interest), orphan, now);
+            orphans.adopt(watch, buffer, Some((key, interest)), orphan, now);
             peer
         }
 
@@ -270,7 +363,8 @@ mod tests {
                 self.watch.poll(true, &mut ready);
                 for one in ready.drain(..) {
                     assert!(Orphans::owns(one.key));
-                    self.orphans.handle_ready(&mut self.watch, &mut self.buffer, &one);
+                    let Self { watch, orphans, buffer } = self;
+                    orphans.handle_ready(watch, buffer, &one, Time(0));
                 }
             }
         }
@@ -301,10 +395,10 @@ mod tests {
         fixture.until(0);
         thread.join().unwrap();
         let _silent = fixture.orphan(6, b"end", Time(10));
-        let Fixture { watch, orphans, .. } = &mut fixture;
-        orphans.handle_timeout(watch, Time(1009));
+        let Fixture { watch, orphans, buffer } = &mut fixture;
+        orphans.handle_timeout(watch, buffer, Time(1009));
         assert_eq!(orphans.list.len(), 1);
-        orphans.handle_timeout(watch, Time(1010));
+        orphans.handle_timeout(watch, buffer, Time(1010));
         assert!(orphans.list.is_empty());
     }
 
@@ -328,7 +422,7 @@ mod tests {
             peer.read_to_end(&mut all).unwrap();
             all
         });
-        settle(fixture.orphans.take().collect());
+        settle(fixture.orphans.take().collect(), || Time(0));
         assert!(thread.join().unwrap() == out);
     }
 }

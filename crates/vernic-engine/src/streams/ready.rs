@@ -64,10 +64,20 @@ impl Watch {
         self.full = self.full + usize::from(to.send) - usize::from(from.send);
     }
 
-    /// Watches one that was [removed](Self::remove), but not closed, under another key.
-    pub(super) fn rename(&mut self, connection: &Connection, key: u64, interest: Interest) {
+    /// Watches one under a key of its own, that was [removed](Self::remove), but not closed, or never was watched
+    /// here.
+    pub(super) fn rename(
+        &mut self,
+        connection: &Connection,
+        key: u64,
+        interest: Interest,
+        was_watched: bool,
+    ) {
         // It fails for one that could not be watched before: nobody hears of it, until its time is over.
-        let _ = self.readiness.change(connection, key, interest);
+        let _ = match was_watched {
+            true => self.readiness.change(connection, key, interest),
+            false => self.readiness.watch(connection, key, interest),
+        };
         self.full += usize::from(interest.send);
     }
 

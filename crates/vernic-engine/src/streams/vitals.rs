@@ -92,8 +92,8 @@ impl Lane {
         if streams.next_deadline().is_none_or(|next| next > now) {
             return;
         }
-        let Streams { watch, orphans, look_at, .. } = streams;
-        orphans.handle_timeout(watch, now);
+        let Streams { watch, orphans, look_at, buffer, .. } = streams;
+        orphans.handle_timeout(watch, buffer, now);
         if look_at.is_none_or(|next| next > now) {
             return;
         }

@@ -82,6 +82,18 @@ impl Asked {
         self.queue.push_back(Pending { index: None, expected, invalidate: None });
     }
 
+    /// Whether the start-up's own READ waits for its answer.
+    pub(super) fn has_rtr(&self) -> bool {
+        self.queue.front().is_some_and(|pending| pending.index.is_none())
+    }
+
+    /// The start-up's own READ needs no answer any more.
+    pub(super) fn forget_rtr(&mut self) {
+        if self.has_rtr() {
+            self.queue.pop_front();
+        }
+    }
+
     /// Request `index` has been sent, which is a READ or an atomic.
     pub(super) fn push(&mut self, index: u64, slot: u32, wqe: &SendWqe) {
         self.number = self.next_number();

@@ -65,7 +65,9 @@ fn terminate_over(code: TermCode, inbound: &Inbound) -> Terminate {
 impl Qp {
     /// An incoming segment ends the stream.
     pub(super) fn stop_over(&mut self, now: Time, stop: &Stop, host: &mut impl Host) {
-        let Some(stream) = self.stream.as_deref() else { return };
+        let Some(stream) = self.stream.as_deref_mut() else { return };
+        // Whatever it says, it speaks.
+        stream.expect_no_word();
         match *stop {
             Stop::Violation { violation, fault } => {
                 let row = violation.row();
@@ -228,7 +230,10 @@ impl Qp {
             current = stream.inbound.take_current();
             stream.answers.clear();
             stream.stall_until = None;
-            stream.expect_no_word();
+            match terminate {
+                Some(_) if stream.tx == Tx::Open => stream.hold_last_word(now),
+                _ => stream.expect_no_word(),
+            }
             let was_open = stream.rx != Rx::Ended;
             if was_open {
                 stream.rx = Rx::Dead;

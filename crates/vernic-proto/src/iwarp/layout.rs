@@ -258,6 +258,13 @@ impl Layout {
         writer.put(fpdu.head());
         writer.finish(fpdu.pad(), self.crc)
     }
+
+    /// The bytes of an FPDU without payload.
+    pub(super) fn alone(&self, fpdu: &Fpdu) -> Vec<u8> {
+        let mut bytes = vec![0; self.raw_len(fpdu)];
+        self.write_headers(fpdu, &mut bytes);
+        bytes
+    }
 }
 
 /// Lays bytes into a buffer, with markers where they are due.

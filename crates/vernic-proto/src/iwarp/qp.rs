@@ -193,6 +193,12 @@ impl Qp {
         self.stream.as_ref().is_some_and(|stream| stream.rx == Rx::Ended)
     }
 
+    /// Whether the peer may not be in full operation: it has not answered a ready-to-receive indication that
+    /// is a READ.
+    pub fn is_unheard(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_unheard())
+    }
+
     /// How the stream ended, or why it is about to.
     pub fn ending(&self) -> Option<Ending> {
         self.stream.as_ref().and_then(|stream| stream.ending)
@@ -278,7 +284,10 @@ impl Qp {
         let Some(stream) = self.stream.as_deref_mut() else { return 0 };
         match stream.rx {
             Rx::Open => {}
-            Rx::Dead => return bytes.len(),
+            Rx::Dead => {
+                stream.hear();
+                return bytes.len();
+            }
             Rx::Ended => return 0,
         }
         let rules = stream.rules();
@@ -337,7 +346,7 @@ impl Qp {
         if stream.tx == Tx::Fenced && stream.deframer.fpdus() > 0 {
             stream.tx = Tx::Open;
         }
-        stream.expect_no_word();
+        stream.hear();
         stream.moves_on(now, &self.sq);
         let within = has_rest || !stream.deframer.is_at_boundary();
         let stall_ns = stream.config.stall_ns;
@@ -359,6 +368,9 @@ impl Qp {
         if end != StreamEnd::Closed {
             return self.lost(now, end, host);
         }
+        // What is not in full operation by now never will be.
+        stream.requester.asked.forget_rtr();
+        stream.expect_no_word();
         match stream.rx {
             Rx::Ended => return,
             Rx::Dead => stream.rx = Rx::Ended,
@@ -397,6 +409,7 @@ impl Qp {
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         stream.repeat_rtr(now);
+        stream.release_last_word(now);
         if !stream.lift_fence(now) {
             return self.lost(now, StreamEnd::Stalled, host);
         }

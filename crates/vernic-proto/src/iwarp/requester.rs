@@ -146,8 +146,8 @@ impl Requester {
         layout: &Layout,
         host: &mut impl Host,
     ) -> Result<Option<Fpdu>, Fatal> {
-        if let Some(rtr) = self.rtr.choice() {
-            return Ok(Some(self.rtr_fpdu(rtr)));
+        if let Some(fpdu) = self.next_rtr() {
+            return Ok(Some(fpdu));
         }
         // Bounded: each round returns, or passes one local request of the queue.
         while let Some((index, &entry)) = sq.at_cursor() {
@@ -187,6 +187,11 @@ impl Requester {
             _ => WcStatus::LocalProtection,
         };
         Err(Fatal { status, fault })
+    }
+
+    /// The ready-to-receive indication, if it is still to be sent.
+    pub(super) fn next_rtr(&self) -> Option<Fpdu> {
+        self.rtr.choice().map(|rtr| self.rtr_fpdu(rtr))
     }
 
     /// The ready-to-receive indication: "The RDMA connection initiator MUST NOT allow any later FULPDUs
@@ -313,12 +318,12 @@ impl Requester {
         Fpdu::new(Item::Request, &header, &rdmap, Source::None, 0)
     }
 
-    /// Whether the next FPDU is an RTR that is an empty WRITE.
-    pub(super) fn has_write_rtr(&self) -> bool {
-        self.rtr.choice() == Some(RtrSet::WRITE)
+    /// The RTR that is still to be sent.
+    pub(super) fn due_rtr(&self) -> Option<RtrSet> {
+        self.rtr.choice()
     }
 
-    /// Another empty WRITE, as the RTR was.
+    /// An empty WRITE, which means nothing to a peer that had the RTR.
     pub(super) fn repeat_rtr(&mut self) {
         self.rtr = RtrSet::WRITE;
     }

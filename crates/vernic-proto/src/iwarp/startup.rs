@@ -522,9 +522,5 @@ fn check_private(private: &[u8], enhanced: bool) -> Result<(), StartupError> {
 
 /// A stream of one FPDU, which says why there will be no other.
 fn terminate(agreed: &Agreed, code: TermCode) -> Vec<u8> {
-    let layout = Layout::new(agreed);
-    let fpdu = Fpdu::terminate(&Terminate::new(code));
-    let mut bytes = vec![0; layout.raw_len(&fpdu)];
-    layout.write_headers(&fpdu, &mut bytes);
-    bytes
+    Layout::new(agreed).alone(&Fpdu::terminate(&Terminate::new(code)))
 }

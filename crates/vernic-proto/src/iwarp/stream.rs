@@ -66,11 +66,16 @@ pub struct StreamConfig {
     /// Nanoseconds after which a closing end has sent what it had to send, at the latest, however the peer
     /// takes it: one that takes a byte now and then could prolong it without end.
     pub close_ns: u64,
-    /// Nanoseconds after which an initiator repeats an empty WRITE that was its ready-to-receive indication,
-    /// if nothing has come from the peer: a few times, each four times as late; 0 never does. A responder
-    /// may have missed the news of bytes that came while it was not yet in full operation, and look at them
-    /// only when more come: siw does, where its answer is faster than its way out of the call that sent it.
+    /// Nanoseconds after which an initiator sends an empty WRITE behind its ready-to-receive indication, if
+    /// that was an empty WRITE and nothing has come from the peer, or a READ and it was not answered: a few
+    /// times, each four times as late; 0 never does. A responder may have missed the news of bytes that came
+    /// while it was not yet in full operation, and look at them only when more come: siw does, where its
+    /// answer is faster than its way out of the call that sent it.
     pub rtr_repeat_ns: u64,
+    /// Nanoseconds that an initiator whose ready-to-receive indication is a READ keeps its Terminate back until
+    /// that is answered; a close in order waits for it as for any READ, `linger_ns` at most. A responder may not
+    /// be prepared for an end that comes before it is in full operation: with siw the peer's kernel stops.
+    pub rtr_answer_ns: u64,
     /// Nanoseconds that a responder with something to send waits for the initiator's first FPDU, where no
     /// ready-to-receive indication was agreed; 0 for ever. "MPA Responder mode implementations MUST receive
     /// and validate at least one FPDU before sending any FPDUs" (RFC 5044, 7.1.2 (4)), since the initiator may
@@ -97,6 +102,7 @@ impl Default for StreamConfig {
             linger_ns: 2_000_000_000,
             close_ns: 60_000_000_000,
             rtr_repeat_ns: 0,
+            rtr_answer_ns: 1_000_000_000,
             fence_ns: 0,
         }
     }
@@ -187,6 +193,11 @@ pub(super) struct Stream {
     pub(super) stall_until: Option<Time>,
     /// When the ready-to-receive indication is repeated, how long that is after the last one, and how often.
     rtr_repeat: Option<(Time, u64, u32)>,
+    /// The ready-to-receive indication is a READ that the peer has not answered, nor said anything since the
+    /// answer is not waited for any more: it may not be in full operation.
+    unheard: bool,
+    /// When the last word is said though the peer is [unheard](Self::unheard).
+    hold_until: Option<Time>,
     /// Whether the initiator has agreed to speak first by itself.
     hears_rtr: bool,
     /// When a responder has waited long enough.
@@ -222,6 +233,8 @@ impl Stream {
             close_until: None,
             stall_until: None,
             rtr_repeat: None,
+            unheard: rtr.choice() == Some(RtrSet::READ),
+            hold_until: None,
             hears_rtr: !agreed.rtr.is_empty(),
             fence_until: None,
         }
@@ -268,14 +281,27 @@ impl Stream {
     /// The ready-to-receive indication is about to be sent for the first time.
     pub(super) fn expect_word(&mut self, now: Time) {
         let ns = self.config.rtr_repeat_ns;
-        if ns > 0 && self.rtr_repeat.is_none() && self.requester.has_write_rtr() {
+        let repeatable = [RtrSet::WRITE, RtrSet::READ].map(Some);
+        let is_due = repeatable.contains(&self.requester.due_rtr());
+        if ns > 0 && self.rtr_repeat.is_none() && is_due {
             self.rtr_repeat = Some((now + ns, ns, RTR_REPEATS));
         }
     }
 
-    /// Something has come, or nothing more will.
+    /// Something has come: the answer to a ready-to-receive indication by READ, or any sign of life if that is
+    /// not waited for any more.
+    pub(super) fn hear(&mut self) {
+        let is_due = self.requester.due_rtr() == Some(RtrSet::READ);
+        if self.rx != Rx::Open || !is_due && !self.requester.asked.has_rtr() {
+            self.expect_no_word();
+        }
+    }
+
+    /// The peer is in full operation, or nothing more will come of it.
     pub(super) fn expect_no_word(&mut self) {
         self.rtr_repeat = None;
+        self.unheard = false;
+        self.hold_until = None;
         if self.tx != Tx::Fenced || self.rx != Rx::Open || self.deframer.fpdus() > 0 {
             self.fence_until = None;
         }
@@ -285,7 +311,7 @@ impl Stream {
     pub(super) fn repeat_rtr(&mut self, now: Time) {
         let Some((due, ns, left)) = self.rtr_repeat.filter(|(due, ..)| now >= *due) else { return };
         self.rtr_repeat = None;
-        if self.tx != Tx::Open || left == 0 {
+        if !matches!(self.tx, Tx::Open | Tx::Terminating(_, None)) || left == 0 {
             return;
         }
         if self.requester.is_begun() {
@@ -323,7 +349,7 @@ impl Stream {
     pub(super) fn is_ready(&self, sq: &SendQueue) -> bool {
         match self.tx {
             Tx::Fenced | Tx::Shut | Tx::Terminating(_, Some(_)) => false,
-            Tx::Terminating(_, None) => true,
+            Tx::Terminating(_, None) => !self.unheard || self.requester.due_rtr().is_some(),
             Tx::Open => {
                 if self.answers.is_begun() {
                     return true;
@@ -332,6 +358,27 @@ impl Stream {
                     || !self.answers.is_empty() && !self.requester.is_begun()
             }
         }
+    }
+
+    /// The last word is to be said: not to a peer that may not be in full operation, for a while.
+    pub(super) fn hold_last_word(&mut self, now: Time) {
+        if self.unheard {
+            self.hold_until = Some(now + self.config.rtr_answer_ns);
+        } else {
+            self.expect_no_word();
+        }
+    }
+
+    /// Time has passed without an answer to the ready-to-receive indication.
+    pub(super) fn release_last_word(&mut self, now: Time) {
+        if self.hold_until.is_some_and(|until| now >= until) {
+            self.expect_no_word();
+        }
+    }
+
+    /// Whether the peer may not be in full operation, so that the end of the stream should wait.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.unheard
     }
 
     /// The next FPDU: the last word before all else, then what is in the middle, then answers and
@@ -346,7 +393,11 @@ impl Stream {
     ) -> Result<Option<Fpdu>, Fatal> {
         let mut fpdu = match self.tx {
             Tx::Fenced | Tx::Shut | Tx::Terminating(_, Some(_)) => return Ok(None),
-            Tx::Terminating(terminate, None) => Some(Fpdu::terminate(&terminate)),
+            Tx::Terminating(terminate, None) => match self.requester.next_rtr() {
+                None if self.unheard => None,
+                None => Some(Fpdu::terminate(&terminate)),
+                rtr => rtr,
+            },
             Tx::Open => self.choose(sq, host)?,
         };
         if let Some(fpdu) = &mut fpdu {
@@ -428,7 +479,7 @@ impl Stream {
         let held = self.inbound.held_since().map(|since| since + self.config.recv_wait_ns);
         let held = held.filter(|_| self.rx == Rx::Open);
         let repeat = self.rtr_repeat.map(|(due, ..)| due);
-        [held, self.stall_until, self.linger_until, repeat, self.fence_until]
+        [held, self.stall_until, self.linger_until, repeat, self.fence_until, self.hold_until]
             .into_iter()
             .flatten()
             .min()

@@ -1,6 +1,7 @@
 //! Queue pairs against each other and against hand-made FPDUs.
 
 mod ending;
+mod greeting;
 mod hostile;
 mod messages;
 mod order;

@@ -213,6 +213,7 @@ fn end(rng: &mut Rng, chunk: u64, max_len: u32, crc: bool, markers: bool) -> End
         linger_ns: SECOND,
         close_ns: 30 * SECOND,
         rtr_repeat_ns: 10_000_000,
+        rtr_answer_ns: SECOND / 2,
         fence_ns: 100_000_000,
     };
     EndPlan {

@@ -13,12 +13,14 @@ pub(super) struct Terms {
     pub(super) rtr: RtrSet,
 }
 
-/// What an initiator offers.
+/// What an initiator offers. An RTR by READ needs a place among the READs that the responder takes, though
+/// the application wants none.
 pub(super) fn offer(config: &StartupConfig) -> MpaEnhanced {
     let mut data = MpaEnhanced::default();
     config.rtr.into_flags(&mut data);
+    let ord = config.ord.max(config.rtr.contains(RtrSet::READ).into());
     (data.ird, data.ord) = match config.negotiate_depths {
-        true => (DepthCode::of_depth(config.ird), DepthCode::of_depth(config.ord)),
+        true => (DepthCode::of_depth(config.ird), DepthCode::of_depth(ord)),
         false => (DepthCode::NOT_NEGOTIATED, DepthCode::NOT_NEGOTIATED),
     };
     data

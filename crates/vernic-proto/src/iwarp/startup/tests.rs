@@ -141,7 +141,9 @@ fn peers_without_client_and_server_agree_upon_one_indication() {
 fn an_indication_by_read_makes_room_for_one_read() {
     let a = StartupConfig { rtr: RtrSet::READ, ird: 0, ord: 0, ..config() };
     let (x, y) = agreed(a, StartupConfig { ird: 0, ord: 0, ..config() });
-    assert_eq!((x.rtr, y.ird), (RtrSet::READ, 1));
+    // The initiator says so; its application has none all the same.
+    assert_eq!((x.rtr, y.ird, x.ord), (RtrSet::READ, 1, 0));
+    assert_eq!(y.peer_depths, Some((DepthCode::of_depth(0), DepthCode::of_depth(1))));
 }
 
 /// The one FPDU that a stream consists of, as the code of its Terminate.

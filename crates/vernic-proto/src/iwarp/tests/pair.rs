@@ -38,6 +38,7 @@ pub(super) fn config() -> StreamConfig {
         stall_ns: 1_000,
         linger_ns: 10_000,
         close_ns: 25_000,
+        rtr_answer_ns: 4_000,
         ..StreamConfig::default()
     }
 }
