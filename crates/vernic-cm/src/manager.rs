@@ -65,7 +65,7 @@ impl Generation {
     fn new(config: &Config) -> Self {
         let keeper = Arc::new(Keeper::default());
         let registry = Arc::new(Registry::new(keeper.clone()));
-        let streams = Streams::new(registry.clone(), keeper.clone(), config.iwarp_crc);
+        let streams = Streams::new(registry.clone(), keeper.clone(), config);
         let shared = Arc::new_cyclic(|me| Shared {
             origin: Origin::here(),
             config: config.clone(),

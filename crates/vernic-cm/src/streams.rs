@@ -28,7 +28,7 @@ use vernic_engine::iwarp::{
     ConnectError, Ending, Handshake, HandshakeState, RtrSet, StartupConfig, StartupError,
     StartupState, StreamSink, Watch,
 };
-use vernic_engine::{Qp, Qpn};
+use vernic_engine::{Config, Qp, Qpn};
 use vernic_io::tcp::{Bound, Listener, Readiness};
 use vernic_proto::cm::ConnId;
 use vernic_wire::cm::CommId;
@@ -152,7 +152,8 @@ struct Table {
 pub(crate) struct Streams {
     registry: Arc<Registry>,
     keeper: Arc<Keeper>,
-    crc: bool,
+    /// What every start-up begins with.
+    startup: StartupConfig,
     readiness: OnceLock<Arc<Readiness>>,
     table: Mutex<Table>,
 }
@@ -220,9 +221,14 @@ impl Table {
 }
 
 impl Streams {
-    pub(crate) fn new(registry: Arc<Registry>, keeper: Arc<Keeper>, crc: bool) -> Self {
+    pub(crate) fn new(registry: Arc<Registry>, keeper: Arc<Keeper>, config: &Config) -> Self {
+        let startup = StartupConfig {
+            crc: config.iwarp_crc,
+            reply_ns: u64::from(config.iwarp_reply_timeout_s) * 1_000_000_000,
+            ..StartupConfig::default()
+        };
         let (readiness, table) = Default::default();
-        Self { registry, keeper, crc, readiness, table }
+        Self { registry, keeper, startup, readiness, table }
     }
 
     /// Makes the descriptor that is readable while [`progress`](Self::progress) has something to do.
@@ -250,12 +256,7 @@ impl Streams {
     }
 
     fn config(&self, depths: Depths) -> StartupConfig {
-        StartupConfig {
-            crc: self.crc,
-            ird: depths.ird.into(),
-            ord: depths.ord.into(),
-            ..StartupConfig::default()
-        }
+        StartupConfig { ird: depths.ird.into(), ord: depths.ord.into(), ..self.startup }
     }
 
     /// Asks a peer for a connection, with [`MAX_PRIVATE_DATA`] at most. What comes of it is told to the id,

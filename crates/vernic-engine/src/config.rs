@@ -108,6 +108,9 @@ config! {
     /// How long a message of iWARP waits for a receive before its connection is ended for want of one. RFC
     /// 5041 would end it at once, which is 0; there is no "receiver not ready" that would let the peer repeat it.
     iwarp_recv_wait_us: u64 = 1_000_000, "VERNIC_IWARP_RECV_WAIT_US", "0 to 10000000 microseconds", micros_or_none, show;
+    /// How long a peer that was asked for a connection of iWARP may take to accept or reject it, from when TCP has
+    /// connected.
+    iwarp_reply_timeout_s: u32 = 60, "VERNIC_IWARP_REPLY_TIMEOUT_S", "1 to 3600 seconds", reply_timeout, show;
     /// How long nothing may be heard of the host of a connection of iWARP, whether or not something is on its
     /// way to it, until the connection is lost; 0 leaves it to the system: a quarter of an hour, and for ever
     /// if nothing is sent. A host that answers whose program is stopped is waited for.
@@ -242,6 +245,10 @@ fn keep_alive(value: &str) -> Result<u32, String> {
 
 fn engine_threads(value: &str) -> Result<u8, String> {
     number(value, 0, MAX_ENGINE_THREADS).map(|n| n as u8)
+}
+
+fn reply_timeout(value: &str) -> Result<u32, String> {
+    number(value, 1, 3600).map(|n| n as u32)
 }
 
 fn window(value: &str) -> Result<u32, String> {

@@ -55,8 +55,11 @@ pub struct StartupConfig {
     /// Initiator: ask for the peer-to-peer model with one of these; empty for client and server.
     /// Responder: those that it takes; empty for all.
     pub rtr: RtrSet,
-    /// Nanoseconds that the peer has for its frame, and again for taking the reply.
+    /// Responder: nanoseconds that the peer has for its request, and again for taking the reply.
     pub timeout_ns: u64,
+    /// Initiator: nanoseconds that the peer has for its reply, from when the connection is made. It is its
+    /// application that accepts, which may have something else to do.
+    pub reply_ns: u64,
 }
 
 impl Default for StartupConfig {
@@ -71,6 +74,7 @@ impl Default for StartupConfig {
             negotiate_depths: true,
             rtr: RtrSet::empty(),
             timeout_ns: 10_000_000_000,
+            reply_ns: 60_000_000_000,
         }
     }
 }
@@ -198,6 +202,7 @@ impl Startup {
         let mut startup = Self::new(Role::Initiator, config, now);
         let enhanced = startup.is_enhanced().then(|| negotiate::offer(&config));
         check_private(private, enhanced.is_some())?;
+        startup.deadline = Some(now + config.reply_ns);
         let start = startup.head(MpaKey::Request, config.revision.min(MPA_REVISION));
         startup.out = frame::write(start, enhanced.as_ref(), private);
         Ok(startup)
@@ -381,7 +386,7 @@ impl Startup {
             return Ok(());
         };
         check_private(private, start.enhanced)?;
-        let (revision, timeout_ns) = (self.config.revision, self.config.timeout_ns);
+        let StartupConfig { revision, timeout_ns, .. } = self.config;
         self.config = StartupConfig { revision, timeout_ns, ..*config };
         let asked = self.frame.enhanced();
         let answered = asked.map(|asked| negotiate::answer(&self.config, &asked));

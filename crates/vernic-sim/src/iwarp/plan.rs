@@ -200,6 +200,7 @@ fn end(rng: &mut Rng, chunk: u64, max_len: u32, crc: bool, markers: bool) -> End
         negotiate_depths: rng.percent(80),
         rtr,
         timeout_ns: 5 * SECOND,
+        reply_ns: 5 * SECOND,
     };
     let stream = StreamConfig {
         emss: rng.pick(&[160, 536, 1448, 8948]),

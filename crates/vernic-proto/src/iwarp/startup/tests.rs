@@ -7,7 +7,7 @@ use super::*;
 const T0: Time = Time(1_000_000_000);
 
 fn config() -> StartupConfig {
-    StartupConfig { timeout_ns: 1_000, ..StartupConfig::default() }
+    StartupConfig { timeout_ns: 1_000, reply_ns: 3_000, ..StartupConfig::default() }
 }
 
 /// Moves what `from` has to send to `to`, `chunk` bytes at a time.
@@ -334,9 +334,11 @@ fn a_peer_that_sends_byte_by_byte_runs_out_of_time() {
     assert_eq!(responder.next_deadline(), Some(T0 + 1_000));
     responder.handle_timeout(T0 + 1_000);
     assert_eq!(responder.state(), StartupState::Failed(StartupError::TimedOut));
-    initiator.handle_timeout(T0 + 999);
+    // The one that asks waits for what an application decides.
+    assert_eq!(initiator.next_deadline(), Some(T0 + 3_000));
+    initiator.handle_timeout(T0 + 2_999);
     assert_eq!(initiator.state(), StartupState::Waiting);
-    initiator.handle_timeout(T0 + 1_000);
+    initiator.handle_timeout(T0 + 3_000);
     assert_eq!(initiator.state(), StartupState::Failed(StartupError::TimedOut));
 }
 
