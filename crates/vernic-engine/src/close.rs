@@ -19,7 +19,7 @@ use crate::events::lock;
 use crate::lane::Lane;
 use crate::pacer::Pacer;
 use crate::progress::Engine;
-use crate::streams::settle_orphans;
+use crate::streams::{CLOSE_PATIENCE, settle_orphans};
 
 impl Context {
     /// Ends the device, whatever objects of it are left: its thread is over, its sockets are closed, its
@@ -80,7 +80,7 @@ impl Engine {
         });
         // Outside the lane: closing passes the gate of forks.
         drop(sockets);
-        settle_orphans(orphans.unwrap_or_default(), || self.now());
+        settle_orphans(orphans.unwrap_or_default(), || self.now(), CLOSE_PATIENCE);
     }
 
     /// A new channel: its waiters are told when the device is closed.

@@ -511,7 +511,7 @@ fn say_last(context: &Context, connection: Connection, agreed: Option<&Agreed>, 
         return;
     }
     let engine = context.engine();
-    engine.with_lane(|lane| lane.leave_stream(connection, agreed, last, engine.now()));
+    engine.with_lane(|lane| lane.leave_stream(engine, connection, agreed, last));
 }
 
 /// Gives the lane a connection, or gives it back.

@@ -54,7 +54,7 @@ use crate::lane::Lane;
 use crate::near::NearControl;
 use crate::open_device::{Device, monotonic_ns};
 use crate::qp_state::QpInner;
-use crate::streams::Streams;
+use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
 
 /// Times that a holder takes the lane again for doorbells before it leaves them to the background
 /// thread: a bound on how long one call can be kept busy by others.
@@ -293,11 +293,19 @@ impl Engine {
     }
 
     /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture keeps go to its file, and
-    /// neighbours are told good-bye, so that they do not take the end of the process for a crash.
+    /// neighbours are told good-bye, so that they do not take the end of the process for a crash. Peers of iWARP get what
+    /// they were sent, which the system would not see to if they said something more: half a second at most.
     pub(crate) fn last_progress(&self) -> bool {
-        let is_done = self.progress_inline() && self.run_inline(|lane, _| lane.link.flush());
+        let mut orphans = Vec::new();
+        let is_done = self.progress_inline()
+            && self.run_inline(|lane, _| {
+                lane.link.flush();
+                orphans =
+                    lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
+            });
         if is_done {
             self.close_neighbours();
+            settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
         }
         is_done
     }

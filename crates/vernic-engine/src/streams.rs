@@ -32,7 +32,7 @@ use std::sync::atomic::Ordering;
 
 pub use counters::StreamCounters;
 pub(crate) use counters::StreamCounts;
-pub(crate) use orphan::{Hold, Orphan, settle as settle_orphans};
+pub(crate) use orphan::{CLOSE_PATIENCE, EXIT_PATIENCE, Hold, Orphan, settle as settle_orphans};
 use vernic_io::tcp::{Connection, Interest, Ready};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{
@@ -209,19 +209,33 @@ impl Streams {
         connections.chain(self.orphans.take()).collect()
     }
 
+    /// Takes all connections out: the process ends. Nobody is told.
+    pub(crate) fn leave(&mut self, engine: &Engine) -> Vec<Orphan> {
+        self.connections.values_mut().for_each(|conn| conn.told.sink = None);
+        self.close(engine)
+    }
+
     /// Takes a connection out: its queue pair lets go of it, what the connection was given still arrives.
     pub(crate) fn remove(&mut self, engine: &Engine, qpn: Qpn, now: Time) {
         let Some(conn) = self.connections.remove(&qpn.value()) else { return };
         let watched = Some((u64::from(qpn.value()), conn.watched));
         let Self { watch, orphans, buffer, .. } = self;
-        orphans.adopt(watch, buffer, watched, conn.orphan(engine, now), now);
+        let counts = &engine.counters.streams;
+        orphans.adopt(watch, buffer, counts, watched, conn.orphan(engine, now), now);
     }
 
     /// Takes a connection that no queue pair has taken, with what is said over it.
-    fn adopt(&mut self, connection: Connection, out: Vec<u8>, hold: Option<Hold>, now: Time) {
+    fn adopt(
+        &mut self,
+        counts: &StreamCounts,
+        connection: Connection,
+        out: Vec<u8>,
+        hold: Option<Hold>,
+        now: Time,
+    ) {
         let Self { watch, orphans, buffer, .. } = self;
         let orphan = Orphan::new(connection, out, false, &LIMITS).held(hold);
-        orphans.adopt(watch, buffer, None, orphan, now);
+        orphans.adopt(watch, buffer, counts, None, orphan, now);
     }
 
     /// Takes a connection out of the table, to be reset.
@@ -362,18 +376,19 @@ impl Lane {
     /// said, and then the last ones.
     pub(crate) fn leave_stream(
         &mut self,
+        engine: &Engine,
         connection: Connection,
         agreed: &Agreed,
         last: Vec<u8>,
-        now: Time,
     ) {
+        let now = engine.now();
         let Some(streams) = &mut self.streams else { return };
         let first = Greeting::of(agreed).map(|greeting| greeting.first);
         let (out, hold) = match first {
             Some(first) => (first, Hold::new(agreed, last, now)),
             None => (last, None),
         };
-        streams.adopt(connection, out, hold, now);
+        streams.adopt(&engine.counters.streams, connection, out, hold, now);
     }
 
     /// Receives from connections that are ready, and tries again what waits for receives; returns how

@@ -44,6 +44,12 @@ counters! {
     terminates_sent = "iwarp_terminates_sent",
     /// Streams that the peer ended with a Terminate.
     terminates_received = "iwarp_terminates_received",
+    /// Connections without a queue pair that were left to the system, since too many waited, before their peers had
+    /// acknowledged all: it goes on sending, and resets those whose peers say something more.
+    left_to_system = "iwarp_left_to_system",
+    /// Connections without a queue pair that were reset before their peers had acknowledged all: they had had their
+    /// time, or too many waited.
+    reset_unacknowledged = "iwarp_reset_unacknowledged",
     /// Bytes received, FPDUs in all.
     rx_bytes = "iwarp_rx_bytes",
     /// System calls that received them, those that found nothing included.

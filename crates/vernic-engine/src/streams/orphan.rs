@@ -9,7 +9,9 @@
 //!
 //! ```text
 //!   Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
-//!                                          \------ too long, too many bytes or orphans --> reset
+//!                                          \------ too long, too many bytes --------> reset
+//!                                           \----- too many orphans: one that is acknowledged is closed, else one
+//!                                                  that the socket has whole, else the oldest is reset
 //! ```
 //! Called by the lane ([`Orphans`]), and when a device closes ([`settle`]). Limits: [`Limits`].
 
@@ -20,6 +22,7 @@ use vernic_io::tcp::{Connection, Interest, Ready, Received, Sent};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{Agreed, Greeting};
 
+use super::counters::StreamCounts;
 use super::ready::Watch;
 
 /// What orphans may cost.
@@ -29,7 +32,7 @@ pub(super) struct Limits {
     pub(super) nanos: u64,
     /// Bytes of the peer that are thrown away for one.
     pub(super) bytes: u64,
-    /// How many there are; beyond that the oldest is reset.
+    /// How many there are; beyond that the one goes that loses least by it.
     pub(super) count: usize,
 }
 
@@ -41,7 +44,11 @@ pub(super) const LIMITS: Limits = Limits { nanos: 30_000_000_000, bytes: 256 << 
 const KEYS: u64 = 1 << 32;
 
 /// How long a device that closes waits for peers to acknowledge what they were sent.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a process that ends does. What their sockets have the system sends on, though a peer that says something
+/// more has it reset them.
+pub(crate) const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Nanoseconds that the end waits for an answer to the first word.
 const HOLD_NANOS: u64 = 1_000_000_000;
@@ -205,6 +212,7 @@ impl Orphans {
         &mut self,
         watch: &mut Watch,
         buffer: &mut [u8],
+        counts: &StreamCounts,
         watched: Option<(u64, Interest)>,
         mut orphan: Orphan,
         now: Time,
@@ -223,15 +231,32 @@ impl Orphans {
         self.due = [self.due, one.deadline()].into_iter().flatten().min();
         self.list.push_back(one);
         if self.list.len() > self.limits.count {
-            self.give_up(watch);
+            self.make_room(watch, counts);
         }
     }
 
+    /// There is one too many. Of what its peer has acknowledged nothing is lost; what the socket has, the system goes
+    /// on sending when it is closed, unless the peer says something more.
+    fn make_room(&mut self, watch: &mut Watch, counts: &StreamCounts) {
+        let is_whole = |one: &Watched| one.orphan.is_shut;
+        let is_settled = |one: &Watched| is_whole(one) && one.orphan.connection.is_acknowledged();
+        let at = self.list.iter().position(is_settled);
+        if let Some(at) = at.or_else(|| self.list.iter().position(is_whole)) {
+            if let Some(Watched { key, orphan, interest, .. }) = self.list.remove(at) {
+                watch.remove(key, interest);
+                counts.left_to_system.add(u64::from(!orphan.connection.is_acknowledged()));
+            }
+            return;
+        }
+        self.give_up(watch, counts);
+    }
+
     /// The oldest has had its time.
-    fn give_up(&mut self, watch: &mut Watch) {
+    fn give_up(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let Some(Watched { key, orphan, interest, .. }) = self.list.pop_front() else { return };
         watch.remove(key, interest);
-        if !orphan.connection.is_acknowledged() {
+        if !(orphan.is_shut && orphan.connection.is_acknowledged()) {
+            counts.reset_unacknowledged.add(1);
             orphan.connection.reset();
         }
     }
@@ -265,9 +290,15 @@ impl Orphans {
     }
 
     /// Gives up those whose time is over, and goes on with those that wait for an answer.
-    pub(super) fn handle_timeout(&mut self, watch: &mut Watch, buffer: &mut [u8], now: Time) {
+    pub(super) fn handle_timeout(
+        &mut self,
+        watch: &mut Watch,
+        buffer: &mut [u8],
+        counts: &StreamCounts,
+        now: Time,
+    ) {
         while self.list.front().is_some_and(|one| one.until <= now) {
-            self.give_up(watch);
+            self.give_up(watch, counts);
         }
         if self.due.is_some_and(|due| due <= now) {
             for at in (0..self.list.len()).rev() {
@@ -289,11 +320,11 @@ impl Orphans {
     }
 }
 
-/// The device closes: waits until the peers have acknowledged what they were sent, for a while at most. What
-/// was acknowledged arrives, whatever becomes of the connection.
-pub(crate) fn settle(mut orphans: Vec<Orphan>, clock: impl Fn() -> Time) {
+/// The device closes, or its process ends: waits until the peers have acknowledged what they were sent, for
+/// `patience` at most. What was acknowledged arrives, whatever becomes of the connection.
+pub(crate) fn settle(mut orphans: Vec<Orphan>, clock: impl Fn() -> Time, patience: Duration) {
     let mut buffer = vec![0; 1 << 16];
-    let until = Instant::now() + CLOSE_PATIENCE;
+    let until = Instant::now() + patience;
     loop {
         orphans.retain_mut(|orphan| {
             let waits = orphan.go_on(&mut buffer, clock()) == Step::Waits;
@@ -328,12 +359,13 @@ mod tests {
         watch: Watch,
         orphans: Orphans,
         buffer: Vec<u8>,
+        counts: StreamCounts,
     }
 
     impl Fixture {
         fn new() -> Self {
             let (watch, orphans) = (Watch::new().unwrap(), Orphans::new(FEW));
-            Self { watch, orphans, buffer: vec![0; 1 << 16] }
+            Self { watch, orphans, buffer: vec![0; 1 << 16], counts: StreamCounts::default() }
         }
 
         /// An orphan with something to say, and its peer.
@@ -349,8 +381,8 @@ mod tests {
             };
             let interest = self.watch.add(&connection, key).unwrap();
             let orphan = Orphan::new(connection, out.to_vec(), false, &FEW);
-            let Self { watch, orphans, buffer } = self;
-            orphans.adopt(watch, buffer, Some((key, interest)), orphan, now);
+            let Self { watch, orphans, buffer, counts } = self;
+            orphans.adopt(watch, buffer, counts, Some((key, interest)), orphan, now);
             peer
         }
 
@@ -363,7 +395,7 @@ mod tests {
                 self.watch.poll(true, &mut ready);
                 for one in ready.drain(..) {
                     assert!(Orphans::owns(one.key));
-                    let Self { watch, orphans, buffer } = self;
+                    let Self { watch, orphans, buffer, .. } = self;
                     orphans.handle_ready(watch, buffer, &one, Time(0));
                 }
             }
@@ -395,21 +427,46 @@ mod tests {
         fixture.until(0);
         thread.join().unwrap();
         let _silent = fixture.orphan(6, b"end", Time(10));
-        let Fixture { watch, orphans, buffer } = &mut fixture;
-        orphans.handle_timeout(watch, buffer, Time(1009));
+        let Fixture { watch, orphans, buffer, counts } = &mut fixture;
+        orphans.handle_timeout(watch, buffer, counts, Time(1009));
         assert_eq!(orphans.list.len(), 1);
-        orphans.handle_timeout(watch, buffer, Time(1010));
+        orphans.handle_timeout(watch, buffer, counts, Time(1010));
         assert!(orphans.list.is_empty());
     }
 
+    /// More than a socket takes whose peer reads nothing.
+    const MUCH: usize = 64 << 20;
+
     #[test]
-    fn the_oldest_of_too_many_goes() {
+    fn of_too_many_one_goes_whose_peer_has_everything() {
         let mut fixture = Fixture::new();
-        let peers: Vec<_> = (0..4).map(|n| fixture.orphan(n, b"end", Time(n))).collect();
+        let mut slow = fixture.orphan(1, &vec![7; MUCH], Time(1));
+        let quick: Vec<_> = (2..5).map(|n| fixture.orphan(n, b"end", Time(n))).collect();
+        // Which of those have been acknowledged by then is the system's business.
         let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
-        assert_eq!(kept, [Time(1002), Time(1003)]);
-        drop(peers);
+        assert_eq!((kept.len(), kept[0]), (2, Time(1001)));
+        assert_eq!(fixture.counts.snapshot().reset_unacknowledged, 0);
+        // And what they were sent arrives, in order to its end.
+        for mut peer in quick {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            assert_eq!(all, b"end");
+        }
+        let thread = std::thread::spawn(move || slow.read_to_end(&mut Vec::new()).unwrap());
         fixture.until(0);
+        assert_eq!(thread.join().unwrap(), MUCH);
+    }
+
+    #[test]
+    fn of_too_many_that_their_sockets_do_not_have_whole_the_oldest_is_reset_and_counted() {
+        let mut fixture = Fixture::new();
+        let mut peers: Vec<_> =
+            (0..3).map(|n| fixture.orphan(n, &vec![7; MUCH], Time(n))).collect();
+        let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
+        assert_eq!(kept, [Time(1001), Time(1002)]);
+        let counts = fixture.counts.snapshot();
+        assert_eq!((counts.reset_unacknowledged, counts.left_to_system), (1, 0));
+        peers.remove(0).read_to_end(&mut Vec::new()).unwrap_err();
     }
 
     #[test]
@@ -422,7 +479,7 @@ mod tests {
             peer.read_to_end(&mut all).unwrap();
             all
         });
-        settle(fixture.orphans.take().collect(), || Time(0));
+        settle(fixture.orphans.take().collect(), || Time(0), CLOSE_PATIENCE);
         assert!(thread.join().unwrap() == out);
     }
 }

@@ -93,7 +93,7 @@ impl Lane {
             return;
         }
         let Streams { watch, orphans, look_at, buffer, .. } = streams;
-        orphans.handle_timeout(watch, buffer, now);
+        orphans.handle_timeout(watch, buffer, &engine.counters.streams, now);
         if look_at.is_none_or(|next| next > now) {
             return;
         }
