@@ -399,6 +399,22 @@ impl Streams {
         }
     }
 
+    /// As [`destroy`](Self::destroy), at the wish of its owner, who goes on: where the peer's answer was still to come, or
+    /// this side's was on its way, it hears that nothing comes of it, which nobody else would tell.
+    pub(crate) fn disconnect(&self, conn: ConnId) {
+        let mut table = lock(&self.table);
+        let startup = match table.startups.get(&conn).map(|startup| &startup.stage) {
+            Some(Stage::Asking | Stage::Answering { .. }) => table.startups.remove(&conn),
+            _ => None,
+        };
+        drop(table);
+        let Some(Startup { handshake, device, .. }) = startup else { return self.destroy(conn) };
+        handshake.leave();
+        let (kind, status) = (EventKind::ConnectError, -libc::ECONNABORTED);
+        let event = StreamEvent::Failed { kind, status, private_data: Vec::new() };
+        self.registry.tell_stream(device, conn, event);
+    }
+
     /// Listens for an id.
     ///
     /// # Errors

@@ -211,6 +211,19 @@ fn a_peer_that_has_accepted_hears_the_first_word_before_the_end_though_the_id_is
 }
 
 #[test]
+fn who_disconnects_before_the_answer_hears_that_nothing_comes_of_it() {
+    let client = side();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (id, _end) = client.connecting(silent.local_addr().unwrap(), &ConnParam::default());
+    let (mut peer, _) = silent.accept().unwrap();
+    peer.read_exact(&mut [0; 24]).unwrap();
+    id.disconnect().unwrap();
+    client.expect_failure(EventKind::ConnectError, -libc::ECONNABORTED);
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    client.expect_nothing();
+}
+
+#[test]
 fn what_nobody_takes_is_rejected_when_its_listener_or_its_id_goes() {
     let (server, client) = (side(), side());
     let (listener, place) = listener(&server);

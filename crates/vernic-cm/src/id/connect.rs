@@ -287,7 +287,8 @@ impl Id {
     }
 
     /// Ends the connection, or agrees to its end: moves its queue pair to Error and tells the peer.
-    /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not come before.
+    /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not come before; where there is no
+    /// connection yet, [`EventKind::ConnectError`](crate::EventKind::ConnectError) at last.
     ///
     /// # Errors
     /// [`Error::State`] for an id without a connection, [`Error::Cm`]. One that is going down, or is over
@@ -297,10 +298,13 @@ impl Id {
         let connected = matches!(inner.state, State::Connect | State::Disconnect);
         match self.exchange(&inner) {
             Some((device, connection)) if connected && self.qp_type() != QpType::Ud => {
-                let Some(agent) = device.carrier.agent() else {
-                    device.carrier.destroy(connection.conn);
-                    inner.close_stream();
-                    return Ok(());
+                let agent = match &device.carrier {
+                    Carrier::Messages(agent) => agent,
+                    Carrier::Streams(streams) => {
+                        streams.disconnect(connection.conn);
+                        inner.close_stream();
+                        return Ok(());
+                    }
                 };
                 inner.qp_to_error();
                 match agent.disconnect(connection.conn) {
