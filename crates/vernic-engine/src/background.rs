@@ -30,7 +30,7 @@ use vernic_proto::Time;
 
 use crate::lane::Lane;
 use crate::near::NearControl;
-use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS};
+use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS, give_way};
 use crate::streams::Streams;
 use crate::threads;
 
@@ -204,11 +204,15 @@ impl Background {
 
     fn watch(&mut self) {
         self.backed_off = false;
+        let mut taken = 0;
         for _ in 0..ROUNDS {
             match self.look(true) {
                 Look::Busy => {}
-                // Whoever has it moves packets, and is done in some microseconds.
-                Look::Taken => std::thread::yield_now(),
+                Look::Taken => {
+                    taken += 1;
+                    // Whoever has it moves packets, and is done in some microseconds, if it runs.
+                    if taken < ROUNDS { std::thread::yield_now() } else { give_way() }
+                }
                 Look::Idle(timeout) => {
                     self.sleep(timeout);
                     return;
@@ -261,8 +265,12 @@ impl Background {
         // what they leave behind.
         let look = self.called.then(|| now + engine.patience());
         let next = [lane.next_work(now, 0), look, self.neighbours_due].into_iter().flatten().min();
-        let serves =
-            engine.near.as_ref().is_some_and(|near| near.is_rung() || lane.near.is_pending());
+        let serves = engine.near.as_ref().is_some_and(|near| {
+            if lane.near.is_pending() {
+                near.ring();
+            }
+            near.is_rung()
+        });
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
         let spins = self.idle.map_or((now, 0), |(since, spins)| (since, spins + 1));
         self.idle = (rests && !was_asked).then_some(spins);

@@ -42,6 +42,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use vernic_io::slot::SlotTable;
 use vernic_io::{TxPath, Waker};
@@ -73,6 +74,12 @@ const LONG_YIELD_NANOS: u64 = 500_000;
 const WARY_YIELD_NANOS: u64 = 2_000_000;
 /// The same in polls that did not get the lane.
 const POLLS_PER_YIELD: u32 = 64;
+/// Polls in a row, during which no application's thread got the lane, after which who polls on sleeps instead:
+/// some 30 us. Whoever has the lane, or waits for it, does not run then, and may be of a lower priority than the
+/// poller, in which case yielding does not let it.
+const POLLS_PER_REST: u32 = 16 * POLLS_PER_YIELD;
+/// For how long: enough for the few microseconds that anybody keeps the lane.
+const GIVE_WAY: Duration = Duration::from_micros(20);
 
 /// The background thread's next look is not planned: it will look by itself, or must not be woken.
 pub(crate) const LOOKS_BY_ITSELF: u64 = 0;
@@ -97,6 +104,8 @@ pub(crate) struct Engine {
     pub(crate) open_qps: AtomicUsize,
     /// Polls in a row that found nothing without the lane.
     idle_polls: AtomicU32,
+    /// `inline_calls` as such polls saw it last.
+    calls_in_vain: AtomicU64,
     /// Since when polls find nothing, nanoseconds; 0 if the last one found something.
     idle_since: AtomicU64,
     /// After how long without anything a poller offers its core, nanoseconds.
@@ -163,6 +172,7 @@ impl Engine {
             rung: AtomicBool::new(false),
             open_qps: AtomicUsize::new(0),
             idle_polls: AtomicU32::new(0),
+            calls_in_vain: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
             yield_after: AtomicU64::new(YIELD_NANOS),
             refusal: Mutex::default(),
@@ -246,15 +256,30 @@ impl Engine {
         });
         if !done {
             taken = take();
-            let idle = taken == 0;
-            waited_long = idle
-                && self.idle_polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_YIELD
-                    == POLLS_PER_YIELD - 1;
+            if taken == 0 {
+                self.poll_in_vain();
+            }
         }
         if waited_long {
             self.offer_core();
         }
         taken
+    }
+
+    /// A poll did not get the lane: now and then lets others run on this core, and rather sleeps if that does not
+    /// help.
+    #[cold]
+    fn poll_in_vain(&self) {
+        let polls = self.idle_polls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if !polls.is_multiple_of(POLLS_PER_YIELD) {
+            return;
+        }
+        let calls = self.inline_calls.load(Ordering::Relaxed);
+        let is_stuck = self.calls_in_vain.swap(calls, Ordering::Relaxed) == calls;
+        if !is_stuck {
+            self.idle_polls.store(0, Ordering::Relaxed);
+        }
+        if is_stuck && polls >= POLLS_PER_REST { give_way() } else { self.offer_core() }
     }
 
     /// Lets others run on this core.
@@ -438,6 +463,12 @@ impl Engine {
     pub(crate) fn cq_disarmed(&self) {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Lets any other thread run on this core, also one of a lower priority.
+#[cold]
+pub(crate) fn give_way() {
+    std::thread::sleep(GIVE_WAY);
 }
 
 /// After how long a poller that finds nothing offers its core next, if the last offer took `took` nanoseconds.

@@ -117,19 +117,25 @@ impl Engine {
 
     /// Handles what neighbours said, meets those that are wanted, and expels those that broke the rules.
     /// Returns when it must be called at the latest. For the background thread.
+    ///
+    /// Takes the lane only if something has happened: threads that poll have to wait for it meanwhile.
     pub(crate) fn serve_neighbours(&self) -> Option<Time> {
         let near = self.near.as_ref()?;
         let mut hood = lock(&near.hood);
-        near.rung.store(false, Ordering::Release);
+        // Whoever leaves something in the lane rings before it lets go of it.
+        let rung = near.rung.swap(false, Ordering::AcqRel);
         let hood = hood.as_mut()?;
         let now = Nanos(self.now().nanos());
         let mut events = Vec::new();
         hood.serve(now, &mut events);
-        let mut wanted = std::mem::take(&mut *lock(&near.wanted));
-        let broken = self.with_lane(|lane| {
-            wanted.append(&mut lane.near.found);
-            std::mem::take(&mut lane.near.broken)
-        });
+        let (mut wanted, mut broken) = (Vec::new(), Vec::new());
+        if rung {
+            wanted = std::mem::take(&mut *lock(&near.wanted));
+            self.with_lane(|lane| {
+                wanted.append(&mut lane.near.found);
+                broken = std::mem::take(&mut lane.near.broken);
+            });
+        }
         wanted.iter().for_each(|&(slot, _)| hood.meet(slot, now, &mut events));
         broken.iter().for_each(|&id| hood.expel(id, &mut events));
         if !events.is_empty() || !wanted.is_empty() {

@@ -227,3 +227,52 @@ fn a_core_that_others_keep_is_offered_less_often_until_they_give_it_back_soon() 
     engine.has_waited(true, now);
     assert_eq!((waited(now), waited(late), waited(now + WARY_YIELD_NANOS)), (false, false, true));
 }
+
+#[test]
+fn serving_the_neighbours_takes_no_lane_while_nothing_happens() {
+    let context = open_without_background();
+    let engine = context.engine();
+    // What happened while the device was opened.
+    engine.serve_neighbours();
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        engine.with_lane(|_| {
+            scope.spawn(move || {
+                engine.serve_neighbours();
+                done.send(()).unwrap();
+            });
+            wait.recv_timeout(Duration::from_secs(20)).expect("it waits for the lane");
+        });
+    });
+}
+
+#[test]
+fn who_polls_in_vain_rests_so_that_whoever_has_the_lane_runs() {
+    let context = open_without_background();
+    let cq = context.create_cq(16, None).unwrap();
+    let (taken, is_taken) = std::sync::mpsc::channel();
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    // Yielding is no rest: of a higher priority, it would not let the other run.
+    let rests = || {
+        let usage = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = usage.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
+        line.rsplit(char::is_whitespace).next().unwrap().parse::<u64>().unwrap()
+    };
+    std::thread::scope(|scope| {
+        let engine = context.engine();
+        scope.spawn(move || {
+            engine.with_lane(|_| {
+                taken.send(()).unwrap();
+                may_go.recv().unwrap();
+            });
+        });
+        is_taken.recv().unwrap();
+        let before = rests();
+        for _ in 0..POLLS_PER_REST + 100 * POLLS_PER_YIELD {
+            assert_eq!(cq.poll(&mut [EMPTY_WC; 1]).unwrap(), 0);
+        }
+        let rested = rests() - before;
+        go.send(()).unwrap();
+        assert!(rested >= 50, "{rested} times");
+    });
+}
