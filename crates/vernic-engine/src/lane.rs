@@ -172,7 +172,8 @@ impl Lane {
         let waits = self.streams.as_ref().is_some_and(Streams::has_held);
         let waiting = waits.then(|| now + HELD_NANOS);
         let streams = self.streams.as_ref().and_then(Streams::next_deadline);
-        [self.timers.next, owing, link, held, let_in, waiting, streams, self.gsi.deadline()]
+        let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
+        [self.timers.next, owing, link, held, let_in, waiting, streams, mads, wake]
             .into_iter()
             .flatten()
             .min()
@@ -182,6 +183,7 @@ impl Lane {
     pub(crate) fn fire_timers(&mut self, engine: &Engine, now: Time) {
         self.fire_mad_timers(engine, now);
         self.look_after_streams(engine, now);
+        self.near.wake_again(now);
         if self.timers.next.is_none_or(|next| next > now) {
             return;
         }

@@ -58,6 +58,9 @@ const BUSY_NANOS: u64 = 1_000_000;
 /// makes a system call takes ten times as long as one that makes none.
 const LINK_NANOS: u64 = 20_000;
 
+/// How soon a neighbour is woken that sleeps and could not be woken: the system had no memory for the message.
+const WAKE_NANOS: u64 = 1_000_000;
+
 /// Bytes that one call writes to rings, two rings' worth: so that no call takes long if they are read
 /// meanwhile.
 const BYTES_PER_CALL: usize = 512 * 1024;
@@ -173,6 +176,15 @@ impl Peer {
     }
 }
 
+/// What went wrong with neighbours.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// Those that broke the rules, to be expelled.
+    broken: Vec<NeighbourId>,
+    /// Some sleep and could not be woken: when that is tried again.
+    wake_at: Option<Time>,
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Near {
@@ -186,8 +198,7 @@ pub(crate) struct Near {
     buffer: Option<Box<PacketBuffer>>,
     /// Where packets are written before they are copied to a ring.
     room: Box<PacketBuffer>,
-    /// Neighbours that broke the rules, to be expelled.
-    pub(crate) broken: Vec<NeighbourId>,
+    trouble: Trouble,
     /// Processes of this host that a path was found to lead to: they are to be met.
     pub(crate) found: Vec<(Slot, u32)>,
     /// When the last packet came out of a ring.
@@ -207,7 +218,7 @@ impl Near {
             owners: vec![None; SLOTS].into_boxed_slice(),
             buffer: None,
             room: Box::new([0; _]),
-            broken: Vec::new(),
+            trouble: Trouble::default(),
             found: Vec::new(),
             last_packet: None,
             looked_at_link: Time(0),
@@ -224,7 +235,27 @@ impl Near {
 
     /// Whether the background thread has something to do here.
     pub(crate) fn is_pending(&self) -> bool {
-        !self.broken.is_empty() || !self.found.is_empty()
+        !self.trouble.broken.is_empty() || !self.found.is_empty()
+    }
+
+    /// Neighbours that broke the rules, to be expelled.
+    pub(crate) fn take_broken(&mut self) -> Vec<NeighbourId> {
+        std::mem::take(&mut self.trouble.broken)
+    }
+
+    /// When a neighbour that could not be woken is to be woken.
+    pub(crate) fn wake_at(&self) -> Option<Time> {
+        self.trouble.wake_at
+    }
+
+    /// Tries again to wake those that could not be woken, if it is time.
+    #[inline]
+    pub(crate) fn wake_again(&mut self, now: Time) {
+        if self.trouble.wake_at.is_some_and(|at| at <= now) {
+            let writers = self.peers.iter_mut().flatten().filter_map(|peer| peer.writer.as_mut());
+            let asleep = writers.map(RingWriter::wake_again).filter(|is_awake| !is_awake).count();
+            self.trouble.wake_at = (asleep != 0).then(|| now + WAKE_NANOS);
+        }
     }
 
     pub(crate) fn peer(&self, id: NeighbourId) -> Option<&Peer> {
@@ -298,12 +329,12 @@ impl Near {
     /// The ring to a neighbour, to write to; `None` if it is gone.
     #[inline]
     pub(crate) fn out<'a>(&'a mut self, id: NeighbourId, now: Time) -> Option<RingOut<'a>> {
-        let Self { peers, room, broken, budget, .. } = self;
+        let Self { peers, room, trouble, budget, .. } = self;
         let peer = peers.get_mut(id.place())?.as_mut().filter(|p| p.neighbour.id() == id)?;
         peer.writer.is_some().then_some(RingOut {
             peer,
             room,
-            broken,
+            trouble,
             budget,
             now,
             waits: false,
@@ -353,7 +384,7 @@ impl Near {
     pub(crate) fn break_off(&mut self, place: u16, error: &RingBroken) {
         if let Some(peer) = self.peer_at(place) {
             let id = peer.break_off(error);
-            self.broken.push(id);
+            self.trouble.broken.push(id);
         }
     }
 
@@ -425,7 +456,7 @@ impl Near {
 pub(crate) struct RingOut<'a> {
     peer: &'a mut Peer,
     room: &'a mut PacketBuffer,
-    broken: &'a mut Vec<NeighbourId>,
+    trouble: &'a mut Trouble,
     budget: &'a mut usize,
     now: Time,
     /// Nothing may be lost, however long it takes.
@@ -451,7 +482,7 @@ impl RingOut<'_> {
             Ok(free) => free,
             Err(error) => {
                 let id = self.peer.break_off(&error);
-                self.broken.push(id);
+                self.trouble.broken.push(id);
                 false
             }
         }
@@ -494,8 +525,10 @@ impl RingOut<'_> {
         if self.packets == 0 {
             return;
         }
-        if let Some(writer) = &mut self.peer.writer {
-            writer.publish();
+        if let Some(writer) = &mut self.peer.writer
+            && !writer.publish()
+        {
+            self.trouble.wake_at.get_or_insert(self.now + WAKE_NANOS);
         }
         *self.budget = self.budget.saturating_sub(self.bytes as usize);
         counters.near_tx_packets.add(self.packets);

@@ -47,7 +47,8 @@ fn the_other_process() {
         std::io::stdout().flush().unwrap();
     };
     if role == "sandbox" {
-        forbid_memory_files();
+        // As in many of them.
+        forbid(libc::SYS_memfd_create, libc::EPERM);
     }
     let mut config = near_config();
     config.set("direct", if role == "direct" { "on" } else { "off" }).unwrap();
@@ -100,9 +101,9 @@ fn the_other_process() {
     }
 }
 
-/// From now on this thread, and those that it starts, cannot make memory files, as in a sandbox.
+/// From now on a system call of this thread, and of those that it starts, fails.
 #[allow(unsafe_code)]
-fn forbid_memory_files() {
+fn forbid(call: libc::c_long, errno: i32) {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let (load, same, answer) = (
         libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
@@ -112,8 +113,8 @@ fn forbid_memory_files() {
     // The number of the call is the first word of what a filter sees.
     let mut steps = [
         step(load, 0, 0, 0),
-        step(same, 0, 1, libc::SYS_memfd_create as u32),
-        step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(same, 0, 1, call as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
         step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
@@ -123,15 +124,6 @@ fn forbid_memory_files() {
         let mode = libc::SECCOMP_MODE_FILTER;
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
     }
-}
-
-/// All that this process may have.
-#[allow(unsafe_code)]
-fn take_descriptors() -> Vec<std::fs::File> {
-    let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
-    // SAFETY: the pointer is to `limit`, which lives through the call.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-    (0..).map_while(|_| std::fs::File::open("/dev/null").ok()).collect()
 }
 
 /// Writes until that goes through memory, and some times more.
@@ -297,6 +289,26 @@ fn a_stopped_peer_of_a_queue_pair_without_timeout_is_waited_for() {
     other.signal(libc::SIGCONT);
     assert!(end.wait(4).iter().all(|wc| wc.status == WcStatus::Success));
     assert_eq!(end.context.counters().near_lost, 0);
+}
+
+#[test]
+fn a_peer_that_sleeps_and_could_not_be_woken_is_woken_soon() {
+    let setup = Setup { timeout: AckTimeout::INFINITE, ..PATIENT };
+    let (_other, end, qp, remote) = to_other_process(setup);
+    for _ in 0..20 {
+        // So that it sleeps.
+        std::thread::sleep(Duration::from_millis(5));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The system has no memory for messages, as far as this thread can see.
+                forbid(libc::SYS_sendto, libc::ENOBUFS);
+                let sges = [end.sge(0, 8)];
+                qp.post_send(&[wr(1, SendOp::Write(remote), &sges)]).unwrap();
+            });
+        });
+        // Nothing is repeated: who is not woken never answers.
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+    }
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Engine {
             wanted = std::mem::take(&mut *lock(&near.wanted));
             self.with_lane(|lane| {
                 wanted.append(&mut lane.near.found);
-                broken = std::mem::take(&mut lane.near.broken);
+                broken = lane.near.take_broken();
             });
         }
         wanted.iter().for_each(|&(slot, _)| hood.meet(slot, now, &mut events));

@@ -18,7 +18,9 @@
 //!
 //! Both fences are in one total order: if W3 comes first, S3 sees W2; if S2 comes first, W4 sees S1.
 //! A bell that was rung stays rung until it is heard, so it does not matter whether S4 has begun, and
-//! a writer rings once for each number that it sees: the bell is a system call.
+//! a writer rings once for each number that it sees: the bell is a system call. One that fails does not count:
+//! W4 is done again after a while ([`WriteCursor::must_ring`]). Whoever sleeps with another number by then has
+//! looked at the rings after W2.
 //!
 //! Generic over the words, so that the model checker runs this very code (`cursor/model.rs`).
 
@@ -108,12 +110,23 @@ impl WriteCursor {
         tail.store(self.tail, Ordering::Release);
         self.published = self.tail;
         W::full_fence();
-        let sleep = asleep();
+        self.must_ring(asleep())
+    }
+
+    /// Whether the bell must be rung for the sleep with this number, 0 if nobody sleeps: counts as rung then.
+    #[inline]
+    #[must_use]
+    pub(super) fn must_ring(&mut self, sleep: u64) -> bool {
         let must_ring = sleep != 0 && sleep != self.rung;
         if must_ring {
             self.rung = sleep;
         }
         must_ring
+    }
+
+    /// The bell that had to be rung was not.
+    pub(super) fn not_rung(&mut self) {
+        self.rung = 0;
     }
 }
 

@@ -25,6 +25,7 @@
 //! is looked at, and the packet before it is parsed; positions and lengths are checked against what
 //! the ring holds; what breaks the rules is [`RingBroken`], after which the ring is not used any more.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -152,18 +153,28 @@ pub(super) struct Bell {
 }
 
 impl Bell {
+    /// False if the other process sleeps on, and must be woken by another try: the system has no memory for the
+    /// message, say.
     #[cold]
-    fn ring(&self) {
-        if let Some(fd) = self.connection.get() {
-            // Where there is no room, there is something to read, which wakes as well.
-            let _ = sys::send(fd.as_fd(), &RING_BYTES);
+    #[must_use]
+    fn ring(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, WouldBlock};
+        let Some(fd) = self.connection.get() else { return true };
+        let Err(error) = sys::send(fd.as_fd(), &RING_BYTES) else { return true };
+        // Where there is no room, there is something to read, which wakes as well; who is gone sleeps no more.
+        let is_rung =
+            matches!(error.kind(), WouldBlock | BrokenPipe | ConnectionReset | NotConnected);
+        if !is_rung {
+            tracing::debug!(%error, "a process of this host cannot be woken: tried again");
         }
+        is_rung
     }
 
     #[inline]
     fn ring_if_asleep(&self) {
         if self.page.asleep() != 0 {
-            self.ring();
+            // A writer that waits for room looks by itself after a while.
+            let _ = self.ring();
         }
     }
 }
@@ -174,12 +185,14 @@ pub struct RingWriter {
     memory: Arc<RingMemory>,
     cursor: WriteCursor,
     bell: Arc<Bell>,
+    /// The bell could not be rung.
+    owes_bell: bool,
 }
 
 impl RingWriter {
     pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
         let cursor = WriteCursor::new(memory.capacity());
-        Self { memory, cursor, bell }
+        Self { memory, cursor, bell, owes_bell: false }
     }
 
     /// Whether a packet of any size may be pushed. If not, the reader wakes this process when it has
@@ -218,15 +231,38 @@ impl RingWriter {
     }
 
     /// Lets the reader see what was written, and wakes it if it sleeps. Does nothing if nothing was
-    /// written.
+    /// written. False if it sleeps and could not be woken: [`wake_again`](Self::wake_again) is to be called
+    /// after a while.
     #[inline]
-    pub fn publish(&mut self) {
+    #[must_use]
+    pub fn publish(&mut self) -> bool {
         if self.cursor.has_unpublished() {
-            let Self { memory, cursor, bell } = self;
+            let Self { memory, cursor, bell, .. } = self;
             if cursor.publish(memory.word(TAIL), || bell.page.asleep()) {
-                bell.ring();
+                return self.ring();
             }
         }
+        true
+    }
+
+    #[cold]
+    fn ring(&mut self) -> bool {
+        let is_rung = self.bell.ring();
+        if !is_rung {
+            self.cursor.not_rung();
+        }
+        self.owes_bell = !is_rung;
+        is_rung
+    }
+
+    /// Wakes the reader if it could not be woken before and sleeps still. False if it cannot be woken now either.
+    pub fn wake_again(&mut self) -> bool {
+        let must_ring = self.owes_bell && self.cursor.must_ring(self.bell.page.asleep());
+        if must_ring {
+            return self.ring();
+        }
+        self.owes_bell = false;
+        true
     }
 }
 

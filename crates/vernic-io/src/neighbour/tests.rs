@@ -98,7 +98,7 @@ fn pair(name: &str) -> (Engine, Met, Engine, Met) {
 fn send(from: &mut Met, text: &[u8]) {
     assert!(from.writer.has_room().unwrap());
     from.writer.push(&crate::testing::path(), text);
-    from.writer.publish();
+    assert!(from.writer.publish());
 }
 
 fn receive(at: &mut Met) -> Option<Vec<u8>> {

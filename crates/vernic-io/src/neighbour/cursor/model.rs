@@ -126,16 +126,36 @@ fn packets_cross_once_in_order_and_no_place_is_touched_by_both_ends() {
 
 #[test]
 fn who_sleeps_is_woken_by_every_packet() {
-    loom::model(|| {
+    wakes_by_every_packet(0);
+}
+
+#[test]
+fn who_sleeps_is_woken_though_the_bell_fails_at_first() {
+    wakes_by_every_packet(1);
+}
+
+/// So many times ringing the bell fails, and is tried again later.
+fn wakes_by_every_packet(failures: u32) {
+    loom::model(move || {
         let shared = Shared::new();
         let writer = shared.clone();
         let writing = thread::spawn(move || {
-            let mut cursor = WriteCursor::new(PLACES);
+            let (mut cursor, mut failures, mut owed) = (WriteCursor::new(PLACES), failures, false);
             for _ in 0..PLACES {
                 cursor.advance(1);
-                if cursor.publish(&writer.tail, || writer.asleep.load(Ordering::Relaxed)) {
-                    writer.bell.ring();
+                if !cursor.publish(&writer.tail, || writer.asleep.load(Ordering::Relaxed)) {
+                    continue;
                 }
+                if failures == 0 {
+                    writer.bell.ring();
+                } else {
+                    failures -= 1;
+                    owed = true;
+                    cursor.not_rung();
+                }
+            }
+            if owed && cursor.must_ring(writer.asleep.load(Ordering::Relaxed)) {
+                writer.bell.ring();
             }
         });
         let (mut cursor, mut number) = (ReadCursor::new(PLACES), 0);

@@ -58,7 +58,7 @@ fn packets_of_all_sizes_come_out_whole_in_order_and_over_the_end_of_the_ring() {
             ring.writer.push(&path(), &bytes);
             sent += 1;
         }
-        ring.writer.publish();
+        assert!(ring.writer.publish());
         for _ in 0..7 {
             let Some((meta, bytes)) = ring.next().unwrap() else { break };
             assert_eq!(bytes.len(), lens[received]);
@@ -85,7 +85,7 @@ fn a_link_local_address_keeps_the_netdev_that_it_holds_on() {
     let dst = std::net::SocketAddrV6::new("fe80::2".parse().unwrap(), 5, 0, 9);
     let src = "fe80::1".parse().unwrap();
     ring.writer.push(&TxPath::new(src, dst.into()), &[1; 12]);
-    ring.writer.publish();
+    assert!(ring.writer.publish());
     let (meta, _) = ring.next().unwrap().unwrap();
     assert_eq!(meta.src.ip(), src);
     assert_eq!(meta.dst, std::net::SocketAddrV6::new(*dst.ip(), ROCE_PORT, 0, 9).into());
@@ -97,7 +97,7 @@ fn nothing_is_seen_before_it_is_published() {
     ring.writer.push(&path(), &[1; 12]);
     assert_eq!(ring.next(), Ok(None));
     assert!(!ring.reader.has_news());
-    ring.writer.publish();
+    assert!(ring.writer.publish());
     assert!(ring.reader.has_news());
     assert!(ring.next().unwrap().is_some());
     assert!(!ring.reader.has_news());
@@ -108,7 +108,7 @@ fn who_sleeps_is_rung_once_per_sleep_and_who_is_awake_never() {
     let mut ring = ring();
     let send = |ring: &mut Ring| {
         ring.writer.push(&path(), &[1; 12]);
-        ring.writer.publish();
+        assert!(ring.writer.publish());
     };
     send(&mut ring);
     assert_eq!(ring.rings(), 0);
@@ -117,7 +117,7 @@ fn who_sleeps_is_rung_once_per_sleep_and_who_is_awake_never() {
         send(&mut ring);
         send(&mut ring);
         assert_eq!(ring.rings(), 1);
-        ring.writer.publish();
+        assert!(ring.writer.publish());
         assert_eq!(ring.rings(), 0, "nothing new was published");
         ring.page.awake();
         send(&mut ring);
@@ -131,7 +131,7 @@ fn a_writer_that_waits_for_room_is_rung_when_half_is_free() {
     while ring.writer.has_room().unwrap() {
         ring.writer.push(&path(), &[1; 4000]);
     }
-    ring.writer.publish();
+    assert!(ring.writer.publish());
     // The writer sleeps; both ends of this ring have one page and one bell.
     ring.page.announce();
     let capacity = u64::from(CAPACITY);
@@ -219,4 +219,35 @@ fn ring_over(memory: &Arc<RingMemory>) -> Ring {
     ring.writer = RingWriter::new(memory.clone(), ring.writer.bell.clone());
     ring.reader = RingReader::new(memory.clone(), ring.reader.bell.clone());
     ring
+}
+
+#[test]
+fn a_bell_that_could_not_be_rung_is_rung_later_if_the_reader_sleeps_still() {
+    let mut ring = ring();
+    let page = || PeerPage::map(ring.page.file().unwrap().as_fd()).unwrap();
+    // What is no socket fails as a socket does for whose message the system has no memory.
+    let broken = ClosableFd::new(sys::memory_file(4096).unwrap());
+    let broken = Arc::new(Bell { page: page(), connection: Arc::new(broken) });
+    let working = std::mem::replace(&mut ring.writer.bell, broken.clone());
+    ring.page.announce();
+    ring.writer.push(&path(), b"first");
+    assert!(!ring.writer.publish() && !ring.writer.wake_again());
+    ring.writer.push(&path(), b"second");
+    assert!(!ring.writer.publish(), "the next packet rings as well");
+    ring.writer.bell = working.clone();
+    assert!(ring.writer.wake_again());
+    assert_eq!(ring.rings(), 1);
+    assert!(ring.writer.wake_again());
+    assert_eq!(ring.rings(), 0, "once is enough");
+    // Who is awake by then needs no bell.
+    ring.page.announce();
+    ring.writer.bell = broken;
+    ring.writer.push(&path(), b"third");
+    assert!(!ring.writer.publish());
+    ring.writer.bell = working;
+    ring.page.awake();
+    assert!(ring.writer.wake_again());
+    ring.page.announce();
+    assert!(ring.writer.wake_again());
+    assert_eq!(ring.rings(), 0);
 }
