@@ -34,8 +34,19 @@ pub(crate) struct Guest {
     pub(crate) looked: AtomicU64,
     /// The kernel does not let us copy from or to its memory: tried once.
     pub(crate) is_forbidden: AtomicBool,
+    /// Its gates have come.
+    has_gates: AtomicBool,
     /// Counts those that did not leave our memory in time.
     cut_off: Arc<AtomicU64>,
+}
+
+impl Guest {
+    /// Asks for consent. Where it cannot be told now, or something of the answer is lost (a file for which this
+    /// process has no descriptor), it is asked again after a while.
+    pub(crate) fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
+        let has_gates = self.has_gates.load(Ordering::Relaxed);
+        let _ = self.neighbour.tell(&Told::Ask { asker, target, rkey, has_gates }.emit(), None);
+    }
 }
 
 impl Visitor for Guest {
@@ -60,7 +71,7 @@ impl Visitor for Guest {
 #[derive(Debug)]
 struct Host {
     guest: Arc<Guest>,
-    /// It was named to the gates, which wait for it until it is cut off, and has their file.
+    /// It was named to the gates, which wait for it until it is cut off.
     visitor: Option<VisitorId>,
     /// Its gates.
     gates: Option<Arc<PeerGates>>,
@@ -79,9 +90,13 @@ impl Guests {
 
     /// A neighbour is met.
     pub(crate) fn add(&mut self, engine: &Engine, neighbour: Arc<Neighbour>) {
-        let (looked, is_forbidden) = (AtomicU64::new(0), AtomicBool::new(false));
-        let cut_off = engine.counters.direct.cut_off.clone();
-        let guest = Arc::new(Guest { neighbour, looked, is_forbidden, cut_off });
+        let guest = Arc::new(Guest {
+            neighbour,
+            looked: AtomicU64::new(0),
+            is_forbidden: AtomicBool::new(false),
+            has_gates: AtomicBool::new(false),
+            cut_off: engine.counters.direct.cut_off.clone(),
+        });
         self.0.push(Host { guest, visitor: None, gates: None, reaches: Vec::new() });
     }
 
@@ -122,11 +137,15 @@ impl Lane {
             return;
         }
         let understood = match Told::parse(bytes) {
-            Some(Told::Ask { asker, target, rkey }) => {
-                let consent = self.consent(engine, from, (asker, target), rkey);
+            Some(Told::Ask { asker, target, rkey, has_gates }) => {
+                let consent = self.consent(engine, from, (asker, target), rkey, has_gates);
                 self.tell_consent(engine, from, (asker, rkey), consent)
             }
             Some(Told::Gates) => self.take_gates(from, file),
+            // Their file was lost: they are asked for with the key, when it is asked for again.
+            Some(Told::Offer { asker, .. }) if !self.has_gates_of(from) => {
+                self.is_asked_by(from, asker)
+            }
             Some(Told::Offer { asker, rkey, offer }) => {
                 let consent = self.accept(engine, from, &offer, file);
                 self.note_answer(from, asker, rkey, consent)
@@ -150,9 +169,10 @@ impl Lane {
         from: NeighbourId,
         (asker, target): (Qpn, Qpn),
         rkey: Rkey,
+        has_gates: bool,
     ) -> Result<(Grant, Access), Denial> {
         let host = self.guests.find(from).ok_or(Denial::NotConnected)?;
-        let visitor = host.welcome(engine).ok_or(Denial::Unreachable)?;
+        let visitor = host.welcome(engine, has_gates).ok_or(Denial::Unreachable)?;
         let qp = self.table.find(target).ok_or(Denial::NotConnected)?;
         let mut core = lock(&qp.core);
         let QpCore { machine, side } = &mut *core;
@@ -223,16 +243,25 @@ impl Lane {
     /// The file of a neighbour's gates has come.
     fn take_gates(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
         let (Some(host), Some(file)) = (self.guests.find(from), file) else { return false };
+        if host.gates.is_some() {
+            // Asked for more than once before they came. Tickets hold on to those that they came with.
+            return true;
+        }
         match PeerGates::open(file.as_fd()) {
-            // Once: tickets hold on to those that they came with.
-            Ok(gates) if host.gates.is_none() => host.gates = Some(Arc::new(gates)),
-            Ok(_) => return false,
+            Ok(gates) => {
+                host.gates = Some(Arc::new(gates));
+                host.guest.has_gates.store(true, Ordering::Relaxed);
+                true
+            }
             Err(error) => {
                 tracing::debug!(pid = host.guest.neighbour.pid(), %error, "gates that are none");
-                return false;
+                false
             }
         }
-        true
+    }
+
+    fn has_gates_of(&mut self, from: NeighbourId) -> bool {
+        self.guests.find(from).is_some_and(|host| host.gates.is_some())
     }
 
     /// Makes the way to what was offered; where that is not possible, the key is never asked for again.
@@ -280,14 +309,16 @@ impl Lane {
 }
 
 impl Host {
-    /// Lets it visit: from here on it is waited for. `None` if that is not possible.
-    fn welcome(&mut self, engine: &Engine) -> Option<VisitorId> {
+    /// Lets it visit: from here on it is waited for. Tells it of our gates unless it has them. `None` if that
+    /// is not possible.
+    fn welcome(&mut self, engine: &Engine, has_gates: bool) -> Option<VisitorId> {
+        let memory = &engine.memory;
+        if !has_gates {
+            let file = memory.gates_file().ok()?;
+            self.guest.neighbour.tell(&Told::Gates.emit(), Some(file)).ok()?;
+        }
         if self.visitor.is_none() {
-            let told = engine.memory.gates_file().and_then(|file| {
-                self.guest.neighbour.tell(&Told::Gates.emit(), Some(file))?;
-                engine.memory.add_visitor(self.guest.clone())
-            });
-            self.visitor = told.ok();
+            self.visitor = memory.add_visitor(self.guest.clone()).ok();
         }
         self.visitor
     }

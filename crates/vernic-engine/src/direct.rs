@@ -30,7 +30,7 @@ use crate::consent::Guest;
 use crate::counters::Count;
 use crate::host::QpHost;
 use crate::send_slots::SendSlots;
-use crate::tickets::{Consent, Ticket, Told};
+use crate::tickets::{Consent, Ticket};
 
 /// Bytes of one visit, and of one turn: some 50 us of copying.
 const PART_BYTES: u32 = 256 << 10;
@@ -254,9 +254,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     let ticket = match consent {
         Some(Consent::Ticket(ticket)) => ticket,
         None => {
-            let ask = Told::Ask { asker: own, target: dest, rkey };
-            // Where it cannot be told now, it is asked for again after a while.
-            let _ = guest.neighbour.tell(&ask.emit(), None);
+            guest.ask(own, dest, rkey);
             return counts.refuse(Refusal::NoTicket);
         }
         Some(Consent::No { .. } | Consent::Never) => return counts.refuse(Refusal::NoTicket),

@@ -3,7 +3,7 @@
 //! ```text
 //!   initiator                                            target
 //!   ASK    {its QPN, target's QPN, R_Key}   ---------->  connected? state? the responder's checks
-//!          <------- GATES + file (before the first offer)
+//!          <------- GATES + file (before the offer, if the asker says that it does not have them)
 //!          <------- OFFER {range, rights, gates, where} + file of the memory, if it lies in one
 //!          <------- DENY  {why}
 //! ```
@@ -46,7 +46,7 @@ pub(crate) enum Denial {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// See the module's head.
-    Ask { asker: Qpn, target: Qpn, rkey: Rkey },
+    Ask { asker: Qpn, target: Qpn, rkey: Rkey, has_gates: bool },
     /// The file of the sender's gates comes along.
     Gates,
     /// The answer to an ask.
@@ -70,7 +70,7 @@ pub(crate) struct Offer {
     pub(crate) at: u64,
 }
 
-const MAGIC: [u8; 4] = *b"tk\0\x01";
+const MAGIC: [u8; 4] = *b"tk\0\x02";
 const ASK: u32 = 1;
 const GATES: u32 = 2;
 const OFFER: u32 = 3;
@@ -90,6 +90,9 @@ impl Reader<'_> {
         self.0 = rest;
         Some(u64::from_ne_bytes(*now))
     }
+    fn bool(&mut self) -> Option<bool> {
+        self.u32().filter(|&number| number <= 1).map(|number| number == 1)
+    }
     fn qpn(&mut self) -> Option<Qpn> {
         self.u32().filter(|&qpn| qpn <= Qpn::MULTICAST.value()).map(Qpn::new)
     }
@@ -103,8 +106,9 @@ impl Told {
         let mut bytes = MAGIC.to_vec();
         let mut push = |numbers: &[u32]| numbers.iter().for_each(|n| bytes.extend(n.to_ne_bytes()));
         match self {
-            Self::Ask { asker, target, rkey } => {
-                push(&[ASK, asker.value(), target.value(), rkey.value()]);
+            Self::Ask { asker, target, rkey, has_gates } => {
+                let has_gates = u32::from(*has_gates);
+                push(&[ASK, asker.value(), target.value(), rkey.value(), has_gates]);
             }
             Self::Gates => push(&[GATES]),
             Self::Offer { asker, rkey, offer } => {
@@ -129,7 +133,9 @@ impl Told {
         let mut reader = Reader(bytes.strip_prefix(&MAGIC)?);
         let told = match reader.u32()? {
             ASK => {
-                Self::Ask { asker: reader.qpn()?, target: reader.qpn()?, rkey: Rkey(reader.u32()?) }
+                let (asker, target) = (reader.qpn()?, reader.qpn()?);
+                let (rkey, has_gates) = (Rkey(reader.u32()?), reader.bool()?);
+                Self::Ask { asker, target, rkey, has_gates }
             }
             GATES => Self::Gates,
             OFFER => {
@@ -155,7 +161,7 @@ impl Told {
 impl Offer {
     fn parse(reader: &mut Reader<'_>) -> Option<Self> {
         let access = Access::from_bits(reader.u32()?)?;
-        let is_mapped = reader.u32().filter(|&mapped| mapped <= 1)? == 1;
+        let is_mapped = reader.bool()?;
         let (iova, len, at) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (key, qp) = (reader.pass()?, reader.pass()?);
         // The last byte may be the last of all.
@@ -299,7 +305,8 @@ mod tests {
     fn every_kind() -> Vec<Told> {
         let (asker, target, rkey) = (Qpn::new(0x40_0011), Qpn::new(0x80_0022), Rkey(0xFFFF_FF01));
         let mut all = vec![
-            Told::Ask { asker, target, rkey },
+            Told::Ask { asker, target, rkey, has_gates: false },
+            Told::Ask { asker, target, rkey, has_gates: true },
             Told::Gates,
             Told::Offer { asker, rkey, offer: offer() },
             Told::Offer { asker, rkey, offer: Offer { is_mapped: false, ..offer() } },

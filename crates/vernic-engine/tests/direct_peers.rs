@@ -170,6 +170,21 @@ fn a_target_that_did_not_know_its_peer_in_time_consents_all_the_same() {
 }
 
 #[test]
+fn an_initiator_without_descriptors_writes_without_packets_once_it_has_some() {
+    let mut t = Rig::new("mapped");
+    assert_eq!(t.other.ask("starve"), "starved");
+    let write = format!("write {} {} 1000", t.end.mr.iova(), t.end.mr.rkey().value());
+    let lost = numbers(&t.other.ask(&write));
+    assert_eq!(lost[0], 0, "by packets");
+    assert_ne!(lost[1], 0, "the file of the gates, and that of the memory");
+    assert_eq!(t.other.ask("feed"), "fed");
+    let since = Instant::now();
+    while numbers(&t.other.ask(&write))[0] == 0 {
+        assert!(since.elapsed() < PATIENCE, "{}", t.other.ask("counters"));
+    }
+}
+
+#[test]
 fn a_target_whose_settings_forbid_it_is_written_to_by_packets() {
     let mut t = Rig::new("unwilling");
     for _ in 0..200 {

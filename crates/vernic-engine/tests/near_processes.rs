@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::near::*;
-use common::other::{Other, ROLE, runs_alone};
+use common::other::{Other, ROLE, runs_alone, take_descriptors};
 use common::*;
 use vernic_engine::*;
 

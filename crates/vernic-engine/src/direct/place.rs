@@ -16,7 +16,7 @@ use crate::events::lock;
 use crate::progress::Engine;
 use crate::qp::Qp;
 use crate::qp_state::QpCore;
-use crate::tickets::{Consent, Told};
+use crate::tickets::Consent;
 
 /// Bytes that are copied between two looks at the gates, as of a WRITE.
 const PIECE: usize = 16 << 10;
@@ -76,9 +76,7 @@ fn place(
     let ticket = match consent {
         Some(Consent::Ticket(ticket)) => ticket,
         None => {
-            let ask = Told::Ask { asker: own, target, rkey };
-            // Where it cannot be told now, it is asked for again after a while.
-            let _ = guest.neighbour.tell(&ask.emit(), None);
+            guest.ask(own, target, rkey);
             return Placed::Not;
         }
         Some(Consent::No { .. } | Consent::Never) => return Placed::Not,

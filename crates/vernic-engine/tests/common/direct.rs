@@ -6,7 +6,7 @@
 
 use std::io::Write;
 
-use super::other::{Other, ROLE};
+use super::other::{Other, ROLE, take_descriptors};
 use super::*;
 
 /// Bytes of the other process's memory.
@@ -47,6 +47,7 @@ pub struct There {
     buffer: HostBuffer,
     mr: Option<Arc<Mr>>,
     second: Option<Arc<Qp>>,
+    taken: Vec<std::fs::File>,
 }
 
 impl There {
@@ -68,7 +69,8 @@ impl There {
             "private" | "moved" => HostBuffer::private(BYTES),
             _ => HostBuffer::new(BYTES),
         };
-        let mut this = Self { end, qp, buffer: buffer.unwrap(), mr: None, second: None };
+        let mut this =
+            Self { end, qp, buffer: buffer.unwrap(), mr: None, second: None, taken: Vec::new() };
         this.register();
         this
     }
@@ -161,6 +163,32 @@ impl There {
                 // SAFETY: no pointers are passed.
                 let ret = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
                 format!("hidden {ret}")
+            }
+            // Once it has met its peer, takes all descriptors that it may have.
+            "starve" => {
+                let since = Instant::now();
+                while self.end.context.counters().neighbours.met == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                    assert!(since.elapsed() < PATIENCE, "{}", self.end.context.counters());
+                }
+                self.taken = take_descriptors();
+                "starved".to_owned()
+            }
+            "feed" => {
+                self.taken.clear();
+                "fed".to_owned()
+            }
+            // Writes a word to a peer, over and over; answers how many took no packets, and how many files
+            // of the peer were lost.
+            "write" => {
+                let remote = Remote { addr: n[0], rkey: Rkey(n[1] as u32) };
+                for _ in 0..n[2] {
+                    let sges = [self.end.sge(0, 8)];
+                    self.qp.post_send(&[wr(1, SendOp::Write(remote), &sges)]).unwrap();
+                    assert_eq!(self.end.wait(1)[0].status, WcStatus::Success);
+                }
+                let counters = self.end.context.counters();
+                format!("{} {}", counters.direct.writes, counters.neighbours.short)
             }
             // Writes to a peer until it cannot.
             "hammer" => {

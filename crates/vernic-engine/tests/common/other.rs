@@ -77,6 +77,15 @@ impl Drop for Other {
     }
 }
 
+/// All descriptors that this process may have.
+#[allow(unsafe_code)]
+pub fn take_descriptors() -> Vec<std::fs::File> {
+    let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+    // SAFETY: the pointer is to `limit`, which lives through the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    (0..).map_while(|_| std::fs::File::open("/dev/null").ok()).collect()
+}
+
 /// Set where a test has a network namespace to itself.
 const ALONE: &str = "VERNIC_TEST_ALONE";
 
