@@ -261,6 +261,8 @@ impl Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Half {
     Requests,
+    /// Of the requests those packets alone that ask a silent peer.
+    Probe,
     Answers,
 }
 
@@ -322,15 +324,20 @@ fn turn(
     choose_way(machine, host, outs);
     let mut did = Did::Nothing;
     for half in halves {
-        if *half == Half::Requests
+        let mut half = *half;
+        if half == Half::Requests
             && let Some(moved) = directly(machine, host, outs.near, now)
         {
-            did = did.and(moved);
-            continue;
+            if moved != Did::Nothing || !machine.is_probing() {
+                did = did.and(moved);
+                continue;
+            }
+            // What it waits for may be lost: the probe that finds out leaves all the same.
+            half = Half::Probe;
         }
         let way = match (half, host.side.way) {
-            (Half::Requests, QpWay { requests: Way::Ring(id), .. }) => Some(id),
-            (Half::Requests, _) => None,
+            (Half::Requests | Half::Probe, QpWay { requests: Way::Ring(id), .. }) => Some(id),
+            (Half::Requests | Half::Probe, _) => None,
             (Half::Answers, QpWay { answers, .. }) => answers,
         };
         let wrote = match way.and_then(|id| outs.near.out(id, now)) {
@@ -338,11 +345,11 @@ fn turn(
                 if machine.attr().timeout == AckTimeout::INFINITE {
                     ring.wait_for_ever();
                 }
-                let wrote = half_turn(*half, machine, host, &mut ring, now);
+                let wrote = half_turn(half, machine, host, &mut ring, now);
                 ring.finish(&host.engine.counters);
                 wrote
             }
-            None => half_turn(*half, machine, host, outs.tx, now),
+            None => half_turn(half, machine, host, outs.tx, now),
         };
         did = did.and(wrote);
     }
@@ -394,6 +401,7 @@ fn half_turn(
 ) -> Did {
     match half {
         Half::Requests => turn_of_requests(machine, host, out, now),
+        Half::Probe => turn_of_probe(machine, host, out, now),
         Half::Answers => turn_of_answers(machine, host, out, now),
     }
 }
@@ -409,6 +417,25 @@ fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, 
             Room::Receiver => break,
         };
         let Some(sent) = machine.poll_response(now, host, room) else { break };
+        let Some(path) = &host.side.path else { break };
+        out.push(path, sent.len);
+        written = true;
+    }
+    Did::written(written)
+}
+
+/// The packets of a probe.
+#[cold]
+fn turn_of_probe(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Did {
+    let mut written = false;
+    // A probe has two packets.
+    while machine.is_probing() {
+        let room = match out.room() {
+            Room::Free(room) => room,
+            Room::Batch => break,
+            Room::Receiver => return Did::Held,
+        };
+        let Some(sent) = machine.poll_probe(now, host, room) else { break };
         let Some(path) = &host.side.path else { break };
         out.push(path, sent.len);
         written = true;

@@ -130,6 +130,38 @@ fn a_visitor_that_is_stopped_inside_is_cut_off_and_writes_no_more_than_a_piece_w
 }
 
 #[test]
+fn a_silent_peer_is_asked_though_a_request_without_packets_waits_for_its_answer() {
+    if runs_alone("a_silent_peer_is_asked_though_a_request_without_packets_waits_for_its_answer") {
+        return;
+    }
+    let mut t = Rig::new("mapped");
+    // Nothing is repeated in the next minute but what asks whether it has arrived.
+    let (qp, patient) = (t.end.qp(Service::Rc), Setup { timeout: AckTimeout::new(24), ..setup() });
+    let theirs = numbers(&t.other.ask(&format!("second {}", qp.qpn().value())))[0];
+    connect(&t.end, &qp, t.end.gid().1, Qpn::new(theirs as u32), patient);
+    let since = Instant::now();
+    while t.counters().writes == 0 {
+        qp.post_send(&[wr(1, SendOp::Write(t.remote), &[t.end.sge(0, 8)])]).unwrap();
+        assert_eq!(t.end.wait(1)[0].status, WcStatus::Success);
+        assert!(since.elapsed() < PATIENCE, "never direct: {}", t.end.context.counters());
+    }
+    t.other.stop();
+    // One that takes a packet, and one that is worth the wait for its acknowledgement.
+    qp.post_send(&[wr(1, SendOp::Write(t.remote), &[])]).unwrap();
+    qp.post_send(&[wr(2, SendOp::Write(t.remote), &[t.end.sge(0, 64 << 10)])]).unwrap();
+    let packets = || t.end.context.counters().near_tx_packets;
+    let (before, since) = (packets(), Instant::now());
+    while packets() < before + 2 {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(since.elapsed() < PATIENCE, "it is not asked: {}", t.end.context.counters());
+    }
+    let direct = t.counters().writes;
+    t.other.signal(libc::SIGCONT);
+    assert!(t.end.wait(2).iter().all(|wc| wc.status == WcStatus::Success));
+    assert_eq!(t.counters().writes, direct + 1, "it took packets");
+}
+
+#[test]
 fn a_peer_that_closes_in_the_middle_of_a_request_is_sent_the_rest_by_packets() {
     for memory in ["mapped", "private"] {
         let mut caught = 0;

@@ -431,6 +431,22 @@ impl Qp {
         }
     }
 
+    /// As [`poll_request`](Self::poll_request), of the packets that repeat what was sent since the peer has been
+    /// silent: what was not sent before stays where it is.
+    pub fn poll_probe(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
+            return None;
+        }
+        let cx = cx!(self, now);
+        let Machine::Rc(rc) = &mut self.machine else { return None };
+        rc.poll_probe(cx, host, buf).map(|len| Transmit { len, ah: None })
+    }
+
     /// Where the datagram goes that [`poll_request`](Self::poll_request) would write next. `None` if
     /// there is none, or it is no datagram.
     pub fn next_dest(&self) -> Option<UdDest> {
@@ -493,6 +509,13 @@ impl Qp {
             QpState::Sqe | QpState::Error => each!(&self.machine, m => !m.sq.is_empty()),
             _ => false,
         }
+    }
+
+    /// Whether [`poll_probe`](Self::poll_probe) may have something: the peer has been silent for longer than its
+    /// answers take. [`poll_request`](Self::poll_request) begins with it.
+    #[inline]
+    pub fn is_probing(&self) -> bool {
+        matches!(&self.machine, Machine::Rc(rc) if rc.is_probing())
     }
 
     /// Whether [`poll_response`](Self::poll_response) has something to send.

@@ -152,11 +152,8 @@ impl Rc {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Option<usize>, Fatal> {
-        if self.probe.is_pending() {
-            let probe = &mut self.probe;
-            if let Some(len) = self.requester.poll_probe(&self.sq, probe, cx, host, buf) {
-                return Ok(Some(len));
-            }
+        if let Some(len) = self.poll_probe(cx, host, buf) {
+            return Ok(Some(len));
         }
         let mut sent = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf)?;
         // Local operations at the head are finished without an answer.
@@ -169,6 +166,20 @@ impl Rc {
             self.completer.on_sent(&mut parts!(self), cx);
         }
         Ok(sent)
+    }
+
+    /// A packet of a probe, if one is to be sent.
+    #[inline]
+    pub(crate) fn poll_probe(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        if !self.probe.is_pending() {
+            return None;
+        }
+        self.requester.poll_probe(&self.sq, &mut self.probe, cx, host, buf)
     }
 
     pub(crate) fn poll_response(
@@ -203,8 +214,14 @@ impl Rc {
         Requester::start(&mut self.sq, mtu);
     }
 
-    pub(crate) fn wants_requests(&self, attr: &QpAttr) -> bool {
+    /// Whether a probe, or the rest of one, leaves next.
+    #[inline]
+    pub(crate) fn is_probing(&self) -> bool {
         self.probe.is_pending()
+    }
+
+    pub(crate) fn wants_requests(&self, attr: &QpAttr) -> bool {
+        self.is_probing()
             || self.sq.is_direct()
             || self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
     }
