@@ -187,6 +187,7 @@ impl Lane {
             && let Some((path, pid)) = engine.straighten(path, asker)
         {
             side.path = Some(path);
+            side.way.process = Some(pid);
             self.near.found.push((Slot::of(asker), pid));
         }
         // Who has the peer's slot is not what the asker says, but what the kernel does.

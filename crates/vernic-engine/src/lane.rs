@@ -204,6 +204,7 @@ impl Lane {
                     let path = core.side.path.as_ref();
                     if let Some((path, pid)) = path.and_then(|path| engine.straighten(path, peer)) {
                         core.side.path = Some(path);
+                        core.side.way.process = Some(pid);
                         if engine.near.is_some() {
                             self.near.found.push((Slot::of(peer), pid));
                         }

@@ -76,8 +76,8 @@ pub(crate) enum Way {
     Wire,
     /// Through the ring to this neighbour.
     Ring(NeighbourId),
-    /// By the link for ever: the process that it was connected to is gone, and who has its slot now is
-    /// another.
+    /// By the link until it is connected anew: the process that it was connected to is gone, and who has its
+    /// slot now is another.
     Barred,
 }
 
@@ -87,6 +87,8 @@ pub(crate) struct QpWay {
     pub(crate) requests: Way,
     /// Where the last request came from, if through a ring.
     pub(crate) answers: Option<NeighbourId>,
+    /// The process of this host that it is connected to: who had the peer's slot when the path was found.
+    pub(crate) process: Option<u32>,
 }
 
 impl QpWay {
@@ -422,11 +424,14 @@ impl Near {
         self.peer(id)?;
         let peer = self.peers.get_mut(id.place())?.take();
         self.places.retain(|&place| usize::from(place) != id.place());
-        for slot in peer.iter().flat_map(|peer| &peer.slots) {
-            // Whoever has it next is asked anew.
-            self.owners[usize::from(slot.value())] = None;
-        }
         self.by_slot.iter_mut().for_each(|known| *known = known.filter(|known| *known != id));
+        for (pid, &slot) in peer.iter().flat_map(|p| p.slots.iter().map(|s| (p.neighbour.pid(), s)))
+        {
+            // Whoever has it next is asked anew, unless that was heard before the end of this one.
+            let owner = &mut self.owners[usize::from(slot.value())];
+            *owner = owner.filter(|&owner| owner != pid);
+            self.map(slot);
+        }
         peer
     }
 

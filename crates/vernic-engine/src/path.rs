@@ -22,6 +22,8 @@ pub(crate) struct Resolved {
     pub(crate) path: TxPath,
     pub(crate) peer: Gid,
     pub(crate) local: Gid,
+    /// The process of this host that it leads to.
+    pub(crate) process: Option<u32>,
 }
 
 impl Engine {
@@ -50,7 +52,7 @@ impl Engine {
         if av.hop_limit != 0 {
             path = path.with_hop_limit(av.hop_limit);
         }
-        Ok(Resolved { path, peer: dgid, local: sgid })
+        Ok(Resolved { path, peer: dgid, local: sgid, process: None })
     }
 
     /// An address as this device reaches it: on the link of its netdev, if it holds only there.
@@ -77,6 +79,7 @@ impl Engine {
         let wait = Duration::from_micros(self.config.peer_query_us);
         if let Some(process) = self.slots.query(av.dgid.to_ip(), peer, wait) {
             resolved.path = resolved.path.with_port(process.private_port, process.intake);
+            resolved.process = Some(process.pid);
             tracing::debug!(%own, %peer, pid = process.pid, path = %resolved.path, "peer is on this host");
             self.want_neighbour(Slot::of(peer), process.pid);
         }

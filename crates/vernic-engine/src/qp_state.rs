@@ -65,7 +65,7 @@ impl QpSide {
     /// It is connected to another peer, or on another path.
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
         self.path = Some(resolved.path);
-        self.way = QpWay::default();
+        self.way = QpWay { process: resolved.process, ..QpWay::default() };
         self.peer = Some((resolved.peer, resolved.local));
         self.flight.path_changed();
     }

@@ -337,6 +337,7 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
             via.found(peer, pid);
             if machine.packets().is_some_and(|machine| !machine.has_unacknowledged()) {
                 *path = better;
+                side.way.process = Some(pid);
             }
         }
     }

@@ -10,15 +10,15 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vernic_io::Nanos;
 use vernic_io::neighbour::{
     Alarm, Event, Hindrance, NeighbourCounters, NeighbourId, Neighbourhood,
 };
 use vernic_io::slot::{Slot, SlotTable};
-use vernic_io::{Nanos, ROCE_PORT};
 use vernic_proto::Time;
 use vernic_wire::{Qpn, Service};
 
-use super::{Near, Peer, Way};
+use super::{Near, Peer, QpWay, Way};
 use crate::config::Config;
 use crate::events::lock;
 use crate::lane::{Lane, make_ready};
@@ -206,7 +206,7 @@ impl Lane {
             }
             let way = &mut core.side.way;
             let used = way.requests == Way::Ring(id) || way.answers == Some(id);
-            (way.requests, way.answers) = (Way::Barred, None);
+            *way = QpWay { requests: Way::Barred, ..QpWay::default() };
             core.side.tickets.connect(None);
             if used && !in_order {
                 failed += 1;
@@ -233,10 +233,13 @@ impl Lane {
     }
 }
 
-/// Whether a connected queue pair is connected to a neighbour.
+/// Whether a connected queue pair is connected to a neighbour, and not to another process that has taken a slot of
+/// it since.
 fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
-    let is_near = side.path.is_some_and(|path| path.dst_port() != ROCE_PORT);
     side.way.requests == Way::Ring(id)
         || side.way.answers == Some(id)
-        || is_near && peer.slots.contains(&Slot::of(dest))
+        || side.way.process == Some(peer.neighbour.pid()) && peer.slots.contains(&Slot::of(dest))
 }
+
+#[cfg(test)]
+mod tests;
