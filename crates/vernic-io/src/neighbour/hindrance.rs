@@ -32,7 +32,7 @@ pub enum Hindrance {
     Door,
     /// It takes the call and does not answer.
     Silent,
-    /// It hung up: it has no descriptor or memory left, or is of another version.
+    /// It hung up: it has no descriptor or memory left, or as many neighbours as can be, or is of another version.
     HungUp,
     /// What it says is not understood, or the system refused something else.
     Other,
@@ -71,7 +71,7 @@ impl fmt::Display for Hindrance {
             Self::User => "the peer's process is of another user",
             Self::Door => "the peer's process shares no memory (its setting same_host, or its descriptors)",
             Self::Silent => "the peer's process does not answer",
-            Self::HungUp => "the peer's process hung up (its descriptors or memory, or another version)",
+            Self::HungUp => "the peer's process hung up (its descriptors, memory or number of neighbours, or another version)",
             Self::Other => "the peer's process or the system refused it (`VERNIC_LOG=debug` says why)",
         })
     }

@@ -300,7 +300,11 @@ fn knock(engine: &Engine) -> OwnFd {
 }
 
 fn hello(ring_bytes: u32) -> Said {
-    Said::Hello(Hello { engine: 4711, ring_bytes, slots: vec![Slot::LAST] })
+    hello_of(4711, ring_bytes)
+}
+
+fn hello_of(engine: u64, ring_bytes: u32) -> Said {
+    Said::Hello(Hello { engine, ring_bytes, slots: vec![Slot::LAST] })
 }
 
 /// Whether the other end of a connection was closed.
@@ -405,6 +409,42 @@ fn who_calls_and_says_nothing_is_given_up_and_many_of_them_keep_nobody_out() {
     assert!(silent.iter().all(is_closed));
     assert_eq!(a.hood.deadline(a.now), None);
     drop(both);
+}
+
+#[test]
+fn one_more_than_there_can_be_is_refused_before_it_is_welcome_and_met_once_there_is_room() {
+    let scope = scope("crowd");
+    let (mut a, mut b) = (Engine::new(&scope), Engine::new(&scope));
+    let ring = sys::memory_file(RingMemory::file_bytes(RING)).unwrap();
+    let page = sys::memory_file(4096).unwrap();
+    let files = [ring.as_fd(), page.as_fd()];
+    let mut crowd: Vec<_> = (0..MAX_NEIGHBOURS as u64)
+        .map(|n| {
+            let socket = knock(&a);
+            sys::send_packet(socket.as_fd(), &hello_of(n, RING).emit(), &files).unwrap();
+            settle_one(&mut a);
+            socket
+        })
+        .collect();
+    let known = NeighbourCounters { met: MAX_NEIGHBOURS as u64, ..NeighbourCounters::default() };
+    assert_eq!(a.hood.counters(), known);
+    b.meet(a.slot());
+    settle(&mut a, &mut b);
+    assert_eq!(a.hood.counters(), NeighbourCounters { refused: 1, ..known });
+    // Welcomed first and cut off then, it would take the hang-up for a death.
+    assert!(b.take().is_empty() && b.hood.find(a.slot()).is_none());
+    assert_eq!(b.hood.hindrance(a.slot()), Some(Hindrance::HungUp));
+    // It does not call either: there is no room for the answer.
+    a.meet(b.slot());
+    assert_eq!(a.hood.hindrance(b.slot()), Some(Hindrance::Crowd));
+    crowd.pop();
+    settle_one(&mut a);
+    b.now = b.hood.deadline(b.now).unwrap();
+    a.take();
+    b.serve();
+    settle(&mut a, &mut b);
+    met(b.take());
+    assert_eq!(a.hood.find(b.slot()).map(|met| met.pid()), Some(std::process::id()));
 }
 
 #[test]
