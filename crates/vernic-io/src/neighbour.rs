@@ -72,8 +72,8 @@ use hello::Said;
 use page::OwnPage;
 use ring::RingMemory;
 
-/// Neighbours at a time; who comes later is not met, and packets go by UDP. Each takes two rings: 128 MiB
-/// in all with rings of 256 KiB.
+/// Neighbours at a time; who comes later is not met, and packets go by UDP. Each takes two rings, which get smaller
+/// as neighbours get more: 36 MiB at most in all where the settings say 256 KiB, half of it for each end.
 pub const MAX_NEIGHBOURS: usize = 256;
 
 /// Connections at a time on which nobody has said hello yet; after that the oldest is closed.

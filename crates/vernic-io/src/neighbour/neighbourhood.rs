@@ -12,8 +12,8 @@ use super::open::{Next, Open};
 use super::page::OwnPage;
 use super::ring::{RingMemory, RingWriter};
 use super::{
-    Alarm, Event, MAX_NEIGHBOURS, MAX_STRANGERS, Neighbour, NeighbourCounters, NeighbourId,
-    PATIENCE,
+    Alarm, Event, MAX_NEIGHBOURS, MAX_STRANGERS, MIN_RING_BYTES, Neighbour, NeighbourCounters,
+    NeighbourId, PATIENCE,
 };
 use crate::link::Nanos;
 use crate::random::random;
@@ -30,6 +30,10 @@ const SHUT_NANOS: u64 = 200_000_000;
 const DOOR_PAUSE_NANOS: [u64; 2] = [1_000_000_000, 64_000_000_000];
 /// How soon a message that found no room is tried again.
 const RETRY_NANOS: u64 = 1_000_000;
+
+/// Neighbours whose rings have the capacity that the settings say. A process has so many busy ones at most, or
+/// few packets for each; with more, memory counts.
+const FULL_RINGS: usize = 8;
 
 const READABLE: u32 = libc::EPOLLIN as u32;
 
@@ -67,7 +71,7 @@ pub struct Neighbourhood {
 
 impl Neighbourhood {
     /// Nobody is known yet. Neighbours find this device by the slots of `slots`, and write to rings of
-    /// `ring_bytes`, a power of two from [`MIN_RING_BYTES`](super::MIN_RING_BYTES) to
+    /// `ring_bytes`, or less from the ninth neighbour on, a power of two from [`MIN_RING_BYTES`](super::MIN_RING_BYTES) to
     /// [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
     ///
     /// # Errors
@@ -259,9 +263,13 @@ impl Neighbourhood {
         self.count_shortage(why);
     }
 
-    fn hello(&self) -> Hello {
-        let slots = self.slots.own_slots();
-        Hello { engine: self.engine, ring_bytes: self.ring_bytes, slots }
+    fn hello(&self, ring_bytes: u32) -> Hello {
+        Hello { engine: self.engine, ring_bytes, slots: self.slots.own_slots() }
+    }
+
+    /// Capacity of the ring that the next neighbour writes to.
+    fn next_ring_bytes(&self) -> u32 {
+        ring_bytes_among(self.open.iter().flatten().count(), self.ring_bytes)
     }
 
     fn call(&mut self, slot: Slot, now: Nanos) -> io::Result<()> {
@@ -271,8 +279,9 @@ impl Neighbourhood {
         let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
         sys::connect_abstract(connection.as_fd(), &self.slots.neighbour_name(slot))?;
         let pid = Stranger::check(connection.as_fd())?;
-        let incoming = Incoming::new(self.ring_bytes)?;
-        incoming.send(connection.as_fd(), &Said::Hello(self.hello()), &self.page)?;
+        let ring_bytes = self.next_ring_bytes();
+        let incoming = Incoming::new(ring_bytes)?;
+        incoming.send(connection.as_fd(), &Said::Hello(self.hello(ring_bytes)), &self.page)?;
         let key = self.next_key();
         self.watch(&connection, key)?;
         let call = Some((slot, incoming));
@@ -282,11 +291,12 @@ impl Neighbourhood {
 
     fn meet_self(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         let (mouth, ear) = sys::packet_pair()?;
-        let incoming = Incoming::new(self.ring_bytes)?;
+        let ring_bytes = self.next_ring_bytes();
+        let incoming = Incoming::new(ring_bytes)?;
         let passed = Passed::own(&incoming, &self.page)?;
         let key = self.next_key();
         self.watch(&ear, key)?;
-        let hello = self.hello();
+        let hello = self.hello(ring_bytes);
         let pid = std::process::id();
         let writer = self.welcome(key, mouth, pid, &hello, incoming.memory, passed, events)?;
         if let Some(open) = self.open.iter_mut().flatten().find(|open| open.key == key) {
@@ -455,8 +465,10 @@ impl Neighbourhood {
                 }
                 // Whoever is welcomed sends through memory at once, and takes a hang-up for our death.
                 self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
-                let incoming = Incoming::new(self.ring_bytes)?;
-                incoming.send(connection.as_fd(), &Said::Welcome(self.hello()), &self.page)?;
+                let ring_bytes = self.next_ring_bytes();
+                let incoming = Incoming::new(ring_bytes)?;
+                let welcome = Said::Welcome(self.hello(ring_bytes));
+                incoming.send(connection.as_fd(), &welcome, &self.page)?;
                 let memory = incoming.memory;
                 let writer = self.welcome(key, connection, pid, &hello, memory, passed, events)?;
                 if let Some(open) = self.open.iter_mut().flatten().find(|open| open.key == key) {
@@ -575,6 +587,32 @@ impl Neighbourhood {
     }
 }
 
+/// Capacity of a ring among so many others: half of `most` beyond [`FULL_RINGS`], a quarter beyond twice as many,
+/// and so on.
+fn ring_bytes_among(neighbours: usize, most: u32) -> u32 {
+    let halvings = match neighbours / FULL_RINGS {
+        0 => 0,
+        times => times.ilog2() + 1,
+    };
+    most.checked_shr(halvings).unwrap_or(0).max(MIN_RING_BYTES)
+}
+
 pub(super) fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_get_smaller_as_neighbours_get_more() {
+        const FULL: u32 = 4 * MIN_RING_BYTES;
+        let among = |neighbours| FULL / ring_bytes_among(neighbours, FULL);
+        assert_eq!([0, 7, 8, 15, 16, 31, 32, MAX_NEIGHBOURS].map(among), [1, 1, 2, 2, 4, 4, 4, 4]);
+        assert_eq!(ring_bytes_among(usize::MAX, MIN_RING_BYTES), MIN_RING_BYTES);
+        // 64 processes of a host, in KiB: 16 MiB each if all rings were of 256 KiB.
+        let all: u32 = (0..63).map(|n| ring_bytes_among(n, FULL) >> 10).sum();
+        assert_eq!(all, 8 * 256 + 8 * 128 + 47 * 64);
+    }
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::shared::{SEALS, give_memory, stat};
+use super::shared::{SEALS, promise_memory, stat};
 use super::{OwnFd, check};
 
 /// Bytes of a word.
@@ -20,7 +20,8 @@ const WORD: usize = size_of::<u64>();
 /// (Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
 
-/// A new memory file of `len` bytes, all zero, whose size is sealed; closed on exec.
+/// A new memory file of `len` bytes, all zero, whose size is sealed; closed on exec. It takes memory as it is
+/// accessed.
 pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string of C that lives through the call.
@@ -28,7 +29,7 @@ pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
     // Kernels before 6.3 do not know the second flag, those after it want to hear of execution.
     let fd = OwnFd::open(|| open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags)))?;
     let raw = fd.as_raw_fd();
-    give_memory(&fd, len)?;
+    promise_memory(&fd, len)?;
     // SAFETY: no pointers are passed.
     check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) })?;
     Ok(fd)
@@ -187,6 +188,20 @@ mod tests {
         // Nothing is written behind the words that are there.
         copy_in(&a.words()[..1], &bytes);
         assert_eq!(b.words()[1].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn memory_is_taken_as_it_is_accessed() {
+        let policy = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
+        if policy.trim() == "2" {
+            return;
+        }
+        let fd = memory_file(64 * 4096).unwrap();
+        let taken = || stat(fd.as_fd()).unwrap().st_blocks * 512;
+        let memory = SharedMemory::map(fd.as_fd(), 64 * 4096).unwrap();
+        assert_eq!(taken(), 0);
+        memory.words()[0].store(1, Ordering::Relaxed);
+        assert!(taken() > 0 && taken() < 64 * 4096, "{}", taken());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use super::{OwnFd, check};
@@ -50,14 +51,43 @@ pub(crate) fn shared_file() -> io::Result<OwnFd> {
 /// Of the system; `EFBIG` where the limit of files' sizes (`ulimit -f`) is lower, instead of the signal that
 /// the kernel would send.
 pub(super) fn give_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
+    check_size(len)?;
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
+}
+
+/// Gives a memory file `len` bytes that take memory as they are accessed, as those of any program do. Where the
+/// kernel counts what it has promised (`vm.overcommit_memory` 2, or unknown), an access could find that too much,
+/// which is a signal: there they take it at once.
+///
+/// # Errors
+/// As of [`give_memory`].
+pub(super) fn promise_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
+    static COUNTS: OnceLock<bool> = OnceLock::new();
+    let policy = || std::fs::read_to_string("/proc/sys/vm/overcommit_memory").ok();
+    if *COUNTS.get_or_init(|| counts_promises(policy().as_deref())) {
+        return give_memory(fd, len);
+    }
+    check_size(len)?;
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) }).map(drop)
+}
+
+/// Whether a kernel with this policy refuses memory when it is accessed, and not with the end of a process that has
+/// too much, as any memory.
+fn counts_promises(policy: Option<&str>) -> bool {
+    !policy.is_some_and(|policy| matches!(policy.trim(), "0" | "1"))
+}
+
+/// Refuses what the limit of files' sizes does.
+fn check_size(len: usize) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to `limit`, which lives through the call.
     check(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) })?;
     if limit.rlim_cur < len as libc::rlim_t {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
-    // SAFETY: no pointers are passed.
-    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
+    Ok(())
 }
 
 /// The number of a file, unique among the files of its kind as long as it is open or mapped.
@@ -127,6 +157,12 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+
+    #[test]
+    fn memory_is_taken_at_once_where_an_access_could_be_refused() {
+        assert!(![Some("0\n"), Some("1\n")].map(counts_promises).contains(&true));
+        assert!(![Some("2\n"), Some(""), None].map(counts_promises).contains(&false));
+    }
 
     #[test]
     fn what_one_mapping_stores_the_other_loads() {
