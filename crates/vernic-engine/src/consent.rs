@@ -346,7 +346,8 @@ impl Host {
                 // 0 in a PID namespace that cannot be seen.
                 let named = i32::try_from(pid).ok().filter(|&pid| pid > 0);
                 let pid = named.ok_or(Refusal::NotPermitted)?;
-                Reach::Process(PeerProcess { pid, addr: offer.at, len: offer.len })
+                let Offer { at: addr, len, sentinel, .. } = *offer;
+                Reach::Process(PeerProcess { pid, addr, len, sentinel })
             }
         };
         let reach = Arc::new(reach);
@@ -380,5 +381,6 @@ fn offer_of(grant: &Grant, access: Access) -> Offer {
         qp: grant.qp,
         is_mapped: grant.share.is_some(),
         at,
+        sentinel: grant.sentinel,
     }
 }

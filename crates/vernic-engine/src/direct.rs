@@ -9,10 +9,11 @@
 //! queue pairs have their turn, and so they do between small requests, each of which counts as some bytes
 //! ([`REQUEST_COST`], [`CALL_COST`]): what is done in one call of the lane is bounded in time.
 //!
-//! A process that has ended, or replaced itself by exec, is no longer the one that consented. Where the
-//! kernel copies, its connection is looked at before each part; of memory that is mapped nothing but
-//! its own file is touched, so that is done every [`LOOK_NANOS`]. What is written to a process that
-//! died since then may complete with success, as on a wire whose last ACK was on the way.
+//! A process that has ended, or replaced itself by exec, is no longer the one that consented. Of memory that is
+//! mapped nothing but its own file is touched, and where the kernel copies it is asked in the same call for a word
+//! that no other program has (`vernic_mem::Sentinel`). So its connection is looked at every
+//! [`LOOK_NANOS`] only. What is written to a process that died since then may complete with success, as on a wire
+//! whose last ACK was on the way.
 
 mod place;
 
@@ -30,7 +31,7 @@ use crate::consent::Guest;
 use crate::counters::Count;
 use crate::host::QpHost;
 use crate::send_slots::SendSlots;
-use crate::tickets::{Consent, Ticket};
+use crate::tickets::Consent;
 
 /// Bytes of one visit, and of one turn: some 50 us of copying.
 const PART_BYTES: u32 = 256 << 10;
@@ -48,8 +49,7 @@ const CALL_COST: u32 = 4 << 10;
 /// costs less than a tenth of what its packets would, and the wait is one round trip.
 const WORTH_WAITING: u32 = 16 << 10;
 
-/// How often the connection of a process is looked at whose memory is mapped, in nanoseconds: a look of
-/// 0.2 us costs 0.2 % then.
+/// How often the connection of a process is looked at, in nanoseconds: a look of 0.2 us costs 0.2 % then.
 const LOOK_NANOS: u64 = 100_000;
 
 /// What became of a queue pair's turn to carry out requests directly.
@@ -273,7 +273,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
         tickets.end(rkey, true);
         return counts.refuse(Refusal::NotPermitted);
     }
-    if !is_there(guest, ticket, now) {
+    if !is_there(guest, now) {
         return counts.refuse(Refusal::Unreachable);
     }
     let (key, qp) = (ticket.offer.key, ticket.offer.qp);
@@ -305,18 +305,13 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
 
 /// Whether the process is still the one that consented, as far as that must be known.
 #[inline]
-fn is_there(guest: &Guest, ticket: &Ticket, now: Time) -> bool {
-    match *ticket.reach {
-        Reach::Process(_) => !guest.neighbour.has_hung_up(),
-        Reach::Mapped(_) => {
-            let looked = Time(guest.looked.load(Ordering::Relaxed));
-            if now.since(looked) < LOOK_NANOS {
-                return true;
-            }
-            guest.looked.store(now.nanos(), Ordering::Relaxed);
-            !guest.neighbour.has_hung_up()
-        }
+fn is_there(guest: &Guest, now: Time) -> bool {
+    let looked = Time(guest.looked.load(Ordering::Relaxed));
+    if now.since(looked) < LOOK_NANOS {
+        return true;
     }
+    guest.looked.store(now.nanos(), Ordering::Relaxed);
+    !guest.neighbour.has_hung_up()
 }
 
 /// Copies, or runs the atomic, while access `holds`.

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use vernic_mem::{Access, GatePass, PeerGates, Reach};
+use vernic_mem::{Access, GatePass, PeerGates, Reach, Sentinel};
 use vernic_proto::{Direct, DirectOp};
 use vernic_wire::{Qpn, Rkey};
 
@@ -68,6 +68,8 @@ pub(crate) struct Offer {
     pub(crate) is_mapped: bool,
     /// Where in the file, or at which address of the process.
     pub(crate) at: u64,
+    /// By what the process is known.
+    pub(crate) sentinel: Sentinel,
 }
 
 const MAGIC: [u8; 4] = *b"tk\0\x02";
@@ -114,7 +116,8 @@ impl Told {
             Self::Offer { asker, rkey, offer } => {
                 let mapped = u32::from(offer.is_mapped);
                 push(&[OFFER, asker.value(), rkey.value(), offer.access.bits(), mapped]);
-                for number in [offer.iova, offer.len, offer.at] {
+                let Sentinel { addr, value } = offer.sentinel;
+                for number in [offer.iova, offer.len, offer.at, addr, value] {
                     bytes.extend(number.to_ne_bytes());
                 }
                 for pass in [offer.key, offer.qp] {
@@ -163,10 +166,11 @@ impl Offer {
         let access = Access::from_bits(reader.u32()?)?;
         let is_mapped = reader.bool()?;
         let (iova, len, at) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let sentinel = Sentinel { addr: reader.u64()?, value: reader.u64()? };
         let (key, qp) = (reader.pass()?, reader.pass()?);
         // The last byte may be the last of all.
         iova.checked_add(len.checked_sub(1)?)?;
-        Some(Self { iova, len, access, key, qp, is_mapped, at })
+        Some(Self { iova, len, access, key, qp, is_mapped, at, sentinel })
     }
 }
 
@@ -299,6 +303,7 @@ mod tests {
             qp: GatePass { number: 1 << 19, value: 1 },
             is_mapped: true,
             at: 0x5000,
+            sentinel: Sentinel { addr: 0x1234_5678_9000, value: 77 },
         }
     }
 

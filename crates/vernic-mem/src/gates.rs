@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 use vernic_wire::Qpn;
 
 use crate::keys::Random;
-use crate::racy::SharedWords;
+use crate::racy::{Sentinel, SentinelPage, SharedWords};
 
 /// Gates open at a time: keys and queue pairs that other processes hold tickets of. 8 MiB of file.
 pub const MAX_GATES: u32 = 1 << 20;
@@ -99,6 +99,7 @@ pub trait Visitor: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct Gates {
     words: SharedWords,
+    sentinel: SentinelPage,
     file: OwnedFd,
     book: Mutex<Book>,
     /// Closed, and not known to be empty of visitors.
@@ -141,6 +142,7 @@ impl Gates {
         };
         Ok(Self {
             words,
+            sentinel: SentinelPage::new()?,
             file,
             book: Mutex::new(book),
             closed: Mutex::default(),
@@ -150,6 +152,11 @@ impl Gates {
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The word by which a visitor knows this process.
+    pub(crate) fn sentinel(&self) -> Sentinel {
+        self.sentinel.sentinel()
     }
 
     /// Opens the gate of a key, unless it is open; `None` if there are too many.

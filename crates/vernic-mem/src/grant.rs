@@ -12,7 +12,7 @@ use vernic_wire::{Qpn, Rkey};
 use crate::data::permit;
 use crate::gates::{GatePass, Gates, Visitor, VisitorId};
 use crate::racy::{Kind, find_share};
-use crate::{Access, Check, Memory, PdId, SharedRange};
+use crate::{Access, Check, Memory, PdId, Sentinel, SharedRange};
 
 /// The rights that can be used without packets.
 const DIRECT: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
@@ -34,6 +34,8 @@ pub struct Grant {
     pub qp: GatePass,
     /// The file that the memory lies in, if all of it lies in one.
     pub share: Option<SharedRange>,
+    /// By what the kernel knows this process, where it copies.
+    pub sentinel: Sentinel,
 }
 
 /// Why no access is granted. Requests that take packets instead are told of the faults among these.
@@ -81,6 +83,14 @@ impl Memory {
         self.make_gates().map(Gates::file)
     }
 
+    /// By what a visitor of this device knows that this process is still the one that granted it access.
+    ///
+    /// # Errors
+    /// What the system says about memory, and memory files.
+    pub fn sentinel(&self) -> io::Result<Sentinel> {
+        self.make_gates().map(Gates::sentinel)
+    }
+
     /// Grants a visitor access to what `rkey` opens for packets of the queue pair, by the same checks. It ends
     /// when the key dies or changes, which waits for visitors that are inside, with
     /// [`close_qp_gate`](Self::close_qp_gate), or when the visitor is removed or cut off.
@@ -117,8 +127,8 @@ impl Memory {
         let key = gates.open_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
         let qp = gates.open_qp(qpn, visitor).ok_or(GrantError::Full)?;
         let base = region.addr();
-        let share = find_share(base, len);
-        Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share })
+        let (share, sentinel) = (find_share(base, len), gates.sentinel());
+        Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
     }
 
     /// Ends what was granted through a queue pair, for it is about to leave the states in which it takes

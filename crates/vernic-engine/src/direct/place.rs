@@ -88,7 +88,7 @@ fn place(
         counts.note_refusal(Refusal::Range);
         return Placed::Not;
     };
-    if !is_there(guest, ticket, now) {
+    if !is_there(guest, now) {
         counts.note_refusal(Refusal::Unreachable);
         return Placed::Not;
     }

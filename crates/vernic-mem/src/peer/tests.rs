@@ -8,8 +8,12 @@ use vernic_wire::Lkey;
 
 use super::*;
 use crate::{Bind, Check, GatePass, PeerGates, Reregister, Visitor};
-use crate::{Grant, GrantError, HostBuffer, Memory, Mr, MwType, SgCursor, VisitorId};
+use crate::{Grant, GrantError, HostBuffer, Memory, Mr, MwType, Sentinel, SgCursor, VisitorId};
 use vernic_wire::{Qpn, Rkey};
+
+fn own_pid() -> i32 {
+    std::process::id() as i32
+}
 
 const QP: Qpn = Qpn::new(0x11);
 const LEN: usize = 16384;
@@ -49,7 +53,11 @@ impl Rig {
 
     fn process(&self) -> Reach {
         let (addr, len) = (self.remote.as_mut_ptr().addr() as u64, LEN as u64);
-        Reach::Process(PeerProcess { pid: std::process::id() as i32, addr, len })
+        Reach::Process(PeerProcess { sentinel: self.sentinel(), pid: own_pid(), addr, len })
+    }
+
+    fn sentinel(&self) -> Sentinel {
+        self.memory.sentinel().unwrap()
     }
 
     fn sge(&self, addr: u64, length: u32) -> Sge {
@@ -185,16 +193,35 @@ fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
 }
 
 #[test]
+fn a_program_without_the_sentinel_is_not_touched() {
+    let rig = Rig::new();
+    let Sentinel { addr, value } = rig.sentinel();
+    let (here, sges) = (rig.remote.as_mut_ptr().addr() as u64, [rig.sge(0, 100)]);
+    let (before, len) = (Rig::bytes(&rig.remote), LEN as u64);
+    let gone = Sentinel { addr: addr ^ (1 << 40), value };
+    let to = |sentinel| Reach::Process(PeerProcess { pid: own_pid(), addr: here, len, sentinel });
+    let is_fault = |done: Result<(), PeerFault>| matches!(done, Err(PeerFault::Peer(error)) if error.raw_os_error() == Some(libc::EFAULT));
+    assert!(is_fault(rig.write(&sges, &to(gone), 0)) && is_fault(rig.read(&sges, &to(gone), 0)));
+    assert_eq!(Rig::bytes(&rig.remote), before);
+    assert_eq!(Rig::bytes(&rig.local), pattern(1, LEN));
+    // Something else is where it was: that is found out where it can be.
+    let other = Sentinel { addr, value: value ^ 2 };
+    assert!(is_fault(rig.read(&sges, &to(other), 0)));
+    rig.read(&sges, &to(rig.sentinel()), 0).unwrap();
+    assert_ne!(Memory::new().sentinel().unwrap(), rig.sentinel(), "each device has its own");
+}
+
+#[test]
 fn the_kernel_says_what_is_wrong_with_a_process() {
     let rig = Rig::new();
     let fault = |pid: i32, addr: u64| {
-        let to = Reach::Process(PeerProcess { pid, addr, len: 100 });
+        let to = Reach::Process(PeerProcess { pid, addr, len: 100, sentinel: rig.sentinel() });
         match rig.write(&[rig.sge(0, 100)], &to, 0) {
             Err(PeerFault::Peer(error)) => error.raw_os_error(),
             other => panic!("{other:?}"),
         }
     };
-    let own = std::process::id() as i32;
+    let own = own_pid();
     assert_eq!(fault(own, 8), Some(libc::EFAULT));
     assert_eq!(fault(i32::MAX, 8), Some(libc::ESRCH));
     // Half of it is mapped.
@@ -427,8 +454,8 @@ fn a_copy_ends_where_access_does() {
     assert_eq!(copied(&local), 4 * PIECE as usize);
 
     // Where the kernel copies it is looked at before each call.
-    let (addr, pid) = (remote.as_mut_ptr().addr() as u64, std::process::id() as i32);
-    let process = Reach::Process(PeerProcess { pid, addr, len });
+    let (addr, sentinel) = (remote.as_mut_ptr().addr() as u64, memory.sentinel().unwrap());
+    let process = Reach::Process(PeerProcess { pid: own_pid(), addr, len, sentinel });
     let (to, cursor) = ((&process, 0), &mut SgCursor::default());
     let ended = memory.write_peer(pd, &sges, cursor, 0, len, to, || false);
     assert!(matches!(ended, Err(PeerFault::Closed)));

@@ -5,7 +5,8 @@
 //! there as it does so. The bytes themselves are the other process's, which offered them.
 //!
 //! Through the kernel a copy costs some 0.3 us and the pinning of each page. The other process may be
-//! gone by then, and another have its number: who calls looks first whether it still has its connection.
+//! gone by then, and another program have its number: each copy begins with a word that only the right one has
+//! (`sentinel.rs`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,12 +14,15 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-use super::Region;
+use super::{Region, Sentinel};
 #[cfg(not(miri))]
 use super::memfd;
 
 /// Pieces of local memory that one system call copies.
 const PIECES: usize = 16;
+
+/// Bytes of a sentinel.
+const WORD: usize = size_of::<u64>();
 
 /// A part of another process's memory file, mapped here.
 #[derive(Debug)]
@@ -91,11 +95,14 @@ pub struct PeerProcess {
     pub addr: u64,
     /// Bytes.
     pub len: u64,
+    /// What it has in its memory, and a program that it has become has not.
+    pub sentinel: Sentinel,
 }
 
 /// Local pieces that are to be copied at once to another process (`TO_PEER`), or from it.
 pub(crate) struct Batch<'a, const TO_PEER: bool> {
-    pieces: [libc::iovec; PIECES],
+    /// After the place of the sentinel.
+    pieces: [libc::iovec; 1 + PIECES],
     count: usize,
     bytes: usize,
     lifetime: std::marker::PhantomData<&'a mut [u8]>,
@@ -104,7 +111,7 @@ pub(crate) struct Batch<'a, const TO_PEER: bool> {
 impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
     pub(crate) fn new() -> Self {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self { pieces: [none; PIECES], count: 0, bytes: 0, lifetime: std::marker::PhantomData }
+        Self { pieces: [none; 1 + PIECES], count: 0, bytes: 0, lifetime: std::marker::PhantomData }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -125,7 +132,7 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
 
     fn push(&mut self, base: *mut u8, len: usize) {
         debug_assert!(!self.is_full());
-        self.pieces[self.count] = libc::iovec { iov_base: base.cast(), iov_len: len };
+        self.pieces[1 + self.count] = libc::iovec { iov_base: base.cast(), iov_len: len };
         self.count += 1;
         self.bytes += len;
     }
@@ -137,18 +144,20 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         addr.map(|addr| (addr, len)).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    fn copy<const N: usize>(
+    /// Runs `call` with the local pieces, the first of which is the sentinel's place: `word`. Both ends begin with it.
+    fn copy(
         &mut self,
-        remote: &[libc::iovec; N],
-        call: impl FnOnce(*const libc::iovec, libc::c_ulong, &[libc::iovec; N]) -> isize,
+        word: &mut u64,
+        call: impl FnOnce(*const libc::iovec, libc::c_ulong) -> isize,
     ) -> io::Result<()> {
-        let (count, bytes) = (self.count, self.bytes);
+        let (count, bytes) = (1 + self.count, WORD + self.bytes);
         (self.count, self.bytes) = (0, 0);
+        self.pieces[0] = libc::iovec { iov_base: (&raw mut *word).cast(), iov_len: WORD };
         if cfg!(miri) {
             // It has no such calls.
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let n = call(self.pieces.as_ptr(), count as libc::c_ulong, remote);
+        let n = call(self.pieces.as_ptr(), count as libc::c_ulong);
         match n {
             ..0 => Err(io::Error::last_os_error()),
             _ if n as usize == bytes => Ok(()),
@@ -167,18 +176,19 @@ impl<'a> Batch<'a, true> {
     /// last byte as a piece of its own after the others. Empties the batch.
     ///
     /// # Errors
-    /// What the kernel says: `EPERM`, `ESRCH`, `EFAULT` (also if only a part could be copied), `EINVAL`
-    /// if the range does not hold it.
+    /// What the kernel says: `EPERM`, `ESRCH`, `EFAULT` (also if only a part could be copied, and nothing if it is
+    /// another program than the one that granted access), `EINVAL` if the range does not hold it.
     pub(crate) fn write_to(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
         let (addr, len) = self.place(peer, at)?;
         let last = (addr.wrapping_add(len - 1) & !7).max(addr);
         let head = last - addr;
-        let remote = [remote(addr, head), remote(last, len - head)];
-        self.copy(&remote, |local, n, remote| {
-            // SAFETY: the local pieces are bytes that are borrowed (`push_bytes`) or registered memory, whose
-            // promise covers this call, and are only read; the others are only touched by the kernel,
-            // in the other process.
-            unsafe { libc::process_vm_writev(peer.pid, local, n, remote.as_ptr(), 2, 0) }
+        let remote = [sentinel_of(peer), remote(addr, head), remote(last, len - head)];
+        let mut word = peer.sentinel.value;
+        self.copy(&mut word, |local, n| {
+            // SAFETY: the local pieces are a word of ours, bytes that are borrowed (`push_bytes`) or registered
+            // memory, whose promise covers this call, and are only read; the others are only touched by the
+            // kernel, in the other process.
+            unsafe { libc::process_vm_writev(peer.pid, local, n, remote.as_ptr(), 3, 0) }
         })
     }
 }
@@ -192,17 +202,25 @@ impl<'a> Batch<'a, false> {
     /// Copies from `at` of the other process's range to all pieces. Empties the batch.
     ///
     /// # Errors
-    /// As of [`write_to`](Self::write_to).
+    /// As of [`write_to`](Self::write_to); what was read of another program is to be forgotten.
     pub(crate) fn read_from(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
         let (addr, len) = self.place(peer, at)?;
-        let remote = [remote(addr, len)];
-        self.copy(&remote, |local, n, remote| {
-            // SAFETY: the local pieces are bytes that are borrowed mutably (`push_bytes`) or registered
-            // memory, whose promise covers this call and whose right to be written was checked; the other
-            // is only read by the kernel, in the other process.
-            unsafe { libc::process_vm_readv(peer.pid, local, n, remote.as_ptr(), 1, 0) }
-        })
+        let remote = [sentinel_of(peer), remote(addr, len)];
+        let mut word = 0;
+        self.copy(&mut word, |local, n| {
+            // SAFETY: the local pieces are a word of ours, bytes that are borrowed mutably (`push_bytes`) or
+            // registered memory, whose promise covers this call and whose right to be written was checked; the
+            // others are only read by the kernel, in the other process.
+            unsafe { libc::process_vm_readv(peer.pid, local, n, remote.as_ptr(), 2, 0) }
+        })?;
+        let is_it = word == peer.sentinel.value;
+        is_it.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
     }
+}
+
+/// Where the other process has its sentinel.
+fn sentinel_of(peer: &PeerProcess) -> libc::iovec {
+    remote(peer.sentinel.addr, WORD as u64)
 }
 
 /// A range of the other process. Its addresses mean nothing here.
