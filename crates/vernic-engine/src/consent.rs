@@ -219,13 +219,14 @@ impl Lane {
         let Some(host) = self.guests.find(from) else { return false };
         let neighbour = &host.guest.neighbour;
         let counts = &engine.counters.direct;
+        let consent = consent.and_then(|(grant, access)| {
+            let reachable = grant.share.is_some() || admit(neighbour.pid());
+            reachable.then_some((grant, access)).ok_or(Denial::Unreachable)
+        });
         let told = match &consent {
             Ok((grant, access)) => {
                 counts.granted.add(1);
                 let file = grant.share.as_ref().map(SharedRange::file);
-                if file.is_none() {
-                    admit(neighbour.pid());
-                }
                 let offer = offer_of(grant, *access);
                 neighbour.tell(&Told::Offer { asker, rkey, offer }.emit(), file)
             }

@@ -38,7 +38,8 @@ pub(crate) enum Denial {
     NotConnected = 0,
     /// The key, its rights or the queue pair's do not allow it.
     Refused = 1,
-    /// The memory is of a kind that only packets reach, or there are no gates left.
+    /// The memory is of a kind that only packets reach, the kernel lets in another process, or there are no gates
+    /// left.
     Unreachable = 2,
 }
 

@@ -11,12 +11,12 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::{Region, Sentinel};
 #[cfg(not(miri))]
 use super::memfd;
+use super::{Region, Sentinel};
 
 /// Pieces of local memory that one system call copies.
 const PIECES: usize = 16;
@@ -230,16 +230,40 @@ fn remote(addr: u64, len: u64) -> libc::iovec {
 }
 
 /// Lets the process with this number copy from and to this one, where the kernel asks the owner of a process who
-/// may: with Yama's `ptrace_scope` of 1, found out once. There is one such process at a time: it takes the
-/// place of the one that was named before, by this function or by the application (`PR_SET_PTRACER`).
-/// Elsewhere nothing changes: either the user alone decides, or nobody may whom the owner names.
-pub fn admit(pid: u32) {
+/// may: with Yama's `ptrace_scope` of 1, found out once. The kernel keeps one such process at a time
+/// (`PR_SET_PTRACER`), so who was let in stays as long as it lives, and others are not: `false`. What the application
+/// has named itself is replaced. Elsewhere nothing changes: either the user alone decides, or nobody may whom
+/// the owner names.
+pub fn admit(pid: u32) -> bool {
     static ASKS: OnceLock<bool> = OnceLock::new();
+    static ADMITTED: Mutex<Option<Admitted>> = Mutex::new(None);
     let scope = || std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
-    if *ASKS.get_or_init(|| asks_owner(scope().as_deref())) {
+    let by = std::process::id();
+    if pid == by || !*ASKS.get_or_init(|| asks_owner(scope().as_deref())) {
+        return true;
+    }
+    let mut admitted = ADMITTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let may = may_be_named(*admitted, Admitted { by, pid }, |pid| {
+        std::fs::exists(format!("/proc/{pid}")).unwrap_or(true)
+    });
+    if may {
+        *admitted = Some(Admitted { by, pid });
         // SAFETY: no pointers are passed.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
     }
+    may
+}
+
+/// Which process was let in, and by which: a child of `fork` has let in nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Admitted {
+    by: u32,
+    pid: u32,
+}
+
+/// Whether a process takes the place of the one before.
+fn may_be_named(before: Option<Admitted>, now: Admitted, lives: impl Fn(u32) -> bool) -> bool {
+    before.is_none_or(|before| before == now || before.by != now.by || !lives(before.pid))
 }
 
 /// Whether Yama with this setting asks the owner of a process: not without it (`None`), nor where it decides alone.
@@ -249,7 +273,20 @@ fn asks_owner(ptrace_scope: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::asks_owner;
+    use super::{Admitted, asks_owner, may_be_named};
+
+    #[test]
+    fn who_was_let_in_stays_until_its_end_and_then_another_is() {
+        let of = |by, pid| Admitted { by, pid };
+        assert!(may_be_named(None, of(1, 5), |_| true));
+        assert!(
+            may_be_named(Some(of(1, 5)), of(1, 5), |_| true),
+            "the application may have named another"
+        );
+        assert!(!may_be_named(Some(of(1, 5)), of(1, 6), |pid| pid == 5));
+        assert!(may_be_named(Some(of(1, 5)), of(1, 6), |pid| pid == 6));
+        assert!(may_be_named(Some(of(1, 5)), of(2, 6), |_| true), "that was its parent's");
+    }
 
     #[test]
     fn who_may_look_into_the_process_is_said_only_where_the_kernel_asks() {
