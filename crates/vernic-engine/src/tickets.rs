@@ -8,6 +8,9 @@
 //!          <------- DENY  {why}
 //! ```
 //!
+//! Where keys are used once each, an answer would come too late, and cost the target more than the packets: a queue pair
+//! that has seen so many of them asks only for keys that come again ([`ONCE`]).
+//!
 //! Until the answer comes, and if it is no, requests take packets, and the responder says what is wrong with
 //! them: nothing here reports an error. What was granted ends with the gates (`vernic_mem`), without a
 //! message. A message is bytes of this host, numbers in its order; one that is cut off, of an unknown
@@ -29,6 +32,10 @@ const MAX_TICKETS: usize = 64;
 const FIRST_PAUSE: u32 = 8;
 /// At most so many: about once per millisecond of small requests.
 const LONGEST_PAUSE: u32 = 1024;
+
+/// Keys of a queue pair that were used once so far, after which the next is asked for when it is used again. A program
+/// that registers memory for one transfer each does so for ever; one that has many keys uses them again.
+const ONCE: usize = 8;
 
 /// Why a neighbour does not consent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +234,16 @@ pub(crate) enum Consent {
 pub(crate) struct QpTickets {
     guest: Option<Arc<Guest>>,
     /// Used last first.
-    list: Vec<(Rkey, Consent)>,
+    list: Vec<Known>,
+}
+
+/// What is known of a key.
+#[derive(Debug)]
+struct Known {
+    rkey: Rkey,
+    consent: Consent,
+    /// It was used more than once.
+    again: bool,
 }
 
 impl QpTickets {
@@ -251,8 +267,8 @@ impl QpTickets {
 
     /// The answer about a key; one that nobody waits for is dropped (`false`).
     pub(crate) fn answer(&mut self, rkey: Rkey, consent: Consent) -> bool {
-        let waiting = self.list.iter_mut().find(|(key, _)| *key == rkey);
-        let Some((_, place @ Consent::No { .. })) = waiting else { return false };
+        let waiting = self.list.iter_mut().find(|known| known.rkey == rkey);
+        let Some(Known { consent: place @ Consent::No { .. }, .. }) = waiting else { return false };
         *place = consent;
         true
     }
@@ -260,26 +276,24 @@ impl QpTickets {
     /// A ticket is over: it is asked for anew, or never.
     pub(crate) fn end(&mut self, rkey: Rkey, never: bool) {
         if never {
-            let found = self.list.iter_mut().find(|(key, _)| *key == rkey);
-            found.into_iter().for_each(|(_, consent)| *consent = Consent::Never);
+            let found = self.list.iter_mut().find(|known| known.rkey == rkey);
+            found.into_iter().for_each(|known| known.consent = Consent::Never);
         } else {
-            self.list.retain(|(key, _)| *key != rkey);
+            self.list.retain(|known| known.rkey != rkey);
         }
     }
 }
 
 #[inline]
-fn known(list: &mut Vec<(Rkey, Consent)>, rkey: Rkey) -> Option<&Consent> {
-    let Some(at) = list.iter().position(|(key, _)| *key == rkey) else {
-        list.truncate(MAX_TICKETS - 1);
-        let (left, pause) = (FIRST_PAUSE, FIRST_PAUSE);
-        list.insert(0, (rkey, Consent::No { left, pause }));
-        return None;
+fn known(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
+    let Some(at) = list.iter().position(|known| known.rkey == rkey) else {
+        return note(list, rkey);
     };
     if at != 0 {
         list[..=at].rotate_right(1);
     }
-    let consent = &mut list[0].1;
+    let Known { consent, again, .. } = &mut list[0];
+    *again = true;
     if let Consent::No { left, pause } = consent {
         *left -= 1;
         if *left == 0 {
@@ -289,6 +303,18 @@ fn known(list: &mut Vec<(Rkey, Consent)>, rkey: Rkey) -> Option<&Consent> {
         }
     }
     Some(consent)
+}
+
+/// A key comes for the first time: it is asked for at once, or when it comes again.
+#[cold]
+fn note(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
+    let asks = list.iter().filter(|known| !known.again).count() < ONCE;
+    list.truncate(MAX_TICKETS - 1);
+    let left = if asks { FIRST_PAUSE } else { 1 };
+    // What it is asked for at its second use has the pause of one that was not asked for before.
+    let pause = if asks { FIRST_PAUSE } else { FIRST_PAUSE / 2 };
+    list.insert(0, Known { rkey, consent: Consent::No { left, pause }, again: false });
+    if asks { None } else { Some(&list[0].consent) }
 }
 
 #[cfg(test)]
@@ -368,11 +394,38 @@ mod tests {
         assert!(known(&mut tickets.list, Rkey(1)).is_none());
     }
 
+    /// Whether a key is asked for.
+    fn asks(tickets: &mut QpTickets, key: u32) -> bool {
+        known(&mut tickets.list, Rkey(key)).is_none()
+    }
+
+    #[test]
+    fn keys_that_are_used_once_each_are_asked_for_some_times_only() {
+        let mut tickets = QpTickets::default();
+        let asked = (0..10_000).filter(|&key| asks(&mut tickets, key)).count();
+        assert_eq!(asked, ONCE);
+        // One of them comes again, and again: as any that was not answered.
+        let asked: Vec<_> = (0..60).filter(|_| asks(&mut tickets, 9_999)).collect();
+        assert_eq!(asked, [0, 8, 24, 56]);
+    }
+
+    #[test]
+    fn keys_that_come_again_are_asked_for_however_many_there_are() {
+        let mut tickets = QpTickets::default();
+        let at_first = (0..60).filter(|&key| asks(&mut tickets, key)).count();
+        assert_eq!(at_first, ONCE);
+        let then = (0..60).filter(|&key| asks(&mut tickets, key)).count();
+        assert_eq!(then, 60 - ONCE);
+        // They are used again, so the next is no longer one of many that are not.
+        assert!(asks(&mut tickets, 60));
+    }
+
     #[test]
     fn the_key_used_longest_ago_gives_way() {
         let mut tickets = QpTickets::default();
         for key in 0..MAX_TICKETS as u32 {
-            assert!(known(&mut tickets.list, Rkey(key)).is_none());
+            assert!(asks(&mut tickets, key));
+            assert!(!asks(&mut tickets, key), "asked for");
         }
         assert!(known(&mut tickets.list, Rkey(0)).is_some());
         assert!(known(&mut tickets.list, Rkey(1000)).is_none());

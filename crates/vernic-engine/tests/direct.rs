@@ -158,6 +158,35 @@ fn a_flood_of_small_requests_leaves_the_lane_to_others_in_between() {
     }
 }
 
+#[test]
+fn keys_that_are_used_once_each_are_not_asked_for_and_those_that_come_again_are() {
+    let mut t = Rig::new("private");
+    t.until_direct();
+    const KEYS: usize = 100;
+    let write = |t: &Rig, rkey: u64| {
+        let remote = Remote { rkey: Rkey(rkey as u32), ..t.remote };
+        assert_eq!(t.run(SendOp::Write(remote), &[t.end.sge(0, 5000)]), WcStatus::Success);
+    };
+    let mut last = 0;
+    for _ in 0..KEYS {
+        last = numbers(&t.other.ask("renew"))[0];
+        write(&t, last);
+    }
+    // Each question is answered, by one or the other.
+    let there = t.other.ask("counters");
+    let counter = |name: &str| {
+        let mut words = there.split_whitespace().skip_while(|word| !word.starts_with(name));
+        words.next().map_or(0, |word| word.rsplit('=').next().unwrap().parse::<usize>().unwrap())
+    };
+    let answered = counter("direct_granted") + counter("direct_denied");
+    assert!(answered < KEYS / 4, "{answered} of {KEYS}: {there}");
+    let (since, before) = (Instant::now(), t.counters().writes);
+    while t.counters().writes == before {
+        write(&t, last);
+        assert!(since.elapsed() < PATIENCE, "{}", t.end.context.counters());
+    }
+}
+
 /// How a request ends: at both ends, and in whose words.
 fn outcome(
     config: Config,

@@ -158,6 +158,12 @@ impl There {
                 std::mem::forget(mr);
                 format!("{known} {}", self.mr.as_ref().unwrap().rkey().value())
             }
+            // The same memory, by another key; the one before is no more.
+            "renew" => {
+                self.mr.take().unwrap().deregister().unwrap();
+                self.register();
+                self.mr.as_ref().unwrap().rkey().value().to_string()
+            }
             // Nobody without privilege may look into this process.
             "hide" => {
                 // SAFETY: no pointers are passed.
