@@ -63,6 +63,9 @@ pub const MAX_GATES: u32 = 1 << 20;
 /// the longest stall of a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Gates that memory is taken for at once: a page of most machines.
+const GATES_AT_ONCE: u32 = 512;
+
 /// Bits of a gate in a visitor's word: one more than its number, 0 is none. The key's is lowest, the queue
 /// pair's next, then a count of visits.
 const GATE_BITS: u32 = 21;
@@ -165,7 +168,7 @@ impl Gates {
         let number = match book.keys.get(&index) {
             Some(&number) => number,
             None => {
-                let number = book.take()?;
+                let number = self.take(&mut book)?;
                 book.keys.insert(index, number);
                 number
             }
@@ -188,9 +191,25 @@ impl Gates {
             book.qps.remove(&qpn);
             self.close(&mut book, number);
         }
-        let number = book.take()?;
+        let number = self.take(&mut book)?;
         book.qps.insert(qpn, (number, visitor));
         self.open(&mut book, number)
+    }
+
+    /// A gate that nobody uses, of which there is memory; `None` if there is none.
+    fn take(&self, book: &mut Book) -> Option<u32> {
+        if let Some(number) = book.free.pop() {
+            return Some(number);
+        }
+        let number = book.fresh;
+        if number >= MAX_GATES {
+            return None;
+        }
+        if number.is_multiple_of(GATES_AT_ONCE) {
+            SharedWords::take_memory(&self.file, number, GATES_AT_ONCE).ok()?;
+        }
+        book.fresh += 1;
+        Some(number)
     }
 
     fn open(&self, book: &mut Book, number: u32) -> Option<GatePass> {
@@ -296,17 +315,6 @@ impl Drop for Gates {
 impl Book {
     fn knows(&self, visitor: VisitorId) -> bool {
         self.visitors.iter().any(|(id, _)| *id == visitor)
-    }
-
-    fn take(&mut self) -> Option<u32> {
-        if let Some(number) = self.free.pop() {
-            return Some(number);
-        }
-        let number = self.fresh;
-        (number < MAX_GATES).then(|| {
-            self.fresh += 1;
-            number
-        })
     }
 }
 

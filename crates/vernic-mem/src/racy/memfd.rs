@@ -119,6 +119,14 @@ pub(super) fn make_own(at: usize, len: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Takes memory for `len` bytes of the file from `offset` on.
+pub(super) fn take_memory(fd: &OwnedFd, offset: u64, len: u64) -> io::Result<()> {
+    let number = |n| libc::off_t::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
+    // SAFETY: a descriptor of ours; no pointers are passed.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, number(offset)?, number(len)?) })?;
+    Ok(())
+}
+
 /// Gives the file's memory back: it reads as zero.
 pub(super) fn empty(fd: &OwnedFd, len: u64) -> io::Result<()> {
     let kind = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -57,6 +57,15 @@ impl SharedWords {
         Self::map(&fd, count, libc::PROT_READ)
     }
 
+    /// Takes the memory of so many words of a file of ours, which touching them could find missing otherwise.
+    ///
+    /// # Errors
+    /// What the system says about memory.
+    pub(crate) fn take_memory(fd: &OwnedFd, first: u32, count: u32) -> io::Result<()> {
+        let bytes = |words: u32| u64::from(words) * size_of::<AtomicU64>() as u64;
+        memfd::take_memory(fd, bytes(first), bytes(count))
+    }
+
     fn map(fd: &impl std::os::fd::AsRawFd, count: usize, protection: i32) -> io::Result<Self> {
         let base = memfd::map(fd.as_raw_fd(), 0, count * size_of::<AtomicU64>(), protection)?;
         Ok(Self { base: base.cast(), count })
@@ -78,6 +87,9 @@ impl SharedWords {
         Err(io::ErrorKind::Unsupported.into())
     }
     pub(crate) fn open(_: BorrowedFd<'_>, _: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    pub(crate) fn take_memory(_: &OwnedFd, _: u32, _: u32) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
