@@ -138,7 +138,7 @@ config! {
     /// Off with `force_wire`, `capture`, `fault` and `trace`, which are about packets on the wire.
     same_host: bool = true, "VERNIC_SAME_HOST", "on or off", switch, show_switch;
     /// Memory through which one other process of this host sends to this one; packets of the size of the
-    /// MTU that it holds may be on the way.
+    /// MTU that it holds may be on the way. Less from the ninth such process on, down to 64 KiB.
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
     /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their memory, without
     /// packets, and let them do so in this one's; both ends need it. Off wherever `same_host` is.
