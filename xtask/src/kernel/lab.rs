@@ -78,7 +78,7 @@ impl Lab {
 /// A guest with our judge.
 fn wanted(probe: &Path) -> Wanted {
     let carried = vec![(probe.to_owned(), format!("/usr/bin/{PROBE}"))];
-    Wanted { processors: 1, carried, kernel_line: "" }
+    Wanted { processors: 1, without: "", carried, kernel_line: "" }
 }
 
 /// The position of a link.

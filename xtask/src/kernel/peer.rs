@@ -44,6 +44,8 @@ const CARD: &str = "event_idx=off,romfile=";
 pub(crate) struct Wanted {
     /// How many processors it has.
     pub(crate) processors: u32,
+    /// Features of a processor that these lack, as QEMU wants them: `,-NAME` for each.
+    pub(crate) without: &'static str,
     /// What it has of ours.
     pub(crate) carried: Vec<Carried>,
     /// Parameters of its kernel, beside those of every guest.
@@ -205,7 +207,8 @@ fn qemu(namespace: &str, image: &Image, wanted: &Wanted, folder: &Path) -> Resul
     let log = fs::File::create(folder.join("qemu")).map_err(|e| format!("log of QEMU: {e}"))?;
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace, "qemu-system-x86_64"]);
-    command.args("-accel tcg,thread=multi -cpu max -display none -no-reboot".split(' '));
+    command.args("-accel tcg,thread=multi -display none -no-reboot".split(' '));
+    command.arg("-cpu").arg(format!("max{}", wanted.without));
     command.args(["-smp", &wanted.processors.to_string(), "-m", &MEMORY_MIB.to_string()]);
     command.arg("-append").arg(format!("{KERNEL_LINE} {}", wanted.kernel_line));
     command.arg("-kernel").arg(image.kernel());
