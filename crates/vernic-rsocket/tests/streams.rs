@@ -3,11 +3,11 @@
 #![expect(clippy::print_stdout, reason = "how a process of the test tells another its port")]
 
 mod common;
+mod late;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -90,12 +90,25 @@ fn a_buffer_that_is_mapped_while_another_thread_sends_costs_no_bytes() {
     let client = stream(&runtime);
     client.connect(listener.local_addr().unwrap()).unwrap();
     let server = listener.accept().unwrap();
-    let (bytes, is_over) = (content(3, 8 << 20), AtomicBool::new(false));
+    // A page, then twice as many with each message: all but the first are copied under no lock.
+    const PAGES: usize = 1 + 2 + 4 + 8;
+    let Some(cold) = late::Memory::new(PAGES) else {
+        println!("skipped: this user must not fill memory when it is looked at (userfaultfd)");
+        return;
+    };
+    let bytes = content(3, PAGES * late::PAGE);
     std::thread::scope(|scope| {
-        scope.spawn(|| map_again_and_again(&client, &is_over));
         scope.spawn(|| {
-            send_all(&client, &bytes);
-            is_over.store(true, Ordering::Relaxed);
+            for page in bytes.chunks(late::PAGE) {
+                let number = cold.wait_for_a_look();
+                if number > 0 {
+                    map(&client);
+                }
+                cold.fill(number, page);
+            }
+        });
+        scope.spawn(|| {
+            send_all(&client, cold.bytes());
             client.shutdown(Shutdown::Write).unwrap();
         });
         assert!(recv_to_end(&server) == bytes);

@@ -118,16 +118,25 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Maps a buffer for the peer, and ends that, again and again until `is_over`.
-#[allow(unsafe_code)] // as programs do it
 pub fn map_again_and_again(socket: &Socket, is_over: &AtomicBool) {
-    // Of nobody else, and for ever: the peer may write there until the connection has ended.
-    let window: &'static [AtomicU8] = Box::leak((0..4096).map(|_| AtomicU8::new(0)).collect());
-    let at = window.as_ptr().cast_mut().cast::<u8>();
     while !is_over.load(Ordering::Relaxed) {
-        // SAFETY: memory that stays, and that nobody accesses but the peer.
-        unsafe { socket.map(at, window.len(), Some(0)) }.unwrap();
-        socket.unmap(at.addr(), window.len()).unwrap();
+        unmap(socket, map(socket));
     }
+}
+
+/// Maps a buffer for the peer: which.
+#[allow(unsafe_code)] // as programs do it
+pub fn map(socket: &Socket) -> &'static [AtomicU8] {
+    // Of nobody else, and for ever: the peer may write there until the connection has ended.
+    let window: &'static [AtomicU8] = Box::leak((0..64).map(|_| AtomicU8::new(0)).collect());
+    let at = window.as_ptr().cast_mut().cast::<u8>();
+    // SAFETY: memory that stays, and that nobody accesses but the peer.
+    unsafe { socket.map(at, window.len(), Some(0)) }.unwrap();
+    window
+}
+
+pub fn unmap(socket: &Socket, window: &[AtomicU8]) {
+    socket.unmap(window.as_ptr().addr(), window.len()).unwrap();
 }
 
 /// Long enough for a busy machine.
