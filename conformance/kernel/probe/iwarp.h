@@ -64,11 +64,24 @@ static const char *status_soon(void)
     return next_within(&wc, 2) ? status_name(wc.status) : "none";
 }
 
-/* What a request is refused with, and what becomes of the one that is posted once that is known. */
+/* What the request that was just posted is refused with, and what becomes of the one that is posted once that is
+ * known. */
+static void iwarp_client_hears(void)
+{
+    struct ibv_sge sge = part(0, 8);
+    struct ibv_send_wr *bad, next_one = remote(IBV_WR_RDMA_WRITE, 0);
+    printf("request: %s\n", status_name(next().status));
+    printf("event: %s\n", event_name());
+    meet();
+    next_one.sg_list = &sge;
+    next_one.num_sge = 1;
+    next_one.send_flags = IBV_SEND_SIGNALED;
+    int refused = ibv_post_send(qp, &next_one, &bad);
+    printf("behind it: %s\n", refused ? "refused" : status_soon());
+}
+
 static void iwarp_refused(struct ibv_send_wr wr)
 {
-    struct ibv_sge sge;
-    struct ibv_send_wr *bad, next_one = remote(IBV_WR_RDMA_WRITE, 0);
     if (!is_client) {
         receive(0, 16);
         meet();
@@ -79,15 +92,33 @@ static void iwarp_refused(struct ibv_send_wr wr)
     }
     meet();
     post(wr, 0, 8);
-    printf("request: %s\n", status_name(next().status));
-    printf("event: %s\n", event_name());
+    iwarp_client_hears();
+}
+
+/* Long WRITEs until the connection is lost: in the middle of one, since there always is one. */
+static void iwarp_flood(void)
+{
+    enum { SIZE = 1 << 18, AHEAD = 8 };
+    struct ibv_wc wc;
+    start(SIZE);
+    if (!is_client)
+        receive(0, SIZE);
     meet();
-    sge = part(0, 8);
-    next_one.sg_list = &sge;
-    next_one.num_sge = 1;
-    next_one.send_flags = IBV_SEND_SIGNALED;
-    int refused = ibv_post_send(qp, &next_one, &bad);
-    printf("behind it: %s\n", refused ? "refused" : status_soon());
+    puts("running");
+    fflush(stdout);
+    if (!is_client) {
+        printf("receive: %s\n", status_name(next().status));
+        return;
+    }
+    for (int posted = 0;; posted++) {
+        if (posted >= AHEAD && (wc = next()).status)
+            break;
+        post(remote(IBV_WR_RDMA_WRITE, 0), 0, SIZE);
+    }
+    /* The one under way may have a status of its own. */
+    for (int left = AHEAD - 1; left; left--)
+        wc = next();
+    printf("behind it: %s\n", status_name(wc.status));
 }
 
 static void iwarp_remote(enum ibv_wr_opcode opcode, uint64_t offset, uint32_t key_change)

@@ -158,6 +158,8 @@ pub(super) enum Expected {
     Forged([&'static str; 2]),
     /// Once both run, this side (0 is the server) is killed; the other then has this line, and ends.
     Killed { side: usize, survivor: &'static str },
+    /// Once both run, their connection by address is reset; these lines come out.
+    Reset([&'static str; 2]),
     /// The client finds nobody there, says so, and fails.
     Refused(&'static str),
     /// The server has the file that the client sent.
@@ -201,6 +203,7 @@ impl Case {
             Expected::Killed { side: 0, .. } => "kill-server",
             Expected::Killed { .. } => "kill-client",
             Expected::Forged(_) => "forged",
+            Expected::Reset(_) => "reset",
             Expected::Refused(_) => "refused",
             _ if self.agreed != Agreed::Crc => self.agreed.name(),
             _ => self.fault.name(),

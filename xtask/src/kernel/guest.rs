@@ -86,6 +86,11 @@ impl Guest {
         Ok(Process { id, number })
     }
 
+    /// Whether a process has printed a line.
+    pub(super) fn has_said(&mut self, process: Process, line: &str) -> Result<bool> {
+        Ok(self.run(&format!("grep -qx '{line}' {}", output(process.number)))?.0 == 0)
+    }
+
     /// The exit status of a process that has ended.
     pub(crate) fn exited(&mut self, process: Process) -> Result<Option<i32>> {
         let id = process.id;

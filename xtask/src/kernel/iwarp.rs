@@ -156,6 +156,12 @@ fn probes(place: Place) -> Vec<Case> {
     let mut cases =
         vec![case("iwarp-verify", ["16 sizes verified"; 2]), case("reads", ["reads verified"; 2])];
     cases.push(Case { agreed: Agreed::Plain, ..cases[0].clone() });
+    let expected = Expected::Reset(LOST);
+    cases.push(Case { expected, limit_s: 60, ..case(FLOOD, LOST) });
+    for (side, survivor) in [(0, "behind it: WR_FLUSH_ERR"), (1, "receive: WR_FLUSH_ERR")] {
+        let expected = Expected::Killed { side, survivor };
+        cases.push(Case { expected, limit_s: 60, ..case(FLOOD, LOST) });
+    }
     for (scenario, of_siw) in REFUSED {
         let is_write = scenario.contains("write");
         cases.push(case(
@@ -176,6 +182,12 @@ fn probes(place: Place) -> Vec<Case> {
     }
     cases
 }
+
+/// WRITEs without end.
+const FLOOD: &str = "iwarp-flood";
+
+/// What both ends say of one whose connection is lost.
+const LOST: [&str; 2] = ["running\nreceive: WR_FLUSH_ERR", "running\nbehind it: WR_FLUSH_ERR"];
 
 /// What Vernic as the server tells of each of them.
 const OF_VERNIC: &str = "receive: WR_FLUSH_ERR\nevent: QP_ACCESS_ERR";

@@ -17,7 +17,7 @@ pub(super) fn judge(case: &Case, ended: Result, server: &str, client: &str) -> R
             let [server, client] = [server, client].map(|text| text.replace("-nan", "0.00"));
             ended.and_then(|()| conformance::judge(output, &server, &client))
         }
-        Expected::Lines(expected) => {
+        Expected::Lines(expected) | Expected::Reset(expected) => {
             // What a program says of itself tells more than its exit status.
             let said =
                 lines("server", expected[0], server).and(lines("client", expected[1], client));

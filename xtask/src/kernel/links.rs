@@ -12,6 +12,14 @@ pub(crate) enum Driver {
 }
 
 impl Driver {
+    /// The module of the kernel.
+    pub(super) fn module(self) -> &'static str {
+        match self {
+            Self::Rxe => "rdma_rxe",
+            Self::Siw => "siw",
+        }
+    }
+
     /// What `rdma link add ... type` calls it.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -4,38 +4,68 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::Ran;
-use super::cases::{Case, Fault, Place, Program};
-use super::iwarp::Agreed;
+use super::cases::{Case, Place, Program};
 use super::links::Driver;
 use crate::Result;
 use crate::conformance::Verdict;
 use crate::pages::Part;
 
-const PART: Part = Part {
-    page: "conformance/kernel/README.md",
-    begin: "<!-- matrix: begin (written by `cargo xtask kernel --full --write`, do not edit) -->",
-    end: "<!-- matrix: end -->",
-};
+/// The part of the page that is about a driver.
+const fn part(driver: Driver) -> Part {
+    let (begin, end) = match driver {
+        Driver::Rxe => (
+            "<!-- rxe: begin (written by `cargo xtask kernel --full --write`, do not edit) -->",
+            "<!-- rxe: end -->",
+        ),
+        Driver::Siw => (
+            "<!-- siw: begin (written by `cargo xtask kernel --full --write`, do not edit) -->",
+            "<!-- siw: end -->",
+        ),
+    };
+    Part { page: "conformance/kernel/README.md", begin, end }
+}
 
-/// Writes the matrix of a run, and what it ran against.
+/// Writes the matrix of each driver that there are results of, and what it ran against.
 pub(super) fn write(ran: &[Ran<'_>], peer: &str) -> Result {
-    let mut text = format!("Peer: {peer}.\n\n");
-    for fault in [Fault::Loss, Fault::Corrupt, Fault::Link, Fault::Late, Fault::Silent] {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "- *{}*: {}", fault.name(), fault.meaning());
-    }
-    for agreed in Agreed::SPECIAL {
-        let _ = writeln!(text, "- *{}*: {}", agreed.name(), agreed.meaning());
-    }
-    text += "- *forged*: the guest sends Vernic packets with a wrong ICRC meanwhile
-- *kill-server*, *kill-client*: this side is killed meanwhile
-- *refused*: nobody listens on the port that the client asks for\n\n";
     for driver in [Driver::Rxe, Driver::Siw] {
-        let _ = writeln!(text, "### {}\n\n{}", driver.name(), matrix(driver, ran));
+        let is_of = |ran: &&Ran<'_>| ran.case.place.link.driver == driver;
+        if !ran.iter().any(|ran| is_of(&ran)) {
+            continue;
+        }
+        let mut text = format!("Peer: {peer}, `{}`.\n\n", driver.module());
+        for meaning in meanings(ran.iter().filter(is_of).map(|ran| ran.case)) {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "- {meaning}");
+        }
+        let _ = write!(text, "\n{}", matrix(driver, ran));
+        let changed = part(driver).write(&text)?;
+        let (page, what) = (part(driver).page, driver.name());
+        println!("{page}, {what}: {}", if changed { "is rewritten" } else { "was right" });
     }
-    let changed = PART.write(&text)?;
-    println!("{} {}", PART.page, if changed { "is rewritten" } else { "was right" });
     Ok(())
+}
+
+/// What the words for variants mean that there are among cases.
+fn meanings<'a>(cases: impl Iterator<Item = &'a Case>) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut all: Vec<_> = cases.collect();
+    all.sort_by_key(|case| (case.fault, case.agreed, case.variant()));
+    for case in all {
+        let meaning = match case.variant() {
+            "" => continue,
+            "forged" => "the guest sends Vernic packets with a wrong ICRC meanwhile",
+            "kill-server" | "kill-client" => "this side is killed meanwhile",
+            "refused" => "nobody listens on the port that the client asks for",
+            "reset" => "the connection is reset in the middle of a message",
+            word if word == case.fault.name() => case.fault.meaning(),
+            _ => case.agreed.meaning(),
+        };
+        let line = format!("*{}*: {meaning}", case.variant());
+        if !words.contains(&line) {
+            words.push(line);
+        }
+    }
+    words
 }
 
 /// A row per program, service and fault, a column per place: passed of run, or the number that all passed.
@@ -80,9 +110,25 @@ fn row(case: &Case) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cases;
+    use super::super::cases::{self, Fault};
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn the_words_of_a_table_are_explained_and_no_others() {
+        let cases = cases::all();
+        let of = |driver| {
+            let cases = cases.iter().filter(move |case| case.place.link.driver == driver);
+            meanings(cases).join("\n")
+        };
+        let (rxe, siw) = (of(Driver::Rxe), of(Driver::Siw));
+        assert!(rxe.contains("*corrupt*: Vernic damages") && !rxe.contains("*plain*"), "{rxe}");
+        assert!(siw.contains("*plain*: neither end") && !siw.contains("*corrupt*"), "{siw}");
+        assert!(
+            siw.contains("*kill-client*: this side") && siw.contains("*reset*: the conn"),
+            "{siw}"
+        );
+    }
 
     #[test]
     fn a_row_counts_what_passed_in_each_place() {

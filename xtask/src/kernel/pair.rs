@@ -12,8 +12,9 @@ use super::judge::judge;
 use super::lab::Lab;
 use super::manager::{COPIED, COPY, Roles};
 use super::peer::FOLDER;
-use super::scenarios::PROBE;
+use super::scenarios::{CM_PORT, PROBE, RUNNING};
 use crate::conformance::{PORT, Ready, is_ready};
+use crate::shell;
 use crate::{Result, root};
 
 /// How often a process is looked at. The guest has one processor, which has other things to do.
@@ -99,13 +100,20 @@ fn run_sides(
     }
     sides.push(Side::start(case, number, 1, lab)?);
     let mut victim = None;
-    if let Expected::Killed { side, .. } = case.expected {
-        if let Program::Manager(_) = case.kind {
-            connected(lab, deadline)?;
+    if let Expected::Killed { .. } | Expected::Reset(_) = case.expected {
+        match case.kind {
+            Program::Manager(_) => connected(lab, deadline)?,
+            _ => sides.iter().try_for_each(|side| running(side, &mut lab.peer.guest, deadline))?,
         }
         std::thread::sleep(BEFORE_DEATH);
-        sides[side].kill(&mut lab.peer.guest)?;
-        victim = Some(side);
+    }
+    match case.expected {
+        Expected::Killed { side, .. } => {
+            sides[side].kill(&mut lab.peer.guest)?;
+            victim = Some(side);
+        }
+        Expected::Reset(_) => reset(lab)?,
+        _ => {}
     }
     // The side that fails first tells more than the one that waits for it, in vain.
     loop {
@@ -151,6 +159,30 @@ fn listen(server: &mut Side, ready: Ready, lab: &mut Lab, deadline: Instant) -> 
         std::thread::sleep(TICK);
     }
     Ok(())
+}
+
+/// Waits until a side of our judge says that it runs.
+fn running(side: &Side, guest: &mut Guest, deadline: Instant) -> Result {
+    while !side.is_running(guest)? {
+        if Instant::now() > deadline {
+            return Err("one side never ran".into());
+        }
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+/// Resets the connection of iWARP between both sides: this machine's TCP aborts it, and says so to the guest's.
+fn reset(lab: &Lab) -> Result {
+    let line = format!("ip netns exec {} ss -HKtn", lab.peer.namespace);
+    let port = format!("( sport = :{CM_PORT} or dport = :{CM_PORT} )");
+    let killed = shell::run(&line).args(&["state", "established", &port]).output()?;
+    match killed.trim() {
+        "" => {
+            Err(format!("`{line}` resets nothing: is the kernel without CONFIG_INET_DIAG_DESTROY?"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Waits until the guest has a connection.
@@ -238,6 +270,17 @@ impl Side {
         match self {
             Self::Host { child, .. } => Ok(is_ready(child.id(), ready, 1)),
             Self::Guest(process) => guest.is_ready(*process, ready),
+        }
+    }
+
+    /// Whether it has said so, as our judge does.
+    fn is_running(&self, guest: &mut Guest) -> Result<bool> {
+        match self {
+            Self::Host { file, .. } => {
+                let text = fs::read_to_string(file).unwrap_or_default();
+                Ok(text.lines().any(|line| line == RUNNING))
+            }
+            Self::Guest(process) => guest.has_said(*process, RUNNING),
         }
     }
 

@@ -103,7 +103,7 @@ impl Peer {
     /// Which kernel it is.
     pub(crate) fn description(&mut self) -> Result<String> {
         let version = self.guest.ask("uname -srv")?;
-        Ok(format!("{}, `rdma_rxe` and `siw`, in QEMU without KVM", version.trim()))
+        Ok(format!("{}, in QEMU without KVM", version.trim()))
     }
 
     /// What the guest's kernel has to say.

@@ -4,6 +4,12 @@
 use super::cases::{Case, Expected, Fault, Place, Program};
 use super::iwarp::Agreed;
 
+/// What our judge says at both ends once a scenario runs that ends by a fault.
+pub(super) const RUNNING: &str = "running";
+
+/// Where it listens for connections by address.
+pub(super) const CM_PORT: u16 = 18_516;
+
 /// The program, as it is called here and in the guest.
 pub(super) const PROBE: &str = "probe";
 
