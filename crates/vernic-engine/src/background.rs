@@ -13,7 +13,9 @@
 //! It is woken while it watches if a holder of the lane leaves work that is due before it would look,
 //! or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off if a
 //! completion queue is armed, or if a thread is about to wait for something that is no completion
-//! ([`Engine::caller_rests`]): then it looks whether anybody polls still.
+//! ([`Engine::caller_rests`]): then it looks whether anybody polls still. If backing off turns out wrong, because
+//! packets waited and nobody had called for a while (a program that polls for its send and then looks at its
+//! memory, as `ib_write_lat` does), it watches for the next [`DISTRUST`] rounds.
 //!
 //! With the setting, each engine's thread *drives* it: it looks again and again, and sleeps as one that watches
 //! only when it has found nothing for [`SPIN_NANOS`]. Who posts wakes it then.
@@ -43,6 +45,14 @@ const ACTIVE_CALLS: u64 = 8;
 /// call does much. One that makes a few waits for something else meanwhile, such as its memory to
 /// change, and waits for our next look if nobody watches the sockets.
 const STAYING_CALLS: u64 = 16;
+
+/// How long nobody has called when packets are found after a take-over time: the program polled until it had what
+/// it polled for, then waited for something else. Far longer than between two polls.
+const SILENCE_NANOS: u64 = 50_000;
+
+/// How often it watches after that whatever the calls: a take-over time in vain now and then costs such a
+/// program little, and one that was only not scheduled gets rid of us soon.
+const DISTRUST: u32 = 64;
 
 /// How long it looks whether anybody polls after a thread went to rest: far longer than it takes to poll
 /// twice, far shorter than anybody would notice.
@@ -88,6 +98,10 @@ pub(crate) struct Background {
     /// Application threads called since the look before the last.
     called: bool,
     backed_off: bool,
+    /// Times that it watches though application threads call.
+    distrust: u32,
+    /// The last look found packets.
+    found: bool,
     /// Since when a thread that drives its engine has found nothing, and how often it looked.
     idle: Option<(Time, u32)>,
     /// When such a thread looked around last.
@@ -111,6 +125,8 @@ impl Background {
             neighbours_due: None,
             called: false,
             backed_off: false,
+            distrust: 0,
+            found: false,
             idle: None,
             looked_around: Time(0),
         };
@@ -136,6 +152,10 @@ impl Background {
         let made = calls.wrapping_sub(self.calls_seen);
         self.calls_seen = calls;
         self.called = made != 0;
+        if self.distrust != 0 {
+            self.distrust -= 1;
+            return false;
+        }
         let enough = if self.backed_off { STAYING_CALLS } else { ACTIVE_CALLS };
         made >= enough && self.engine.armed.load(Ordering::SeqCst) == 0
     }
@@ -203,10 +223,18 @@ impl Background {
     }
 
     fn watch(&mut self) {
-        self.backed_off = false;
+        let mut was_away = std::mem::replace(&mut self.backed_off, false);
         let mut taken = 0;
         for _ in 0..ROUNDS {
-            match self.look(true) {
+            let called_at = Time(self.engine.called_at.load(Ordering::Relaxed));
+            let looked = self.look(true);
+            if std::mem::replace(&mut was_away, false)
+                && self.found
+                && self.engine.now().since(called_at) > SILENCE_NANOS
+            {
+                self.distrust = DISTRUST;
+            }
+            match looked {
                 Look::Busy => {}
                 Look::Taken => {
                     taken += 1;
@@ -259,6 +287,7 @@ impl Background {
             Some(_) => lane.receive_streams(&engine, now, true),
             None => lane.receive(&engine, now),
         };
+        self.found = received != 0;
         lane.fire_timers(&engine, now);
         lane.transmit_all(&engine, now);
         // While applications call now and then, look now and then: they need not wake us for

@@ -114,6 +114,8 @@ pub(crate) struct Engine {
     pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
     /// Counts calls that made progress on an application's thread.
     pub(crate) inline_calls: AtomicU64,
+    /// When the last of them was, nanoseconds.
+    pub(crate) called_at: AtomicU64,
     /// Completion queues that are armed: somebody sleeps, so the background thread must not.
     pub(crate) armed: AtomicUsize,
     /// When the background thread looks next, in nanoseconds, or one of the values above. Changed
@@ -177,6 +179,7 @@ impl Engine {
             yield_after: AtomicU64::new(YIELD_NANOS),
             refusal: Mutex::default(),
             inline_calls: AtomicU64::new(0),
+            called_at: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
             looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
             watched: AtomicU64::new(0),
@@ -247,7 +250,7 @@ impl Engine {
     pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
         let (mut taken, mut waited_long) = (0, false);
         let done = self.run_inline(|lane, now| {
-            self.count_inline_call();
+            self.count_inline_call(now);
             lane.transmit(self, now);
             let received = lane.receive(self, now);
             lane.fire_timers(self, now);
@@ -309,7 +312,7 @@ impl Engine {
     /// Sends and receives on this thread, if the lane is free; false if it is not.
     pub(crate) fn progress_inline(&self) -> bool {
         self.run_inline(|lane, now| {
-            self.count_inline_call();
+            self.count_inline_call(now);
             lane.transmit(self, now);
             lane.receive(self, now);
             lane.fire_timers(self, now);
@@ -337,7 +340,8 @@ impl Engine {
 
     /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
     /// neither, so a program that only posts leaves both to the background thread.
-    fn count_inline_call(&self) {
+    fn count_inline_call(&self, now: Time) {
+        self.called_at.store(now.nanos(), Ordering::Relaxed);
         self.inline_calls.store(self.inline_calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
