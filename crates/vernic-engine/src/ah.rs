@@ -19,6 +19,7 @@ use crate::context::Context;
 use crate::device::Transport;
 use crate::error::CreateError;
 use crate::pd::Pd;
+use crate::progress::Engine;
 
 /// How long the answer about a peer's port is used without asking again.
 const ANSWER_LIFE_MS: u64 = 500;
@@ -35,8 +36,8 @@ pub struct Ah {
     av: AddressVector,
     path: TxPath,
     multicast: bool,
-    /// What is known of the last destination.
-    known: AtomicU64,
+    /// What is known of the last destination, by the engine that sends there.
+    known: Box<[AtomicU64]>,
 }
 
 /// What is known of a destination, in one word.
@@ -89,7 +90,7 @@ impl Ah {
         let resolved = engine.resolve(&av, av.flow_label)?;
         pd.hold();
         let multicast = av.dgid.is_multicast();
-        let known = AtomicU64::new(0);
+        let known = pd.context().engines().iter().map(|_| AtomicU64::new(0)).collect();
         Ok(Arc::new(Self { pd: pd.clone(), av, path: resolved.path, multicast, known }))
     }
 
@@ -109,21 +110,24 @@ impl Ah {
     }
 
     /// The path of a datagram to `qpn`: its process's private port where it is known.
-    pub(crate) fn path_to(&self, qpn: Qpn) -> TxPath {
-        let engine = self.pd.context().engine();
+    pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> TxPath {
         if self.multicast || engine.config.force_wire {
             return self.path;
         }
         let slot = Slot::of(qpn);
         let now_ms = engine.now().nanos() / 1_000_000;
-        let known = Known::unpack(self.known.load(Ordering::Relaxed), slot, now_ms);
-        let known = known.unwrap_or_else(|| self.ask(slot, qpn, now_ms));
+        let Some(place) = self.known.get(engine.place) else { return self.path };
+        let known = Known::unpack(place.load(Ordering::Relaxed), slot, now_ms);
+        let known = known.unwrap_or_else(|| {
+            let (known, life) = self.ask(engine, slot, qpn);
+            place.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
+            known
+        });
         self.path.with_port(known.port, known.intake)
     }
 
     #[cold]
-    fn ask(&self, slot: Slot, qpn: Qpn, now_ms: u64) -> Known {
-        let engine = self.pd.context().engine();
+    fn ask(&self, engine: &Engine, slot: Slot, qpn: Qpn) -> (Known, u64) {
         let ip = self.path.dst().ip();
         let answer = match engine.slots.lookup(ip, qpn) {
             Lookup::Asked => match engine.slots.query(ip, qpn, FIRST_WAIT) {
@@ -134,16 +138,13 @@ impl Ah {
         };
         let (port, intake, life) = match answer {
             Lookup::Here(peer) => {
-                // Any of them may have the queue pairs that send there.
-                engine.engines().for_each(|engine| engine.want_neighbour(slot, peer.pid));
+                engine.want_neighbour(slot, peer.pid);
                 (peer.private_port, peer.intake, ANSWER_LIFE_MS)
             }
             Lookup::NotHere => (ROCE_PORT, None, ANSWER_LIFE_MS),
             Lookup::Asked | Lookup::Pending => (ROCE_PORT, None, PENDING_LIFE_MS),
         };
-        let known = Known { port, intake, slot };
-        self.known.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
-        known
+        (Known { port, intake, slot }, life)
     }
 }
 

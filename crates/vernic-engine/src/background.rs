@@ -289,7 +289,12 @@ impl Background {
         };
         self.found = received != 0;
         lane.fire_timers(&engine, now);
-        lane.transmit_all(&engine, now);
+        // Who looks again at once lets ACKs wait for replies.
+        if may_rest {
+            lane.transmit_all(&engine, now);
+        } else {
+            lane.transmit(&engine, now);
+        }
         // While applications call now and then, look now and then: they need not wake us for
         // what they leave behind.
         let look = self.called.then(|| now + engine.patience());

@@ -144,8 +144,8 @@ impl Context {
         let (mut engines, mut sleepers) = (Vec::new(), Vec::new());
         for Wire { slots, link, streams } in wires {
             let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
-            let (device, waker) = (device.clone(), sleeper.waker());
-            let parts = EngineParts { device, slots, link, streams, waker };
+            let (device, place, waker) = (device.clone(), engines.len(), sleeper.waker());
+            let parts = EngineParts { device, place, slots, link, streams, waker };
             engines.push(Arc::new(Engine::new(parts)));
             sleepers.push(sleeper);
         }
@@ -216,9 +216,14 @@ impl Context {
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
             default_gid: self.gid_table().first().map(|row| row.gid),
-            bad_pkey_count: self.engine().counters.drops(DropReason::Pkey),
-            bad_qkey_count: self.engine().counters.drops(DropReason::Qkey),
+            bad_pkey_count: self.drops(DropReason::Pkey),
+            bad_qkey_count: self.drops(DropReason::Qkey),
         })
+    }
+
+    /// Packets that its engines have dropped.
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.engines.iter().map(|engine| engine.counters.drops(reason)).sum()
     }
 
     /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so it may be asked
@@ -354,13 +359,11 @@ impl Context {
         for engine in &self.engines {
             engine.counters.add_to(&mut total);
             if is_here {
+                total.cm += engine.cm.counters();
                 total.link += engine.with_lane(|lane| lane.link.counters());
                 total.neighbours +=
                     engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
             }
-        }
-        if is_here {
-            total.cm = self.engine().cm.counters();
         }
         total.cq_overflows = self.engine().cq_overflows.load(Ordering::Relaxed);
         total.async_events_dropped = self.engine().events.dropped();
@@ -393,12 +396,22 @@ impl Context {
     /// completion queue (their own memory, say). Never blocks. Does nothing where threads of the device do it
     /// ([`Config::engine_threads`](crate::Config::engine_threads)).
     pub fn progress(&self) {
-        self.try_progress();
+        if !self.engine().is_driven() {
+            self.try_progress();
+        }
     }
 
-    /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done here.
+    /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done here. Where
+    /// threads of the device do it, what was posted before is sent when this returns, and it is true.
     pub fn try_progress(&self) -> bool {
-        !self.is_orphan() && !self.engine().is_driven() && self.engine().progress_inline()
+        match self.engine().is_driven() {
+            _ if self.is_orphan() => false,
+            false => self.engine().progress_inline(),
+            true => {
+                self.engines.iter().for_each(|engine| engine.settle());
+                true
+            }
+        }
     }
 
     /// As [`progress`](Self::progress), for a process that is about to end without dropping the context: a capture

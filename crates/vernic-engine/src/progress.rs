@@ -90,6 +90,8 @@ pub(crate) const SLEEPS: u64 = u64::MAX;
 /// both. What the engines of a device share is its [`Device`].
 pub(crate) struct Engine {
     device: Arc<Device>,
+    /// Which of them it is.
+    pub(crate) place: usize,
     pub(crate) counters: Counters,
     pub(crate) cm: CmShared,
     pub(crate) slots: Arc<SlotTable>,
@@ -99,6 +101,10 @@ pub(crate) struct Engine {
     /// Control-path threads that wait for the lane: the data path lets them pass.
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
+    /// Queue pairs whose doorbell came when they were closed: the last reference to a device may be theirs, and
+    /// its end passes the lane.
+    pub(crate) late: Mutex<Vec<Arc<QpInner>>>,
+    has_late: AtomicBool,
     rung: AtomicBool,
     /// Its queue pairs.
     pub(crate) open_qps: AtomicUsize,
@@ -150,6 +156,7 @@ impl std::fmt::Debug for Engine {
 /// What an [`Engine`] is made of, beside what starts empty.
 pub(crate) struct EngineParts {
     pub(crate) device: Arc<Device>,
+    pub(crate) place: usize,
     pub(crate) slots: Arc<SlotTable>,
     pub(crate) link: Box<dyn vernic_io::Link>,
     /// Of an iWARP device.
@@ -159,11 +166,12 @@ pub(crate) struct EngineParts {
 
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { device, slots, link, streams, waker } = parts;
+        let EngineParts { device, place, slots, link, streams, waker } = parts;
         let near = streams.is_none().then(|| NearControl::new(&device.config, &slots)).flatten();
         let lane = Lane::new(link, streams, &slots, device.config.pace, Time(0));
         Self {
             device,
+            place,
             counters: Counters::default(),
             cm: CmShared::default(),
             slots,
@@ -171,6 +179,8 @@ impl Engine {
             lane: Mutex::new(lane),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
+            late: Mutex::default(),
+            has_late: AtomicBool::new(false),
             rung: AtomicBool::new(false),
             open_qps: AtomicUsize::new(0),
             idle_polls: AtomicU32::new(0),
@@ -215,6 +225,14 @@ impl Engine {
         self.rung.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         self.run_inline(|lane, now| lane.transmit(self, now));
+    }
+
+    /// Waits for the lane, and sends what was posted before.
+    pub(crate) fn settle(&self) {
+        self.with_lane(|lane| {
+            self.answer_doorbells(lane);
+            lane.transmit_all(self, self.now());
+        });
     }
 
     /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left.
@@ -392,13 +410,23 @@ impl Engine {
             let mut doorbells = lock(&self.doorbells);
             self.rung.store(false, Ordering::Relaxed);
             // `queued` stays set: they move from one list that it covers to the other.
-            lane.ready.extend(doorbells.drain(..));
+            for qp in doorbells.drain(..) {
+                if lane.table.find(qp.qpn).is_some_and(|open| Arc::ptr_eq(open, &qp)) {
+                    lane.ready.push_back(qp);
+                } else {
+                    lock(&self.late).push(qp);
+                    self.has_late.store(true, Ordering::Relaxed);
+                }
+            }
             lane.gsi.pending |= self.cm.take_work();
         }
     }
 
     /// Steps H2 and H3 of the proof in the module's head.
     pub(crate) fn after_release(&self) {
+        if self.has_late.load(Ordering::Relaxed) && self.has_late.swap(false, Ordering::Relaxed) {
+            drop(std::mem::take(&mut *lock(&self.late)));
+        }
         for _ in 0..MAX_ROUNDS {
             fence(Ordering::SeqCst);
             if !self.rung.load(Ordering::Acquire) {

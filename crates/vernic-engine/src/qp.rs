@@ -515,7 +515,7 @@ impl Qp {
                 if !Arc::ptr_eq(dest.ah.pd(), &self.pd) {
                     return Err(SendRefusal::WrongPd);
                 }
-                side.slots.set_path(slot, dest.ah.path_to(dest.qpn));
+                side.slots.set_path(slot, dest.ah.path_to(&self.engine, dest.qpn));
                 // The netdev's MTU may have changed since the last one.
                 machine.set_port_mtu(self.engine().active_mtu());
                 Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })

@@ -235,7 +235,7 @@ impl Memory {
     /// is not mapped, or not writable, is refused with [`Check::Unmapped`](crate::Check::Unmapped).
     ///
     /// Accesses go through the kernel: some 0.3 us each. 8-byte operations are atomic with respect to
-    /// the other operations of the lane, not to CPUs. Windows cannot be bound to it.
+    /// the others of this process, not to CPUs. Windows cannot be bound to it.
     ///
     /// # Safety
     /// As for [`Memory::register`], of all memory that work requests and peers name; but it need not

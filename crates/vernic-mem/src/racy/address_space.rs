@@ -9,6 +9,7 @@
 //! About 0.3 us per access, and at most a packet each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Copies from `addr` on into `dst`. `None` if not all of it is mapped and readable; `dst` may have
 /// been filled in part.
@@ -52,7 +53,7 @@ fn iovec(addr: u64, len: usize) -> Option<libc::iovec> {
 }
 
 /// Runs `op` on a copy of the aligned word at `addr`, and writes it back if that changed it. Atomic
-/// with respect to nothing but the other operations of the same thread.
+/// with respect to other calls of this, whichever thread makes them, and nothing else.
 ///
 /// # Safety
 /// As for [`store`].
@@ -60,6 +61,8 @@ pub(super) unsafe fn with_word<T>(addr: u64, op: impl FnOnce(&AtomicU64) -> T) -
     if !addr.is_multiple_of(8) {
         return None;
     }
+    static ONE_BY_ONE: Mutex<()> = Mutex::new(());
+    let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bytes = [0; 8];
     load(addr, &mut bytes)?;
     let before = u64::from_ne_bytes(bytes);

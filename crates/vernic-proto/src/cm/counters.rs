@@ -57,6 +57,19 @@ macro_rules! counters {
             pub dropped: [u64; CmDrop::ALL.len()],
         }
 
+        impl std::ops::AddAssign for CmCounters {
+            fn add_assign(&mut self, more: Self) {
+                let Self { $($field,)* received, sent, dropped } = more;
+                $(self.$field += $field;)*
+                let add = |to: &mut [u64], more: &[u64]| {
+                    to.iter_mut().zip(more).for_each(|(to, more)| *to += more);
+                };
+                add(&mut self.received, &received);
+                add(&mut self.sent, &sent);
+                add(&mut self.dropped, &dropped);
+            }
+        }
+
         impl CmCounters {
             /// Each counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
