@@ -61,6 +61,7 @@ static int kept(void)
     id->send_cq = id->recv_cq = own;
     attr.qp_type = IBV_QPT_RC;
     FAILS(rdma_create_qp(id, NULL, &attr), EINVAL);
+    EXPECT(id->send_cq == own && id->recv_cq == own, 1);
     attr.send_cq = NULL;
     attr.recv_cq = own;
     EXPECT(rdma_create_qp(id, NULL, &attr), 0);

@@ -164,12 +164,20 @@ impl IdObject {
         if !had.is_null() {
             return Err(Failure::invalid("the id has a queue pair already"));
         }
+        let own: [Handle<ibv_cq>; 2] =
+            [Handle::load(&self.base.send_cq), Handle::load(&self.base.recv_cq)];
+        // Queues that were there before stay, whatever happens.
+        let undo = || {
+            if own.iter().all(|cq| cq.is_null()) {
+                self.destroy_cqs();
+            }
+        };
         let made = self.fill_in(of_c, attr).and_then(|()| QpObject::create_ex(attr));
-        let qp = made.inspect_err(|_| self.destroy_cqs())?;
+        let qp = made.inspect_err(|_| undo())?;
         let object = qp.get()?;
         if let Err(error) = self.engine.attach_qp(object.engine.clone()) {
             ibv_destroy_qp(qp);
-            self.destroy_cqs();
+            undo();
             return Err(error.into());
         }
         object.belong_to(&self.engine);
