@@ -42,6 +42,9 @@ impl Probe {
     }
 }
 
+/// What is in the box of who answers when nobody asks any more.
+const NOBODY_ASKS: u32 = u32::MAX;
+
 /// One way of a ping-pong of two threads that spin, each on its core, in microseconds.
 fn core_to_core(one: u32, other: u32, round_trips: u32) -> Result<f64> {
     let (there, back) = (Mailbox::default(), Mailbox::default());
@@ -51,7 +54,7 @@ fn core_to_core(one: u32, other: u32, round_trips: u32) -> Result<f64> {
             on(Some(other), || {
                 back.0.store(u32::MAX, Ordering::Release);
                 for number in 1..=round_trips {
-                    while !is(&there, number) {}
+                    while !is(&there, number) && !is(&there, NOBODY_ASKS) {}
                     back.0.store(number, Ordering::Release);
                 }
             })
@@ -66,6 +69,8 @@ fn core_to_core(one: u32, other: u32, round_trips: u32) -> Result<f64> {
             }
             began.elapsed().as_secs_f64() * 1e6 / f64::from(2 * round_trips)
         });
+        // Who asks may have failed to get to its core.
+        there.0.store(NOBODY_ASKS, Ordering::Release);
         answers.join().map_err(|_| "a thread panicked")??;
         asks
     })
@@ -118,5 +123,6 @@ mod tests {
     fn a_core_that_is_not_there_is_an_error() {
         assert!(on(Some(1000), || ()).unwrap_err().contains("core 1000"));
         assert!(core_to_core(0, 1000, 10).is_err());
+        assert!(core_to_core(1000, 0, 10).is_err());
     }
 }
