@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-    startup.handle_timeout(NOW + config.timeout_ns);
+    startup.handle_timeout(NOW + config.timeout_ns.max(config.reply_ns));
     assert_ne!(startup.state(), StartupState::Waiting);
     startup.abort();
     assert!(matches!(startup.state(), StartupState::Failed(_) | StartupState::Rejected));
