@@ -177,7 +177,15 @@ impl There {
                     std::thread::sleep(Duration::from_millis(1));
                     assert!(since.elapsed() < PATIENCE, "{}", self.end.context.counters());
                 }
-                self.taken = take_descriptors();
+                // Threads may have held some for a moment.
+                loop {
+                    let more = take_descriptors();
+                    if more.is_empty() {
+                        break;
+                    }
+                    self.taken.extend(more);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
                 "starved".to_owned()
             }
             "feed" => {
