@@ -29,8 +29,7 @@ impl Engine {
         let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
         let changes = lock(&self.gids).update(self.info.netdev_index, addresses);
         if !changes.added.is_empty() || !changes.removed.is_empty() {
-            self.engines()
-                .for_each(|engine| engine.with_lane(|lane| self.readdress(lane, &changes)));
+            self.readdress(&changes);
             let (added, removed) = (List(&changes.added), List(&changes.removed));
             tracing::debug!(%added, %removed, "GID table changed");
             self.port_event(EventKind::GidChange);
@@ -51,21 +50,29 @@ impl Engine {
         }
     }
 
-    /// Lets a lane use the addresses that are new, and no longer those that are gone.
-    fn readdress(&self, lane: &mut Lane, changes: &GidChanges) {
+    /// Lets every engine use the addresses that are new, and no longer those that are gone. What one of them cannot use
+    /// none shall offer.
+    fn readdress(&self, changes: &GidChanges) {
+        let engines: Vec<_> = self.engines().collect();
         for &local in &changes.removed {
-            lane.link.deactivate(local);
-            lane.leave_home(local);
+            engines.iter().for_each(|engine| engine.with_lane(|lane| lane.lose_address(local)));
         }
         let packets = self.info.transport == Transport::Roce;
         for &local in changes.added.iter().filter(|_| packets) {
-            if let Err(error) = lane.link.activate(local) {
+            for (at, engine) in engines.iter().enumerate() {
+                let Err(error) = engine.with_lane(|lane| lane.link.activate(local)) else {
+                    continue;
+                };
                 tracing::debug!(%local, %error, "address not usable (yet)");
                 lock(&self.gids).remove(local);
+                engines[..at].iter().for_each(|engine| {
+                    engine.with_lane(|lane| lane.lose_address(local));
+                });
+                break;
             }
         }
         let locals: Vec<_> = lock(&self.gids).iter().map(|row| row.local).collect();
-        lane.rejoin(&locals);
+        engines.iter().for_each(|engine| engine.with_lane(|lane| lane.rejoin(&locals)));
     }
 
     /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
@@ -85,6 +92,14 @@ impl Engine {
 
     fn port_event(&self, kind: EventKind) {
         self.events.push(AsyncEvent { kind, element: Element::Port(PORT) });
+    }
+}
+
+impl Lane {
+    /// An address is gone, or cannot be used everywhere.
+    fn lose_address(&mut self, local: LocalAddr) {
+        self.link.deactivate(local);
+        self.leave_home(local);
     }
 }
 

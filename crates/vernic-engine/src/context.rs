@@ -95,9 +95,14 @@ impl Context {
                 .map_err(|source| OpenError::Slot { device: device(), source })?;
             let slots = link.slots();
             let mut link = wrap_link(Box::new(link), &config, &info.name)?;
-            // What one cannot use none shall offer.
             gids = activate(&info, link.as_mut(), gids)?;
             wires.push(Wire { slots, link, streams: None });
+        }
+        // What one cannot use none shall offer: it is activated again when it can be.
+        for &local in &info.addresses {
+            if !gids.iter().any(|row| row.local == local) {
+                wires.iter_mut().for_each(|wire| wire.link.deactivate(local));
+            }
         }
         Self::assemble(info, config, active_mtu, gids, wires)
     }
