@@ -135,6 +135,10 @@ impl Background {
     }
 
     fn run(&mut self) {
+        // A program that spins on its memory may share this thread's core, and wait for its packets.
+        if let Err(error) = vernic_io::ask_for_short_slices() {
+            tracing::debug!(%error, "no short slices of the processor for the background thread");
+        }
         while !self.engine.stop.load(Ordering::Acquire) {
             if self.engine.is_driven() {
                 self.drive();

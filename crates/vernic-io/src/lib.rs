@@ -59,6 +59,7 @@ pub use link::{
 };
 pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
+pub use sys::ask_for_short_slices;
 pub use sys::{Gate, Origin};
 pub use udp::{UdpConfig, UdpLink};
 pub use wait::{Sleeper, Waker, Woken, raise};
