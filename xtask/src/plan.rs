@@ -65,6 +65,28 @@ pub(crate) fn select(all: Vec<Step>, only: &[String], skip: &[String]) -> Result
     Ok(all.into_iter().zip(keep).filter_map(|(step, keep)| keep.then_some(step)).collect())
 }
 
+/// What a step that found something failed with: the findings by name, so that the totals, which are the last
+/// lines of a long log, say what it was.
+///
+/// # Errors
+/// If there is any finding.
+pub(crate) fn none_of(findings: &[String]) -> Result {
+    const NAMED: usize = 8;
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let first = |finding: &String| finding.lines().next().unwrap_or_default().to_owned();
+    let mut text = format!("{} findings, listed above:", findings.len());
+    for finding in findings.iter().take(NAMED).map(first) {
+        text.push_str("\n            ");
+        text.push_str(&finding);
+    }
+    if findings.len() > NAMED {
+        text.push_str("\n            ...");
+    }
+    Err(text)
+}
+
 struct Ran<'a> {
     step: &'a Step,
     outcome: Result<Done>,
@@ -116,6 +138,16 @@ fn totals(ran: &[Ran<'_>]) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn findings_are_named_by_their_first_lines_up_to_eight() {
+        assert_eq!(none_of(&[]), Ok(()));
+        let text = none_of(&["a: b\nmore".into()]).unwrap_err();
+        assert!(text.starts_with("1 findings") && text.ends_with("a: b"), "{text}");
+        let many: Vec<String> = (0..9).map(|n| format!("case {n}")).collect();
+        let text = none_of(&many).unwrap_err();
+        assert!(text.contains("case 7") && !text.contains("case 8"), "{text}");
+    }
 
     fn plan() -> Vec<Step> {
         vec![

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::plan::none_of;
 use crate::shell::run;
 use crate::{Result, root};
 
@@ -30,10 +31,7 @@ pub(crate) fn check() -> Result {
     for finding in &findings {
         println!("{finding}");
     }
-    match findings.len() {
-        0 => Ok(()),
-        n => Err(format!("{n} findings, listed above")),
-    }
+    none_of(&findings)
 }
 
 fn tracked() -> Result<Vec<Tracked>> {

@@ -28,7 +28,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::plan::Done;
+use crate::plan::{Done, none_of};
 use crate::shell::run;
 use crate::{Result, root};
 use cases::Case;
@@ -104,10 +104,7 @@ pub(crate) fn conformance(arguments: &Arguments) -> Result {
     for finding in &findings {
         println!("{finding}");
     }
-    match findings.len() {
-        0 => Ok(()),
-        n => Err(format!("{n} findings, listed above")),
-    }
+    none_of(&findings)
 }
 
 pub(crate) fn is_root() -> Result<bool> {

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::conformance::{Skips, Verdict, matches};
-use crate::plan::Done;
+use crate::plan::{Done, none_of};
 use cases::Case;
 use lab::Lab;
 use pair::Ended;
@@ -157,10 +157,7 @@ fn run(arguments: &Arguments, image: image::Image) -> Result {
     if arguments.keep {
         lab.peer.keep();
     }
-    match findings.len() {
-        0 => Ok(()),
-        n => Err(format!("{n} findings, listed above")),
-    }
+    none_of(&findings)
 }
 
 /// How one case ended.
