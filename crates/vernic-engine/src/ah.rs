@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use vernic_io::batch::flow_to;
 use vernic_io::intake::IntakeId;
 use vernic_io::slot::{Lookup, Slot};
 use vernic_io::{ROCE_PORT, TxPath};
@@ -111,19 +112,23 @@ impl Ah {
 
     /// The path of a datagram to `qpn`: its process's private port where it is known.
     pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> TxPath {
-        if self.multicast || engine.config.force_wire {
+        if self.multicast {
             return self.path;
         }
         let slot = Slot::of(qpn);
+        let path = self.path.with_flow(flow_to(slot, self.path.flow()));
+        if engine.config.force_wire {
+            return path;
+        }
         let now_ms = engine.now().nanos() / 1_000_000;
-        let Some(place) = self.known.get(engine.place) else { return self.path };
+        let Some(place) = self.known.get(engine.place) else { return path };
         let known = Known::unpack(place.load(Ordering::Relaxed), slot, now_ms);
         let known = known.unwrap_or_else(|| {
             let (known, life) = self.ask(engine, slot, qpn);
             place.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
             known
         });
-        self.path.with_port(known.port, known.intake)
+        path.with_port(known.port, known.intake)
     }
 
     #[cold]

@@ -127,7 +127,7 @@ config! {
     /// Largest number of packets in flight on one RC queue pair. The default is 4 MiB at the
     /// largest MTU: what a socket's receive buffer holds while its process is not scheduled.
     max_window: u32 = 1024, "VERNIC_MAX_WINDOW", "1 to 65536 packets", window, show;
-    /// Flows: UDP source ports over which queue pairs are spread.
+    /// Flows: UDP source ports over which queue pairs to one process, or engine, of a host are spread.
     flows: u16 = 4, "VERNIC_FLOWS", "1 to 16", flows, show;
     /// Use UDP_SEGMENT and UDP_GRO to move many packets with one system call.
     offload: bool = true, "VERNIC_OFFLOAD", "on or off", switch, show_switch;
@@ -282,7 +282,7 @@ fn socket_buffer(value: &str) -> Result<u32, String> {
 }
 
 fn flows(value: &str) -> Result<u16, String> {
-    number(value, 1, vernic_io::udp::SOURCE_PORTS as u64).map(|n| n as u16)
+    number(value, 1, u64::from(vernic_io::udp::FLOWS)).map(|n| n as u16)
 }
 
 fn switch(value: &str) -> Result<bool, String> {

@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use vernic_io::batch::flow_to;
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
 use vernic_io::slot::{Lookup, Slot};
 use vernic_io::{LocalAddr, ROCE_PORT, TxPath};
@@ -27,7 +28,8 @@ pub(crate) struct Resolved {
 }
 
 impl Engine {
-    /// The path of an address vector; `entropy` chooses among the flows.
+    /// The path of an address vector; `entropy` chooses the number of its flow, which [`flow_to`] makes that for a
+    /// slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let index = av.sgid_index;
         let (sgid, local) = {
@@ -73,6 +75,8 @@ impl Engine {
         }
         let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
         let mut resolved = self.resolve(av, entropy)?;
+        let flow = flow_to(Slot::of(peer), resolved.path.flow());
+        resolved.path = resolved.path.with_flow(flow);
         if self.config.force_wire {
             return Ok(resolved);
         }

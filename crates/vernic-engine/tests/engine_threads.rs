@@ -203,6 +203,60 @@ fn a_device_with_threads_closes_under_traffic_and_flushes_what_is_posted_afterwa
     assert_eq!(a.cq.poll(&mut [EMPTY_WC; 1]).unwrap(), 0);
 }
 
+/// Queue pairs from each engine of one device to each of another, by the wire.
+fn crossed(a: &End, b: &End) -> Vec<(Arc<Qp>, Arc<Qp>)> {
+    let mut qps: Vec<_> = (0..ENGINES * ENGINES)
+        .map(|_| (Some(a.qp(Service::Rc)), Some(b.qp(Service::Rc))))
+        .collect();
+    let mut pairs = Vec::new();
+    for (i, j) in (0..ENGINES).flat_map(|i| (0..ENGINES).map(move |j| (i, j))) {
+        // They are given to the engines in turn.
+        let a_qp = qps[i + ENGINES * j].0.take().unwrap();
+        let b_qp = qps[j + ENGINES * i].1.take().unwrap();
+        connect(a, &a_qp, b.gid().1, b_qp.qpn(), Setup::default());
+        connect(b, &b_qp, a.gid().1, a_qp.qpn(), Setup::default());
+        pairs.push((a_qp, b_qp));
+    }
+    assert_eq!(slots(pairs[..ENGINES].iter().map(|(a_qp, _)| a_qp.qpn())), 1);
+    assert_eq!(slots(pairs[..ENGINES].iter().map(|(_, b_qp)| b_qp.qpn())), ENGINES);
+    pairs
+}
+
+#[test]
+fn packets_by_the_wire_come_to_the_engine_that_has_the_queue_pair_after_the_first_few() {
+    if other::runs_alone(
+        "packets_by_the_wire_come_to_the_engine_that_has_the_queue_pair_after_the_first_few",
+    ) {
+        return;
+    }
+    let mut config = config();
+    config.set("force_wire", "on").unwrap();
+    // No luck: queue pairs of an engine to one other share a flow.
+    config.set("flows", "1").unwrap();
+    let (a, b) = (End::with(config.clone()), End::with(config));
+    let pairs = crossed(&a, &b);
+    let round = || {
+        for (n, (a_qp, b_qp)) in pairs.iter().enumerate() {
+            b_qp.post_recv(&[RecvWr { wr_id: n as u64, sges: &[b.sge(0, 64)] }]).unwrap();
+            a_qp.post_send(&[wr(n as u64, SendOp::Send, &[a.sge(0, 64)])]).unwrap();
+            let got = (a.wait(1)[0], b.wait(1)[0]);
+            assert_eq!((got.0.status, got.1.status), (WcStatus::Success, WcStatus::Success));
+            assert_eq!((got.0.wr_id, got.1.wr_id, got.1.qpn), (n as u64, n as u64, b_qp.qpn()));
+        }
+    };
+    let taken_over = || [&a, &b].map(|end| end.context.counters().link.taken_over);
+    // Each flow is steered when it was handed over so often.
+    (0..40).for_each(|_| round());
+    let before = taken_over();
+    (0..40).for_each(|_| round());
+    assert_eq!(taken_over(), before, "packets are still handed over");
+    for end in [&a, &b] {
+        let link = end.context.counters().link;
+        assert_eq!((link.hand_over_drops, link.hand_over_rejects), (0, 0));
+        assert!(link.steered_flows <= (ENGINES * ENGINES) as u64, "{link:?}");
+    }
+}
+
 #[test]
 fn iwarp_devices_make_progress_by_calls_all_the_same() {
     let context = Context::open_iwarp(Some("lo"), config()).unwrap();

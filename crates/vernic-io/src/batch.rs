@@ -27,7 +27,7 @@ use crate::link::{Icrc, LinkLimits};
 
 mod path;
 
-pub use path::TxPath;
+pub use path::{TxPath, flow_to};
 
 /// Bytes of the ICRC that follows each transport packet.
 pub const ICRC_BYTES: usize = 4;

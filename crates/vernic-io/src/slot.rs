@@ -12,6 +12,10 @@
 //! taken, and the search for a free one begins at random, so that the QPNs of a process that
 //! restarts are not those of its former life.
 //!
+//! A slot's four low bits are its [class](Slot::class). The slots of a table are of one class while there are free
+//! ones, and those of a process's tables of different classes, so senders that give each class UDP source ports of
+//! its own ([`flow_to`](crate::batch::flow_to)) send no flow that is for two engines of a device.
+//!
 //! Each slot has two sockets:
 //! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP
 //!   port?". Peers on one host need not meet on port 4791. With the answer comes the file of an
@@ -95,6 +99,15 @@ impl Slot {
     /// The number, 0 to 1023.
     pub const fn value(self) -> u16 {
         self.0
+    }
+
+    /// Classes of slots.
+    pub const CLASSES: u16 = 16;
+
+    /// Which of the [`CLASSES`](Self::CLASSES) it is of.
+    #[inline]
+    pub const fn class(self) -> u16 {
+        self.0 % Self::CLASSES
     }
 
     /// True for slots that belong to a process: not those of QPN 0 and 1, and of multicast.
@@ -185,6 +198,8 @@ pub struct SlotTable {
     ours: [AtomicU64; (1 << Slot::BITS) / 64],
     intakes: IntakeTable,
     scope: String,
+    /// Of which class its slots are, as long as one is free.
+    class: u16,
 }
 
 /// A socket of a table, as its link has it: closed when its slot or name is given back, even if the link
@@ -223,6 +238,15 @@ fn tables() -> Vec<Arc<SlotTable>> {
     tables.iter().filter_map(|(_, table)| table.upgrade()).collect()
 }
 
+/// The class that is the fewest times among these; any of several.
+fn rarest_class(used: impl Iterator<Item = u16>) -> u16 {
+    let mut counts = [0; Slot::CLASSES as usize];
+    used.for_each(|class| counts[usize::from(class % Slot::CLASSES)] += 1);
+    let start = (random() % u64::from(Slot::CLASSES)) as u16;
+    let classes = (0..Slot::CLASSES).map(|i| (start + i) % Slot::CLASSES);
+    classes.min_by_key(|&class| counts[usize::from(class)]).unwrap_or(start)
+}
+
 fn new_socket(name: &[u8]) -> io::Result<OwnFd> {
     let fd = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)?;
     sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
@@ -255,17 +279,20 @@ impl SlotTable {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_scope(scope: &str) -> Result<Arc<Self>, SlotError> {
-        let table = Arc::new(Self {
-            state: Mutex::default(),
-            ask: ClosableFd::new(new_socket(b"")?),
-            generation: AtomicU64::new(0),
-            ours: [const { AtomicU64::new(0) }; 16],
-            intakes: IntakeTable::new(),
-            scope: scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect(),
-        });
+        let (ask, intakes) = (ClosableFd::new(new_socket(b"")?), IntakeTable::new());
+        let class = rarest_class(self::tables().iter().map(|table| table.class));
         let _gate = Gate::enter();
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
         tables.retain(|(origin, table)| origin.is_here() && table.strong_count() != 0);
+        let table = Arc::new(Self {
+            state: Mutex::default(),
+            ask,
+            generation: AtomicU64::new(0),
+            ours: [const { AtomicU64::new(0) }; 16],
+            intakes,
+            scope: scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect(),
+            class,
+        });
         tables.push((Origin::here(), Arc::downgrade(&table)));
         Ok(table)
     }
@@ -344,11 +371,13 @@ impl SlotTable {
         self.claim_from(random() % u64::from(Slot::LAST.0))
     }
 
-    /// Takes the first free slot, counted from `start`.
+    /// Takes the first free slot of its class, counted from `start`, or else the first free one.
     fn claim_from(&self, start: u64) -> Result<Slot, SlotError> {
         let count = u64::from(Slot::LAST.0);
-        for i in 0..count {
-            let slot = Slot(Slot::FIRST.0 + ((start + i) % count) as u16);
+        let all = (0..count).map(|i| Slot(Slot::FIRST.0 + ((start + i) % count) as u16));
+        let is_alike = |slot: &Slot| slot.class() == self.class;
+        let others = all.clone().filter(|slot| !is_alike(slot));
+        for slot in all.filter(is_alike).chain(others) {
             match self.open(slot) {
                 Ok(claim) => {
                     let mut state = self.state();

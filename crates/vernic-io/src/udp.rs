@@ -36,7 +36,7 @@ use crate::link::{
     Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
 };
 use crate::random::random;
-use crate::slot::{SlotError, SlotTable};
+use crate::slot::{Slot, SlotError, SlotTable};
 
 pub use socket::check_route;
 
@@ -46,8 +46,11 @@ pub const MAX_ADDRESSES: usize = 1024;
 /// Most multicast groups joined at a time.
 pub const MAX_GROUPS: usize = 256;
 
-/// Source ports per address: what flows are spread over. Opened when a flow first needs one.
-pub const SOURCE_PORTS: usize = 16;
+/// Flows that packets to slots of one class are spread over.
+pub const FLOWS: u16 = 16;
+
+/// Source ports per address, one for each flow. Opened when a flow first needs one.
+pub const SOURCE_PORTS: usize = (FLOWS * Slot::CLASSES) as usize;
 
 /// How a [`UdpLink`] is to be made.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use vernic_io::slot::Lookup;
-use vernic_io::udp::SOURCE_PORTS;
+use vernic_io::udp::FLOWS;
 use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxMeta, RxPacket, ServiceName, TxPath};
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
@@ -265,8 +265,8 @@ impl Engine {
         let dst: SocketAddr = self.local_addr(ip).with_port(ROCE_PORT);
         let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
         let first = message.map_or(0, |message| flow_of(&message));
-        // An odd step visits all source ports.
-        let flow = first.wrapping_add(u16::from(out.repeats) * 5) % SOURCE_PORTS as u16;
+        // An odd step visits as many source ports; queue pairs use them, too.
+        let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
         let path = TxPath::new(out.path.local.to_ip(), dst)
             .with_flow(flow)
             .with_traffic_class(out.path.traffic_class)

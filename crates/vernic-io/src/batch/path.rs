@@ -4,6 +4,16 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::intake::IntakeId;
 use crate::link::LocalAddr;
+use crate::slot::Slot;
+
+/// The flow for packets to a queue pair of `slot`: number `n` of those for its class. Of two flows that differ in
+/// class or number none shares a source port with the other, if `n` is below
+/// [`FLOWS`](crate::udp::FLOWS): so the processes of a host, and the engines of a device, whose slots are of
+/// different classes, can each have theirs brought to their own socket.
+#[inline]
+pub const fn flow_to(slot: Slot, n: u16) -> u16 {
+    n * Slot::CLASSES + slot.class()
+}
 
 /// Where packets go and how: all that a run has in common.
 ///
@@ -50,7 +60,7 @@ impl TxPath {
 
     /// The same path with another flow: a number that spreads traffic over source ports, for
     /// the sake of ECMP hashing in the network and of receive queues at the peer. The link maps
-    /// it onto the source ports it has open; packets of one QP must keep one flow.
+    /// it onto the source ports it has open; packets of one QP must keep one flow. See [`flow_to`].
     #[must_use]
     pub fn with_flow(mut self, flow: u16) -> Self {
         self.flow = flow;

@@ -66,10 +66,39 @@ fn a_closed_table_has_given_everything_back_and_takes_nothing_more() {
 #[test]
 fn a_slot_whose_second_name_is_still_taken_is_passed_over() {
     let table = SlotTable::with_scope(&scope("second")).unwrap();
-    let taken = new_socket(table.packets_name(Slot::FIRST).as_bytes()).unwrap();
-    assert_eq!(table.claim_from(0).unwrap(), Slot(Slot::FIRST.0 + 1));
+    let alike = |slot: &Slot| slot.is_ordinary() && slot.class() == table.class;
+    let mut all = (0..=Slot::LAST.0).map(Slot).filter(alike);
+    let (first, second) = (all.next().unwrap(), all.next().unwrap());
+    let taken = new_socket(table.packets_name(first).as_bytes()).unwrap();
+    assert_eq!(table.claim_from(0).unwrap(), second);
     drop(taken);
-    assert_eq!(table.claim_from(0).unwrap(), Slot::FIRST, "nothing of it was kept");
+    assert_eq!(table.claim_from(0).unwrap(), first, "nothing of it was kept");
+}
+
+#[test]
+fn slots_of_a_table_are_of_one_class_and_those_of_several_tables_of_several() {
+    let name = scope("class");
+    let tables: Vec<_> = (0..3).map(|_| SlotTable::with_scope(&name).unwrap()).collect();
+    // Another process has all of the first one's class but one.
+    let class = tables[0].class;
+    let alike: Vec<_> =
+        (Slot::FIRST.0..=Slot::LAST.0).map(Slot).filter(|slot| slot.class() == class).collect();
+    let other = |slot: &Slot| new_socket(tables[0].control_name(*slot).as_bytes()).unwrap();
+    let _others: Vec<_> = alike[1..].iter().map(other).collect();
+    assert_eq!(tables[0].claim().unwrap(), alike[0]);
+    assert_ne!(tables[0].claim().unwrap().class(), class, "there are others left");
+    for table in &tables[1..] {
+        let classes = [table.claim().unwrap().class(), table.claim().unwrap().class()];
+        assert_eq!(classes, [table.class; 2]);
+    }
+}
+
+#[test]
+fn tables_of_a_process_have_different_classes_while_there_are_any() {
+    let all = || 0..Slot::CLASSES;
+    assert_eq!(rarest_class(all().filter(|&class| class != 5)), 5);
+    assert_eq!(rarest_class(all().chain(all().filter(|&class| class != 9))), 9);
+    assert!(rarest_class(all()) < Slot::CLASSES);
 }
 
 #[test]

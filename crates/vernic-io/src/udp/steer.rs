@@ -12,16 +12,18 @@
 //! time; and one program serves the whole group, whoever attached it.
 //!
 //! A flow that carries packets for two processes is steered to one and handed over by it to the
-//! other, which by then is not able to steer it: correct, at the price it had before.
+//! other, which by then is not able to steer it: correct, at the price it had before. Senders of this kind
+//! avoid it (`batch::flow_to`).
 //!
-//! Limits: [`MAX_STEERED`] sockets; one that is idle for [`IDLE_NANOS`] is closed.
+//! Limits: [`MAX_STEERED`] sockets; one that is idle for [`IDLE_NANOS`] is closed. Of more than [`WAYS`] flows whose
+//! ports end in the same bits, those that come most often are counted.
 
 use std::net::SocketAddr;
 
 use crate::link::Nanos;
 
-/// Buffers of one flow handed over before it is steered.
-pub(crate) const HAND_OVERS: u32 = 16;
+/// Buffers of one flow handed over before it is steered: each costs two system calls, a socket ten.
+pub(crate) const HAND_OVERS: u32 = 4;
 
 /// Most flows steered at a time.
 pub(crate) const MAX_STEERED: usize = 64;
@@ -29,8 +31,11 @@ pub(crate) const MAX_STEERED: usize = 64;
 /// A steered socket that had no packet for this long is closed: ten seconds.
 pub(crate) const IDLE_NANOS: u64 = 10_000_000_000;
 
-/// Flows counted at a time; by source port, so a power of two.
-const COUNTED: usize = 64;
+/// Sets of flows counted at a time; by source port, so a power of two.
+const SETS: usize = 32;
+
+/// Flows in a set.
+const WAYS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Counted {
@@ -43,24 +48,31 @@ struct Counted {
 /// Counts hand-overs per flow.
 #[derive(Debug)]
 pub(crate) struct Steering {
-    flows: Box<[Option<Counted>; COUNTED]>,
+    flows: Box<[[Option<Counted>; WAYS]; SETS]>,
 }
 
 impl Steering {
     pub(crate) fn new() -> Self {
-        Self { flows: Box::new([None; COUNTED]) }
+        Self { flows: Box::new([[None; WAYS]; SETS]) }
     }
 
     /// Notes that a buffer from `src` to `dst` was handed over to us. Returns true when it is
     /// time to steer the flow: once, and again each [`IDLE_NANOS`] if hand-overs go on.
     pub(crate) fn note(&mut self, src: SocketAddr, dst: SocketAddr, now: Nanos) -> bool {
-        let place = &mut self.flows[usize::from(src.port()) % COUNTED];
+        let set = &mut self.flows[usize::from(src.port()) % SETS];
+        let fresh = |flow: &Counted| now < flow.since.plus(IDLE_NANOS);
+        let is_it = |place: &Option<Counted>| place.is_some_and(|f| f.src == src && f.dst == dst);
+        let hand_overs = |place: &&mut Option<Counted>| {
+            place.filter(|flow| fresh(flow)).map_or(0, |flow| flow.hand_overs)
+        };
+        let known = set.iter().position(is_it);
+        let place = match known {
+            Some(at) => Some(&mut set[at]),
+            None => set.iter_mut().min_by_key(hand_overs),
+        };
+        let Some(place) = place else { return false };
         let flow = match place {
-            Some(flow)
-                if flow.src == src && flow.dst == dst && now < flow.since.plus(IDLE_NANOS) =>
-            {
-                flow
-            }
+            Some(flow) if known.is_some() && fresh(flow) => flow,
             _ => place.insert(Counted { src, dst, hand_overs: 0, since: now }),
         };
         flow.hand_overs = flow.hand_overs.saturating_add(1);
@@ -86,5 +98,14 @@ mod tests {
         assert_eq!(steered, [HAND_OVERS]);
         // A flow that comes back after a long time counts from the start.
         assert!(!steering.note(src, dst, Nanos(IDLE_NANOS)));
+    }
+    #[test]
+    fn flows_whose_ports_end_alike_do_not_keep_each_other_from_being_steered() {
+        let dst = "10.0.0.2:4791".parse().unwrap();
+        let port = |n: usize| SocketAddr::from(([10, 0, 0, 1], 49_152 + (n * SETS) as u16));
+        let mut steering = Steering::new();
+        let all = 0..WAYS * HAND_OVERS as usize;
+        let steered = all.filter(|n| steering.note(port(n % WAYS), dst, Nanos(0))).count();
+        assert_eq!(steered, WAYS);
     }
 }

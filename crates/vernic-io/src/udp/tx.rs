@@ -28,7 +28,7 @@ struct SourcePort {
 #[derive(Debug)]
 struct Source {
     local: LocalAddr,
-    ports: [Option<SourcePort>; SOURCE_PORTS],
+    ports: Box<[Option<SourcePort>; SOURCE_PORTS]>,
     segmented: bool,
 }
 
@@ -84,8 +84,8 @@ impl Transmit {
 
     /// Makes `local` a source, with one socket for a start.
     pub(crate) fn add(&mut self, local: LocalAddr, config: &UdpConfig) -> Result<(), LinkError> {
-        let mut source =
-            Source { local, ports: [const { None }; SOURCE_PORTS], segmented: self.segmented };
+        let ports = Box::new([const { None }; SOURCE_PORTS]);
+        let mut source = Source { local, ports, segmented: self.segmented };
         let (fd, port) = socket::transmit(local, config, self.seed)?;
         source.ports[0] = Some(SourcePort { fd, port });
         self.seed = self.seed.wrapping_add(1);
