@@ -112,6 +112,12 @@ fn queue_pairs_of_several_engines_share_queues_and_one_that_sleeps_is_woken() {
 
 #[test]
 fn nobody_is_inside_memory_that_is_deregistered_whichever_engine_moves_it() {
+    // Some WRITEs must come too late; on a loaded machine that takes more than one attempt.
+    assert!((0..20).any(|_| deregisters_under_writes()), "it was too slow to tell");
+}
+
+/// False if all WRITEs were done before.
+fn deregisters_under_writes() -> bool {
     let (a, b) = (End::with(config()), End::with(config()));
     let pairs = pairs(&a, &b, ENGINES);
     let target = vernic_mem::HostBuffer::new(1 << 16).unwrap();
@@ -136,10 +142,10 @@ fn nobody_is_inside_memory_that_is_deregistered_whichever_engine_moves_it() {
     // From here on it is ours alone.
     target.write_at(0, &[0; 1 << 16]).unwrap();
     let done = a.wait(64 * ENGINES);
-    assert!(done.iter().any(|wc| wc.status == WcStatus::RemoteAccess), "it was too slow to tell");
     let mut bytes = vec![0; 1 << 16];
     target.read_at(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 0));
+    done.iter().any(|wc| wc.status == WcStatus::RemoteAccess)
 }
 
 #[test]
@@ -187,11 +193,12 @@ fn a_device_with_threads_closes_under_traffic_and_flushes_what_is_posted_afterwa
             let (qp, sge, remote) = (qp.clone(), a.sge(0, 4096), b.remote(0));
             std::thread::spawn(move || {
                 let mut refused = 0;
-                for n in 0..2000 {
+                // The completion queue holds those of all.
+                for n in 0..1000 {
                     refused +=
                         usize::from(qp.post_send(&[wr(n, SendOp::Write(remote), &[sge])]).is_err());
                 }
-                2000 - refused
+                1000 - refused
             })
         })
         .collect();
@@ -213,8 +220,10 @@ fn crossed(a: &End, b: &End) -> Vec<(Arc<Qp>, Arc<Qp>)> {
         // They are given to the engines in turn.
         let a_qp = qps[i + ENGINES * j].0.take().unwrap();
         let b_qp = qps[j + ENGINES * i].1.take().unwrap();
-        connect(a, &a_qp, b.gid().1, b_qp.qpn(), Setup::default());
-        connect(b, &b_qp, a.gid().1, a_qp.qpn(), Setup::default());
+        // A second: on a loaded machine a thread may not run for long.
+        let setup = Setup { timeout: AckTimeout::new(18), ..Setup::default() };
+        connect(a, &a_qp, b.gid().1, b_qp.qpn(), setup);
+        connect(b, &b_qp, a.gid().1, a_qp.qpn(), setup);
         pairs.push((a_qp, b_qp));
     }
     assert_eq!(slots(pairs[..ENGINES].iter().map(|(a_qp, _)| a_qp.qpn())), 1);
