@@ -386,9 +386,9 @@ impl StreamSocket {
                 let all = Readiness::READ | Readiness::WRITE | Readiness::HUNG_UP;
                 all | Readiness::ERROR.when(failure.is_some())
             }
-            State::Idle | State::Connecting(_) | State::Accepting(..) | State::Closed => {
-                Readiness::default()
-            }
+            // For who waits for it while another thread closes it.
+            State::Closed => Readiness::READ | Readiness::WRITE | Readiness::HUNG_UP,
+            State::Idle | State::Connecting(_) | State::Accepting(..) => Readiness::default(),
         }
     }
 
