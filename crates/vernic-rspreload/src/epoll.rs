@@ -19,24 +19,34 @@ use crate::real::{errno, is_inside, next, set_errno};
 use crate::table::{Entry, Membership, Stage, find, lock};
 use crate::token::{Meaning, Token};
 
+/// A set.
+struct Set {
+    number: c_int,
+    /// An `eventfd` in it, by which one who waits is had look again: `rouse`.
+    bell: c_int,
+}
+
 /// The sets of this process.
-static SETS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+static SETS: Mutex<Vec<Set>> = Mutex::new(Vec::new());
 
 /// Sockets in sets that are being connected.
 static CONNECTING: Mutex<Vec<Arc<Entry>>> = Mutex::new(Vec::new());
 
 fn is_set(set: c_int) -> bool {
-    !is_inside() && lock(&SETS).contains(&set)
+    !is_inside() && lock(&SETS).iter().any(|known| known.number == set)
 }
 
 /// A descriptor is to be closed: true if it was a set, and is closed by this.
 pub(crate) fn close(fd: c_int) -> bool {
     let mut sets = lock(&SETS);
-    let Some(at) = sets.iter().position(|set| *set == fd) else { return false };
-    sets.swap_remove(at);
+    let Some(at) = sets.iter().position(|set| set.number == fd) else { return false };
+    let Set { number, bell } = sets.swap_remove(at);
     drop(sets);
     // SAFETY: no pointers.
-    unsafe { rdmacm::rclose(fd) };
+    unsafe {
+        rdmacm::rclose(number);
+        next::close(bell);
+    }
     true
 }
 
@@ -60,7 +70,20 @@ fn create(flags: c_int) -> c_int {
         // SAFETY: as above.
         unsafe { next::fcntl(set, libc::F_SETFD, 0) };
     }
-    lock(&SETS).push(set);
+    // SAFETY: as above.
+    let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+    if bell < 0 || change(set, libc::EPOLL_CTL_ADD, bell, events, Token::of_nothing()) != 0 {
+        let why = errno();
+        // SAFETY: as above.
+        unsafe {
+            rdmacm::rclose(set);
+            next::close(bell);
+        }
+        set_errno(why);
+        return -1;
+    }
+    lock(&SETS).push(Set { number: set, bell });
     set
 }
 
@@ -161,6 +184,10 @@ fn change_member(
     let mut sets = lock(&entry.sets);
     let number = entry.rdma().filter(|number| *number >= 0 && !sets.moved)?;
     let known = sets.members.iter().position(|member| member.set == set);
+    if may_connect(entry.stage()) {
+        // Before it is in the set: who waits may be told of it at once.
+        watch(entry);
+    }
     let mut member = match known {
         Some(at) => sets.members.swap_remove(at),
         None => Membership { set, events, token: Token::new(data) },
@@ -181,8 +208,8 @@ fn change_member(
     }
     sets.members.push(member);
     drop(sets);
-    if may_connect(entry.stage()) {
-        watch(entry);
+    if entry.stage() == Stage::Connecting {
+        rouse(entry);
     }
     Some(result)
 }
@@ -192,6 +219,20 @@ fn watch(entry: &Arc<Entry>) {
     let mut connecting = lock(&CONNECTING);
     if !connecting.iter().any(|other| Arc::ptr_eq(other, entry)) {
         connecting.push(entry.clone());
+    }
+}
+
+/// Has somebody who waits for a set that a socket is in look when the attempt to connect it ends: it has begun.
+pub(crate) fn rouse(entry: &Entry) {
+    let sets: Vec<c_int> = lock(&entry.sets).members.iter().map(|member| member.set).collect();
+    sets.into_iter().for_each(ring);
+}
+
+fn ring(set: c_int) {
+    let (sets, one) = (lock(&SETS), 1_u64);
+    if let Some(Set { bell, .. }) = sets.iter().find(|known| known.number == set) {
+        // SAFETY: eight bytes. It does not wait, and fails only if it was rung more often than can be counted.
+        unsafe { next::write(*bell, (&raw const one).cast(), size_of::<u64>()) };
     }
 }
 
@@ -208,19 +249,27 @@ pub(crate) fn add_tcp(entry: &Entry, fd: c_int) {
 }
 
 /// A socket gets another socket over RDMA, of number `new`, which takes the place that its present one has in sets, or its
-/// TCP socket: `old`.
-pub(crate) fn replace(entry: &Arc<Entry>, old: c_int, new: c_int) {
-    let sets = lock(&entry.sets);
-    for member in &sets.members {
-        change(member.set, libc::EPOLL_CTL_DEL, old, 0, 0);
-        change(member.set, libc::EPOLL_CTL_ADD, new, member.events, member.token.value());
-    }
-    entry.set_number(new);
-    let is_member = !sets.members.is_empty();
-    drop(sets);
-    if is_member {
+/// TCP socket `fd` if it has none. The number of the one that it had, which is the caller's to close, or -1.
+pub(crate) fn replace(entry: &Arc<Entry>, fd: c_int, new: c_int) -> c_int {
+    let mut sets = lock(&entry.sets);
+    let had_none = entry.number() < 0;
+    // Who closes the socket meanwhile has taken the old number, or finds the new one.
+    let old = entry.swap_number(new);
+    if !sets.members.is_empty() {
         watch(entry);
     }
+    let place = if had_none { fd } else { old };
+    sets.members.retain(|Membership { set, events, token }| {
+        is_moved(*set, place, new, *events, token.value())
+    });
+    old
+}
+
+/// Has `new` take the place of `old` in a set. False if that was not in it, as in another of the same number: the program
+/// has closed the one that it was in.
+fn is_moved(set: c_int, old: c_int, new: c_int, events: u32, data: u64) -> bool {
+    change(set, libc::EPOLL_CTL_DEL, old, 0, 0) == 0
+        && change(set, libc::EPOLL_CTL_ADD, new, events, data) == 0
 }
 
 /// A socket goes over TCP for good: the TCP socket takes its place in the sets. Which they are, and what for.
@@ -230,11 +279,13 @@ pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) -> Vec<Membership> {
     // What was reported and not told is told no more: its tokens are gone.
     let to_tcp = |member: Membership| {
         let Membership { set, events, token } = member;
-        change(set, libc::EPOLL_CTL_DEL, entry.number(), 0, 0);
-        change(set, libc::EPOLL_CTL_ADD, fd, events, token.data());
-        Membership { set, events, token: Token::new(token.data()) }
+        is_moved(set, entry.number(), fd, events, token.data()).then(|| Membership {
+            set,
+            events,
+            token: Token::new(token.data()),
+        })
     };
-    sets.members.drain(..).map(to_tcp).collect()
+    sets.members.drain(..).filter_map(to_tcp).collect()
 }
 
 /// The sockets in `set` that are being connected.
@@ -281,24 +332,28 @@ unsafe extern "C" fn epoll_wait(
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     // Each turn but the last ends because a connection that is being made has changed.
     loop {
-        let watched = watched(set);
-        let until = settle_all(&watched);
-        let until = deadline.into_iter().chain(until).min();
+        let given_up_at = settle_all(&watched(set));
+        let until = deadline.into_iter().chain(given_up_at).min();
         let ms = until.map_or(-1, |until| {
             let left = until.saturating_duration_since(Instant::now());
             left.as_micros().div_ceil(1000).min(c_int::MAX as u128) as c_int
         });
         // SAFETY: as above.
         let count = unsafe { rdmacm::repoll_wait(set, events, room, ms) };
-        if count < 0 {
-            return count;
-        }
-        settle_all(&watched);
+        let before = errno();
+        // Also what another thread has added meanwhile.
+        let given_up_at = settle_all(&watched(set));
+        set_errno(before);
         // SAFETY: so many were filled.
-        let count = unsafe { tell(events, count as usize) };
+        let told = unsafe { tell(events, count.max(0) as usize) } as c_int;
         let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if count > 0 || over {
-            return count as c_int;
+        // What was not for the program may have been in the way of what is.
+        if count < 0 || told > 0 || over && count == 0 {
+            if given_up_at.is_some() {
+                // For another thread that waits, and knows of no end.
+                ring(set);
+            }
+            return if count < 0 { count } else { told };
         }
     }
 }

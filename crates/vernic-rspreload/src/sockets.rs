@@ -54,21 +54,20 @@ pub(crate) fn become_tcp(entry: &Arc<Entry>) {
 /// As [`become_tcp`], of one that TCP may yet refuse: then it asks by RDMA again if the program asks again.
 pub(crate) fn wait_for_tcp(entry: &Arc<Entry>) {
     entry.set_stage(Stage::Settling);
-    let fds = table::fds_of(entry);
     let asked = Entry::new(entry.domain, false, -1, Stage::Asked);
-    if let Some(fd) = fds.first() {
+    if let Some(fd) = table::fds_of(entry).first() {
         lock(&asked.sets).members = epoll::move_to_tcp(entry, *fd);
     }
     *lock(&asked.bound) = *lock(&entry.bound);
     lock(&asked.options).clone_from(&lock(&entry.options));
     entry.set_stage(Stage::Tcp);
-    fds.into_iter().for_each(|fd| _ = table::insert(fd, asked.clone()));
+    table::replace(entry, Some(&asked));
 }
 
 /// It is no socket of this library any more.
 pub(crate) fn leave(entry: &Arc<Entry>) {
     entry.set_stage(Stage::Tcp);
-    table::fds_of(entry).into_iter().for_each(|fd| drop(table::remove(fd)));
+    table::replace(entry, None);
 }
 
 /// `socket`.
@@ -164,10 +163,10 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
 fn replace_rsocket(entry: &Arc<Entry>) -> bool {
     let before = errno();
     let (number, fd) = (entry.number(), table::fds_of(entry).first().copied().unwrap_or(-1));
-    let (old, flags) = match number {
-        0.. => (number, unsafe_flags(number)),
+    let flags = match number {
+        0.. => unsafe_flags(number),
         // SAFETY: no pointers.
-        _ => (fd, unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0)),
+        _ => unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0),
     };
     let new = new_rsocket(entry.domain, libc::SOCK_STREAM | flags & libc::O_NONBLOCK);
     if new >= 0 {
@@ -176,8 +175,7 @@ fn replace_rsocket(entry: &Arc<Entry>) -> bool {
             // SAFETY: so many bytes. The old one has taken it.
             unsafe { rdmacm::rsetsockopt(new, *level, *option, value.as_ptr().cast(), length) };
         }
-        epoll::replace(entry, old, new);
-        close_rsocket(number);
+        close_rsocket(epoll::replace(entry, fd, new));
     }
     set_errno(before);
     new >= 0

@@ -151,9 +151,14 @@ impl Entry {
         self.number.store(number as usize, Ordering::Release);
     }
 
-    /// The number, for the one who closes that: no other gets it.
+    /// The number, for the one who closes that, no other gets it; from now on the socket has `new`.
+    pub(crate) fn swap_number(&self, new: c_int) -> c_int {
+        self.number.swap(new as usize, Ordering::AcqRel) as c_int
+    }
+
+    /// The same of one that gets no other.
     pub(crate) fn take_number(&self) -> c_int {
-        self.number.swap(-1_isize as usize, Ordering::AcqRel) as c_int
+        self.swap_number(-1)
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -316,6 +321,28 @@ pub(crate) fn remove(fd: c_int) -> Option<Arc<Entry>> {
     }
     let entry = TABLE.with(|entries| entries.get_mut(fd as usize)?.take())?;
     (entry.fds.fetch_sub(1, Ordering::AcqRel) == 1).then_some(entry)
+}
+
+/// Every descriptor of a socket is another's from now on, or none of this library's: those that it has now, which a
+/// program may close and get again meanwhile.
+pub(crate) fn replace(entry: &Arc<Entry>, other: Option<&Arc<Entry>>) {
+    // Dropped without the lock: that may end the socket.
+    let _replaced: Vec<Arc<Entry>> = TABLE.with(|entries| {
+        let mut replaced = Vec::new();
+        for (fd, at) in entries.iter_mut().enumerate() {
+            if !at.as_ref().is_some_and(|it| Arc::ptr_eq(it, entry)) {
+                continue;
+            }
+            replaced.extend(std::mem::replace(at, other.cloned()));
+            entry.fds.fetch_sub(1, Ordering::AcqRel);
+            match (other, place(fd as c_int)) {
+                (Some(other), _) => _ = other.fds.fetch_add(1, Ordering::AcqRel),
+                (None, Some((word, bit))) => _ = word.fetch_and(!bit, Ordering::AcqRel),
+                (None, None) => {}
+            }
+        }
+        replaced
+    });
 }
 
 /// The descriptors of a socket.

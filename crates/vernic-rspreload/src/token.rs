@@ -44,13 +44,18 @@ pub(crate) enum Meaning {
 
 impl Token {
     pub(crate) fn new(data: u64) -> Self {
-        let value = *MARK | u64::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let value = *MARK | u64::from(NEXT.fetch_add(1, Ordering::Relaxed) % u32::MAX);
         lock(&DATA).insert(value, data);
         Self(value)
     }
 
     pub(crate) fn value(&self) -> u64 {
         self.0
+    }
+
+    /// The value of none: what is reported with it is no business of the program.
+    pub(crate) fn of_nothing() -> u64 {
+        *MARK | u64::from(u32::MAX)
     }
 
     /// The data that it stands for.
