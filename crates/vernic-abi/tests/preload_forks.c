@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 
 #include "preload.h"
 
@@ -164,11 +165,56 @@ static void stays_server(int listener)
     EXPECT(close(fd), 0);
 }
 
+/* A signal cuts the wait for a connection short, which goes on, and goes over to RDMA as any other. */
+#define BACKLOG 4
+
+static int has_pipe(void)
+{
+    return pipe(heard) == 0;
+}
+
+static void count(int signal)
+{
+    (void)signal;
+}
+
+static void cut_client(void)
+{
+    struct sigaction action = {.sa_handler = count};
+    struct itimerval often = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
+    int others[BACKLOG + 1], fd = fresh(0);
+    for (int one = 0; one <= BACKLOG; one++)
+        others[one] = to_server();
+    EXPECT(sigaction(SIGALRM, &action, NULL) | setitimer(ITIMER_REAL, &often, NULL), 0);
+    FAILS(connect(fd, (struct sockaddr *)&server, sizeof server), EINTR);
+    EXPECT(setitimer(ITIMER_REAL, &never, NULL), 0);
+    alarm(120);
+    EXPECT(write(heard[1], "x", 1), 1);
+    hear(fd, "answer");
+    EXPECT(is_over_rdma(fd), 1);
+    for (int one = 0; one <= BACKLOG; one++)
+        EXPECT(close(others[one]), 0);
+    EXPECT(close(fd), 0);
+}
+
+static void cut_server(int listener)
+{
+    char none;
+    EXPECT(read(heard[0], &none, 1), 1);
+    for (int one = 0; one <= BACKLOG; one++)
+        EXPECT(close(accept(listener, NULL, NULL)), 0);
+    int fd = accept(listener, NULL, NULL);
+    say(fd, "answer");
+    hear_end(fd);
+    EXPECT(close(fd), 0);
+}
+
 static const struct trial TRIALS[] = {
     {"forked", forked_server, forked_client, 0, 0, NULL},
     {"stays", stays_server, stays_client, 0, 0, NULL},
     {"dying", dying_server, dying_client, 0, 0, has_own_turn},
     {"taken-turn", taken_turn_server, forked_client, 0, 0, has_own_turn},
+    {"cut", cut_server, cut_client, 0, 0, has_pipe},
     {"together", together_server, together_client, 0, 0, NULL},
 };
 

@@ -13,6 +13,7 @@ use libc::{sockaddr, socklen_t};
 
 use crate::address::Address;
 use crate::config::{Mode, config};
+use crate::epoll;
 use crate::rdmacm;
 use crate::ready;
 use crate::real::{errno, next, set_errno};
@@ -41,7 +42,8 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
     if entry.number() < 0 && entry.stage() != Stage::Asked {
         // SAFETY: as above.
         let result = unsafe { next::connect(fd, address, length) };
-        if result == 0 || errno() == libc::EINPROGRESS {
+        // Also after a signal it goes on.
+        if result == 0 || matches!(errno(), libc::EINPROGRESS | libc::EINTR) {
             entry.set_stage(Stage::Active);
         }
         return result;
@@ -75,26 +77,26 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
         // SAFETY: as above; it says what is wrong.
         return unsafe { next::connect(fd, address, length) };
     };
-    let nonblocking = unsafe_flags(entry.number()) & libc::O_NONBLOCK != 0;
     *lock(&entry.peer) = Some((peer, Instant::now()));
     entry.refused_by_tcp.store(false, Ordering::Release);
-    let patience = may_fall_back().then(|| config().patience);
     let before = errno();
-    match connect_rdma(&entry, &peer, patience.filter(|_| !nonblocking)) {
+    match connect_rdma(&entry, &peer) {
         0 => {
             entry.set_stage(Stage::Rdma);
             set_errno(before);
             0
         }
-        // It goes on, also where the wait for it was cut short.
-        why if why == libc::EINTR
-            || why == libc::EINPROGRESS && (nonblocking || patience.is_none()) =>
-        {
+        libc::EINPROGRESS => {
             entry.set_stage(Stage::Connecting);
-            set_errno(why);
+            epoll::rouse(&entry);
+            set_errno(before);
+            if !is_nonblocking(fd) {
+                return wait_for(fd, &entry, address, length);
+            }
+            set_errno(libc::EINPROGRESS);
             -1
         }
-        why if may_fall_back() && (is_no_way(why) || why == libc::EINPROGRESS) => {
+        why if may_fall_back() && is_no_way(why) => {
             let asked = ask_by_tcp(fd, &peer);
             match asked {
                 0 => become_tcp(&entry),
@@ -114,20 +116,42 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
     }
 }
 
+/// How long the program wants a call to wait at most, by an option of the system's socket; `None` for ever.
+pub(crate) fn time_limit(fd: c_int, option: c_int) -> Option<Duration> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut length = size_of::<libc::timeval>() as socklen_t;
+    let place = ptr::from_mut(&mut time).cast();
+    // SAFETY: room for a `timeval`.
+    unsafe { next::getsockopt(fd, libc::SOL_SOCKET, option, place, &raw mut length) };
+    let time = Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64);
+    (!time.is_zero()).then_some(time)
+}
+
 /// Whether the program wants its calls not to wait.
 fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: no pointers.
     unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0) & libc::O_NONBLOCK != 0
 }
 
-/// Waits for a connection whose first wait a signal has cut short.
+/// Waits for a connection that was asked for, which goes on if the wait is cut short: by a signal, or because the program
+/// wants to wait no longer (`SO_SNDTIMEO`).
 fn wait_for(fd: c_int, entry: &Arc<Entry>, address: *const sockaddr, length: socklen_t) -> c_int {
-    if ready::wait(&mut [ready::entry(fd, libc::POLLOUT)], None) < 0 {
-        return -1;
+    let patience = time_limit(fd, libc::SO_SNDTIMEO);
+    match ready::wait(&mut [ready::entry(fd, libc::POLLOUT)], patience) {
+        1.. => {}
+        0 => {
+            set_errno(libc::EINPROGRESS);
+            return -1;
+        }
+        _ => return -1,
     }
     let why = match settle(entry) {
         Stage::Rdma => return 0,
-        Stage::Refused => begin_anew(entry),
+        Stage::Refused => match begin_anew(entry) {
+            // Told to another thread.
+            0 => libc::ECONNABORTED,
+            why => why,
+        },
         // SAFETY: the caller's arguments.
         _ => return unsafe { next::connect(fd, address, length) },
     };
@@ -145,9 +169,10 @@ fn ask_by_tcp(fd: c_int, peer: &Address) -> c_int {
 }
 
 /// Has a socket that was refused ask again: the reason that the program was not told of, or 0 if it knows, and the
-/// next attempt may begin at once.
+/// next attempt may begin at once; EBADF if another thread has closed it.
 fn begin_anew(entry: &Arc<Entry>) -> c_int {
-    let why = rdmacm::int(entry.number(), libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+    let error = rdmacm::int(entry.number(), libc::SOL_SOCKET, libc::SO_ERROR);
+    let why = error.unwrap_or(libc::EBADF);
     renew(entry, Stage::Refused);
     why
 }
@@ -183,42 +208,19 @@ fn tcp_state(fd: c_int) -> u8 {
     state
 }
 
-/// Asks for a connection by RDMA: 0, or why not. `patience` bounds the wait.
-fn connect_rdma(entry: &Entry, peer: &Address, patience: Option<Duration>) -> c_int {
+/// Asks for a connection by RDMA, without waiting: 0, or why there is none yet.
+fn connect_rdma(entry: &Entry, peer: &Address) -> c_int {
     let number = entry.number();
-    let time = |time: Duration| libc::timeval {
-        tv_sec: time.as_secs() as libc::time_t,
-        tv_usec: time.subsec_micros().into(),
+    let flags = unsafe_flags(number);
+    let set = |flags: c_int| {
+        // SAFETY: no pointers.
+        unsafe { rdmacm::rfcntl(number, libc::F_SETFL, flags.into()) }
     };
-    let set = |time: libc::timeval| {
-        let (value, length) = (ptr::from_ref(&time).cast(), size_of::<libc::timeval>());
-        // SAFETY: the value is a `timeval`, and lives during the call.
-        unsafe {
-            rdmacm::rsetsockopt(
-                number,
-                libc::SOL_SOCKET,
-                libc::SO_SNDTIMEO,
-                value,
-                length as socklen_t,
-            )
-        };
-    };
-    let mut old = time(Duration::ZERO);
-    if let Some(patience) = patience {
-        let mut length = size_of::<libc::timeval>() as socklen_t;
-        let place = ptr::from_mut(&mut old).cast();
-        // SAFETY: room for a `timeval`.
-        unsafe {
-            rdmacm::rgetsockopt(number, libc::SOL_SOCKET, libc::SO_SNDTIMEO, place, &raw mut length)
-        };
-        set(time(patience));
-    }
+    set(flags | libc::O_NONBLOCK);
     // SAFETY: an address, and its length.
     let result = unsafe { rdmacm::rconnect(number, peer.raw(), peer.length) };
     let why = if result == 0 { 0 } else { errno() };
-    if patience.is_some() {
-        set(old);
-    }
+    set(flags);
     why
 }
 
