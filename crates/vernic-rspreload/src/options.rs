@@ -41,16 +41,20 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     let Some((entry, number)) = rsocket_of(fd) else {
         // SAFETY: the caller's arguments.
-        return unsafe { next::setsockopt(fd, level, option, value, length) };
+        let result = unsafe { next::setsockopt(fd, level, option, value, length) };
+        if let Some(entry) = find(fd).filter(|entry| result == 0 && entry.stage() == Stage::Asked) {
+            // SAFETY: as above: they were just read.
+            unsafe { note(&entry, level, option, value, length) };
+        }
+        return result;
     };
     let before = errno();
     // SAFETY: as above, of one contract.
     let over_rdma = unsafe { rdmacm::rsetsockopt(number, level, option, value, length) };
     let is_made = matches!(entry.stage(), Stage::Rdma | Stage::Listening);
-    if over_rdma == 0 && !is_made && (1..=MAX_NOTED).contains(&length) {
-        // SAFETY: as above: so many bytes, which were just read.
-        let value = unsafe { std::slice::from_raw_parts(value.cast(), length as usize) };
-        entry.note_option(level, option, value);
+    if over_rdma == 0 && !is_made {
+        // SAFETY: as above: they were just read.
+        unsafe { note(&entry, level, option, value, length) };
     }
     if level == SOL_RDMA {
         return over_rdma;
@@ -59,6 +63,24 @@ unsafe extern "C" fn setsockopt(
     // SAFETY: as above. What it refuses, the program would have been refused without this library.
     let over_tcp = unsafe { next::setsockopt(fd, level, option, value, length) };
     if over_rdma == 0 { 0 } else { over_tcp }
+}
+
+/// Takes note of an option for another socket over RDMA in place of that which a socket has or had.
+///
+/// # Safety
+/// The value has so many bytes.
+unsafe fn note(
+    entry: &Entry,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) {
+    if (1..=MAX_NOTED).contains(&length) {
+        // SAFETY: the caller's promise.
+        let value = unsafe { std::slice::from_raw_parts(value.cast(), length as usize) };
+        entry.note_option(level, option, value);
+    }
 }
 
 /// `getsockopt`: of the socket over RDMA, and what it does not know, of the TCP socket.

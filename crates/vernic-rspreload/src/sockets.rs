@@ -117,11 +117,19 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 /// The contract.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    let entry = find(fd).filter(|entry| entry.number() >= 0);
-    let Some(entry) = entry else {
+    let Some(entry) = find(fd) else {
         // SAFETY: the caller's arguments.
         return unsafe { next::bind(fd, address, length) };
     };
+    if entry.number() < 0 {
+        // SAFETY: as above.
+        let result = unsafe { next::bind(fd, address, length) };
+        if result == 0 && entry.stage() == Stage::Asked {
+            // For the socket over RDMA that it may get again.
+            *lock(&entry.bound) = Address::of_tcp(fd, false);
+        }
+        return result;
+    }
     if entry.datagrams {
         // SAFETY: as above.
         return unsafe { rdmacm::rbind(entry.number(), address, length) };
