@@ -3,7 +3,7 @@
 mod common;
 
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::Folder;
@@ -19,12 +19,20 @@ fn check_forks(mode: &str, trial: &str) {
     check_in("preload_forks.c", mode, trial, &[("RDMAV_FORK_SAFE", "1")]);
 }
 
+/// The same with sockets that change meanwhile, of `preload_changes.c`.
+fn check_changes(mode: &str, trial: &str, variables: &[(&str, &str)]) {
+    check_in("preload_changes.c", mode, trial, variables);
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
 fn check_in(program: &str, mode: &str, trial: &str, variables: &[(&str, &str)]) -> Option<String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
     let folder = Folder::new(&format!("preload-{mode}-{trial}"));
     let library = folder.path().join("librspreload.so");
     symlink(common::built("libvernic_rspreload.so"), &library).unwrap();
-    let program = folder.compile(&source)?;
+    let program = folder.compile(&source(program))?;
     let mut command = Command::new(program);
     command.arg(trial).env("LD_LIBRARY_PATH", folder.path()).env("LD_PRELOAD", library);
     let output = command.env("VERNIC_RSOCKETS", mode).envs(variables.iter().copied()).output();
@@ -124,8 +132,36 @@ fn who_was_refused_asks_again_on_the_same_socket_and_gets_rdma() {
 
 #[test]
 fn a_wait_for_a_connection_goes_on_after_a_signal() {
+    check_forks("auto", "cut");
     check("only", "interrupted", &[]);
     check("auto", "interrupted", &[]);
+}
+
+#[test]
+fn a_thread_that_waits_for_a_set_is_told_of_what_another_adds_to_it() {
+    check_changes("auto", "joins", &[]);
+    check_changes("auto", "silent", &[("VERNIC_RSOCKETS_CONNECT_MS", "300")]);
+}
+
+#[test]
+fn a_set_of_the_same_number_is_another_set() {
+    check_changes("auto", "reused", &[]);
+}
+
+#[test]
+fn what_is_set_while_tcp_is_asked_holds_when_rdma_comes_back() {
+    check_changes("auto", "asked", &[]);
+}
+
+#[test]
+fn who_wants_to_wait_no_longer_for_a_connection_waits_no_longer() {
+    check_changes("only", "patient", &[]);
+    check_changes("auto", "patient", &[("VERNIC_RSOCKETS_CONNECT_MS", "100000")]);
+}
+
+#[test]
+fn who_closes_a_socket_while_it_is_renewed_closes_none_of_others() {
+    check_changes("only", "closing", &[]);
 }
 
 #[test]
