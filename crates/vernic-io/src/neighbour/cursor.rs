@@ -1,18 +1,30 @@
 //! Positions in a ring, and who must be woken: the part of it that several processes must agree on.
 //!
-//! A ring has one writer and one reader. Each keeps its own position and publishes it in a word of
-//! its own; positions count bytes since the ring was made and never wrap in practice (2^64). Of the
-//! other's word each keeps the last value it saw and looks again only when that is not enough, so the
-//! two cache lines do not travel for every packet. A value that the other cannot have meant honestly is
-//! [`Broken`].
+//! A ring has one writer and one reader. Each keeps its own position; positions count bytes since the ring was
+//! made and never wrap in practice (2^64). What is written begins with a word that is not 0, its *mark*, and the
+//! word behind the last is 0: the reader looks at the place where its next record would begin, so one cache line
+//! tells it that there is a record and brings the record, or the begin of it. The reader publishes its position
+//! in a word; the writer looks at that only when the room that it knows of is not enough. A value that the other
+//! cannot have meant honestly is [`Broken`].
+//!
+//! ```text
+//!   writer                                   reader
+//!   P1 mark of the next place = 0            R1 mark of its place (Acquire); 0: nothing is there
+//!   P2 the record but its mark               R2 the record
+//!   P3 more records, with their marks        R3 head = behind the record (Release)
+//!   P4 mark of the first (Release)
+//! ```
+//!
+//! Whoever sees P4 sees P1 to P3, so of what is published together the reader sees all or nothing, and it never
+//! takes bytes of an older record for a mark: they are overwritten (P1) before it can come there.
 //!
 //! # No lost wake-up
 //!
 //! ```text
 //!   writer                              who wants to sleep
 //!   W1 write packets                    S1 asleep = n, another number each time
-//!   W2 tail = t      (Release)          S2 fence(SeqCst)
-//!   W3 fence(SeqCst)                    S3 tail of any ring moved? asleep = 0, no sleep
+//!   W2 mark of the first (Release)      S2 fence(SeqCst)
+//!   W3 fence(SeqCst)                    S3 is there a mark in any ring? asleep = 0, no sleep
 //!   W4 asleep != 0? ring the bell       S4 sleep until the bell rings; asleep = 0
 //! ```
 //!
@@ -59,6 +71,8 @@ pub(super) struct WriteCursor {
     capacity: u64,
     tail: u64,
     published: u64,
+    /// The mark of the first record that is not published.
+    mark: u64,
     /// As last seen.
     head: u64,
     /// The number of the sleep that the bell was rung for last.
@@ -67,7 +81,7 @@ pub(super) struct WriteCursor {
 
 impl WriteCursor {
     pub(super) const fn new(capacity: u64) -> Self {
-        Self { capacity, tail: 0, published: 0, head: 0, rung: 0 }
+        Self { capacity, tail: 0, published: 0, mark: 0, head: 0, rung: 0 }
     }
 
     /// Where the next byte goes.
@@ -76,7 +90,13 @@ impl WriteCursor {
         self.tail
     }
 
-    /// Whether `bytes` may be written.
+    /// Where what is published next begins.
+    #[inline]
+    pub(super) const fn first(&self) -> u64 {
+        self.published
+    }
+
+    /// Whether `bytes` may be written, and a mark behind them.
     #[inline]
     pub(super) fn has_room(&mut self, bytes: u64, head: &impl Word) -> Result<bool, Broken> {
         if self.capacity - (self.tail - self.head) >= bytes {
@@ -91,9 +111,16 @@ impl WriteCursor {
         Ok(self.capacity - (self.tail - self.head) >= bytes)
     }
 
-    /// So many bytes were written; there was room for them.
+    /// A record of so many bytes was written but for its mark, which is not 0 and goes to the word `here`; the word
+    /// `next` follows the record. There was room for both.
     #[inline]
-    pub(super) fn advance(&mut self, bytes: u64) {
+    pub(super) fn advance(&mut self, bytes: u64, mark: u64, here: &impl Word, next: &impl Word) {
+        next.store(0, Ordering::Relaxed);
+        if self.has_unpublished() {
+            here.store(mark, Ordering::Relaxed);
+        } else {
+            self.mark = mark;
+        }
         self.tail += bytes;
     }
 
@@ -103,11 +130,11 @@ impl WriteCursor {
         self.tail != self.published
     }
 
-    /// Lets the reader see what was written; true if the bell must be rung.
+    /// Lets the reader see what was written, whose first word is `first`; true if the bell must be rung.
     #[inline]
     #[must_use]
-    pub(super) fn publish<W: Word>(&mut self, tail: &W, asleep: impl FnOnce() -> u64) -> bool {
-        tail.store(self.tail, Ordering::Release);
+    pub(super) fn publish<W: Word>(&mut self, first: &W, asleep: impl FnOnce() -> u64) -> bool {
+        first.store(self.mark, Ordering::Release);
         self.published = self.tail;
         W::full_fence();
         self.must_ring(asleep())
@@ -136,40 +163,33 @@ pub(super) struct ReadCursor {
     capacity: u64,
     head: u64,
     released: u64,
-    /// As last seen.
-    tail: u64,
 }
 
 impl ReadCursor {
     pub(super) const fn new(capacity: u64) -> Self {
-        Self { capacity, head: 0, released: 0, tail: 0 }
+        Self { capacity, head: 0, released: 0 }
     }
 
-    /// Where the next byte comes from.
+    /// Where the next record begins.
     #[inline]
     pub(super) const fn at(&self) -> u64 {
         self.head
     }
 
-    /// Bytes that can be read; those seen before first, so it says 0 only if there are none.
+    /// The mark of the record that begins with the word `here`; `None` if there is none yet.
     #[inline]
-    pub(super) fn available(&mut self, tail: &impl Word) -> Result<u64, Broken> {
-        if self.tail == self.head {
-            let now = tail.load(Ordering::Acquire);
-            // No more than the ring holds, since we released it; and it does not go back.
-            let written = now.wrapping_sub(self.released);
-            if written > self.capacity || written < self.tail - self.released {
-                return Err(Broken);
-            }
-            self.tail = now;
-        }
-        Ok(self.tail - self.head)
+    pub(super) fn mark(&self, here: &impl Word) -> Option<u64> {
+        Some(here.load(Ordering::Acquire)).filter(|&mark| mark != 0)
     }
 
-    /// So many bytes were read; they were available.
+    /// There is a record of so many bytes. More than fits beside what is not released was never written.
     #[inline]
-    pub(super) fn advance(&mut self, bytes: u64) {
+    pub(super) fn advance(&mut self, bytes: u64) -> Result<(), Broken> {
+        if self.unreleased() + bytes > self.capacity {
+            return Err(Broken);
+        }
         self.head += bytes;
+        Ok(())
     }
 
     /// Bytes that were read and are not released.
@@ -183,11 +203,6 @@ impl ReadCursor {
     pub(super) fn release(&mut self, head: &impl Word) {
         self.released = self.head;
         head.store(self.head, Ordering::Release);
-    }
-
-    /// For who is about to sleep, after [`announce`]: whether there is something to read.
-    pub(super) fn has_news(&self, tail: &impl Word) -> bool {
-        tail.load(Ordering::Acquire) != self.head
     }
 }
 
@@ -209,38 +224,55 @@ mod model;
 mod tests {
     use super::*;
 
+    /// Writes and publishes a record of so many bytes.
+    fn write(writer: &mut WriteCursor, bytes: u64) {
+        let words = [AtomicU64::new(0), AtomicU64::new(7)];
+        writer.advance(bytes, 5, &words[0], &words[1]);
+        assert_eq!(words[0].load(Ordering::Relaxed), 0, "not before it is published");
+        assert_eq!(words[1].load(Ordering::Relaxed), 0);
+        assert!(!writer.publish(&words[0], || 0));
+        assert_eq!(words[0].load(Ordering::Relaxed), 5);
+    }
+
     #[test]
     fn a_reader_that_releases_what_it_cannot_have_read_breaks_the_ring() {
         for head in [1, 65, 64 << 32, u64::MAX, u64::MAX - 63] {
             let mut writer = WriteCursor::new(256);
-            writer.advance(256);
-            let (tail, theirs) = (AtomicU64::new(0), AtomicU64::new(head));
-            assert_eq!(writer.has_room(64, &theirs), Err(Broken), "nothing is published yet");
-            let _ = writer.publish(&tail, || 0);
+            let theirs = AtomicU64::new(head);
+            assert_eq!(writer.has_room(257, &theirs), Err(Broken), "nothing is published yet");
+            write(&mut writer, 256);
             let honest = head <= 256;
             assert_eq!(writer.has_room(64, &theirs).is_ok(), honest, "{head}");
         }
         let mut writer = WriteCursor::new(256);
-        writer.advance(256);
-        let _ = writer.publish(&AtomicU64::new(0), || 0);
+        write(&mut writer, 256);
         assert_eq!(writer.has_room(128, &AtomicU64::new(192)), Ok(true));
         assert_eq!(writer.has_room(256, &AtomicU64::new(128)), Err(Broken), "it goes back");
     }
 
     #[test]
+    fn what_is_written_together_is_seen_together() {
+        let words: [AtomicU64; 3] = Default::default();
+        let (mut writer, reader) = (WriteCursor::new(256), ReadCursor::new(256));
+        writer.advance(64, 5, &words[0], &words[1]);
+        writer.advance(64, 6, &words[1], &words[2]);
+        assert_eq!((writer.first(), writer.at()), (0, 128));
+        assert_eq!(reader.mark(&words[0]), None);
+        let _ = writer.publish(&words[0], || 0);
+        assert_eq!([0, 1, 2].map(|n| reader.mark(&words[n])), [Some(5), Some(6), None]);
+        assert_eq!(writer.first(), 128);
+    }
+
+    #[test]
     fn a_writer_that_publishes_more_than_the_ring_holds_breaks_it() {
-        for (tail, expected) in
-            [(256, Ok(256)), (257, Err(Broken)), (u64::MAX, Err(Broken)), (1 << 63, Err(Broken))]
-        {
-            assert_eq!(ReadCursor::new(256).available(&AtomicU64::new(tail)), expected);
+        for (bytes, expected) in [(256, Ok(())), (257, Err(Broken)), (1 << 63, Err(Broken))] {
+            assert_eq!(ReadCursor::new(256).advance(bytes), expected);
         }
         let (mut reader, head) = (ReadCursor::new(256), AtomicU64::new(0));
-        assert_eq!(reader.available(&AtomicU64::new(128)), Ok(128));
-        reader.advance(128);
+        assert_eq!(reader.advance(128), Ok(()));
         // Not released, so still in the ring.
-        assert_eq!(reader.available(&AtomicU64::new(257)), Err(Broken));
-        assert_eq!(reader.available(&AtomicU64::new(64)), Err(Broken), "it goes back");
+        assert_eq!(reader.advance(129), Err(Broken));
         reader.release(&head);
-        assert_eq!(reader.available(&AtomicU64::new(384)), Ok(256));
+        assert_eq!((reader.advance(256), reader.at()), (Ok(()), 384));
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::slot::Slot;
 
-const MAGIC: [u8; 4] = *b"VN\x00\x01";
+const MAGIC: [u8; 4] = *b"VN\x00\x02";
 const HEAD: usize = 5;
 /// Bytes of a hello before its slots.
 const HELLO_HEAD: usize = 20;
@@ -181,7 +181,7 @@ mod tests {
                     assert_eq!(std::mem::discriminant(&other), std::mem::discriminant(&said));
                 }
             }
-            bytes[3] = 2;
+            bytes[3] += 1;
             assert_eq!(Said::parse(&bytes), None);
         }
         let mut bytes = Said::Ready.emit();

@@ -3,21 +3,22 @@
 //! ```text
 //!  byte  0        128      256      384      ...  4096                       4096 + capacity
 //!       +--------+--------+--------+--------+----+--------------------------+
-//!       | tail   | head   | waits  | inside |    | records                  |
+//!       |        | head   | waits  | inside |    | records                  |
 //!       +--------+--------+--------+--------+----+--------------------------+
-//!        writer   reader   both     writer        records begin at multiples of 64
+//!                 reader   both     writer        records begin at multiples of 64
 //!
 //!  record, words in the order of bytes of this machine
 //!  byte  0..2     2    3    4..8       8..24     24..40        40..40+len
 //!       +--------+----+----+----------+---------+-------------+----------------------+
 //!       | len    | TC | HL | scope id | source  | destination | BTH to padded payload|
 //!       +--------+----+----+----------+---------+-------------+----------------------+
+//!        the mark: not 0, since no packet is empty
 //! ```
 //!
 //! A record stands for a UDP packet: instead of the headers of IP and UDP it has addresses, traffic
-//! class and hop limit, and no ICRC, since memory does not flip bits on the way. The words `tail`,
-//! `head` and the bell are `cursor.rs`'s. `waits` is set by a writer that found the ring full; the
-//! reader that makes room rings back. That is a help, not a promise: the flag may be missed, so a writer
+//! class and hop limit, and no ICRC, since memory does not flip bits on the way. The mark, the word
+//! `head` and the bell are `cursor.rs`'s. `waits` is the position of a writer that found the ring full, else 0; the
+//! reader that makes room rings back. That is a help, not a promise: the word may be missed, so a writer
 //! looks again by itself after a while. `inside` is for whoever reads or writes the other's memory
 //! directly ([`Neighbour`](super::Neighbour)).
 //!
@@ -26,7 +27,7 @@
 //! the ring holds; what breaks the rules is [`RingBroken`], after which the ring is not used any more.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +42,6 @@ use crate::sys::{self, ClosableFd, SharedMemory};
 
 /// Bytes before the records.
 const HEAD_BYTES: usize = 4096;
-const TAIL: usize = 0;
 const HEAD: usize = 16;
 const WAITS: usize = 32;
 const INSIDE: usize = 48;
@@ -52,6 +52,8 @@ const ALIGN: usize = 64;
 const RECORD_HEAD: usize = 40;
 /// Largest record.
 const MAX_RECORD: u64 = (RECORD_HEAD + MAX_TRANSPORT_BYTES).next_multiple_of(ALIGN) as u64;
+/// Room for any record, and for the mark behind it.
+const ANY_ROOM: u64 = MAX_RECORD + ALIGN as u64;
 
 /// Least capacity of a ring: some of the largest packets.
 pub const MIN_RING_BYTES: u32 = 64 * 1024;
@@ -62,10 +64,10 @@ pub const MAX_RING_BYTES: u32 = 16 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingBroken {
-    /// A position that cannot be.
+    /// A position that cannot be, or more packets than it has room for.
     #[error("its ring has a position that cannot be")]
     Position,
-    /// A packet without a byte, longer than packets are, or than what was written.
+    /// A packet without a byte, or longer than packets are.
     #[error("its ring has a packet of {0} bytes")]
     Length(u64),
 }
@@ -112,6 +114,19 @@ impl RingMemory {
     #[inline]
     pub(super) fn inside(&self) -> &AtomicU64 {
         self.word(INSIDE)
+    }
+
+    /// The words of the record's header that begins at a position: never over the end of the ring.
+    #[inline]
+    fn head(&self, at: u64) -> &[AtomicU64; RECORD_HEAD / 8] {
+        let (words, _) = self.from(at & !(ALIGN as u64 - 1));
+        words.first_chunk().expect("a line of the ring, whose length is a multiple of them")
+    }
+
+    /// The first word of a record.
+    #[inline]
+    fn mark(&self, at: u64) -> &AtomicU64 {
+        &self.head(at)[0]
     }
 
     /// The words from a position on, to the end of the ring, and those that follow at its begin.
@@ -204,11 +219,11 @@ impl RingWriter {
     pub fn has_room(&mut self) -> Result<bool, RingBroken> {
         let Self { memory, cursor, .. } = self;
         let head = memory.word(HEAD);
-        if cursor.has_room(MAX_RECORD, head)? {
+        if cursor.has_room(ANY_ROOM, head)? {
             return Ok(true);
         }
-        memory.word(WAITS).store(1, Ordering::SeqCst);
-        Ok(cursor.has_room(MAX_RECORD, head)?)
+        memory.word(WAITS).store(cursor.at(), Ordering::SeqCst);
+        Ok(cursor.has_room(ANY_ROOM, head)?)
     }
 
     /// Writes one packet, BTH to the end of the padded payload, for which there is room
@@ -216,18 +231,16 @@ impl RingWriter {
     #[inline]
     pub fn push(&mut self, path: &TxPath, transport: &[u8]) {
         debug_assert!(!transport.is_empty() && transport.len() <= MAX_TRANSPORT_BYTES);
-        let at = self.cursor.at();
-        let mut head = [0; RECORD_HEAD];
-        head[..2].copy_from_slice(&(transport.len() as u16).to_ne_bytes());
-        head[2] = path.traffic_class();
-        head[3] = path.hop_limit();
-        head[4..8].copy_from_slice(&path.scope_id().to_ne_bytes());
-        let (src, dst) = path.address_bits();
-        head[8..24].copy_from_slice(&src.to_ne_bytes());
-        head[24..].copy_from_slice(&dst.to_ne_bytes());
-        self.memory.copy_in(at, &head);
-        self.memory.copy_in(at + RECORD_HEAD as u64, transport);
-        self.cursor.advance((RECORD_HEAD + transport.len()).next_multiple_of(ALIGN) as u64);
+        let Self { memory, cursor, .. } = self;
+        let at = cursor.at();
+        // First: it loads what was stored a moment ago in smaller pieces, which waits for all stores before it, and those
+        // of the header wait for the cache line.
+        memory.copy_in(at + RECORD_HEAD as u64, transport);
+        let [mark, rest @ ..] = RecordHead::new(path, transport.len()).words();
+        let [here, words @ ..] = memory.head(at);
+        words.iter().zip(rest).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        let bytes = (RECORD_HEAD + transport.len()).next_multiple_of(ALIGN) as u64;
+        cursor.advance(bytes, mark, here, memory.mark(at + bytes));
     }
 
     /// Lets the reader see what was written, and wakes it if it sleeps. Does nothing if nothing was
@@ -238,7 +251,7 @@ impl RingWriter {
     pub fn publish(&mut self) -> bool {
         if self.cursor.has_unpublished() {
             let Self { memory, cursor, bell, .. } = self;
-            if cursor.publish(memory.word(TAIL), || bell.page.asleep()) {
+            if cursor.publish(memory.mark(cursor.first()), || bell.page.asleep()) {
                 return self.ring();
             }
         }
@@ -283,10 +296,17 @@ impl RingReader {
         Self { memory, cursor, bell }
     }
 
-    /// For who is about to sleep, after [`Alarm::announce`](super::Alarm::announce): whether there is
-    /// something to read.
+    /// The mark of the next record.
+    #[inline]
+    fn mark(&self) -> Option<u64> {
+        self.cursor.mark(self.memory.mark(self.cursor.at()))
+    }
+
+    /// Whether there is something to read. Also for who is about to sleep, after
+    /// [`Alarm::announce`](super::Alarm::announce).
+    #[inline]
     pub fn has_news(&self) -> bool {
-        self.cursor.has_news(self.memory.word(TAIL))
+        self.mark().is_some()
     }
 
     /// Copies the next packet to `buffer`; returns how it came and its length without the ICRC, of
@@ -299,24 +319,18 @@ impl RingReader {
         &mut self,
         buffer: &mut PacketBuffer,
     ) -> Result<Option<(RxMeta, usize)>, RingBroken> {
-        let available = self.cursor.available(self.memory.word(TAIL))?;
-        if available == 0 {
-            return Ok(None);
-        }
-        let at = self.cursor.at();
-        let mut head = [0; RECORD_HEAD];
-        self.memory.copy_out(at, &mut head);
-        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
-        let bytes = (RECORD_HEAD + len).next_multiple_of(ALIGN) as u64;
-        let (Some(packet), true) = (buffer.get_mut(..len), bytes <= available) else {
-            return Err(RingBroken::Length(len as u64));
-        };
-        if len == 0 || len > MAX_TRANSPORT_BYTES {
-            return Err(RingBroken::Length(len as u64));
-        }
-        self.memory.copy_out(at + RECORD_HEAD as u64, packet);
-        self.cursor.advance(bytes);
-        Ok(Some((meta_of(&head), len)))
+        let Some(mark) = self.mark() else { return Ok(None) };
+        let Self { memory, cursor, .. } = self;
+        let at = cursor.at();
+        let [_, words @ ..] = memory.head(at);
+        let [a, b, c, d] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let head = RecordHead::from_words([mark, a, b, c, d]);
+        let len = usize::from(head.len);
+        let packet = buffer.get_mut(..len).filter(|_| (1..=MAX_TRANSPORT_BYTES).contains(&len));
+        let Some(packet) = packet else { return Err(RingBroken::Length(len as u64)) };
+        memory.copy_out(at + RECORD_HEAD as u64, packet);
+        cursor.advance((RECORD_HEAD + len).next_multiple_of(ALIGN) as u64)?;
+        Ok(Some((head.meta(), len)))
     }
 
     /// Lets the writer overwrite what was read, and wakes it if it waits for that and enough is free.
@@ -328,15 +342,12 @@ impl RingReader {
         }
         self.cursor.release(self.memory.word(HEAD));
         let waits = self.memory.word(WAITS);
-        if waits.load(Ordering::Relaxed) != 0 && self.is_half_empty() {
+        let tail = waits.load(Ordering::Relaxed);
+        let is_half_empty = || tail.wrapping_sub(self.cursor.at()) <= self.memory.capacity() / 2;
+        if tail != 0 && is_half_empty() {
             waits.store(0, Ordering::Relaxed);
             self.bell.ring_if_asleep();
         }
-    }
-
-    fn is_half_empty(&self) -> bool {
-        let tail = self.memory.word(TAIL).load(Ordering::Relaxed);
-        tail.wrapping_sub(self.cursor.at()) <= self.memory.capacity() / 2
     }
 
     /// Bytes read and not released.
@@ -354,26 +365,71 @@ pub fn rx_packet<'a>(buffer: &'a PacketBuffer, len: usize, meta: &'a RxMeta) -> 
     RxPacket { bytes: &buffer[..end], meta, segment: 0 }
 }
 
-/// How a packet came, as its sender says.
-#[inline]
-fn meta_of(head: &[u8; RECORD_HEAD]) -> RxMeta {
-    let bits = |at: usize| {
-        let mut bits = [0; 16];
-        bits.copy_from_slice(&head[at..at + 16]);
-        u128::from_ne_bytes(bits)
-    };
-    let scope_id = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
-    let addr = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => SocketAddr::from((ip, ROCE_PORT)),
-        IpAddr::V6(ip) => std::net::SocketAddrV6::new(ip, ROCE_PORT, 0, scope_id).into(),
-    };
-    RxMeta {
-        src: addr(TxPath::address_of(bits(8))),
-        dst: addr(TxPath::address_of(bits(24))),
-        traffic_class: head[2],
-        hop_limit: head[3],
-        icrc: Icrc::Good,
-        handed_over: false,
+/// What a record says of its packet.
+struct RecordHead {
+    len: u16,
+    traffic_class: u8,
+    hop_limit: u8,
+    scope_id: u32,
+    src: u128,
+    dst: u128,
+}
+
+impl RecordHead {
+    #[inline]
+    fn new(path: &TxPath, len: usize) -> Self {
+        let (src, dst) = path.address_bits();
+        Self {
+            len: len as u16,
+            traffic_class: path.traffic_class(),
+            hop_limit: path.hop_limit(),
+            scope_id: path.scope_id(),
+            src,
+            dst,
+        }
+    }
+
+    #[inline]
+    fn words(&self) -> [u64; RECORD_HEAD / 8] {
+        let ([a, b], [c, d], [e, f, g, h]) = (
+            self.len.to_ne_bytes(),
+            [self.traffic_class, self.hop_limit],
+            self.scope_id.to_ne_bytes(),
+        );
+        let mark = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        let [src, dst] = [self.src, self.dst].map(|bits| [bits as u64, (bits >> 64) as u64]);
+        [mark, src[0], src[1], dst[0], dst[1]]
+    }
+
+    #[inline]
+    fn from_words([mark, words @ ..]: [u64; RECORD_HEAD / 8]) -> Self {
+        let [a, b, traffic_class, hop_limit, e, f, g, h] = mark.to_ne_bytes();
+        let [src, dst] = [0, 2].map(|at| u128::from(words[at]) | u128::from(words[at + 1]) << 64);
+        Self {
+            len: u16::from_ne_bytes([a, b]),
+            traffic_class,
+            hop_limit,
+            scope_id: u32::from_ne_bytes([e, f, g, h]),
+            src,
+            dst,
+        }
+    }
+
+    /// How the packet came, as its sender says.
+    #[inline]
+    fn meta(&self) -> RxMeta {
+        let addr = |bits| match TxPath::address_of(bits) {
+            IpAddr::V4(ip) => SocketAddr::from((ip, ROCE_PORT)),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, ROCE_PORT, 0, self.scope_id).into(),
+        };
+        RxMeta {
+            src: addr(self.src),
+            dst: addr(self.dst),
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            icrc: Icrc::Good,
+            handed_over: false,
+        }
     }
 }
 
