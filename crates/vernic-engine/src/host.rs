@@ -3,6 +3,7 @@
 //! [`QpHost`] borrows a queue pair for the time of one call into its machine. Everything here runs
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers to.
 
+use vernic_io::slot::Slot;
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, QpEvent, RecvWqe,
@@ -101,7 +102,12 @@ impl QpHost<'_> {
             access: Access::from_verbs(bind.access).map_err(|_| unknown(AccessCheck::Rights))?,
             key: Some(bind.new_rkey.value() as u8),
         };
-        self.engine.memory.bind_mw(handle, &request).map(drop).map_err(|e| bind_fault(bind, e))
+        let was_bound = self.engine.memory.is_bound(handle);
+        self.engine.memory.bind_mw(handle, &request).map_err(|e| bind_fault(bind, e))?;
+        if was_bound {
+            self.engine.wait_out_others();
+        }
+        Ok(())
     }
 
     #[inline]
@@ -145,11 +151,15 @@ impl Host for QpHost<'_> {
 
     fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {
         match &wqe.op {
-            SendOp::LocalInv(rkey) => self
-                .engine
-                .memory
-                .invalidate_local(self.qp.pd, *rkey)
-                .map_err(|e| invalidate_fault(*rkey, e)),
+            SendOp::LocalInv(rkey) => {
+                let invalidated = self.engine.memory.invalidate_local(self.qp.pd, *rkey);
+                let through = invalidated.map_err(|e| invalidate_fault(*rkey, e))?;
+                // Whose packets alone could use it.
+                if !self.engine.slots.is_ours(Slot::of(through)) {
+                    self.engine.wait_out_others();
+                }
+                Ok(())
+            }
             SendOp::BindMw(bind) => self.bind_window(bind),
             _ => Ok(()),
         }

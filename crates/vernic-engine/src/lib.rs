@@ -61,6 +61,7 @@ mod owing;
 mod pacer;
 mod path;
 mod pd;
+mod presence;
 mod progress;
 mod qp;
 mod qp_init;

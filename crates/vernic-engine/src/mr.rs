@@ -283,7 +283,7 @@ impl Mw {
         self.rkey.store(rkey.value(), Ordering::Relaxed);
     }
 
-    /// Binds the window at once, outside any send queue, and returns its new key.
+    /// Binds the window at once, outside any send queue, and returns its new key. Nobody is inside with the old one then.
     ///
     /// # Errors
     /// [`BindError`]; nothing changed then.
@@ -300,8 +300,12 @@ impl Mw {
             return Err(BindError::UnknownHandle);
         }
         let bind = Bind { qp_pd: self.pd.id(), qpn, lkey, addr, len, access, key: None };
+        let was_bound = engine.memory.is_bound(self.handle);
         let rkey = engine.memory.bind_mw(self.handle, &bind)?;
         self.set_rkey(rkey);
+        if was_bound {
+            engine.barrier();
+        }
         Ok(rkey)
     }
 }

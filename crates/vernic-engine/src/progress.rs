@@ -41,7 +41,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use vernic_io::slot::SlotTable;
@@ -54,6 +54,7 @@ use crate::events::lock;
 use crate::lane::Lane;
 use crate::near::NearControl;
 use crate::open_device::{Device, monotonic_ns};
+use crate::presence::{HeldLane, Presence};
 use crate::qp_state::QpInner;
 use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
 
@@ -98,6 +99,8 @@ pub(crate) struct Engine {
     /// Processes of this host that memory is shared with.
     pub(crate) near: Option<NearControl>,
     lane: Mutex<Lane>,
+    /// Whether somebody holds it, for the other engines.
+    pub(crate) presence: Presence,
     /// Control-path threads that wait for the lane: the data path lets them pass.
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
@@ -177,6 +180,7 @@ impl Engine {
             slots,
             near,
             lane: Mutex::new(lane),
+            presence: Presence::default(),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
             late: Mutex::default(),
@@ -381,13 +385,15 @@ impl Engine {
     }
 
     /// Takes the lane if it is free and no control-path thread waits for it.
-    pub(crate) fn try_lane(&self) -> Option<MutexGuard<'_, Lane>> {
+    pub(crate) fn try_lane(&self) -> Option<HeldLane<'_>> {
         if self.waiters.load(Ordering::SeqCst) != 0 {
             return None;
         }
         match self.lane.try_lock() {
-            Ok(lane) => Some(lane),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Ok(lane) => Some(HeldLane::new(self, lane)),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(HeldLane::new(self, poisoned.into_inner()))
+            }
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -395,7 +401,8 @@ impl Engine {
     /// Waits for the lane and runs `f` with it: the control path.
     pub(crate) fn with_lane<T>(&self, f: impl FnOnce(&mut Lane) -> T) -> T {
         self.waiters.fetch_add(1, Ordering::SeqCst);
-        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lane = HeldLane::new(self, lane);
         let result = f(&mut lane);
         self.hand_over(&lane, self.now());
         drop(lane);

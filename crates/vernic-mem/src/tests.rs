@@ -431,9 +431,9 @@ fn only_bound_type_2_windows_are_invalidated_and_only_by_their_owner() {
     let (memory, pd) = (&rig.memory, rig.pd);
     let other_pd = memory.alloc_pd();
     let region = rig.mr.rkey;
-    let refused = Err(InvalidateError::NotInvalidatable(region));
-    assert_eq!(memory.invalidate_local(pd, region), refused);
-    assert_eq!(memory.invalidate_remote(pd, QP, region), refused);
+    let refused = InvalidateError::NotInvalidatable(region);
+    assert_eq!(memory.invalidate_local(pd, region), Err(refused));
+    assert_eq!(memory.invalidate_remote(pd, QP, region), Err(refused));
     let bind = rig.bind(rig.iova, 64, Access::REMOTE_READ);
     let mw1 = memory.alloc_mw(pd, MwType::Type1).unwrap();
     let rkey1 = memory.bind_mw(mw1.handle, &bind).unwrap();
@@ -443,7 +443,9 @@ fn only_bound_type_2_windows_are_invalidated_and_only_by_their_owner() {
     let rkey2 = memory.bind_mw(mw2.handle, &bind).unwrap();
     assert_eq!(memory.invalidate_remote(other_pd, QP, rkey2), Err(InvalidateError::WrongPd(rkey2)));
     assert_eq!(memory.invalidate_remote(pd, OTHER_QP, rkey2), Err(InvalidateError::WrongQp(rkey2)));
-    memory.invalidate_local(pd, rkey2).unwrap();
+    assert!(memory.is_bound(mw2.handle));
+    assert_eq!(memory.invalidate_local(pd, rkey2), Ok(QP));
+    assert!(!memory.is_bound(mw2.handle));
     assert_eq!(memory.invalidate_local(pd, rkey2), Err(InvalidateError::UnknownKey(rkey2)));
 }
 

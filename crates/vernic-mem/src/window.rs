@@ -110,6 +110,11 @@ impl Memory {
         Rkey(self.scramble.next_key(rkey.value()))
     }
 
+    /// Whether a window is bound, so that its key opens something.
+    pub fn is_bound(&self, handle: MwHandle) -> bool {
+        self.control().window(handle).is_ok_and(WindowRecord::is_bound)
+    }
+
     /// Binds a window and returns its new key; the old one is dead (IBTA 10.6.7.2, 11.2.8.11).
     ///
     /// # Errors
@@ -157,11 +162,11 @@ impl Memory {
     }
 
     /// LOCAL INVALIDATE of a type 2 window by its owner (IBTA 10.6.5, 11.4.1): the window can be
-    /// bound again.
+    /// bound again. Returns the queue pair to which it was bound.
     ///
     /// # Errors
     /// [`InvalidateError`]; a type 1 window or a region is refused.
-    pub fn invalidate_local(&self, pd: PdId, rkey: Rkey) -> Result<(), InvalidateError> {
+    pub fn invalidate_local(&self, pd: PdId, rkey: Rkey) -> Result<Qpn, InvalidateError> {
         self.invalidate(pd, None, rkey)
     }
 
@@ -171,10 +176,10 @@ impl Memory {
     /// # Errors
     /// [`InvalidateError`]; a window of another queue pair is refused too.
     pub fn invalidate_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<(), InvalidateError> {
-        self.invalidate(pd, Some(qpn), rkey)
+        self.invalidate(pd, Some(qpn), rkey).map(drop)
     }
 
-    fn invalidate(&self, pd: PdId, qpn: Option<Qpn>, rkey: Rkey) -> Result<(), InvalidateError> {
+    fn invalidate(&self, pd: PdId, qpn: Option<Qpn>, rkey: Rkey) -> Result<Qpn, InvalidateError> {
         let mut control = self.control();
         let slot = self.scramble.slot_of(rkey.value());
         if control.regions.get(&slot).is_some_and(|region| region.entry.key == rkey.value()) {
@@ -197,8 +202,9 @@ impl Memory {
         if qpn.is_some_and(|qpn| qpn.value() != window.entry.qpn) {
             return Err(InvalidateError::WrongQp(rkey));
         }
+        let through = Qpn::new(window.entry.qpn);
         self.unbind(&mut control, slot);
-        Ok(())
+        Ok(through)
     }
 
     /// Invalidates all type 2 windows bound to a queue pair: to be called when it is destroyed, so
