@@ -21,6 +21,7 @@ use crate::events::{AsyncEvent, EventQueue};
 use crate::explanation::PastFailures;
 use crate::gid::GidTable;
 use crate::progress::Engine;
+use crate::tables::GroupMembers;
 use crate::xrc::XrcdFiles;
 
 /// See the module's head.
@@ -33,6 +34,8 @@ pub(crate) struct Device {
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
+    /// Queue pairs in multicast groups.
+    pub(crate) group_members: Mutex<GroupMembers>,
     /// XRC domains that files stand for.
     pub(crate) xrcds: XrcdFiles,
     pub(crate) events: EventQueue<AsyncEvent>,
@@ -108,6 +111,7 @@ impl Device {
             memory: Memory::new(),
             windows: Mutex::default(),
             gids: Mutex::new(gids),
+            group_members: Mutex::default(),
             xrcds: XrcdFiles::default(),
             events,
             past_failures: Mutex::default(),

@@ -1,5 +1,7 @@
 //! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the lane's tables.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,6 +55,7 @@ impl Engine {
 
     /// Takes a queue pair out of the table and of every group.
     pub(crate) fn close_qp(&self, qpn: Qpn) {
+        let mut left = Vec::new();
         let gone = self.with_lane(|lane| {
             // A doorbell that it rang would bring it back to the ready list.
             self.answer_doorbells(lane);
@@ -60,7 +63,9 @@ impl Engine {
             lane.transmit_all(self, self.now());
             let mut at = 0;
             while let Some(group) = lane.groups.get_mut(at) {
+                let before = group.members.len();
                 group.members.retain(|&member| member != qpn);
+                left.extend((group.members.len() != before).then_some(group.gid));
                 if group.members.is_empty() { leave(lane, at) } else { at += 1 }
             }
             lane.ready.retain(|qp| qp.qpn != qpn);
@@ -72,6 +77,10 @@ impl Engine {
             }
             gone
         });
+        if !left.is_empty() {
+            let mut members = lock(&self.group_members);
+            left.into_iter().for_each(|gid| members.remove(gid));
+        }
         self.open_qps.fetch_sub(1, Ordering::Relaxed);
         // Outside the lane: it may hold the last references to its completion queues.
         drop(gone);
@@ -117,20 +126,26 @@ impl Engine {
         let local =
             lock(&self.gids).iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
         let local = local.ok_or(McastError::NoAddress(gid))?;
+        let mut members = lock(&self.group_members);
         let new = self.with_lane(|lane| {
             if lane.table.find(qpn).is_none() {
                 return Err(McastError::Destroyed(qpn));
             }
-            if let Some(group) = lane.groups.iter_mut().find(|group| group.gid == gid) {
-                return group.add(qpn);
+            let group = lane.groups.iter_mut().find(|group| group.gid == gid);
+            if group.as_ref().is_some_and(|group| group.members.contains(&qpn)) {
+                return Ok(false);
             }
-            if lane.groups.len() >= MAX_MCAST_GROUPS as usize {
-                return Err(McastError::Full { limit: MAX_MCAST_GROUPS });
+            members.check(gid)?;
+            if let Some(group) = group {
+                group.members.push(qpn);
+            } else {
+                lane.link.join(local, ip)?;
+                lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
             }
-            lane.link.join(local, ip)?;
-            lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
+            members.add(gid);
             Ok(true)
         })?;
+        drop(members);
         // The link may have a new descriptor to watch.
         self.waker.wake();
         Ok(new)
@@ -151,7 +166,9 @@ impl Engine {
                 leave(lane, at);
             }
             Ok(())
-        })
+        })?;
+        lock(&self.group_members).remove(gid);
+        Ok(())
     }
 }
 
@@ -161,17 +178,34 @@ fn is_interface_local(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
 }
 
-impl Group {
-    /// Adds a member; false if it was one already.
-    fn add(&mut self, qpn: Qpn) -> Result<bool, McastError> {
-        if self.members.contains(&qpn) {
-            return Ok(false);
+/// How many queue pairs a device has in each of its groups: what its limits are about, whichever engines they are
+/// of. Its lock is taken before a lane's.
+#[derive(Debug, Default)]
+pub(crate) struct GroupMembers(HashMap<Gid, u32>);
+
+impl GroupMembers {
+    /// Whether a group may have one more.
+    fn check(&self, group: Gid) -> Result<(), McastError> {
+        match self.0.get(&group) {
+            None if self.0.len() >= MAX_MCAST_GROUPS as usize => {
+                Err(McastError::Full { limit: MAX_MCAST_GROUPS })
+            }
+            Some(&MAX_MCAST_QPS) => Err(McastError::GroupFull { group, limit: MAX_MCAST_QPS }),
+            _ => Ok(()),
         }
-        if self.members.len() >= MAX_MCAST_QPS as usize {
-            return Err(McastError::GroupFull { group: self.gid, limit: MAX_MCAST_QPS });
+    }
+
+    fn add(&mut self, group: Gid) {
+        *self.0.entry(group).or_default() += 1;
+    }
+
+    fn remove(&mut self, group: Gid) {
+        if let Entry::Occupied(mut members) = self.0.entry(group) {
+            *members.get_mut() -= 1;
+            if *members.get() == 0 {
+                members.remove();
+            }
         }
-        self.members.push(qpn);
-        Ok(true)
     }
 }
 
@@ -221,14 +255,15 @@ mod tests {
 
     #[test]
     fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
-        let ip = IpAddr::from([239, 77, 1, 3]);
-        let home = LocalAddr::from(IpAddr::from([127, 0, 0, 1]));
-        let mut group = Group { gid: Gid::from_ip(ip), local: Some(home), members: Vec::new() };
-        for n in 0..MAX_MCAST_QPS {
-            assert!(group.add(Qpn::new(n)).unwrap());
+        let group = Gid::from_ip([239, 77, 1, 3].into());
+        let mut members = GroupMembers::default();
+        for _ in 0..MAX_MCAST_QPS {
+            members.check(group).unwrap();
+            members.add(group);
         }
-        assert!(!group.add(Qpn::new(0)).unwrap());
-        let error = group.add(Qpn::new(MAX_MCAST_QPS)).unwrap_err();
+        let error = members.check(group).unwrap_err();
         assert!(matches!(error, McastError::GroupFull { limit: MAX_MCAST_QPS, .. }), "{error}");
+        members.remove(group);
+        members.check(group).unwrap();
     }
 }

@@ -210,6 +210,30 @@ fn a_device_with_threads_closes_under_traffic_and_flushes_what_is_posted_afterwa
     assert_eq!(a.cq.poll(&mut [EMPTY_WC; 1]).unwrap(), 0);
 }
 
+#[test]
+fn groups_of_all_engines_count_together() {
+    // It needs hundreds of descriptors.
+    if other::runs_alone("groups_of_all_engines_count_together") {
+        return;
+    }
+    let end = End::with(config());
+    let qps: Vec<_> = (0..ENGINES).map(|_| end.qp(Service::Ud)).collect();
+    qps.iter().for_each(|qp| bring_up_ud(qp, Qkey(1)));
+    let limit = end.context.device_attr().max_mcast_groups as usize;
+    let group = |n: usize| Gid::from_ip([239, 79, (n >> 8) as u8, n as u8].into());
+    (0..limit).for_each(|n| qps[n % ENGINES].attach_mcast(group(n)).unwrap());
+    for qp in &qps {
+        let error = qp.attach_mcast(group(limit)).unwrap_err();
+        assert!(matches!(error, McastError::Full { .. }), "{error}");
+    }
+    // A group that the device is in has room for others, and who was in one leaves room.
+    qps[1].attach_mcast(group(0)).unwrap();
+    qps[0].detach_mcast(group(0)).unwrap();
+    qps[0].attach_mcast(group(limit)).unwrap_err();
+    qps[1].detach_mcast(group(0)).unwrap();
+    qps[2].attach_mcast(group(limit)).unwrap();
+}
+
 /// Queue pairs from each engine of one device to each of another, by the wire.
 fn crossed(a: &End, b: &End) -> Vec<(Arc<Qp>, Arc<Qp>)> {
     let mut qps: Vec<_> = (0..ENGINES * ENGINES)
