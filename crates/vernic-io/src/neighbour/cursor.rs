@@ -96,7 +96,7 @@ impl WriteCursor {
         self.published
     }
 
-    /// Whether `bytes` may be written, and a mark behind them.
+    /// Whether `bytes` may be written. The mark behind them is to be counted too.
     #[inline]
     pub(super) fn has_room(&mut self, bytes: u64, head: &impl Word) -> Result<bool, Broken> {
         if self.capacity - (self.tail - self.head) >= bytes {

@@ -223,7 +223,11 @@ impl RingWriter {
             return Ok(true);
         }
         memory.word(WAITS).store(cursor.at(), Ordering::SeqCst);
-        Ok(cursor.has_room(ANY_ROOM, head)?)
+        let has_room = cursor.has_room(ANY_ROOM, head)?;
+        if has_room {
+            memory.word(WAITS).store(0, Ordering::Relaxed);
+        }
+        Ok(has_room)
     }
 
     /// Writes one packet, BTH to the end of the padded payload, for which there is room

@@ -28,7 +28,7 @@ const FIRST: u64 = 100;
 /// Any mark.
 const MARK: u64 = 7;
 /// Packets that are sent.
-const PACKETS: u64 = 3;
+const PACKETS: u64 = 4;
 
 /// An eventfd: what was rung is heard later.
 #[derive(Default)]
