@@ -45,13 +45,17 @@ static void iwarp_verify(void)
     printf("%d sizes verified\n", done);
 }
 
+/* How long an end waits for an event that tells of what the other did just now, and of what the other is given time for,
+ * milliseconds. */
+enum { SOON_MS = 1000, LATER_MS = 5000 };
+
 /* The next event of the device. */
-static const char *event_name(void)
+static const char *event_name(int patience_ms)
 {
     static const char *const names[] = {"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR"};
     struct pollfd fd = {.fd = context->async_fd, .events = POLLIN};
     struct ibv_async_event event;
-    if (poll(&fd, 1, 1000) != 1 || ibv_get_async_event(context, &event))
+    if (poll(&fd, 1, patience_ms) != 1 || ibv_get_async_event(context, &event))
         return "none";
     ibv_ack_async_event(&event);
     return event.event_type < sizeof names / sizeof *names ? names[event.event_type] : "OTHER";
@@ -66,12 +70,12 @@ static const char *status_soon(void)
 
 /* What the request that was just posted is refused with, and what becomes of the one that is posted once that is
  * known. */
-static void iwarp_client_hears(void)
+static void iwarp_client_hears(int patience_ms)
 {
     struct ibv_sge sge = part(0, 8);
     struct ibv_send_wr *bad, next_one = remote(IBV_WR_RDMA_WRITE, 0);
     printf("request: %s\n", status_name(next().status));
-    printf("event: %s\n", event_name());
+    printf("event: %s\n", event_name(patience_ms));
     meet();
     next_one.sg_list = &sge;
     next_one.num_sge = 1;
@@ -86,13 +90,49 @@ static void iwarp_refused(struct ibv_send_wr wr)
         receive(0, 16);
         meet();
         printf("receive: %s\n", status_soon());
-        printf("event: %s\n", event_name());
+        printf("event: %s\n", event_name(SOON_MS));
         meet();
         return;
     }
     meet();
     post(wr, 0, 8);
-    iwarp_client_hears();
+    iwarp_client_hears(SOON_MS);
+}
+
+/* A SEND that its receive has no room for. */
+static void iwarp_send_long(void)
+{
+    start(8192);
+    if (is_client) {
+        meet();
+        post((struct ibv_send_wr){.opcode = IBV_WR_SEND}, 0, 17);
+        iwarp_client_hears(SOON_MS);
+        return;
+    }
+    receive(0, 16);
+    receive(64, 16);
+    meet();
+    printf("receive: %s\n", status_soon());
+    printf("behind it: %s\n", status_soon());
+    printf("event: %s\n", event_name(SOON_MS));
+    meet();
+    for (int i = 16; i < 80; i++)
+        if (buffer[i])
+            fail("byte %d was written", i);
+}
+
+/* A SEND for which there is no receive, however long it waits. */
+static void iwarp_no_receive(void)
+{
+    start(8192);
+    meet();
+    if (is_client) {
+        post((struct ibv_send_wr){.opcode = IBV_WR_SEND}, 0, 8);
+        iwarp_client_hears(LATER_MS);
+        return;
+    }
+    printf("event: %s\n", event_name(LATER_MS));
+    meet();
 }
 
 /* Long WRITEs until the connection is lost: in the middle of one, since there always is one. */

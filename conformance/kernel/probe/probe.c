@@ -493,7 +493,8 @@ static const struct {
     {"silence", silence}, {"flood-write", flood_write}, {"flood-send", flood_send},
     {"iwarp-verify", iwarp_verify}, {"iwarp-write-key", iwarp_write_key}, {"iwarp-write-bounds", iwarp_write_bounds},
     {"iwarp-write-right", iwarp_write_right}, {"iwarp-read-key", iwarp_read_key}, {"iwarp-read-bounds", iwarp_read_bounds},
-    {"iwarp-read-right", iwarp_read_right}, {"iwarp-flood", iwarp_flood},
+    {"iwarp-read-right", iwarp_read_right}, {"iwarp-send-long", iwarp_send_long}, {"iwarp-no-receive", iwarp_no_receive},
+    {"iwarp-flood", iwarp_flood},
 };
 
 /* Whatever still refers to an object keeps it: that is no failure of the scenario. */
