@@ -5,6 +5,7 @@
 //! are golden packets of another implementation and a capture of two kernels.
 
 mod pcap;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,6 +15,8 @@ use vernic_wire::cm::{CmAttribute, CmMessage};
 use vernic_wire::icrc::{self, Verdict};
 use vernic_wire::net::Frame;
 use vernic_wire::{Opcode, Packet, Qpn};
+
+pub(crate) use streams::judge as judge_streams;
 
 use crate::shell::run;
 use crate::{Result, root};

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use vernic_wire::Opcode;
+use vernic_wire::iwarp::RdmapOpcode;
 
 use super::cases::{Case, Fault};
 use super::lab::Lab;
-use super::links::{LINKS, Link};
+use super::links::{Driver, LINKS, Link};
 use super::pair;
 use super::peer::FOLDER;
-use super::scenarios::PROBE;
+use super::scenarios::{CM_PORT, PROBE};
 use crate::capture::{self, Checksums};
 use crate::shell::run;
 use crate::{Result, root};
@@ -30,8 +31,19 @@ const SCENARIOS: &[&str] = &[
     "send-long",
 ];
 
+/// The same over iWARP: with and without CRCs, and a Terminate of each layer.
+const IWARP_SCENARIOS: &[&str] = &[
+    "iwarp-verify",
+    "reads",
+    "iwarp-write-key",
+    "iwarp-read-bounds",
+    "iwarp-send-long",
+    "iwarp-no-receive",
+];
+
 /// Of these the link carries both directions, each end is requester once.
-const PLACES: [&str; 2] = ["ipv4-1500-to-kernel", "ipv6-9000-from-kernel"];
+const PLACES: [&str; 4] =
+    ["ipv4-1500-to-kernel", "ipv6-9000-from-kernel", "ipv4-1500-to-siw", "ipv6-9000-from-siw"];
 
 /// Opcodes that must be among the captured ones on each link, or the run did not show what it is for.
 const WANTED: &[Opcode] = &[
@@ -51,6 +63,15 @@ const WANTED: &[Opcode] = &[
     Opcode::UD_SEND_ONLY_IMM,
 ];
 
+/// The same of iWARP.
+const IWARP_WANTED: &[RdmapOpcode] = &[
+    RdmapOpcode::WRITE,
+    RdmapOpcode::READ_REQUEST,
+    RdmapOpcode::READ_RESPONSE,
+    RdmapOpcode::SEND,
+    RdmapOpcode::TERMINATE,
+];
+
 /// Runs the cases with a capture on each link, and judges every packet. Returns what is wrong.
 pub(super) fn check(cases: &[Case], lab: &mut Lab) -> Result<Vec<String>> {
     let mut findings = Vec::new();
@@ -59,7 +80,7 @@ pub(super) fn check(cases: &[Case], lab: &mut Lab) -> Result<Vec<String>> {
             case.program == PROBE
                 && case.place.name() == place
                 && matches!(case.fault, Fault::None | Fault::Loss)
-                && SCENARIOS.contains(&case.options.as_str())
+                && scenarios(case.place.link.driver).contains(&case.options.as_str())
         };
         let chosen: Vec<&Case> = cases.iter().filter(is_chosen).collect();
         let link = chosen.first().map_or(&LINKS[0], |case| case.place.link);
@@ -69,11 +90,23 @@ pub(super) fn check(cases: &[Case], lab: &mut Lab) -> Result<Vec<String>> {
             pair::run(case, usize::from(u16::MAX), lab)?;
         }
         let file = dump.stop()?;
-        if let Err(why) = judge(&file) {
+        let judged = match link.driver {
+            Driver::Rxe => judge(&file),
+            Driver::Siw => judge_iwarp(&file),
+        };
+        if let Err(why) = judged {
             findings.push(format!("capture of {place}: {why}"));
         }
     }
     Ok(findings)
+}
+
+/// Those that are captured of a driver's.
+fn scenarios(driver: Driver) -> &'static [&'static str] {
+    match driver {
+        Driver::Rxe => SCENARIOS,
+        Driver::Siw => IWARP_SCENARIOS,
+    }
 }
 
 fn judge(file: &Path) -> Result {
@@ -83,6 +116,16 @@ fn judge(file: &Path) -> Result {
     println!("{}: {packets} packets, {} sorts", file.display(), counts.len());
     let is_there = |opcode: &&Opcode| counts.keys().any(|(seen, _)| *seen == opcode.0);
     match WANTED.iter().find(|opcode| !is_there(opcode)) {
+        Some(missing) => Err(format!("no {missing} was captured")),
+        None => Ok(()),
+    }
+}
+
+fn judge_iwarp(file: &Path) -> Result {
+    let counts = capture::judge_streams(file)?;
+    let fpdus: usize = counts.values().sum();
+    println!("{}: {fpdus} FPDUs, {} opcodes", file.display(), counts.len());
+    match IWARP_WANTED.iter().find(|opcode| !counts.contains_key(&opcode.0)) {
         Some(missing) => Err(format!("no {missing} was captured")),
         None => Ok(()),
     }
@@ -102,7 +145,11 @@ impl Dump {
         let file = root().join(FOLDER).join(format!("{name}.pcapng"));
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &lab.peer.namespace, "dumpcap", "-q", "-i", link.netdev]);
-        command.args(["-f", "udp dst port 4791", "-B", "64", "-w"]).arg(&file);
+        let filter = match link.driver {
+            Driver::Rxe => "udp dst port 4791".to_owned(),
+            Driver::Siw => format!("tcp port {CM_PORT}"),
+        };
+        command.args(["-f", &filter, "-B", "64", "-w"]).arg(&file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| format!("cannot start dumpcap: {e}"))?;
         let stderr = child.stderr.take().ok_or("dumpcap has no standard error")?;
@@ -138,7 +185,7 @@ mod tests {
     #[test]
     fn every_scenario_and_place_has_its_case() {
         let cases = cases::all();
-        for scenario in SCENARIOS {
+        for scenario in SCENARIOS.iter().chain(IWARP_SCENARIOS) {
             assert!(cases.iter().any(|case| case.options == *scenario), "{scenario}");
         }
         for place in PLACES {
