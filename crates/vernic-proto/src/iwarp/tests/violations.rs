@@ -10,7 +10,7 @@ use super::pair::{REMOTE, config, wqe};
 use super::raw::{Raw, fpdu, tagged, untagged};
 use crate::completion::{AccessCheck, Cause, WcStatus};
 use crate::host::QpEvent;
-use crate::iwarp::{Extensions, Shutdown, StreamConfig, Violation};
+use crate::iwarp::{Extensions, Role, Shutdown, StreamConfig, Violation};
 use crate::state::QpState;
 use crate::test_host::{BASE, RKEY};
 use crate::wqe::SendOp;
@@ -125,8 +125,25 @@ fn offences() -> Vec<((DdpHeader, Vec<u8>), TermCode)> {
 
 #[test]
 fn every_offence_earns_its_terminate_and_leaves_memory_alone() {
+    offend(Role::Initiator);
+}
+
+/// MPA has validated the initiator's first FPDU, so a responder may speak (RFC 5044, 7.1.2).
+#[test]
+fn an_offence_that_comes_first_earns_its_terminate_of_a_responder_too() {
+    offend(Role::Responder);
+    // But not where MPA itself refuses it.
+    let mut raw = Raw::with(|agreed| agreed.role = Role::Responder, config());
+    let mut bytes = fpdu(&DdpHeader::Untagged(untagged(Op::SEND, 1, 0, true)), &[1; 8]);
+    bytes[10] ^= 1;
+    raw.receive(&bytes);
+    assert_eq!(raw.last_word(), None);
+    assert_eq!(raw.qp.state(), QpState::Error);
+}
+
+fn offend(role: Role) {
     for ((header, body), code) in offences() {
-        let mut raw = Raw::new();
+        let mut raw = Raw::with(|agreed| agreed.role = role, config());
         raw.host.post_recv(4, 100);
         raw.host.post_recv(5, 100);
         let memory = raw.host.memory.clone();
