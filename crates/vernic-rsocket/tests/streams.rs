@@ -4,6 +4,7 @@
 
 mod common;
 mod late;
+mod reset;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -46,6 +47,18 @@ fn the_end_of_a_stream_over_iwarp_comes_behind_its_bytes() {
     send_all(&server, b"answer");
     drop(server);
     assert_eq!(recv(&client, 9).unwrap(), b"answer");
+    assert!(recv(&client, 9).unwrap().is_empty());
+}
+
+#[test]
+fn the_loss_of_a_stream_over_iwarp_is_an_error_and_not_its_end() {
+    let _alone = alone();
+    let (client, server) = pair(&over_tcp());
+    send_all(&server, b"first");
+    assert_eq!(recv(&client, 9).unwrap(), b"first");
+    reset::between(server.local_addr().unwrap(), server.peer_addr().unwrap());
+    let error = recv(&client, 9).unwrap_err();
+    assert_eq!(error.errno(), libc::ECONNRESET, "{error}");
     assert!(recv(&client, 9).unwrap().is_empty());
 }
 

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use vernic_engine::iwarp::{Ending, ending};
 use vernic_engine::{
     CompChannel, Context, Cq, EMPTY_WC, Payload, Pd, Qp, QpCap, QpInit, RecvWr, Remote, SendFlags,
     SendOp, SendWr, Service, Tag, Transport, Wc, WcStatus,
@@ -260,11 +261,16 @@ impl Connection {
         }
     }
 
-    /// The connection is over, as the connection manager says. What has come can still be read.
+    /// The connection is over, as the connection manager says. What has come can still be read; behind it is an error if
+    /// a connection of iWARP was lost, as over TCP, and not the end that the peer would have made.
     pub(crate) fn handle_disconnected(&self) {
         let mut core = lock(&self.core);
         // What came before is in the queue: a few turns, as each takes some of its bounded entries.
         while self.poll_completions(&mut core) {}
+        if let (true, Some(Ending::Lost(how))) = (core.stream.may_receive(), ending(&self.qp)) {
+            let why = format!("the connection to {} was lost: {how}", self.peer);
+            self.fail(&mut core, Failure::new(libc::ECONNRESET, why));
+        }
         core.stream.handle_disconnected();
         self.changed(&mut core);
     }
