@@ -30,6 +30,16 @@ fn source(name: &str) -> PathBuf {
 
 fn check_in(program: &str, mode: &str, trial: &str, variables: &[(&str, &str)]) -> Option<String> {
     let folder = Folder::new(&format!("preload-{mode}-{trial}"));
+    check_with(&folder, program, mode, trial, variables)
+}
+
+fn check_with(
+    folder: &Folder,
+    program: &str,
+    mode: &str,
+    trial: &str,
+    variables: &[(&str, &str)],
+) -> Option<String> {
     let library = folder.path().join("librspreload.so");
     symlink(common::built("libvernic_rspreload.so"), &library).unwrap();
     let program = folder.compile(&source(program))?;
@@ -162,6 +172,25 @@ fn who_wants_to_wait_no_longer_for_a_connection_waits_no_longer() {
 #[test]
 fn who_closes_a_socket_while_it_is_renewed_closes_none_of_others() {
     check_changes("only", "closing", &[]);
+}
+
+#[test]
+fn with_another_library_who_is_refused_goes_over_tcp_too() {
+    let folder = Folder::new("preload-other");
+    let library = folder.path().join("librdmacm.so.1");
+    std::fs::remove_file(&library).unwrap();
+    let flags =
+        ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-Wl,--no-as-needed", "-o"];
+    let made = Command::new("cc")
+        .args(flags)
+        .arg(&library)
+        .args([source("preload_other.c"), common::library()])
+        .status();
+    match made {
+        Ok(status) => assert!(status.success()),
+        Err(why) => return eprintln!("skipped: no C compiler: {why}"),
+    }
+    check_with(&folder, "preload_changes.c", "auto", "refused", &[]);
 }
 
 #[test]

@@ -91,6 +91,17 @@ static void two_come(int listener)
         EXPECT(close(accept(listener, NULL, NULL)), 0);
 }
 
+/* One that is refused by RDMA, a moment later, goes over TCP. */
+static void refused_client(void)
+{
+    int fd = fresh(SOCK_NONBLOCK);
+    take_port();
+    begin(fd);
+    EXPECT(ready(fd, POLLOUT, LONG_MS), POLLOUT);
+    EXPECT(is_over_rdma(fd), 0);
+    EXPECT(close(fd), 0);
+}
+
 /* An address where nobody listens yet. */
 static int to_listen(struct sockaddr_in *at)
 {
@@ -240,6 +251,7 @@ static void closing_client(void)
 static const struct trial TRIALS[] = {
     {"joins", two_come, joins_client, 's', 0, NULL},
     {"silent", two_come, silent_client, 's', 0, NULL},
+    {"refused", one_comes, refused_client, 's', 0, NULL},
     {"reused", one_comes, reused_client, 's', 0, NULL},
     {"asked", nobody_comes, asked_client, 0, 0, NULL},
     {"patient", nobody_comes, patient_client, 's', 0, NULL},

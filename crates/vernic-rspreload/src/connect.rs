@@ -245,9 +245,15 @@ pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
         None => return Stage::Connecting,
     };
     let events = rdmacm::ready(entry.number(), libc::POLLOUT);
-    // One that was made and has ended since has a peer.
-    let failed =
-        events & (libc::POLLERR | libc::POLLHUP) != 0 && Address::of_peer(entry.number()).is_none();
+    // One that was made and has ended since has a peer; where that cannot be asked, it has no error, but one that broke
+    // before anybody used it.
+    let failed = match rdmacm::tells_peers() {
+        true => {
+            let is_over = events & (libc::POLLERR | libc::POLLHUP) != 0;
+            is_over && Address::of_peer(entry.number()).is_none()
+        }
+        false => events & libc::POLLERR != 0,
+    };
     let asks_tcp = may_fall_back() && !entry.refused_by_tcp.load(Ordering::Acquire);
     let late = events == 0 && since.elapsed() >= config().patience;
     if !failed && events & libc::POLLOUT != 0 {

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::real::inside;
 
@@ -118,6 +118,18 @@ pub(crate) fn int(number: c_int, level: c_int, option: c_int) -> Option<c_int> {
     let result = unsafe { rgetsockopt(number, level, option, place, &raw mut length) };
     (result == 0).then_some(value)
 }
+
+/// Whether a socket is said to have a peer only if it has one: not by rdma-core's library.
+pub(crate) fn tells_peers() -> bool {
+    TELLS_PEERS.load(Ordering::Relaxed)
+}
+
+/// Notes how the library speaks of a socket that nobody has connected.
+pub(crate) fn note_unconnected(number: c_int) {
+    TELLS_PEERS.store(crate::address::Address::of_peer(number).is_none(), Ordering::Relaxed);
+}
+
+static TELLS_PEERS: AtomicBool = AtomicBool::new(true);
 
 /// What a socket has of `events` now, and what is told in any case.
 pub(crate) fn ready(number: c_int, events: i16) -> i16 {

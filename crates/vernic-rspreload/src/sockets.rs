@@ -22,6 +22,9 @@ pub(crate) fn new_rsocket(domain: c_int, kind: c_int) -> c_int {
     // SAFETY: no pointers.
     let number = unsafe { rdmacm::rsocket(domain, kind, 0) };
     if number >= 0 {
+        if kind & libc::SOCK_STREAM != 0 {
+            rdmacm::note_unconnected(number);
+        }
         for (option, size) in SIZES.into_iter().zip(config().sizes) {
             if size != 0 {
                 rdmacm::set_int(number, SOL_RDMA, option, size);
