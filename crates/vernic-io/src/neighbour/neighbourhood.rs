@@ -20,14 +20,12 @@ use crate::random::random;
 use crate::slot::{Slot, SlotTable};
 use crate::sys::{self, ClosableFd, EpollOp, OwnFd, Packet};
 
+mod doors;
+
+use doors::Door;
+
 /// Messages that one look takes from one connection.
 const MAX_SERVED: usize = 32;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 64;
-/// How long calls are not taken where the system had no descriptor for one: a caller waits for a second.
-const SHUT_NANOS: u64 = 200_000_000;
-/// How long after it a slot's socket that could not be opened is tried again at first, and at last.
-const DOOR_PAUSE_NANOS: [u64; 2] = [1_000_000_000, 64_000_000_000];
 /// How soon a message that found no room is tried again.
 const RETRY_NANOS: u64 = 1_000_000;
 
@@ -36,14 +34,6 @@ const RETRY_NANOS: u64 = 1_000_000;
 const FULL_RINGS: usize = 8;
 
 const READABLE: u32 = libc::EPOLLIN as u32;
-
-/// A socket that neighbours connect to.
-#[derive(Debug)]
-struct Door {
-    slot: Slot,
-    key: u64,
-    socket: OwnFd,
-}
 
 /// The neighbours of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
 #[derive(Debug)]
@@ -142,71 +132,16 @@ impl Neighbourhood {
         sys::epoll_watch(self.epoll.as_fd(), EpollOp::Add, fd.as_fd(), key, READABLE)
     }
 
-    /// Opens a socket for each new slot of this device and closes those of former ones. To be called
-    /// when there is something that can be connected to in a slot.
-    pub fn follow_slots(&mut self, now: Nanos) {
-        let generation = self.slots.generation();
-        if self.closed || self.followed == Some(generation) {
-            return;
-        }
-        self.followed = Some(generation);
-        self.doors_due = None;
-        self.open_doors(DOOR_PAUSE_NANOS[0], now);
-        self.open.iter_mut().flatten().for_each(|open| open.owed_slots = true);
-        self.pay_slots();
-    }
-
-    /// Opens what is missing; if that fails it is tried again after `pause`.
-    fn open_doors(&mut self, pause: u64, now: Nanos) {
-        let own = self.slots.own_slots();
-        self.doors.retain(|door| own.contains(&door.slot));
-        for slot in own {
-            if self.doors.iter().all(|door| door.slot != slot)
-                && let Err(error) = self.open_door(slot)
-            {
-                // Whoever had it before may be about to end; others send by UDP until then.
-                tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
-                self.count_shortage(Hindrance::of(&error));
-                self.doors_due = Some((pause, now.plus(pause)));
-            }
-        }
-    }
-
     fn count_shortage(&mut self, why: Hindrance) {
         self.counters.short += u64::from(why.is_shortage());
     }
 
     /// What could not be done before and may be possible now.
     fn try_again(&mut self, now: Nanos, events: &mut Vec<Event>) {
-        if let Some((pause, _)) = self.doors_due.filter(|(_, due)| *due <= now) {
-            self.doors_due = None;
-            self.open_doors((2 * pause).min(DOOR_PAUSE_NANOS[1]), now);
-        }
-        if self.shut_until.is_some_and(|until| until <= now) {
-            self.shut_until = None;
-            self.set_doors(READABLE);
-        }
+        self.try_doors(now);
         for slot in self.hindrances.due(now) {
             self.meet(slot, now, events);
         }
-    }
-
-    fn set_doors(&self, events: u32) {
-        for door in &self.doors {
-            let (epoll, op, fd) = (self.epoll.as_fd(), EpollOp::Change, door.socket.as_fd());
-            // Possible for what is watched.
-            let _ = sys::epoll_watch(epoll, op, fd, door.key, events);
-        }
-    }
-
-    fn open_door(&mut self, slot: Slot) -> io::Result<()> {
-        let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
-        sys::bind_abstract(socket.as_fd(), &self.slots.neighbour_name(slot))?;
-        sys::listen(socket.as_fd(), BACKLOG)?;
-        let key = self.next_key();
-        self.watch(&socket, key)?;
-        self.doors.push(Door { slot, key, socket });
-        Ok(())
     }
 
     /// Tells neighbours which slots we have, if they do not know.
@@ -369,41 +304,6 @@ impl Neighbourhood {
 
     fn place_of(&self, key: u64) -> Option<usize> {
         self.open.iter().position(|open| open.as_ref().is_some_and(|open| open.key == key))
-    }
-
-    /// Takes one call; those behind it keep the socket readable. (Without a descriptor the kernel refuses to
-    /// look whether there is another.)
-    fn accept(&mut self, door: usize, now: Nanos) {
-        let connection = match sys::accept(self.doors[door].socket.as_fd()) {
-            Ok(connection) => connection,
-            Err(error) if Hindrance::of(&error).is_shortage() => return self.shut(&error, now),
-            Err(_) => return,
-        };
-        let Ok(pid) = Stranger::check(connection.as_fd()) else {
-            self.counters.refused += 1;
-            return;
-        };
-        let key = self.next_key();
-        if let Err(error) = self.watch(&connection, key) {
-            tracing::debug!(pid, %error, "a process that calls cannot be heard");
-            self.counters.short += 1;
-            return;
-        }
-        if self.strangers.len() >= MAX_STRANGERS {
-            // The oldest comes first.
-            self.strangers.remove(0);
-            self.counters.refused += 1;
-        }
-        self.strangers.push(Stranger { key, connection, pid, since: now, call: None });
-    }
-
-    /// No calls are taken for a while: there is no descriptor for them, and who sleeps until
-    /// somebody calls would not sleep.
-    fn shut(&mut self, error: &io::Error, now: Nanos) {
-        tracing::debug!(%error, "processes that call cannot be answered");
-        self.counters.short += 1;
-        self.shut_until = Some(now.plus(SHUT_NANOS));
-        self.set_doors(0);
     }
 
     fn give_up_silent(&mut self, now: Nanos) {
