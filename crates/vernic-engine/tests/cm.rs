@@ -10,7 +10,7 @@ mod common;
 
 use std::io::Write;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -494,19 +494,6 @@ fn in_a_namespace(say: &dyn Fn(&str)) {
 
 #[test]
 fn listeners_follow_the_addresses_of_their_netdev() {
-    let shell = "ip link set lo up && exec \"$0\" \"$@\"";
-    let unshare = || {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--net", "sh", "-c"]);
-        command
-    };
-    let probe = unshare().arg("ip link set lo up").stderr(Stdio::null()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        println!("skipped: no network namespaces, or no `ip`, here");
-        return;
-    }
-    let mut command = unshare();
-    command.arg(shell).arg(std::env::current_exe().unwrap());
-    let mut other = Other::run(&mut command, "namespace");
+    let Some(mut other) = Other::in_a_namespace("namespace") else { return };
     assert_eq!(other.hear(), "done");
 }

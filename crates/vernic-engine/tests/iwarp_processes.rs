@@ -7,29 +7,17 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
 
+use common::other::{Other, ROLE};
 use common::{End, PATIENCE, pattern, test_config, wr};
 use vernic_engine::iwarp::{
     Handshake, HandshakeState, Listener, RtrSet, StartupConfig, StartupState, default_stream,
 };
 use vernic_engine::*;
 
-/// Tells the other process what it is.
-const ROLE: &str = "VERNIC_TEST_IWARP";
 const LO: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LEN: usize = 1 << 20;
-
-struct Other(Child);
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn end() -> (End, std::sync::Arc<Qp>) {
     let end = End::on(Context::open_iwarp(Some("lo"), test_config()).unwrap(), None);
@@ -68,17 +56,8 @@ fn the_other_process() {
 
 #[test]
 fn two_processes_exchange_messages_and_the_death_of_one_fails_what_is_in_flight() {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
-        .env(ROLE, "responder")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let other = Other(child);
-    let addr: SocketAddr = lines
-        .find_map(|line| Some(line.unwrap().split_once("> ")?.1.trim().parse().unwrap()))
-        .unwrap();
+    let mut other = Other::start("responder");
+    let addr: SocketAddr = other.hear().parse().unwrap();
     let (end, qp) = end();
     let mut handshake =
         Handshake::connect(&end.context, LO.into(), addr, config(), b"hello").unwrap();

@@ -28,15 +28,6 @@ const PATIENT: Setup = Setup {
     access: 0xF,
 };
 
-fn describe(end: &End, qp: &Qp) -> String {
-    format!("{} {} {}", qp.qpn().value(), end.mr.iova(), end.mr.rkey().value())
-}
-
-fn understand(line: &str) -> (Qpn, Remote) {
-    let n: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    (Qpn::new(n[0] as u32), Remote { addr: n[1], rkey: Rkey(n[2] as u32) })
-}
-
 /// Not a test of its own: what the other process runs.
 #[test]
 fn the_other_process() {

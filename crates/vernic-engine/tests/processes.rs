@@ -8,21 +8,12 @@
 mod common;
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::other::{Other, ROLE};
 use common::*;
 use vernic_engine::*;
-
-fn describe(end: &End, qp: &Qp) -> String {
-    format!("{} {} {}", qp.qpn().value(), end.mr.iova(), end.mr.rkey().value())
-}
-
-fn understand(line: &str) -> (Qpn, Remote) {
-    let n: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    (Qpn::new(n[0] as u32), Remote { addr: n[1], rkey: Rkey(n[2] as u32) })
-}
 
 /// Not a test of its own: what the other process runs.
 #[test]
@@ -278,20 +269,7 @@ fn a_link_that_goes_down_is_named() {
 
 #[test]
 fn what_a_network_namespace_lacks_gets_or_loses_is_noticed() {
-    let shell = "ip link set lo up && exec \"$0\" \"$@\"";
-    let unshare = || {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--net", "sh", "-c"]);
-        command
-    };
-    let probe = unshare().arg("ip link set lo up").stderr(Stdio::null()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        println!("skipped: no network namespaces, or no `ip`, here");
-        return;
-    }
-    let mut command = unshare();
-    command.arg(shell).arg(std::env::current_exe().unwrap());
-    let mut other = Other::run(&mut command, "namespace");
+    let Some(mut other) = Other::in_a_namespace("namespace") else { return };
     assert_eq!(other.hear(), "done");
 }
 

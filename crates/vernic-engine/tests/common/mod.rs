@@ -147,6 +147,17 @@ impl End {
     }
 }
 
+/// A queue pair and the memory of its end, as a process tells another, which understands it.
+pub fn describe(end: &End, qp: &Qp) -> String {
+    format!("{} {} {}", qp.qpn().value(), end.mr.iova(), end.mr.rkey().value())
+}
+
+/// See [`describe`].
+pub fn understand(line: &str) -> (Qpn, Remote) {
+    let n: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    (Qpn::new(n[0] as u32), Remote { addr: n[1], rkey: Rkey(n[2] as u32) })
+}
+
 /// What a connected queue pair is brought up with.
 #[derive(Clone, Copy)]
 pub struct Setup {

@@ -32,6 +32,11 @@ impl Other {
         Self { child, out }
     }
 
+    /// The same in a network namespace of its own, of which it is root. `None`, and said, where there is none.
+    pub fn in_a_namespace(role: &str) -> Option<Self> {
+        unshared().map(|mut command| Self::run(&mut command, role))
+    }
+
     pub fn tell(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
@@ -89,26 +94,33 @@ pub fn take_descriptors() -> Vec<std::fs::File> {
 /// Set where a test has a network namespace to itself.
 const ALONE: &str = "VERNIC_TEST_ALONE";
 
-/// Runs a test in a network namespace of its own: a process that is stopped must not share port 4791 with
-/// other tests. False where this is that run.
+/// A command that runs this binary in a network namespace of its own, with `lo` up. `None`, and said, where
+/// that cannot be.
 #[allow(clippy::print_stdout)] // what is skipped
-pub fn runs_alone(test: &str) -> bool {
-    if std::env::var_os(ALONE).is_some() {
-        return false;
-    }
+fn unshared() -> Option<Command> {
     let unshare = |shell: &str| {
         let mut command = Command::new("unshare");
         command.args(["--map-root-user", "--net", "sh", "-c", shell]);
-        command.arg(std::env::current_exe().unwrap());
-        command.args(["--exact", test, "--nocapture"]).env(ALONE, "1");
         command
     };
     let probe = unshare("ip link set lo up").stderr(Stdio::null()).status();
     if !probe.is_ok_and(|status| status.success()) {
         println!("skipped: no network namespaces, or no `ip`, here");
-        return true;
+        return None;
     }
-    let run = unshare("ip link set lo up && exec \"$0\" \"$@\"").output().unwrap();
+    let mut command = unshare("ip link set lo up && exec \"$0\" \"$@\"");
+    command.arg(std::env::current_exe().unwrap());
+    Some(command)
+}
+
+/// Runs a test in a network namespace of its own: a process that is stopped must not share port 4791 with
+/// other tests. False where this is that run.
+pub fn runs_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let Some(mut command) = unshared() else { return true };
+    let run = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(run.status.success(), "{}{}", text(&run.stdout), text(&run.stderr));
     true
