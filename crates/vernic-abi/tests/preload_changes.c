@@ -114,6 +114,18 @@ static int to_listen(struct sockaddr_in *at)
 }
 
 /* A set is closed, and another gets its number: what was in the first does not enter it. */
+/* Closes a set and makes another of the same number, which a thread of the library may take in between, for a moment. */
+static void make_anew(int set)
+{
+    int others[8], count = 0, again;
+    EXPECT(close(set), 0);
+    while ((again = epoll_create1(0)) != set && count < 8)
+        others[count++] = again;
+    EXPECT(again, set);
+    while (count > 0)
+        EXPECT(close(others[--count]), 0);
+}
+
 static void reused_client(void)
 {
     struct epoll_event event = {.events = EPOLLOUT};
@@ -121,8 +133,7 @@ static void reused_client(void)
     take_port();
     EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
     begin(fd);
-    EXPECT(close(set), 0);
-    EXPECT(epoll_create1(0), set);
+    make_anew(set);
     EXPECT(ready(fd, POLLOUT, LONG_MS), POLLOUT);
     EXPECT(is_over_rdma(fd), 0);
     EXPECT(kept(set, 0), 0);
@@ -133,8 +144,7 @@ static void reused_client(void)
     set = epoll_create1(0);
     fd = fresh(0);
     EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
-    EXPECT(close(set), 0);
-    EXPECT(epoll_create1(0), set);
+    make_anew(set);
     FAILS(connect(fd, (struct sockaddr *)&at, sizeof at), ECONNREFUSED);
     EXPECT(listen(listener, 1), 0);
     EXPECT(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
@@ -191,26 +201,29 @@ static void nobody_comes(int listener)
     (void)listener;
 }
 
-/* One thread closes a socket while another connects it again and again: none closes one of a third. */
+/* One thread closes a socket while another connects it again and again: none closes one of a third. So often, or for so
+ * many seconds. */
 #define TURNS 2500
+#define SECONDS 15
 /* Of a loop that does nothing: up to a millisecond. */
 #define SPINS 3000000
 /* It is in so many sets, which have to know each time. */
 #define MANY 50
 
-static int closed;
+static int closed, goes_on = 1;
 static struct sockaddr_in nowhere;
 static pthread_barrier_t start;
 
 static void *connects(void *nothing)
 {
-    for (int turn = 0; turn < TURNS; turn++) {
+    for (;;) {
         pthread_barrier_wait(&start);
+        if (!goes_on)
+            return nothing;
         while (connect(closed, (struct sockaddr *)&nowhere, sizeof nowhere) != 0 && errno != ENOTSOCK)
             continue;
         pthread_barrier_wait(&start);
     }
-    return nothing;
 }
 
 static void closing_client(void)
@@ -222,7 +235,8 @@ static void closing_client(void)
     EXPECT(pthread_create(&thread, NULL, connects, NULL), 0);
     for (int set = 0; set < MANY; set++)
         sets[set] = epoll_create1(0);
-    for (int turn = 0; turn < TURNS; turn++) {
+    time_t begun = time(NULL);
+    for (int turn = 0; turn < TURNS && time(NULL) - begun < SECONDS; turn++) {
         closed = fresh(0);
         int copy = dup(closed);
         for (int set = 0; set < MANY; set++)
@@ -242,6 +256,8 @@ static void closing_client(void)
         }
         EXPECT(close(copy) | close(closed), 0);
     }
+    goes_on = 0;
+    pthread_barrier_wait(&start);
     EXPECT(pthread_join(thread, NULL), 0);
     for (int set = 0; set < MANY; set++)
         EXPECT(close(sets[set]), 0);

@@ -24,6 +24,8 @@ struct Set {
     number: c_int,
     /// An `eventfd` in it, by which one who waits is had look again: `rouse`.
     bell: c_int,
+    /// Threads that wait for it.
+    waiters: usize,
 }
 
 /// The sets of this process.
@@ -31,6 +33,15 @@ static SETS: Mutex<Vec<Set>> = Mutex::new(Vec::new());
 
 /// Sockets in sets that are being connected.
 static CONNECTING: Mutex<Vec<Arc<Entry>>> = Mutex::new(Vec::new());
+
+/// A thread begins to wait for a set, or ends that: how many others wait.
+fn count_waiter(set: c_int, change: impl FnOnce(usize) -> usize) -> usize {
+    let mut sets = lock(&SETS);
+    // A set that was closed meanwhile, or one made anew of the same number, counts nobody of before.
+    let Some(known) = sets.iter_mut().find(|known| known.number == set) else { return 0 };
+    known.waiters = change(known.waiters);
+    known.waiters
+}
 
 fn is_set(set: c_int) -> bool {
     !is_inside() && lock(&SETS).iter().any(|known| known.number == set)
@@ -40,7 +51,7 @@ fn is_set(set: c_int) -> bool {
 pub(crate) fn close(fd: c_int) -> bool {
     let mut sets = lock(&SETS);
     let Some(at) = sets.iter().position(|set| set.number == fd) else { return false };
-    let Set { number, bell } = sets.swap_remove(at);
+    let Set { number, bell, .. } = sets.swap_remove(at);
     drop(sets);
     // SAFETY: no pointers.
     unsafe {
@@ -83,7 +94,7 @@ fn create(flags: c_int) -> c_int {
         set_errno(why);
         return -1;
     }
-    lock(&SETS).push(Set { number: set, bell });
+    lock(&SETS).push(Set { number: set, bell, waiters: 0 });
     set
 }
 
@@ -184,7 +195,7 @@ fn change_member(
     let mut sets = lock(&entry.sets);
     let number = entry.rdma().filter(|number| *number >= 0 && !sets.moved)?;
     let known = sets.members.iter().position(|member| member.set == set);
-    if may_connect(entry.stage()) {
+    if entry.stage().may_connect() {
         // Before it is in the set: who waits may be told of it at once.
         watch(entry);
     }
@@ -236,11 +247,6 @@ fn ring(set: c_int) {
     }
 }
 
-/// Whether a socket is to be looked after: it connects, or may yet.
-fn may_connect(stage: Stage) -> bool {
-    matches!(stage, Stage::New | Stage::Connecting | Stage::Settling | Stage::Refused)
-}
-
 /// A socket that is in sets listens: its TCP socket is waited for, too.
 pub(crate) fn add_tcp(entry: &Entry, fd: c_int) {
     for member in &lock(&entry.sets).members {
@@ -249,11 +255,14 @@ pub(crate) fn add_tcp(entry: &Entry, fd: c_int) {
 }
 
 /// A socket gets another socket over RDMA, of number `new`, which takes the place that its present one has in sets, or its
-/// TCP socket `fd` if it has none. The number of the one that it had, which is the caller's to close, or -1.
+/// TCP socket `fd` if it has none. The number of the one that it had, which is the caller's to close, or -1; the new one if
+/// the socket is closed.
 pub(crate) fn replace(entry: &Arc<Entry>, fd: c_int, new: c_int) -> c_int {
     let mut sets = lock(&entry.sets);
+    if sets.closed {
+        return new;
+    }
     let had_none = entry.number() < 0;
-    // Who closes the socket meanwhile has taken the old number, or finds the new one.
     let old = entry.swap_number(new);
     if !sets.members.is_empty() {
         watch(entry);
@@ -291,7 +300,7 @@ pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) -> Vec<Membership> {
 /// The sockets in `set` that are being connected.
 fn watched(set: c_int) -> Vec<Arc<Entry>> {
     // Those that are known, and those that were closed while they connected, need no looking after any more.
-    let is_open = |entry: &Arc<Entry>| may_connect(entry.stage()) && Arc::strong_count(entry) > 1;
+    let is_open = |entry: &Arc<Entry>| entry.stage().may_connect() && Arc::strong_count(entry) > 1;
     let (connecting, over): (Vec<_>, Vec<_>) = {
         let mut all = lock(&CONNECTING);
         let parts = all.drain(..).partition(is_open);
@@ -330,6 +339,26 @@ unsafe extern "C" fn epoll_wait(
     }
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    count_waiter(set, |count| count + 1);
+    let (told, pending) = wait_until(set, events, room, deadline);
+    let others = count_waiter(set, |count| count.saturating_sub(1));
+    if pending && others != 0 {
+        // They know of no end.
+        let before = errno();
+        ring(set);
+        set_errno(before);
+    }
+    told
+}
+
+/// Waits for a set: what `epoll_wait` returns, and whether a connection is being made that ends by time.
+fn wait_until(
+    set: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    deadline: Option<Instant>,
+) -> (c_int, bool) {
+    let mut is_last = false;
     // Each turn but the last ends because a connection that is being made has changed.
     loop {
         let given_up_at = settle_all(&watched(set));
@@ -338,7 +367,7 @@ unsafe extern "C" fn epoll_wait(
             let left = until.saturating_duration_since(Instant::now());
             left.as_micros().div_ceil(1000).min(c_int::MAX as u128) as c_int
         });
-        // SAFETY: as above.
+        // SAFETY: the caller's arguments.
         let count = unsafe { rdmacm::repoll_wait(set, events, room, ms) };
         let before = errno();
         // Also what another thread has added meanwhile.
@@ -346,15 +375,12 @@ unsafe extern "C" fn epoll_wait(
         set_errno(before);
         // SAFETY: so many were filled.
         let told = unsafe { tell(events, count.max(0) as usize) } as c_int;
-        let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        // What was not for the program may have been in the way of what is.
-        if count < 0 || told > 0 || over && count == 0 {
-            if given_up_at.is_some() {
-                // For another thread that waits, and knows of no end.
-                ring(set);
-            }
-            return if count < 0 { count } else { told };
+        let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if count < 0 || told > 0 || is_over && (count == 0 || is_last) {
+            return (if count < 0 { count } else { told }, given_up_at.is_some());
         }
+        // What was not for the program may have been in the way of what is: one look more.
+        is_last = is_over;
     }
 }
 

@@ -32,13 +32,24 @@ struct Plan {
     connecting: Vec<Arc<Entry>>,
     /// When one of these is to be looked at again.
     until: Option<Instant>,
+    /// One of the program's sockets may become another, or its number another's, without an event.
+    may_change: bool,
 }
+
+/// How long what may change without an event is waited for at once: another thread may connect a socket that nobody has
+/// connected, or close one between the moment that its number was read and the wait.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 impl Plan {
     fn new(asked: &[pollfd]) -> Self {
         let mut entries = asked.to_vec();
-        let mut plan =
-            Self { entries: Vec::new(), belongs: Vec::new(), connecting: Vec::new(), until: None };
+        let mut plan = Self {
+            entries: Vec::new(),
+            belongs: Vec::new(),
+            connecting: Vec::new(),
+            until: None,
+            may_change: false,
+        };
         for (index, asked) in asked.iter().enumerate() {
             entries[index].revents = 0;
             let Some(entry) = find(asked.fd) else { continue };
@@ -46,7 +57,9 @@ impl Plan {
             if matches!(entry.stage(), Stage::Active) {
                 forked::go_over(asked.fd, &entry);
             }
-            match (settle(&entry), entry.number()) {
+            let stage = settle(&entry);
+            plan.may_change |= stage.may_connect();
+            match (stage, entry.number()) {
                 (Stage::Listening, number @ 0..) => {
                     entries[index].fd = number;
                     // One that does not listen would be ready at once, and for ever.
@@ -92,7 +105,8 @@ pub(crate) fn wait(asked: &mut [pollfd], timeout: Option<Duration>) -> c_int {
     // Each turn but the last ends because a connection that is being made has changed.
     loop {
         let mut plan = Plan::new(asked);
-        let until = deadline.into_iter().chain(plan.until).min();
+        let look = plan.may_change.then(|| Instant::now() + LOOK_AGAIN);
+        let until = deadline.into_iter().chain(plan.until).chain(look).min();
         let ms = until.map_or(-1, |until| {
             let left = until.saturating_duration_since(Instant::now());
             left.as_micros().div_ceil(1000).min(c_int::MAX as u128) as c_int

@@ -42,6 +42,11 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
+    /// Whether a socket is to be looked after: it connects, or may yet.
+    pub(crate) fn may_connect(self) -> bool {
+        matches!(self, Self::New | Self::Connecting | Self::Settling | Self::Refused)
+    }
+
     const ALL: [Self; 10] = [
         Self::New,
         Self::Listening,
@@ -72,6 +77,8 @@ pub(crate) struct Sets {
     pub(crate) members: Vec<Membership>,
     /// The TCP socket has taken its place, for good.
     pub(crate) moved: bool,
+    /// The last descriptor of the socket is closed: it gets no other socket over RDMA.
+    pub(crate) closed: bool,
 }
 
 /// An option that a program has set.
@@ -156,8 +163,9 @@ impl Entry {
         self.number.swap(new as usize, Ordering::AcqRel) as c_int
     }
 
-    /// The same of one that gets no other.
+    /// The same of one that is closed: it gets no other.
     pub(crate) fn take_number(&self) -> c_int {
+        lock(&self.sets).closed = true;
         self.swap_number(-1)
     }
 
