@@ -18,9 +18,6 @@ use crate::boundary::{Failure, set_errno};
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: c_int = 1;
 
-/// Highest number of a signal (`_NSIG` of Linux).
-const LAST_SIGNAL: c_int = 64;
-
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
@@ -94,25 +91,9 @@ extern "C-unwind" fn sleep_until_readable(fd: RawFd) -> c_int {
             return 0;
         }
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(EINTR);
-        if errno != EINTR || !restarts() {
+        if errno != EINTR || !vernic_signals::restarts() {
             set_errno(errno);
             return -1;
         }
     }
-}
-
-/// Whether a waiting call goes on after a signal: every handler of the program has `SA_RESTART`. Which
-/// signal it was nobody tells.
-fn restarts() -> bool {
-    (1..=LAST_SIGNAL).all(|signal| {
-        let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: asks for the action, for which there is a place.
-        if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
-            return true; // of the C library's own
-        }
-        // SAFETY: filled, since the call succeeded.
-        let action = unsafe { action.assume_init() };
-        let is_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        !is_handler || action.sa_flags & libc::SA_RESTART != 0
-    })
 }

@@ -25,3 +25,8 @@ fn a_process_that_jumped_out_of_a_call_ends() {
 fn programs_that_only_look_let_the_threads_run_that_bring_what_they_look_for() {
     check("rsocket_spin.c");
 }
+
+#[test]
+fn calls_that_wait_go_on_after_a_signal_if_its_handler_says_so() {
+    check("rsocket_signals.c");
+}

@@ -343,7 +343,7 @@ impl StreamSocket {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(Error::WouldBlock);
             }
-            sys::poll(&mut [sys::entry(sleeper.fd().as_raw_fd(), libc::POLLIN)], deadline)?;
+            sys::sleep(&mut [sys::entry(sleeper.fd().as_raw_fd(), libc::POLLIN)], deadline)?;
         }
     }
 

@@ -23,6 +23,18 @@ pub(crate) fn poll(fds: &mut [pollfd], deadline: Option<Instant>) -> Result<usiz
     usize::try_from(count).map_err(|_| Error::os("poll", io::Error::last_os_error()))
 }
 
+/// [`poll`] of a call that moves bytes or makes a connection: goes on after a signal if the program's handlers say so, and
+/// it has no time limit, as the system's calls do.
+///
+/// # Errors
+/// As of [`poll`].
+pub(crate) fn sleep(fds: &mut [pollfd], deadline: Option<Instant>) -> Result<(), Error> {
+    match poll(fds, deadline) {
+        Err(Error::Interrupted) if deadline.is_none() && vernic_signals::restarts() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// Milliseconds until `deadline`, rounded up; -1 for ever.
 pub(crate) fn ms(deadline: Option<Instant>) -> c_int {
     let Some(deadline) = deadline else { return -1 };

@@ -17,7 +17,9 @@ use crate::epoll;
 use crate::rdmacm;
 use crate::ready;
 use crate::real::{errno, next, set_errno};
-use crate::sockets::{become_tcp, leave, renew, set_nonblocking, unsafe_flags, wait_for_tcp};
+use crate::sockets::{
+    become_tcp, goes_on, leave, renew, set_nonblocking, unsafe_flags, wait_for_tcp,
+};
 use crate::table::{self, Entry, Stage, find, lock};
 
 /// Errors for which there is no way by RDMA, while there may be one by TCP.
@@ -137,13 +139,17 @@ fn is_nonblocking(fd: c_int) -> bool {
 /// wants to wait no longer (`SO_SNDTIMEO`).
 fn wait_for(fd: c_int, entry: &Arc<Entry>, address: *const sockaddr, length: socklen_t) -> c_int {
     let patience = time_limit(fd, libc::SO_SNDTIMEO);
-    match ready::wait(&mut [ready::entry(fd, libc::POLLOUT)], patience) {
-        1.. => {}
-        0 => {
-            set_errno(libc::EINPROGRESS);
-            return -1;
+    // Each turn but the last ends because of a signal.
+    loop {
+        match ready::wait(&mut [ready::entry(fd, libc::POLLOUT)], patience) {
+            1.. => break,
+            0 => {
+                set_errno(libc::EINPROGRESS);
+                return -1;
+            }
+            _ if patience.is_none() && goes_on() => {}
+            _ => return -1,
         }
-        _ => return -1,
     }
     let why = match settle(entry) {
         Stage::Rdma => return 0,

@@ -358,10 +358,15 @@ unsafe extern "C" fn accept4(
             return -1;
         }
         let mut entries = [ready::entry(fd, libc::POLLIN)];
-        if ready::wait(&mut entries, None) < 0 {
+        if ready::wait(&mut entries, None) < 0 && !goes_on() {
             return -1;
         }
     }
+}
+
+/// Whether a call without a time limit that was to wait goes on: a signal came, and the program wants it so.
+pub(crate) fn goes_on() -> bool {
+    errno() == libc::EINTR && vernic_signals::restarts()
 }
 
 /// The descriptor of a connection over RDMA that was accepted.

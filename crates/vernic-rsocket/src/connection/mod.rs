@@ -15,11 +15,10 @@
 //! | `direct` | mapped buffers and direct writes |
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vernic_engine::iwarp::{Ending, ending};
 use vernic_engine::{
     CompChannel, Context, Cq, EMPTY_WC, Payload, Pd, Qp, QpCap, QpInit, RecvWr, Remote, SendFlags,
@@ -29,6 +28,7 @@ use vernic_engine::{
 use crate::memory::StreamMemory;
 use crate::patience::Patience;
 use crate::stream::{Limits, Shutdown, Source, Stream, Write, WriteId};
+use crate::sys;
 use crate::wake::{Entered, Sleeper, Wakers, lock};
 use crate::wire::{ConnData, Message};
 use crate::{Error, Failure, Readiness};
@@ -472,27 +472,14 @@ impl Connection {
                     return Ok(());
                 }
             }
-            let mut fds = [
-                PollFd::new(sleeper.fd(), PollFlags::POLLIN),
-                PollFd::new(self.fd(), PollFlags::POLLIN),
-            ];
-            let timeout = timeout_until(deadline).ok_or(Error::WouldBlock)?;
-            poll(&mut fds, timeout).map_err(|errno| Error::os("wait", errno))?;
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(Error::WouldBlock);
+            }
+            let entry = |fd: BorrowedFd<'_>| sys::entry(fd.as_raw_fd(), libc::POLLIN);
+            sys::sleep(&mut [entry(sleeper.fd()), entry(self.fd())], deadline)?;
             self.take_events();
         }
     }
-}
-
-/// The time to wait; `None` if it is over. Rounded up to milliseconds, and at most a minute: who waits
-/// for longer looks again.
-pub(crate) fn timeout_until(deadline: Option<Instant>) -> Option<PollTimeout> {
-    let Some(deadline) = deadline else { return Some(PollTimeout::NONE) };
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return None;
-    }
-    let ms = left.as_micros().div_ceil(1000).min(60_000);
-    Some(PollTimeout::from(ms as u16))
 }
 
 impl Core {

@@ -43,7 +43,7 @@ impl DatagramSocket {
             match sent {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !nonblocking => {
-                    sys::poll(&mut [sys::entry(self.number(), libc::POLLOUT)], None)?;
+                    sys::sleep(&mut [sys::entry(self.number(), libc::POLLOUT)], None)?;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     return Err(Error::WouldBlock);

@@ -423,7 +423,7 @@ impl DatagramSocket {
             }
             let mut fds: Vec<_> = fds.iter().map(|fd| sys::entry(*fd, libc::POLLIN)).collect();
             fds.push(sys::entry(sleeper.fd().as_raw_fd(), libc::POLLIN));
-            sys::poll(&mut fds, deadline)?;
+            sys::sleep(&mut fds, deadline)?;
             self.take_events();
         }
     }
