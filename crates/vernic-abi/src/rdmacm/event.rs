@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use vernic_cm::{ConnInfo, Event, EventChannel, EventKind, Param, UdInfo};
+use vernic_cm::{ConnInfo, Event, EventChannel, EventKind, Param, RejReason, SidrStatus, UdInfo};
 
 use super::id::IdObject;
 use super::process::process;
@@ -90,11 +90,45 @@ fn tell(event: Event) -> Option<Handle<rdma_cm_event>> {
         };
     }
     object.show_qp_state();
-    tracing::info!(
-        id = ?event.id, local = %shown(event.id.local_addr()), peer = %shown(event.id.peer_addr()),
-        status, "{kind:?}"
-    );
+    let (local, peer) = (shown(event.id.local_addr()), shown(event.id.peer_addr()));
+    tracing::info!(id = ?event.id, %local, %peer, status, "{kind:?}");
+    if let Some(why) = why_not(kind, status) {
+        tracing::warn!("no connection from {local} to {peer}: {why}");
+    }
     Some(hand_out(id, listen_id, (kind, status), event))
+}
+
+/// Why a peer does not talk to us: programs print the numbers at most.
+fn why_not(kind: EventKind, status: c_int) -> Option<String> {
+    let of_system = || std::io::Error::from_raw_os_error(-status);
+    let why = match (kind, status) {
+        (EventKind::Rejected, 1..) => {
+            let reason = u16::try_from(status).map_or(RejReason(0), RejReason);
+            let hint = match reason {
+                RejReason::INVALID_SERVICE_ID => {
+                    ", on a device of this transport (RoCE, not iWARP)"
+                }
+                _ => "",
+            };
+            format!("rejected with reason {reason}{hint}")
+        }
+        (EventKind::Rejected, _) => format!(
+            "{}: does a program listen there, and on an iWARP device, as this one is?",
+            of_system()
+        ),
+        (EventKind::Unreachable, 1..) => {
+            let status = u8::try_from(status).map_or(SidrStatus(0), SidrStatus);
+            format!("no queue pair for datagrams: {status}")
+        }
+        (EventKind::Unreachable, _) => format!(
+            "no answer ({}): is it there, has a program that listens by RoCEv2 been started there before this one, and \
+             does UDP port 4791 pass between here and there?",
+            of_system()
+        ),
+        (EventKind::ConnectError, _) => format!("it broke while it was made ({})", of_system()),
+        _ => return None,
+    };
+    Some(why)
 }
 
 fn shown(address: Option<std::net::SocketAddr>) -> String {
@@ -244,4 +278,24 @@ pub(crate) extern "C" fn rdma_ack_cm_event(event: Handle<rdma_cm_event>) -> c_in
         acknowledge(event);
         Ok(0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_prints_as_a_number_is_explained() {
+        let says = |kind, status, words: &[&str]| {
+            let why = why_not(kind, status).unwrap();
+            assert!(words.iter().all(|word| why.contains(word)), "{why}");
+        };
+        says(EventKind::Rejected, 8, &["nobody listens", "RoCE, not iWARP"]);
+        says(EventKind::Rejected, 28, &["28"]);
+        says(EventKind::Rejected, -libc::ECONNREFUSED, &["refused", "iWARP device"]);
+        says(EventKind::Unreachable, -libc::ETIMEDOUT, &["4791", "before this one"]);
+        says(EventKind::Unreachable, 1, &["datagrams", "nobody listens"]);
+        assert_eq!(why_not(EventKind::Established, 0), None);
+        assert_eq!(why_not(EventKind::Disconnected, 0), None);
+    }
 }
