@@ -113,7 +113,6 @@ static int to_listen(struct sockaddr_in *at)
     return fd;
 }
 
-/* A set is closed, and another gets its number: what was in the first does not enter it. */
 /* Closes a set and makes another of the same number, which a thread of the library may take in between, for a moment. */
 static void make_anew(int set)
 {
@@ -126,6 +125,7 @@ static void make_anew(int set)
         EXPECT(close(others[--count]), 0);
 }
 
+/* A set is closed, and another gets its number: what was in the first does not enter it. */
 static void reused_client(void)
 {
     struct epoll_event event = {.events = EPOLLOUT};

@@ -41,25 +41,27 @@ static void none(void)
     EXPECT(setitimer(ITIMER_REAL, &time, NULL) == 0, 1);
 }
 
-/* Waits until the other thread has been interrupted, then does what that waits for. */
-static void *says(void *nothing)
+/* Waits until the other thread, which gets all signals, has been interrupted. */
+static void let_it_be_interrupted(void)
 {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
     while (signals < 3)
         usleep(1000);
+}
+
+/* Then does what that waits for. */
+static void *says(void *nothing)
+{
+    let_it_be_interrupted();
     EXPECT(rsend(client, "x", 1, 0) == 1, 1);
     return nothing;
 }
 
 static void *connects(void *nothing)
 {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL);
-    while (signals < 3)
-        usleep(1000);
+    let_it_be_interrupted();
     EXPECT(rconnect(client, (struct sockaddr *)&address, sizeof address) == 0, 1);
     return nothing;
 }

@@ -183,7 +183,8 @@ fn replace_rsocket(entry: &Arc<Entry>) -> bool {
     if new >= 0 {
         for SetOption { level, option, value } in lock(&entry.options).iter() {
             let length = value.len() as socklen_t;
-            // SAFETY: so many bytes. The old one has taken it.
+            // One that was noted while TCP was asked may be refused: TCP has taken it.
+            // SAFETY: so many bytes.
             unsafe { rdmacm::rsetsockopt(new, *level, *option, value.as_ptr().cast(), length) };
         }
         close_rsocket(epoll::replace(entry, fd, new));
