@@ -18,6 +18,7 @@ const BACKLOG: i32 = 64;
 const SHUT_NANOS: u64 = 200_000_000;
 /// How long after it a slot's socket that could not be opened is tried again at first, and at last.
 const DOOR_PAUSE_NANOS: [u64; 2] = [1_000_000_000, 64_000_000_000];
+
 /// A socket that neighbours connect to.
 #[derive(Debug)]
 pub(super) struct Door {
