@@ -18,6 +18,7 @@
 //! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
 //! | `neighbour.rs`, `neighbour/` | processes of one host that share memory |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
+//! | `nexthop.rs` | whether the machine that packets go to first is there |
 //! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
@@ -40,6 +41,7 @@ pub mod intake;
 pub mod link;
 pub mod neighbour;
 pub mod netdev;
+mod nexthop;
 mod random;
 pub mod slot;
 mod sum;
@@ -57,6 +59,7 @@ pub use handoff::HandedOver;
 pub use link::{
     Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport, route_hint,
 };
+pub use nexthop::{HopState, NextHop};
 pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use sys::ask_for_short_slices;
