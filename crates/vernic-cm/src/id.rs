@@ -55,7 +55,9 @@ pub enum State {
     Idle,
     /// It has a port, and an address if that is no wildcard.
     Bound,
-    /// The destination has a device.
+    /// The destination has a device, and the next hop on the way to it is looked for.
+    AddrQuery,
+    /// The destination has a device, and somebody who takes what is sent there.
     AddrResolved,
     /// The route is known.
     RouteResolved,

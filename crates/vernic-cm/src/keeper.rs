@@ -1,7 +1,7 @@
 //! What must be done on nobody's thread: refusals that come up under the engine's locks, listening
-//! on devices that come up later, and start-ups of iWARP.
+//! on devices that come up later, start-ups of iWARP, and destinations whose next hop is looked for.
 //!
-//! One thread per process, started with the first listener, or connection of iWARP. It sleeps on its own
+//! One thread per process, started with the first listener, search, or connection of iWARP. It sleeps on its own
 //! descriptor, on changes of the network and on the connections that are being made, holds nothing while it
 //! sleeps, and ends when the manager is gone.
 
@@ -108,7 +108,8 @@ fn run(
         if watcher.is_some_and(ChangeWatcher::has_changed) {
             shared.listen_on_new_devices();
         }
-        let pause: Option<Duration> = streams.and_then(|_| shared.streams.progress(&shared));
+        let startups: Option<Duration> = streams.and_then(|_| shared.streams.progress(&shared));
+        let pause = [startups, shared.searches.progress()].into_iter().flatten().min();
         drop(shared);
         sleeper.sleep(pause);
     }

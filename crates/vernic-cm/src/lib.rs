@@ -34,6 +34,7 @@
 //! | `streams.rs`, `streams/` | listening sockets and start-ups, of iWARP |
 //! | `keeper.rs` | what is done on nobody's thread |
 //! | `route.rs` | from a destination to the source address and its device |
+//! | `search.rs` | destinations whose next hop is not known yet |
 //! | `error.rs` | what is refused, and the errno of it |
 //!
 //! Over iWARP the same ids, calls and events are TCP connections with MPA's start-up: its request, reply and
@@ -60,6 +61,7 @@ mod param;
 mod ports;
 mod registry;
 mod route;
+mod search;
 mod streams;
 #[cfg(test)]
 mod testing;

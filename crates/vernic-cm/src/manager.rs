@@ -17,6 +17,7 @@ use crate::id::Id;
 use crate::keeper::Keeper;
 use crate::ports::Ports;
 use crate::registry::Registry;
+use crate::search::Searches;
 use crate::streams::{StartupCounters, Streams};
 
 /// Longest wait of a program that ends for the end of its connections to be sent.
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) transport: Transport,
     /// Start-ups of iWARP.
     pub(crate) streams: Arc<Streams>,
+    /// Destinations that are looked for.
+    pub(crate) searches: Searches,
     /// Ids that listen on every device.
     pub(crate) wildcards: Mutex<Vec<Weak<Id>>>,
     me: Weak<Self>,
@@ -75,6 +78,7 @@ impl Generation {
             keeper,
             ports: Mutex::new(Ports::new()),
             devices: Devices::default(),
+            searches: Searches::default(),
             wildcards: Mutex::default(),
             me: me.clone(),
         });

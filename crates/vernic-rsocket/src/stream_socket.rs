@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use vernic_cm::{ConnParam, Id, IdOption, PortSpace, QpType};
+use vernic_cm::{ConnParam, Id, IdOption, PortSpace, QpType, State as IdState};
 
 use crate::connection::Connection;
 use crate::family::Family;
@@ -34,8 +34,9 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 mod events;
 
-/// Resolution of an address asks no other machine, so this is more than enough.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the next hop may be looked for: until the system finds that nobody is there, which it does after 3 s unless
+/// it is told otherwise. So TCP fails, too.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Repetitions of a connection, after silence and after RNR NAK (7: for ever).
 const RETRIES: u8 = 7;
@@ -54,6 +55,8 @@ const ROUTE_BYTES: usize = 72;
 pub(crate) enum Told {
     /// A peer wants to connect; private data of its request.
     Request { id: Arc<Id>, data: Vec<u8> },
+    /// The address of the peer is resolved.
+    Resolved,
     /// The connection is there; private data of the peer's answer.
     Established(Vec<u8>),
     /// The peer refused.
@@ -71,7 +74,7 @@ pub(crate) enum State {
     Idle,
     /// It waits for peers.
     Listening(Listener),
-    /// The peer was asked.
+    /// The peer was asked, or is looked for.
     Connecting(SocketAddr),
     /// The peer asked, and was answered. Whose request it was, and the peer's connection data.
     Accepting(Weak<StreamSocket>, Box<ConnData>),
@@ -299,6 +302,15 @@ impl StreamSocket {
     fn ask(&self, peer: SocketAddr) -> Result<(), Error> {
         self.apply_options()?;
         self.id.resolve_addr(None, peer, RESOLVE_TIMEOUT)?;
+        match self.id.state() {
+            IdState::AddrResolved => self.ask_resolved(),
+            // It goes on when that is told; or there is an error by now, which will be told.
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the peer, whose address is resolved.
+    fn ask_resolved(&self) -> Result<(), Error> {
         self.id.resolve_route(RESOLVE_TIMEOUT)?;
         let data = self.make_connection()?.conn_data().to_bytes();
         Ok(self.id.connect(&Self::param(&data))?)

@@ -125,6 +125,10 @@ fn why_not(kind: EventKind, status: c_int) -> Option<String> {
              does UDP port 4791 pass between here and there?",
             of_system()
         ),
+        (EventKind::AddrError, _) => format!(
+            "nobody answers for the address ({}): is the host up, and on this network?",
+            of_system()
+        ),
         (EventKind::ConnectError, _) => format!("it broke while it was made ({})", of_system()),
         _ => return None,
     };

@@ -1,18 +1,22 @@
 //! From a destination to device and route.
 //!
-//! Both steps are done when the call returns; programs learn of it by an event, as they expect.
+//! Both steps are done when the call returns, unless the system does not know the next hop on the way; programs learn of
+//! it by an event, as they expect.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use libc::c_int;
+use vernic_engine::Transport;
+use vernic_io::NextHop;
+
 use crate::error::Error;
 use crate::event::{EventKind, Param};
-use vernic_engine::Transport;
-
 use crate::id::bind::Purpose;
-use crate::id::{Id, State};
-use crate::registry::What;
+use crate::id::{Id, Inner, State};
+use crate::registry::{What, lock};
 use crate::route;
+use crate::search::Look;
 
 impl Id {
     /// Looks for the way to `dst`: the source address (`src` if it is given, else the system's choice),
@@ -20,7 +24,10 @@ impl Id {
     /// [`EventKind::AddrResolved`]. A new id is bound to the source address, and to its port or to a free
     /// one. A wildcard `dst` is this machine.
     ///
-    /// The answer needs no other machine, so `timeout` is not waited for.
+    /// That event comes at once where the system knows the next hop on the way. Else the system asks for it (ARP,
+    /// neighbour discovery), and the event comes with the answer; or [`EventKind::AddrError`] does, with the status
+    /// `-ETIMEDOUT` after `timeout` without an answer, `-EHOSTUNREACH` if the system has given up before (after 3 s, by
+    /// default). The id is bound then, and may try again.
     ///
     /// # Errors
     /// [`Error::State`] for an id that is neither new nor bound; [`Error::NoRoute`];
@@ -33,7 +40,6 @@ impl Id {
         dst: SocketAddr,
         timeout: Duration,
     ) -> Result<(), Error> {
-        let _ = timeout;
         let mut inner = self.enter("resolve_addr")?;
         let src = match inner.state {
             State::Idle => src,
@@ -54,14 +60,51 @@ impl Id {
             self.bind_inner(&mut inner, "resolve_addr", addr, Purpose::Connecting)?;
         }
         self.narrow(&mut inner, found);
+        let netdev = device.context.info().netdev_index;
         inner.device = Some(device);
         inner.peer = Some(match dst.ip().is_unspecified() {
             true => route::with_port(found, dst.port()),
             false => dst,
         });
+        match NextHop::seek(route::local(found), netdev, dst) {
+            Some(hop) => self.begin_search(&mut inner, timeout, Box::new(move || hop.state())),
+            None => self.resolved(&mut inner),
+        }
+        Ok(())
+    }
+
+    fn resolved(&self, inner: &mut Inner) {
         inner.state = State::AddrResolved;
         self.told(EventKind::AddrResolved, 0);
-        Ok(())
+    }
+
+    /// Waits, on the keeper's thread, for the next hop.
+    pub(crate) fn begin_search(&self, inner: &mut Inner, timeout: Duration, look: Look) {
+        match (self.shared.keeper.start(&self.shared), self.cell.id.get()) {
+            (Ok(()), Some(id)) => {
+                inner.state = State::AddrQuery;
+                self.shared.searches.add(id.clone(), timeout, look);
+                self.shared.keeper.wake();
+            }
+            (started, _) => {
+                tracing::warn!(id = ?self, ?started, "whether the next hop is there is not waited for");
+                self.resolved(inner);
+            }
+        }
+    }
+
+    /// The search for the next hop is over: it is there, or why not.
+    pub(crate) fn end_search(&self, outcome: Result<(), c_int>) {
+        let mut inner = lock(&self.inner);
+        match outcome {
+            // It was destroyed meanwhile.
+            _ if inner.state != State::AddrQuery => {}
+            Ok(()) => self.resolved(&mut inner),
+            Err(errno) => {
+                inner.state = State::Bound;
+                self.told(EventKind::AddrError, -errno);
+            }
+        }
     }
 
     /// Looks for the route to the resolved destination; tells so by [`EventKind::RouteResolved`].

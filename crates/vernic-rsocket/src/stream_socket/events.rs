@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use vernic_cm::State as IdState;
+
 use super::{State, StreamSocket, Told};
 use crate::listener::Listener;
 use crate::wake::lock;
@@ -15,6 +17,7 @@ impl StreamSocket {
         match told {
             Told::Request { id, data } => Listener::handle_request(self, id, data),
             Told::Established(data) => return self.handle_established(&data),
+            Told::Resolved => return self.handle_resolved(),
             Told::Refused => self.handle_failed(libc::ECONNREFUSED),
             Told::Failed(errno) => self.handle_failed(errno),
             Told::Disconnected => self.handle_disconnected(),
@@ -55,6 +58,20 @@ impl StreamSocket {
                 self.id.destroy();
                 self.wakers.wake();
             }
+        }
+    }
+
+    /// The peer may be asked, if that was not done at once. Wakes nobody if all is well: it goes on.
+    fn handle_resolved(&self) {
+        let mut state = lock(&self.state);
+        if !matches!(*state, State::Connecting(_)) || self.id.state() != IdState::AddrResolved {
+            return;
+        }
+        if let Err(error) = self.ask_resolved() {
+            tracing::warn!(%error, "the peer cannot be asked");
+            *state = State::Failed(Some(Failure::from(&error)));
+            drop(state);
+            self.wakers.wake();
         }
     }
 

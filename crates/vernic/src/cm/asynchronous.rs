@@ -3,13 +3,16 @@
 //! A call watches the descriptor while it waits, so one object is awaited in one place at a time, which
 //! `&mut` sees to. Cancelling loses no event that was not taken.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use vernic_cm::{EventChannel, EventKind};
 
+use super::manager::{LONGER, RESOLVE_TIMEOUT, port_space, qp_type};
 use super::waiting::{OwnId, data_of};
-use super::{CmError, Connection, DatagramListener, DatagramRequest, Incoming, Listener, Options};
-use super::{Outgoing, Request};
+use super::{CmError, Connection, DatagramListener, DatagramRequest, Incoming, Listener, Manager};
+use super::{Options, Outgoing, Request, Route};
 use crate::asynchronous::next;
 use crate::raw::{WatchedChannel, watch};
 use crate::service::Connected;
@@ -23,11 +26,11 @@ impl OwnId {
         next(&watched, try_next).await.map_err(CmError::Wait)
     }
 
-    /// One of `kinds`, within the time of the options.
+    /// One of `kinds`, within the time.
     async fn event_of(
         &self,
         kinds: &[EventKind],
-        options: &Options<'_>,
+        timeout: Duration,
     ) -> Result<vernic_cm::Event, CmError> {
         let wait = async {
             loop {
@@ -36,10 +39,25 @@ impl OwnId {
                 }
             }
         };
-        let timeout = options.timeout;
         tokio::time::timeout(timeout, wait)
             .await
             .unwrap_or_else(|_| Err(CmError::Timeout { peer: self.peer_addr(), timeout }))
+    }
+}
+
+impl Manager {
+    /// As [`resolve`](Self::resolve), awaiting the next hop on the way, if the system must ask for it.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); [`CmError::Wait`] outside a runtime.
+    ///
+    /// # Panics
+    /// In a runtime that was built without its I/O or time driver.
+    pub async fn resolve_async<S: Connected>(&self, peer: SocketAddr) -> Result<Route<S>, CmError> {
+        let own = self.looking(None, peer, port_space::<S>(), qp_type::<S>())?;
+        own.event_of(&[EventKind::AddrResolved], LONGER).await?;
+        own.id.resolve_route(RESOLVE_TIMEOUT)?;
+        Route::new(own)
     }
 }
 
@@ -87,7 +105,7 @@ impl<S: Connected> Incoming<S> {
     /// In a runtime that was built without its I/O or time driver.
     pub async fn accept_async(self, options: &Options<'_>) -> Result<Connection<S>, CmError> {
         let answered = self.answer(options)?;
-        answered.own().event_of(&[EventKind::Established], options).await?;
+        answered.own().event_of(&[EventKind::Established], options.timeout).await?;
         Ok(answered)
     }
 }
@@ -102,7 +120,7 @@ impl<S: Connected> Outgoing<S> {
     /// In a runtime that was built without its I/O or time driver.
     pub async fn connect_async(self, options: &Options<'_>) -> Result<Connection<S>, CmError> {
         self.ask(options)?;
-        let event = self.own.event_of(&[EventKind::ConnectResponse], options).await?;
+        let event = self.own.event_of(&[EventKind::ConnectResponse], options.timeout).await?;
         self.finish(data_of(event.param), options)
     }
 }

@@ -18,6 +18,11 @@ use crate::{Config, Error};
 /// Requests that may wait at a listener.
 const BACKLOG: u32 = 1024;
 
+/// How long the next hop may be looked for: longer than the system does by default.
+pub(super) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for that to be told.
+pub(super) const LONGER: Duration = Duration::from_secs(30);
+
 /// Makes connections by IP address. A clone is another handle to it. It opens each device when an
 /// address first needs it, and shares it among all its connections.
 #[derive(Clone, Debug)]
@@ -59,10 +64,11 @@ impl Manager {
         Ok(DatagramListener(self.listening(addr, PortSpace::UDP, QpType::Ud)?))
     }
 
-    /// The way to a peer: which device, from which address.
+    /// The way to a peer: which device, from which address. Waits if the system must ask for the next hop on it: where
+    /// nobody is, five seconds at most, and three by default.
     ///
     /// # Errors
-    /// [`CmError::Refused`]: the system has no route, or the device cannot be opened.
+    /// [`CmError::Refused`]: the system has no route, the device cannot be opened, or nobody answers for the address.
     pub fn resolve<S: Connected>(&self, peer: SocketAddr) -> Result<Route<S>, CmError> {
         self.resolve_from(None, peer)
     }
@@ -113,7 +119,8 @@ impl Manager {
         Ok(own)
     }
 
-    fn routed(
+    /// An id that looks for the way to a peer.
+    pub(super) fn looking(
         &self,
         src: Option<SocketAddr>,
         peer: SocketAddr,
@@ -121,13 +128,25 @@ impl Manager {
         qp_type: QpType,
     ) -> Result<OwnId, CmError> {
         let own = self.id(space, qp_type)?;
-        own.id.resolve_addr(src, peer, Duration::ZERO)?;
-        own.id.resolve_route(Duration::ZERO)?;
+        own.id.resolve_addr(src, peer, RESOLVE_TIMEOUT)?;
+        Ok(own)
+    }
+
+    fn routed(
+        &self,
+        src: Option<SocketAddr>,
+        peer: SocketAddr,
+        space: PortSpace,
+        qp_type: QpType,
+    ) -> Result<OwnId, CmError> {
+        let own = self.looking(src, peer, space, qp_type)?;
+        own.wait_for(&[EventKind::AddrResolved], LONGER)?;
+        own.id.resolve_route(RESOLVE_TIMEOUT)?;
         Ok(own)
     }
 }
 
-fn qp_type<S: Service>() -> QpType {
+pub(super) fn qp_type<S: Service>() -> QpType {
     match S::SERVICE {
         vernic_engine::Service::Uc => QpType::Uc,
         _ => QpType::Rc,
@@ -135,7 +154,7 @@ fn qp_type<S: Service>() -> QpType {
 }
 
 /// RC has the port space of its own that others know; UC goes by the type of the queue pair.
-fn port_space<S: Service>() -> PortSpace {
+pub(super) fn port_space<S: Service>() -> PortSpace {
     match qp_type::<S>() {
         QpType::Uc => PortSpace::IB,
         _ => PortSpace::TCP,

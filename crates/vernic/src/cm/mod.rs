@@ -41,7 +41,7 @@
 //! Datagram queue pairs are found by [`Manager::find`] where a [`DatagramListener`] answers.
 //!
 //! A connection and a listener have a descriptor each, on which they wait. In tokio there are
-//! `next_async`, `connect_async`, `accept_async` and `disconnected` (feature `tokio`).
+//! `resolve_async`, `next_async`, `connect_async`, `accept_async` and `disconnected` (feature `tokio`).
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
