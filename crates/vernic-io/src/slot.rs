@@ -229,13 +229,25 @@ impl LentFd {
 /// All tables of this process: a slot of another link of the same process is found here. Locked
 /// behind the gate only, so that no child inherits the lock held. A child finds its parent's tables
 /// here, which it leaves alone.
-static TABLES: Mutex<Vec<(Origin, Weak<SlotTable>)>> = Mutex::new(Vec::new());
+static TABLES: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
 
-fn tables() -> Vec<Arc<SlotTable>> {
+/// A table in that list.
+struct Listed {
+    origin: Origin,
+    class: u16,
+    table: Weak<SlotTable>,
+}
+
+/// Looks at the list, or changes it. `f` opens and closes no descriptor: it runs behind the gate.
+fn with_tables<T>(f: impl FnOnce(&mut Vec<Listed>) -> T) -> T {
     let _gate = Gate::enter();
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
-    tables.retain(|(origin, table)| origin.is_here() && table.strong_count() != 0);
-    tables.iter().filter_map(|(_, table)| table.upgrade()).collect()
+    tables.retain(|listed| listed.origin.is_here() && listed.table.strong_count() != 0);
+    f(&mut tables)
+}
+
+fn tables() -> Vec<Arc<SlotTable>> {
+    with_tables(|tables| tables.iter().filter_map(|listed| listed.table.upgrade()).collect())
 }
 
 /// The class that is the fewest times among these; any of several.
@@ -280,21 +292,23 @@ impl SlotTable {
     /// As [`new`](Self::new).
     pub fn with_scope(scope: &str) -> Result<Arc<Self>, SlotError> {
         let (ask, intakes) = (ClosableFd::new(new_socket(b"")?), IntakeTable::new());
-        let class = rarest_class(self::tables().iter().map(|table| table.class));
-        let _gate = Gate::enter();
-        let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
-        tables.retain(|(origin, table)| origin.is_here() && table.strong_count() != 0);
-        let table = Arc::new(Self {
-            state: Mutex::default(),
-            ask,
-            generation: AtomicU64::new(0),
-            ours: [const { AtomicU64::new(0) }; 16],
-            intakes,
-            scope: scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect(),
-            class,
-        });
-        tables.push((Origin::here(), Arc::downgrade(&table)));
-        Ok(table)
+        let scope = scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect();
+        Ok(with_tables(|tables| {
+            // Chosen and listed in one: two that are opened at once see each other.
+            let class = rarest_class(tables.iter().map(|listed| listed.class));
+            let table = Arc::new(Self {
+                state: Mutex::default(),
+                ask,
+                generation: AtomicU64::new(0),
+                ours: [const { AtomicU64::new(0) }; 16],
+                intakes,
+                scope,
+                class,
+            });
+            let (origin, weak) = (Origin::here(), Arc::downgrade(&table));
+            tables.push(Listed { origin, class, table: weak });
+            table
+        }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
