@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, Once, Weak};
+use std::sync::{Arc, Mutex, Once, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use vernic_engine::Gate;
@@ -97,19 +97,25 @@ extern "C" fn say_goodbye() {
     });
 }
 
-/// The open devices; none if the gate stays shut.
+/// The open devices; none if the gate, or their list, stays shut: the end may have interrupted who is behind it.
 fn open_devices() -> Vec<Arc<Shared>> {
     let until = Instant::now() + PATIENCE;
-    let gate = loop {
-        match Gate::try_enter() {
-            Some(gate) => break gate,
-            None if Instant::now() < until => std::thread::yield_now(),
-            None => return Vec::new(),
+    loop {
+        if let Some(_gate) = Gate::try_enter() {
+            let open = match OPEN.try_lock() {
+                Ok(open) => Some(open),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(open) = open {
+                return open.iter().filter_map(|known| known.shared.upgrade()).collect();
+            }
         }
-    };
-    let open = lock(&OPEN).iter().filter_map(|known| known.shared.upgrade()).collect();
-    drop(gate);
-    open
+        if Instant::now() >= until {
+            return Vec::new();
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// The device of a context, if it is open.

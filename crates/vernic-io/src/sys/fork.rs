@@ -16,16 +16,21 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Descriptors are below this: `fs.nr_open` as the kernel has it by default.
 const MAX_FDS: usize = 1 << 20;
 
-/// How often a forking thread looks whether it may go on, letting others run in between. Nobody
-/// keeps it waiting for longer than a system call; but a program that forks in a signal handler may
-/// have interrupted the very thread that it waits for.
-const MAX_WAITS: u32 = 100_000;
+/// Pause between two looks whether the gate is free. Who yields instead stands behind all that compute on its core,
+/// again and again (Linux 6.18: 30 to 60 ms each time with ten of them).
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// How often a forking thread looks whether it may go on: a second or less. Nobody keeps it waiting for longer
+/// than a few system calls; but a program that forks in a signal handler may have interrupted the very thread that
+/// it waits for.
+const MAX_WAITS: u32 = 10_000;
 
 /// The process in which something was made: of two processes related by fork, which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,61 +58,67 @@ static MARKED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS
 static WORDS: AtomicUsize = AtomicUsize::new(0);
 /// The functions are in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Thread id of who is inside the gate, or 0.
-static INSIDE: AtomicI32 = AtomicI32::new(0);
+/// Threads inside the gate, plus [`FORK`] for each that forks, or waits until it may.
+static PASSING: AtomicU64 = AtomicU64::new(0);
+/// What one that forks counts: more than all threads inside.
+const FORK: u64 = 1 << 32;
 
-/// While it lives, no other thread forks: what is locked behind the gate only, no child inherits
-/// locked. For a few system calls at most. Not to be nested: opening and closing a socket passes the
-/// gate, too, so no object of this crate may be made or dropped behind it.
+/// While it lives, no thread forks: what is locked behind the gate only, no child inherits locked. Any number of
+/// threads are behind it at the same time. For a few system calls at most. Not to be nested: opening and closing a
+/// socket passes the gate, too, so no object of this crate may be made or dropped behind it.
 #[derive(Debug)]
-pub struct Gate(());
+pub struct Gate(Origin);
 
 impl Gate {
-    /// Waits for those inside: bounded by their few system calls, or by a fork.
+    /// Waits while a thread forks, or is about to.
     pub fn enter() -> Self {
-        while !try_enter() {
-            std::thread::yield_now();
-        }
+        let gate = loop {
+            match Self::try_enter() {
+                Some(gate) => break gate,
+                None => std::thread::sleep(PAUSE),
+            }
+        };
         // Without memory for it, forks are as without the gate; who opens a descriptor is told.
         let _ = install();
-        Self(())
+        gate
     }
 
-    /// Enters unless somebody is inside: for who may have interrupted that very thread.
+    /// Enters unless a thread forks, or is about to: for who may have interrupted that very thread.
     pub fn try_enter() -> Option<Self> {
-        try_enter().then_some(Self(()))
+        let enter = |passing| (passing < FORK).then_some(passing + 1);
+        let entered = PASSING.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter);
+        entered.ok().map(|_| Self(Origin::here()))
     }
 }
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        INSIDE.store(0, Ordering::Release);
+        // In a child that was forked behind it the gate is free already.
+        if self.0.is_here() {
+            PASSING.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 
-fn try_enter() -> bool {
-    INSIDE.compare_exchange(0, thread_id(), Ordering::Acquire, Ordering::Relaxed).is_ok()
-}
-
-fn thread_id() -> i32 {
-    // SAFETY: takes no pointers and cannot fail.
-    unsafe { libc::gettid() }
-}
-
-/// Before a fork, on the thread that forks.
+/// Before a fork, on the thread that forks: nobody enters from now on.
 extern "C" fn prepare() {
-    for _ in 0..MAX_WAITS {
-        if try_enter() {
+    shut(MAX_WAITS);
+}
+
+/// Shuts the gate, and waits until nobody is inside: looks `waits` times at most.
+fn shut(waits: u32) {
+    PASSING.fetch_add(FORK, Ordering::Acquire);
+    for _ in 0..waits {
+        if PASSING.load(Ordering::Acquire).is_multiple_of(FORK) {
             return;
         }
-        std::thread::yield_now();
+        std::thread::sleep(PAUSE);
     }
 }
 
-/// After a fork, in the parent.
+/// After a fork, or one that failed, in the parent.
 extern "C" fn parent() {
-    // Somebody else's if `prepare` gave up.
-    let _ = INSIDE.compare_exchange(thread_id(), 0, Ordering::Release, Ordering::Relaxed);
+    PASSING.fetch_sub(FORK, Ordering::Release);
 }
 
 /// After a fork, in the child.
@@ -124,11 +135,12 @@ extern "C" fn child() {
             unsafe { libc::close(fd as RawFd) };
         }
     }
-    // Whoever was inside is not in this process, if it is not this thread.
-    INSIDE.store(0, Ordering::Relaxed);
+    // Whoever was inside is not in this process, or is this thread (see the gate's end).
+    PASSING.store(0, Ordering::Relaxed);
 }
 
-/// Has the three functions called, once per process image. Under the gate.
+/// Has the three functions called. Behind the gate. Two threads may do so at once the first time: called twice each,
+/// the functions do the same.
 fn install() -> io::Result<()> {
     if INSTALLED.load(Ordering::Relaxed) {
         return Ok(());
@@ -255,5 +267,37 @@ impl Drop for OwnFd {
         }
         // SAFETY: owned by this value alone and open.
         unsafe { libc::close(self.fd) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn threads_pass_the_gate_together_and_a_fork_waits_until_all_are_through() {
+        let gate = Gate::enter();
+        // Another is not kept waiting.
+        thread::spawn(|| drop(Gate::enter())).join().unwrap();
+        let (waits, forks) = channel();
+        let forking = thread::spawn(move || {
+            shut(u32::MAX);
+            waits.send(()).unwrap();
+            let is_shut = Gate::try_enter().is_none();
+            parent();
+            is_shut
+        });
+        // It shuts the gate, and waits.
+        while Gate::try_enter().is_some() {
+            thread::yield_now();
+        }
+        assert!(forks.recv_timeout(10 * PAUSE).is_err());
+        drop(gate);
+        forks.recv().unwrap();
+        assert!(forking.join().unwrap(), "nobody enters while it forks");
+        drop(Gate::enter());
     }
 }
