@@ -18,21 +18,42 @@ fn config() -> Config {
     config
 }
 
-/// Waits for memory to change, without a call into the device.
-fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+/// Waits for something without a call into the device.
+fn until(what: &str, is_true: impl FnMut() -> bool) {
+    until_or(&|| what.to_owned(), is_true);
+}
+
+/// As [`until`]; what it says if it waits in vain is made then.
+fn until_or(what: &dyn Fn() -> String, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < PATIENCE, "{}", what());
         std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+/// All that tells why a request of `qp`, of the device of `end`, does not complete.
+fn state(end: &End, qp: &Qp) -> String {
+    let (counters, route) = (end.context.counters(), qp.route());
+    format!(
+        "{qp:?} {:?} {:?}, {route}\n{:?}\n{counters:?}",
+        qp.state(),
+        qp.counters(),
+        qp.explain()
+    )
+}
+
+/// An ACK timeout of a second: on a loaded machine a thread may not run for long.
+fn patient() -> Setup {
+    Setup { timeout: AckTimeout::new(18), ..Setup::default() }
 }
 
 /// Pairs of connected queue pairs of two devices; those of `a` first.
 fn pairs(a: &End, b: &End, count: usize) -> Vec<(Arc<Qp>, Arc<Qp>)> {
     let one = |_| {
         let (a_qp, b_qp) = (a.qp(Service::Rc), b.qp(Service::Rc));
-        connect(a, &a_qp, b.gid().1, b_qp.qpn(), Setup::default());
-        connect(b, &b_qp, a.gid().1, a_qp.qpn(), Setup::default());
+        connect(a, &a_qp, b.gid().1, b_qp.qpn(), patient());
+        connect(b, &b_qp, a.gid().1, a_qp.qpn(), patient());
         (a_qp, b_qp)
     };
     (0..count).map(one).collect()
@@ -71,13 +92,18 @@ fn writes_reach_memory_while_nobody_calls_into_either_device() {
         until("a WRITE did not arrive", || b.bytes(64 * n, 14) == b"without a call");
     }
     until("completions are missing", || a.cq.waiting() as usize == pairs.len());
-    let ids: BTreeSet<_> = a.wait(pairs.len()).iter().map(|wc| wc.wr_id).collect();
+    let done = a.wait(pairs.len());
+    assert!(done.iter().all(|wc| wc.status == WcStatus::Success), "{done:?}");
+    let ids: BTreeSet<_> = done.iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids.len(), pairs.len());
     // Again, after the threads have gone to sleep.
     std::thread::sleep(Duration::from_millis(20));
     a.fill(0, b"a second time!");
     pairs[1].0.post_send(&[wr(7, SendOp::Write(b.remote(0)), &[a.sge(0, 14)])]).unwrap();
-    until("a WRITE did not wake anybody", || b.bytes(0, 14) == b"a second time!");
+    let lost = || format!("a WRITE did not wake anybody:\n{}", state(&a, &pairs[1].0));
+    until_or(&lost, || a.cq.waiting() == 1);
+    assert_eq!(a.wait(1)[0].status, WcStatus::Success, "{:?}", pairs[1].0.explain());
+    assert_eq!(b.bytes(0, 14), b"a second time!");
 }
 
 #[test]
@@ -91,8 +117,8 @@ fn queue_pairs_of_several_engines_share_queues_and_one_that_sleeps_is_woken() {
     for _ in 0..ENGINES {
         let (a_qp, b_qp) =
             (a.qp(Service::Rc), b.qp_with(Service::Rc, QpCap::default(), Some(srq.clone())));
-        connect(&a, &a_qp, b.gid().1, b_qp.qpn(), Setup::default());
-        connect(&b, &b_qp, a.gid().1, a_qp.qpn(), Setup::default());
+        connect(&a, &a_qp, b.gid().1, b_qp.qpn(), patient());
+        connect(&b, &b_qp, a.gid().1, a_qp.qpn(), patient());
         pairs.push((a_qp, b_qp));
     }
     assert_eq!(slots(pairs.iter().map(|(_, qp)| qp.qpn())), ENGINES);
@@ -244,10 +270,8 @@ fn crossed(a: &End, b: &End) -> Vec<(Arc<Qp>, Arc<Qp>)> {
         // They are given to the engines in turn.
         let a_qp = qps[i + ENGINES * j].0.take().unwrap();
         let b_qp = qps[j + ENGINES * i].1.take().unwrap();
-        // A second: on a loaded machine a thread may not run for long.
-        let setup = Setup { timeout: AckTimeout::new(18), ..Setup::default() };
-        connect(a, &a_qp, b.gid().1, b_qp.qpn(), setup);
-        connect(b, &b_qp, a.gid().1, a_qp.qpn(), setup);
+        connect(a, &a_qp, b.gid().1, b_qp.qpn(), patient());
+        connect(b, &b_qp, a.gid().1, a_qp.qpn(), patient());
         pairs.push((a_qp, b_qp));
     }
     assert_eq!(slots(pairs[..ENGINES].iter().map(|(a_qp, _)| a_qp.qpn())), 1);
