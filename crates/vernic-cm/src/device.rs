@@ -233,9 +233,14 @@ impl Devices {
         for device in self.open() {
             let own = conns.iter().filter(|(key, _)| *key == device.key());
             let ended = own.map(|(_, conn)| device.carrier.destroy(*conn)).count();
-            // Another thread may be at it, and would end in the middle.
+            // Streams that were left have something to wait for, messages are only sent. Another thread may be at it, and
+            // would end in the middle.
+            let is_over = || match device.carrier.agent() {
+                Some(_) => device.context.try_progress(),
+                None => device.context.last_progress(),
+            };
             let until = Instant::now() + PATIENCE;
-            while ended != 0 && !device.context.try_progress() && Instant::now() < until {
+            while ended != 0 && !is_over() && Instant::now() < until {
                 std::thread::yield_now();
             }
         }

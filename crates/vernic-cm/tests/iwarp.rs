@@ -176,26 +176,19 @@ fn a_server_that_hangs_up_rejects_and_one_that_speaks_something_else_is_an_error
     }
 }
 
-#[test]
-fn a_peer_that_has_accepted_hears_the_first_word_before_the_end_though_the_id_is_gone() {
-    let client = side();
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (id, end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
-    let (mut peer, _) = other.accept().unwrap();
-    peer.set_read_timeout(Some(LONG)).unwrap();
+/// What a peer says that accepts the request that comes.
+fn acceptance(peer: &mut TcpStream) -> [u8; 24] {
     let mut request = [0; 24];
     peer.read_exact(&mut request).unwrap();
     // An empty READ is offered as the first word, and nothing else (RFC 6581, 9).
     assert_eq!((request[20] & 0xC0, request[22] & 0xC0), (0x80, 0x40));
-    let mut reply = request;
-    reply[..16].copy_from_slice(b"MPA ID Rep Frame");
-    peer.write_all(&reply).unwrap();
-    let mut sleeper = vernic_io::Sleeper::new().unwrap();
-    sleeper.watch([client.channel.as_raw_fd()]);
-    sleeper.sleep(Some(LONG));
-    // Nobody takes the event.
-    id.destroy();
-    drop(end);
+    request[..16].copy_from_slice(b"MPA ID Rep Frame");
+    request
+}
+
+/// A peer that has accepted, and whose initiator's id is gone, hears its first word, and the end when it has answered.
+fn expect_leave(mut peer: TcpStream) {
+    peer.set_read_timeout(Some(LONG)).unwrap();
     // RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040, 4.4: 46 bytes and a CRC, then an empty WRITE as a reminder.
     let mut first = [0; 52];
     peer.read_exact(&mut first).unwrap();
@@ -208,6 +201,51 @@ fn a_peer_that_has_accepted_hears_the_first_word_before_the_end_though_the_id_is
     let mut rest = Vec::new();
     peer.read_to_end(&mut rest).unwrap();
     assert_eq!(rest.len() % 20, 0);
+}
+
+#[test]
+fn a_peer_that_has_accepted_hears_the_first_word_before_the_end_though_the_id_is_gone() {
+    let client = side();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (id, end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
+    let (mut peer, _) = other.accept().unwrap();
+    let reply = acceptance(&mut peer);
+    peer.write_all(&reply).unwrap();
+    let mut sleeper = vernic_io::Sleeper::new().unwrap();
+    sleeper.watch([client.channel.as_raw_fd()]);
+    sleeper.sleep(Some(LONG));
+    // Nobody takes the event.
+    id.destroy();
+    drop(end);
+    expect_leave(peer);
+}
+
+#[test]
+fn a_peer_whose_acceptance_is_on_its_way_hears_the_first_word_though_the_id_is_gone() {
+    let client = side();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (id, end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
+    let (mut peer, _) = other.accept().unwrap();
+    let reply = acceptance(&mut peer);
+    id.destroy();
+    drop(end);
+    peer.write_all(&reply).unwrap();
+    expect_leave(peer);
+}
+
+#[test]
+fn a_peer_whose_acceptance_is_on_its_way_hears_the_first_word_though_the_program_ends() {
+    let client = side();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_id, _end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
+    let (mut peer, _) = other.accept().unwrap();
+    let reply = acceptance(&mut peer);
+    let peer = std::thread::spawn(move || {
+        peer.write_all(&reply).unwrap();
+        expect_leave(peer);
+    });
+    client.manager.say_goodbye();
+    peer.join().unwrap();
 }
 
 #[test]

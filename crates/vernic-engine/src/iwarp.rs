@@ -42,9 +42,12 @@ use crate::streams::{BindStreamError, StreamTerms};
 
 pub use crate::streams::StreamSink;
 
+mod leaving;
 mod listener;
 
 pub use listener::Listener;
+
+use leaving::say_last;
 
 /// Nanoseconds before the first word of an initiator is repeated to a silent peer: longer than answers take, and
 /// short beside what connecting takes.
@@ -472,20 +475,6 @@ impl Handshake {
         Err(error)
     }
 
-    /// Closes it, in order if both ends have agreed: a peer that may wait for this end's first word gets that, and
-    /// the end when it has answered, or a second later. Dropping it may be an end that a peer is not prepared for.
-    pub fn leave(mut self) {
-        if !self.context.is_orphan() {
-            self.watch_for(None);
-        }
-        let Self { context, connection, phase, .. } = self;
-        if let Phase::Startup(startup) = phase
-            && let Some(agreed) = startup.agreed()
-        {
-            say_last(&context, connection, Some(agreed), Vec::new());
-        }
-    }
-
     /// What both ends agreed upon, and the size of segments, if this queue pair can have it.
     fn check_start(&self, qp: &Qp) -> Result<(Agreed, u32), StartError> {
         if self.context.is_orphan() {
@@ -500,18 +489,6 @@ impl Handshake {
         let emss = self.connection.segment_bytes().map_err(StartError::Os)?;
         Ok((agreed, emss))
     }
-}
-
-/// Leaves a connection that no queue pair has taken, with these last words.
-fn say_last(context: &Context, connection: Connection, agreed: Option<&Agreed>, last: Vec<u8>) {
-    let Some(agreed) = agreed.filter(|_| !context.is_orphan()) else { return };
-    if context.is_closed() {
-        // Nobody would wait for anything.
-        let _ = connection.send(&last);
-        return;
-    }
-    let engine = context.engine();
-    engine.with_lane(|lane| lane.leave_stream(engine, connection, agreed, last));
 }
 
 /// Gives the lane a connection, or gives it back.

@@ -23,6 +23,7 @@ mod receive;
 #[cfg(test)]
 mod testing;
 mod transmit;
+mod unanswered;
 mod vitals;
 
 use std::collections::HashMap;
@@ -33,6 +34,7 @@ use std::sync::atomic::Ordering;
 pub use counters::StreamCounters;
 pub(crate) use counters::StreamCounts;
 pub(crate) use orphan::{CLOSE_PATIENCE, EXIT_PATIENCE, Hold, Orphan, settle as settle_orphans};
+pub(crate) use unanswered::Unanswered;
 use vernic_io::tcp::{Connection, Interest, Ready};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{
@@ -224,17 +226,9 @@ impl Streams {
         orphans.adopt(watch, buffer, counts, watched, conn.orphan(engine, now), now);
     }
 
-    /// Takes a connection that no queue pair has taken, with what is said over it.
-    fn adopt(
-        &mut self,
-        counts: &StreamCounts,
-        connection: Connection,
-        out: Vec<u8>,
-        hold: Option<Hold>,
-        now: Time,
-    ) {
+    /// Takes a connection that no queue pair has taken.
+    fn adopt(&mut self, counts: &StreamCounts, orphan: Orphan, now: Time) {
         let Self { watch, orphans, buffer, .. } = self;
-        let orphan = Orphan::new(connection, out, false, &LIMITS).held(hold);
         orphans.adopt(watch, buffer, counts, None, orphan, now);
     }
 
@@ -388,7 +382,21 @@ impl Lane {
             Some(first) => (first, Hold::new(agreed, last, now)),
             None => (last, None),
         };
-        streams.adopt(&engine.counters.streams, connection, out, hold, now);
+        let orphan = Orphan::new(connection, out, false, &LIMITS).held(hold);
+        streams.adopt(&engine.counters.streams, orphan, now);
+    }
+
+    /// Takes over a connection that its owner has left before the peer's reply: where that accepts, the first word
+    /// is said, and then it is left.
+    pub(crate) fn leave_unanswered(
+        &mut self,
+        engine: &Engine,
+        connection: Connection,
+        unanswered: Unanswered,
+    ) {
+        let Some(streams) = &mut self.streams else { return };
+        let orphan = Orphan::new(connection, Vec::new(), false, &LIMITS).asked(unanswered);
+        streams.adopt(&engine.counters.streams, orphan, engine.now());
     }
 
     /// Receives from connections that are ready, and tries again what waits for receives; returns how

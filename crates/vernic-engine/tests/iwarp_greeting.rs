@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use common::iwarp::{AGREED, LO, end, queue_pair};
 use common::{End, PATIENCE};
-use vernic_engine::iwarp::{Handshake, RtrSet, StartupConfig, default_stream};
+use vernic_engine::iwarp::{Handshake, HandshakeState, RtrSet, StartupConfig, default_stream};
 use vernic_engine::*;
 use vernic_wire::Rkey;
 use vernic_wire::iwarp::{
@@ -17,29 +17,55 @@ use vernic_wire::iwarp::{
     ReadRequest, Segment, Tagged,
 };
 
-/// An initiator whose peer, made by hand and without CRCs, has accepted.
-fn accepted() -> (End, Handshake, TcpStream) {
+/// A frame of the start-up with depths.
+type Frame = [u8; MpaStart::LEN + MpaEnhanced::LEN];
+
+/// An initiator that TCP has just connected to a peer, made by hand, and that has not looked yet. It wants no CRCs.
+fn connected() -> (End, Handshake, TcpStream) {
     let end = end();
     let listener = TcpListener::bind(SocketAddr::new(LO, 0)).unwrap();
     let config = StartupConfig { crc: false, rtr: RtrSet::READ, ..StartupConfig::default() };
     let addr = listener.local_addr().unwrap();
-    let mut ours = Handshake::connect(&end.context, LO.into(), addr, config, &[]).unwrap();
-    let peer = std::thread::spawn(move || {
-        let (mut peer, _) = listener.accept().unwrap();
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut request = [0; MpaStart::LEN + MpaEnhanced::LEN];
-        peer.read_exact(&mut request).unwrap();
-        let asked = MpaEnhanced::parse(&request[MpaStart::LEN..]).unwrap();
-        assert!(asked.peer_to_peer && asked.rtr_read && !asked.rtr_write);
-        let start = MpaStart::parse(&request).unwrap();
-        MpaStart { key: MpaKey::Reply, ..start }.emit(&mut request);
-        let depth = DepthCode::of_depth(1);
-        MpaEnhanced { ird: depth, ord: depth, ..asked }.emit(&mut request[MpaStart::LEN..]);
-        peer.write_all(&request).unwrap();
-        peer
-    });
+    let ours = Handshake::connect(&end.context, LO.into(), addr, config, &[]).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (end, ours, peer)
+}
+
+/// An initiator whose peer has its request.
+fn asked() -> (End, Handshake, TcpStream, Frame) {
+    let (end, mut ours, mut peer) = connected();
+    let start = Instant::now();
+    while ours.poll() == HandshakeState::Connecting {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let request = read_request(&mut peer);
+    (end, ours, peer, request)
+}
+
+fn read_request(peer: &mut TcpStream) -> Frame {
+    let mut request = [0; _];
+    peer.read_exact(&mut request).unwrap();
+    request
+}
+
+/// What a peer says that accepts a request.
+fn acceptance(request: &Frame) -> Frame {
+    let asked = MpaEnhanced::parse(&request[MpaStart::LEN..]).unwrap();
+    assert!(asked.peer_to_peer && asked.rtr_read && !asked.rtr_write);
+    let start = MpaStart::parse(request).unwrap();
+    let (mut reply, depth) = (*request, DepthCode::of_depth(1));
+    MpaStart { key: MpaKey::Reply, ..start }.emit(&mut reply);
+    MpaEnhanced { ird: depth, ord: depth, ..asked }.emit(&mut reply[MpaStart::LEN..]);
+    reply
+}
+
+/// An initiator whose peer has accepted.
+fn accepted() -> (End, Handshake, TcpStream) {
+    let (end, mut ours, mut peer, request) = asked();
+    peer.write_all(&acceptance(&request)).unwrap();
     assert_eq!(ours.wait(PATIENCE).unwrap(), AGREED);
-    (end, ours, peer.join().unwrap())
+    (end, ours, peer)
 }
 
 /// The next FPDU without a payload, or the end.
@@ -146,4 +172,67 @@ fn a_peer_that_never_answers_is_left_after_a_second() {
     expect_word(&mut peer);
     assert!(until_end(&mut peer).is_empty());
     assert!(start.elapsed().as_millis() >= 1000);
+}
+
+#[test]
+fn a_reply_that_is_on_its_way_is_answered_though_nobody_waits_for_it_any_more() {
+    let (_end, ours, mut peer, request) = asked();
+    ours.leave();
+    peer.write_all(&acceptance(&request)).unwrap();
+    let stag = expect_word(&mut peer);
+    answer(&mut peer, stag);
+    assert!(until_end(&mut peer).is_empty());
+}
+
+#[test]
+fn a_device_that_closes_waits_for_a_reply_that_is_on_its_way() {
+    let (end, ours, mut peer, request) = asked();
+    ours.leave();
+    let peer = std::thread::spawn(move || {
+        peer.write_all(&acceptance(&request)).unwrap();
+        let stag = expect_word(&mut peer);
+        answer(&mut peer, stag);
+        until_end(&mut peer)
+    });
+    end.context.close();
+    assert!(peer.join().unwrap().is_empty());
+}
+
+#[test]
+fn a_peer_that_never_replies_is_left_after_a_second_and_one_that_rejects_at_once() {
+    let (_end, ours, mut peer, _) = asked();
+    let start = Instant::now();
+    ours.leave();
+    assert!(read_fpdu(&mut peer).is_none());
+    assert!(start.elapsed().as_millis() >= 1000);
+    let (_end, ours, mut peer, request) = asked();
+    ours.leave();
+    let start = MpaStart::parse(&request).unwrap();
+    let mut reply = acceptance(&request);
+    MpaStart { key: MpaKey::Reply, rejected: true, ..start }.emit(&mut reply);
+    peer.write_all(&reply).unwrap();
+    assert!(read_fpdu(&mut peer).is_none());
+}
+
+#[test]
+fn a_reply_that_nothing_can_come_of_is_told_so_though_nobody_waits_for_it() {
+    let (_end, ours, mut peer, request) = asked();
+    ours.leave();
+    let mut reply = acceptance(&request);
+    let offered = MpaEnhanced::parse(&request[MpaStart::LEN..]).unwrap();
+    // Of all it takes, none was offered.
+    MpaEnhanced { rtr_read: false, rtr_write: true, ..offered }.emit(&mut reply[MpaStart::LEN..]);
+    peer.write_all(&reply).unwrap();
+    assert_eq!(until_end(&mut peer), [RdmapOpcode::TERMINATE]);
+}
+
+#[test]
+fn a_connection_that_is_just_made_is_asked_for_before_it_is_left() {
+    let (_end, ours, mut peer) = connected();
+    ours.leave();
+    let request = read_request(&mut peer);
+    peer.write_all(&acceptance(&request)).unwrap();
+    let stag = expect_word(&mut peer);
+    answer(&mut peer, stag);
+    assert!(until_end(&mut peer).is_empty());
 }

@@ -142,6 +142,8 @@ fn start(
 ) -> Result<Qp<Rc, Rts>, IwarpError> {
     let state = handshake.wait(until.saturating_duration_since(Instant::now()))?;
     if state != HandshakeState::Startup(StartupState::Agreed) {
+        // Its reply may be on its way.
+        handshake.leave();
         return Err(IwarpError::State { peer, state });
     }
     let config = handshake.stream_config();

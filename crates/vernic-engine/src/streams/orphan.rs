@@ -5,7 +5,8 @@
 //! since a request is complete when the socket has taken it. So a connection whose queue pair lets go of it
 //! says what is left, closes its sending half, and is read and thrown away until the peer has closed, too.
 //! Where the peer may not be in full operation yet, the end waits until something comes of it, a second at most
-//! ([`Hold`]).
+//! ([`Hold`]); and before that for its reply, a second at most, where it was asked for a connection that nobody wants
+//! any more ([`Unanswered`]).
 //!
 //! ```text
 //!   Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
@@ -24,6 +25,7 @@ use vernic_proto::iwarp::{Agreed, Greeting};
 
 use super::counters::StreamCounts;
 use super::ready::Watch;
+use super::unanswered::{Answer, Unanswered};
 
 /// What orphans may cost.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +73,8 @@ pub(crate) struct Orphan {
     /// Bytes that may still be thrown away.
     bytes_left: u64,
     hold: Option<Hold>,
+    /// The peer was asked for the connection, and its reply is not here.
+    unanswered: Option<Unanswered>,
 }
 
 /// Why an orphan does not end though it has said all: the peer has not answered the first word, and may not be
@@ -112,7 +116,9 @@ enum Step {
 
 impl Orphan {
     pub(super) fn new(connection: Connection, out: Vec<u8>, ended: bool, limits: &Limits) -> Self {
-        Self { connection, out, is_shut: false, ended, bytes_left: limits.bytes, hold: None }
+        let bytes_left = limits.bytes;
+        let (is_shut, hold, unanswered) = Default::default();
+        Self { connection, out, is_shut, ended, bytes_left, hold, unanswered }
     }
 
     /// Its end waits for an answer.
@@ -120,24 +126,33 @@ impl Orphan {
         Self { hold, ..self }
     }
 
+    /// Its end waits for the reply first.
+    pub(super) fn asked(self, unanswered: Unanswered) -> Self {
+        Self { unanswered: Some(unanswered), ..self }
+    }
+
     /// Says what is left, and throws away what came: a buffer at most, the rest is for the next call.
     fn go_on(&mut self, buffer: &mut [u8], now: Time) -> Step {
-        let mut is_heard = self.ended;
+        let mut heard = 0;
         if !self.ended {
             match self.connection.recv(buffer) {
                 Received::Bytes(len) => {
-                    is_heard = true;
+                    heard = len;
                     self.bytes_left = self.bytes_left.saturating_sub(len as u64);
                     if self.bytes_left == 0 {
                         return Step::Useless;
                     }
                 }
                 Received::Nothing => {}
-                Received::End => (self.ended, is_heard) = (true, true),
+                Received::End => self.ended = true,
                 Received::Lost(_) => return Step::Useless,
             }
         }
-        self.wait_for_answer(is_heard, now);
+        if self.unanswered.is_none() {
+            self.wait_for_answer(heard > 0 || self.ended, now);
+        } else if !self.wait_for_reply(&buffer[..heard], now) {
+            return Step::Useless;
+        }
         while !self.out.is_empty() {
             match self.connection.send(&self.out) {
                 Sent::Bytes(len) => drop(self.out.drain(..len)),
@@ -145,11 +160,28 @@ impl Orphan {
                 Sent::Lost(_) => return Step::Useless,
             }
         }
-        if self.out.is_empty() && self.hold.is_none() && !self.is_shut {
+        let waits = self.hold.is_some() || self.unanswered.is_some();
+        if self.out.is_empty() && !waits && !self.is_shut {
             self.is_shut = true;
             self.connection.shutdown();
         }
         if self.ended && self.is_shut { Step::Over } else { Step::Waits }
+    }
+
+    /// Sees what came of the reply; false if there is nothing to say or to wait for.
+    fn wait_for_reply(&mut self, bytes: &[u8], now: Time) -> bool {
+        let Some(unanswered) = &mut self.unanswered else { return true };
+        match unanswered.hear(bytes, self.ended, now) {
+            Answer::NotYet => return true,
+            Answer::Never => return false,
+            Answer::Refused(last) => self.out = last,
+            Answer::Accepted(agreed) => {
+                self.out = Greeting::of(&agreed).map(|greeting| greeting.first).unwrap_or_default();
+                self.hold = Hold::new(&agreed, Vec::new(), now);
+            }
+        }
+        self.unanswered = None;
+        true
     }
 
     /// Sees whether there is anything to wait for, and reminds the peer.
@@ -167,6 +199,17 @@ impl Orphan {
         }
     }
 
+    /// When something is due while it waits for an answer.
+    fn deadline(&self) -> Option<Time> {
+        let reply = self.unanswered.as_ref().map(Unanswered::deadline);
+        reply.or_else(|| self.hold.as_ref().map(Hold::deadline))
+    }
+
+    /// Nothing that was said over it is lost if it is closed.
+    fn is_settled(&self) -> bool {
+        self.unanswered.is_some() || self.is_shut && self.connection.is_acknowledged()
+    }
+
     fn wants(&self) -> Interest {
         Interest { receive: !self.ended, send: !self.out.is_empty() }
     }
@@ -178,13 +221,6 @@ struct Watched {
     orphan: Orphan,
     interest: Interest,
     until: Time,
-}
-
-impl Watched {
-    /// When something is due while it waits for an answer.
-    fn deadline(&self) -> Option<Time> {
-        self.orphan.hold.as_ref().map(Hold::deadline)
-    }
 }
 
 /// Those of a device.
@@ -228,19 +264,18 @@ impl Orphans {
         watch.rename(&orphan.connection, key, interest, watched.is_some());
         let until = now + self.limits.nanos;
         let one = Watched { key, orphan, interest, until };
-        self.due = [self.due, one.deadline()].into_iter().flatten().min();
+        self.due = [self.due, one.orphan.deadline()].into_iter().flatten().min();
         self.list.push_back(one);
         if self.list.len() > self.limits.count {
             self.make_room(watch, counts);
         }
     }
 
-    /// There is one too many. Of what its peer has acknowledged nothing is lost; what the socket has, the system goes
+    /// There is one too many. Of what its peer has acknowledged nothing is lost, nor of one that was only asked for; what the socket has, the system goes
     /// on sending when it is closed, unless the peer says something more.
     fn make_room(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let is_whole = |one: &Watched| one.orphan.is_shut;
-        let is_settled = |one: &Watched| is_whole(one) && one.orphan.connection.is_acknowledged();
-        let at = self.list.iter().position(is_settled);
+        let at = self.list.iter().position(|one| one.orphan.is_settled());
         if let Some(at) = at.or_else(|| self.list.iter().position(is_whole)) {
             if let Some(Watched { key, orphan, interest, .. }) = self.list.remove(at) {
                 watch.remove(key, interest);
@@ -283,6 +318,7 @@ impl Orphans {
                 watch.change(&orphan.connection, *key, *interest, wants);
                 *interest = wants;
             }
+            self.due = [self.due, orphan.deadline()].into_iter().flatten().min();
             return;
         }
         watch.remove(*key, *interest);
@@ -302,11 +338,11 @@ impl Orphans {
         }
         if self.due.is_some_and(|due| due <= now) {
             for at in (0..self.list.len()).rev() {
-                if self.list[at].deadline().is_some_and(|deadline| deadline <= now) {
+                if self.list[at].orphan.deadline().is_some_and(|deadline| deadline <= now) {
                     self.go_on(watch, buffer, at, false, now);
                 }
             }
-            self.due = self.list.iter().filter_map(Watched::deadline).min();
+            self.due = self.list.iter().filter_map(|one| one.orphan.deadline()).min();
         }
     }
 
@@ -350,6 +386,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
     use vernic_io::tcp::Listener;
+    use vernic_proto::iwarp::{Startup, StartupConfig};
 
     use super::*;
 
@@ -360,12 +397,15 @@ mod tests {
         orphans: Orphans,
         buffer: Vec<u8>,
         counts: StreamCounts,
+        /// Of the next orphan.
+        asked: Option<Unanswered>,
     }
 
     impl Fixture {
         fn new() -> Self {
             let (watch, orphans) = (Watch::new().unwrap(), Orphans::new(FEW));
-            Self { watch, orphans, buffer: vec![0; 1 << 16], counts: StreamCounts::default() }
+            let (counts, asked) = Default::default();
+            Self { watch, orphans, buffer: vec![0; 1 << 16], counts, asked }
         }
 
         /// An orphan with something to say, and its peer.
@@ -381,7 +421,8 @@ mod tests {
             };
             let interest = self.watch.add(&connection, key).unwrap();
             let orphan = Orphan::new(connection, out.to_vec(), false, &FEW);
-            let Self { watch, orphans, buffer, counts } = self;
+            let orphan = Orphan { unanswered: self.asked.take(), ..orphan };
+            let Self { watch, orphans, buffer, counts, .. } = self;
             orphans.adopt(watch, buffer, counts, Some((key, interest)), orphan, now);
             peer
         }
@@ -427,7 +468,7 @@ mod tests {
         fixture.until(0);
         thread.join().unwrap();
         let _silent = fixture.orphan(6, b"end", Time(10));
-        let Fixture { watch, orphans, buffer, counts } = &mut fixture;
+        let Fixture { watch, orphans, buffer, counts, .. } = &mut fixture;
         orphans.handle_timeout(watch, buffer, counts, Time(1009));
         assert_eq!(orphans.list.len(), 1);
         orphans.handle_timeout(watch, buffer, counts, Time(1010));
@@ -455,6 +496,21 @@ mod tests {
         let thread = std::thread::spawn(move || slow.read_to_end(&mut Vec::new()).unwrap());
         fixture.until(0);
         assert_eq!(thread.join().unwrap(), MUCH);
+    }
+
+    #[test]
+    fn of_too_many_one_goes_that_a_peer_was_only_asked_for() {
+        let mut fixture = Fixture::new();
+        let _slow = fixture.orphan(1, &vec![7; MUCH], Time(1));
+        let mut startup = Startup::initiate(StartupConfig::default(), &[], Time(2)).unwrap();
+        startup.handle_sent(startup.transmit().len());
+        fixture.asked = Unanswered::new(startup, Time(2));
+        assert!(fixture.asked.is_some());
+        let _asked = fixture.orphan(2, b"", Time(2));
+        let _other = fixture.orphan(3, &vec![7; MUCH], Time(3));
+        let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
+        assert_eq!(kept, [Time(1001), Time(1003)]);
+        assert_eq!(fixture.counts.snapshot().reset_unacknowledged, 0);
     }
 
     #[test]

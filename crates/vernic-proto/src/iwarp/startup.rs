@@ -248,6 +248,10 @@ impl Startup {
         }
     }
 
+    /// Whether it began with a request of this end.
+    pub fn is_initiator(&self) -> bool {
+        self.role == Role::Initiator
+    }
     /// How far it has come.
     pub fn state(&self) -> StartupState {
         self.state
