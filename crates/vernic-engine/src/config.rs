@@ -128,7 +128,7 @@ config! {
     /// largest MTU: what a socket's receive buffer holds while its process is not scheduled.
     max_window: u32 = 1024, "VERNIC_MAX_WINDOW", "1 to 65536 packets", window, show;
     /// Flows: UDP source ports over which queue pairs to one process, or engine, of a host are spread; with
-    /// peers in many processes up to 16 times as many are opened.
+    /// peers in many processes more are opened, up to 64 for each engine and one for each of its addresses.
     flows: u16 = 4, "VERNIC_FLOWS", "1 to 16", flows, show;
     /// Use UDP_SEGMENT and UDP_GRO to move many packets with one system call.
     offload: bool = true, "VERNIC_OFFLOAD", "on or off", switch, show_switch;

@@ -229,6 +229,40 @@ fn flows_leave_from_different_ports_and_one_flow_from_one() {
 }
 
 #[test]
+fn flows_beyond_the_bound_share_the_ports_of_their_class() {
+    let (ip, other) = (home(), home());
+    let mut link = open(ip, true);
+    let path = |ip, flow: usize| TxPath::new(ip, to_roce(ip)).with_flow(flow as u16);
+    let port_of = |link: &mut UdpLink, ip, flow| {
+        link.departure(&path(ip, flow)).expect("each flow has a port").src.port()
+    };
+    let class_of = |flow: usize| flow % usize::from(Slot::CLASSES);
+    // From the last of all classes on, so that the first of a class comes when there are many.
+    let mut ports: Vec<_> =
+        (0..SOURCE_PORTS).rev().map(|flow| port_of(&mut link, ip, flow)).collect();
+    ports.reverse();
+    let of_class: std::collections::BTreeSet<_> =
+        ports[..usize::from(Slot::CLASSES)].iter().collect();
+    assert_eq!(of_class.len(), usize::from(Slot::CLASSES), "each class has one of its own");
+    let own = MAX_FLOW_SOCKETS / 2;
+    let shared = |flow: &usize| ports[*flow] == ports[class_of(*flow)];
+    assert_eq!((0..SOURCE_PORTS).filter(shared).count(), SOURCE_PORTS - own);
+    // Another address has what is left, and each of its flows has a port.
+    link.activate(other.into()).unwrap();
+    (0..SOURCE_PORTS).for_each(|flow| assert_ne!(port_of(&mut link, other, flow), 0));
+    assert!(link.tx.sockets().count() <= 2 + MAX_FLOW_SOCKETS);
+    let again: Vec<_> = (0..SOURCE_PORTS).map(|flow| port_of(&mut link, ip, flow)).collect();
+    assert_eq!(again, ports, "a flow stays where it is");
+    // What leaves is stamped for the port that it leaves from.
+    let mut batch = TxBatch::new(&link.limits());
+    for flow in 0..SOURCE_PORTS {
+        append(&mut batch, &path(ip, flow), 64, 1);
+        link.send(Nanos(0), &mut batch);
+        assert_eq!(receive(&mut link, 1)[0].icrc, Icrc::Good, "flow {flow}");
+    }
+}
+
+#[test]
 fn a_packet_from_an_inactive_source_is_refused_and_the_rest_goes_on() {
     let (ip, other) = (home(), home());
     let mut link = open(ip, true);

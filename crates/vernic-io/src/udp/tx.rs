@@ -15,8 +15,9 @@ use vernic_wire::icrc::IcrcFlow;
 use crate::batch::{TxBatch, TxPath, TxRun};
 use crate::icrc;
 use crate::link::{Departure, LinkCounters, LinkError, LocalAddr, SendReport};
+use crate::slot::Slot;
 use crate::sys::{self, OwnFd};
-use crate::udp::{SOURCE_PORTS, UdpConfig, ecn, gso, socket};
+use crate::udp::{MAX_FLOW_SOCKETS, SOURCE_PORTS, UdpConfig, ecn, gso, socket};
 
 #[derive(Debug)]
 struct SourcePort {
@@ -28,14 +29,18 @@ struct SourcePort {
 #[derive(Debug)]
 struct Source {
     local: LocalAddr,
-    ports: Box<[Option<SourcePort>; SOURCE_PORTS]>,
+    /// In the order in which they were opened; the first came with the address.
+    ports: Vec<SourcePort>,
+    /// Which of them a flow leaves from, once it was asked for: for good, since ICRCs are made for its port.
+    by_flow: Box<[Option<u8>; SOURCE_PORTS]>,
     segmented: bool,
 }
 
 impl Source {
-    /// The socket for a flow: its own, or the first if its own cannot be opened.
+    /// The socket for a flow.
     fn port(&self, flow: u16) -> Option<&SourcePort> {
-        self.ports[usize::from(flow) % SOURCE_PORTS].as_ref().or(self.ports[0].as_ref())
+        let at = self.by_flow[usize::from(flow) % SOURCE_PORTS].unwrap_or(0);
+        self.ports.get(usize::from(at))
     }
 }
 
@@ -84,12 +89,12 @@ impl Transmit {
 
     /// Makes `local` a source, with one socket for a start.
     pub(crate) fn add(&mut self, local: LocalAddr, config: &UdpConfig) -> Result<(), LinkError> {
-        let ports = Box::new([const { None }; SOURCE_PORTS]);
-        let mut source = Source { local, ports, segmented: self.segmented };
         let (fd, port) = socket::transmit(local, config, self.seed)?;
-        source.ports[0] = Some(SourcePort { fd, port });
         self.seed = self.seed.wrapping_add(1);
-        self.sources.push(source);
+        let mut by_flow = Box::new([None; SOURCE_PORTS]);
+        by_flow[0] = Some(0);
+        let ports = vec![SourcePort { fd, port }];
+        self.sources.push(Source { local, ports, by_flow, segmented: self.segmented });
         Ok(())
     }
 
@@ -101,7 +106,7 @@ impl Transmit {
     /// All sockets that are open.
     #[cfg(test)]
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnFd> {
-        self.sources.iter().flat_map(|s| s.ports.iter().flatten()).map(|port| &port.fd)
+        self.sources.iter().flat_map(|source| &source.ports).map(|port| &port.fd)
     }
 
     fn index_of(&self, path: &TxPath) -> Option<usize> {
@@ -132,18 +137,46 @@ impl Transmit {
     /// Finds, or opens, the socket of a path.
     fn look_up(&mut self, path: &TxPath, config: &UdpConfig) -> Option<KnownPath> {
         let at = self.index_of(path)?;
-        let source = &mut self.sources[at];
-        let slot = usize::from(path.flow()) % SOURCE_PORTS;
-        if source.ports[slot].is_none() {
-            // Out of descriptors or ports: the flow shares the first socket.
-            if let Ok((fd, port)) = socket::transmit(source.local, config, self.seed) {
-                source.ports[slot] = Some(SourcePort { fd, port });
-                self.seed = self.seed.wrapping_add(1);
-            }
-        }
+        self.assign(at, path.flow(), config);
+        let source = &self.sources[at];
         let port = source.port(path.flow())?.port;
         let flow = icrc::flow_of(path, port);
         Some(KnownPath { path: *path, port, flow, segmented: source.segmented })
+    }
+
+    /// Says which socket of a source a flow leaves from: its own, unless there are enough, or no descriptors or ports
+    /// for it; else that of the first flow of its class; else the first of all. Flows of one class go to the same
+    /// engines, so those that share a socket are steered together.
+    fn assign(&mut self, at: usize, flow: u16, config: &UdpConfig) -> u8 {
+        let place = usize::from(flow) % SOURCE_PORTS;
+        if let Some(known) = self.sources[at].by_flow[place] {
+            return known;
+        }
+        let first_of_class = flow % Slot::CLASSES;
+        let is_first = place == usize::from(first_of_class);
+        let limit = if is_first { MAX_FLOW_SOCKETS } else { MAX_FLOW_SOCKETS / 2 };
+        let open: usize = self.sources.iter().map(|source| source.ports.len() - 1).sum();
+        let own = if open < limit { self.open(at, config) } else { None };
+        let chosen = match own {
+            Some(own) => own,
+            None if is_first => 0,
+            None => self.assign(at, first_of_class, config),
+        };
+        self.sources[at].by_flow[place] = Some(chosen);
+        chosen
+    }
+
+    /// Opens one more socket of a source.
+    fn open(&mut self, at: usize, config: &UdpConfig) -> Option<u8> {
+        let Source { local, ports, .. } = &mut self.sources[at];
+        let place = u8::try_from(ports.len()).ok()?;
+        let opened = socket::transmit(*local, config, self.seed).inspect_err(|error| {
+            tracing::debug!(%local, %error, "a flow shares a source port with others");
+        });
+        let (fd, port) = opened.ok()?;
+        self.seed = self.seed.wrapping_add(1);
+        ports.push(SourcePort { fd, port });
+        Some(place)
     }
 
     /// Sends what waits in the batch, which is stamped.
