@@ -18,7 +18,8 @@
 //! memory, as `ib_write_lat` does), it watches for the next [`DISTRUST`] rounds.
 //!
 //! With the setting, each engine's thread *drives* it: it looks again and again, and sleeps as one that watches
-//! only when it has found nothing for [`SPIN_NANOS`]. Who posts wakes it then.
+//! only when it has found nothing for [`SPIN_NANOS`]. Who posts wakes it then. Where others compute on its core it
+//! sleeps as soon as it finds nothing ([`Crowd`]).
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use vernic_proto::Time;
 
 use crate::lane::Lane;
 use crate::near::NearControl;
-use crate::progress::{Engine, LOOKS_BY_ITSELF, SLEEPS, give_way};
+use crate::progress::{Engine, LONG_YIELD_NANOS, LOOKS_BY_ITSELF, SLEEPS, give_way};
 use crate::streams::Streams;
 use crate::threads;
 
@@ -71,6 +72,11 @@ const SPIN_NANOS: u64 = 200_000;
 /// How long it looks in vain until it offers its core to others, and then again and again.
 const SPINS_PER_YIELD: u32 = 64;
 
+/// How long it sleeps as soon as it finds nothing, after an offer of its core took long. Who offers its core stands
+/// behind all that compute there (30 to 60 ms with ten of them, Linux 6.18), and packets wait; who sleeps runs soon
+/// after it was woken. One such offer in this time is a few percent of it.
+const CROWDED_NANOS: u64 = 1_000_000_000;
+
 /// How often it looks for changes of the network and what neighbours say while it does not sleep.
 const LOOK_AROUND_NANOS: u64 = 1_000_000;
 
@@ -82,6 +88,25 @@ enum Look {
     Busy,
     /// Another thread has the lane.
     Taken,
+}
+
+/// Whether others compute on the core of a thread that drives its engine.
+#[derive(Debug, Default)]
+struct Crowd {
+    until: Time,
+}
+
+impl Crowd {
+    /// An offer of the core that ended now took so many nanoseconds.
+    fn note(&mut self, took: u64, now: Time) {
+        if took > LONG_YIELD_NANOS {
+            self.until = now + CROWDED_NANOS;
+        }
+    }
+
+    fn is_there(&self, now: Time) -> bool {
+        now < self.until
+    }
 }
 
 /// The thread's own state.
@@ -106,6 +131,7 @@ pub(crate) struct Background {
     idle: Option<(Time, u32)>,
     /// When such a thread looked around last.
     looked_around: Time,
+    crowd: Crowd,
 }
 
 impl Background {
@@ -129,6 +155,7 @@ impl Background {
             found: false,
             idle: None,
             looked_around: Time(0),
+            crowd: Crowd::default(),
         };
         let name = format!("{}-progress", this.engine.info.name);
         threads::spawn(&name, move || this.run())
@@ -206,10 +233,13 @@ impl Background {
 
     fn drive(&mut self) {
         let now = self.engine.now();
-        let may_rest = self.idle.is_some_and(|(since, _)| now.since(since) > SPIN_NANOS);
+        let is_crowded = self.crowd.is_there(now);
+        let may_rest =
+            is_crowded || self.idle.is_some_and(|(since, _)| now.since(since) > SPIN_NANOS);
         match self.look(may_rest) {
             Look::Busy => {}
-            Look::Taken => std::thread::yield_now(),
+            Look::Taken if is_crowded => give_way(),
+            Look::Taken => self.offer_core(),
             Look::Idle(timeout) => {
                 self.sleep(timeout);
                 self.idle = None;
@@ -217,13 +247,20 @@ impl Background {
             }
         }
         if self.idle.is_some_and(|(_, spins)| spins % SPINS_PER_YIELD == SPINS_PER_YIELD - 1) {
-            std::thread::yield_now();
+            self.offer_core();
         }
         let now = self.engine.now();
         if now.since(self.looked_around) > LOOK_AROUND_NANOS {
             self.looked_around = now;
             self.look_around(true);
         }
+    }
+
+    fn offer_core(&mut self) {
+        let before = self.engine.now();
+        std::thread::yield_now();
+        let now = self.engine.now();
+        self.crowd.note(now.since(before), now);
     }
 
     fn watch(&mut self) {
@@ -356,5 +393,21 @@ impl Background {
         if self.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
             self.engine.refresh_addresses();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_of_the_core_that_took_long_tells_of_a_crowd_for_a_while() {
+        let (mut crowd, now) = (Crowd::default(), Time(1));
+        crowd.note(LONG_YIELD_NANOS, now);
+        assert!(!crowd.is_there(now), "a peer has answered");
+        crowd.note(LONG_YIELD_NANOS + 1, now);
+        crowd.note(0, now + 1);
+        assert!(crowd.is_there(now + (CROWDED_NANOS - 1)));
+        assert!(!crowd.is_there(now + CROWDED_NANOS), "another try");
     }
 }

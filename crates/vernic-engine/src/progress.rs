@@ -68,7 +68,7 @@ const MAX_ROUNDS: usize = 8;
 const YIELD_NANOS: u64 = 20_000;
 /// An offer that took longer than this was taken by somebody who computes, not by a peer that answers: the
 /// caller was away for a time slice or more (Linux 6.18 has who yields pay for its whole slice).
-const LONG_YIELD_NANOS: u64 = 500_000;
+pub(crate) const LONG_YIELD_NANOS: u64 = 500_000;
 /// How long a poller finds nothing until it offers its core again after such an offer: most of a time slice,
 /// so that two peers on cores that others use, too, run at the same time now and then. Else each would give
 /// its slice away before the other has one, and a ping-pong would take time slices per message.
