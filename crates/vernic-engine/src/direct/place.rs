@@ -41,7 +41,9 @@ impl Qp {
     /// The bytes are in no order with requests that were posted before. The peer sees them before it sees
     /// anything of a request that is posted afterwards. The first call for a key asks for consent.
     ///
-    /// What it needs is held meanwhile: no other thread makes progress on this device.
+    /// What it needs is held meanwhile: no other thread makes progress on this device, or engine. It does not wait for
+    /// that, so where a thread of the device makes all progress (`engine_threads`) it is [`Placed::Not`] most times
+    /// while there is traffic; a WRITE does the same then, after one more copy.
     pub fn place(&self, to: Remote, len: u32, fill: impl FnOnce(&mut dyn FnMut(&[u8]))) -> Placed {
         let engine = self.engine();
         if len == 0 || engine.is_orphan() {
