@@ -170,6 +170,12 @@ fn who_wants_to_wait_no_longer_for_a_connection_waits_no_longer() {
 }
 
 #[test]
+fn who_waits_for_a_connection_is_told_if_another_socket_gets_the_number_of_its_descriptor() {
+    check_changes("only", "taken", &[]);
+    check_changes("auto", "taken", &[("VERNIC_RSOCKETS_CONNECT_MS", "100000")]);
+}
+
+#[test]
 fn who_closes_a_socket_while_it_is_renewed_closes_none_of_others() {
     check_changes("only", "closing", &[]);
 }

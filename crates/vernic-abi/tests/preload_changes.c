@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 
@@ -181,7 +182,7 @@ static void asked_client(void)
     EXPECT(close(fd) | close(listener), 0);
 }
 
-/* SO_SNDTIMEO bounds each wait for a connection. */
+/* SO_SNDTIMEO bounds each wait for a connection; who waits for one that is being made already is told so. */
 static void patient_client(void)
 {
     struct timeval limit = {0, 200000};
@@ -190,7 +191,7 @@ static void patient_client(void)
     fall_silent();
     EXPECT(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
     begin(fd);
-    begin(fd);
+    FAILS(connect(fd, (struct sockaddr *)&server, sizeof server), EALREADY);
     /* Far less than RDMA is waited for, as the variable says. */
     EXPECT(time(NULL) - begun < 60, 1);
     EXPECT(close(fd), 0);
@@ -199,6 +200,31 @@ static void patient_client(void)
 static void nobody_comes(int listener)
 {
     (void)listener;
+}
+
+/* A thread waits for a connection, and another gives its descriptor's number to a socket for datagrams, which connects at
+   once whoever asks it to. */
+static void *waits_for_nobody(void *fd)
+{
+    FAILS(connect(*(int *)fd, (struct sockaddr *)&server, sizeof server), EBADF);
+    return NULL;
+}
+
+static void taken_client(void)
+{
+    pthread_t thread;
+    struct sockaddr_in own = {.sin_port = 0};
+    socklen_t length = sizeof own;
+    int fd = fresh(0), other = syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0);
+    fall_silent();
+    EXPECT(pthread_create(&thread, NULL, waits_for_nobody, &fd), 0);
+    /* It has a port when it has asked. */
+    while (own.sin_port == 0)
+        EXPECT(getsockname(fd, (struct sockaddr *)&own, &length), 0);
+    EXPECT(dup2(other, fd), fd);
+    EXPECT(pthread_join(thread, NULL), 0);
+    FAILS(getpeername(fd, (struct sockaddr *)&own, &length), ENOTCONN);
+    EXPECT(close(fd) | close(other), 0);
 }
 
 /* One thread closes a socket while another connects it again and again: none closes one of a third. So often, or for so
@@ -271,6 +297,7 @@ static const struct trial TRIALS[] = {
     {"reused", one_comes, reused_client, 's', 0, NULL},
     {"asked", nobody_comes, asked_client, 0, 0, NULL},
     {"patient", nobody_comes, patient_client, 's', 0, NULL},
+    {"taken", nobody_comes, taken_client, 's', 0, NULL},
     {"closing", nobody_comes, closing_client, 's', 0, NULL},
 };
 

@@ -265,7 +265,7 @@ impl StreamSocket {
                 State::Connecting(peer) => {
                     let peer = *peer;
                     drop(state);
-                    return self.wait_for(peer);
+                    return self.wait_for(Error::Already(peer));
                 }
                 State::Failed(failure) => {
                     let told = failure.take();
@@ -285,16 +285,16 @@ impl StreamSocket {
         }
         match self.is_nonblocking() {
             true => Err(Error::InProgress(peer)),
-            false => self.wait_for(peer),
+            false => self.wait_for(Error::InProgress(peer)),
         }
     }
 
-    /// Waits for the connection to `peer`, for as long as the user has said.
-    fn wait_for(&self, peer: SocketAddr) -> Result<(), Error> {
+    /// Waits for the connection, for as long as the user has said; `late` if it is not there then.
+    fn wait_for(&self, late: Error) -> Result<(), Error> {
         let timeout = lock(&self.options).send_timeout;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         match self.wait_connected(false, deadline) {
-            Err(Error::WouldBlock) => Err(Error::InProgress(peer)),
+            Err(Error::WouldBlock) => Err(late),
             other => other,
         }
     }

@@ -89,19 +89,24 @@ fn connecting_to_a_host_that_is_not_there_fails_as_by_tcp_and_to_a_late_one_succ
         socket.set_nonblocking(true);
         socket
     };
-    let (late, lost, closed) = (asking(), asking(), asking());
-    for (socket, peer) in [(&late, place), (&lost, nobody), (&closed, nobody)] {
+    let (later, lost, closed) = (asking(), asking(), asking());
+    for (socket, peer) in [(&later, place), (&lost, nobody), (&closed, nobody)] {
         assert_eq!(socket.connect(peer).unwrap_err().errno(), libc::EINPROGRESS);
         assert_eq!(wait_for(socket, libc::POLLOUT, Duration::ZERO), 0);
     }
     closed.close();
+    let patient = stream(&runtime);
+    let patience = [0_i64.to_ne_bytes(), 50_000_i64.to_ne_bytes()].concat();
+    patient.set_option(libc::SOL_SOCKET, libc::SO_SNDTIMEO, &patience).unwrap();
+    let late = [0; 2].map(|_| patient.connect(nobody).unwrap_err().errno());
+    assert_eq!(late, [libc::EINPROGRESS, libc::EALREADY]);
     other.tell("answer");
-    assert_ne!(wait_for(&late, libc::POLLOUT, PATIENCE), 0);
-    assert_eq!(so_error(&late), 0);
-    late.set_nonblocking(false);
-    send_all(&late, b"hello");
-    assert_eq!(recv_exact(&late, 5), b"hello");
-    late.close();
+    assert_ne!(wait_for(&later, libc::POLLOUT, PATIENCE), 0);
+    assert_eq!(so_error(&later), 0);
+    later.set_nonblocking(false);
+    send_all(&later, b"hello");
+    assert_eq!(recv_exact(&later, 5), b"hello");
+    later.close();
 
     assert_ne!(wait_for(&lost, libc::POLLOUT, PATIENCE), 0);
     assert_eq!(so_error(&lost), libc::EHOSTUNREACH);

@@ -4,6 +4,7 @@
 //! listens by then.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,9 +18,7 @@ use crate::epoll;
 use crate::rdmacm;
 use crate::ready;
 use crate::real::{errno, next, set_errno};
-use crate::sockets::{
-    become_tcp, goes_on, leave, renew, set_nonblocking, unsafe_flags, wait_for_tcp,
-};
+use crate::sockets::{become_tcp, leave, renew, set_nonblocking, unsafe_flags, wait_for_tcp};
 use crate::table::{self, Entry, Stage, find, lock};
 
 /// Errors for which there is no way by RDMA, while there may be one by TCP.
@@ -57,7 +56,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
     if entry.stage() != Stage::New && entry.stage() != Stage::Listening {
         let why = match settle(&entry) {
             Stage::Connecting if !is_nonblocking(fd) => {
-                return wait_for(fd, &entry, address, length);
+                return wait_for(fd, &entry, libc::EALREADY);
             }
             Stage::Connecting => libc::EALREADY,
             Stage::Rdma => libc::EISCONN,
@@ -93,7 +92,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
             epoll::rouse(&entry);
             set_errno(before);
             if !is_nonblocking(fd) {
-                return wait_for(fd, &entry, address, length);
+                return wait_for(fd, &entry, libc::EINPROGRESS);
             }
             set_errno(libc::EINPROGRESS);
             -1
@@ -135,34 +134,123 @@ fn is_nonblocking(fd: c_int) -> bool {
     unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0) & libc::O_NONBLOCK != 0
 }
 
+/// How long a connection is waited for until it is looked whether the program's descriptor is the same socket still.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
 /// Waits for a connection that was asked for, which goes on if the wait is cut short: by a signal, or because the program
-/// wants to wait no longer (`SO_SNDTIMEO`).
-fn wait_for(fd: c_int, entry: &Arc<Entry>, address: *const sockaddr, length: socklen_t) -> c_int {
-    let patience = time_limit(fd, libc::SO_SNDTIMEO);
-    // Each turn but the last ends because of a signal.
-    loop {
-        match ready::wait(&mut [ready::entry(fd, libc::POLLOUT)], patience) {
-            1.. => break,
-            0 => {
-                set_errno(libc::EINPROGRESS);
-                return -1;
-            }
-            _ if patience.is_none() && goes_on() => {}
-            _ => return -1,
+/// wants to wait no longer (`SO_SNDTIMEO`), which is the error `late`. `EBADF` if another thread has closed the descriptor, or
+/// another file has its number.
+fn wait_for(fd: c_int, entry: &Arc<Entry>, late: c_int) -> c_int {
+    let outcome = Kept::new(fd, entry).and_then(|kept| {
+        wait_with(&kept, fd, entry, late)?;
+        kept.check(fd)
+    });
+    match outcome {
+        Ok(()) => 0,
+        Err(why) => {
+            set_errno(why);
+            -1
         }
     }
-    let why = match settle(entry) {
-        Stage::Rdma => return 0,
-        Stage::Refused => match begin_anew(entry) {
-            // Told to another thread.
-            0 => libc::ECONNABORTED,
-            why => why,
-        },
-        // SAFETY: the caller's arguments.
-        _ => return unsafe { next::connect(fd, address, length) },
-    };
-    set_errno(why);
-    -1
+}
+
+fn wait_with(kept: &Kept, fd: c_int, entry: &Arc<Entry>, late: c_int) -> Result<(), c_int> {
+    let patience = time_limit(kept.copy, libc::SO_SNDTIMEO);
+    let deadline = patience.map(|patience| Instant::now() + patience);
+    // Each turn but the last ends because of a signal, of another thread, or to look at the descriptor.
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let wait = left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN));
+        let count = ready::wait(&mut [ready::entry(fd, libc::POLLOUT)], Some(wait));
+        let why = errno();
+        kept.check(fd)?;
+        match count {
+            1.. => {}
+            0 if left.is_some_and(|left| left <= LOOK_AGAIN) => return Err(late),
+            0 => continue,
+            _ if patience.is_none() && why == libc::EINTR && vernic_signals::restarts() => {}
+            _ => return Err(why),
+        }
+        match settle(entry) {
+            Stage::Rdma => return Ok(()),
+            Stage::Refused => {
+                return match begin_anew(entry) {
+                    // Told to another thread.
+                    0 => Err(libc::ECONNABORTED),
+                    why => Err(why),
+                };
+            }
+            Stage::Connecting | Stage::Settling => {}
+            _ => return kept.connect_by_tcp(entry, late),
+        }
+    }
+}
+
+/// The socket of the system that a call waits with, whatever the program's threads do with its descriptor meanwhile.
+struct Kept {
+    copy: c_int,
+}
+
+impl Kept {
+    /// # Errors
+    /// `EBADF` if the descriptor is another file's by now; `EMFILE`.
+    fn new(fd: c_int, entry: &Arc<Entry>) -> Result<Self, c_int> {
+        // SAFETY: no pointers.
+        let copy = unsafe { next::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if copy < 0 {
+            return Err(errno());
+        }
+        let kept = Self { copy };
+        // What the descriptor is now, it was when it was copied; unless TCP has been asked meanwhile.
+        match find(fd) {
+            Some(found) if Arc::ptr_eq(&found, entry) => Ok(kept),
+            _ if entry.stage() == Stage::Tcp => Ok(kept),
+            _ => Err(libc::EBADF),
+        }
+    }
+
+    /// Whether the program's descriptor is this socket still.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    fn check(&self, fd: c_int) -> Result<(), c_int> {
+        match (file_of(fd), file_of(self.copy)) {
+            (Some(one), Some(other)) if one == other => Ok(()),
+            _ => Err(libc::EBADF),
+        }
+    }
+
+    /// Waits for the connection by TCP that was asked for.
+    fn connect_by_tcp(&self, entry: &Entry, late: c_int) -> Result<(), c_int> {
+        let Some((peer, _)) = *lock(&entry.peer) else { return Err(libc::EBADF) };
+        match ask_by_tcp(self.copy, &peer) {
+            0 => Ok(()),
+            // This library has asked before.
+            libc::EALREADY => Err(late),
+            why => Err(why),
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let before = errno();
+        // SAFETY: no pointers; nobody else has the number.
+        unsafe { next::close(self.copy) };
+        set_errno(before);
+    }
+}
+
+/// What tells a file from all others that are open: its device and number there.
+fn file_of(fd: c_int) -> Option<(libc::dev_t, libc::ino_t)> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room for a `stat`.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: filled, since the call succeeded.
+    let stat = unsafe { stat.assume_init() };
+    Some((stat.st_dev, stat.st_ino))
 }
 
 /// Asks for a connection by TCP: 0, or why there is none yet.
