@@ -96,11 +96,13 @@ pub(super) fn refused(rows: &mut Rows) {
     rows.add("ucmatose", "-c 1", elsewhere, Expected::Refused(line));
 }
 
-/// perftest with messages of many segments. A server in the guest takes seconds to fill its buffers with noise,
+/// perftest with messages of one byte, and of many segments. A server in the guest takes seconds to fill its buffers with noise,
 /// before it can be connected to the second time.
-pub(super) fn large(rows: &mut Rows, roles: Roles) {
+pub(super) fn sizes(rows: &mut Rows, roles: Roles) {
     let fault = if rows.place.to_kernel { Fault::Silent } else { Fault::None };
     for (program, size) in [
+        ("ib_read_bw", 1),
+        ("ib_send_bw", 1),
         ("ib_write_bw", 8 << 20),
         ("ib_write_bw", 64 << 20),
         ("ib_read_bw", 64 << 20),

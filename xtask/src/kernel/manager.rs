@@ -231,7 +231,7 @@ fn datagrams(rows: &mut Rows) {
 fn perftest(rows: &mut Rows) {
     let roles = roles("-F", "-F SERVER", Ready::Service(TCP, 18_515));
     if rows.place.is_iwarp() {
-        iwarp::large(rows, roles);
+        iwarp::sizes(rows, roles);
     }
     // A kernel's server is not back at once: perftest connects twice.
     let fault = match (rows.place.to_kernel, rows.place.is_iwarp()) {
