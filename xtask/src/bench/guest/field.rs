@@ -98,7 +98,8 @@ impl Field {
     }
 
     /// One reading. What fails is tried once more: perftest finds no figure where the machine stood still while it
-    /// compared its clocks.
+    /// compared its clocks; and with `-R` it connects twice, and where its server does not listen again in time it
+    /// resolves the address of an id that it has destroyed, and ends by a signal (exit status 139).
     pub(super) fn read(&mut self, work: &Work, ends: Ends) -> Result<f64> {
         self.read_once(work, ends).or_else(|why| {
             println!("{why}; once more");
