@@ -18,6 +18,12 @@ use vernic_rsocket::{RDMA_IOMAPSIZE, Runtime, SOL_RDMA, Settings, Socket};
 /// Tells the other process where to connect to.
 const PEER: &str = "VERNIC_NEAR_TEST_PEER";
 
+/// Bytes that the other process has room for on a connection that it closes: a copy takes so long that it closes in the
+/// middle of some.
+const RING: i32 = 32 << 20;
+/// Bytes that it takes before.
+const CLOSES_AFTER: usize = 16 << 20;
+
 /// Tells it to close so many connections, one after the other, while bytes come.
 const CLOSES: &str = "VERNIC_NEAR_TEST_CLOSES";
 
@@ -38,8 +44,9 @@ fn the_other_process() {
     if let Ok(count) = std::env::var(CLOSES) {
         for _ in 0..count.parse().unwrap() {
             let socket = stream(&runtime);
+            set_int(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, RING / 2);
             socket.connect(peer.parse().unwrap()).unwrap();
-            recv_exact(&socket, 2 << 20);
+            recv_exact(&socket, CLOSES_AFTER);
             socket.close();
         }
         return;
@@ -162,12 +169,12 @@ fn a_buffer_that_is_mapped_while_bytes_go_there_costs_none_of_them() {
 
 #[test]
 fn who_sends_to_a_neighbour_that_closes_is_told_of_its_end_and_of_no_reset() {
-    const ROUNDS: usize = 40;
+    const ROUNDS: usize = 60;
     let _alone = alone();
     let (runtime, _manager) = runtime_and_manager();
     let listener = listener(&runtime);
     let mut other = start(&listener, Some(ROUNDS));
-    let bytes = content(1, 1 << 16);
+    let bytes = content(1, RING as usize);
     for round in 0..ROUNDS {
         let socket = listener.accept().unwrap();
         let error = loop {
@@ -177,6 +184,8 @@ fn who_sends_to_a_neighbour_that_closes_is_told_of_its_end_and_of_no_reset() {
             }
         };
         assert_eq!(error.errno(), libc::EPIPE, "in round {round}: {error}");
+        let rest = recv(&socket, 1).map_err(|error| error.to_string());
+        assert_eq!(rest, Ok(Vec::new()), "in round {round}");
         socket.close();
     }
     assert!(other.wait().unwrap().success());

@@ -462,6 +462,24 @@ fn a_peer_that_is_killed_on_this_host_has_reset_its_streams_and_not_ended_them()
 }
 
 #[test]
+fn who_has_sent_some_when_a_stream_is_reset_is_told_so_the_next_time() {
+    let _alone = alone();
+    let (client, server) = pair(&runtime());
+    let on_and_seconds = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
+    server.set_option(libc::SOL_SOCKET, libc::SO_LINGER, &on_and_seconds).unwrap();
+    std::thread::scope(|scope| {
+        // More than there is room for.
+        let sends = scope.spawn(|| send(&client, &vec![0; 64 << 20]));
+        recv_exact(&server, 1);
+        server.close();
+        let sent = sends.join().unwrap().unwrap();
+        assert!((1..64 << 20).contains(&sent), "{sent}");
+    });
+    assert_eq!(errno(send(&client, b"x")), libc::ECONNRESET);
+    assert_eq!(errno(send(&client, b"x")), libc::EPIPE);
+}
+
+#[test]
 fn a_stream_that_is_closed_without_lingering_is_reset_and_one_that_is_closed_ends() {
     let _alone = alone();
     for transport in [TransportChoice::Roce, TransportChoice::Iwarp] {

@@ -118,7 +118,8 @@ impl Connection {
                 continue;
             }
             let over = !core.stream.may_send();
-            let failure = if over { core.failure.take() } else { None };
+            // Who has sent some is told the next time.
+            let failure = if over && sent == 0 { core.failure.take() } else { None };
             drop(core);
             match failure {
                 _ if sent > 0 && (over || nonblocking) => return Ok(sent),

@@ -142,12 +142,14 @@ impl Connection {
                 self.send_message(core, bytes, len);
                 continue;
             }
-            let refused = (!core.stream.may_send()).then(|| core.failure.take());
+            let over = !core.stream.may_send();
+            // Who has sent some is told the next time.
+            let failure = if over && sent == 0 { core.failure.take() } else { None };
             drop(core);
-            match refused {
-                Some(_) if sent > 0 => return Ok(sent),
-                Some(Some(failure)) => return Err(Error::Failed(failure)),
-                Some(None) => return Err(Error::Shut),
+            match failure {
+                Some(failure) => return Err(Error::Failed(failure)),
+                None if over && sent > 0 => return Ok(sent),
+                None if over => return Err(Error::Shut),
                 None if nonblocking && sent > 0 => return Ok(sent),
                 None if nonblocking => return Err(Error::WouldBlock),
                 None => {}
