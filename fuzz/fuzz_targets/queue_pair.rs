@@ -14,7 +14,7 @@ use vernic_proto::{
     AttrMask, Qp, QpAttr, QpInit, QpState, QpType, Remote, RxMeta, SendFlags, SendOp, SendWqe,
     Time, UdDest,
 };
-use vernic_wire::{AckTimeout, Gid, Packet, PortNum, Qkey, Qpn, Rkey, Srqn};
+use vernic_wire::{AckTimeout, Packet, PortNum, Qkey, Qpn, Rkey, Srqn};
 
 fn connect(qp_type: QpType, host: &mut FuzzHost) -> Qp {
     use AttrMask as M;
@@ -126,7 +126,7 @@ fuzz_target!(|data: &[u8]| {
                     bytes[11] &= 0x1F;
                 }
                 if let Ok(packet) = Packet::parse(&bytes) {
-                    let meta = RxMeta { source: Gid::ZERO, grh: None, ecn: 0, sl: 0 };
+                    let meta = RxMeta { grh: None, ecn: 0, sl: 0 };
                     qp.handle_packet(now, &packet, &meta, &mut host);
                 }
             }

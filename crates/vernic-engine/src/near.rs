@@ -36,9 +36,12 @@ use crate::counters::Counters;
 
 mod control;
 mod route;
+mod stage;
 
 pub(crate) use control::NearControl;
 pub use route::{Route, WhyWire};
+
+use stage::Stage;
 
 /// How long a neighbour is waited for at a stretch: as a receiver of UDP by UC and UD (`pacer.rs`).
 const PATIENCE_NANOS: u64 = 100_000_000;
@@ -198,8 +201,8 @@ pub(crate) struct Near {
     /// The process that has a slot, as the kernel named it with the answer of the slot's socket.
     owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
-    /// Where packets are written before they are copied to a ring.
-    room: Box<PacketBuffer>,
+    /// Where packets are written before they go to a ring.
+    stage: Stage,
     trouble: Trouble,
     /// Processes of this host that a path was found to lead to: they are to be met.
     pub(crate) found: Vec<(Slot, u32)>,
@@ -219,7 +222,7 @@ impl Near {
             by_slot: vec![None; SLOTS].into_boxed_slice(),
             owners: vec![None; SLOTS].into_boxed_slice(),
             buffer: None,
-            room: Box::new([0; _]),
+            stage: Stage::new(),
             trouble: Trouble::default(),
             found: Vec::new(),
             last_packet: None,
@@ -331,11 +334,11 @@ impl Near {
     /// The ring to a neighbour, to write to; `None` if it is gone.
     #[inline]
     pub(crate) fn out<'a>(&'a mut self, id: NeighbourId, now: Time) -> Option<RingOut<'a>> {
-        let Self { peers, room, trouble, budget, .. } = self;
+        let Self { peers, stage, trouble, budget, .. } = self;
         let peer = peers.get_mut(id.place())?.as_mut().filter(|p| p.neighbour.id() == id)?;
         peer.writer.is_some().then_some(RingOut {
             peer,
-            room,
+            stage,
             trouble,
             budget,
             now,
@@ -460,7 +463,7 @@ impl Near {
 /// A ring as packets are written to it: one turn of a queue pair.
 pub(crate) struct RingOut<'a> {
     peer: &'a mut Peer,
-    room: &'a mut PacketBuffer,
+    stage: &'a mut Stage,
     trouble: &'a mut Trouble,
     budget: &'a mut usize,
     now: Time,
@@ -483,7 +486,7 @@ impl RingOut<'_> {
     #[inline]
     fn has_room(&mut self) -> bool {
         let Some(writer) = &mut self.peer.writer else { return false };
-        match writer.has_room() {
+        match writer.has_room(self.stage.record_bytes()) {
             Ok(free) => free,
             Err(error) => {
                 let id = self.peer.break_off(&error);
@@ -506,7 +509,7 @@ impl RingOut<'_> {
             }
             self.drops = true;
         }
-        Some(self.room)
+        Some(self.stage.room())
     }
 
     /// The packet in that space is sent.
@@ -514,10 +517,12 @@ impl RingOut<'_> {
     pub(crate) fn push(&mut self, path: &TxPath, len: usize) {
         if self.drops {
             self.lost += 1;
-        } else if let (Some(writer), Some(packet)) = (&mut self.peer.writer, self.room.get(..len)) {
-            writer.push(path, packet);
+        } else {
             self.packets += 1;
             self.bytes += len as u64;
+            if self.stage.push(path, len) {
+                self.stage.flush(self.peer.writer.as_mut());
+            }
         }
     }
 
@@ -530,6 +535,7 @@ impl RingOut<'_> {
         if self.packets == 0 {
             return;
         }
+        self.stage.flush(self.peer.writer.as_mut());
         if let Some(writer) = &mut self.peer.writer
             && !writer.publish()
         {

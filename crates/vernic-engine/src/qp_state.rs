@@ -3,14 +3,14 @@
 //! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone; `qp.rs`
 //! says who holds it when.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
 use vernic_mem::PdId;
 use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
-use vernic_wire::{Gid, Qpn, Service};
+use vernic_wire::{Qpn, Service};
 
 use crate::budget::Flight;
 use crate::consent::takes_requests;
@@ -47,8 +47,8 @@ pub(crate) struct QpSide {
     pub(crate) path: Option<TxPath>,
     /// Whether packets go through memory.
     pub(crate) way: QpWay,
-    /// Source that packets must have, of a connected service: the peer's GID and our own.
-    pub(crate) peer: Option<(Gid, Gid)>,
+    /// Addresses that packets must have, of a connected service: the peer's and our own.
+    pub(crate) peer: Option<(IpAddr, IpAddr)>,
     /// Of an iWARP queue pair that has or had a connection: its own address and the peer's.
     pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
     pub(crate) failure: Option<Failure>,
@@ -66,7 +66,7 @@ impl QpSide {
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
         self.path = Some(resolved.path);
         self.way = QpWay { process: resolved.process, ..QpWay::default() };
-        self.peer = Some((resolved.peer, resolved.local));
+        self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
         self.flight.path_changed();
     }
 }

@@ -132,10 +132,11 @@ impl Lane {
         };
         while reader.unreleased() < bytes {
             match reader.next(&mut buffer) {
-                Ok(Some((meta, len))) => {
+                Ok(Some(len)) => {
                     count += 1;
                     total += len as u64;
-                    if let Err(reason) = demux.handle_near(&rx_packet(&buffer, len, &meta)) {
+                    let packet = rx_packet(&buffer, len, reader.origin());
+                    if let Err(reason) = demux.handle_near(&packet) {
                         engine.counters.drop_packet(reason);
                     }
                 }
@@ -236,8 +237,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         }
         let Some(Held { qp, core, requests }) = &mut self.held else { return Ok(()) };
         *requests |= parsed.info().is_request();
-        let source = gid_of(packet.meta.src);
-        let mut meta = RxMeta { source, grh: None, ecn: packet.meta.traffic_class & 3, sl: 0 };
+        let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0 };
         if qp.service == Service::Ud {
             meta.grh = Some(grh::area(packet));
             meta.sl = match packet.meta.dst {
@@ -245,7 +245,7 @@ impl<'a, 'p> Demux<'a, 'p> {
                 SocketAddr::V6(_) => PACKET_TYPE_IPV6,
             };
         } else if let Some((peer, local)) = core.side.peer
-            && (source != peer || gid_of(packet.meta.dst) != local)
+            && !(is_at(packet.meta.src, peer) && is_at(packet.meta.dst, local))
         {
             return Err(DropReason::WrongSource);
         }
@@ -350,6 +350,12 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
 fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
     let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.dst.port() != ROCE_PORT;
     if paced { Intake::cost(packet.transport().len()) } else { 0 }
+}
+
+/// Whether an address is this one, which is not IPv4-mapped.
+#[inline]
+fn is_at(addr: SocketAddr, ip: IpAddr) -> bool {
+    addr.ip() == ip || addr.ip().to_canonical() == ip
 }
 
 /// The address as a GID.

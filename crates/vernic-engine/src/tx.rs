@@ -266,6 +266,17 @@ enum Half {
     Answers,
 }
 
+impl Half {
+    /// Whether the queue pair has anything for it.
+    #[inline]
+    fn is_wanted(self, machine: &Qp) -> bool {
+        match self {
+            Self::Requests | Self::Probe => machine.wants_requests(),
+            Self::Answers => machine.wants_responses(),
+        }
+    }
+}
+
 /// Where packets go.
 struct Outs<'a> {
     tx: &'a mut TxBatch,
@@ -325,6 +336,9 @@ fn turn(
     let mut did = Did::Nothing;
     for half in halves {
         let mut half = *half;
+        if halves.len() > 1 && !half.is_wanted(machine) {
+            continue;
+        }
         if half == Half::Requests
             && let Some(moved) = directly(machine, host, outs.near, now)
         {

@@ -65,7 +65,8 @@ pub use hello::MAX_TOLD_BYTES;
 pub use hindrance::Hindrance;
 pub use neighbourhood::Neighbourhood;
 pub use ring::{
-    MAX_RING_BYTES, MIN_RING_BYTES, PacketBuffer, RingBroken, RingReader, RingWriter, rx_packet,
+    MAX_RING_BYTES, MIN_RING_BYTES, PacketBuffer, RingBroken, RingReader, RingWriter, record_bytes,
+    rx_packet,
 };
 
 use hello::Said;

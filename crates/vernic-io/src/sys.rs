@@ -29,7 +29,8 @@ pub(crate) use fork::{ClosableFd, OwnFd};
 pub use fork::{Gate, Origin};
 pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
 pub(crate) use mapping::{
-    ReadMemory, SharedMemory, copy_in, copy_out, memory_file, seal_against_writers,
+    ReadMemory, SharedMemory, copy_in, copy_out, memory_file, prefetch_for_write,
+    seal_against_writers,
 };
 pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
 pub(crate) use packets::{Packet, packet_pair, peer_credentials, recv_packet, send_packet};

@@ -1,6 +1,6 @@
 //! What a queue pair asks of the device around it.
 
-use vernic_wire::{Gid, Rkey, Srqn};
+use vernic_wire::{Rkey, Srqn};
 
 use crate::completion::{AccessFault, Completion, Failure};
 use crate::wqe::{RecvWqe, SendWqe};
@@ -143,8 +143,6 @@ pub trait Host {
 /// What the link knows about a received packet, beside its transport bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RxMeta {
-    /// Source address as a GID.
-    pub source: Gid,
     /// The 40 bytes for the GRH area of a datagram receive: an IPv6 header, or 20 bytes of zero and
     /// an IPv4 header. Built only for datagrams.
     pub grh: Option<[u8; 40]>,

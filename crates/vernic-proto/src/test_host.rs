@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use vernic_wire::{Gid, Rkey, Srqn};
+use vernic_wire::{Rkey, Srqn};
 
 use crate::completion::{AccessCheck, AccessFault, Completion, Failure};
 use crate::host::{AtomicOp, Host, QpEvent, RemoteAccess, RxMeta, SrqFault};
@@ -217,7 +217,7 @@ impl Host for TestHost {
 
 /// What a link reports about a packet of no interest.
 pub(crate) fn meta() -> RxMeta {
-    RxMeta { source: Gid::default(), grh: None, ecn: 0, sl: 0xA }
+    RxMeta { grh: None, ecn: 0, sl: 0xA }
 }
 
 /// Bytes of a packet: headers, payload, pad.

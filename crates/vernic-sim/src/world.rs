@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use vernic_proto::{Disposition, Qp, QpState, RxMeta, Time};
-use vernic_wire::{AethCode, Gid, Packet, RnrTimer, Service};
+use vernic_wire::{AethCode, Packet, RnrTimer, Service};
 
 use crate::cover::{Count, Cover};
 use crate::ctx::{Ctx, Trace, fail};
@@ -297,7 +297,6 @@ impl World {
         };
         let service = self.conns[c].plan.service;
         let meta = RxMeta {
-            source: Gid::default(),
             grh: (service == Service::Ud).then_some([0x47; 40]),
             ecn: if self.rng.ppm(5_000) { 3 } else { 0 },
             sl: 0xA,
@@ -367,7 +366,7 @@ impl World {
         let st = &mut conn.sides[s].st;
         (st.fx, st.piece) = (Effects::default(), None);
         let received = st.recvs_done;
-        let meta = RxMeta { source: Gid::default(), grh: None, ecn: 0, sl: 0xA };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
         let disposition =
             self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
         self.ctx.hit(Count::Ghosts);

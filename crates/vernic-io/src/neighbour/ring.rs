@@ -55,6 +55,12 @@ const MAX_RECORD: u64 = (RECORD_HEAD + MAX_TRANSPORT_BYTES).next_multiple_of(ALI
 /// Room for any record, and for the mark behind it.
 const ANY_ROOM: u64 = MAX_RECORD + ALIGN as u64;
 
+/// Bytes of a ring that a packet of `len` bytes takes.
+#[inline]
+pub const fn record_bytes(len: usize) -> usize {
+    (RECORD_HEAD + len).next_multiple_of(ALIGN)
+}
+
 /// Least capacity of a ring: some of the largest packets.
 pub const MIN_RING_BYTES: u32 = 64 * 1024;
 /// Largest capacity of a ring.
@@ -210,20 +216,20 @@ impl RingWriter {
         Self { memory, cursor, bell, owes_bell: false }
     }
 
-    /// Whether a packet of any size may be pushed. If not, the reader wakes this process when it has
-    /// made room; look again after a while all the same.
+    /// Whether a packet of any size may be pushed, after some whose records take `ahead` bytes. If not, the reader wakes
+    /// this process when it has made room; look again after a while all the same.
     ///
     /// # Errors
     /// [`RingBroken`].
     #[inline]
-    pub fn has_room(&mut self) -> Result<bool, RingBroken> {
+    pub fn has_room(&mut self, ahead: usize) -> Result<bool, RingBroken> {
         let Self { memory, cursor, .. } = self;
-        let head = memory.word(HEAD);
-        if cursor.has_room(ANY_ROOM, head)? {
+        let (head, bytes) = (memory.word(HEAD), ANY_ROOM + ahead as u64);
+        if cursor.has_room(bytes, head)? {
             return Ok(true);
         }
         memory.word(WAITS).store(cursor.at(), Ordering::SeqCst);
-        let has_room = cursor.has_room(ANY_ROOM, head)?;
+        let has_room = cursor.has_room(bytes, head)?;
         if has_room {
             memory.word(WAITS).store(0, Ordering::Relaxed);
         }
@@ -243,8 +249,18 @@ impl RingWriter {
         let [mark, rest @ ..] = RecordHead::new(path, transport.len()).words();
         let [here, words @ ..] = memory.head(at);
         words.iter().zip(rest).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-        let bytes = (RECORD_HEAD + transport.len()).next_multiple_of(ALIGN) as u64;
+        let bytes = record_bytes(transport.len()) as u64;
         cursor.advance(bytes, mark, here, memory.mark(at + bytes));
+    }
+
+    /// Asks for the cache lines of packets that are pushed next, whose records take so many bytes in all: the reader
+    /// had them last, and each takes as long as some messages. Stores would wait for them one by one.
+    #[inline]
+    pub fn prefetch(&self, bytes: usize) {
+        let first = self.cursor.at();
+        for at in (first..first + bytes as u64).step_by(ALIGN) {
+            sys::prefetch_for_write(self.memory.mark(at));
+        }
     }
 
     /// Lets the reader see what was written, and wakes it if it sleeps. Does nothing if nothing was
@@ -292,12 +308,33 @@ pub struct RingReader {
     memory: Arc<RingMemory>,
     cursor: ReadCursor,
     bell: Arc<Bell>,
+    /// Most packets come as the one before them.
+    last: Origin,
+}
+
+/// How a packet came: the words of its record's header without the length, and what they mean.
+#[derive(Debug)]
+struct Origin {
+    words: [u64; RECORD_HEAD / 8],
+    meta: RxMeta,
+}
+
+impl Origin {
+    fn new(words: [u64; RECORD_HEAD / 8]) -> Self {
+        Self { words, meta: RecordHead::from_words(words).meta() }
+    }
+
+    /// Word by word: a comparison of memory would load in other pieces what was stored a moment ago.
+    #[inline]
+    fn has(&self, words: [u64; RECORD_HEAD / 8]) -> bool {
+        self.words.iter().zip(words).fold(0, |differ, (known, word)| differ | (known ^ word)) == 0
+    }
 }
 
 impl RingReader {
     pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
         let cursor = ReadCursor::new(memory.capacity());
-        Self { memory, cursor, bell }
+        Self { memory, cursor, bell, last: Origin::new([0; _]) }
     }
 
     /// The mark of the next record.
@@ -313,28 +350,34 @@ impl RingReader {
         self.mark().is_some()
     }
 
-    /// Copies the next packet to `buffer`; returns how it came and its length without the ICRC, of
-    /// which there are no bytes.
+    /// Copies the next packet to `buffer`; returns its length without the ICRC, of which there are no bytes.
+    /// [`origin`](Self::origin) says how it came.
     ///
     /// # Errors
     /// [`RingBroken`]: nothing may be read from it any more.
     #[inline]
-    pub fn next(
-        &mut self,
-        buffer: &mut PacketBuffer,
-    ) -> Result<Option<(RxMeta, usize)>, RingBroken> {
+    pub fn next(&mut self, buffer: &mut PacketBuffer) -> Result<Option<usize>, RingBroken> {
         let Some(mark) = self.mark() else { return Ok(None) };
-        let Self { memory, cursor, .. } = self;
+        let Self { memory, cursor, last, .. } = self;
         let at = cursor.at();
         let [_, words @ ..] = memory.head(at);
         let [a, b, c, d] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let head = RecordHead::from_words([mark, a, b, c, d]);
-        let len = usize::from(head.len);
+        let (len, unnamed) = RecordHead::cut_len(mark);
+        let (len, words) = (usize::from(len), [unnamed, a, b, c, d]);
         let packet = buffer.get_mut(..len).filter(|_| (1..=MAX_TRANSPORT_BYTES).contains(&len));
         let Some(packet) = packet else { return Err(RingBroken::Length(len as u64)) };
         memory.copy_out(at + RECORD_HEAD as u64, packet);
-        cursor.advance((RECORD_HEAD + len).next_multiple_of(ALIGN) as u64)?;
-        Ok(Some((head.meta(), len)))
+        cursor.advance(record_bytes(len) as u64)?;
+        if !last.has(words) {
+            *last = Origin::new(words);
+        }
+        Ok(Some(len))
+    }
+
+    /// How the last packet came.
+    #[inline]
+    pub fn origin(&self) -> &RxMeta {
+        &self.last.meta
     }
 
     /// Lets the writer overwrite what was read, and wakes it if it waits for that and enough is free.
@@ -405,7 +448,14 @@ impl RecordHead {
         [mark, src[0], src[1], dst[0], dst[1]]
     }
 
+    /// The length that a mark has, and the mark with 0 in its place.
     #[inline]
+    fn cut_len(mark: u64) -> (u16, u64) {
+        let [a, b, rest @ ..] = mark.to_ne_bytes();
+        let [c, d, e, f, g, h] = rest;
+        (u16::from_ne_bytes([a, b]), u64::from_ne_bytes([0, 0, c, d, e, f, g, h]))
+    }
+
     fn from_words([mark, words @ ..]: [u64; RECORD_HEAD / 8]) -> Self {
         let [a, b, traffic_class, hop_limit, e, f, g, h] = mark.to_ne_bytes();
         let [src, dst] = [0, 2].map(|at| u128::from(words[at]) | u128::from(words[at + 1]) << 64);
@@ -420,7 +470,6 @@ impl RecordHead {
     }
 
     /// How the packet came, as its sender says.
-    #[inline]
     fn meta(&self) -> RxMeta {
         let addr = |bits| match TxPath::address_of(bits) {
             IpAddr::V4(ip) => SocketAddr::from((ip, ROCE_PORT)),

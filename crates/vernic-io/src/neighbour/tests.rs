@@ -96,14 +96,15 @@ fn pair(name: &str) -> (Engine, Met, Engine, Met) {
 }
 
 fn send(from: &mut Met, text: &[u8]) {
-    assert!(from.writer.has_room().unwrap());
+    assert!(from.writer.has_room(0).unwrap());
     from.writer.push(&crate::testing::path(), text);
     assert!(from.writer.publish());
 }
 
 fn receive(at: &mut Met) -> Option<Vec<u8>> {
     let mut buffer = [0; MAX_PACKET_BYTES];
-    let (meta, len) = at.reader.next(&mut buffer).unwrap()?;
+    let len = at.reader.next(&mut buffer).unwrap()?;
+    let meta = *at.reader.origin();
     let packet = rx_packet(&buffer, len, &meta).transport().to_vec();
     at.reader.release();
     Some(packet)

@@ -37,7 +37,8 @@ impl Ring {
     fn next(&mut self) -> Result<Option<(RxMeta, Vec<u8>)>, RingBroken> {
         let mut buffer = [0xEE; MAX_PACKET_BYTES];
         let next = self.reader.next(&mut buffer)?;
-        Ok(next.map(|(meta, len)| (meta, rx_packet(&buffer, len, &meta).transport().to_vec())))
+        let meta = *self.reader.origin();
+        Ok(next.map(|len| (meta, rx_packet(&buffer, len, &meta).transport().to_vec())))
     }
 }
 
@@ -53,7 +54,7 @@ fn packets_of_all_sizes_come_out_whole_in_order_and_over_the_end_of_the_ring() {
     let byte = |n: usize, i: usize| (n * 7 + i) as u8;
     let (mut sent, mut received) = (0, 0);
     while received < lens.len() {
-        while sent < lens.len() && ring.writer.has_room().unwrap() {
+        while sent < lens.len() && ring.writer.has_room(0).unwrap() {
             let bytes: Vec<u8> = (0..lens[sent]).map(|i| byte(sent, i)).collect();
             ring.writer.push(&path(), &bytes);
             sent += 1;
@@ -71,6 +72,30 @@ fn packets_of_all_sizes_come_out_whole_in_order_and_over_the_end_of_the_ring() {
         ring.reader.release();
     }
     assert_eq!(ring.next(), Ok(None));
+}
+
+#[test]
+fn each_packet_comes_as_its_own_path_says() {
+    let mut ring = ring();
+    let other = TxPath::new([10, 0, 0, 3].into(), ([10, 0, 0, 2], 777).into());
+    let local = TxPath::new("fe80::1".parse().unwrap(), "[fe80::2%7]:777".parse().unwrap());
+    let paths = [path(), path(), other, path(), local, local.with_hop_limit(3), other];
+    for path in &paths {
+        ring.writer.push(path, b"text");
+    }
+    assert!(ring.writer.publish());
+    for path in paths {
+        let (meta, bytes) = ring.next().unwrap().unwrap();
+        assert_eq!(bytes, b"text");
+        assert_eq!((meta.src.ip(), meta.dst.ip()), (path.src(), path.dst().ip()));
+        assert_eq!(meta.traffic_class, path.traffic_class());
+        assert_eq!(meta.hop_limit, path.hop_limit());
+        let scope = match meta.src {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(v6) => v6.scope_id(),
+        };
+        assert_eq!(scope, path.scope_id());
+    }
 }
 
 impl PartialEq for RxMeta {
@@ -128,7 +153,7 @@ fn who_sleeps_is_rung_once_per_sleep_and_who_is_awake_never() {
 #[test]
 fn a_writer_that_waits_for_room_is_rung_when_half_is_free() {
     let mut ring = ring();
-    while ring.writer.has_room().unwrap() {
+    while ring.writer.has_room(0).unwrap() {
         ring.writer.push(&path(), &[1; 4000]);
     }
     assert!(ring.writer.publish());
@@ -142,14 +167,14 @@ fn a_writer_that_waits_for_room_is_rung_when_half_is_free() {
         assert!(taken <= capacity, "the ring is empty, and nobody rang");
     }
     assert!(taken > capacity * 3 / 8 && taken < capacity * 5 / 8, "{taken} bytes");
-    assert!(ring.writer.has_room().unwrap());
+    assert!(ring.writer.has_room(0).unwrap());
 }
 
 #[test]
 fn a_full_ring_holds_what_it_says() {
     let mut ring = ring();
     let mut packets = 0;
-    while ring.writer.has_room().unwrap() {
+    while ring.writer.has_room(0).unwrap() {
         ring.writer.push(&path(), &[1; 20]);
         packets += 1;
     }
@@ -196,7 +221,7 @@ fn what_an_older_packet_left_is_taken_for_no_packet() {
         assert_eq!(ring.next().unwrap().map(|(_, bytes)| bytes.len()), Some(bytes.len()));
         assert_eq!(ring.next(), Ok(None));
         ring.reader.release();
-        assert!(ring.writer.has_room().unwrap());
+        assert!(ring.writer.has_room(0).unwrap());
     }
 }
 
@@ -222,7 +247,7 @@ fn whatever_is_scribbled_over_a_ring_is_a_packet_or_the_end_of_it() {
             memory.word(at).store(random(), Ordering::Relaxed);
         }
         memory.word(HEAD).store(random() % 4096, Ordering::Relaxed);
-        let _ = ring.writer.has_room();
+        let _ = ring.writer.has_room(0);
         // Bounded by what the ring holds.
         for _ in 0..=CAPACITY / 64 {
             match ring.next() {
