@@ -63,9 +63,10 @@ static PASSING: AtomicU64 = AtomicU64::new(0);
 /// What one that forks counts: more than all threads inside.
 const FORK: u64 = 1 << 32;
 
-/// While it lives, no thread forks: what is locked behind the gate only, no child inherits locked. Any number of
-/// threads are behind it at the same time. For a few system calls at most. Not to be nested: opening and closing a
-/// socket passes the gate, too, so no object of this crate may be made or dropped behind it.
+/// While it lives, no thread forks but one that has waited for a second: what is locked behind the gate only, no child
+/// inherits locked. Any number of threads are behind it at the same time. For a few system calls at most. Not to be
+/// nested: opening and closing a socket passes the gate, too, so no object of this crate may be made or dropped behind
+/// it.
 #[derive(Debug)]
 pub struct Gate(Origin);
 
@@ -75,7 +76,7 @@ impl Gate {
         let gate = loop {
             match Self::try_enter() {
                 Some(gate) => break gate,
-                None => std::thread::sleep(PAUSE),
+                None => pause(),
             }
         };
         // Without memory for it, forks are as without the gate; who opens a descriptor is told.
@@ -93,9 +94,11 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // In a child that was forked behind it the gate is free already.
+        // In a child that was forked behind it the gate is free already: also where a signal's handler forked in the midst of
+        // entering or of this, when it looks as if it had been entered here.
         if self.0.is_here() {
-            PASSING.fetch_sub(1, Ordering::Release);
+            let leave = |passing: u64| passing.checked_sub(1);
+            let _ = PASSING.fetch_update(Ordering::Release, Ordering::Relaxed, leave);
         }
     }
 }
@@ -112,8 +115,17 @@ fn shut(waits: u32) {
         if PASSING.load(Ordering::Acquire).is_multiple_of(FORK) {
             return;
         }
-        std::thread::sleep(PAUSE);
+        pause();
     }
+}
+
+/// Sleeps for [`PAUSE`], or until a signal comes: by number, since the C library's own call for it is one where a thread of
+/// the program may be cancelled, and `fork` is none.
+fn pause() {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() };
+    let rest = std::ptr::null_mut::<libc::timespec>();
+    // SAFETY: the one structure lives through the call, and no other is asked for.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const pause, rest) };
 }
 
 /// After a fork, or one that failed, in the parent.
