@@ -260,8 +260,7 @@ impl Socket {
         }
     }
 
-    /// Ends it. What was sent before still arrives; with `SO_LINGER` this waits for it. To the peer of a stream that is dropped
-    /// without, or closed with an `SO_LINGER` of 0 s, it is a reset (`ECONNRESET`) and not an end.
+    /// Ends it. What was sent before still arrives; with `SO_LINGER` this waits for it.
     pub fn close(&self) {
         match &self.0.inner {
             Inner::Stream(stream) => stream.close(),

@@ -262,19 +262,13 @@ impl Connection {
     }
 
     /// The connection is over, as the connection manager says. What has come can still be read; behind it is an error if
-    /// the peer has not ended its stream, as a program does that closes its socket or ends by itself: it was killed, say,
-    /// or a connection of iWARP was lost.
+    /// a connection of iWARP was lost, as over TCP, and not the end that the peer would have made.
     pub(crate) fn handle_disconnected(&self) {
         let mut core = lock(&self.core);
         // What came before is in the queue: a few turns, as each takes some of its bounded entries.
         while self.poll_completions(&mut core) {}
-        if core.stream.may_receive() {
-            let why = match ending(&self.qp) {
-                Some(Ending::Lost(how)) => {
-                    format!("the connection to {} was lost: {how}", self.peer)
-                }
-                _ => format!("{} is gone without having ended its stream", self.peer),
-            };
+        if let (true, Some(Ending::Lost(how))) = (core.stream.may_receive(), ending(&self.qp)) {
+            let why = format!("the connection to {} was lost: {how}", self.peer);
             self.fail(&mut core, Failure::new(libc::ECONNRESET, why));
         }
         core.stream.handle_disconnected();
