@@ -1,8 +1,8 @@
 //! Destinations whose next hop was asked for its hardware address, and has not answered.
 //!
 //! Owns the searches of a process; the keeper's thread looks at each again and again, and tells its id when it is
-//! over: as soon as the neighbour is known, or when it is not there or the program's time is up. The kernel's
-//! `rdma_cm` does the same.
+//! over: as soon as the neighbour is known, or when it is not there or the program's time is up. (The kernel's
+//! `rdma_cm` waits for the program's time also where the system has given up before.)
 //!
 //! Limits: one search per id.
 

@@ -62,7 +62,9 @@ impl NextHop {
             return None;
         }
         send_nothing(local, peer).ok()?;
-        (netlink.state(hop) != HopState::Open).then_some(hop)
+        // Not asked now though something was sent: the datagram went another way than the system's tables tell, and what
+        // they say of this hop says nothing.
+        (netlink.state(hop) == HopState::Asked).then_some(hop)
     }
 
     /// What is known of it now. Asks the system; never blocks.

@@ -271,8 +271,8 @@ impl Orphans {
         }
     }
 
-    /// There is one too many. Of what its peer has acknowledged nothing is lost, nor of one that was only asked for; what the socket has, the system goes
-    /// on sending when it is closed, unless the peer says something more.
+    /// There is one too many. Of what its peer has acknowledged nothing is lost, nor of one that was only asked for; what
+    /// the socket has, the system goes on sending when it is closed, unless the peer says something more.
     fn make_room(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let is_whole = |one: &Watched| one.orphan.is_shut;
         let at = self.list.iter().position(|one| one.orphan.is_settled());

@@ -252,6 +252,7 @@ impl Startup {
     pub fn is_initiator(&self) -> bool {
         self.role == Role::Initiator
     }
+
     /// How far it has come.
     pub fn state(&self) -> StartupState {
         self.state
