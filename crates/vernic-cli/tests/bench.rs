@@ -92,6 +92,22 @@ fn a_peer_that_never_answers_is_explained() {
 }
 
 #[test]
+fn a_service_of_roce_on_a_device_of_iwarp_fails_at_once_and_says_what_to_name() {
+    let listed = vernic(&["devices", "--json"]).env("VERNIC_TRANSPORT", "iwarp").output().unwrap();
+    let devices = json(&listed);
+    let mut names = devices.as_array().unwrap().iter().filter_map(|device| device["name"].as_str());
+    let device = names.find(|name| name.starts_with("viw")).unwrap();
+    for service in ["rc", "ud"] {
+        let line =
+            ["bench", "-d", device, "-c", service, "--op", "send", "--test", "lat", "-s", "8"];
+        let output = vernic(&line).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains(device) && text.contains("-c iwarp"), "{text}");
+    }
+}
+
+#[test]
 fn iwarp_is_measured_with_and_without_crcs_and_left_out_where_packets_are_captured() {
     let line = "bench --json --no-baselines -n 20 --rounds 1 -q 2 -s 100000 --op send,write,read \
                 -c iwarp,iwarp+crc --test bw";

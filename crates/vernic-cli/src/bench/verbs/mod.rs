@@ -16,7 +16,7 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::select::Chosen;
 use flavor::{End, Flavor};
 use pipes::Pipes;
-use vernic::{Device, DeviceInfo, Rc, Uc, Ud};
+use vernic::{Device, DeviceInfo, DeviceTransport, Rc, Uc, Ud};
 
 /// An open device, and the address of it that queue pairs use.
 #[derive(Debug)]
@@ -111,6 +111,14 @@ impl Verbs {
     /// The device of `spec`: where TCP carries it, the one of iWARP on the same netdev.
     fn pipes<S: Flavor>(&self, spec: &Spec, end: End) -> Outcome<Pipes<S>> {
         if spec.service.tcp().is_none() {
+            if self.info().transport == DeviceTransport::Iwarp {
+                let DeviceInfo { name, number, .. } = self.info();
+                let service = spec.service;
+                return Err(Failure::new(format!(
+                    "{name} is a device of iWARP, whose queue pairs TCP connects, and has no {service} of RoCE: -d \
+                     vernic{number} does, and -c iwarp or iwarp+crc measures this one"
+                )));
+            }
             return Pipes::open(&self.device, self.gid_index, spec, end);
         }
         let name = self.device.info().clone().into_iwarp().name;
