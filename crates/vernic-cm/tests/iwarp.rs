@@ -186,6 +186,15 @@ fn acceptance(peer: &mut TcpStream) -> [u8; 24] {
     request
 }
 
+/// An id of `client` that waits for the reply of its peer, which is ready.
+fn asked(client: &Side) -> (Arc<Id>, End, TcpStream, [u8; 24]) {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (id, end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
+    let (mut peer, _) = other.accept().unwrap();
+    let reply = acceptance(&mut peer);
+    (id, end, peer, reply)
+}
+
 /// A peer that has accepted, and whose initiator's id is gone, hears its first word, and the end when it has answered.
 fn expect_leave(mut peer: TcpStream) {
     peer.set_read_timeout(Some(LONG)).unwrap();
@@ -206,10 +215,7 @@ fn expect_leave(mut peer: TcpStream) {
 #[test]
 fn a_peer_that_has_accepted_hears_the_first_word_before_the_end_though_the_id_is_gone() {
     let client = side();
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (id, end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
-    let (mut peer, _) = other.accept().unwrap();
-    let reply = acceptance(&mut peer);
+    let (id, end, mut peer, reply) = asked(&client);
     peer.write_all(&reply).unwrap();
     let mut sleeper = vernic_io::Sleeper::new().unwrap();
     sleeper.watch([client.channel.as_raw_fd()]);
@@ -223,10 +229,7 @@ fn a_peer_that_has_accepted_hears_the_first_word_before_the_end_though_the_id_is
 #[test]
 fn a_peer_whose_acceptance_is_on_its_way_hears_the_first_word_though_the_id_is_gone() {
     let client = side();
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (id, end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
-    let (mut peer, _) = other.accept().unwrap();
-    let reply = acceptance(&mut peer);
+    let (id, end, mut peer, reply) = asked(&client);
     id.destroy();
     drop(end);
     peer.write_all(&reply).unwrap();
@@ -236,10 +239,7 @@ fn a_peer_whose_acceptance_is_on_its_way_hears_the_first_word_though_the_id_is_g
 #[test]
 fn a_peer_whose_acceptance_is_on_its_way_hears_the_first_word_though_the_program_ends() {
     let client = side();
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (_id, _end) = client.connecting(other.local_addr().unwrap(), &ConnParam::default());
-    let (mut peer, _) = other.accept().unwrap();
-    let reply = acceptance(&mut peer);
+    let (_id, _end, mut peer, reply) = asked(&client);
     let peer = std::thread::spawn(move || {
         peer.write_all(&reply).unwrap();
         expect_leave(peer);
