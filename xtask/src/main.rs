@@ -139,7 +139,7 @@ fn main() -> ExitCode {
         Command::Fuzz { seconds, target } => {
             tools::cargo_fuzz().and_then(|()| steps::fuzz(seconds, target.as_deref()))
         }
-        Command::Capture => capture::check(),
+        Command::Capture => tools::system_packages().and_then(|()| capture::check()),
         Command::Conformance(arguments) => conformance::conformance(&arguments),
         Command::Kernel(arguments) => kernel::kernel(&arguments),
         Command::Verbs => conformance::write_page(),

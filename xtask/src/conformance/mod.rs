@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use crate::plan::{Done, none_of};
 use crate::shell::run;
-use crate::{Result, root};
+use crate::{Result, root, tools};
 use cases::Case;
 use network::{Network, Place};
 use pair::FOLDER;
@@ -90,6 +90,7 @@ pub(crate) fn conformance(arguments: &Arguments) -> Result {
     if !is_root()? {
         return Err("network namespaces need root; run this as root".into());
     }
+    tools::system_packages()?;
     let vernic = build()?;
     fs::create_dir_all(root().join(FOLDER)).map_err(|e| format!("{FOLDER}: {e}"))?;
     let network = Network::new(&vernic.to_string_lossy())?;

@@ -94,6 +94,7 @@ pub(crate) fn prepare() -> Result<Image> {
     }
     let tun = fs::OpenOptions::new().read(true).write(true).open(TUN);
     tun.map_err(|e| format!("the guest's links are tap devices, and {TUN} cannot be opened: {e}"))?;
+    tools::system_packages()?;
     tools::install(TOOLS)?;
     let folder = root().join(FOLDER);
     // An image of an earlier version may lack what this one has.
