@@ -49,8 +49,10 @@ impl Lane {
         if self.streams.is_some() {
             return self.transmit_streams(engine, now);
         }
-        // `queued` stays set: they move from one list that it covers to the other.
-        self.ready.extend(self.held.drain(..));
+        if !self.held.is_empty() {
+            // `queued` stays set: they move from one list that it covers to the other.
+            self.ready.extend(self.held.drain(..));
+        }
         self.near.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !self.blocked {

@@ -84,11 +84,15 @@ impl CreditCode {
     }
     /// The largest code that promises at most `available` receive work requests.
     pub const fn at_most(available: u32) -> Self {
-        let mut code = 30;
-        while Self::COUNTS[code as usize] as u32 > available {
-            code -= 1;
-        }
-        Self(code)
+        // From 2 on there are two codes for each power of two: itself, and one and a half times it.
+        Self(match available {
+            0 | 1 => available as u8,
+            32_768.. => 30,
+            _ => {
+                let power = available.ilog2();
+                (2 * power) as u8 + (available >> (power - 1) & 1) as u8
+            }
+        })
     }
 }
 
@@ -243,7 +247,11 @@ mod tests {
             let count = CreditCode(code).count().unwrap();
             assert_eq!(CreditCode::at_most(count), CreditCode(code));
         }
-        assert_eq!(CreditCode::at_most(5).count(), Some(4));
+        for available in 0..=32_768 {
+            let code = CreditCode::at_most(available);
+            assert!(code.count().unwrap() <= available);
+            assert!(CreditCode(code.0 + 1).count().is_none_or(|more| more > available));
+        }
         assert_eq!(CreditCode::at_most(u32::MAX).count(), Some(32768));
     }
 }

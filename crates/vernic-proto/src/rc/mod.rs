@@ -235,8 +235,9 @@ impl Rc {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let deadlines = [self.requester.rnr_until, self.completer.deadline(), self.probe.due()];
-        deadlines.into_iter().flatten().min()
+        let earlier =
+            |a: Option<Time>, b: Option<Time>| a.zip(b).map_or(a.or(b), |(a, b)| Some(a.min(b)));
+        earlier(self.requester.rnr_until, earlier(self.completer.deadline(), self.probe.due()))
     }
 
     pub(crate) fn handle_timeout(&mut self, cx: &mut Cx<'_>) -> Result<(), Fatal> {
