@@ -24,6 +24,8 @@
 #define QKEY 0x1ee7c0de
 /* No answer within this time is a failure. */
 #define PATIENCE_S 20
+/* What is added for a message of so many bytes: an emulated machine may take a second for a mebibyte of it. */
+#define LONGER_S(bytes) ((int)((bytes) >> 20))
 #define DEPTH 64
 #define GRH 40
 #define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
@@ -103,7 +105,7 @@ static void connect_tcp(void)
         if (!inet_aton(server_name, &to.sin_addr) || connect(sock, (void *)&to, sizeof to))
             fail("connecting to %s", server_name);
     }
-    struct timeval patience = {.tv_sec = 4 * PATIENCE_S};
+    struct timeval patience = {.tv_sec = 4 * (PATIENCE_S + LONGER_S(longest))};
     setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 }
 
@@ -277,8 +279,9 @@ static int next_within(struct ibv_wc *wc, double seconds)
 static struct ibv_wc next(void)
 {
     struct ibv_wc wc;
-    if (!next_within(&wc, PATIENCE_S))
-        fail("no completion in %d s", PATIENCE_S);
+    int patience = PATIENCE_S + LONGER_S(longest);
+    if (!next_within(&wc, patience))
+        fail("no completion in %d s", patience);
     return wc;
 }
 

@@ -179,7 +179,7 @@ fn probes(place: Place) -> Vec<Case> {
     cases.push(Case { agreed: Agreed::Plain, ..cases[0].clone() });
     // perftest with `-R` knows IPv4 alone.
     let whole = case("-x 67108864 iwarp-verify", ["17 sizes verified"; 2]);
-    cases.push(Case { in_ci: false, limit_s: 300, ..whole });
+    cases.push(Case { in_ci: false, limit_s: 600, ..whole });
     let expected = Expected::Reset(LOST);
     cases.push(Case { expected, limit_s: 60, ..case(FLOOD, LOST) });
     for (side, survivor) in [(0, "behind it: WR_FLUSH_ERR"), (1, "receive: WR_FLUSH_ERR")] {

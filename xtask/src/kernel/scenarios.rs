@@ -102,7 +102,7 @@ pub(super) fn all(place: Place) -> Vec<Case> {
     }
     let whole =
         case("-x 67108864 verify".into(), Fault::None, Expected::Lines(both("16 sizes verified")));
-    cases.push(Case { in_ci: false, limit_s: 300, ..whole });
+    cases.push(Case { in_ci: false, limit_s: 600, ..whole });
     for (options, lines) in UNDER_FAULTS {
         for fault in [Fault::Loss, Fault::Corrupt, Fault::Link] {
             cases.push(case((*options).into(), fault, Expected::Lines(*lines)));
