@@ -36,6 +36,7 @@
 //! |---|---|
 //! | `neighbour/meeting.rs`, `neighbour/neighbourhood.rs`, `neighbour/open.rs` | who is met, and all connections |
 //! | `neighbour/hindrance.rs` | who could not be met, why, and when that is tried again |
+//! | `neighbour/complaint.rs` | what users are told of it |
 //! | `neighbour/hello.rs` | bytes of what is said |
 //! | `neighbour/ring.rs`, `neighbour/page.rs` | memory that is shared |
 //! | `neighbour/cursor.rs` | the protocol of the ring's positions and of sleeping, model-checked |
@@ -52,6 +53,7 @@ use std::time::Duration;
 use crate::slot::Slot;
 use crate::sys::{self, ClosableFd};
 
+mod complaint;
 mod cursor;
 mod hello;
 mod hindrance;

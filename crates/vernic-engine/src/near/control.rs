@@ -50,7 +50,10 @@ impl NearControl {
         }
         let hood = Neighbourhood::new(slots.clone(), config.ring_bytes)
             .inspect_err(|error| {
-                tracing::debug!(%error, "no memory can be shared: packets to this host go by UDP");
+                tracing::warn!(
+                    %error,
+                    "no memory can be shared: packets to processes of this host go by UDP, at a fraction of the speed"
+                );
             })
             .ok()?;
         let (raw_fd, alarm) = (hood.raw_fd(), hood.alarm());
@@ -136,7 +139,7 @@ impl Engine {
                 broken = lane.near.take_broken();
             });
         }
-        wanted.iter().for_each(|&(slot, _)| hood.meet(slot, now, &mut events));
+        wanted.iter().for_each(|&(slot, pid)| hood.meet(slot, pid, now, &mut events));
         broken.iter().for_each(|&id| hood.expel(id, &mut events));
         if !events.is_empty() || !wanted.is_empty() {
             self.with_lane(|lane| {

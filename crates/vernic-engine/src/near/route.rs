@@ -44,7 +44,7 @@ pub enum WhyWire {
     Watched,
     /// It is of an iWARP device.
     Iwarp,
-    /// The system has no memory that can be shared.
+    /// No memory could be made that can be shared: the log says why, at level `warn`.
     NoMemory,
     /// The peer is no process of this host and user, or has not said that it is.
     NotHere,
@@ -76,7 +76,7 @@ impl fmt::Display for WhyWire {
             Self::Settings => "same_host is off or force_wire is on",
             Self::Watched => "packets are captured, traced or damaged on purpose",
             Self::Iwarp => "iWARP",
-            Self::NoMemory => "the system has no memory that can be shared",
+            Self::NoMemory => "no memory or descriptor was left to share when the device was opened (`VERNIC_LOG=warn` says why)",
             Self::NotHere => "the peer is no process of this host and user",
             Self::NotMet => "the peer's process is not met yet",
             Self::Hindered(why) => return why.fmt(f),

@@ -56,6 +56,16 @@ impl Hindrance {
         }
     }
 
+    /// The failures of one meeting after which users are told of it: what is missing here at once, what may pass when it
+    /// has not, and what is somebody's choice never. (A peer without descriptors for its socket says so itself.)
+    pub(super) const fn tries_to_tell(self) -> u32 {
+        match self {
+            Self::Descriptors | Self::Memory => 1,
+            Self::Crowd | Self::Silent | Self::HungUp | Self::Other => 2,
+            Self::User | Self::Door => u32::MAX,
+        }
+    }
+
     /// Whether something ran out on this side.
     pub(super) const fn is_shortage(self) -> bool {
         matches!(self, Self::Descriptors | Self::Memory)
@@ -65,7 +75,7 @@ impl Hindrance {
 impl fmt::Display for Hindrance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Descriptors => "this process has no file descriptor left (`ulimit -n`)",
+            Self::Descriptors => "this process has no file descriptor left (raise `ulimit -n`)",
             Self::Memory => "the system has no memory to share with the peer's process (free it, or raise `ulimit -f` or `-v`)",
             Self::Crowd => "too many processes share memory with this one",
             Self::User => "the peer's process is of another user",
@@ -81,6 +91,8 @@ impl fmt::Display for Hindrance {
 #[derive(Debug)]
 struct Failed {
     slot: Slot,
+    /// The process that has it.
+    pid: u32,
     why: Hindrance,
     tries: u32,
     since: Nanos,
@@ -103,14 +115,18 @@ impl Failed {
 pub(super) struct Hindrances(Vec<Failed>);
 
 impl Hindrances {
-    /// A meeting failed.
-    pub(super) fn note(&mut self, slot: Slot, why: Hindrance, now: Nanos) {
+    /// A meeting with the process `pid`, which has `slot`, failed. Says how many times it has by now.
+    pub(super) fn note(&mut self, slot: Slot, pid: u32, why: Hindrance, now: Nanos) -> u32 {
         match self.0.iter_mut().find(|failed| failed.slot == slot) {
             Some(failed) => {
                 let tries = failed.tries.saturating_add(1);
-                *failed = Failed { slot, why, tries, since: now };
+                *failed = Failed { slot, pid, why, tries, since: now };
+                tries
             }
-            None => self.0.push(Failed { slot, why, tries: 1, since: now }),
+            None => {
+                self.0.push(Failed { slot, pid, why, tries: 1, since: now });
+                1
+            }
         }
     }
 
@@ -133,10 +149,10 @@ impl Hindrances {
         }
     }
 
-    /// The slots that are to be tried again now.
-    pub(super) fn due(&self, now: Nanos) -> Vec<Slot> {
+    /// The slots that are to be tried again now, and who has them.
+    pub(super) fn due(&self, now: Nanos) -> Vec<(Slot, u32)> {
         let due = self.0.iter().filter(|f| !f.is_given_up() && f.pause_ends() <= now);
-        due.map(|failed| failed.slot).collect()
+        due.map(|failed| (failed.slot, failed.pid)).collect()
     }
 
     /// When the next of them is.
@@ -163,15 +179,15 @@ mod tests {
         let slot = Slot::FIRST;
         let mut hindrances = Hindrances::default();
         let (mut now, mut tries) = (Nanos(5), 0);
-        hindrances.note(slot, Hindrance::Door, now);
+        hindrances.note(slot, 7, Hindrance::Door, now);
         while let Some(next) = hindrances.next() {
             assert!(hindrances.is_paused(slot, now) && hindrances.due(now).is_empty());
             assert!(next.0 - now.0 >= FIRST_PAUSE_NANOS && next.0 - now.0 <= 64_000_000_000);
             now = next;
-            assert_eq!(hindrances.due(now), [slot]);
+            assert_eq!(hindrances.due(now), [(slot, 7)]);
             hindrances.begin(slot, now);
             assert!(hindrances.due(now).is_empty(), "one try at a time");
-            hindrances.note(slot, Hindrance::Descriptors, now);
+            hindrances.note(slot, 7, Hindrance::Descriptors, now);
             tries += 1;
         }
         assert_eq!((tries, hindrances.why(slot)), (MAX_TRIES - 1, Some(Hindrance::Descriptors)));
@@ -179,7 +195,7 @@ mod tests {
         assert!(hindrances.is_paused(slot, now));
         let later = now.plus(64_000_000_000);
         assert!(!hindrances.is_paused(slot, later));
-        hindrances.note(slot, Hindrance::Door, later);
+        hindrances.note(slot, 7, Hindrance::Door, later);
         assert_eq!(hindrances.next(), Some(later.plus(FIRST_PAUSE_NANOS)));
     }
 }

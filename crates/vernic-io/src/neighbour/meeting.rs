@@ -34,6 +34,14 @@ impl Incoming {
     }
 }
 
+/// A call of ours: the slot, the process that is said to have it, and the ring that it is to write to.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) slot: Slot,
+    pub(super) pid: u32,
+    pub(super) incoming: Incoming,
+}
+
 /// A connection on which there is no neighbour yet.
 #[derive(Debug)]
 pub(super) struct Stranger {
@@ -41,8 +49,8 @@ pub(super) struct Stranger {
     pub(super) connection: OwnFd,
     pub(super) pid: u32,
     pub(super) since: Nanos,
-    /// Of one that we called: its slot, and the ring that it is to write to.
-    pub(super) call: Option<(Slot, Incoming)>,
+    /// Of one that we called.
+    pub(super) call: Option<Call>,
 }
 
 impl Stranger {

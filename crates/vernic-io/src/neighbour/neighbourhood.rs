@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::complaint::Complaints;
 use super::hello::{Hello, MAX_MESSAGE_BYTES, Said};
 use super::hindrance::{Hindrance, Hindrances};
-use super::meeting::{Incoming, Passed, Stranger};
+use super::meeting::{Call, Incoming, Passed, Stranger};
 use super::open::{Next, Open};
 use super::page::OwnPage;
 use super::ring::{RingMemory, RingWriter};
@@ -47,6 +48,9 @@ pub struct Neighbourhood {
     strangers: Vec<Stranger>,
     open: Vec<Option<Open>>,
     hindrances: Hindrances,
+    complaints: Complaints,
+    /// What ran out here last, and when.
+    shortage: Option<(Hindrance, Nanos)>,
     /// [`SlotTable::generation`] that was followed.
     followed: Option<u64>,
     /// No calls are taken until then: there are no descriptors for them.
@@ -80,6 +84,8 @@ impl Neighbourhood {
             strangers: Vec::new(),
             open: Vec::new(),
             hindrances: Hindrances::default(),
+            complaints: Complaints::default(),
+            shortage: None,
             followed: None,
             shut_until: None,
             doors_due: None,
@@ -132,15 +138,31 @@ impl Neighbourhood {
         sys::epoll_watch(self.epoll.as_fd(), EpollOp::Add, fd.as_fd(), key, READABLE)
     }
 
-    fn count_shortage(&mut self, why: Hindrance) {
-        self.counters.short += u64::from(why.is_shortage());
+    fn count_shortage(&mut self, why: Hindrance, now: Nanos) {
+        if why.is_shortage() {
+            self.counters.short += 1;
+            self.shortage = Some((why, now));
+        }
+    }
+
+    /// Why a meeting failed. Of two calls at once one ends, with a hang-up or in silence, and the other is to be taken;
+    /// if that failed for what ran out here, the peer has no part in it.
+    fn why(&self, error: &io::Error, now: Nanos) -> Hindrance {
+        let why = Hindrance::of(error);
+        let is_fresh =
+            |&(_, at): &(Hindrance, Nanos)| at.plus(2 * PATIENCE.as_nanos() as u64) > now;
+        let shortage = self.shortage.filter(is_fresh);
+        match shortage {
+            Some((own, _)) if matches!(why, Hindrance::HungUp | Hindrance::Silent) => own,
+            _ => why,
+        }
     }
 
     /// What could not be done before and may be possible now.
     fn try_again(&mut self, now: Nanos, events: &mut Vec<Event>) {
         self.try_doors(now);
-        for slot in self.hindrances.due(now) {
-            self.meet(slot, now, events);
+        for (slot, pid) in self.hindrances.due(now) {
+            self.meet(slot, pid, now, events);
         }
     }
 
@@ -159,12 +181,12 @@ impl Neighbourhood {
         open.into_iter().find(|open| open.slots.contains(&slot)).map(|open| &open.neighbour)
     }
 
-    /// Begins to meet the process that has this slot, unless that is done or under way. Does not wait;
+    /// Begins to meet the process `pid`, which has this slot, unless that is done or under way. Does not wait;
     /// who is met is told by [`serve`](Self::serve), or here, of ourselves. What fails is tried again, some
     /// times in the next minutes.
-    pub fn meet(&mut self, slot: Slot, now: Nanos, events: &mut Vec<Event>) {
+    pub fn meet(&mut self, slot: Slot, pid: u32, now: Nanos, events: &mut Vec<Event>) {
         let is_under_way =
-            |stranger: &Stranger| stranger.call.as_ref().is_some_and(|(called, _)| *called == slot);
+            |stranger: &Stranger| stranger.call.as_ref().is_some_and(|call| call.slot == slot);
         if self.find(slot).is_some() {
             self.hindrances.forget(&[slot]);
         }
@@ -179,23 +201,24 @@ impl Neighbourhood {
         self.hindrances.begin(slot, now);
         let met = match self.slots.is_ours(slot) {
             true => self.meet_self(events),
-            false => self.call(slot, now),
+            false => self.call(slot, pid, now),
         };
         if let Err(error) = met {
-            self.hinder(slot, &error, now);
+            self.hinder(slot, pid, &error, now);
         }
     }
 
     /// The process that has a slot could not be met.
-    fn hinder(&mut self, slot: Slot, error: &io::Error, now: Nanos) {
+    fn hinder(&mut self, slot: Slot, pid: u32, error: &io::Error, now: Nanos) {
         if self.find(slot).is_some() {
             // Of two calls at once, one ends.
             return;
         }
-        let why = Hindrance::of(error);
-        tracing::debug!(slot = slot.value(), %error, %why, "its process is no neighbour");
-        self.hindrances.note(slot, why, now);
-        self.count_shortage(why);
+        let why = self.why(error, now);
+        tracing::debug!(slot = slot.value(), pid, %error, %why, "its process is no neighbour");
+        let tries = self.hindrances.note(slot, pid, why, now);
+        self.complaints.hear(Some(pid), why, tries);
+        self.count_shortage(Hindrance::of(error), now);
     }
 
     fn hello(&self, ring_bytes: u32) -> Hello {
@@ -207,20 +230,20 @@ impl Neighbourhood {
         ring_bytes_among(self.open.iter().flatten().count(), self.ring_bytes)
     }
 
-    fn call(&mut self, slot: Slot, now: Nanos) -> io::Result<()> {
+    fn call(&mut self, slot: Slot, pid: u32, now: Nanos) -> io::Result<()> {
         if self.strangers.len() >= MAX_STRANGERS || self.free_place().is_none() {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
         sys::connect_abstract(connection.as_fd(), &self.slots.neighbour_name(slot))?;
-        let pid = Stranger::check(connection.as_fd())?;
+        let peer = Stranger::check(connection.as_fd())?;
         let ring_bytes = self.next_ring_bytes();
         let incoming = Incoming::new(ring_bytes)?;
         incoming.send(connection.as_fd(), &Said::Hello(self.hello(ring_bytes)), &self.page)?;
         let key = self.next_key();
         self.watch(&connection, key)?;
-        let call = Some((slot, incoming));
-        self.strangers.push(Stranger { key, connection, pid, since: now, call });
+        let call = Some(Call { slot, pid, incoming });
+        self.strangers.push(Stranger { key, connection, pid: peer, since: now, call });
         Ok(())
     }
 
@@ -312,8 +335,8 @@ impl Neighbourhood {
             let stranger = self.strangers.remove(at);
             self.counters.refused += 1;
             tracing::debug!(pid = stranger.pid, "a process does not answer: no neighbour");
-            if let Some((slot, _)) = stranger.call {
-                self.hinder(slot, &io::ErrorKind::TimedOut.into(), now);
+            if let Some(call) = stranger.call {
+                self.hinder(call.slot, call.pid, &io::ErrorKind::TimedOut.into(), now);
             }
         }
     }
@@ -326,15 +349,21 @@ impl Neighbourhood {
             return;
         }
         let stranger = self.strangers.remove(at);
-        let (pid, called) = (stranger.pid, stranger.call.as_ref().map(|(slot, _)| *slot));
+        let (pid, called) =
+            (stranger.pid, stranger.call.as_ref().map(|call| (call.slot, call.pid)));
         let met = packet.and_then(|packet| self.consider(stranger, &buf, &packet, events));
         let Err(error) = met else { return };
         // Who hangs up is no matter of ours, nor is it if something runs out here.
         let why = Hindrance::of(&error);
         tracing::debug!(pid, %error, %why, "a process is no neighbour");
         match called {
-            Some(slot) => self.hinder(slot, &error, now),
-            None => self.count_shortage(why),
+            Some((slot, pid)) => self.hinder(slot, pid, &error, now),
+            None => {
+                self.count_shortage(why, now);
+                if why.is_shortage() {
+                    self.complaints.hear(Some(pid), why, 1);
+                }
+            }
         }
         if !why.is_shortage() && why != Hindrance::HungUp {
             self.counters.refused += 1;
@@ -376,7 +405,7 @@ impl Neighbourhood {
                 }
                 Ok(())
             }
-            (Some(Said::Welcome(hello)), Some((_, incoming))) => {
+            (Some(Said::Welcome(hello)), Some(Call { incoming, .. })) => {
                 let passed = Passed::map(&hello, &packet.files)?;
                 if self.knows(&hello, pid) {
                     return Ok(());
@@ -409,7 +438,7 @@ impl Neighbourhood {
             return false;
         }
         let ours = self.strangers.iter().position(|stranger| {
-            stranger.call.as_ref().is_some_and(|(slot, _)| hello.slots.contains(slot))
+            stranger.call.as_ref().is_some_and(|call| hello.slots.contains(&call.slot))
         });
         match ours {
             Some(_) if self.engine < hello.engine => false,
@@ -442,6 +471,7 @@ impl Neighbourhood {
                     let pid = open.neighbour.pid();
                     tracing::debug!(pid, "no descriptor for the file that a neighbour has sent");
                     self.counters.short += 1;
+                    self.complaints.hear_lost_file(pid);
                 }
                 Next::Close { in_order } => return self.part(at, in_order, events),
                 Next::Expel(why) => {

@@ -39,7 +39,7 @@ impl Engine {
     }
 
     fn meet(&mut self, slot: Slot) {
-        self.hood.meet(slot, self.now, &mut self.events);
+        self.hood.meet(slot, std::process::id(), self.now, &mut self.events);
     }
 
     fn serve(&mut self) {

@@ -13,7 +13,7 @@ use super::message::{Answer, MAX_MESSAGE_BYTES, Question};
 use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
 use crate::intake::IntakeId;
 use crate::link::LocalAddr;
-use crate::sys::{self, Gate};
+use crate::sys::{self, Gate, OwnFd};
 
 /// Answers that [`SlotTable::lookup`] remembers.
 pub(super) const MAX_LOOKUPS: usize = 256;
@@ -69,7 +69,25 @@ impl SlotTable {
         if let Some(known) = self.find_in_this_process(ip, slot) {
             return known;
         }
-        self.ask(self.control_name(slot).as_bytes(), Question { ip, slot }, timeout)
+        self.check_open().ok()?;
+        let name = self.control_name(slot);
+        match new_socket(b"") {
+            Ok(socket) => self.ask_by(&socket, name.as_bytes(), Question { ip, slot }, timeout),
+            // No descriptor is left: the one that every table has answers, too.
+            Err(_) => self.await_lookup(ip, qpn, timeout),
+        }
+    }
+
+    /// Looks until there is an answer.
+    fn await_lookup(&self, ip: IpAddr, qpn: Qpn, timeout: Duration) -> Option<PeerProcess> {
+        let end = Instant::now() + timeout;
+        loop {
+            match self.lookup(ip, qpn) {
+                Lookup::Here(process) => return Some(process),
+                Lookup::NotHere => return None,
+                Lookup::Asked | Lookup::Pending => wait_at(self.ask.get()?.as_fd(), end)?,
+            }
+        }
     }
 
     /// Asks the process that has the socket called `name`, and waits for its answer: `timeout` at
@@ -81,7 +99,16 @@ impl SlotTable {
         timeout: Duration,
     ) -> Option<PeerProcess> {
         self.check_open().ok()?;
-        let socket = new_socket(b"").ok()?;
+        self.ask_by(&new_socket(b"").ok()?, name, question, timeout)
+    }
+
+    fn ask_by(
+        &self,
+        socket: &OwnFd,
+        name: &[u8],
+        question: Question,
+        timeout: Duration,
+    ) -> Option<PeerProcess> {
         sys::send_abstract(socket.as_fd(), name, &question.emit(), &[]).ok()?;
         let end = Instant::now() + timeout;
         loop {
@@ -90,19 +117,7 @@ impl SlotTable {
                     return peer;
                 }
             }
-            // Whoever we ask may be asking us, and wait as we do.
-            let tables = tables();
-            tables.iter().for_each(|table| table.serve());
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            let mut fds = vec![sys::PollFd::readable(socket.as_raw_fd())];
-            for table in &tables {
-                let state = table.state();
-                fds.extend(state.controls().map(|(fd, _)| sys::PollFd::readable(fd.as_raw_fd())));
-            }
-            sys::poll(&mut fds, Some(left.min(QUERY_PAUSE))).ok()?;
+            wait_at(socket.as_fd(), end)?;
         }
     }
 
@@ -184,6 +199,23 @@ impl SlotTable {
         let intake = table.intake().map(|intake| self.intakes.add(intake));
         Some(PeerProcess { pid: std::process::id(), private_port, intake })
     }
+}
+
+/// Waits a while for an answer at `socket`, and serves those who ask meanwhile: whoever is asked may be asking us,
+/// and wait as we do. `None` once `end` is reached.
+fn wait_at(socket: BorrowedFd<'_>, end: Instant) -> Option<()> {
+    let tables = tables();
+    tables.iter().for_each(|table| table.serve());
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return None;
+    }
+    let mut fds = vec![sys::PollFd::readable(socket.as_raw_fd())];
+    for table in &tables {
+        let state = table.state();
+        fds.extend(state.controls().map(|(fd, _)| sys::PollFd::readable(fd.as_raw_fd())));
+    }
+    sys::poll(&mut fds, Some(left.min(QUERY_PAUSE))).ok().map(drop)
 }
 
 pub(super) fn find_port(served: &[(LocalAddr, u16)], ip: IpAddr) -> Option<u16> {

@@ -52,7 +52,11 @@ impl Neighbourhood {
             {
                 // Whoever had it before may be about to end; others send by UDP until then.
                 tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
-                self.count_shortage(Hindrance::of(&error));
+                let why = Hindrance::of(&error);
+                if why.is_shortage() {
+                    self.complaints.hear(None, why, 1);
+                }
+                self.count_shortage(why, now);
                 self.doors_due = Some((pause, now.plus(pause)));
             }
         }
@@ -103,6 +107,7 @@ impl Neighbourhood {
         let key = self.next_key();
         if let Err(error) = self.watch(&connection, key) {
             tracing::debug!(pid, %error, "a process that calls cannot be heard");
+            self.complaints.hear(Some(pid), Hindrance::of(&error), 1);
             self.counters.short += 1;
             return;
         }
@@ -118,7 +123,9 @@ impl Neighbourhood {
     /// somebody calls would not sleep.
     fn shut(&mut self, error: &io::Error, now: Nanos) {
         tracing::debug!(%error, "processes that call cannot be answered");
-        self.counters.short += 1;
+        let why = Hindrance::of(error);
+        self.count_shortage(why, now);
+        self.complaints.hear(None, why, 1);
         self.shut_until = Some(now.plus(SHUT_NANOS));
         self.set_doors(0);
     }
