@@ -40,6 +40,12 @@ impl Failure {
         Self { errno, why: why.into(), fatal: false }
     }
 
+    /// What the system refused, with its reason.
+    #[cold]
+    pub(crate) fn system(what: &str, error: &io::Error) -> Self {
+        Self::new(of_io(error), format!("{what}: {error}"))
+    }
+
     /// A NULL where an object or struct has to be.
     #[cold]
     pub(crate) fn null(what: &'static str) -> Self {
@@ -83,10 +89,18 @@ impl Failure {
 
     /// Writes a line into the log.
     pub(crate) fn log(&self, call: &str) {
-        let errno = io::Error::from_raw_os_error(self.errno);
         match self.fatal {
-            true => tracing::error!("{call}: {} ({errno})", self.why),
-            false => tracing::warn!("{call}: {} ({errno})", self.why),
+            true => tracing::error!("{call}: {}", self.in_words()),
+            false => tracing::warn!("{call}: {}", self.in_words()),
+        }
+    }
+
+    /// The reason, with what `errno` says unless that is in it.
+    fn in_words(&self) -> String {
+        let errno = io::Error::from_raw_os_error(self.errno).to_string();
+        match self.why.contains(&errno) {
+            true => self.why.to_string(),
+            false => format!("{} ({errno})", self.why),
         }
     }
 }
@@ -269,4 +283,19 @@ pub(crate) fn negative(name: &str, call: impl FnOnce() -> Result<isize, Failure>
 /// For calls that return nothing, or something that has a value for every case.
 pub(crate) fn nothing<T: Default>(name: &str, call: impl FnOnce() -> Result<T, Failure>) -> T {
     run(name, call).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_is_told_once() {
+        let error = io::Error::from_raw_os_error(libc::EMFILE);
+        let failure = Failure::system("cannot open it", &error);
+        assert_eq!(failure.errno, libc::EMFILE);
+        assert_eq!(failure.in_words(), format!("cannot open it: {error}"));
+        let invalid = Failure::invalid("no such thing").in_words();
+        assert!(invalid.starts_with("no such thing (") && invalid.contains("22"), "{invalid}");
+    }
 }

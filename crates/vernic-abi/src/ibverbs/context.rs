@@ -117,7 +117,9 @@ fn marker() -> Result<OwnedFd, Failure> {
     // SAFETY: the name is a text of C, the flag is known to every kernel with this call.
     let fd = unsafe { libc::memfd_create(c"vernic".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
-        return Err(std::io::Error::last_os_error().into());
+        let error = std::io::Error::last_os_error();
+        let what = "cannot make the descriptor cmd_fd of the device's context";
+        return Err(Failure::system(what, &error).fatal());
     }
     // SAFETY: new, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
