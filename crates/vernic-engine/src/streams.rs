@@ -36,10 +36,10 @@ pub(crate) use counters::StreamCounts;
 pub(crate) use orphan::{CLOSE_PATIENCE, EXIT_PATIENCE, Hold, Orphan, settle as settle_orphans};
 pub(crate) use unanswered::Unanswered;
 use vernic_io::tcp::{Connection, Interest, Ready};
-use vernic_proto::Time;
 use vernic_proto::iwarp::{
     self, Agreed, Ending, Greeting, MAX_FPDU, Shutdown, StartError, StreamConfig, StreamEnd,
 };
+use vernic_proto::{QpCounters, Time};
 use vernic_wire::Qpn;
 
 use crate::events::lock;
@@ -132,6 +132,8 @@ struct Conn {
     is_long: bool,
     /// FPDUs and bytes when that was found.
     measured: (u64, u64),
+    /// FPDUs received and sent that the device has counted.
+    counted: (u64, u64),
     /// What is to be done when `out` is empty.
     shutdown: Option<Shutdown>,
     /// Whether its peer answers.
@@ -243,6 +245,7 @@ impl Streams {
     fn settle(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) {
         let key = qp.qpn.value();
         let Some(conn) = self.connections.get_mut(&key) else { return };
+        conn.count(engine, core);
         if let Some(machine) = core.machine.stream() {
             conn.told.look(engine, machine);
             conn.shutdown = machine.poll_shutdown().or(conn.shutdown);
@@ -281,7 +284,21 @@ impl Streams {
     }
 }
 
+/// FPDUs received and sent.
+fn fpdus(counters: &QpCounters) -> (u64, u64) {
+    (counters.rx_packets, counters.tx_packets)
+}
+
 impl Conn {
+    /// Counts the FPDUs that came and went since the last time.
+    fn count(&mut self, engine: &Engine, core: &QpCore) {
+        let now = fpdus(core.machine.counters());
+        let before = std::mem::replace(&mut self.counted, now);
+        // A queue pair that was reset counts anew.
+        engine.counters.streams.rx_fpdus.add(now.0.saturating_sub(before.0));
+        engine.counters.streams.tx_fpdus.add(now.1.saturating_sub(before.1));
+    }
+
     /// Its owner has heard how it ended, at the latest now: this end lets go of it.
     fn end(mut self, engine: &Engine) -> Connection {
         self.told.end(engine, Ending::Closed);
@@ -343,6 +360,7 @@ impl Lane {
             held: false,
             is_long: false,
             measured: (0, 0),
+            counted: fpdus(machine.counters()),
             shutdown: None,
             vital: Vital::default(),
             agreed: *terms.agreed,
@@ -351,7 +369,16 @@ impl Lane {
         streams.expect_life(engine, &conn.connection, now);
         let conn = streams.connections.entry(key).insert_entry(conn).into_mut();
         let result = streams.watch.add(&conn.connection, u64::from(key)).map(drop);
-        engine.counters.streams.connections.add(1);
+        let counts = &engine.counters.streams;
+        counts.connections.add(1);
+        if terms.agreed.crc { &counts.with_crc } else { &counts.without_crc }.add(1);
+        tracing::debug!(
+            qpn = %qp.qpn,
+            path = %side.stream.map(|(local, peer)| format!("{local}->{peer}")).unwrap_or_default(),
+            crc = terms.agreed.crc,
+            revision = terms.agreed.revision,
+            "iWARP connection"
+        );
         conn.pass(engine, qp, &mut core, now, rest);
         if result.is_err() {
             // Nobody would ever read it; and who made it is told here.

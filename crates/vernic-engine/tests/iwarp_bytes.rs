@@ -63,11 +63,15 @@ fn without_crcs_long_messages_are_gathered_and_placed_by_the_kernel() {
     // How much is placed is a matter of where the stream happens to be cut.
     assert!(b.placed_bytes > len && a.placed_bytes > len / 4, "{a:?} {b:?}");
     assert_eq!((a.connections, a.lost, a.tx_bytes), (1, 0, b.rx_bytes));
+    assert_eq!((a.with_crc, a.without_crc, b.without_crc), (0, 1, 1));
+    assert!(a.tx_fpdus > 2 && a.rx_fpdus > 1, "{a:?}");
+    assert_eq!((a.tx_fpdus, b.crc_errors), (b.rx_fpdus, 0));
 }
 
 #[test]
 fn under_crcs_payload_is_copied_unless_it_may_be_placed_before_the_check() {
     let (a, b) = exchange(&pair_with(LO, startup(), default_stream()));
+    assert_eq!((a.with_crc, a.without_crc, b.with_crc), (1, 0, 1));
     let direct = [a, b].map(|end| (end.gathered_bytes, end.placed_bytes));
     assert_eq!(direct, [(0, 0), (0, 0)]);
     let early = StreamConfig { place_before_crc: true, ..default_stream() };

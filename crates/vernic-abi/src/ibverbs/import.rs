@@ -90,8 +90,15 @@ extern "C" fn say_goodbye() {
             // The thread of the device may be at it, and would end in the middle: a turn each until it
             // is through.
             let until = Instant::now() + PATIENCE;
-            while !shared.engine.last_progress() && Instant::now() < until {
+            let mut is_done = shared.engine.last_progress();
+            while !is_done && Instant::now() < until {
                 std::thread::yield_now();
+                is_done = shared.engine.last_progress();
+            }
+            // Closing it would have told them; without the lane they would be waited for.
+            if is_done && tracing::enabled!(tracing::Level::DEBUG) {
+                let device = &shared.engine.info().name;
+                tracing::debug!(device, counters = %shared.engine.counters(), "device open at the program's end");
             }
         }
     });
