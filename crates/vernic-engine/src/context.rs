@@ -116,14 +116,7 @@ impl Context {
     /// [`OpenError`]: no such device, no descriptor left; [`OpenError::NoPackets`].
     pub fn open_iwarp(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
         let info = choose_iwarp(name.unwrap_or_default())?;
-        let refused = [
-            (!config.capture.is_empty(), "capture", "`tcpdump` captures TCP"),
-            (!config.fault.is_empty(), "fault", "`tc qdisc add dev ... root netem` damages TCP"),
-            (config.trace, "trace", "`tcpdump` shows TCP"),
-        ];
-        if let Some((_, setting, instead)) = refused.into_iter().find(|(is_set, ..)| *is_set) {
-            return Err(OpenError::NoPackets { device: info.name, setting, instead });
-        }
+        info.check_settings(&config)?;
         let active_mtu = choose_mtu(&info, &config)?;
         let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
         let slots = SlotTable::new().map_err(slot_error)?;

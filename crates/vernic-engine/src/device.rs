@@ -73,6 +73,24 @@ impl DeviceInfo {
         }
     }
 
+    /// Refuses settings about packets for an iWARP device, whose bytes the system's TCP carries.
+    ///
+    /// # Errors
+    /// [`OpenError::NoPackets`], as opening it with these settings.
+    pub fn check_settings(&self, config: &Config) -> Result<(), OpenError> {
+        let refused = [
+            (!config.capture.is_empty(), "capture", "`tcpdump` captures TCP"),
+            (!config.fault.is_empty(), "fault", "`tc qdisc add dev ... root netem` damages TCP"),
+            (config.trace, "trace", "`tcpdump` shows TCP"),
+        ];
+        match refused.into_iter().find(|(is_set, ..)| *is_set) {
+            Some((_, setting, instead)) if self.transport == Transport::Iwarp => {
+                Err(OpenError::NoPackets { device: self.name.clone(), setting, instead })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The iWARP device beside this one: `viw0` beside `vernic0`.
     pub fn into_iwarp(self) -> Self {
         Self { name: format!("viw{}", self.number), transport: Transport::Iwarp, ..self }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use vernic::{Config, ConfigError, Device, DeviceInfo, KEYS, OpenError};
+use vernic::{Config, ConfigError, Device, DeviceInfo, DeviceTransport, KEYS, OpenError};
 
 /// What a user may want to vary around a program.
 #[derive(Debug, Default, clap::Args)]
@@ -105,13 +105,29 @@ impl Options {
     pub(super) fn settings(&self) -> Outcome<Settings> {
         let mut config = Config::load().doing(|| "read the configuration".into())?;
         let mut variables = Variables::new();
-        for Given { words, name, value } in self.given()? {
-            config.set(name, &value).map_err(|error| refused(&words, error))?;
-            let key = KEYS.iter().find(|key| key.name == name);
+        let given = self.given()?;
+        let words_of = |setting| {
+            let one = given.iter().rfind(|given| given.name == setting);
+            one.map(|given| format!("{}: ", given.words)).unwrap_or_default()
+        };
+        for Given { words, name, value } in &given {
+            config.set(name, value).map_err(|error| refused(words, error))?;
+            let key = KEYS.iter().find(|key| key.name == *name);
             let key = key.ok_or_else(|| Failure::new(format!("there is no setting {name:?}")))?;
             variables.push((key.variable, OsString::from(value)));
         }
         let devices = devices(&config)?;
+        // With others beside, the program may do without those of iWARP.
+        if devices.iter().all(|device| device.transport == DeviceTransport::Iwarp)
+            && let Some(device) = devices.first()
+        {
+            device.check_settings(&config).map_err(|error| match error {
+                OpenError::NoPackets { setting, .. } => {
+                    Failure::new(format!("{}{error}", words_of(setting)))
+                }
+                error => Failure::new(error.to_string()),
+            })?;
+        }
         if !config.fault.is_empty() {
             complain(format_args!("vernic: packets are damaged on purpose: {}", config.fault));
         }
@@ -265,6 +281,20 @@ mod tests {
         assert!(shown(&["--iwarp"]).iter().all(|device| device.name.starts_with("viw")));
         assert!(shown(&[]).iter().all(|device| device.name.starts_with("vernic")));
         assert_eq!(shown(&["-d", "viw0"])[0].name, "viw0");
+    }
+
+    #[test]
+    fn what_iwarp_cannot_have_is_refused_before_the_program_runs() {
+        let refused = [
+            (&["--iwarp", "--loss", "0.1"][..], "--loss 0.1: viw"),
+            (&["--iwarp", "--capture", "/tmp/x.pcapng"], "--capture /tmp/x.pcapng: viw"),
+            (&["-d", "viw0", "--set", "trace=on"], "--set trace=on: viw0"),
+        ];
+        for (words, begin) in refused {
+            let failure = options(words).settings().unwrap_err().to_string();
+            assert!(failure.starts_with(begin) && failure.contains("TCP"), "{failure}");
+        }
+        settings(&["--set", "transport=both", "--loss", "0.1"]);
     }
 
     #[test]
