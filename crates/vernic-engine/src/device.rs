@@ -218,7 +218,14 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
 /// Chooses an iWARP device by its name or that of its netdev; an empty name takes the first.
 pub(crate) fn choose_iwarp(name: &str) -> Result<DeviceInfo, OpenError> {
     let beside = iwarp_number(name).map_or(name.to_owned(), |number| format!("vernic{number}"));
-    choose(&beside).map(DeviceInfo::into_iwarp)
+    match choose(&beside).map(DeviceInfo::into_iwarp) {
+        Err(OpenError::NoSuchDevice { .. }) => {
+            let all: Vec<_> = devices()?.into_iter().map(DeviceInfo::into_iwarp).collect();
+            let present = listed(&all, |device| format!("({})", device.netdev));
+            Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
+        }
+        found => found,
+    }
 }
 
 /// The device that has an address. A link-local one that names no netdev is found on any.
@@ -274,6 +281,13 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_that_exist() {
         let error = choose("mlx5_0").unwrap_err().to_string();
         assert!(error.contains("mlx5_0") && error.contains("vernic0"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_iwarp_device_is_answered_with_those_of_iwarp() {
+        let error = choose_iwarp("viw77").unwrap_err().to_string();
+        assert!(error.contains("\"viw77\"") && error.contains("viw0 ("), "{error}");
+        assert!(!error.contains("vernic"), "{error}");
     }
 
     #[test]
