@@ -110,7 +110,7 @@ static TRANSITIONS: &[Row] = transitions! {
         ud: [] + [CUR_STATE QKEY],
         xrc_ini: [] + [CUR_STATE ACCESS_FLAGS],
         xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        iwarp: [] + [CUR_STATE ACCESS_FLAGS]
+        iwarp: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Rts -> Sqd {
         rc: [] + [EN_SQD_ASYNC_NOTIFY],
