@@ -305,6 +305,13 @@ impl Qp {
         } else if let Some(resolved) = resolved {
             core.side.set_path(&resolved);
         }
+        if mask.contains(AttrMask::STATE) && self.lacks_connection(&core) {
+            tracing::warn!(
+                %qpn,
+                device = engine.info.name,
+                "in RTS without a connection: what is posted waits for one, which only rdma_cm makes for an iWARP device (perftest: -R)"
+            );
+        }
         self.inner.publish_state(engine, &mut core);
         if mask.contains(AttrMask::ACCESS_FLAGS) {
             engine.memory.close_qp_gate(qpn);
@@ -313,6 +320,11 @@ impl Qp {
         engine.memory.settle_gates();
         engine.kick(&self.inner);
         Ok(())
+    }
+
+    /// Whether it is of iWARP, and in RTS by a change of its state alone.
+    fn lacks_connection(&self, core: &QpCore) -> bool {
+        self.inner.is_stream && core.machine.state() == QpState::Rts && core.side.stream.is_none()
     }
 
     /// Queues sends in order and starts them. Copies inline data; reads everything else when

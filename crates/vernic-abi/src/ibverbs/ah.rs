@@ -39,7 +39,12 @@ pub(crate) fn to_vector(attr: &ibv_ah_attr) -> Result<AddressVector, Failure> {
     if attr.is_global == 0 {
         return Err(Failure::invalid("is_global is 0: RoCE needs the global route (grh)"));
     }
-    Ok(AddressVector {
+    Ok(vector(attr))
+}
+
+/// As [`to_vector`], with or without a global route.
+pub(super) fn vector(attr: &ibv_ah_attr) -> AddressVector {
+    AddressVector {
         dgid: Gid(attr.grh.dgid.raw),
         sgid_index: attr.grh.sgid_index,
         hop_limit: attr.grh.hop_limit,
@@ -47,7 +52,7 @@ pub(crate) fn to_vector(attr: &ibv_ah_attr) -> Result<AddressVector, Failure> {
         flow_label: attr.grh.flow_label & 0xF_FFFF,
         sl: attr.sl & 0xF,
         port: PortNum(attr.port_num),
-    })
+    }
 }
 
 /// What [`to_vector`] was given.

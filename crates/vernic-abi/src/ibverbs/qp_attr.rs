@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use vernic_engine::{
-    AckTimeout, AttrMask, Mtu, PortNum, Psn, Qkey, QpAttr, QpState, Qpn, RnrTimer,
+    AckTimeout, AttrMask, Mtu, PortNum, Psn, Qkey, QpAttr, QpState, Qpn, RnrTimer, Transport,
 };
 
 use super::ah;
@@ -33,7 +33,7 @@ fn bits(attribute: &str, value: u32, count: u32) -> Result<u32, Failure> {
 }
 
 /// The attributes that `mask` names, in the engine's terms.
-fn to_engine(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Failure> {
+fn to_engine(attr: &ibv_qp_attr, mask: AttrMask, is_roce: bool) -> Result<QpAttr, Failure> {
     let mut to = QpAttr::default();
     let has = |bit| mask.contains(bit);
     if has(AttrMask::STATE) {
@@ -48,8 +48,9 @@ fn to_engine(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr, Failure> {
             mtu.ok_or_else(|| Failure::invalid(format!("{} is no path MTU", attr.path_mtu)))?;
         to.path_mtu = mtu;
     }
+    // What an iWARP queue pair is connected to is its connection's.
     if has(AttrMask::AV) {
-        to.av = ah::to_vector(&attr.ah_attr)?;
+        to.av = if is_roce { ah::to_vector(&attr.ah_attr)? } else { ah::vector(&attr.ah_attr) };
     }
     if has(AttrMask::DEST_QPN) {
         to.dest_qpn = Qpn::new(bits("dest_qp_num", attr.dest_qp_num, 24)?);
@@ -116,7 +117,8 @@ pub(crate) extern "C" fn ibv_modify_qp(
         let mask = AttrMask::from_bits(named).ok_or_else(|| {
             Failure::invalid(format!("attribute mask {named:#x} has unknown bits"))
         })?;
-        object.engine.modify(&to_engine(&attr, mask)?, mask)?;
+        let is_roce = object.engine.context().info().transport == Transport::Roce;
+        object.engine.modify(&to_engine(&attr, mask, is_roce)?, mask)?;
         if mask.contains(AttrMask::STATE) {
             object.set_state(object.engine.state());
         }
