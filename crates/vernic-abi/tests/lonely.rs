@@ -26,3 +26,26 @@ fn a_failed_queue_pair_is_explained_in_one_line_of_plain_words() {
         assert!(line.contains(part), "{part:?} is not in {line:?}");
     }
 }
+
+#[test]
+fn what_a_program_does_in_vain_is_a_warning_once_for_each_cause() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unconnected.c");
+    let folder = Folder::new("unconnected");
+    let Some(program) = folder.compile(&source) else { return };
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", folder.path()).env("VERNIC_LOG", "warn");
+    let output = command.env("VERNIC_TRANSPORT", "iwarp").output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{}{log}", String::from_utf8_lossy(&output.stdout));
+    let told = [
+        "queue pair is in Reset: send requests are taken from RTS on",
+        "in RTS without a connection: what is posted waits for one, which only rdma_cm makes",
+        "2 scatter/gather entries, the queue pair was created for 1",
+        "receive queue full: 1 receives are posted",
+    ];
+    let lines: Vec<_> = log.lines().collect();
+    assert_eq!(lines.len(), told.len(), "{log}");
+    for (line, part) in lines.iter().zip(told) {
+        assert!(line.contains("] warn: ") && line.contains(part), "{part:?} is not in {line:?}");
+    }
+}

@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::{EINVAL, EIO, ENOMEM};
 use vernic_engine::{
-    Dest, HostList, Lkey, Payload, Qkey, QpCap, Qpn, Remote, Rkey, SendOp, SendWr, Service, Sge,
-    Srqn,
+    Dest, HostList, Lkey, Payload, PostSendError, Qkey, QpCap, Qpn, Remote, Rkey, SendOp, SendWr,
+    Service, Sge, Srqn,
 };
 
 use super::mw;
 use super::qp::{QpObject, send_ops_of};
+use super::refusals::Cause;
 use super::wr_list::flags;
 use crate::boundary::{Failure, guard, of_send};
 use crate::layout::ah::ibv_ah;
@@ -397,19 +398,38 @@ extern "C" fn wr_complete(qp: Handle<ibv_qp>) -> c_int {
         else {
             return EINVAL;
         };
-        let mut errno = EIO;
-        with(qp, |object, batch| errno = complete(object, batch));
+        let mut outcome = Err(Refused::Built(EIO));
+        with(qp, |object, batch| outcome = complete(object, batch));
         builder.lock.unlock();
-        if errno != 0 {
-            tracing::debug!("ibv_wr_complete, {}: errno {errno}", object.engine.qpn());
+        let Err(refused) = outcome else { return 0 };
+        let (log, qpn) = (&object.refusals, object.engine.qpn());
+        match refused {
+            Refused::Posted(why) => {
+                let words = format_args!("queue pair {qpn}: {why}");
+                log.log("ibv_wr_complete", (&why).into(), &words);
+                of_send(&why)
+            }
+            Refused::Built(errno) => {
+                let words = format_args!(
+                    "queue pair {qpn}: a request is wrong, or lacks its address: errno {errno}"
+                );
+                log.log("ibv_wr_complete", Cause::Malformed, &words);
+                errno
+            }
         }
-        errno
     })
 }
 
-fn complete(object: &QpObject, batch: &mut Batch) -> c_int {
+/// Why a batch was not posted.
+enum Refused {
+    /// What was built is no request: the errno.
+    Built(c_int),
+    Posted(PostSendError),
+}
+
+fn complete(object: &QpObject, batch: &mut Batch) -> Result<(), Refused> {
     if batch.wrong != 0 {
-        return batch.wrong;
+        return Err(Refused::Built(batch.wrong));
     }
     let lacks_address = |request: &Request| match batch.service {
         Service::Ud => request.dest.is_none(),
@@ -417,10 +437,10 @@ fn complete(object: &QpObject, batch: &mut Batch) -> c_int {
         _ => false,
     };
     if batch.requests.iter().any(lacks_address) {
-        return EINVAL;
+        return Err(Refused::Built(EINVAL));
     }
     let all = (0..batch.requests.len()).map(|number| batch.send(number));
-    object.engine.post_send_all(all).err().as_ref().map_or(0, of_send)
+    object.engine.post_send_all(all).map_err(Refused::Posted)
 }
 
 extern "C" fn wr_abort(qp: Handle<ibv_qp>) {

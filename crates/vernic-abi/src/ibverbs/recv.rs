@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::{EINVAL, EIO};
 use vernic_engine::PostRecvError;
 
+use super::refusals::{Cause, Refusals};
 use super::wr_list::{self, Copies, List};
 use crate::boundary::{guard, of_recv};
 use crate::layout::qp::ibv_qp;
@@ -14,16 +15,16 @@ use crate::pointer::{Handle, In, Out};
 
 /// Tells C what became of a list.
 fn outcome(
-    name: &str,
+    (name, refusals): (&str, &Refusals),
     list: &List<'_, ibv_recv_wr>,
     posted: Result<(), PostRecvError>,
     bad: Out<In<ibv_recv_wr>>,
 ) -> c_int {
     let refused = posted.err();
     let Some((request, errno)) = list.bad(refused.as_ref().map(of_recv)) else { return 0 };
-    match refused {
-        Some(why) => tracing::debug!("{name}: {why}"),
-        None => tracing::debug!("{name}: bad list of entries"),
+    match &refused {
+        Some(why) => refusals.log(name, why.into(), why),
+        None => refusals.log(name, Cause::Malformed, &"bad list of entries"),
     }
     bad.write(request);
     errno
@@ -43,7 +44,7 @@ pub(crate) extern "C" fn post_recv(
         let copies = Copies::default();
         let mut list = wr_list::receives(list, &copies);
         let posted = object.engine.post_recv_from(&mut list);
-        outcome("ibv_post_recv", &list, posted, bad)
+        outcome(("ibv_post_recv", &object.refusals), &list, posted, bad)
     })
 }
 
@@ -61,6 +62,6 @@ pub(crate) extern "C" fn post_srq_recv(
         let copies = Copies::default();
         let mut list = wr_list::receives(list, &copies);
         let posted = object.engine.post_recv_from(&mut list);
-        outcome("ibv_post_srq_recv", &list, posted, bad)
+        outcome(("ibv_post_srq_recv", &object.refusals), &list, posted, bad)
     })
 }

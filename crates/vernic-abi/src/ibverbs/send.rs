@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use libc::{EINVAL, EIO};
 
+use super::refusals::Cause;
 use super::wr_list::{self, Copies};
 use crate::boundary::{guard, of_send};
 use crate::layout::qp::ibv_qp;
@@ -27,11 +28,13 @@ pub(crate) extern "C" fn post_send(
         let refused = object.engine.post_send_from(&mut list).err();
         let errno = refused.as_ref().map(of_send);
         let Some((request, errno)) = list.bad(errno) else { return 0 };
-        match refused {
-            Some(why) => tracing::debug!("ibv_post_send, {}: {why}", object.engine.qpn()),
-            None => tracing::debug!(
-                "ibv_post_send, {}: unknown opcode, bad list of entries, or no address handle or window",
-                object.engine.qpn()
+        let (log, qpn) = (&object.refusals, object.engine.qpn());
+        match &refused {
+            Some(why) => log.log("ibv_post_send", why.into(), &format_args!("queue pair {qpn}: {why}")),
+            None => log.log(
+                "ibv_post_send",
+                Cause::Malformed,
+                &format_args!("queue pair {qpn}: unknown opcode, bad list of entries, or no address handle or window"),
             ),
         }
         bad.write(request);
