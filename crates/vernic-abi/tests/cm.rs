@@ -50,3 +50,11 @@ fn a_loopback_address_is_of_any_device_until_there_is_a_peer() {
 fn a_loopback_address_is_of_the_only_device() {
     check("cm_loopback.c");
 }
+
+/// Of a machine that has one beside `lo`; elsewhere there is nothing to ask.
+#[test]
+fn a_loopback_address_is_not_of_another_device() {
+    let devices = vernic_engine::devices().unwrap();
+    let Some(other) = devices.iter().find(|device| device.netdev != "lo") else { return };
+    check_with("cm_loopback.c", &[("VERNIC_DEVICE", &other.name)]);
+}

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_cm::{Id, PortSpace, QpType};
-use vernic_engine::Transport;
+use vernic_engine::{Context, Transport};
 
 use super::addrinfo::Answer;
 use super::channel::ChannelObject;
@@ -240,7 +240,7 @@ impl IdObject {
         path::show_gids(&addr.addr, engine);
         let Some(context) = engine.context() else { return Ok(()) };
         let device = process()?.device(&context)?;
-        if !self.is_of_any_device() {
+        if !self.is_of_any_device(&context) {
             self.show_device(&device);
         }
         // A route of iWARP is TCP's, and has no record.
@@ -258,14 +258,14 @@ impl IdObject {
     /// Whether its address says nothing about the device. To programs of a kernel's `rdma_cm` a loopback
     /// address that an id is bound to is one of any device, and `verbs` stays NULL until there is a peer:
     /// libfabric looks for its devices so. Where the netdev `lo` is all there is, there is no other device
-    /// to mean.
-    fn is_of_any_device(&self) -> bool {
+    /// to mean; where it is not among those there are, it is no device of the program's at all.
+    fn is_of_any_device(&self, context: &Context) -> bool {
         let is_loopback = self.engine.local_addr().is_some_and(|local| local.ip().is_loopback());
         is_loopback
             && self.engine.peer_addr().is_none()
             && process()
                 .and_then(|process| Ok(process.manager.devices()?))
-                .is_ok_and(|all| all.len() > 1)
+                .is_ok_and(|all| all.iter().any(|other| other.name != context.info().name))
     }
 
     /// Shows which device it is on.
