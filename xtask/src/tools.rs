@@ -31,6 +31,8 @@ const PACKAGES: &[Tool] = &[
     ("iscsi-test-cu", &["sh", "-c", "command -v iscsi-test-cu"], "libiscsi-bin"),
     ("qemu-system-x86_64", &["sh", "-c", "command -v qemu-system-x86_64"], "qemu-system-x86"),
     ("socat", &["socat", "-V"], "socat"),
+    ("mpirun", &["sh", "-c", "command -v mpirun"], "openmpi-bin"),
+    ("mpicc", &["sh", "-c", "command -v mpicc"], "libopenmpi-dev"),
     ("rdma-core's tests", &["test", "-d", "/usr/share/doc/rdma-core/tests"], "python3-pyverbs"),
     ("infiniband/verbs.h", &["test", "-f", "/usr/include/infiniband/verbs.h"], "libibverbs-dev"),
     ("rdma/rdma_cma.h", &["test", "-f", "/usr/include/rdma/rdma_cma.h"], "librdmacm-dev"),

@@ -1,4 +1,4 @@
-//! Programs that are no tests of verbs: libfabric, UCX, qperf, fio, iSCSI targets and initiators, QEMU.
+//! Programs that are no tests of verbs: libfabric, UCX, qperf, fio, iSCSI targets and initiators, QEMU, Open MPI.
 
 use super::manager::{TCP, pair};
 use super::{Case, Cast, Output, Place, Ready, Troupe};
@@ -29,6 +29,12 @@ const MIGRATED: [&str; 2] = ["Migration status: completed", "VM status: paused (
 const FIO_SERVER: &str = "--name=receiver --rw=read --iodepth=16 --ioengine=rdma";
 const FIO_CLIENT: &str = "--name=sender --rw=write --iodepth=1 --iodepth_batch_complete=1 --ioengine=rdma \
                           --hostname=SERVER";
+
+/// By what Open MPI connects its processes.
+const MPI: [&str; 3] = ["ucx rc", "ucx ud", "libfabric"];
+
+/// Variables, program, options, how many of it and how they meet, what they say, and whether it is for this place.
+type Row = (&'static str, &'static str, &'static str, Troupe, Output, bool);
 
 /// The cases of a place.
 pub(super) fn cases(place: Place) -> Vec<Case> {
@@ -87,7 +93,7 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
         ("", "conformance/migration.sh", "off", migration, said(&MIGRATED), true),
     ];
     let rows = rows.into_iter().filter(|row| row.5 && plain);
-    rows.map(|(variables, program, options, troupe, output, _)| Case {
+    let case = |(variables, program, options, troupe, output, _): Row| Case {
         variables,
         program,
         service: "",
@@ -98,6 +104,26 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
         output,
         in_ci: true,
         limit_s: 60,
-    })
-    .collect()
+    };
+    let mut cases: Vec<Case> = rows.map(case).collect();
+    if between {
+        cases.extend(MPI.map(|options| mpi(options, place)));
+    }
+    cases
+}
+
+/// A job of several processes, which begin each other.
+fn mpi(options: &str, place: Place) -> Case {
+    Case {
+        variables: "",
+        program: "conformance/mpi.sh",
+        service: "",
+        options: options.into(),
+        around: "",
+        cast: Cast::Alone,
+        place,
+        output: Output::Listing(&["all was right in 3 ranks"]),
+        in_ci: true,
+        limit_s: 120,
+    }
 }
