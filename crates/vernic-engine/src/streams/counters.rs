@@ -49,7 +49,7 @@ counters! {
     terminates_sent = "iwarp_terminates_sent",
     /// Streams that the peer ended with a Terminate.
     terminates_received = "iwarp_terminates_received",
-    /// Streams that ended because the CRC of an FPDU was wrong (RFC 5044, 8.1); among the Terminates sent.
+    /// Streams that ended because the CRC of an FPDU was wrong (RFC 5044, 8); among the Terminates sent.
     crc_errors = "iwarp_crc_errors",
     /// FPDUs received whole (RFC 5044, 4.1).
     rx_fpdus = "iwarp_rx_fpdus",
