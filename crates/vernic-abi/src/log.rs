@@ -71,9 +71,11 @@ impl Subscriber for Lines {
         line.0.push('\n');
         // One write, so that lines of several processes do not mix; without the lock of Rust's
         // standard error, which a thread may hold while another forks. Where nobody reads standard
-        // error there is nobody to tell about it either.
+        // error there is nobody to tell about it either. By its number, since `write` is a place where a thread may be
+        // cancelled, which the calls that post and poll are not.
+        let (bytes, len) = (line.0.as_ptr(), line.0.len());
         // SAFETY: pointer and length are those of the line, which is only read.
-        let _ = unsafe { libc::write(libc::STDERR_FILENO, line.0.as_ptr().cast(), line.0.len()) };
+        let _ = unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, bytes, len) };
     }
 
     fn enter(&self, _: &Id) {}

@@ -305,18 +305,19 @@ impl Qp {
         } else if let Some(resolved) = resolved {
             core.side.set_path(&resolved);
         }
-        if mask.contains(AttrMask::STATE) && self.lacks_connection(&core) {
+        let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
+        self.inner.publish_state(engine, &mut core);
+        if mask.contains(AttrMask::ACCESS_FLAGS) {
+            engine.memory.close_qp_gate(qpn);
+        }
+        drop(core);
+        if is_lonely {
             tracing::warn!(
                 %qpn,
                 device = engine.info.name,
                 "in RTS without a connection: what is posted waits for one, which only rdma_cm makes for an iWARP device (perftest: -R)"
             );
         }
-        self.inner.publish_state(engine, &mut core);
-        if mask.contains(AttrMask::ACCESS_FLAGS) {
-            engine.memory.close_qp_gate(qpn);
-        }
-        drop(core);
         engine.memory.settle_gates();
         engine.kick(&self.inner);
         Ok(())

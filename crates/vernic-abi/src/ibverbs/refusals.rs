@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 use std::mem::{Discriminant, discriminant};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, TryLockError};
 
 use vernic_engine::{PostError, PostRecvError, PostSendError, RecvRefusal, SendRefusal};
 
@@ -48,7 +48,12 @@ impl Refusals {
     }
 
     fn is_news(&self, cause: Cause) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who is at it has something to tell, too, or was another thread of the process that this one is forked from.
+        let mut told = match self.0.try_lock() {
+            Ok(told) => told,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let is_news = !told.contains(&cause);
         if is_news {
             told.push(cause);
