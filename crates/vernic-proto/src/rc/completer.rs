@@ -36,6 +36,8 @@ pub(crate) struct Completer {
     repairing: Option<u64>,
     /// The peer has answered at least once.
     heard: bool,
+    /// When the newest answer came to what had been answered before.
+    echo_at: Option<Time>,
 }
 
 /// The send side's parts, for the length of one call.
@@ -101,6 +103,7 @@ impl Completer {
         match aeth.syndrome.decode() {
             AethCode::Ack { .. } => {
                 if seq < parts.sq.una() {
+                    self.echo_at = Some(cx.now);
                     return Ok(Disposition::Duplicate);
                 }
                 take_credits(parts.req, aeth);
@@ -257,6 +260,7 @@ impl Completer {
         host: &mut impl Host,
     ) -> Outcome {
         if seq < parts.sq.una() {
+            self.echo_at = Some(cx.now);
             return Ok(Disposition::Duplicate);
         }
         match self.acknowledge(parts, cx, seq)? {
@@ -303,6 +307,10 @@ impl Completer {
             self.deadline = None;
             return Ok(());
         }
+        if let Some(later) = self.after_echo(parts, cx) {
+            self.deadline = Some(later);
+            return Ok(());
+        }
         cx.counters.ack_timeouts += 1;
         self.retries += 1;
         let began =
@@ -317,6 +325,17 @@ impl Completer {
         self.repairing = None;
         self.restart_timer(parts, cx);
         Ok(())
+    }
+
+    /// The end of an ACK timeout that starts with the newest echo, if that is still to come.
+    ///
+    /// An echo is the answer to a second copy of something old. The peer is alive, and takes what was sent
+    /// in order, so what was sent behind that copy is on its way: to send it once more would only lengthen
+    /// the queue that it stands in, for every queue pair of that peer. Copies of what was answered are not
+    /// sent again, so echoes end, and silence behind them counts as ever.
+    fn after_echo(&self, parts: &Parts<'_>, cx: &Cx<'_>) -> Option<Time> {
+        let later = self.echo_at? + cx.attr.timeout.nanos()?;
+        (later > cx.now && parts.sq.in_flight() > 0).then_some(later)
     }
 
     /// A probe moves neither the sequence nor the ACK timer, and counts no retry: see `probe`.

@@ -358,10 +358,35 @@ fn repeated_read_keeps_the_borders_of_its_pieces() {
     s.drain();
     s.read_response(0, Position::First, 256);
     s.pass(AckTimeout::new(10).nanos().unwrap());
-    check(
-        &s.drain(),
-        expect!["RC_READ_REQUEST 1 [0x100+16128]; RC_READ_REQUEST 64 [0x4000+16384];"],
-    );
+    check(&s.drain(), expect!["RC_READ_REQUEST 1 [0x100+16128];"]);
+    for psn in 1..63 {
+        s.read_response(psn, Position::Middle, 256);
+    }
+    s.read_response(63, Position::Last, 256);
+    check(&s.drain(), expect!["RC_READ_REQUEST 64 [0x4000+16384];"]);
+}
+
+#[test]
+fn an_answer_to_a_second_copy_lets_the_ack_timeout_start_anew() {
+    let timeout = AckTimeout::new(10).nanos().unwrap();
+    let mut s = Sender::new();
+    s.post(SendOp::Send, 1);
+    s.drain();
+    s.pass(timeout);
+    check(&s.drain(), expect!["RC_SEND_ONLY 0!;"]);
+    s.ack(0);
+    s.post(SendOp::Send, 1);
+    check(&s.drain(), expect!["RC_SEND_ONLY 1!;"]);
+    // The peer is late, and comes to the second copy of the first packet: the other one stands behind it.
+    s.pass(timeout - 1);
+    s.drain();
+    assert_eq!(s.ack(0), Disposition::Duplicate);
+    s.pass(timeout - 1);
+    check(&s.drain(), expect![""]);
+    // Nothing more came: it is lost.
+    s.pass(1);
+    check(&s.drain(), expect!["RC_SEND_ONLY 1!;"]);
+    assert_eq!(s.qp.counters().ack_timeouts, 2);
 }
 
 #[test]

@@ -3,8 +3,13 @@
 //! The window follows the path. It doubles per round trip until something is lost or the round trip
 //! stretches (a queue is filling: on one host that queue is the peer's socket buffer, and a short
 //! queue also stays in the CPU's cache); then it grows by one packet per round trip. Loss takes 30 %
-//! off, once per round trip and not below [`MIN_AFTER_LOSS`]; silence takes half, down to [`MIN`].
-//! The upper limit is what the queue pair was created with.
+//! off, once per round trip and not below [`MIN_AFTER_LOSS`]. The upper limit is what the queue pair was
+//! created with.
+//!
+//! Silence starts again at [`MIN`], doubling up to half of what was in flight: where nothing was lost, the
+//! peer or the path has more queued than it gets through in an ACK timeout, of everybody, and half a window
+//! sent again would be queued behind it. Four queue pairs to an emulated kernel that takes 4000 packets in a
+//! second kept each other silent in that way until one had no retries left.
 //!
 //! What this gives on a path that loses each packet with probability `p`: a loss every `1/p` packets,
 //! between which the window grows by `1/pW`, and `0.3 W` taken off at each, so `W` settles near
@@ -133,7 +138,9 @@ impl Window {
 
     /// Nothing got through for a whole timeout.
     pub(crate) fn on_silence(&mut self) {
-        self.shrink(self.size / 2);
+        let half = self.size / 2;
+        self.shrink(MIN);
+        self.threshold = half.max(self.size);
     }
 
     fn shrink(&mut self, size: u32) {
@@ -201,7 +208,22 @@ mod tests {
         assert_eq!(w.size(), MIN_AFTER_LOSS);
         w.on_silence();
         w.on_loss(Time(100));
-        assert_eq!(w.size(), MIN_AFTER_LOSS / 2);
+        assert_eq!(w.size(), MIN);
+    }
+
+    #[test]
+    fn after_silence_the_window_doubles_from_its_least_up_to_half_of_what_it_was() {
+        let mut w = Window::new(4096);
+        w.on_silence();
+        assert_eq!(w.size(), MIN);
+        let (mut una, mut now) = (0, Time(0));
+        for expected in [16, 32, 64, 65] {
+            let packets = w.size();
+            w.on_sent(una, now);
+            (una, now) = (una + u64::from(packets), now + 20_000);
+            w.on_ack(packets, una, true, now);
+            assert_eq!(w.size(), expected);
+        }
     }
 
     #[test]
