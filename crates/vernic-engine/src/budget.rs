@@ -297,82 +297,22 @@ fn place_of(path: &TxPath) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use vernic_proto::{AttrMask, QpAttr, Remote, SendFlags, SendOp};
-    use vernic_wire::{AckTimeout, Gid, PortNum, Rkey};
+    use vernic_proto::{AttrMask, QpAttr};
 
     use super::*;
-    use crate::{AddressVector, Config, Context, Cq, EMPTY_WC, Payload, Qp, QpCap, QpInit, SendWr};
+    use crate::testing::{post_writes, rc_pair, without_background};
+    use crate::{Config, Context, Cq, EMPTY_WC, Qp};
 
     /// Pairs, and the requests that each end of them has.
     const PAIRS: usize = 100;
     const DEPTH: u32 = 16;
 
-    fn context() -> Arc<Context> {
-        let mut config = Config::default();
-        config.set("device", "lo").unwrap();
-        let context = Context::open(None, config).unwrap();
-        // Nothing shall be received or sent but by the calls of the test.
-        context.stop_background();
-        context
-    }
-
-    fn connect(qp: &Qp, peer: &Qp, gid: Gid, sgid_index: u8) {
-        let av = AddressVector { dgid: gid, sgid_index, port: PortNum(1), ..Default::default() };
-        let (state, access) = (QpState::Init, vernic_mem::Access::REMOTE_WRITE.bits());
-        let attr = QpAttr { state, access, dest_qpn: peer.qpn(), av, ..QpAttr::default() };
-        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        qp.modify(&attr, init).unwrap();
-        let rtr = AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, rtr).unwrap();
-        let rts = AttrMask::STATE
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_RD_ATOMIC;
-        qp.modify(
-            &QpAttr { state: QpState::Rts, timeout: AckTimeout::new(14), retry_cnt: 7, ..attr },
-            rts,
-        )
-        .unwrap();
-    }
-
     fn pairs(context: &Arc<Context>, cq: &Arc<Cq>) -> Vec<Arc<Qp>> {
-        let pd = context.alloc_pd();
-        let entry = context.gid_table()[0].clone();
-        let create = || {
-            let cap = QpCap { max_send_wr: DEPTH, ..QpCap::default() };
-            let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-            let init =
-                QpInit { service: Service::Rc, send_cq, recv_cq, srq: None, cap, signal_all: true };
-            pd.create_qp(init).unwrap()
-        };
-        let qps: Vec<_> = (0..2 * PAIRS).map(|_| create()).collect();
-        for pair in qps.chunks(2) {
-            connect(&pair[0], &pair[1], entry.gid, entry.index);
-            connect(&pair[1], &pair[0], entry.gid, entry.index);
-        }
-        qps
+        (0..PAIRS).flat_map(|_| rc_pair(context, cq, DEPTH)).collect()
     }
 
-    /// Writes of no bytes, which need no memory.
     fn post(qps: &[Arc<Qp>]) {
-        let op = SendOp::Write(Remote { addr: 0, rkey: Rkey(0) });
-        let wr = SendWr {
-            wr_id: 0,
-            op,
-            flags: SendFlags::empty(),
-            payload: Payload::Inline(&[]),
-            dest: None,
-            srqn: None,
-        };
-        qps.iter().for_each(|qp| qp.post_send(&[wr; DEPTH as usize]).unwrap());
+        qps.iter().for_each(|qp| post_writes(qp, DEPTH as usize));
     }
 
     /// Packets in flight, and queue pairs that wait.
@@ -385,7 +325,7 @@ mod tests {
 
     #[test]
     fn many_queue_pairs_have_no_more_in_flight_together_than_their_budget() {
-        let context = context();
+        let context = without_background();
         let cq = context.create_cq(8192, None).unwrap();
         let qps = pairs(&context, &cq);
         post(&qps);
@@ -404,7 +344,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
-        let context = context();
+        let context = without_background();
         let cq = context.create_cq(8192, None).unwrap();
         let qps = pairs(&context, &cq);
         // Nothing is received until somebody polls, as if the peers were stopped.
@@ -427,7 +367,7 @@ mod tests {
 
     #[test]
     fn queue_pairs_in_error_flush_though_their_budget_is_full() {
-        let context = context();
+        let context = without_background();
         let cq = context.create_cq(8192, None).unwrap();
         let own = context.create_cq(64, None).unwrap();
         let qps = pairs(&context, &cq);
@@ -475,7 +415,7 @@ mod tests {
 
     #[test]
     fn queue_pairs_that_end_leave_nothing_of_theirs_in_flight() {
-        let context = context();
+        let context = without_background();
         let cq = context.create_cq(8192, None).unwrap();
         let mut qps = pairs(&context, &cq);
         post(&qps);

@@ -158,12 +158,13 @@ impl Lane {
         if self.blocked {
             return Some(now + RETRY_NANOS);
         }
-        let sends = !self.ready.is_empty() || !self.tx.is_empty();
-        if sends || self.gsi.pending || self.near.is_pending() {
+        if !self.ready.is_empty() || self.gsi.pending || self.near.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let owing = self.owing.due().map(|due| due + patience);
+        // What is in the batch waits for company.
+        let company = (!self.tx.is_empty()).then(|| now + patience);
         let held = (!self.held.is_empty()).then(|| {
             let pause = if self.near.is_stuck(now) { STUCK_NANOS } else { pacer::RETRY_NANOS };
             now + pause
@@ -173,7 +174,7 @@ impl Lane {
         let waiting = waits.then(|| now + HELD_NANOS);
         let streams = self.streams.as_ref().and_then(Streams::next_deadline);
         let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
-        [self.timers.next, owing, link, held, let_in, waiting, streams, mads, wake]
+        [self.timers.next, owing, company, link, held, let_in, waiting, streams, mads, wake]
             .into_iter()
             .flatten()
             .min()

@@ -73,6 +73,8 @@ mod send_slots;
 mod srq;
 mod streams;
 mod tables;
+#[cfg(test)]
+mod testing;
 mod threads;
 mod tickets;
 mod tx;

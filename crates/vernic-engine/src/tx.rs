@@ -29,6 +29,12 @@ const TURN_PACKETS: usize = 64;
 /// four, so however much a queue pair has to ask, its answers leave within two of its turns.
 const TURN_BYTES: usize = 60 * 1024;
 
+/// Packets that a queue pair has in flight from which on a post may wait for company.
+const COMPANY_FLIGHT: u64 = 16;
+
+/// Bytes of a batch that do not wait for company: half a GSO run, for whose copy the call into the kernel is little.
+const COMPANY_BYTES: usize = 30 * 1024;
+
 /// Shortest time between warnings that the kernel refuses packets: a second.
 const WARNING_NANOS: u64 = 1_000_000_000;
 
@@ -67,16 +73,18 @@ impl Lane {
 
     /// Sends what was just posted to `qp`, ahead of everything else that is ready: its poster
     /// waits for it. A short burst goes alone, and acknowledgements that are due leave with the next
-    /// poll, while the answer is on its way; a long one goes with all that is ready.
+    /// poll, while the answer is on its way; a long one goes with all that is ready. One that stands behind
+    /// many others may wait for company ([`waits_for_company`](Self::waits_for_company)).
     pub(crate) fn transmit_posted(&mut self, engine: &Engine, qp: &Arc<QpInner>, now: Time) {
         if qp.is_stream {
             make_ready(&mut self.ready, qp);
             return self.transmit_streams(engine, now);
         }
-        let mut alone = false;
-        if !self.blocked && self.tx.is_empty() {
+        let (mut alone, mut in_flight) = (false, 0);
+        if !self.blocked && !self.tx.is_full() {
             self.near.begin();
             let mut core = lock(&qp.core);
+            in_flight = core.machine.packets().map_or(0, |machine| machine.packets_in_flight());
             let order = Order::of(qp);
             let rides = match order {
                 Order::RequestsFirst => core.side.ack.rides(),
@@ -105,11 +113,27 @@ impl Lane {
         } else {
             make_ready(&mut self.ready, qp);
         }
-        if alone {
-            self.send(engine, now);
-        } else {
+        if !alone {
             self.transmit(engine, now);
+        } else if !self.waits_for_company(engine, in_flight, now) {
+            self.send(engine, now);
         }
+    }
+
+    /// Whether what was posted stays in the batch until there is more: a message that stands behind many others is not
+    /// what anybody waits for, and each call into the kernel costs as much as the packets of dozens of small messages.
+    /// So it waits until the batch has a quarter of what its queue pair has in flight, 64 packets at most, and not beyond the
+    /// next poll that finds nothing, nor the background thread's next look, which must be within its take-over time.
+    #[inline]
+    fn waits_for_company(&self, engine: &Engine, in_flight: u64, now: Time) -> bool {
+        if in_flight < COMPANY_FLIGHT {
+            return false;
+        }
+        let latest = (now + engine.patience()).nanos();
+        let enough = TURN_PACKETS.min(in_flight as usize / 4);
+        self.tx.packets() < enough
+            && self.tx.bytes() < COMPANY_BYTES
+            && engine.looks_at.load(Ordering::Acquire) <= latest
     }
 
     /// Hands the batch to the link; true if all of it left and more may follow.
@@ -583,4 +607,57 @@ fn by_ring(
     ring.push(path, sent.len);
     ring.finish(counters);
     ByRing::Sent(sent.len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::SLEEPS;
+    use crate::testing::{post_writes, rc_pair, without_background};
+    use crate::{Context, EMPTY_WC};
+
+    fn gathered(context: &Context) -> usize {
+        context.engine().with_lane(|lane| lane.tx.packets())
+    }
+
+    #[test]
+    fn posts_behind_many_others_gather_while_the_background_thread_looks_soon() {
+        const POSTS: usize = 128;
+        let context = without_background();
+        let cq = context.create_cq(4096, None).unwrap();
+        let [qp, _peer] = rc_pair(&context, &cq, POSTS as u32);
+        let engine = context.engine();
+        let post = |times: usize, looks_at: u64| -> Vec<usize> {
+            let each = |_| {
+                engine.looks_at.store(looks_at, Ordering::SeqCst);
+                post_writes(&qp, 1);
+                gathered(&context)
+            };
+            (0..times).map(each).collect()
+        };
+        let drain = || {
+            let mut left = POSTS;
+            while left != 0 {
+                left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+            }
+        };
+        // It sleeps until a packet comes.
+        assert_eq!(post(POSTS, SLEEPS), [0; POSTS]);
+        drain();
+
+        let soon = (engine.now() + engine.patience()).nanos();
+        // Few in flight: each leaves at once. Then they gather until a quarter of all in flight wait.
+        let few = COMPANY_FLIGHT as usize;
+        assert_eq!(post(few, soon), vec![0; few]);
+        assert_eq!(post(6, soon), [1, 2, 3, 0, 1, 2]);
+        let rest = post(POSTS - few - 6 - 1, soon);
+        let left = rest.iter().filter(|gathered| **gathered == 0).count();
+        assert!((4..12).contains(&left), "{rest:?}");
+        assert_ne!(post(1, soon), [0]);
+        let now = engine.now();
+        let next = engine.with_lane(|lane| lane.next_work(now, engine.patience()));
+        assert!(next.is_some_and(|next| next > now), "nobody is woken for it");
+        drain();
+        assert_eq!(gathered(&context), 0);
+    }
 }
