@@ -59,11 +59,13 @@ pub(crate) fn claimed_ports(space: PortSpace) -> HashSet<u16> {
     claimed_in(&String::from_utf8_lossy(&table), space)
 }
 
+/// Of the sockets of a name only that counts which claims it. The others, which have one part more in theirs, may be
+/// open for a moment after the name was given back: a thread that sleeps on them closes them when it wakes up.
 fn claimed_in(table: &str, space: PortSpace) -> HashSet<u16> {
     let services = table.lines().filter_map(|line| line.split_once("/service/"));
     let numbers = services.filter_map(|(_, rest)| {
-        let (service, _) = rest.split_once('/')?;
-        u64::from_str_radix(service, 16).ok()
+        let (service, place) = rest.split_once('/')?;
+        u64::from_str_radix(service, 16).ok().filter(|_| !place.contains('/'))
     });
     let of_space = |service: &u64| space.service_id(*service as u16) == ServiceId(*service);
     numbers.filter(of_space).map(|service| service as u16).collect()
@@ -208,10 +210,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_table_tells_which_ports_others_have_claimed() {
+    fn the_kernels_table_tells_which_ports_are_claimed_and_not_whose_sockets_are_left() {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
             0: 2 0 0 2 1 9 @vernic/service/1061d2f/127.0.0.1\n\
-            0: 2 0 0 2 1 9 @vernic/service/1061d30/netdev1/packets\n\
+            0: 2 0 0 2 1 9 @vernic/service/1061d30/netdev1\n\
+            0: 2 0 0 2 1 9 @vernic/service/1061d32/netdev1/packets\n\
+            0: 2 0 0 2 1 9 @vernic/service/1061d32/netdev1/questions\n\
             0: 2 0 0 2 1 9 @vernic/service/1111d31/127.0.0.1\n\
             0: 2 0 0 2 1 9 @vernic/service/zz/127.0.0.1\n\
             0: 2 0 0 2 1 9 /run/service/1061d33\n";
