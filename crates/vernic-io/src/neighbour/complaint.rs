@@ -67,13 +67,13 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_told_when_it_has_not_and_what_is_a_choice_never() {
+    fn what_may_pass_is_told_when_it_has_not_and_what_is_a_choice_or_passes_never() {
         let mut complaints = Complaints::default();
         for why in [Hindrance::Silent, Hindrance::HungUp, Hindrance::Crowd, Hindrance::Other] {
             let mut is_news = |tries| complaints.is_news(Some(1), why, tries);
             assert!(!is_news(1) && is_news(2), "{why:?}");
         }
-        for why in [Hindrance::User, Hindrance::Door] {
+        for why in [Hindrance::User, Hindrance::Door, Hindrance::Meetings] {
             assert!((1..9).all(|tries| !complaints.is_news(Some(1), why, tries)), "{why:?}");
         }
     }

@@ -24,8 +24,10 @@ pub enum Hindrance {
     Descriptors,
     /// The system has no memory to share, or does not allow so much.
     Memory,
-    /// There are as many neighbours, or meetings under way, as can be.
+    /// There are as many neighbours as can be.
     Crowd,
+    /// There are as many meetings under way as can be. Each is over within a second.
+    Meetings,
     /// It is of another user.
     User,
     /// It does not take calls: it shares no memory, or has no descriptor left.
@@ -46,6 +48,7 @@ impl Hindrance {
             Some(libc::ENOMEM | libc::ENOBUFS | libc::ENOSPC | libc::EFBIG) => Self::Memory,
             _ => match error.kind() {
                 io::ErrorKind::QuotaExceeded => Self::Crowd,
+                io::ErrorKind::ResourceBusy => Self::Meetings,
                 io::ErrorKind::PermissionDenied => Self::User,
                 io::ErrorKind::ConnectionRefused => Self::Door,
                 // A full list of calls that nobody takes is silence, too.
@@ -57,12 +60,12 @@ impl Hindrance {
     }
 
     /// The failures of one meeting after which users are told of it: what is missing here at once, what may pass when it
-    /// has not, and what is somebody's choice never. (A peer without descriptors for its socket says so itself.)
+    /// has not, and what is somebody's choice, or passes, never. (A peer without descriptors for its socket says so itself.)
     pub(super) const fn tries_to_tell(self) -> u32 {
         match self {
             Self::Descriptors | Self::Memory => 1,
             Self::Crowd | Self::Silent | Self::HungUp | Self::Other => 2,
-            Self::User | Self::Door => u32::MAX,
+            Self::User | Self::Door | Self::Meetings => u32::MAX,
         }
     }
 
@@ -78,6 +81,7 @@ impl fmt::Display for Hindrance {
             Self::Descriptors => "this process has no file descriptor left (raise `ulimit -n`)",
             Self::Memory => "the system has no memory to share with the peer's process (free it, or raise `ulimit -f` or `-v`)",
             Self::Crowd => "too many processes share memory with this one",
+            Self::Meetings => "this process meets too many others just now",
             Self::User => "the peer's process is of another user",
             Self::Door => "the peer's process shares no memory (its setting same_host, or its descriptors)",
             Self::Silent => "the peer's process does not answer",

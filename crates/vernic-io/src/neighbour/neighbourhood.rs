@@ -231,8 +231,9 @@ impl Neighbourhood {
     }
 
     fn call(&mut self, slot: Slot, pid: u32, now: Nanos) -> io::Result<()> {
-        if self.strangers.len() >= MAX_STRANGERS || self.free_place().is_none() {
-            return Err(io::ErrorKind::QuotaExceeded.into());
+        self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
+        if self.strangers.len() >= MAX_STRANGERS {
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
         let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
         sys::connect_abstract(connection.as_fd(), &self.slots.neighbour_name(slot))?;

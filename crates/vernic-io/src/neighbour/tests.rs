@@ -401,6 +401,9 @@ fn who_calls_and_says_nothing_is_given_up_and_many_of_them_keep_nobody_out() {
     assert_eq!(a.hood.counters().refused, 10);
     assert!(silent[..10].iter().all(is_closed) && !silent[10..].iter().any(is_closed));
     let mut b = Engine::new(&scope("silent"));
+    // Whoever is met by so many calls nobody meanwhile, and has no neighbour too many.
+    a.meet(b.slot());
+    assert_eq!(a.hood.hindrance(b.slot()), Some(Hindrance::Meetings));
     b.meet(a.slot());
     settle(&mut a, &mut b);
     let both = (met(a.take()), met(b.take()));
