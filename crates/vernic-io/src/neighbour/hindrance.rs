@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use super::{MAX_NEIGHBOURS, PATIENCE};
 use crate::link::Nanos;
 use crate::slot::Slot;
 
@@ -174,9 +175,63 @@ impl Hindrances {
     }
 }
 
+/// What ran out here while a process was met, and when.
+#[derive(Debug)]
+struct Shortage {
+    pid: u32,
+    why: Hindrance,
+    at: Nanos,
+}
+
+impl Shortage {
+    /// How long the peer's part of the same meeting may take to fail.
+    const LIFE_NANOS: u64 = 2 * PATIENCE.as_nanos() as u64;
+
+    fn is_fresh(&self, now: Nanos) -> bool {
+        self.at.plus(Self::LIFE_NANOS) > now
+    }
+}
+
+/// The latest of them: one per process, and as many as there can be neighbours.
+#[derive(Debug, Default)]
+pub(super) struct Shortages(Vec<Shortage>);
+
+impl Shortages {
+    /// Something ran out while the process `pid` was met.
+    pub(super) fn note(&mut self, pid: u32, why: Hindrance, now: Nanos) {
+        self.0.retain(|known| known.pid != pid && known.is_fresh(now));
+        if self.0.len() == MAX_NEIGHBOURS {
+            self.0.remove(0);
+        }
+        self.0.push(Shortage { pid, why, at: now });
+    }
+
+    /// What ran out just now while the process `pid` was met.
+    pub(super) fn of(&self, pid: u32, now: Nanos) -> Option<Hindrance> {
+        let own = self.0.iter().find(|known| known.pid == pid && known.is_fresh(now))?;
+        Some(own.why)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shortage_is_of_the_process_that_was_met_and_of_two_seconds() {
+        let mut shortages = Shortages::default();
+        let (start, now) = (Nanos(5), Nanos(1_000_000_005));
+        shortages.note(7, Hindrance::Descriptors, start);
+        shortages.note(8, Hindrance::Memory, now);
+        assert_eq!(shortages.of(7, now), Some(Hindrance::Descriptors));
+        assert_eq!(shortages.of(8, now), Some(Hindrance::Memory));
+        assert_eq!(shortages.of(9, now), None);
+        assert_eq!(shortages.of(7, start.plus(2_000_000_000)), None);
+        for pid in 0..10 * MAX_NEIGHBOURS as u32 {
+            shortages.note(pid, Hindrance::Memory, now);
+        }
+        assert_eq!(shortages.0.len(), MAX_NEIGHBOURS);
+    }
 
     #[test]
     fn a_meeting_that_fails_is_tried_again_later_and_later_and_not_for_ever() {

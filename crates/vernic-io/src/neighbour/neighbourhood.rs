@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::complaint::Complaints;
 use super::hello::{Hello, MAX_MESSAGE_BYTES, Said};
-use super::hindrance::{Hindrance, Hindrances};
+use super::hindrance::{Hindrance, Hindrances, Shortages};
 use super::meeting::{Call, Incoming, Passed, Stranger};
 use super::open::{Next, Open};
 use super::page::OwnPage;
@@ -49,8 +49,7 @@ pub struct Neighbourhood {
     open: Vec<Option<Open>>,
     hindrances: Hindrances,
     complaints: Complaints,
-    /// What ran out here last, and when.
-    shortage: Option<(Hindrance, Nanos)>,
+    shortages: Shortages,
     /// [`SlotTable::generation`] that was followed.
     followed: Option<u64>,
     /// No calls are taken until then: there are no descriptors for them.
@@ -85,7 +84,7 @@ impl Neighbourhood {
             open: Vec::new(),
             hindrances: Hindrances::default(),
             complaints: Complaints::default(),
-            shortage: None,
+            shortages: Shortages::default(),
             followed: None,
             shut_until: None,
             doors_due: None,
@@ -138,23 +137,22 @@ impl Neighbourhood {
         sys::epoll_watch(self.epoll.as_fd(), EpollOp::Add, fd.as_fd(), key, READABLE)
     }
 
-    fn count_shortage(&mut self, why: Hindrance, now: Nanos) {
+    /// Counts it if something ran out here: while `pid` was met, if that is known.
+    fn count_shortage(&mut self, why: Hindrance, pid: Option<u32>, now: Nanos) {
         if why.is_shortage() {
             self.counters.short += 1;
-            self.shortage = Some((why, now));
+            pid.into_iter().for_each(|pid| self.shortages.note(pid, why, now));
         }
     }
 
-    /// Why a meeting failed. Of two calls at once one ends, with a hang-up or in silence, and the other is to be taken;
-    /// if that failed for what ran out here, the peer has no part in it.
-    fn why(&self, error: &io::Error, now: Nanos) -> Hindrance {
-        let why = Hindrance::of(error);
-        let is_fresh =
-            |&(_, at): &(Hindrance, Nanos)| at.plus(2 * PATIENCE.as_nanos() as u64) > now;
-        let shortage = self.shortage.filter(is_fresh);
-        match shortage {
-            Some((own, _)) if matches!(why, Hindrance::HungUp | Hindrance::Silent) => own,
-            _ => why,
+    /// Why a meeting with the process `pid` failed. Of two calls at once one ends, with a hang-up or in silence, and the
+    /// other is to be taken; if that failed for what ran out here, the peer has no part in it.
+    fn why(&self, error: &io::Error, pid: u32, now: Nanos) -> Hindrance {
+        match Hindrance::of(error) {
+            why @ (Hindrance::HungUp | Hindrance::Silent) => {
+                self.shortages.of(pid, now).unwrap_or(why)
+            }
+            why => why,
         }
     }
 
@@ -214,11 +212,11 @@ impl Neighbourhood {
             // Of two calls at once, one ends.
             return;
         }
-        let why = self.why(error, now);
+        let why = self.why(error, pid, now);
         tracing::debug!(slot = slot.value(), pid, %error, %why, "its process is no neighbour");
         let tries = self.hindrances.note(slot, pid, why, now);
         self.complaints.hear(Some(pid), why, tries);
-        self.count_shortage(Hindrance::of(error), now);
+        self.count_shortage(Hindrance::of(error), Some(pid), now);
     }
 
     fn hello(&self, ring_bytes: u32) -> Hello {
@@ -360,7 +358,7 @@ impl Neighbourhood {
         match called {
             Some((slot, pid)) => self.hinder(slot, pid, &error, now),
             None => {
-                self.count_shortage(why, now);
+                self.count_shortage(why, Some(pid), now);
                 if why.is_shortage() {
                     self.complaints.hear(Some(pid), why, 1);
                 }

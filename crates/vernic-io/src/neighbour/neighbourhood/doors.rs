@@ -56,7 +56,7 @@ impl Neighbourhood {
                 if why.is_shortage() {
                     self.complaints.hear(None, why, 1);
                 }
-                self.count_shortage(why, now);
+                self.count_shortage(why, None, now);
                 self.doors_due = Some((pause, now.plus(pause)));
             }
         }
@@ -107,8 +107,9 @@ impl Neighbourhood {
         let key = self.next_key();
         if let Err(error) = self.watch(&connection, key) {
             tracing::debug!(pid, %error, "a process that calls cannot be heard");
-            self.complaints.hear(Some(pid), Hindrance::of(&error), 1);
-            self.counters.short += 1;
+            let why = Hindrance::of(&error);
+            self.complaints.hear(Some(pid), why, 1);
+            self.count_shortage(why, Some(pid), now);
             return;
         }
         if self.strangers.len() >= MAX_STRANGERS {
@@ -124,7 +125,7 @@ impl Neighbourhood {
     fn shut(&mut self, error: &io::Error, now: Nanos) {
         tracing::debug!(%error, "processes that call cannot be answered");
         let why = Hindrance::of(error);
-        self.count_shortage(why, now);
+        self.count_shortage(why, None, now);
         self.complaints.hear(None, why, 1);
         self.shut_until = Some(now.plus(SHUT_NANOS));
         self.set_doors(0);
