@@ -434,7 +434,7 @@ fn processes_of_another_pid_namespace_share_rings_and_no_memory() {
     let (qp, _) = connect_to(&mut other, &end, PATIENT);
     other.tell("write");
     // It cannot see who we are; we see it.
-    assert_eq!(other.hear(), "0 directly, memory shared with process 0");
+    assert_eq!(other.hear(), "0 directly, memory shared with a process of another PID namespace");
     assert!(matches!(qp.route(), Route::SharedMemory { pid } if pid != 0));
     assert_eq!(end.context.counters().direct.writes, 0);
 }

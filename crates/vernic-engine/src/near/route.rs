@@ -62,6 +62,9 @@ pub enum WhyWire {
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::SharedMemory { pid: 0 } => {
+                f.write_str("memory shared with a process of another PID namespace")
+            }
             Self::SharedMemory { pid } => write!(f, "memory shared with process {pid}"),
             Self::Wire(why) => write!(f, "wire: {why}"),
         }

@@ -96,8 +96,6 @@ impl fmt::Display for Hindrance {
 #[derive(Debug)]
 struct Failed {
     slot: Slot,
-    /// The process that has it.
-    pid: u32,
     why: Hindrance,
     tries: u32,
     since: Nanos,
@@ -120,16 +118,16 @@ impl Failed {
 pub(super) struct Hindrances(Vec<Failed>);
 
 impl Hindrances {
-    /// A meeting with the process `pid`, which has `slot`, failed. Says how many times it has by now.
-    pub(super) fn note(&mut self, slot: Slot, pid: u32, why: Hindrance, now: Nanos) -> u32 {
+    /// A meeting with the process that has `slot` failed. Says how many times it has by now.
+    pub(super) fn note(&mut self, slot: Slot, why: Hindrance, now: Nanos) -> u32 {
         match self.0.iter_mut().find(|failed| failed.slot == slot) {
             Some(failed) => {
                 let tries = failed.tries.saturating_add(1);
-                *failed = Failed { slot, pid, why, tries, since: now };
+                *failed = Failed { slot, why, tries, since: now };
                 tries
             }
             None => {
-                self.0.push(Failed { slot, pid, why, tries: 1, since: now });
+                self.0.push(Failed { slot, why, tries: 1, since: now });
                 1
             }
         }
@@ -154,10 +152,10 @@ impl Hindrances {
         }
     }
 
-    /// The slots that are to be tried again now, and who has them.
-    pub(super) fn due(&self, now: Nanos) -> Vec<(Slot, u32)> {
+    /// The slots that are to be tried again now. Others may have them by now than who could not be met.
+    pub(super) fn due(&self, now: Nanos) -> Vec<Slot> {
         let due = self.0.iter().filter(|f| !f.is_given_up() && f.pause_ends() <= now);
-        due.map(|failed| (failed.slot, failed.pid)).collect()
+        due.map(|failed| failed.slot).collect()
     }
 
     /// When the next of them is.
@@ -238,15 +236,15 @@ mod tests {
         let slot = Slot::FIRST;
         let mut hindrances = Hindrances::default();
         let (mut now, mut tries) = (Nanos(5), 0);
-        hindrances.note(slot, 7, Hindrance::Door, now);
+        hindrances.note(slot, Hindrance::Door, now);
         while let Some(next) = hindrances.next() {
             assert!(hindrances.is_paused(slot, now) && hindrances.due(now).is_empty());
             assert!(next.0 - now.0 >= FIRST_PAUSE_NANOS && next.0 - now.0 <= 64_000_000_000);
             now = next;
-            assert_eq!(hindrances.due(now), [(slot, 7)]);
+            assert_eq!(hindrances.due(now), [slot]);
             hindrances.begin(slot, now);
             assert!(hindrances.due(now).is_empty(), "one try at a time");
-            hindrances.note(slot, 7, Hindrance::Descriptors, now);
+            hindrances.note(slot, Hindrance::Descriptors, now);
             tries += 1;
         }
         assert_eq!((tries, hindrances.why(slot)), (MAX_TRIES - 1, Some(Hindrance::Descriptors)));
@@ -254,7 +252,7 @@ mod tests {
         assert!(hindrances.is_paused(slot, now));
         let later = now.plus(64_000_000_000);
         assert!(!hindrances.is_paused(slot, later));
-        hindrances.note(slot, 7, Hindrance::Door, later);
+        hindrances.note(slot, Hindrance::Door, later);
         assert_eq!(hindrances.next(), Some(later.plus(FIRST_PAUSE_NANOS)));
     }
 }

@@ -34,11 +34,10 @@ impl Incoming {
     }
 }
 
-/// A call of ours: the slot, the process that is said to have it, and the ring that it is to write to.
+/// A call of ours: the slot, and the ring that who has it is to write to.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) slot: Slot,
-    pub(super) pid: u32,
     pub(super) incoming: Incoming,
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::complaint::Complaints;
+use super::complaint::{Complaints, Whose};
 use super::hello::{Hello, MAX_MESSAGE_BYTES, Said};
 use super::hindrance::{Hindrance, Hindrances, Shortages};
 use super::meeting::{Call, Incoming, Passed, Stranger};
@@ -147,11 +147,10 @@ impl Neighbourhood {
 
     /// Why a meeting with the process `pid` failed. Of two calls at once one ends, with a hang-up or in silence, and the
     /// other is to be taken; if that failed for what ran out here, the peer has no part in it.
-    fn why(&self, error: &io::Error, pid: u32, now: Nanos) -> Hindrance {
+    fn why(&self, error: &io::Error, pid: Option<u32>, now: Nanos) -> Hindrance {
+        let own = || self.shortages.of(pid?, now);
         match Hindrance::of(error) {
-            why @ (Hindrance::HungUp | Hindrance::Silent) => {
-                self.shortages.of(pid, now).unwrap_or(why)
-            }
+            why @ (Hindrance::HungUp | Hindrance::Silent) => own().unwrap_or(why),
             why => why,
         }
     }
@@ -159,8 +158,8 @@ impl Neighbourhood {
     /// What could not be done before and may be possible now.
     fn try_again(&mut self, now: Nanos, events: &mut Vec<Event>) {
         self.try_doors(now);
-        for (slot, pid) in self.hindrances.due(now) {
-            self.meet(slot, pid, now, events);
+        for slot in self.hindrances.due(now) {
+            self.meet_owner(slot, None, now, events);
         }
     }
 
@@ -183,6 +182,17 @@ impl Neighbourhood {
     /// who is met is told by [`serve`](Self::serve), or here, of ourselves. What fails is tried again, some
     /// times in the next minutes.
     pub fn meet(&mut self, slot: Slot, pid: u32, now: Nanos, events: &mut Vec<Event>) {
+        self.meet_owner(slot, Some(pid), now, events);
+    }
+
+    /// As [`meet`](Self::meet), whoever has the slot; `pid` if that is known before it is reached.
+    fn meet_owner(
+        &mut self,
+        slot: Slot,
+        mut pid: Option<u32>,
+        now: Nanos,
+        events: &mut Vec<Event>,
+    ) {
         let is_under_way =
             |stranger: &Stranger| stranger.call.as_ref().is_some_and(|call| call.slot == slot);
         if self.find(slot).is_some() {
@@ -199,24 +209,24 @@ impl Neighbourhood {
         self.hindrances.begin(slot, now);
         let met = match self.slots.is_ours(slot) {
             true => self.meet_self(events),
-            false => self.call(slot, pid, now),
+            false => self.call(slot, &mut pid, now),
         };
         if let Err(error) = met {
             self.hinder(slot, pid, &error, now);
         }
     }
 
-    /// The process that has a slot could not be met.
-    fn hinder(&mut self, slot: Slot, pid: u32, error: &io::Error, now: Nanos) {
+    /// The process that has a slot, `pid` if that is known, could not be met.
+    fn hinder(&mut self, slot: Slot, pid: Option<u32>, error: &io::Error, now: Nanos) {
         if self.find(slot).is_some() {
             // Of two calls at once, one ends.
             return;
         }
         let why = self.why(error, pid, now);
         tracing::debug!(slot = slot.value(), pid, %error, %why, "its process is no neighbour");
-        let tries = self.hindrances.note(slot, pid, why, now);
-        self.complaints.hear(Some(pid), why, tries);
-        self.count_shortage(Hindrance::of(error), Some(pid), now);
+        let tries = self.hindrances.note(slot, why, now);
+        self.complaints.hear(pid.map_or(Whose::Unknown, Whose::Process), why, tries);
+        self.count_shortage(Hindrance::of(error), pid, now);
     }
 
     fn hello(&self, ring_bytes: u32) -> Hello {
@@ -228,7 +238,8 @@ impl Neighbourhood {
         ring_bytes_among(self.open.iter().flatten().count(), self.ring_bytes)
     }
 
-    fn call(&mut self, slot: Slot, pid: u32, now: Nanos) -> io::Result<()> {
+    /// Calls who has `slot`, and says in `pid` who that is once it is reached.
+    fn call(&mut self, slot: Slot, pid: &mut Option<u32>, now: Nanos) -> io::Result<()> {
         self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
         if self.strangers.len() >= MAX_STRANGERS {
             return Err(io::ErrorKind::ResourceBusy.into());
@@ -236,12 +247,13 @@ impl Neighbourhood {
         let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
         sys::connect_abstract(connection.as_fd(), &self.slots.neighbour_name(slot))?;
         let peer = Stranger::check(connection.as_fd())?;
+        *pid = Some(peer);
         let ring_bytes = self.next_ring_bytes();
         let incoming = Incoming::new(ring_bytes)?;
         incoming.send(connection.as_fd(), &Said::Hello(self.hello(ring_bytes)), &self.page)?;
         let key = self.next_key();
         self.watch(&connection, key)?;
-        let call = Some(Call { slot, pid, incoming });
+        let call = Some(Call { slot, incoming });
         self.strangers.push(Stranger { key, connection, pid: peer, since: now, call });
         Ok(())
     }
@@ -335,7 +347,7 @@ impl Neighbourhood {
             self.counters.refused += 1;
             tracing::debug!(pid = stranger.pid, "a process does not answer: no neighbour");
             if let Some(call) = stranger.call {
-                self.hinder(call.slot, call.pid, &io::ErrorKind::TimedOut.into(), now);
+                self.hinder(call.slot, Some(stranger.pid), &io::ErrorKind::TimedOut.into(), now);
             }
         }
     }
@@ -348,19 +360,18 @@ impl Neighbourhood {
             return;
         }
         let stranger = self.strangers.remove(at);
-        let (pid, called) =
-            (stranger.pid, stranger.call.as_ref().map(|call| (call.slot, call.pid)));
+        let (pid, called) = (stranger.pid, stranger.call.as_ref().map(|call| call.slot));
         let met = packet.and_then(|packet| self.consider(stranger, &buf, &packet, events));
         let Err(error) = met else { return };
         // Who hangs up is no matter of ours, nor is it if something runs out here.
         let why = Hindrance::of(&error);
         tracing::debug!(pid, %error, %why, "a process is no neighbour");
         match called {
-            Some((slot, pid)) => self.hinder(slot, pid, &error, now),
+            Some(slot) => self.hinder(slot, Some(pid), &error, now),
             None => {
                 self.count_shortage(why, Some(pid), now);
                 if why.is_shortage() {
-                    self.complaints.hear(Some(pid), why, 1);
+                    self.complaints.hear(Whose::Process(pid), why, 1);
                 }
             }
         }
@@ -543,5 +554,26 @@ mod tests {
         // 64 processes of a host, in KiB: 16 MiB each if all rings were of 256 KiB.
         let all: u32 = (0..63).map(|n| ring_bytes_among(n, FULL) >> 10).sum();
         assert_eq!(all, 8 * 256 + 8 * 128 + 47 * 64);
+    }
+
+    #[test]
+    fn who_is_told_of_has_the_slot_now_and_not_when_it_was_looked_for() {
+        let scope = format!("vo{}", std::process::id());
+        let [own, mute] = [(); 2].map(|()| SlotTable::with_scope(&scope).unwrap());
+        own.claim().unwrap();
+        let slot = mute.claim().unwrap();
+        let door = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+        sys::bind_abstract(door.as_fd(), &mute.neighbour_name(slot)).unwrap();
+        sys::listen(door.as_fd(), 5).unwrap();
+        let mut hood = Neighbourhood::new(own, MIN_RING_BYTES).unwrap();
+        let (former, mut now, mut events) = (1, Nanos(1), Vec::new());
+        hood.meet(slot, former, now, &mut events);
+        // Given up, tried again, given up.
+        for _ in 0..3 {
+            now = hood.deadline(now).unwrap();
+            hood.serve(now, &mut events);
+        }
+        let is_told = |pid| hood.complaints.is_told(Whose::Process(pid), Hindrance::Silent);
+        assert_eq!([former, std::process::id()].map(is_told), [false, true]);
     }
 }

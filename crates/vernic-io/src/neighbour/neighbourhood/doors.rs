@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use super::{Neighbourhood, READABLE};
 use crate::link::Nanos;
 use crate::neighbour::MAX_STRANGERS;
+use crate::neighbour::complaint::Whose;
 use crate::neighbour::hindrance::Hindrance;
 use crate::neighbour::meeting::Stranger;
 use crate::slot::Slot;
@@ -54,7 +55,7 @@ impl Neighbourhood {
                 tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
                 let why = Hindrance::of(&error);
                 if why.is_shortage() {
-                    self.complaints.hear(None, why, 1);
+                    self.complaints.hear(Whose::All, why, 1);
                 }
                 self.count_shortage(why, None, now);
                 self.doors_due = Some((pause, now.plus(pause)));
@@ -108,7 +109,7 @@ impl Neighbourhood {
         if let Err(error) = self.watch(&connection, key) {
             tracing::debug!(pid, %error, "a process that calls cannot be heard");
             let why = Hindrance::of(&error);
-            self.complaints.hear(Some(pid), why, 1);
+            self.complaints.hear(Whose::Process(pid), why, 1);
             self.count_shortage(why, Some(pid), now);
             return;
         }
@@ -126,7 +127,7 @@ impl Neighbourhood {
         tracing::debug!(%error, "processes that call cannot be answered");
         let why = Hindrance::of(error);
         self.count_shortage(why, None, now);
-        self.complaints.hear(None, why, 1);
+        self.complaints.hear(Whose::All, why, 1);
         self.shut_until = Some(now.plus(SHUT_NANOS));
         self.set_doors(0);
     }
