@@ -6,8 +6,9 @@
 //!
 //! Lock order: the neighbourhood, then the lane.
 
+use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::Nanos;
@@ -48,14 +49,8 @@ impl NearControl {
         if !config.shares_memory() {
             return None;
         }
-        let hood = Neighbourhood::new(slots.clone(), config.ring_bytes)
-            .inspect_err(|error| {
-                tracing::warn!(
-                    %error,
-                    "no memory can be shared: packets to processes of this host go by UDP, at a fraction of the speed"
-                );
-            })
-            .ok()?;
+        let hood =
+            Neighbourhood::new(slots.clone(), config.ring_bytes).inspect_err(tell_unshared).ok()?;
         let (raw_fd, alarm) = (hood.raw_fd(), hood.alarm());
         let (hood, past) = (Mutex::new(Some(hood)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
@@ -91,6 +86,20 @@ impl NearControl {
     /// Whether [`Engine::serve_neighbours`] has something to do though no descriptor is readable.
     pub(crate) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
+    }
+}
+
+/// Says that a device shares no memory. What one lacks the others lack, too, and so does each of a device's engines, so
+/// each cause is a warning once per process.
+#[cold]
+fn tell_unshared(error: &io::Error) {
+    /// A bit for each [`Hindrance`].
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    const WORDS: &str = "no memory can be shared: packets to processes of this host go by UDP, at a fraction of the speed";
+    let cause = 1 << Hindrance::of(error) as u32;
+    match TOLD.fetch_or(cause, Ordering::Relaxed) & cause {
+        0 => tracing::warn!(%error, "{WORDS}"),
+        _ => tracing::debug!(%error, "{WORDS}"),
     }
 }
 

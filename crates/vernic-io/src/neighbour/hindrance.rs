@@ -42,8 +42,8 @@ pub enum Hindrance {
 }
 
 impl Hindrance {
-    /// What an error of a meeting means.
-    pub(super) fn of(error: &io::Error) -> Self {
+    /// What an error of a meeting, or of making what is shared, means.
+    pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Self::Descriptors,
             Some(libc::ENOMEM | libc::ENOBUFS | libc::ENOSPC | libc::EFBIG) => Self::Memory,
