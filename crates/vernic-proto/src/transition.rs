@@ -10,8 +10,8 @@
 //! brings up both halves with one list of attributes.
 //!
 //! The iWARP column needs nothing: what the others are told here, the start-up of the connection agrees
-//! upon. What RC takes on the way up it takes too, and never uses. SQD there is the closing of a stream,
-//! from which there is no way back.
+//! upon. What RC takes on the way up and in RTS it takes too, as drivers of iWARP do, and of that uses the access
+//! flags and the claimed state alone. SQD there is the closing of a stream, from which there is no way back.
 //!
 //! Left out of the rows, and so refused instead of ignored: `ALT_PATH` and `PATH_MIG_STATE` (there
 //! is no automatic path migration), `CAP` (queues are not resized) and `RATE_LIMIT` (no pacing by

@@ -48,6 +48,17 @@ fn needs(qp_type: QpType, from: QpState, to: QpState, required: AttrMask, option
 }
 
 #[test]
+fn iwarp_needs_nothing_and_takes_what_rc_takes_up_to_rts_and_in_it() {
+    use QpState::*;
+    for (from, to) in [(Reset, Init), (Init, Init), (Init, Rtr), (Rtr, Rts), (Rts, Rts)] {
+        let rc = attrs_of(Column::Type(QpType::Rc), from, to).unwrap();
+        let iwarp = attrs_of(Column::Iwarp, from, to).unwrap();
+        assert_eq!(iwarp.required, AttrMask::empty(), "{from:?} -> {to:?}");
+        assert_eq!(iwarp.optional, rc.required | rc.optional, "{from:?} -> {to:?}");
+    }
+}
+
+#[test]
 fn rc_attributes_are_those_of_the_manual() {
     use AttrMask as M;
     use QpState::*;
