@@ -42,7 +42,7 @@ use vernic_wire::cm::{CommId, RejReason, ServiceId};
 use vernic_wire::{Gid, Qpn};
 
 use crate::error::ORPHAN;
-use crate::events::lock;
+use crate::events::{lock, try_lock};
 use crate::progress::Engine;
 use crate::qp_table::QpTable;
 
@@ -126,6 +126,10 @@ impl State {
         })
     }
 
+    fn counters(&self) -> CmCounters {
+        self.machine.as_ref().map(|machine| *machine.counters()).unwrap_or_default()
+    }
+
     /// Tells what has happened.
     fn tell(&mut self) {
         let Some(machine) = &mut self.machine else { return };
@@ -203,7 +207,12 @@ impl CmShared {
     }
 
     pub(crate) fn counters(&self) -> CmCounters {
-        lock(&self.state).machine.as_ref().map(|machine| *machine.counters()).unwrap_or_default()
+        lock(&self.state).counters()
+    }
+
+    /// As [`counters`](Self::counters), without waiting.
+    pub(crate) fn try_counters(&self) -> Option<CmCounters> {
+        try_lock(&self.state).map(|state| state.counters())
     }
 }
 

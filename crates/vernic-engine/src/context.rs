@@ -352,17 +352,38 @@ impl Context {
 
     /// Totals since the device was opened. Waits for the lane: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
-        let is_here = !self.is_orphan();
-        let mut total = DeviceCounters::default();
-        for engine in &self.engines {
-            engine.counters.add_to(&mut total);
-            if is_here {
-                total.cm += engine.cm.counters();
-                total.link += engine.with_lane(|lane| lane.link.counters());
-                total.neighbours +=
-                    engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
+        let mut total = self.own_counters();
+        for engine in self.present() {
+            total.cm += engine.cm.counters();
+            total.link += engine.with_lane(|lane| lane.link.counters());
+            total.neighbours += engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
+        }
+        total
+    }
+
+    /// As [`counters`](Self::counters), without waiting: `None` if somebody is at what they are read from. For the
+    /// end of a process, which may have interrupted that one on the very thread that calls this.
+    pub fn try_counters(&self) -> Option<DeviceCounters> {
+        let mut total = self.own_counters();
+        for engine in self.present() {
+            total.cm += engine.cm.try_counters()?;
+            total.link += engine.try_link_counters()?;
+            if let Some(near) = &engine.near {
+                total.neighbours += near.try_counters()?;
             }
         }
+        Some(total)
+    }
+
+    /// Its engines, in the process that opened it.
+    fn present(&self) -> &[Arc<Engine>] {
+        if self.is_orphan() { &[] } else { &self.engines }
+    }
+
+    /// Those of the counters that are read without a lock.
+    fn own_counters(&self) -> DeviceCounters {
+        let mut total = DeviceCounters::default();
+        self.engines.iter().for_each(|engine| engine.counters.add_to(&mut total));
         total.cq_overflows = self.engine().cq_overflows.load(Ordering::Relaxed);
         total.async_events_dropped = self.engine().events.dropped();
         total

@@ -41,16 +41,16 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use vernic_io::slot::SlotTable;
-use vernic_io::{TxPath, Waker};
+use vernic_io::{LinkCounters, TxPath, Waker};
 use vernic_proto::Time;
 
 use crate::cm::CmShared;
 use crate::counters::Counters;
-use crate::events::lock;
+use crate::events::{lock, try_lock};
 use crate::lane::Lane;
 use crate::near::NearControl;
 use crate::open_device::{Device, monotonic_ns};
@@ -347,17 +347,24 @@ impl Engine {
     /// they were sent, which the system would not see to if they said something more: half a second at most.
     pub(crate) fn last_progress(&self) -> bool {
         let mut orphans = Vec::new();
-        let is_done = self.progress_inline()
+        let mut is_done = self.progress_inline()
             && self.run_inline(|lane, _| {
                 lane.link.flush();
                 orphans =
                     lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
             });
         if is_done {
-            self.close_neighbours();
+            is_done = self.try_close_neighbours();
             settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
         }
         is_done
+    }
+
+    /// What the link counted; `None` if the lane is taken.
+    pub(crate) fn try_link_counters(&self) -> Option<LinkCounters> {
+        let mut counters = None;
+        self.run_inline(|lane, _| counters = Some(lane.link.counters()));
+        counters
     }
 
     /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
@@ -389,13 +396,7 @@ impl Engine {
         if self.waiters.load(Ordering::SeqCst) != 0 {
             return None;
         }
-        match self.lane.try_lock() {
-            Ok(lane) => Some(HeldLane::new(self, lane)),
-            Err(TryLockError::Poisoned(poisoned)) => {
-                Some(HeldLane::new(self, poisoned.into_inner()))
-            }
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.lane).map(|lane| HeldLane::new(self, lane))
     }
 
     /// Waits for the lane and runs `f` with it: the control path.

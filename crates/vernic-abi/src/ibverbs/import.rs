@@ -90,39 +90,47 @@ extern "C" fn say_goodbye() {
             // The thread of the device may be at it, and would end in the middle: a turn each until it
             // is through.
             let until = Instant::now() + PATIENCE;
-            let mut is_done = shared.engine.last_progress();
-            while !is_done && Instant::now() < until {
-                std::thread::yield_now();
-                is_done = shared.engine.last_progress();
-            }
-            // Closing it would have told them; without the lane they would be waited for.
-            if is_done && tracing::enabled!(tracing::Level::DEBUG) {
+            let is_done = patiently(until, || shared.engine.last_progress().then_some(()));
+            // Closing it would have told them.
+            if tracing::enabled!(tracing::Level::DEBUG) {
                 let device = &shared.engine.info().name;
-                tracing::debug!(device, counters = %shared.engine.counters(), "device open at the program's end");
+                match is_done.and_then(|()| patiently(until, || shared.engine.try_counters())) {
+                    Some(counters) => {
+                        tracing::debug!(device, %counters, "device open at the program's end");
+                    }
+                    None => tracing::debug!(
+                        device,
+                        "device open at the program's end, which interrupted a call on it: its counters cannot be read"
+                    ),
+                }
             }
         }
     });
 }
 
-/// The open devices; none if the gate, or their list, stays shut: the end may have interrupted who is behind it.
-fn open_devices() -> Vec<Arc<Shared>> {
-    let until = Instant::now() + PATIENCE;
+/// Tries until it succeeds, or the time is over: the end may have interrupted who stands in the way.
+fn patiently<T>(until: Instant, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
-        if let Some(_gate) = Gate::try_enter() {
-            let open = match OPEN.try_lock() {
-                Ok(open) => Some(open),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            if let Some(open) = open {
-                return open.iter().filter_map(|known| known.shared.upgrade()).collect();
-            }
-        }
-        if Instant::now() >= until {
-            return Vec::new();
+        let found = attempt();
+        if found.is_some() || Instant::now() >= until {
+            return found;
         }
         std::thread::yield_now();
     }
+}
+
+/// The open devices; none if the gate, or their list, stays shut.
+fn open_devices() -> Vec<Arc<Shared>> {
+    let found = patiently(Instant::now() + PATIENCE, || {
+        let _gate = Gate::try_enter()?;
+        let open = match OPEN.try_lock() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(open.iter().filter_map(|known| known.shared.upgrade()).collect())
+    });
+    found.unwrap_or_default()
 }
 
 /// The device of a context, if it is open.

@@ -180,3 +180,17 @@ fn datagrams_for_a_process_that_never_takes_them_are_dropped_and_counted() {
     let next = other.engine().with_lane(|lane| lane.gsi.deadline());
     assert_eq!(next, None, "nobody waits any more");
 }
+
+#[test]
+fn who_may_have_interrupted_a_call_of_the_connection_manager_waits_for_no_counters() {
+    let context = open();
+    let state = lock(&context.engine().cm.state);
+    assert!(context.try_counters().is_none());
+    drop(state);
+    // The thread of the device has the lane at times.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while context.try_counters().is_none() {
+        assert!(std::time::Instant::now() < until);
+        std::thread::yield_now();
+    }
+}

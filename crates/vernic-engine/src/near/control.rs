@@ -21,7 +21,7 @@ use vernic_wire::{Qpn, Service};
 
 use super::{Near, Peer, QpWay, Way};
 use crate::config::Config;
-use crate::events::lock;
+use crate::events::{lock, try_lock};
 use crate::lane::{Lane, make_ready};
 use crate::progress::Engine;
 use crate::qp_state::QpSide;
@@ -70,6 +70,12 @@ impl NearControl {
     pub(crate) fn counters(&self) -> NeighbourCounters {
         let hood = lock(&self.hood);
         hood.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
+    }
+
+    /// As [`counters`](Self::counters), without waiting.
+    pub(crate) fn try_counters(&self) -> Option<NeighbourCounters> {
+        let (hood, past) = (try_lock(&self.hood)?, try_lock(&self.past)?);
+        Some(hood.as_ref().map_or(*past, Neighbourhood::counters))
     }
 
     /// Why the process that has a slot is no neighbour, if something is known to be in the way. Not to be
@@ -160,10 +166,24 @@ impl Engine {
         hood.deadline(now).map(|at| Time(at.0))
     }
 
-    /// The device is closed, or its process ends: says good-bye to the neighbours.
+    /// The device is closed: says good-bye to the neighbours.
     pub(crate) fn close_neighbours(&self) {
-        let Some(near) = &self.near else { return };
-        let hood = lock(&near.hood).take();
+        if let Some(near) = &self.near {
+            let hood = lock(&near.hood).take();
+            self.leave(near, hood);
+        }
+    }
+
+    /// As [`close_neighbours`](Self::close_neighbours), where the process ends; false if somebody is at it, perhaps who
+    /// was interrupted on this very thread.
+    pub(crate) fn try_close_neighbours(&self) -> bool {
+        let Some(near) = &self.near else { return true };
+        let Some(hood) = try_lock(&near.hood).map(|mut hood| hood.take()) else { return false };
+        self.leave(near, hood);
+        true
+    }
+
+    fn leave(&self, near: &NearControl, hood: Option<Neighbourhood>) {
         if let Some(mut hood) = hood {
             hood.close(&mut Vec::new());
             *lock(&near.past) = hood.counters();

@@ -303,3 +303,14 @@ fn who_polls_in_vain_rests_so_that_whoever_has_the_lane_runs() {
         assert!(rested >= 50, "{rested} times");
     });
 }
+
+#[test]
+fn who_may_have_interrupted_the_lane_is_told_so_instead_of_counters() {
+    let context = open_without_background();
+    assert!(context.try_counters().is_some());
+    context.engine().with_lane(|_| {
+        assert!(context.try_counters().is_none());
+        assert!(!context.last_progress());
+    });
+    assert!(context.last_progress() && context.try_counters().is_some());
+}

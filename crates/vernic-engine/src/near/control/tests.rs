@@ -93,3 +93,16 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
     let owner = engine.with_lane(|lane| lane.near.owners[own.slot().value() as usize]);
     assert_eq!(owner, Some(newer), "who has the slot is not forgotten");
 }
+
+#[test]
+fn who_may_have_interrupted_a_call_on_the_neighbours_waits_for_neither_counters_nor_good_bye() {
+    let own = Own::new();
+    let near = own.context.engine().near.as_ref().unwrap();
+    let hood = lock(&near.hood);
+    assert!(own.context.try_counters().is_none());
+    assert!(!own.context.last_progress());
+    drop(hood);
+    assert!(own.context.try_counters().is_some_and(|counters| counters.neighbours.gone == 0));
+    assert!(own.context.last_progress());
+    assert!(own.context.try_counters().is_some_and(|counters| counters.neighbours.gone == 1));
+}
