@@ -20,6 +20,7 @@ use vernic_engine::{AsyncEvent, Context, CqId, DeviceMemory, Element, Qp, Qpn, S
 
 use crate::boundary::Failure;
 use crate::ibverbs::pd::Domain;
+use crate::ibverbs::refusals::Refusals;
 use crate::layout::context::ibv_context;
 use crate::layout::cq::ibv_cq;
 use crate::layout::memory::ibv_mr;
@@ -104,6 +105,8 @@ impl Registry {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Context>,
     registry: Mutex<Registry>,
+    /// What its user was told of requests that were refused.
+    pub(crate) refusals: Refusals,
     handles: AtomicU32,
     acks: Acks,
     /// Contexts that are open.
@@ -128,6 +131,7 @@ impl Shared {
         Arc::new(Self {
             engine,
             registry: Mutex::default(),
+            refusals: Refusals::default(),
             handles: AtomicU32::new(1),
             acks: Acks::default(),
             contexts: AtomicU32::new(0),

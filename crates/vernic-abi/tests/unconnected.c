@@ -31,5 +31,8 @@ int main(void)
         errno = ibv_post_recv(qp, &recv, &bad_recv);
         must(errno == ENOMEM, "a receive too many");
     }
+    struct ibv_qp *second = make_qp(pd, cq, 0);
+    errno = ibv_post_send(second, &send, &bad_send);
+    must(errno == EINVAL, "a send of another in RESET");
     return 0;
 }

@@ -22,7 +22,7 @@ pub(crate) mod qp_ex;
 pub(crate) mod query;
 pub(crate) mod rates;
 pub(crate) mod recv;
-mod refusals;
+pub(crate) mod refusals;
 pub(crate) mod send;
 pub(crate) mod srq;
 pub(crate) mod strings;

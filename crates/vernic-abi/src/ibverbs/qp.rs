@@ -9,7 +9,6 @@ use vernic_cm::Id;
 use vernic_engine::{Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
 
 use super::qp_ex::{self, Builder};
-use super::refusals::Refusals;
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
 use crate::layout::pd::{ibv_pd, ibv_xrcd};
@@ -40,7 +39,6 @@ pub(crate) struct QpObject {
     pub(crate) engine: Arc<Qp>,
     /// Of the `ibv_wr_*` calls, if it was made for them.
     pub(crate) builder: Option<Builder>,
-    pub(crate) refusals: Refusals,
     /// Asynchronous events given to the program.
     reported: AtomicU32,
     /// The id of the connection manager that it was made for.
@@ -186,7 +184,6 @@ impl QpObject {
             shared: shared.clone(),
             engine,
             builder,
-            refusals: Refusals::default(),
             reported: AtomicU32::new(0),
             cm_id: OnceLock::new(),
             _uses: uses,

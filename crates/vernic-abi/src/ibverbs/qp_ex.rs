@@ -402,7 +402,7 @@ extern "C" fn wr_complete(qp: Handle<ibv_qp>) -> c_int {
         with(qp, |object, batch| outcome = complete(object, batch));
         builder.lock.unlock();
         let Err(refused) = outcome else { return 0 };
-        let (log, qpn) = (&object.refusals, object.engine.qpn());
+        let (log, qpn) = (&object.shared.refusals, object.engine.qpn());
         match refused {
             Refused::Posted(why) => {
                 let words = format_args!("queue pair {qpn}: {why}");

@@ -44,7 +44,7 @@ pub(crate) extern "C" fn post_recv(
         let copies = Copies::default();
         let mut list = wr_list::receives(list, &copies);
         let posted = object.engine.post_recv_from(&mut list);
-        outcome(("ibv_post_recv", &object.refusals), &list, posted, bad)
+        outcome(("ibv_post_recv", &object.shared.refusals), &list, posted, bad)
     })
 }
 
@@ -62,6 +62,6 @@ pub(crate) extern "C" fn post_srq_recv(
         let copies = Copies::default();
         let mut list = wr_list::receives(list, &copies);
         let posted = object.engine.post_recv_from(&mut list);
-        outcome(("ibv_post_srq_recv", &object.refusals), &list, posted, bad)
+        outcome(("ibv_post_srq_recv", &object.shared.refusals), &list, posted, bad)
     })
 }

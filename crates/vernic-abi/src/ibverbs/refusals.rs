@@ -1,9 +1,9 @@
-//! Posts that were refused. Programs that post until a queue is full do so by the thousand, so the log has the first of
-//! each cause per queue at level `warn`, the others at `debug`.
+//! Posts that were refused. Programs that post until a queue is full do so by the thousand, so the log has
+//! the first of each cause per open device at level `warn`, the others at `debug`; all of them there where a full queue
+//! is the cause, by which many programs know that it is time to poll.
 
 use std::fmt::Display;
-use std::mem::{Discriminant, discriminant};
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use vernic_engine::{PostError, PostRecvError, PostSendError, RecvRefusal, SendRefusal};
 
@@ -12,52 +12,118 @@ use vernic_engine::{PostError, PostRecvError, PostSendError, RecvRefusal, SendRe
 pub(crate) enum Cause {
     /// What C gave is no request.
     Malformed,
-    Send(Discriminant<SendRefusal>),
-    Protocol(Discriminant<PostError>),
-    Recv(Discriminant<RecvRefusal>),
+    /// A queue has no room at present.
+    Full,
+    Orphan,
+    Destroyed,
+    SendState,
+    SendSges,
+    Inline,
+    Length,
+    AtomicLength,
+    WrongPd,
+    Operation,
+    NoDestination,
+    NoSendQueue,
+    NoSrqn,
+    NoReadDepth,
+    NotOnIwarp,
+    PeerLacks,
+    RecvState,
+    RecvSges,
+    SharedQueue,
+    NoRecvQueue,
+    /// One that this library does not know yet.
+    Other,
+}
+
+impl Cause {
+    /// Its own, which makes 32 causes at most.
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
 }
 
 impl From<&PostSendError> for Cause {
     fn from(error: &PostSendError) -> Self {
         match &error.source {
-            SendRefusal::Protocol(error) => Self::Protocol(discriminant(error)),
-            other => Self::Send(discriminant(other)),
+            SendRefusal::Orphan => Self::Orphan,
+            SendRefusal::Protocol(error) => error.into(),
+            SendRefusal::TooManySges { .. } => Self::SendSges,
+            SendRefusal::Inline { .. } => Self::Inline,
+            SendRefusal::Length { .. } => Self::Length,
+            SendRefusal::AtomicLength { .. } => Self::AtomicLength,
+            SendRefusal::WrongPd => Self::WrongPd,
+            SendRefusal::Destroyed => Self::Destroyed,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl From<&PostError> for Cause {
+    fn from(error: &PostError) -> Self {
+        match error {
+            PostError::State(_) => Self::SendState,
+            PostError::Full(_) => Self::Full,
+            PostError::Operation(_) => Self::Operation,
+            PostError::Length { .. } => Self::Length,
+            PostError::NoDestination => Self::NoDestination,
+            PostError::NoSendQueue => Self::NoSendQueue,
+            PostError::NoSrqn => Self::NoSrqn,
+            PostError::NoReadDepth => Self::NoReadDepth,
+            PostError::NotOnIwarp(_) => Self::NotOnIwarp,
+            PostError::PeerLacks(_) => Self::PeerLacks,
         }
     }
 }
 
 impl From<&PostRecvError> for Cause {
     fn from(error: &PostRecvError) -> Self {
-        Self::Recv(discriminant(&error.source))
+        match &error.source {
+            RecvRefusal::Orphan => Self::Orphan,
+            RecvRefusal::State(_) => Self::RecvState,
+            RecvRefusal::Full(_) => Self::Full,
+            RecvRefusal::TooManySges { .. } => Self::RecvSges,
+            RecvRefusal::Shared => Self::SharedQueue,
+            RecvRefusal::NoQueue => Self::NoRecvQueue,
+            RecvRefusal::Destroyed => Self::Destroyed,
+        }
     }
 }
 
-/// The causes that a queue's user was told: each once, so no more than there are.
+/// The causes that the user of a device was told: a bit for each. Taken without a lock, since any thread posts, and one
+/// may be of the process that this one is forked from.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<Vec<Cause>>);
+pub(crate) struct Refusals(AtomicU32);
 
 impl Refusals {
     /// Writes a line about a refused post.
     #[cold]
     pub(crate) fn log(&self, call: &str, cause: Cause, why: &dyn Display) {
-        if self.is_news(cause) {
-            tracing::warn!("{call}, {why} (the first of this kind; `VERNIC_LOG=debug` shows all)");
+        if cause != Cause::Full && self.is_news(cause) {
+            tracing::warn!(
+                "{call}, {why} (the first of this kind on this device; `VERNIC_LOG=debug` shows all)"
+            );
         } else {
             tracing::debug!("{call}, {why}");
         }
     }
 
+    /// Whether it is the first of its kind.
     fn is_news(&self, cause: Cause) -> bool {
-        // Who is at it has something to tell, too, or was another thread of the process that this one is forked from.
-        let mut told = match self.0.try_lock() {
-            Ok(told) => told,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        let is_news = !told.contains(&cause);
-        if is_news {
-            told.push(cause);
-        }
-        is_news
+        self.0.fetch_or(cause.bit(), Ordering::Relaxed) & cause.bit() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_news_once() {
+        let refusals = Refusals::default();
+        let causes = [Cause::Malformed, Cause::Inline, Cause::PeerLacks, Cause::Other];
+        assert!(causes.iter().all(|&cause| refusals.is_news(cause)), "each has its bit");
+        assert!(!causes.iter().any(|&cause| refusals.is_news(cause)));
     }
 }

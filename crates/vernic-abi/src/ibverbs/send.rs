@@ -28,7 +28,7 @@ pub(crate) extern "C" fn post_send(
         let refused = object.engine.post_send_from(&mut list).err();
         let errno = refused.as_ref().map(of_send);
         let Some((request, errno)) = list.bad(errno) else { return 0 };
-        let (log, qpn) = (&object.refusals, object.engine.qpn());
+        let (log, qpn) = (&object.shared.refusals, object.engine.qpn());
         match &refused {
             Some(why) => log.log("ibv_post_send", why.into(), &format_args!("queue pair {qpn}: {why}")),
             None => log.log(

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use vernic_engine::{Srq, SrqInit};
 
-use super::refusals::Refusals;
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
 use crate::layout::cq::ibv_cq;
@@ -34,7 +33,6 @@ pub(crate) struct SrqObject {
     base: ibv_srq,
     pub(crate) shared: Arc<Shared>,
     pub(crate) engine: Arc<Srq>,
-    pub(crate) refusals: Refusals,
     /// Asynchronous events given to the program.
     reported: AtomicU32,
     pub(crate) users: Users,
@@ -88,7 +86,6 @@ impl SrqObject {
             base,
             shared: shared.clone(),
             engine,
-            refusals: Refusals::default(),
             reported: AtomicU32::new(0),
             users: Users::default(),
             _uses: uses,
