@@ -34,5 +34,21 @@ int main(void)
     struct ibv_qp *second = make_qp(pd, cq, 0);
     errno = ibv_post_send(second, &send, &bad_send);
     must(errno == EINVAL, "a send of another in RESET");
+    struct ibv_qp_init_attr_ex init = {.send_cq = cq,
+                                       .recv_cq = cq,
+                                       .cap = {1, 1, 1, 1, 0},
+                                       .qp_type = IBV_QPT_RC,
+                                       .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+                                       .pd = pd,
+                                       .send_ops_flags = IBV_QP_EX_WITH_SEND};
+    struct ibv_qp_ex *third = ibv_qp_to_qp_ex(ibv_create_qp_ex(context, &init));
+    must(third != NULL, "queue pair with ibv_wr_*");
+    for (int times = 0; times < 3; times++) {
+        ibv_wr_start(third);
+        ibv_wr_send(third);
+        ibv_wr_send(third);
+        errno = ibv_wr_complete(third);
+        must(errno == ENOMEM, "two requests in a batch");
+    }
     return 0;
 }

@@ -398,7 +398,7 @@ extern "C" fn wr_complete(qp: Handle<ibv_qp>) -> c_int {
         else {
             return EINVAL;
         };
-        let mut outcome = Err(Refused::Built(EIO));
+        let mut outcome = Err(Refused::Malformed(EIO));
         with(qp, |object, batch| outcome = complete(object, batch));
         builder.lock.unlock();
         let Err(refused) = outcome else { return 0 };
@@ -409,7 +409,14 @@ extern "C" fn wr_complete(qp: Handle<ibv_qp>) -> c_int {
                 log.log("ibv_wr_complete", (&why).into(), &words);
                 of_send(&why)
             }
-            Refused::Built(errno) => {
+            Refused::TooLong(max) => {
+                let words = format_args!(
+                    "queue pair {qpn}: more requests in a batch than the {max} that it was created for"
+                );
+                log.log("ibv_wr_complete", Cause::TooLong, &words);
+                ENOMEM
+            }
+            Refused::Malformed(errno) => {
                 let words = format_args!(
                     "queue pair {qpn}: a request is wrong, or lacks its address: errno {errno}"
                 );
@@ -422,14 +429,18 @@ extern "C" fn wr_complete(qp: Handle<ibv_qp>) -> c_int {
 
 /// Why a batch was not posted.
 enum Refused {
+    /// There are more requests than so many.
+    TooLong(usize),
     /// What was built is no request: the errno.
-    Built(c_int),
+    Malformed(c_int),
     Posted(PostSendError),
 }
 
 fn complete(object: &QpObject, batch: &mut Batch) -> Result<(), Refused> {
-    if batch.wrong != 0 {
-        return Err(Refused::Built(batch.wrong));
+    match batch.wrong {
+        0 => {}
+        ENOMEM => return Err(Refused::TooLong(batch.requests.capacity())),
+        errno => return Err(Refused::Malformed(errno)),
     }
     let lacks_address = |request: &Request| match batch.service {
         Service::Ud => request.dest.is_none(),
@@ -437,7 +448,7 @@ fn complete(object: &QpObject, batch: &mut Batch) -> Result<(), Refused> {
         _ => false,
     };
     if batch.requests.iter().any(lacks_address) {
-        return Err(Refused::Built(EINVAL));
+        return Err(Refused::Malformed(EINVAL));
     }
     let all = (0..batch.requests.len()).map(|number| batch.send(number));
     object.engine.post_send_all(all).map_err(Refused::Posted)

@@ -14,6 +14,8 @@ pub(crate) enum Cause {
     Malformed,
     /// A queue has no room at present.
     Full,
+    /// A batch of `ibv_wr_*` that no queue of this size can take.
+    TooLong,
     Orphan,
     Destroyed,
     SendState,
