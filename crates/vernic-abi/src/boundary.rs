@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use libc::{
     EADDRINUSE, EAGAIN, EBUSY, EINVAL, EIO, ENETUNREACH, ENODEV, ENOMEM, EOPNOTSUPP, EPERM,
 };
+use tracing::Level;
 use vernic_engine::{
     BindError, Busy, CreateError, DeregisterError, FreeError, LinkError, McastError, ModifyError,
     OpenError, PathError, PdError, PostError, PostRecvError, PostSendError, RecvRefusal,
@@ -31,13 +32,13 @@ pub(crate) struct Failure {
     /// Positive.
     pub(crate) errno: c_int,
     why: Cow<'static, str>,
-    fatal: bool,
+    level: Level,
 }
 
 impl Failure {
     /// With a reason in words.
     pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { errno, why: why.into(), fatal: false }
+        Self { errno, why: why.into(), level: Level::WARN }
     }
 
     /// What the system refused, with its reason.
@@ -74,12 +75,18 @@ impl Failure {
     /// program will say no more than that.
     #[cold]
     pub(crate) fn fatal(self) -> Self {
-        Self { fatal: true, ..self }
+        Self { level: Level::ERROR, ..self }
+    }
+
+    /// Makes it one that is a line at level `debug` alone: its user was told of the like before.
+    #[cold]
+    pub(crate) fn repeated(self) -> Self {
+        Self { level: Level::DEBUG, ..self }
     }
 
     /// Whether nothing works after it.
     pub(crate) fn is_fatal(&self) -> bool {
-        self.fatal
+        self.level == Level::ERROR
     }
 
     /// The reason in words.
@@ -89,9 +96,10 @@ impl Failure {
 
     /// Writes a line into the log.
     pub(crate) fn log(&self, call: &str) {
-        match self.fatal {
-            true => tracing::error!("{call}: {}", self.in_words()),
-            false => tracing::warn!("{call}: {}", self.in_words()),
+        match self.level {
+            Level::ERROR => tracing::error!("{call}: {}", self.in_words()),
+            Level::WARN => tracing::warn!("{call}: {}", self.in_words()),
+            _ => tracing::debug!("{call}: {}", self.in_words()),
         }
     }
 

@@ -49,3 +49,25 @@ fn what_a_program_does_in_vain_is_a_warning_once_per_device_for_each_cause_but_a
         assert!(line.contains("] warn: ") && line.contains(part), "{part:?} is not in {line:?}");
     }
 }
+
+#[test]
+fn who_looks_for_a_limit_is_told_of_it_once_per_device_and_who_lacks_memory_once() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probes.c");
+    let folder = Folder::new("probes");
+    let Some(program) = folder.compile(&source) else { return };
+    // No file may have a byte, that of shared memory included.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 0 && exec \"$0\""]).arg(program);
+    command.env("LD_LIBRARY_PATH", folder.path()).env("VERNIC_LOG", "warn");
+    let output = command.env("VERNIC_SAME_HOST", "on").output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success(),
+        "{:?} {}{log}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout)
+    );
+    let count = |part| log.lines().filter(|line| line.contains(part)).count();
+    assert_eq!(count("ibv_create_qp: max_inline is "), 2, "{log}");
+    assert_eq!(count("no memory can be shared"), 1, "{log}");
+}

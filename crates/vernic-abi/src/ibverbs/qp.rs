@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use vernic_cm::Id;
-use vernic_engine::{Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
+use vernic_engine::{CreateError, Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
 
 use super::qp_ex::{self, Builder};
+use super::refusals::Cause;
 use crate::boundary::{self, Failure};
 use crate::layout::context::ibv_context;
 use crate::layout::pd::{ibv_pd, ibv_xrcd};
@@ -98,6 +99,20 @@ fn sizes(request: &Request, shares: bool) -> QpCap {
     }
 }
 
+/// Why the engine made no queue pair. Libraries that programs use (libfabric's verbs provider, UCX) learn how much
+/// inline data a device takes by asking for more and more: that is told once per device.
+#[cold]
+fn refusal(shared: &Shared, error: CreateError) -> Failure {
+    let is_known = match error {
+        CreateError::Limit { what: "max_inline", .. } => {
+            !shared.refusals.is_news(Cause::InlineLimit)
+        }
+        _ => false,
+    };
+    let failure = Failure::from(error);
+    if is_known { failure.repeated() } else { failure }
+}
+
 /// RC, UC, UD.
 fn make_plain(service: Service, request: &Request) -> Result<Made, Failure> {
     let domain = request.pd.get()?;
@@ -105,14 +120,16 @@ fn make_plain(service: Service, request: &Request) -> Result<Made, Failure> {
     let srq = request.init.srq.find();
     let cap = sizes(request, srq.is_some());
     let builder = request.send_ops.map(|ops| Builder::new(service, ops, &cap)).transpose()?;
-    let engine = domain.engine()?.create_qp(QpInit {
+    let init = QpInit {
         service,
         send_cq: send_cq.engine.clone(),
         recv_cq: recv_cq.engine.clone(),
         srq: srq.map(|srq| srq.engine.clone()),
         cap,
         signal_all: request.signals_all(),
-    })?;
+    };
+    let refused = |error| refusal(&domain.shared, error);
+    let engine = domain.engine()?.create_qp(init).map_err(refused)?;
     let uses = [
         Some(domain.users.hold()),
         Some(send_cq.users.hold()),
@@ -130,7 +147,8 @@ fn make_initiator(request: &Request) -> Result<Made, Failure> {
     let builder = request.send_ops.map(|ops| Builder::new(Service::Xrc, ops, &cap)).transpose()?;
     let signal_all = request.signals_all();
     let init = XrcIniInit { send_cq: send_cq.engine.clone(), cap, signal_all };
-    let engine = domain.engine()?.create_xrc_ini(init)?;
+    let refused = |error| refusal(&domain.shared, error);
+    let engine = domain.engine()?.create_xrc_ini(init).map_err(refused)?;
     let uses = [Some(domain.users.hold()), Some(send_cq.users.hold()), None, None, None];
     Ok(Made { engine, builder, uses, shared: domain.shared.clone(), context: domain.context() })
 }

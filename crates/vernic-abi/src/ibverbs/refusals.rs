@@ -1,4 +1,4 @@
-//! Posts that were refused. Programs that post until a queue is full do so by the thousand, so the log has
+//! Refusals that programs run into by the thousand: posts, and queue pairs that are made to learn a limit. The log has
 //! the first of each cause per open device at level `warn`, the others at `debug`; all of them there where a full queue
 //! is the cause, by which many programs know that it is time to poll.
 
@@ -16,6 +16,8 @@ pub(crate) enum Cause {
     Full,
     /// A batch of `ibv_wr_*` that no queue of this size can take.
     TooLong,
+    /// A queue pair for more inline data than there can be.
+    InlineLimit,
     Orphan,
     Destroyed,
     SendState,
@@ -112,7 +114,7 @@ impl Refusals {
     }
 
     /// Whether it is the first of its kind.
-    fn is_news(&self, cause: Cause) -> bool {
+    pub(crate) fn is_news(&self, cause: Cause) -> bool {
         self.0.fetch_or(cause.bit(), Ordering::Relaxed) & cause.bit() == 0
     }
 }
@@ -124,7 +126,7 @@ mod tests {
     #[test]
     fn each_cause_is_news_once() {
         let refusals = Refusals::default();
-        let causes = [Cause::Malformed, Cause::Inline, Cause::PeerLacks, Cause::Other];
+        let causes = [Cause::Malformed, Cause::InlineLimit, Cause::PeerLacks, Cause::Other];
         assert!(causes.iter().all(|&cause| refusals.is_news(cause)), "each has its bit");
         assert!(!causes.iter().any(|&cause| refusals.is_news(cause)));
     }
