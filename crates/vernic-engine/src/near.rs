@@ -7,8 +7,8 @@
 //! # Who goes which way
 //!
 //! A ring keeps order, the sockets keep order, but between them there is none. So a queue pair changes its
-//! way only when nothing of it is on the other: one that is acknowledged when no request is without
-//! its acknowledgement; UC and UD when the peer has taken all that was sent to it (`pacer.rs`), for which
+//! way only when nothing of it is on the other: one that is acknowledged when no request is without its
+//! acknowledgement, for which it pauses; UC and UD when the peer has taken all that was sent to it (`pacer.rs`), for which
 //! they pause for up to [`DRAIN_NANOS`]. Answers go the way that the last request came. Packets of QP1 and of multicast groups always go by UDP.
 //!
 //! # When the other does not read

@@ -358,7 +358,7 @@ fn turn(
     halves: &[Half],
     now: Time,
 ) -> Did {
-    choose_way(machine, host, outs);
+    let pauses = choose_way(machine, host, outs) == Choice::Pause;
     let mut did = Did::Nothing;
     for half in halves {
         let mut half = *half;
@@ -373,6 +373,12 @@ fn turn(
                 continue;
             }
             // What it waits for may be lost: the probe that finds out leaves all the same.
+            half = Half::Probe;
+        }
+        if half == Half::Requests && pauses {
+            if !machine.is_probing() {
+                continue;
+            }
             half = Half::Probe;
         }
         let way = match (half, host.side.way) {
@@ -399,23 +405,36 @@ fn turn(
     did
 }
 
-/// Requests go through a ring as soon as there is one and none is on its way by the link.
+/// Whether requests may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    Go,
+    /// When what is on its way by the link has been acknowledged.
+    Pause,
+}
+
+/// Requests go through a ring as soon as there is one and none is on its way by the link. Since a queue pair that
+/// always has something to send always has something on its way, it pauses for that: a round trip, once. Not where a
+/// loss would then go unnoticed, or could not be repaired.
 #[inline]
-fn choose_way(machine: &Qp, host: &mut QpHost<'_>, outs: &Outs<'_>) {
+fn choose_way(machine: &mut Qp, host: &mut QpHost<'_>, outs: &Outs<'_>) -> Choice {
     let near = &outs.near;
     if near.is_empty() || host.side.way.requests != Way::Wire {
-        return;
+        return Choice::Go;
     }
-    let Some(path) = &host.side.path else { return };
-    if let Some(id) = near.neighbour_of(path, machine.attr().dest_qpn)
-        && !machine.has_unacknowledged()
-    {
-        tracing::debug!(qpn = %host.qp.qpn, neighbour = %id, "packets go through memory from now on");
-        host.side.way.requests = Way::Ring(id);
-        if host.qp.qp_type == QpType::Rc {
-            host.side.tickets.connect(outs.guests.get(id).cloned());
-        }
+    let Some(path) = &host.side.path else { return Choice::Go };
+    let Some(id) = near.neighbour_of(path, machine.attr().dest_qpn) else { return Choice::Go };
+    if machine.has_unacknowledged() {
+        let attr = machine.attr();
+        let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
+        return if is_repaired && !machine.is_repeating() { Choice::Pause } else { Choice::Go };
     }
+    tracing::debug!(qpn = %host.qp.qpn, neighbour = %id, "packets go through memory from now on");
+    host.side.way.requests = Way::Ring(id);
+    if host.qp.qp_type == QpType::Rc {
+        host.side.tickets.connect(outs.guests.get(id).cloned());
+    }
+    Choice::Go
 }
 
 /// What needs no packets; `None` if packets are next.
@@ -614,7 +633,7 @@ mod tests {
     use super::*;
     use crate::progress::SLEEPS;
     use crate::testing::{post_writes, rc_pair, without_background};
-    use crate::{Context, EMPTY_WC};
+    use crate::{Config, Context, EMPTY_WC, Route};
 
     fn gathered(context: &Context) -> usize {
         context.engine().with_lane(|lane| lane.tx.packets())
@@ -659,5 +678,29 @@ mod tests {
         assert!(next.is_some_and(|next| next > now), "nobody is woken for it");
         drain();
         assert_eq!(gathered(&context), 0);
+    }
+    #[test]
+    fn a_queue_pair_that_always_has_something_to_send_goes_over_to_memory() {
+        const MET: usize = 100;
+        let mut config = Config::default();
+        config.set("same_host", "on").unwrap();
+        let context = Context::open(Some("lo"), config).unwrap();
+        context.stop_background();
+        let cq = context.create_cq(4096, None).unwrap();
+        let [qp, _peer] = rc_pair(&context, &cq, 2048);
+        // What a poll receives is acknowledged by the next one, so something is always on its way.
+        for round in 0..1000 {
+            if round == MET {
+                context.engine().serve_neighbours();
+            }
+            post_writes(&qp, 1);
+            let is_shared = matches!(qp.route(), Route::SharedMemory { .. });
+            assert!(round >= MET || !is_shared, "in round {round}");
+            if is_shared {
+                return;
+            }
+            cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+        }
+        panic!("by the wire still: {:?}", qp.route());
     }
 }

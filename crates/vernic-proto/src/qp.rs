@@ -549,6 +549,11 @@ impl Qp {
         matches!(&self.machine, Machine::Rc(rc) if rc.sq.is_outstanding())
     }
 
+    /// Whether request packets that were sent are to be sent again.
+    pub fn is_repeating(&self) -> bool {
+        matches!(&self.machine, Machine::Rc(rc) if rc.sq.next() < rc.sq.high())
+    }
+
     /// The process of the peer is known to have ended: as if all retries had failed at once. The oldest
     /// request completes with RETRY_EXC, and the queue pair enters Error; if there is none, the
     /// application is told by an event. Services that acknowledge nothing do not care.
