@@ -38,6 +38,23 @@
 //! What a visitor that was cut off may still do is end the piece that it was copying when it was stopped: it
 //! looks at its gates again before each ([`Visit::holds`]).
 //!
+//! # The gate of a send queue
+//!
+//! A neighbour may copy the bytes of SENDs out of this process's memory by itself ([`Memory::locate`](crate::Memory::locate)),
+//! into a receive that it completes afterwards. Nobody waits for it: the gate of the queue pair's send queue, of which
+//! each message names the pass ([`Memory::open_send_gate`](crate::Memory::open_send_gate)), is looked at *after* the copy.
+//!
+//! ```text
+//!   reader                                    owner
+//!   R1 copies                                 S1 gate = 0
+//!   R2 fence(Acquire)                         S2 the send completes in error (release)
+//!   R3 gate has the value? completes          S3 the application writes other bytes there
+//! ```
+//!
+//! If R1 has read a byte that S3 wrote, R3 sees S1, which S2 ordered before S3: what was copied is dropped. If R3 sees
+//! the value, all that R1 read was there before S1. A send that succeeds does so after the reader's acknowledgement, and
+//! that is after R3.
+//!
 //! The keys of windows have no gates ([`GrantError::Window`](crate::GrantError::Window)): a work request or a
 //! packet ends or changes them, in the middle of the work of all queue pairs, and nothing waits there.
 //!
@@ -118,6 +135,8 @@ struct Book {
     keys: HashMap<u32, u32>,
     /// With the one visitor that it was opened for: the process that the queue pair is connected to.
     qps: HashMap<Qpn, (u32, VisitorId)>,
+    /// Of send queues.
+    sends: HashMap<Qpn, u32>,
     free: Vec<u32>,
     /// Gates from here on were never used.
     fresh: u32,
@@ -138,6 +157,7 @@ impl Gates {
             random: Random::new(),
             keys: HashMap::new(),
             qps: HashMap::new(),
+            sends: HashMap::new(),
             free: Vec::new(),
             fresh: 0,
             visitors: Vec::new(),
@@ -196,6 +216,31 @@ impl Gates {
         self.open(&mut book, number)
     }
 
+    /// Opens the gate of a queue pair's send queue, unless it is open; `None` if there are too many.
+    pub(crate) fn open_send(&self, qpn: Qpn) -> Option<GatePass> {
+        let mut book = lock(&self.book);
+        let number = match book.sends.get(&qpn) {
+            Some(&number) => number,
+            None => {
+                let number = self.take(&mut book)?;
+                book.sends.insert(qpn, number);
+                number
+            }
+        };
+        self.open(&mut book, number)
+    }
+
+    /// Closes the gate of a queue pair's send queue, if it is open. Nobody goes inside, so nobody is waited for.
+    pub(crate) fn close_send(&self, qpn: Qpn) {
+        let mut book = lock(&self.book);
+        if let Some(number) = book.sends.remove(&qpn) {
+            if let Some(word) = self.words.word(number) {
+                word.store(0, Ordering::SeqCst);
+            }
+            book.free.push(number);
+        }
+    }
+
     /// A gate that nobody uses, of which there is memory; `None` if there is none.
     fn take(&self, book: &mut Book) -> Option<u32> {
         if let Some(number) = book.free.pop() {
@@ -252,7 +297,8 @@ impl Gates {
         let mut book = lock(&self.book);
         let open: Vec<u32> = book.keys.drain().map(|(_, number)| number).collect();
         let qps: Vec<u32> = book.qps.drain().map(|(_, (number, _))| number).collect();
-        open.into_iter().chain(qps).for_each(|number| self.close(&mut book, number));
+        let sends: Vec<u32> = book.sends.drain().map(|(_, number)| number).collect();
+        open.into_iter().chain(qps).chain(sends).for_each(|number| self.close(&mut book, number));
     }
 
     /// Returns when nobody is inside a gate that was closed before the call: within [`PATIENCE`], however
@@ -372,6 +418,15 @@ impl PeerGates {
 
     /// Whether the gate still lets this ticket through: what is seen now may be over at once.
     pub fn lets(&self, pass: GatePass) -> bool {
+        self.is_open(pass)
+    }
+
+    /// As [`lets`](Self::lets), for who has read what the gate is for: if it does, what was read was there while it
+    /// was open.
+    #[inline]
+    pub fn still_lets(&self, pass: GatePass) -> bool {
+        // No read before moves down behind the look.
+        fence(Ordering::Acquire);
         self.is_open(pass)
     }
 

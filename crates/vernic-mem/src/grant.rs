@@ -139,6 +139,20 @@ impl Memory {
         }
     }
 
+    /// The pass that says of bytes of a queue pair's sends, while another process copies them by itself, that they
+    /// are what was sent. Opens the gate of its send queue unless it is open; `None` if there are no gates (left).
+    pub fn open_send_gate(&self, qpn: Qpn) -> Option<GatePass> {
+        self.make_gates().ok()?.open_send(qpn)
+    }
+
+    /// Ends what that pass says: the application is about to be told that it may change the bytes though nobody has
+    /// acknowledged them.
+    pub fn close_send_gate(&self, qpn: Qpn) {
+        if let Some(gates) = self.gates.get() {
+            gates.close_send(qpn);
+        }
+    }
+
     /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or after
     /// [`PATIENCE`](crate::PATIENCE), or twice that, where visitors do not leave.
     pub fn settle_gates(&self) {

@@ -74,8 +74,8 @@ pub use in_place::{InPlace, Named};
 pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
 pub use peer::{PeerFault, Reach, WordOp};
 pub use racy::{
-    HostBuffer, HostList, PeerMemory, PeerProcess, RacySlice, RacySliceMut, Sentinel, SharedRange,
-    admit, put_words, take_words,
+    HostBuffer, HostList, PeerList, PeerMemory, PeerPiece, PeerProcess, RacySlice, RacySliceMut,
+    Sentinel, SharedRange, admit, put_words, take_words,
 };
 #[cfg(not(miri))]
 pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};

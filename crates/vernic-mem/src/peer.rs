@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::data::{Place, list_too_short, refuse};
 use crate::racy::Batch;
-use crate::{Access, AccessError, Check, Memory, PdId, PeerMemory, PeerProcess, SgCursor, Sge};
+use crate::{
+    Access, AccessError, Check, Memory, PdId, PeerList, PeerMemory, PeerPiece, PeerProcess,
+    SgCursor, Sge,
+};
 
 /// Bytes copied at a time where a buffer is between: pieces of special regions.
 const BOUNCE: usize = 4096;
@@ -193,8 +196,65 @@ impl Memory {
                     if holds() { Ok(()) } else { Err(PeerFault::Closed) }
                 })
             }
-            Reach::Process(peer) => read_process(pieces, peer, at, holds),
+            Reach::Process(peer) => {
+                read_process(pieces, at, holds, |batch, at| batch.read_from(peer, at))
+            }
         }
+    }
+
+    /// Where `len` bytes of the message that `sges` describes lie in this process, from byte `offset` on, for another
+    /// process to copy ([`pull`](Self::pull)): fills `pieces` from the first on and returns how many there are. `None`
+    /// if there are not enough of them, or where the bytes are in no memory of their own: the null region, the whole
+    /// address space.
+    ///
+    /// # Errors
+    /// As [`read_local`](Self::read_local).
+    pub fn locate(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        cursor: &mut SgCursor,
+        offset: u64,
+        len: u64,
+        pieces: &mut [PeerPiece],
+    ) -> Result<Option<usize>, AccessError> {
+        let (mut count, mut all) = (0, true);
+        let list = Pieces { memory: self, pd, sges, cursor, offset, left: len };
+        let named = list.each(Access::empty(), |place, n| {
+            let part = place.region.part(place.offset, n);
+            match (part, pieces.get_mut(count), u32::try_from(n)) {
+                (Some(part), Some(piece), Ok(len)) => {
+                    *piece = PeerPiece { addr: part.addr() as u64, len };
+                    count += 1;
+                }
+                _ => all = false,
+            }
+            Ok(())
+        });
+        match named {
+            Ok(()) => Ok(all.then_some(count)),
+            Err(PeerFault::Local(error)) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Copies all bytes of a list of another process's memory to the message that `sges` describes, from byte
+    /// `offset` on. Whether they still are what the other process meant is for the caller to find out afterwards
+    /// ([`PeerGates::still_lets`](crate::PeerGates::still_lets)).
+    ///
+    /// # Errors
+    /// [`PeerFault`]; a part may have been copied.
+    pub fn pull(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        cursor: &mut SgCursor,
+        offset: u64,
+        from: &PeerList<'_>,
+    ) -> Result<(), PeerFault> {
+        let left = from.pieces.iter().map(|piece| u64::from(piece.len)).sum();
+        let pieces = Pieces { memory: self, pd, sges, cursor, offset, left };
+        read_process(pieces, 0, || true, |batch, at| batch.read_list(from, at))
     }
 
     /// Runs an atomic on the word at `at` of another process's memory and stores what it was into the first 8 bytes
@@ -374,11 +434,12 @@ fn write_process(
     flush(&mut batch, &mut at)
 }
 
+/// Copies to local pieces what `read` copies to a batch, from byte `at` on.
 fn read_process(
     pieces: Pieces<'_>,
-    peer: &PeerProcess,
     mut at: u64,
     holds: impl Fn() -> bool,
+    read: impl Fn(&mut Batch<'_, false>, u64) -> io::Result<()>,
 ) -> Result<(), PeerFault> {
     let mut batch = Batch::<false>::new();
     let flush = |batch: &mut Batch<'_, false>, at: &mut u64| -> Result<(), PeerFault> {
@@ -387,7 +448,7 @@ fn read_process(
             if !holds() {
                 return Err(PeerFault::Closed);
             }
-            batch.read_from(peer, *at).map_err(PeerFault::Peer)?;
+            read(batch, *at).map_err(PeerFault::Peer)?;
             *at += bytes;
         }
         Ok(())

@@ -513,3 +513,111 @@ fn files_of_huge_pages_are_not_mapped() {
     let refused = PeerMemory::map(file.as_fd(), 0, HUGE as u64, true).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
 }
+
+/// Pieces of the rig's remote memory.
+fn remote_pieces(rig: &Rig, pieces: &[(usize, u32)]) -> Vec<PeerPiece> {
+    let base = rig.remote.as_mut_ptr().addr();
+    pieces.iter().map(|&(at, len)| PeerPiece { addr: (base + at) as u64, len }).collect()
+}
+
+#[test]
+fn a_list_of_another_process_is_copied_to_a_list_of_ours_in_its_order() {
+    let rig = Rig::new();
+    let source = Rig::bytes(&rig.remote);
+    let from: Vec<(usize, u32)> =
+        (0..30).map(|i| (i * 531 % 9000, 1 + (i as u32 * 61) % 600)).collect();
+    let pieces = remote_pieces(&rig, &from);
+    let list = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
+    let expected: Vec<u8> =
+        from.iter().flat_map(|&(at, n)| &source[at..at + n as usize]).copied().collect();
+    // More pieces than one system call takes, a null region among them, and a byte that is left alone.
+    let mut sges: Vec<Sge> = (0..40).map(|i| rig.sge(1 + i * 300, 255 + i as u32)).collect();
+    sges.insert(11, Sge { addr: 0, length: 777, lkey: rig.null.lkey });
+    let offset = 5;
+    assert!(crate::total_len(&sges) >= offset + expected.len() as u64);
+    let mut after = Rig::bytes(&rig.local);
+    let mut at = 0;
+    for sge in &sges {
+        for n in 0..sge.length as usize {
+            if at >= offset as usize && sge.lkey == rig.mr.lkey {
+                if let Some(&byte) = expected.get(at - offset as usize) {
+                    after[sge.addr as usize + n] = byte;
+                }
+            }
+            at += 1;
+        }
+    }
+    let cursor = &mut SgCursor::default();
+    rig.memory.pull(rig.pd, &sges, cursor, offset, &list).unwrap();
+    assert!(Rig::bytes(&rig.local) == after);
+}
+
+#[test]
+fn a_list_is_not_copied_from_another_program_nor_beyond_ours() {
+    let rig = Rig::new();
+    let pieces = remote_pieces(&rig, &[(0, 100)]);
+    let pull = |list: &PeerList<'_>, room: u32| {
+        rig.memory.pull(rig.pd, &[rig.sge(0, room)], &mut SgCursor::default(), 0, list)
+    };
+    let good = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
+    assert!(PeerList::find_process(own_pid(), rig.sentinel()).is_ok());
+    assert!(pull(&good, 100).is_ok());
+    assert!(matches!(pull(&good, 99), Err(PeerFault::Local(_))));
+    let (addr, value) = (good.sentinel.addr, good.sentinel.value);
+    for sentinel in [Sentinel { addr, value: value ^ 2 }, Sentinel { addr: 4096, value }] {
+        assert!(matches!(pull(&PeerList { sentinel, ..good }, 100), Err(PeerFault::Peer(_))));
+        assert!(PeerList::find_process(own_pid(), sentinel).is_err());
+    }
+    // Nothing is there, or the end of addresses.
+    for addr in [8, u64::MAX - 50] {
+        let pieces = [PeerPiece { addr, len: 100 }];
+        assert!(matches!(
+            pull(&PeerList { pieces: &pieces, ..good }, 100),
+            Err(PeerFault::Peer(_))
+        ));
+    }
+}
+
+#[test]
+fn bytes_of_a_message_are_located_where_they_are_and_only_in_memory_of_their_own() {
+    let rig = Rig::new();
+    let base = rig.local.as_mut_ptr().addr() as u64;
+    let sges = [rig.sge(10, 100), rig.sge(5000, 50), rig.sge(200, 1)];
+    let mut pieces = [PeerPiece::default(); 3];
+    let mut locate = |sges: &[Sge], offset, len| {
+        let cursor = &mut SgCursor::default();
+        let count = rig.memory.locate(rig.pd, sges, cursor, offset, len, &mut pieces)?;
+        Ok::<_, AccessError>(count.map(|count| pieces[..count].to_vec()))
+    };
+    let at = |offset: u64, len| PeerPiece { addr: base + offset, len };
+    assert_eq!(locate(&sges, 0, 151), Ok(Some(vec![at(10, 100), at(5000, 50), at(200, 1)])));
+    assert_eq!(locate(&sges, 90, 30), Ok(Some(vec![at(100, 10), at(5000, 20)])));
+    assert_eq!(locate(&[&sges[..], &sges[..1]].concat(), 0, 200), Ok(None), "four pieces");
+    let null = Sge { addr: 0, length: 9, lkey: rig.null.lkey };
+    assert_eq!(locate(&[sges[0], null], 0, 109), Ok(None));
+    assert_eq!(locate(&sges, 0, 152).unwrap_err().check, Check::ListTooShort);
+    let wrong = Sge { lkey: Lkey(7), ..sges[0] };
+    assert_eq!(locate(&[wrong], 0, 100).unwrap_err().check, Check::KeyUnknown);
+}
+
+#[test]
+fn the_gate_of_a_send_queue_lets_its_pass_through_until_it_closes() {
+    let rig = Rig::new();
+    let gates = PeerGates::open(rig.memory.gates_file().unwrap()).unwrap();
+    let pass = rig.memory.open_send_gate(QP).unwrap();
+    assert_eq!(rig.memory.open_send_gate(QP), Some(pass));
+    assert!(gates.lets(pass) && gates.still_lets(pass));
+    // Another queue pair, and what was granted through this one, have gates of their own.
+    let other = rig.memory.open_send_gate(Qpn::new(0x12)).unwrap();
+    rig.memory.close_qp_gate(QP);
+    assert!(gates.still_lets(pass) && gates.still_lets(other));
+    rig.memory.close_send_gate(QP);
+    assert!(!gates.still_lets(pass) && gates.still_lets(other));
+    rig.memory.settle_gates();
+    // Its gate is used again, for which the old pass is none.
+    let next = rig.memory.open_send_gate(QP).unwrap();
+    assert_eq!(next.number, pass.number);
+    assert!(gates.still_lets(next) && !gates.still_lets(pass));
+    rig.memory.close_gates();
+    assert!(!gates.still_lets(next) && !gates.still_lets(other));
+}

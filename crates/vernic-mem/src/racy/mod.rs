@@ -34,7 +34,7 @@ pub use host_list::HostList;
 #[cfg(not(miri))]
 pub use moved::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
 pub(crate) use peer::Batch;
-pub use peer::{PeerMemory, PeerProcess, admit};
+pub use peer::{PeerList, PeerMemory, PeerPiece, PeerProcess, admit};
 pub(crate) use region::{Region, flush_fence};
 pub use sentinel::Sentinel;
 pub(crate) use sentinel::SentinelPage;

@@ -21,6 +21,9 @@ use super::{Region, Sentinel};
 /// Pieces of local memory that one system call copies.
 const PIECES: usize = 16;
 
+/// Pieces of another process's memory that one system call copies from.
+const LIST: usize = 30;
+
 /// Bytes of a sentinel.
 const WORD: usize = size_of::<u64>();
 
@@ -97,6 +100,58 @@ pub struct PeerProcess {
     pub len: u64,
     /// What it has in its memory, and a program that it has become has not.
     pub sentinel: Sentinel,
+}
+
+/// A piece of a list of another process's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PeerPiece {
+    /// First address, there.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Pieces of another process's address space, to be read from.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerList<'a> {
+    /// Its number, as this process sees it.
+    pub pid: i32,
+    /// As of [`PeerProcess`].
+    pub sentinel: Sentinel,
+    /// At most [`PeerList::MAX_PIECES`].
+    pub pieces: &'a [PeerPiece],
+}
+
+impl PeerList<'_> {
+    /// The most pieces of a list.
+    pub const MAX_PIECES: usize = LIST;
+
+    /// Looks for the sentinel, and for nothing else.
+    ///
+    /// # Errors
+    /// What the kernel says of reading from that process: `EPERM`, `ESRCH`, `ENOSYS`; `EFAULT` if it is another
+    /// program than the one that named the sentinel.
+    pub fn find_process(pid: i32, sentinel: Sentinel) -> io::Result<()> {
+        Batch::<false>::new().read_list(&PeerList { pid, sentinel, pieces: &[] }, 0)
+    }
+
+    /// The `len` bytes from byte `at` of the list on, behind the place of the sentinel, and how many pieces that
+    /// makes with it; `None` if it does not hold them.
+    fn part(&self, at: u64, len: usize) -> Option<([libc::iovec; 1 + LIST], usize)> {
+        let mut parts = [sentinel_of(self.sentinel); 1 + LIST];
+        let (mut skip, mut left, mut count) = (at, len as u64, 1);
+        for piece in self.pieces {
+            let inside = skip.min(u64::from(piece.len));
+            skip -= inside;
+            let n = left.min(u64::from(piece.len) - inside);
+            if n > 0 {
+                let addr = piece.addr.checked_add(inside)?;
+                *parts.get_mut(count)? = remote(addr, n);
+                (count, left) = (count + 1, left - n);
+            }
+        }
+        (left == 0).then_some((parts, count))
+    }
 }
 
 /// Local pieces that are to be copied at once to another process (`TO_PEER`), or from it.
@@ -182,7 +237,7 @@ impl<'a> Batch<'a, true> {
         let (addr, len) = self.place(peer, at)?;
         let last = (addr.wrapping_add(len - 1) & !7).max(addr);
         let head = last - addr;
-        let remote = [sentinel_of(peer), remote(addr, head), remote(last, len - head)];
+        let remote = [sentinel_of(peer.sentinel), remote(addr, head), remote(last, len - head)];
         let mut word = peer.sentinel.value;
         self.copy(&mut word, |local, n| {
             // SAFETY: the local pieces are a word of ours, bytes that are borrowed (`push_bytes`) or registered
@@ -205,22 +260,37 @@ impl<'a> Batch<'a, false> {
     /// As of [`write_to`](Self::write_to); what was read of another program is to be forgotten.
     pub(crate) fn read_from(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
         let (addr, len) = self.place(peer, at)?;
-        let remote = [sentinel_of(peer), remote(addr, len)];
+        self.read((peer.pid, peer.sentinel), &[sentinel_of(peer.sentinel), remote(addr, len)])
+    }
+
+    /// As [`read_from`](Self::read_from), from byte `at` of a list on.
+    ///
+    /// # Errors
+    /// As of [`read_from`](Self::read_from).
+    pub(crate) fn read_list(&mut self, list: &PeerList<'_>, at: u64) -> io::Result<()> {
+        let part = list.part(at, self.bytes);
+        let (parts, n) = part.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        self.read((list.pid, list.sentinel), &parts[..n])
+    }
+
+    /// Copies from the pieces of the other process, the first of which is its sentinel.
+    fn read(&mut self, (pid, sentinel): (i32, Sentinel), from: &[libc::iovec]) -> io::Result<()> {
         let mut word = 0;
         self.copy(&mut word, |local, n| {
+            let (pieces, count) = (from.as_ptr(), from.len() as libc::c_ulong);
             // SAFETY: the local pieces are a word of ours, bytes that are borrowed mutably (`push_bytes`) or
             // registered memory, whose promise covers this call and whose right to be written was checked; the
             // others are only read by the kernel, in the other process.
-            unsafe { libc::process_vm_readv(peer.pid, local, n, remote.as_ptr(), 2, 0) }
+            unsafe { libc::process_vm_readv(pid, local, n, pieces, count, 0) }
         })?;
-        let is_it = word == peer.sentinel.value;
+        let is_it = word == sentinel.value;
         is_it.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
     }
 }
 
 /// Where the other process has its sentinel.
-fn sentinel_of(peer: &PeerProcess) -> libc::iovec {
-    remote(peer.sentinel.addr, WORD as u64)
+fn sentinel_of(sentinel: Sentinel) -> libc::iovec {
+    remote(sentinel.addr, WORD as u64)
 }
 
 /// A range of the other process. Its addresses mean nothing here.
