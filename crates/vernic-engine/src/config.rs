@@ -142,7 +142,8 @@ config! {
     /// MTU that it holds may be on the way. Less from the ninth such process on, down to 64 KiB.
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
     /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their memory, without
-    /// packets, and let them do so in this one's; both ends need it. Off wherever `same_host` is.
+    /// packets, and copy their large SENDs out of it, and let them do so in this one's; both ends need it. Off wherever
+    /// `same_host` is.
     direct: bool = true, "VERNIC_DIRECT", "on or off", switch, show_switch;
     /// Move memory that programs register for remote access into files, whole pages of it, so that processes of
     /// this host map it and need no system call to reach it. On request: a program must not write to memory while it

@@ -6,14 +6,14 @@
 //! with the gates: the key's when it changes or dies, the queue pair's when it leaves those states.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use vernic_io::neighbour::{Neighbour, NeighbourId};
 use vernic_io::slot::Slot;
 use vernic_mem::{
-    Access, GatePass, Grant, GrantError, PeerGates, PeerMemory, PeerProcess, Reach, SharedRange,
-    Visitor, VisitorId, admit,
+    Access, GatePass, Grant, GrantError, PeerGates, PeerMemory, PeerProcess, Reach, Sentinel,
+    SharedRange, Visitor, VisitorId, admit,
 };
 use vernic_proto::{QpState, QpType};
 use vernic_wire::{Qpn, Rkey};
@@ -21,7 +21,7 @@ use vernic_wire::{Qpn, Rkey};
 use crate::direct::Refusal;
 use crate::events::lock;
 use crate::lane::Lane;
-use crate::near::Way;
+use crate::near::{Lender, Way};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 use crate::tickets::{Consent, Denial, Offer, Ticket, Told};
@@ -36,11 +36,67 @@ pub(crate) struct Guest {
     pub(crate) is_forbidden: AtomicBool,
     /// Its gates have come.
     has_gates: AtomicBool,
+    /// Whether it copies bytes of our SENDs by itself: a [`Pulls`].
+    pulls: AtomicU8,
     /// Counts those that did not leave our memory in time.
     cut_off: Arc<AtomicU64>,
 }
 
+/// Whether a neighbour copies bytes of our SENDs out of this process's memory by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Pulls {
+    NotAsked,
+    Asked,
+    Yes,
+    No,
+}
+
 impl Guest {
+    /// Whether it copies bytes of our SENDs by itself.
+    #[inline]
+    pub(crate) fn pulls(&self) -> bool {
+        self.pulls.load(Ordering::Relaxed) == Pulls::Yes as u8
+    }
+
+    /// Asks it to, unless it was asked.
+    #[inline]
+    pub(crate) fn want_pulls(&self, engine: &Engine) {
+        if self.pulls.load(Ordering::Relaxed) == Pulls::NotAsked as u8 {
+            self.lend(engine);
+        }
+    }
+
+    #[cold]
+    fn lend(&self, engine: &Engine) {
+        let (memory, pid) = (&engine.memory, self.neighbour.pid());
+        let gates = memory.sentinel().and_then(|sentinel| Ok((sentinel, memory.gates_file()?)));
+        let next = match gates {
+            Ok((sentinel, file)) if admit(pid) => {
+                match self.neighbour.tell(&Told::Lend { sentinel }.emit(), Some(file)) {
+                    Ok(()) => Pulls::Asked,
+                    // It does not listen now: asked with another SEND.
+                    Err(_) => Pulls::NotAsked,
+                }
+            }
+            // The kernel lets another process in, or there are no gates.
+            _ => Pulls::No,
+        };
+        self.pulls.store(next as u8, Ordering::Relaxed);
+    }
+
+    /// It has said whether it can. False if nobody asked.
+    fn note_pulls(&self, can: bool) -> bool {
+        let now = self.pulls.load(Ordering::Relaxed);
+        let next = if can { Pulls::Yes } else { Pulls::No };
+        // Once it could not it is not believed to be able any more.
+        let was_asked = [Pulls::Asked, Pulls::Yes].iter().any(|known| now == *known as u8);
+        if was_asked {
+            self.pulls.store(next as u8, Ordering::Relaxed);
+        }
+        was_asked || now == Pulls::No as u8 && !can
+    }
+
     /// Asks for consent. Where it cannot be told now, or something of the answer is lost (a file for which this
     /// process has no descriptor), it is asked again after a while.
     pub(crate) fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
@@ -75,6 +131,8 @@ struct Host {
     visitor: Option<VisitorId>,
     /// Its gates.
     gates: Option<Arc<PeerGates>>,
+    /// Out of whose memory we copy bytes of its SENDs.
+    lender: Option<Lender>,
     /// Ways to its memory that are in use, by the gate of their key, and whether they may be written.
     reaches: Vec<(GatePass, bool, Weak<Reach>)>,
 }
@@ -95,14 +153,21 @@ impl Guests {
             looked: AtomicU64::new(0),
             is_forbidden: AtomicBool::new(false),
             has_gates: AtomicBool::new(false),
+            pulls: AtomicU8::new(Pulls::NotAsked as u8),
             cut_off: engine.counters.direct.cut_off.clone(),
         });
-        self.0.push(Host { guest, visitor: None, gates: None, reaches: Vec::new() });
+        self.0.push(Host { guest, visitor: None, gates: None, lender: None, reaches: Vec::new() });
     }
 
     /// The one that a queue pair is connected to.
     pub(crate) fn get(&self, id: NeighbourId) -> Option<&Arc<Guest>> {
         self.0.iter().map(|host| &host.guest).find(|guest| guest.neighbour.id() == id)
+    }
+
+    /// The neighbour's memory, if bytes of its SENDs are copied out of it here.
+    pub(crate) fn lender(&self, id: NeighbourId) -> Option<&Lender> {
+        let host = self.0.iter().find(|host| host.guest.neighbour.id() == id)?;
+        host.lender.as_ref()
     }
 
     /// The device is closed.
@@ -154,6 +219,11 @@ impl Lane {
                 tracing::debug!(qpn = %asker, %rkey, ?why, "a process of this host grants no access");
                 // Asked for again after a while: what is in the way may go.
                 self.is_asked_by(from, asker)
+            }
+            Some(Told::Lend { sentinel }) => self.borrow(from, sentinel, file),
+            Some(Told::Pulls { can }) => {
+                tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
+                self.guests.get(from).is_some_and(|guest| guest.note_pulls(can))
             }
             None => false,
         };
@@ -260,6 +330,25 @@ impl Lane {
                 false
             }
         }
+    }
+
+    /// A neighbour lends its memory: says whether it can be read.
+    fn borrow(&mut self, from: NeighbourId, sentinel: Sentinel, file: Option<OwnedFd>) -> bool {
+        // Without a descriptor for the file there are no gates, and the answer is no.
+        let is_lost = file.is_none();
+        if !self.take_gates(from, file) && !is_lost {
+            return false;
+        }
+        let Some(host) = self.guests.find(from) else { return false };
+        let neighbour = host.guest.neighbour.clone();
+        host.lender = host.gates.clone().and_then(|gates| Lender::new(neighbour, sentinel, gates));
+        let can = host.lender.is_some();
+        if let Err(error) = host.guest.neighbour.tell(&Told::Pulls { can }.emit(), None) {
+            // It waits for the answer, and sends packets.
+            let pid = host.guest.neighbour.pid();
+            tracing::debug!(pid, %error, "a process of this host does not listen");
+        }
+        true
     }
 
     fn has_gates_of(&mut self, from: NeighbourId) -> bool {

@@ -56,6 +56,9 @@ pub(crate) struct Counters {
     pub(crate) near_rx_bytes: Count,
     pub(crate) near_full_turns: Count,
     pub(crate) near_lost: Count,
+    pub(crate) near_pulled_runs: Count,
+    pub(crate) near_pulled_bytes: Count,
+    pub(crate) near_pulls_refused: Count,
 }
 
 impl Default for Counters {
@@ -81,6 +84,9 @@ impl Default for Counters {
             near_rx_bytes: Count::default(),
             near_full_turns: Count::default(),
             near_lost: Count::default(),
+            near_pulled_runs: Count::default(),
+            near_pulled_bytes: Count::default(),
+            near_pulls_refused: Count::default(),
         }
     }
 }
@@ -125,6 +131,9 @@ impl Counters {
         total.near_rx_bytes += self.near_rx_bytes.value();
         total.near_full_turns += self.near_full_turns.value();
         total.near_lost += self.near_lost.value();
+        total.near_pulled_runs += self.near_pulled_runs.value();
+        total.near_pulled_bytes += self.near_pulled_bytes.value();
+        total.near_pulls_refused += self.near_pulls_refused.value();
     }
 }
 
@@ -176,6 +185,14 @@ pub struct DeviceCounters {
     pub near_full_turns: u64,
     /// Packets that such a process did not take for so long that they were dropped; RC repeats them.
     pub near_lost: u64,
+    /// Packets received so that stand for some hundred packets of a SEND, whose bytes were copied out of the
+    /// sender's memory.
+    pub near_pulled_runs: u64,
+    /// The bytes that were copied so; not among those of packets.
+    pub near_pulled_bytes: u64,
+    /// Such packets that were refused: their bytes could not be copied, so that they come in packets, or they
+    /// break the rules.
+    pub near_pulls_refused: u64,
     /// Processes of this host that memory was shared with.
     pub neighbours: NeighbourCounters,
     /// What communication management counted.
@@ -209,6 +226,9 @@ impl Default for DeviceCounters {
             near_rx_bytes: 0,
             near_full_turns: 0,
             near_lost: 0,
+            near_pulled_runs: 0,
+            near_pulled_bytes: 0,
+            near_pulls_refused: 0,
             neighbours: NeighbourCounters::default(),
             cm: CmCounters::default(),
             async_events_dropped: 0,
@@ -239,6 +259,9 @@ impl DeviceCounters {
             ("near_rx_bytes", self.near_rx_bytes),
             ("near_full_turns", self.near_full_turns),
             ("near_lost", self.near_lost),
+            ("near_pulled_runs", self.near_pulled_runs),
+            ("near_pulled_bytes", self.near_pulled_bytes),
+            ("near_pulls_refused", self.near_pulls_refused),
             ("neighbours_met", self.neighbours.met),
             ("neighbours_gone", self.neighbours.gone),
             ("neighbours_refused", self.neighbours.refused),

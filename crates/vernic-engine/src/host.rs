@@ -4,16 +4,17 @@
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers to.
 
 use vernic_io::slot::Slot;
-use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId};
+use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, QpEvent, RecvWqe,
-    RemoteAccess, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
+    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpEvent,
+    RecvWqe, RemoteAccess, Run, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
 use crate::cq::Wc;
 use crate::events::{AsyncEvent, Element, lock};
 use crate::mr::window_index;
+use crate::near::{Pull, Unpulled};
 use crate::progress::Engine;
 use crate::qp_state::{QpInner, QpSide};
 use crate::srq::limit_event;
@@ -24,6 +25,8 @@ pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Engine,
     /// XRC shared receive queues, if the lane runs.
     pub(crate) srqs: Option<&'a SrqTable>,
+    /// Of the packet that is being handled, if it stands for several.
+    pub(crate) pull: Option<Pull<'a>>,
     /// Time of the batch.
     pub(crate) now: Time,
     pub(crate) qp: &'a QpInner,
@@ -286,6 +289,45 @@ impl Host for QpHost<'_> {
             .map_err(fault)
     }
 
+    fn name_payload(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        run: Run,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, AccessFault> {
+        let (memory, pd, qpn) = (&self.engine.memory, self.qp.pd, self.qp.qpn);
+        let gate = &mut self.side.send_gate;
+        *gate = gate.or_else(|| memory.open_send_gate(qpn));
+        let Some(pass) = *gate else { return Ok(None) };
+        let named = self.side.slots.name((memory, pd), slot, offset, run, pass).map_err(fault)?;
+        Ok(named.and_then(|named| named.emit(buf)))
+    }
+
+    fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
+        let Some(Pull { named, lender }) = self.pull else { return Err(PullFault::Unreachable) };
+        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
+        let (memory, counters) = (&self.engine.memory, &self.engine.counters);
+        let current = &mut self.side.current;
+        let pulled = lender
+            .pull(named, |from| memory.pull(pd, &current.sges, &mut current.cursor, offset, from));
+        match pulled {
+            Ok(()) => {
+                counters.near_pulled_runs.add(1);
+                counters.near_pulled_bytes.add(u64::from(run.length));
+                Ok(())
+            }
+            Err(Unpulled::Withdrawn) => Err(PullFault::Withdrawn),
+            Err(Unpulled::Fault(PeerFault::Local(error))) => Err(PullFault::Local(fault(error))),
+            Err(Unpulled::Fault(PeerFault::Peer(error))) => {
+                counters.near_pulls_refused.add(1);
+                lender.refuse(&error);
+                Err(PullFault::Unreachable)
+            }
+            Err(Unpulled::Fault(PeerFault::Closed)) => Err(PullFault::Withdrawn),
+        }
+    }
+
     fn flush_recv(&mut self, current: Option<RecvWqe>) {
         if let Some(wqe) = current {
             self.complete_recv(self.flushed_recv(wqe.wr_id));
@@ -300,6 +342,10 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn complete_send(&mut self, completion: Completion) {
+        if completion.status != WcStatus::Success {
+            // Before the application hears of it.
+            self.side.close_send_gate(self.engine, self.qp.qpn);
+        }
         if let Some(cq) = &self.qp.send_cq {
             self.side.cq_failed |= !cq.push(self.stamped(completion));
         }

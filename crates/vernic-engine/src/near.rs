@@ -11,6 +11,8 @@
 //! acknowledgement, for which it pauses; UC and UD when the peer has taken all that was sent to it (`pacer.rs`), for which
 //! they pause for up to [`DRAIN_NANOS`]. Answers go the way that the last request came. Packets of QP1 and of multicast groups always go by UDP.
 //!
+//! Large SENDs of RC go through a ring as runs, whose bytes the receiver copies by itself: `near/pull.rs`.
+//!
 //! # When the other does not read
 //!
 //! A full ring puts the queue pair's turn off (`Did::Held`). After [`PATIENCE_NANOS`] at a stretch packets to
@@ -35,10 +37,12 @@ use vernic_wire::Qpn;
 use crate::counters::Counters;
 
 mod control;
+mod pull;
 mod route;
 mod stage;
 
 pub(crate) use control::NearControl;
+pub(crate) use pull::{BYTES_PER_LOOK, LIMITS, Lender, MAX_PIECES, Named, Pull, Unpulled};
 pub use route::{Route, WhyWire};
 
 use stage::Stage;
@@ -514,13 +518,13 @@ impl RingOut<'_> {
 
     /// The packet in that space is sent.
     #[inline]
-    pub(crate) fn push(&mut self, path: &TxPath, len: usize) {
+    pub(crate) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) {
         if self.drops {
             self.lost += 1;
         } else {
             self.packets += 1;
             self.bytes += len as u64;
-            if self.stage.push(path, len) {
+            if self.stage.push(path, len, is_run) {
                 self.stage.flush(self.peer.writer.as_mut());
             }
         }

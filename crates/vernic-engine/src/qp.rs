@@ -128,6 +128,7 @@ impl Qp {
                 timer: TimerEntries::default(),
                 flight: Flight::default(),
                 tickets: QpTickets::default(),
+                send_gate: None,
                 cq_failed: false,
             };
             Arc::new(QpInner {

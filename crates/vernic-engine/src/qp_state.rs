@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
-use vernic_mem::PdId;
+use vernic_mem::{GatePass, PdId};
 use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
@@ -19,7 +19,7 @@ use crate::events::lock;
 use crate::explanation::Explanation;
 use crate::host::QpHost;
 use crate::machine::Machine;
-use crate::near::QpWay;
+use crate::near::{Pull, QpWay};
 use crate::owing::AckHold;
 use crate::path::Resolved;
 use crate::progress::Engine;
@@ -57,11 +57,21 @@ pub(crate) struct QpSide {
     pub(crate) flight: Flight,
     /// What a peer on this host has consented to.
     pub(crate) tickets: QpTickets,
+    /// What messages say whose bytes the peer copies by itself; `None` while there are none.
+    pub(crate) send_gate: Option<GatePass>,
     /// A completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
 }
 
 impl QpSide {
+    /// What the peer still copies of its messages is dropped: the application may change them from now on.
+    #[inline]
+    pub(crate) fn close_send_gate(&mut self, engine: &Engine, qpn: Qpn) {
+        if self.send_gate.take().is_some() {
+            engine.memory.close_send_gate(qpn);
+        }
+    }
+
     /// It is connected to another peer, or on another path.
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
         self.path = Some(resolved.path);
@@ -143,6 +153,9 @@ impl QpInner {
     #[cold]
     fn change_state(&self, engine: &Engine, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
+        if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
+            core.side.close_send_gate(engine, self.qpn);
+        }
         if !takes_requests(core.machine.state()) {
             // Whoever must know that nobody is inside any more lets the gates settle, without the lock.
             engine.memory.close_qp_gate(self.qpn);
@@ -185,7 +198,20 @@ impl QpInner {
         core: &mut QpCore,
         f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
-        let mut host = QpHost { engine, srqs, now, qp: self, side: &mut core.side };
+        self.with_pull(engine, (srqs, None), now, core, f)
+    }
+
+    /// As [`with_lane_host`](Self::with_lane_host), for a packet that stands for several.
+    #[inline]
+    pub(crate) fn with_pull<T>(
+        &self,
+        engine: &Engine,
+        (srqs, pull): (Option<&SrqTable>, Option<Pull<'_>>),
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        let mut host = QpHost { engine, srqs, pull, now, qp: self, side: &mut core.side };
         let result = f(&mut core.machine, &mut host);
         if core.side.cq_failed {
             self.fail_for_cq(engine, now, core);
@@ -202,7 +228,8 @@ impl QpInner {
             return;
         }
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        let mut host = QpHost { engine, srqs: None, now, qp: self, side: &mut core.side };
+        let mut host =
+            QpHost { engine, srqs: None, pull: None, now, qp: self, side: &mut core.side };
         host.event(vernic_proto::QpEvent::Fatal);
         // Error can be entered from every state.
         let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);

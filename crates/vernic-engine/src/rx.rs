@@ -19,7 +19,7 @@ use crate::budget::Budgets;
 use crate::events::lock;
 use crate::grh;
 use crate::lane::{Group, Lane, Timers, make_ready};
-use crate::near::{Origin, Way};
+use crate::near::{BYTES_PER_LOOK, Lender, Named, Origin, Pull, Way};
 use crate::owing::Owing;
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
@@ -51,7 +51,7 @@ impl Lane {
         }
         self.owing.count(count);
         let Self { link, rx, table, srqs, ready, owing, timers, budgets, groups, gsi, .. } = self;
-        let (held, mads, paced, via) = (None, Vec::new(), 0, None);
+        let (held, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
         let mut demux = Demux {
             engine,
             now,
@@ -66,6 +66,8 @@ impl Lane {
             mads,
             paced,
             via,
+            lender,
+            pulled,
         };
         for packet in rx.packets() {
             let result = match link.verify(&packet) {
@@ -111,10 +113,11 @@ impl Lane {
 
     /// Receives up to `bytes` from the ring of one neighbour.
     fn receive_ring(&mut self, engine: &Engine, place: u16, bytes: u64, now: Time) -> usize {
-        let Self { near, table, srqs, ready, owing, timers, budgets, groups, .. } = self;
+        let Self { near, guests, table, srqs, ready, owing, timers, budgets, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
         let Some((reader, via)) = near.reading(place) else { return 0 };
-        let (held, mads, paced, via) = (None, Vec::new(), 0, Some(via));
+        let lender = guests.lender(via.id());
+        let (held, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
         let mut demux = Demux {
             engine,
             now,
@@ -129,14 +132,21 @@ impl Lane {
             mads,
             paced,
             via,
+            lender,
+            pulled,
         };
-        while reader.unreleased() < bytes {
+        let is_rest = bytes > NEAR_BYTES;
+        while reader.unreleased() < bytes && (is_rest || demux.pulled < BYTES_PER_LOOK) {
             match reader.next(&mut buffer) {
                 Ok(Some(len)) => {
                     count += 1;
                     total += len as u64;
                     let packet = rx_packet(&buffer, len, reader.origin());
-                    if let Err(reason) = demux.handle_near(&packet) {
+                    let handled = match reader.is_run() {
+                        false => demux.handle_near(&packet),
+                        true => demux.handle_run(&packet),
+                    };
+                    if let Err(reason) = handled {
                         engine.counters.drop_packet(reason);
                     }
                 }
@@ -190,6 +200,10 @@ struct Demux<'a, 'p> {
     paced: u64,
     /// The neighbour whose ring they come from.
     via: Option<Origin<'a>>,
+    /// Its memory, if bytes are copied out of it.
+    lender: Option<&'a Lender>,
+    /// Bytes that were, or were to be.
+    pulled: u64,
 }
 
 impl<'a, 'p> Demux<'a, 'p> {
@@ -211,7 +225,7 @@ impl<'a, 'p> Demux<'a, 'p> {
                 self.keep_mad(packet, service);
                 Ok(())
             }
-            _ => self.deliver(qpn, packet, &parsed),
+            _ => self.deliver(qpn, packet, &parsed, None),
         }
     }
 
@@ -219,7 +233,27 @@ impl<'a, 'p> Demux<'a, 'p> {
     #[inline]
     fn handle_near(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
-        self.deliver(parsed.dest_qpn(), packet, &parsed)
+        self.deliver(parsed.dest_qpn(), packet, &parsed, None)
+    }
+
+    /// Handles a packet that stands for several, whose bytes are in the memory of the neighbour.
+    fn handle_run(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
+        let counters = &self.engine.counters;
+        let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
+        let named = Named::parse(parsed.payload());
+        // More than there is to be copied in one look is left of a neighbour that is gone alone.
+        let may = parsed.info().is_request() && self.pulled < BYTES_PER_LOOK;
+        let (Some(named), Some(lender), true) = (named, self.lender, may) else {
+            counters.near_pulls_refused.add(1);
+            return Err(DropReason::RunRefused);
+        };
+        self.pulled += u64::from(named.run.length);
+        let pull = Pull { named: &named, lender };
+        let result = self.deliver(parsed.dest_qpn(), packet, &parsed, Some(pull));
+        if result == Err(DropReason::RunRefused) {
+            counters.near_pulls_refused.add(1);
+        }
+        result
     }
 
     /// Hands a packet to one queue pair.
@@ -229,6 +263,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         qpn: Qpn,
         packet: &RxPacket<'_>,
         parsed: &Packet<'_>,
+        pull: Option<Pull<'_>>,
     ) -> Result<(), DropReason> {
         if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
             let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
@@ -237,7 +272,8 @@ impl<'a, 'p> Demux<'a, 'p> {
         }
         let Some(Held { qp, core, requests }) = &mut self.held else { return Ok(()) };
         *requests |= parsed.info().is_request();
-        let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0 };
+        let run = pull.map(|pull| pull.named.run);
+        let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
         if qp.service == Service::Ud {
             meta.grh = Some(grh::area(packet));
             meta.sl = match packet.meta.dst {
@@ -250,7 +286,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             return Err(DropReason::WrongSource);
         }
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
-        let disposition = qp.with_lane_host(engine, srqs, now, core, |machine, host| {
+        let disposition = qp.with_pull(engine, (srqs, pull), now, core, |machine, host| {
             machine.handle_packet(now, parsed, &meta, host)
         });
         // What the machine did not take says nothing of where its peer is.
@@ -291,7 +327,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let group = group.ok_or(DropReason::NotAttached)?;
         for &member in &group.members {
             // A member that refuses counts for itself; the others still get theirs.
-            if let Err(reason) = self.deliver(member, packet, parsed) {
+            if let Err(reason) = self.deliver(member, packet, parsed, None) {
                 self.engine.counters.drop_packet(reason);
             }
         }

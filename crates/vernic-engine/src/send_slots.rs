@@ -6,12 +6,14 @@
 
 use vernic_io::TxPath;
 use vernic_mem::{
-    AccessError, Check, HostList, Memory, PdId, PeerFault, Reach, SgCursor, Sge, WordOp,
+    AccessError, Check, GatePass, HostList, Memory, PdId, PeerFault, PeerPiece, Reach, SgCursor,
+    Sge, WordOp,
 };
-use vernic_proto::SendOp;
+use vernic_proto::{Run, SendOp};
 use vernic_wire::Service;
 
 use crate::limits::MAX_MSG_BYTES;
+use crate::near::{MAX_PIECES, Named};
 use crate::qp_init::QpCap;
 use crate::wr::{Payload, SendRefusal, SendWr};
 
@@ -186,6 +188,23 @@ impl SendSlots {
                 Ok(())
             }
         }
+    }
+
+    /// Says where the bytes of a run of the message in `slot` lie, from byte `offset` on; `None` where another process
+    /// cannot copy them: they are kept here, in too many pieces, or in no memory of their own.
+    pub(crate) fn name(
+        &mut self,
+        (memory, pd): (&Memory, PdId),
+        slot: u32,
+        offset: u32,
+        run: Run,
+        pass: GatePass,
+    ) -> Result<Option<Named>, AccessError> {
+        let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(None) };
+        let mut pieces = [PeerPiece::default(); MAX_PIECES];
+        let (offset, length) = (u64::from(offset), u64::from(run.length));
+        let count = memory.locate(pd, sges, cursor, offset, length, &mut pieces)?;
+        Ok(count.map(|count| Named::new(run, pass, pieces, count)))
     }
 
     /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's memory, while

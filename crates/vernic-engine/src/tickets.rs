@@ -8,6 +8,14 @@
 //!          <------- DENY  {why}
 //! ```
 //!
+//! About SENDs that the receiver copies out of the sender's memory (`near/pull.rs`), once per process:
+//!
+//! ```text
+//!   sender                                               receiver
+//!   LEND   {its sentinel} + file of its gates  ------->  can it read the sentinel?
+//!          <------- PULLS {whether it can}; told again when it cannot any more
+//! ```
+//!
 //! Where keys are used once each, an answer would come too late, and cost the target more than the packets: a queue pair
 //! that has seen so many of them asks only for keys that come again ([`ONCE`]).
 //!
@@ -61,6 +69,10 @@ pub(crate) enum Told {
     Offer { asker: Qpn, rkey: Rkey, offer: Offer },
     /// The other answer.
     Deny { asker: Qpn, rkey: Rkey, why: Denial },
+    /// Bytes of SENDs may be copied out of the sender's memory. The file of its gates comes along.
+    Lend { sentinel: Sentinel },
+    /// Whether the sender of this can do so.
+    Pulls { can: bool },
 }
 
 /// What a ticket says.
@@ -85,6 +97,8 @@ const ASK: u32 = 1;
 const GATES: u32 = 2;
 const OFFER: u32 = 3;
 const DENY: u32 = 4;
+const LEND: u32 = 5;
+const PULLS: u32 = 6;
 
 /// Takes numbers off a message.
 struct Reader<'a>(&'a [u8]);
@@ -136,6 +150,11 @@ impl Told {
             Self::Deny { asker, rkey, why } => {
                 push(&[DENY, asker.value(), rkey.value(), *why as u32]);
             }
+            Self::Lend { sentinel: Sentinel { addr, value } } => {
+                push(&[LEND]);
+                [addr, value].iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
+            }
+            Self::Pulls { can } => push(&[PULLS, u32::from(*can)]),
         }
         bytes
     }
@@ -163,6 +182,8 @@ impl Told {
                 };
                 Self::Deny { asker, rkey, why }
             }
+            LEND => Self::Lend { sentinel: Sentinel { addr: reader.u64()?, value: reader.u64()? } },
+            PULLS => Self::Pulls { can: reader.bool()? },
             _ => return None,
         };
         reader.0.is_empty().then_some(told)
@@ -342,6 +363,9 @@ mod tests {
             Told::Gates,
             Told::Offer { asker, rkey, offer: offer() },
             Told::Offer { asker, rkey, offer: Offer { is_mapped: false, ..offer() } },
+            Told::Lend { sentinel: offer().sentinel },
+            Told::Pulls { can: false },
+            Told::Pulls { can: true },
         ];
         for why in [Denial::NotConnected, Denial::Refused, Denial::Unreachable] {
             all.push(Told::Deny { asker, rkey, why });

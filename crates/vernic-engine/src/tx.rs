@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxBatch, TxPath, route_hint};
-use vernic_proto::{Qp, QpState, QpType, Time};
+use vernic_proto::{Qp, QpState, QpType, RunLimits, Time, Transmit};
 use vernic_wire::{AckTimeout, Qpn, Service};
 
 use crate::consent::Guests;
@@ -17,7 +17,7 @@ use crate::direct;
 use crate::events::lock;
 use crate::host::QpHost;
 use crate::lane::{BATCHES_PER_CALL, Lane, make_ready};
-use crate::near::{DatagramWay, Near, QpWay, RingOut, Way};
+use crate::near::{DatagramWay, LIMITS, Near, QpWay, RingOut, Way};
 use crate::pacer::{Grant, Pacer};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
@@ -316,7 +316,7 @@ trait Out {
     /// Space for one packet.
     fn room(&mut self) -> Room<'_>;
     /// The packet in that space is sent.
-    fn push(&mut self, path: &TxPath, len: usize);
+    fn push(&mut self, path: &TxPath, sent: &Transmit);
 }
 
 /// Space for a packet.
@@ -334,8 +334,9 @@ impl Out for TxBatch {
         self.room().map_or(Room::Batch, Room::Free)
     }
     #[inline]
-    fn push(&mut self, path: &TxPath, len: usize) {
-        self.push(path, len);
+    fn push(&mut self, path: &TxPath, sent: &Transmit) {
+        debug_assert!(sent.run.is_none(), "a run goes to no wire");
+        self.push(path, sent.len);
     }
 }
 
@@ -345,8 +346,8 @@ impl Out for RingOut<'_> {
         self.room().map_or(Room::Receiver, Room::Free)
     }
     #[inline]
-    fn push(&mut self, path: &TxPath, len: usize) {
-        self.push(path, len);
+    fn push(&mut self, path: &TxPath, sent: &Transmit) {
+        self.push(path, sent.len, sent.run.is_some());
     }
 }
 
@@ -359,6 +360,7 @@ fn turn(
     now: Time,
 ) -> Did {
     let pauses = choose_way(machine, host, outs) == Choice::Pause;
+    machine.set_runs(runs(machine, host));
     let mut did = Did::Nothing;
     for half in halves {
         let mut half = *half;
@@ -395,7 +397,10 @@ fn turn(
                 ring.finish(&host.engine.counters);
                 wrote
             }
-            None => half_turn(half, machine, host, outs.tx, now),
+            None => {
+                machine.set_runs(None);
+                half_turn(half, machine, host, outs.tx, now)
+            }
         };
         did = did.and(wrote);
     }
@@ -435,6 +440,19 @@ fn choose_way(machine: &mut Qp, host: &mut QpHost<'_>, outs: &Outs<'_>) -> Choic
         host.side.tickets.connect(outs.guests.get(id).cloned());
     }
     Choice::Go
+}
+
+/// Which packets of SENDs may travel as one: through a ring, to a neighbour that copies their bytes by itself.
+#[inline]
+fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
+    let guest = host.side.tickets.guest().filter(|_| host.side.way.is_ring())?;
+    if guest.pulls() {
+        return Some(LIMITS);
+    }
+    if machine.next_send_bytes() >= LIMITS.min_bytes {
+        guest.want_pulls(host.engine);
+    }
+    None
 }
 
 /// What needs no packets; `None` if packets are next.
@@ -477,7 +495,7 @@ fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, 
         };
         let Some(sent) = machine.poll_response(now, host, room) else { break };
         let Some(path) = &host.side.path else { break };
-        out.push(path, sent.len);
+        out.push(path, &sent);
         written = true;
     }
     Did::written(written)
@@ -496,7 +514,7 @@ fn turn_of_probe(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, no
         };
         let Some(sent) = machine.poll_probe(now, host, room) else { break };
         let Some(path) = &host.side.path else { break };
-        out.push(path, sent.len);
+        out.push(path, &sent);
         written = true;
     }
     Did::written(written)
@@ -519,8 +537,8 @@ fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out,
         let Some(sent) = machine.poll_request(now, host, room) else { break };
         // Every request of a state that sends has a path: the way to RTR set it.
         let Some(path) = &host.side.path else { break };
-        out.push(path, sent.len);
-        bytes += sent.len;
+        out.push(path, &sent);
+        bytes += sent.len + sent.run.map_or(0, |run| run.length as usize);
         written = true;
     }
     Did::written(written)
@@ -623,7 +641,7 @@ fn by_ring(
         return ByRing::Wait;
     };
     let Some(sent) = machine.poll_request(now, host, room) else { return ByRing::Sent(0) };
-    ring.push(path, sent.len);
+    ring.push(path, sent.len, false);
     ring.finish(counters);
     ByRing::Sent(sent.len)
 }

@@ -247,22 +247,6 @@ fn where_settings_forbid_it_everything_takes_packets() {
     assert_eq!(t.counters(), DirectCounters::default());
 }
 
-/// Takes from the calling thread, and from those that it starts, the right to look into other processes.
-fn give_up_privilege() {
-    /// Version 3 of `capget` and `capset`, and the number of the right (`linux/capability.h`).
-    const VERSION: u32 = 0x2008_0522;
-    const SYS_PTRACE: u32 = 19;
-    let header = [VERSION, 0];
-    // Effective, permitted and inheritable rights, twice 32 of them.
-    let mut rights = [0_u32; 6];
-    // SAFETY: the structures are as the kernel has them, and live through the calls.
-    unsafe {
-        assert_eq!(libc::syscall(libc::SYS_capget, header.as_ptr(), rights.as_mut_ptr()), 0);
-        rights[..3].iter_mut().for_each(|set| *set &= !(1 << SYS_PTRACE));
-        assert_eq!(libc::syscall(libc::SYS_capset, header.as_ptr(), rights.as_ptr()), 0);
-    }
-}
-
 /// Writes by packets alone because the kernel does not let this process do it otherwise, which is found out once.
 fn nothing_is_permitted(t: &mut Rig) {
     let since = Instant::now();
@@ -305,31 +289,11 @@ fn where_the_kernel_forbids_access_everything_takes_packets_and_is_counted() {
     unprivileged.join().unwrap();
 }
 
-/// Has the kernel answer `process_vm_writev` of the calling thread, and of those that it starts, with an error, as
-/// containers do.
-fn filter_system_calls(errno: i32) {
-    let step = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    let mut program = [
-        // The number of the call.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_process_vm_writev as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
-    // SAFETY: the filter is one of four steps, and lives through the calls.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let mode = libc::SECCOMP_MODE_FILTER;
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter), 0);
-    }
-}
-
 #[test]
 fn where_system_calls_are_filtered_everything_takes_packets_and_is_counted() {
     for errno in [libc::EPERM, libc::ENOSYS] {
         let filtered = std::thread::spawn(move || {
-            filter_system_calls(errno);
+            filter_system_calls(libc::SYS_process_vm_writev, errno, false);
             nothing_is_permitted(&mut Rig::new("private"));
         });
         filtered.join().unwrap();

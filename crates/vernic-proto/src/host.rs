@@ -123,6 +123,28 @@ pub trait Host {
     /// Stores bytes at `offset` of the current receive.
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault>;
 
+    /// Says in `buf` where the bytes of a run of the send request in `slot` lie, from byte `offset` on, for
+    /// the peer's [`pull_recv`](Self::pull_recv). Returns how many bytes that took, a multiple of 4; `None` if it
+    /// cannot be said, and the bytes must travel themselves. Called only where
+    /// [`Qp::set_runs`](crate::Qp::set_runs) permits runs; by default nothing can be said.
+    fn name_payload(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        run: Run,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, AccessFault> {
+        let _ = (slot, offset, run, buf);
+        Ok(None)
+    }
+
+    /// Copies the bytes of the run that is being handled ([`RxMeta::run`]) out of the peer's memory to `offset` of
+    /// the current receive. By default no peer's memory can be reached.
+    fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
+        let _ = (offset, run);
+        Err(PullFault::Unreachable)
+    }
+
     /// Completes every receive still on the queue pair's own queue as flushed.
     /// `current` says whether the current receive was taken and not completed.
     fn flush_recv(&mut self, current: Option<RecvWqe>);
@@ -140,6 +162,37 @@ pub trait Host {
     fn failure(&mut self, failure: Failure);
 }
 
+/// Packets of one SEND of RC that travel as one: it has the headers of the last of them and the number of the
+/// first, and in place of the payload the place of all their bytes in the sender's memory, out of which the receiver
+/// copies them itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Payload bytes of all packets.
+    pub length: u32,
+    /// Packets, and so sequence numbers, at least 1.
+    pub packets: u32,
+}
+
+/// Which runs may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Bytes below which packets are better.
+    pub min_bytes: u32,
+    /// Most bytes of one.
+    pub max_bytes: u32,
+}
+
+/// Why the bytes of a run were not copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullFault {
+    /// The receive's own scatter list is invalid.
+    Local(AccessFault),
+    /// The sender's memory cannot be reached: packets must bring the bytes.
+    Unreachable,
+    /// The sender has taken the bytes back: as if they had never come.
+    Withdrawn,
+}
+
 /// What the link knows about a received packet, beside its transport bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RxMeta {
@@ -150,6 +203,8 @@ pub struct RxMeta {
     pub ecn: u8,
     /// Packet type for `Completion::sl`.
     pub sl: u8,
+    /// The packet stands for so many.
+    pub run: Option<Run>,
 }
 
 /// One packet written by [`Qp::poll_request`](crate::Qp::poll_request) or
@@ -160,6 +215,8 @@ pub struct Transmit {
     pub len: usize,
     /// Destination of a datagram: the caller's address handle; `None` on connected services.
     pub ah: Option<u32>,
+    /// It stands for so many packets, and must be told to the receiver as such ([`RxMeta::run`]).
+    pub run: Option<Run>,
 }
 
 /// What became of a received packet. Each drop reason has a counter.
@@ -243,6 +300,10 @@ drop_reasons! {
     MadNoSlot = "mad_no_slot",
     /// Congestion notification, counted elsewhere.
     Cnp = "cnp",
+    /// Packets that travel as one, of another operation than a SEND of RC, or that cannot be meant.
+    RunRefused = "run_refused",
+    /// Packets that travel as one, whose sender has taken their bytes back.
+    RunWithdrawn = "run_withdrawn",
 }
 
 /// Counters of a queue pair, since its reset.

@@ -9,8 +9,9 @@ use crate::completion::{
     AccessCheck, AccessFault, Cause, Completion, Failure, Tag, WcOpcode, WcStatus,
 };
 use crate::error::ErrorClass;
-use crate::host::{Disposition, Host, RemoteAccess};
+use crate::host::{Disposition, Host, RemoteAccess, Run};
 use crate::qp::{Cx, MAX_MESSAGE};
+use crate::segment::packet_count;
 use crate::wqe::RecvWqe;
 
 /// The SEND or WRITE whose packets are arriving on a connection.
@@ -60,12 +61,12 @@ impl Message {
         }
     }
 
-    /// The message once `packet`, checked by [`check_length`](Self::check_length), is placed.
-    pub(crate) fn after(&self, packet: &Packet<'_>) -> Self {
+    /// The message once `packet`, or the packets of a run, checked by [`check_length`](Self::check_length), is placed.
+    pub(crate) fn after(&self, packet: &Packet<'_>, run: Option<Run>) -> Self {
         if packet.info().position.ends() {
             return Self::None;
         }
-        let len = packet.payload().len() as u32;
+        let len = payload_len(packet, run);
         match self.at(packet) {
             Self::None => Self::None,
             Self::Send { received } => Self::Send { received: received + len },
@@ -79,10 +80,10 @@ impl Message {
     }
 
     /// Bytes of the whole message, `packet` being its last: what the completion reports.
-    pub(crate) fn total(&self, packet: &Packet<'_>) -> u32 {
+    pub(crate) fn total(&self, packet: &Packet<'_>, run: Option<Run>) -> u32 {
         match self.at(packet) {
             Self::None => 0,
-            Self::Send { received } => received + packet.payload().len() as u32,
+            Self::Send { received } => received + payload_len(packet, run),
             Self::Write { length, .. } => length,
         }
     }
@@ -92,15 +93,19 @@ impl Message {
     pub(crate) fn check_length(
         &self,
         packet: &Packet<'_>,
+        run: Option<Run>,
         mtu: u32,
         capacity: u64,
     ) -> Result<(), ErrorClass> {
         let position = packet.info().position;
-        let len = packet.payload().len();
-        if !fits_position(position, len, mtu) {
+        let fits = match run {
+            Some(run) => run_fits_position(position, run, mtu),
+            None => fits_position(position, packet.payload().len(), mtu),
+        };
+        if !fits {
             return Err(ErrorClass::PacketLength);
         }
-        let len = len as u32;
+        let len = payload_len(packet, run);
         let fits = match self.at(packet) {
             Self::None => true,
             Self::Send { received } => {
@@ -123,6 +128,19 @@ fn fits_position(position: Position, len: usize, mtu: u32) -> bool {
         Position::Last => (1..=mtu).contains(&len),
         Position::Only => len <= mtu,
     }
+}
+
+/// The same of packets that travel as one.
+fn run_fits_position(position: Position, run: Run, mtu: u32) -> bool {
+    let Run { length, packets } = run;
+    let is_full = u64::from(length) == u64::from(packets) * u64::from(mtu);
+    let ends = position.ends();
+    length > 0 && packets == packet_count(length, mtu) && (ends || is_full)
+}
+
+/// Payload bytes of a packet, or of the packets of a run.
+fn payload_len(packet: &Packet<'_>, run: Option<Run>) -> u32 {
+    run.map_or(packet.payload().len() as u32, |run| run.length)
 }
 
 /// Whether the message that `packet` belongs to takes a receive at this packet: a SEND at its

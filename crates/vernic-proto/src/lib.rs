@@ -36,8 +36,8 @@ pub use completion::{
 };
 pub use error::{ERRORS, ErrorClass, ErrorRow, requester_status};
 pub use host::{
-    AtomicOp, Disposition, DropReason, Host, QpCounters, QpEvent, RemoteAccess, RxMeta, SrqFault,
-    Transmit,
+    AtomicOp, Disposition, DropReason, Host, PullFault, QpCounters, QpEvent, RemoteAccess, Run,
+    RunLimits, RxMeta, SrqFault, Transmit,
 };
 pub use qp::{After, Direct, DirectOp, MAX_MESSAGE, PostError, Qp, QpInit};
 pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};

@@ -16,10 +16,12 @@
 //! that lifts the block makes `wants_transmit` true again. Every method's work is bounded by the
 //! size of the packet or of the queues.
 
-use vernic_wire::{Mtu, Packet, Pkey, Qpn, Service};
+use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 
 use crate::completion::{Cause, WcStatus};
-use crate::host::{Disposition, DropReason, Host, QpCounters, QpEvent, RxMeta, Transmit};
+use crate::host::{
+    Disposition, DropReason, Host, QpCounters, QpEvent, Run, RunLimits, RxMeta, Transmit,
+};
 use crate::rc::{Fatal, Rc};
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
@@ -326,6 +328,13 @@ impl Qp {
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += packet.as_bytes().len() as u64;
+        if let Some(Run { length, packets }) = meta.run {
+            if self.init.qp_type != QpType::Rc || packet.info().kind != Kind::Send || packets == 0 {
+                return Disposition::Drop(DropReason::RunRefused);
+            }
+            self.counters.rx_packets += u64::from(packets) - 1;
+            self.counters.rx_bytes += u64::from(length);
+        }
         self.counters.ecn_marked_received += u64::from(meta.ecn == 3);
         let cx = cx!(self, now);
         let disposition = match &mut self.machine {
@@ -411,7 +420,7 @@ impl Qp {
         let cx = cx!(self, now);
         match &mut self.machine {
             Machine::Rc(rc) => match rc.poll_request(cx, host, buf) {
-                Ok(len) => len.map(|len| Transmit { len, ah: None }),
+                Ok(sent) => sent,
                 Err(fatal) => {
                     rc.fail(cx, fatal, host);
                     self.enter_error(now, host);
@@ -444,7 +453,7 @@ impl Qp {
         }
         let cx = cx!(self, now);
         let Machine::Rc(rc) = &mut self.machine else { return None };
-        rc.poll_probe(cx, host, buf).map(|len| Transmit { len, ah: None })
+        rc.poll_probe(cx, host, buf).map(|len| Transmit { len, ah: None, run: None })
     }
 
     /// Where the datagram goes that [`poll_request`](Self::poll_request) would write next. `None` if
@@ -482,9 +491,32 @@ impl Qp {
                 if failed {
                     self.enter_error(now, host);
                 }
-                Some(Transmit { len, ah: None })
+                Some(Transmit { len, ah: None, run: None })
             }
             Machine::Uc(_) | Machine::Ud(_) => None,
+        }
+    }
+
+    /// Which packets of SENDs may travel as one ([`Run`]), until it is said anew; none at first, and on other
+    /// services than RC. What is sent again travels in packets all the same.
+    #[inline]
+    pub fn set_runs(&mut self, runs: Option<RunLimits>) {
+        if let Machine::Rc(rc) = &mut self.machine
+            && self.init.qp_type == QpType::Rc
+        {
+            rc.set_runs(runs);
+        }
+    }
+
+    /// Bytes of the SEND of RC whose packet, or first packet, is sent next; 0 if it is none.
+    #[inline]
+    pub fn next_send_bytes(&self) -> u32 {
+        match &self.machine {
+            Machine::Rc(rc) if self.init.qp_type == QpType::Rc => {
+                let next = rc.sq.at_cursor().map(|(_, entry)| entry);
+                next.filter(|entry| entry.is_send()).map_or(0, |entry| entry.wqe.length)
+            }
+            _ => 0,
         }
     }
 

@@ -10,7 +10,7 @@ use vernic_wire::{
 };
 
 use crate::completion::{AccessFault, WcOpcode};
-use crate::host::Host;
+use crate::host::{Host, Run};
 use crate::qp::Cx;
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
 
@@ -47,6 +47,16 @@ pub(crate) fn packet_count(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)
 }
 
+/// Where `packets` packets from number `index` on stand in a message of `count`.
+pub(crate) fn position_of(index: u32, packets: u32, count: u32) -> Position {
+    match (index == 0, index + packets >= count) {
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, false) => Position::Middle,
+        (false, true) => Position::Last,
+    }
+}
+
 /// One request packet: which piece of which request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
@@ -72,17 +82,41 @@ impl Segment<'_> {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<usize, AccessFault> {
+        let (kind, ..) = meaning(&self.wqe.op);
+        let payload = match kind {
+            Kind::Send | Kind::Write => self.length as usize,
+            Kind::AtomicWrite => 8,
+            _ => 0,
+        };
+        let bth = self.bth(cx, payload);
+        let start = self.headers(cx, bth).emit(buf);
+        host.gather(self.slot, self.offset, &mut buf[start..start + payload])?;
+        let end = start + payload + usize::from(bth.pad);
+        buf[start + payload..end].fill(0);
+        Ok(end)
+    }
+
+    /// As [`write`](Self::write), of packets that travel as one: `None` if their bytes must travel themselves.
+    pub(crate) fn write_run(
+        &self,
+        cx: &Cx<'_>,
+        host: &mut impl Host,
+        run: Run,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, AccessFault> {
+        let start = self.headers(cx, self.bth(cx, 0)).emit(buf);
+        let named = host.name_payload(self.slot, self.offset, run, &mut buf[start..])?;
+        Ok(named.map(|bytes| start + bytes))
+    }
+
+    #[inline]
+    fn bth(&self, cx: &Cx<'_>, payload: usize) -> Bth {
         let (kind, mut tail, _) = meaning(&self.wqe.op);
         if !self.position.ends() {
             tail = Tail::None;
         }
         let opcode = opcode::request(self.service, kind, self.position, tail)
             .expect("post_send admits only operations that the table has");
-        let payload = match kind {
-            Kind::Send | Kind::Write => self.length as usize,
-            Kind::AtomicWrite => 8,
-            _ => 0,
-        };
         let mut bth = Bth::new(opcode, self.dest, self.psn);
         bth.pkey = cx.pkey;
         bth.pad = (payload.wrapping_neg() & 3) as u8;
@@ -90,12 +124,7 @@ impl Segment<'_> {
         bth.solicited = self.position.ends()
             && self.wqe.flags.contains(SendFlags::SOLICITED)
             && may_solicit(kind, tail);
-        let headers = self.headers(cx, bth);
-        let start = headers.emit(buf);
-        host.gather(self.slot, self.offset, &mut buf[start..start + payload])?;
-        let end = start + payload + usize::from(bth.pad);
-        buf[start + payload..end].fill(0);
-        Ok(end)
+        bth
     }
 
     fn headers(&self, cx: &Cx<'_>, bth: Bth) -> Headers {

@@ -62,6 +62,10 @@ impl Entry {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::WriteImm(..)
         )
     }
+    /// Whether it is a SEND, of any kind.
+    pub(crate) fn is_send(&self) -> bool {
+        matches!(self.wqe.op, SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_))
+    }
     /// Whether its success is reported.
     pub(crate) fn is_signaled(&self) -> bool {
         self.wqe.flags.contains(SendFlags::SIGNALED)

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use vernic_wire::{Rkey, Srqn};
 
 use crate::completion::{AccessCheck, AccessFault, Completion, Failure};
-use crate::host::{AtomicOp, Host, QpEvent, RemoteAccess, RxMeta, SrqFault};
+use crate::host::{AtomicOp, Host, PullFault, QpEvent, RemoteAccess, Run, RxMeta, SrqFault};
 use crate::wqe::{RecvWqe, SendOp, SendWqe};
 
 /// Key of the region.
@@ -25,6 +25,9 @@ pub(crate) struct TestHost {
     pub(crate) key_valid: bool,
     /// The receive's scatter list is valid.
     pub(crate) recv_valid: bool,
+    /// What became of the bytes of runs, and where they were to go.
+    pub(crate) pull: Result<(), PullFault>,
+    pub(crate) pulled: Vec<(u64, Run)>,
     pub(crate) recvs: VecDeque<RecvWqe>,
     pub(crate) recv_buf: Vec<u8>,
     pub(crate) credits: Option<u32>,
@@ -55,6 +58,8 @@ impl TestHost {
             memory: (0..8192).map(|i| (i / 7) as u8).collect(),
             key_valid: true,
             recv_valid: true,
+            pull: Ok(()),
+            pulled: Vec::new(),
             recvs: VecDeque::new(),
             recv_buf: vec![0; 8192],
             credits: None,
@@ -198,6 +203,10 @@ impl Host for TestHost {
         self.recv_buf[start..start + data.len()].copy_from_slice(data);
         Ok(())
     }
+    fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
+        self.pulled.push((offset, run));
+        self.pull
+    }
     fn flush_recv(&mut self, current: Option<RecvWqe>) {
         self.flushed.push(current);
     }
@@ -217,7 +226,7 @@ impl Host for TestHost {
 
 /// What a link reports about a packet of no interest.
 pub(crate) fn meta() -> RxMeta {
-    RxMeta { grh: None, ecn: 0, sl: 0xA }
+    RxMeta { grh: None, ecn: 0, sl: 0xA, run: None }
 }
 
 /// Bytes of a packet: headers, payload, pad.

@@ -366,7 +366,7 @@ impl World {
         let st = &mut conn.sides[s].st;
         (st.fx, st.piece) = (Effects::default(), None);
         let received = st.recvs_done;
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA, run: None };
         let disposition =
             self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
         self.ctx.hit(Count::Ghosts);

@@ -23,7 +23,8 @@ const MAX_PACKETS: usize = FLUSH_BYTES / ALIGN + 1;
 pub(super) struct Stage {
     bytes: Box<[u8; FLUSH_BYTES + ROOM_BYTES]>,
     used: usize,
-    packets: Vec<(TxPath, usize)>,
+    /// Length, and whether it is a run.
+    packets: Vec<(TxPath, usize, bool)>,
     /// Bytes that they take in the ring.
     record_bytes: usize,
 }
@@ -54,8 +55,8 @@ impl Stage {
 
     /// The packet in that space is sent; true if it is time to [`flush`](Self::flush), before there is room again.
     #[inline]
-    pub(super) fn push(&mut self, path: &TxPath, len: usize) -> bool {
-        self.packets.push((*path, len));
+    pub(super) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) -> bool {
+        self.packets.push((*path, len, is_run));
         self.record_bytes += record_bytes(len);
         self.used += len.next_multiple_of(ALIGN);
         self.used > FLUSH_BYTES
@@ -69,8 +70,8 @@ impl Stage {
                 writer.prefetch(self.record_bytes);
             }
             let mut at = 0;
-            for (path, len) in &self.packets {
-                writer.push(path, &self.bytes[at..at + len]);
+            for (path, len, is_run) in &self.packets {
+                writer.push(path, &self.bytes[at..at + len], *is_run);
                 at += len.next_multiple_of(ALIGN);
             }
         }

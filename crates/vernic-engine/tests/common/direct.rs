@@ -82,6 +82,11 @@ impl There {
         self.mr = Some(mr.unwrap());
     }
 
+    fn sge(&self, offset: u64, length: u32) -> Sge {
+        let mr = self.mr.as_ref().unwrap();
+        Sge { addr: mr.iova() + offset, length, lkey: mr.lkey() }
+    }
+
     fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.buffer.read_at(at, &mut bytes).unwrap();
@@ -100,7 +105,9 @@ impl There {
             if word == "connect" || !rest.is_empty() { numbers(rest) } else { vec![] };
         match word {
             "connect" => {
-                connect(&self.end, &self.qp, self.end.gid().1, Qpn::new(n[0] as u32), setup());
+                let retry_cnt = n.get(1).map_or(setup().retry_cnt, |&tries| tries as u8);
+                let setup = Setup { retry_cnt, ..setup() };
+                connect(&self.end, &self.qp, self.end.gid().1, Qpn::new(n[0] as u32), setup);
                 "connected".to_owned()
             }
             "second" => {
@@ -113,6 +120,36 @@ impl There {
                     self.qp.post_recv(&[RecvWr { wr_id, sges: &[] }]).unwrap();
                 }
                 "receiving".to_owned()
+            }
+            // A receive of so many bytes at an offset; and what has become of the oldest.
+            "expect" => {
+                let sges = [self.sge(n[0], n[1] as u32)];
+                self.qp.post_recv(&[RecvWr { wr_id: 1, sges: &sges }]).unwrap();
+                "expected".to_owned()
+            }
+            "came" => {
+                let wc = self.end.wait(1)[0];
+                format!("{:?} {}", wc.status, wc.byte_len)
+            }
+            "polled" => self.end.cq.poll(&mut [EMPTY_WC; 16]).unwrap().to_string(),
+            // Sends so many bytes from an offset on.
+            "give" => {
+                let sges = [self.sge(n[0], n[1] as u32)];
+                self.qp.post_send(&[wr(1, SendOp::Send, &sges)]).unwrap();
+                format!("{:?}", self.end.wait(1)[0].status)
+            }
+            // The same over and over.
+            "pour" => {
+                println!("> pouring");
+                std::io::stdout().flush().unwrap();
+                loop {
+                    let sges = [self.sge(n[0], n[1] as u32)];
+                    self.qp.post_send(&[wr(1, SendOp::Send, &sges)]).unwrap();
+                    let status = self.end.wait(1)[0].status;
+                    if status != WcStatus::Success {
+                        break format!("{status:?}");
+                    }
+                }
             }
             // After each of so many receives, the word at the start of memory.
             "watch" => {
@@ -169,6 +206,11 @@ impl There {
                 // SAFETY: no pointers are passed.
                 let ret = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
                 format!("hidden {ret}")
+            }
+            // The kernel does not let this process copy out of others any more.
+            "forbid" => {
+                filter_system_calls(libc::SYS_process_vm_readv, libc::EPERM, true);
+                "forbidden".to_owned()
             }
             // Once it has met its peer, takes all descriptors that it may have.
             "starve" => {
@@ -280,13 +322,18 @@ impl Rig {
     }
 
     pub fn with(memory: &str, config: Config) -> Self {
+        Self::with_setup(memory, config, setup())
+    }
+
+    pub fn with_setup(memory: &str, config: Config, setup: Setup) -> Self {
         let mut other = Other::start(memory);
         let end = End::with(config);
         let qp = end.qp(Service::Rc);
         let n = numbers(&other.hear());
         let remote = Remote { addr: n[1], rkey: Rkey(n[2] as u32) };
-        assert_eq!(other.ask(&format!("connect {}", qp.qpn().value())), "connected");
-        connect(&end, &qp, end.gid().1, Qpn::new(n[0] as u32), setup());
+        let line = format!("connect {} {}", qp.qpn().value(), setup.retry_cnt);
+        assert_eq!(other.ask(&line), "connected");
+        connect(&end, &qp, end.gid().1, Qpn::new(n[0] as u32), setup);
         Self { other, end, qp, remote }
     }
 
@@ -320,5 +367,42 @@ impl Rig {
             assert_eq!(status, WcStatus::Success);
             assert!(since.elapsed() < PATIENCE, "never direct: {}", self.end.context.counters());
         }
+    }
+}
+
+/// Takes from the calling thread, and from those that it starts, the right to look into other processes.
+pub fn give_up_privilege() {
+    /// Version 3 of `capget` and `capset`, and the number of the right (`linux/capability.h`).
+    const VERSION: u32 = 0x2008_0522;
+    const SYS_PTRACE: u32 = 19;
+    let header = [VERSION, 0];
+    // Effective, permitted and inheritable rights, twice 32 of them.
+    let mut rights = [0_u32; 6];
+    // SAFETY: the structures are as the kernel has them, and live through the calls.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capget, header.as_ptr(), rights.as_mut_ptr()), 0);
+        rights[..3].iter_mut().for_each(|set| *set &= !(1 << SYS_PTRACE));
+        assert_eq!(libc::syscall(libc::SYS_capset, header.as_ptr(), rights.as_ptr()), 0);
+    }
+}
+
+/// Has the kernel answer a system call of the calling thread, and of those that it starts, with an error, as
+/// containers do; of `all` threads that there are, too.
+pub fn filter_system_calls(call: libc::c_long, errno: i32, all: bool) {
+    let step = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let mut program = [
+        // The number of the call.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
+    // SAFETY: the filter is one of four steps, and lives through the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let flags = if all { libc::SECCOMP_FILTER_FLAG_TSYNC } else { 0 };
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        assert_eq!(libc::syscall(libc::SYS_seccomp, mode, flags, &raw const filter), 0);
     }
 }

@@ -14,6 +14,8 @@
 //!       +--------+----+----+----------+---------+-------------+----------------------+
 //!        the mark: not 0, since no packet is empty
 //! ```
+//! The top bit of `len` says that the packet is a run: it stands for several, and its payload says where their bytes are.
+//! The rest of `len` is the packet's length all the same, and to the ring it is a packet as any other.
 //!
 //! A record stands for a UDP packet: instead of the headers of IP and UDP it has addresses, traffic
 //! class and hop limit, and no ICRC, since memory does not flip bits on the way. The mark, the word
@@ -54,6 +56,10 @@ const RECORD_HEAD: usize = 40;
 const MAX_RECORD: u64 = (RECORD_HEAD + MAX_TRANSPORT_BYTES).next_multiple_of(ALIGN) as u64;
 /// Room for any record, and for the mark behind it.
 const ANY_ROOM: u64 = MAX_RECORD + ALIGN as u64;
+
+/// The bit of a record's length that marks a run.
+const RUN: u16 = 1 << 15;
+const _: () = assert!(MAX_TRANSPORT_BYTES < RUN as usize);
 
 /// Bytes of a ring that a packet of `len` bytes takes.
 #[inline]
@@ -237,16 +243,16 @@ impl RingWriter {
     }
 
     /// Writes one packet, BTH to the end of the padded payload, for which there is room
-    /// ([`has_room`](Self::has_room)); its reader sees it after [`publish`](Self::publish).
+    /// ([`has_room`](Self::has_room)); its reader sees it after [`publish`](Self::publish), and that it `is_run`.
     #[inline]
-    pub fn push(&mut self, path: &TxPath, transport: &[u8]) {
+    pub fn push(&mut self, path: &TxPath, transport: &[u8], is_run: bool) {
         debug_assert!(!transport.is_empty() && transport.len() <= MAX_TRANSPORT_BYTES);
         let Self { memory, cursor, .. } = self;
         let at = cursor.at();
         // First: it loads what was stored a moment ago in smaller pieces, which waits for all stores before it, and those
         // of the header wait for the cache line.
         memory.copy_in(at + RECORD_HEAD as u64, transport);
-        let [mark, rest @ ..] = RecordHead::new(path, transport.len()).words();
+        let [mark, rest @ ..] = RecordHead::new(path, transport.len(), is_run).words();
         let [here, words @ ..] = memory.head(at);
         words.iter().zip(rest).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         let bytes = record_bytes(transport.len()) as u64;
@@ -310,6 +316,7 @@ pub struct RingReader {
     bell: Arc<Bell>,
     /// Most packets come as the one before them.
     last: Origin,
+    last_is_run: bool,
 }
 
 /// How a packet came: the words of its record's header without the length, and what they mean.
@@ -334,7 +341,7 @@ impl Origin {
 impl RingReader {
     pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
         let cursor = ReadCursor::new(memory.capacity());
-        Self { memory, cursor, bell, last: Origin::new([0; _]) }
+        Self { memory, cursor, bell, last: Origin::new([0; _]), last_is_run: false }
     }
 
     /// The mark of the next record.
@@ -358,12 +365,13 @@ impl RingReader {
     #[inline]
     pub fn next(&mut self, buffer: &mut PacketBuffer) -> Result<Option<usize>, RingBroken> {
         let Some(mark) = self.mark() else { return Ok(None) };
-        let Self { memory, cursor, last, .. } = self;
+        let Self { memory, cursor, last, last_is_run, .. } = self;
         let at = cursor.at();
         let [_, words @ ..] = memory.head(at);
         let [a, b, c, d] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
         let (len, unnamed) = RecordHead::cut_len(mark);
-        let (len, words) = (usize::from(len), [unnamed, a, b, c, d]);
+        *last_is_run = len & RUN != 0;
+        let (len, words) = (usize::from(len & !RUN), [unnamed, a, b, c, d]);
         let packet = buffer.get_mut(..len).filter(|_| (1..=MAX_TRANSPORT_BYTES).contains(&len));
         let Some(packet) = packet else { return Err(RingBroken::Length(len as u64)) };
         memory.copy_out(at + RECORD_HEAD as u64, packet);
@@ -378,6 +386,12 @@ impl RingReader {
     #[inline]
     pub fn origin(&self) -> &RxMeta {
         &self.last.meta
+    }
+
+    /// Whether the last packet is a run.
+    #[inline]
+    pub fn is_run(&self) -> bool {
+        self.last_is_run
     }
 
     /// Lets the writer overwrite what was read, and wakes it if it waits for that and enough is free.
@@ -424,10 +438,10 @@ struct RecordHead {
 
 impl RecordHead {
     #[inline]
-    fn new(path: &TxPath, len: usize) -> Self {
+    fn new(path: &TxPath, len: usize, is_run: bool) -> Self {
         let (src, dst) = path.address_bits();
         Self {
-            len: len as u16,
+            len: len as u16 | u16::from(is_run) << 15,
             traffic_class: path.traffic_class(),
             hop_limit: path.hop_limit(),
             scope_id: path.scope_id(),

@@ -97,7 +97,7 @@ fn pair(name: &str) -> (Engine, Met, Engine, Met) {
 
 fn send(from: &mut Met, text: &[u8]) {
     assert!(from.writer.has_room(0).unwrap());
-    from.writer.push(&crate::testing::path(), text);
+    from.writer.push(&crate::testing::path(), text, false);
     assert!(from.writer.publish());
 }
 

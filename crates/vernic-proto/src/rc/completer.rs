@@ -174,6 +174,13 @@ impl Completer {
         if parts.sq.una() < seq || self.repairing == Some(seq) {
             return Ok(Disposition::Accepted);
         }
+        if parts.req.was_run(seq) {
+            // Nothing was lost: no retry, nor a sign of a path that is too narrow. Bounded: a run is sent once.
+            self.trouble_since.get_or_insert(cx.now);
+            self.go_back(parts);
+            self.restart_timer(parts, cx);
+            return Ok(Disposition::Accepted);
+        }
         self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })
     }
 

@@ -17,7 +17,7 @@ mod send_tests;
 use vernic_wire::Packet;
 
 use crate::completion::{Cause, Failure, WcStatus};
-use crate::host::{Disposition, Host, QpEvent, RxMeta};
+use crate::host::{Disposition, Host, QpEvent, RunLimits, RxMeta, Transmit};
 use crate::qp::{Cx, QpInit};
 use crate::sq::{Entry, SendQueue};
 use crate::state::{ModifyError, QpAttr};
@@ -151,9 +151,9 @@ impl Rc {
         cx: &mut Cx<'_>,
         host: &mut impl Host,
         buf: &mut [u8],
-    ) -> Result<Option<usize>, Fatal> {
+    ) -> Result<Option<Transmit>, Fatal> {
         if let Some(len) = self.poll_probe(cx, host, buf) {
-            return Ok(Some(len));
+            return Ok(Some(Transmit { len, ah: None, run: None }));
         }
         let mut sent = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf)?;
         // Local operations at the head are finished without an answer.
@@ -194,6 +194,12 @@ impl Rc {
     /// Whether answering a READ failed, so that the queue pair is to enter Error.
     pub(crate) fn response_failed(&self) -> bool {
         self.responder.has_failed()
+    }
+
+    /// Which packets may travel as one from now on.
+    #[inline]
+    pub(crate) fn set_runs(&mut self, runs: Option<RunLimits>) {
+        self.requester.runs = runs;
     }
 
     /// Whether requests not yet started stay where they are: SQD.

@@ -10,9 +10,9 @@ use super::probe::{Probe, Repeat};
 use super::reads::Reads;
 use super::window::Window;
 use crate::completion::{AccessFault, Cause, WcStatus};
-use crate::host::Host;
+use crate::host::{Host, Run, RunLimits, Transmit};
 use crate::qp::Cx;
-use crate::segment::{Segment, packet_count};
+use crate::segment::{Segment, packet_count, position_of};
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
 use crate::wqe::{SendFlags, SendOp};
@@ -41,11 +41,20 @@ pub(crate) struct Requester {
     pub(crate) draining: bool,
     /// The request at the cursor met a local error and waits until those before it are complete.
     stuck: bool,
+    /// Which packets of SENDs may travel as one.
+    pub(super) runs: Option<RunLimits>,
+    /// Behind the last of those that did, since the cursor went back last.
+    runs_end: u64,
 }
 
 /// Whether, and how, the request at the cursor may proceed.
 enum Turn {
-    Packet { length: u32, packets: u32 },
+    Packet {
+        length: u32,
+        packets: u32,
+    },
+    /// Several packets of a SEND as one.
+    Run(Run),
     Local,
     Wait,
 }
@@ -58,6 +67,8 @@ impl Requester {
         self.since_ack_req = 0;
         self.draining = false;
         self.stuck = false;
+        self.runs = None;
+        self.runs_end = 0;
     }
 
     /// The peer's newest count of receives: message numbers up to `limit` may be sent.
@@ -69,6 +80,13 @@ impl Requester {
     pub(crate) fn rewound(&mut self) {
         self.stuck = false;
         self.since_ack_req = 0;
+        self.runs_end = 0;
+    }
+
+    /// Whether the peer misses `seq` because it may be unable to copy the bytes of a run, rather than because
+    /// something was lost: it has not been sent as a packet yet.
+    pub(crate) fn was_run(&self, seq: u64) -> bool {
+        seq < self.runs_end
     }
 
     /// Whether [`poll`](Self::poll) would send or carry out something now.
@@ -90,7 +108,7 @@ impl Requester {
         cx: &mut Cx<'_>,
         host: &mut impl Host,
         buf: &mut [u8],
-    ) -> Result<Option<usize>, Fatal> {
+    ) -> Result<Option<Transmit>, Fatal> {
         if self.rnr_until.is_some() {
             return Ok(None);
         }
@@ -98,35 +116,29 @@ impl Requester {
         // Bounded: each round sends and returns, or passes one local request of the queue.
         while let Some((index, &entry)) = sq.at_cursor() {
             let turn = self.turn(sq, window, &entry, mtu);
-            if matches!(turn, Turn::Packet { .. }) && !sq.cursor_is_started() {
+            if matches!(turn, Turn::Packet { .. } | Turn::Run(_)) && !sq.cursor_is_started() {
                 Self::start(sq, mtu);
             }
-            match turn {
+            let (length, packets, run) = match turn {
                 Turn::Wait => return Ok(None),
                 Turn::Local => match host.local_op(&entry.wqe) {
                     // Started only now: one that failed is met again in its turn.
                     Ok(()) => {
                         sq.start(0);
                         sq.advance(0);
+                        continue;
                     }
                     Err(fault) => return self.local_error(sq, &entry, fault),
                 },
-                Turn::Packet { length, packets } => {
-                    let entry = *sq.entry(index);
-                    return match self.send(
-                        sq,
-                        window,
-                        cx,
-                        host,
-                        buf,
-                        (index, &entry),
-                        (length, packets),
-                    ) {
-                        Ok(len) => Ok(Some(len)),
-                        Err(fault) => self.local_error(sq, &entry, fault),
-                    };
-                }
-            }
+                Turn::Packet { length, packets } => (length, packets, None),
+                Turn::Run(run) => (run.length, run.packets, Some(run)),
+            };
+            let entry = *sq.entry(index);
+            let part = (length, packets, run);
+            return match self.send(sq, window, cx, host, buf, (index, &entry), part) {
+                Ok(sent) => Ok(Some(sent)),
+                Err(fault) => self.local_error(sq, &entry, fault),
+            };
         }
         Ok(None)
     }
@@ -145,7 +157,7 @@ impl Requester {
         sq: &SendQueue,
         entry: &Entry,
         fault: AccessFault,
-    ) -> Result<Option<usize>, Fatal> {
+    ) -> Result<Option<Transmit>, Fatal> {
         if !sq.cursor_is_head() {
             self.stuck = true;
             return Ok(None);
@@ -183,12 +195,25 @@ impl Requester {
         if entry.needs_response() {
             self.read_turn(sq, window, entry, mtu, room)
         } else {
-            self.packet_turn(sq, entry, mtu)
+            self.packet_turn(sq, window, entry, mtu, room)
         }
     }
 
-    fn packet_turn(&self, sq: &SendQueue, entry: &Entry, mtu: u32) -> Turn {
-        Turn::Packet { length: length_of(entry, offset_of(sq, entry, mtu), 1, mtu), packets: 1 }
+    fn packet_turn(
+        &self,
+        sq: &SendQueue,
+        window: &Window,
+        entry: &Entry,
+        mtu: u32,
+        room: u64,
+    ) -> Turn {
+        let offset = offset_of(sq, entry, mtu);
+        if let Some(limits) = &self.runs
+            && let Some(run) = next_run(limits, sq, window, entry, (offset, mtu))
+        {
+            return if u64::from(run.packets) <= room { Turn::Run(run) } else { Turn::Wait };
+        }
+        Turn::Packet { length: length_of(entry, offset, 1, mtu), packets: 1 }
     }
 
     /// A READ asks for as much as the window lets return, or for what it asked for before.
@@ -241,17 +266,17 @@ impl Requester {
         host: &mut impl Host,
         buf: &mut [u8],
         (index, entry): (u64, &Entry),
-        (length, packets): (u32, u32),
-    ) -> Result<usize, AccessFault> {
+        (length, mut packets, mut run): (u32, u32, Option<Run>),
+    ) -> Result<Transmit, AccessFault> {
         let mtu = cx.attr.path_mtu.bytes();
         let next = sq.next();
         let (position, ack_req) = if entry.needs_response() {
             (Position::Only, false)
         } else {
-            let position = Position::of((next - entry.first) as u32, entry.packets);
-            (position, self.asks_ack(sq, window, position))
+            let position = position_of((next - entry.first) as u32, packets, entry.packets);
+            (position, run.is_some() || self.asks_ack(sq, window, position))
         };
-        let segment = Segment {
+        let mut segment = Segment {
             service: cx.service,
             wqe: &entry.wqe,
             slot: sq.slot(index),
@@ -262,7 +287,24 @@ impl Requester {
             position,
             ack_req,
         };
-        let len = segment.write(cx, host, buf)?;
+        let named = match run {
+            Some(run) => segment.write_run(cx, host, run, buf)?,
+            None => None,
+        };
+        let len = match named {
+            Some(len) => len,
+            None => {
+                if run.take().is_some() {
+                    // Its bytes travel themselves, in packets.
+                    packets = 1;
+                    segment.length = length.min(mtu);
+                    segment.position = Position::of((next - entry.first) as u32, entry.packets);
+                    segment.ack_req = self.asks_ack(sq, window, segment.position);
+                }
+                segment.write(cx, host, buf)?
+            }
+        };
+        let Segment { position, ack_req, .. } = segment;
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
         if entry.needs_response()
             && self.reads.sent(next, next + u64::from(packets))
@@ -279,8 +321,13 @@ impl Requester {
         }
         cx.counters.tx_packets += 1;
         cx.counters.tx_bytes += len as u64;
+        if let Some(Run { length, packets }) = run {
+            self.runs_end = next + u64::from(packets);
+            cx.counters.tx_packets += u64::from(packets) - 1;
+            cx.counters.tx_bytes += u64::from(length);
+        }
         sq.advance(packets);
-        Ok(len)
+        Ok(Transmit { len, ah: None, run })
     }
 
     /// Writes the next packet of a probe, if one is under way. A packet that local memory refuses
@@ -348,6 +395,28 @@ impl Requester {
             || self.since_ack_req + 1 >= ACK_EVERY.min(window.size() / 4)
             || sq.in_flight() + 1 >= u64::from(window.size())
     }
+}
+
+/// The packets that travel next as one, of a SEND that is worth it. What may have been sent before travels in
+/// packets: a peer that could not copy it asks for them so. So no run is left on the way of a request that is
+/// complete, however often its packets were repeated.
+///
+/// A run takes half of the window at most. Of what is in flight less than a quarter has not asked for an
+/// acknowledgement ([`ACK_EVERY`]), so room for one comes without more packets.
+fn next_run(
+    limits: &RunLimits,
+    sq: &SendQueue,
+    window: &Window,
+    entry: &Entry,
+    (offset, mtu): (u32, u32),
+) -> Option<Run> {
+    let left = entry.wqe.length - offset;
+    if left < limits.min_bytes || !entry.is_send() || sq.next() < sq.high() {
+        return None;
+    }
+    let most = (limits.max_bytes / mtu).min(window.size() / 2) * mtu;
+    let length = left.min(most);
+    (length >= limits.min_bytes).then(|| Run { length, packets: packet_count(length, mtu) })
 }
 
 /// Sequence numbers that the request takes.

@@ -33,7 +33,7 @@ use vernic_wire::{
 
 use crate::completion::{AccessCheck, AccessFault, Cause, Completion, Failure, Tag};
 use crate::error::ErrorClass;
-use crate::host::{Disposition, DropReason, Host, QpEvent, RxMeta};
+use crate::host::{Disposition, DropReason, Host, QpEvent, Run, RxMeta};
 use crate::inbound::{Message, Target, recv_completion, tag_of};
 use crate::qp::Cx;
 use crate::segment::packet_count;
@@ -43,7 +43,7 @@ use crate::wqe::RecvWqe;
 use answers::{Answers, Body, Piece};
 use checks::{
     Notice, Sequence, Step, acknowledge, atomic_op, check_length, check_op_seq, check_op_valid,
-    check_psn, check_resource, check_rkey, check_srq, flush, place,
+    check_psn, check_resource, check_rkey, check_srq, flush, last_psn, place, pull,
 };
 
 /// The responder of one RC queue pair.
@@ -135,7 +135,7 @@ impl Responder {
         &mut self,
         cx: &mut Cx<'_>,
         packet: &Packet<'_>,
-        _meta: &RxMeta,
+        meta: &RxMeta,
         host: &mut impl Host,
     ) -> Disposition {
         if !matches!(cx.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
@@ -145,8 +145,8 @@ impl Responder {
             host.event(QpEvent::CommEstablished);
         }
         self.established = true;
-        let mtu = cx.attr.path_mtu.bytes();
-        let mut step = check_psn(&mut self.sequence, &mut self.notice, packet);
+        let (mtu, run) = (cx.attr.path_mtu.bytes(), meta.run);
+        let mut step = check_psn(&mut self.sequence, &mut self.notice, packet, run);
         // Bounded: every step leads to a later one.
         loop {
             step = match step {
@@ -156,13 +156,17 @@ impl Responder {
                 Step::CheckResource => {
                     check_resource(&mut self.current, &self.answers, packet, host)
                 }
-                Step::CheckLength => check_length(&self.message, self.current, packet, mtu),
+                Step::CheckLength => check_length(&self.message, self.current, packet, run, mtu),
                 Step::CheckRkey => check_rkey(packet, host),
-                Step::Execute => self.execute(mtu, packet, host),
-                Step::Complete => self.complete(cx, packet, host),
-                Step::Acknowledge => acknowledge(&mut self.notice, packet),
+                Step::Execute => match run {
+                    Some(run) => pull(&self.message, packet, run, host),
+                    None => self.execute(mtu, packet, host),
+                },
+                Step::Complete => self.complete(cx, packet, run, host),
+                Step::Acknowledge => acknowledge(&mut self.notice, packet, run),
                 Step::AnswerAgain => self.answer_again(mtu, packet),
                 Step::Refuse(class, fault) => self.refuse(cx, packet, class, fault, host),
+                Step::Missed => self.missed(last_psn(packet, run)),
                 Step::NotReady => self.not_ready(),
                 Step::Done(disposition) => return disposition,
             }
@@ -198,7 +202,13 @@ impl Responder {
     }
 
     /// Moves on in the sequence; at the end of a message, completes the receive it took.
-    fn complete(&mut self, cx: &mut Cx<'_>, packet: &Packet<'_>, host: &mut impl Host) -> Step {
+    fn complete(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        run: Option<Run>,
+        host: &mut impl Host,
+    ) -> Step {
         let ends = packet.info().position.ends();
         let tag = tag_of(packet);
         if let Tag::Invalidated(rkey) = tag
@@ -207,17 +217,17 @@ impl Responder {
             return Step::Refuse(ErrorClass::Invalidate, Some(fault));
         }
         if ends && let Some(recv) = self.current.take() {
-            let byte_len = self.message.total(packet);
+            let byte_len = self.message.total(packet, run);
             host.complete_recv(Completion { byte_len, tag, ..recv_completion(cx, recv, packet) });
         }
         if ends {
             self.msn = next_msn(self.msn);
             cx.counters.messages_received += 1;
         }
-        self.message = self.message.after(packet);
+        self.message = self.message.after(packet, run);
         self.srqn = srqn_of(packet);
         let mtu = cx.attr.path_mtu.bytes();
-        self.sequence.expected = self.sequence.expected.add(numbers_taken(packet, mtu));
+        self.sequence.expected = self.sequence.expected.add(numbers_taken(packet, run, mtu));
         Step::Acknowledge
     }
 
@@ -289,6 +299,13 @@ impl Responder {
         }
         self.notice = Notice::Nak(packet.psn(), row.nak);
         Step::Done(Disposition::Nak(class))
+    }
+
+    /// The bytes of a run up to `last` could not be copied: as if it had been lost, which is reported at once.
+    fn missed(&mut self, last: Psn) -> Step {
+        (self.sequence.waiting, self.sequence.ahead) = (true, last);
+        self.notice = Notice::SequenceNak;
+        Step::Done(Disposition::Nak(ErrorClass::PsnSequence))
     }
 
     /// No receive: the peer is asked to come back (IBTA 9.7.5.2.8).
@@ -418,11 +435,12 @@ impl Responder {
     }
 }
 
-/// Sequence numbers that a request packet takes: a READ as many as its response (IBTA 9.7.2).
-fn numbers_taken(packet: &Packet<'_>, mtu: u32) -> u32 {
+/// Sequence numbers that a request packet takes: a READ as many as its response (IBTA 9.7.2), a run those of its
+/// packets.
+fn numbers_taken(packet: &Packet<'_>, run: Option<Run>, mtu: u32) -> u32 {
     match (packet.info().kind, packet.reth()) {
         (Kind::ReadRequest, Some(reth)) => packet_count(reth.length, mtu),
-        _ => 1,
+        _ => run.map_or(1, |run| run.packets),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::*;
 
 mod direct;
 mod gone;
+mod runs;
 
 /// A device whose memory yields a counter and swallows responses.
 #[derive(Default)]
@@ -20,6 +21,9 @@ struct TestHost {
     log: String,
     responses: Vec<(u32, u32, usize)>,
     fail_gather: bool,
+    /// Runs that were named: slot, first byte, and what.
+    named: Vec<(u32, u32, Run)>,
+    unnamed: bool,
 }
 
 impl Host for TestHost {
@@ -31,6 +35,23 @@ impl Host for TestHost {
             *byte = (offset as usize + i) as u8;
         }
         Ok(())
+    }
+    fn name_payload(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        run: Run,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, AccessFault> {
+        if self.fail_gather {
+            return Err(AccessFault { check: AccessCheck::KeyStale, key: slot, addr: 0, len: 0 });
+        }
+        if self.unnamed {
+            return Ok(None);
+        }
+        self.named.push((slot, offset, run));
+        buf[..8].fill(7);
+        Ok(Some(8))
     }
     fn scatter_response(&mut self, slot: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault> {
         self.responses.push((slot, offset, data.len()));
@@ -180,6 +201,9 @@ impl Sender {
         while let Some(t) = self.qp.poll_request(self.now, &mut self.host, &mut buf) {
             let packet = Packet::parse(&buf[..t.len]).unwrap();
             let _ = write!(out, "{} {}", packet.opcode(), packet.psn());
+            if let Some(run) = t.run {
+                let _ = write!(out, "x{}", run.packets);
+            }
             if packet.ack_req() {
                 out.push('!');
             }
@@ -196,7 +220,7 @@ impl Sender {
         let at = headers.emit(&mut buf);
         buf[at..at + payload.len()].copy_from_slice(payload);
         let packet = Packet::parse(&buf[..at + payload.len()]).unwrap();
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0 };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0, run: None };
         self.qp.handle_packet(self.now, &packet, &meta, &mut self.host)
     }
     fn aeth(&mut self, psn: u32, msn: u32, syndrome: Syndrome) -> Disposition {

@@ -6,7 +6,7 @@ use vernic_wire::{Kind, NakCode, Packet, Psn, Selectivity, Srqn};
 use super::answers::Answers;
 use crate::completion::{AccessCheck, AccessFault};
 use crate::error::ErrorClass;
-use crate::host::{AtomicOp, Disposition, DropReason, Host, SrqFault};
+use crate::host::{AtomicOp, Disposition, DropReason, Host, PullFault, Run, SrqFault};
 use crate::inbound::{Message, Target, takes_receive};
 use crate::qp::MAX_MESSAGE;
 use crate::wqe::RecvWqe;
@@ -25,6 +25,8 @@ pub(super) enum Step {
     Acknowledge,
     AnswerAgain,
     Refuse(ErrorClass, Option<AccessFault>),
+    /// The bytes of a run could not be copied: it is asked for in packets.
+    Missed,
     NotReady,
     Done(Disposition),
 }
@@ -67,8 +69,18 @@ pub(super) struct Sequence {
     pub(super) ahead: Psn,
 }
 
+/// The last sequence number of a SEND or WRITE packet, or of the packets of a run.
+pub(super) fn last_psn(packet: &Packet<'_>, run: Option<Run>) -> Psn {
+    run.map_or(packet.psn(), |run| packet.psn().add(run.packets.saturating_sub(1)))
+}
+
 /// Expected, seen before, or ahead of a gap (IBTA 9.7.4.1.1). A gap is reported once.
-pub(super) fn check_psn(sequence: &mut Sequence, notice: &mut Notice, packet: &Packet<'_>) -> Step {
+pub(super) fn check_psn(
+    sequence: &mut Sequence,
+    notice: &mut Notice,
+    packet: &Packet<'_>,
+    run: Option<Run>,
+) -> Step {
     match packet.psn().offset_from(sequence.expected) {
         0 => {
             // An unsent NAK stands, for what was dropped behind the gap is still missing.
@@ -83,8 +95,9 @@ pub(super) fn check_psn(sequence: &mut Sequence, notice: &mut Notice, packet: &P
         ..0 => Step::AnswerAgain,
         1.. => {
             let first_sign = !sequence.waiting;
-            if first_sign || sequence.ahead.is_before(packet.psn()) {
-                sequence.ahead = packet.psn();
+            let newest = last_psn(packet, run);
+            if first_sign || sequence.ahead.is_before(newest) {
+                sequence.ahead = newest;
             }
             if first_sign {
                 Step::Refuse(ErrorClass::PsnSequence, None)
@@ -169,13 +182,14 @@ pub(super) fn check_length(
     message: &Message,
     current: Option<RecvWqe>,
     packet: &Packet<'_>,
+    run: Option<Run>,
     mtu: u32,
 ) -> Step {
     let length = packet.reth().map_or(0, |reth| reth.length);
     let result = match packet.info().kind {
         _ if !packet.payload_fits() => Err(ErrorClass::PacketLength),
         Kind::Send | Kind::Write => {
-            message.check_length(packet, mtu, current.map_or(0, |recv| recv.capacity))
+            message.check_length(packet, run, mtu, current.map_or(0, |recv| recv.capacity))
         }
         Kind::ReadRequest if length > MAX_MESSAGE => Err(ErrorClass::MessageLength),
         Kind::AtomicWrite if length != 8 => Err(ErrorClass::PacketLength),
@@ -202,6 +216,20 @@ pub(super) fn check_rkey(packet: &Packet<'_>, host: &mut impl Host) -> Step {
         return Step::Execute;
     }
     step_or_refuse(target.check_region(host), Step::Execute, ErrorClass::RemoteAccess)
+}
+
+/// Copies the payload of the packets of a run: where that fails the receive stays as it is, though bytes of it may
+/// have changed.
+pub(super) fn pull(message: &Message, packet: &Packet<'_>, run: Run, host: &mut impl Host) -> Step {
+    let Message::Send { received } = message.at(packet) else {
+        return Step::Refuse(ErrorClass::OpcodeSequence, None);
+    };
+    match host.pull_recv(u64::from(received), run) {
+        Ok(()) => Step::Complete,
+        Err(PullFault::Local(fault)) => Step::Refuse(ErrorClass::ReceiveMemory, Some(fault)),
+        Err(PullFault::Unreachable) => Step::Missed,
+        Err(PullFault::Withdrawn) => Step::Done(Disposition::Drop(DropReason::RunWithdrawn)),
+    }
 }
 
 /// Stores the payload of a SEND or WRITE packet.
@@ -243,12 +271,13 @@ pub(super) fn flush(
 }
 
 /// Notes what the peer is owed. Answers acknowledge what is before them by themselves.
-pub(super) fn acknowledge(notice: &mut Notice, packet: &Packet<'_>) -> Step {
+pub(super) fn acknowledge(notice: &mut Notice, packet: &Packet<'_>, run: Option<Run>) -> Step {
     let answered = !matches!(packet.info().kind, Kind::Send | Kind::Write);
+    let psn = last_psn(packet, run);
     match *notice {
         Notice::Ack(_) if answered => *notice = Notice::None,
-        Notice::Ack(_) => *notice = Notice::Ack(packet.psn()),
-        Notice::None if packet.ack_req() && !answered => *notice = Notice::Ack(packet.psn()),
+        Notice::Ack(_) => *notice = Notice::Ack(psn),
+        Notice::None if packet.ack_req() && !answered => *notice = Notice::Ack(psn),
         _ => {}
     }
     Step::Done(Disposition::Accepted)

@@ -4,6 +4,7 @@
 mod answers;
 mod duplicates;
 mod messages;
+mod runs;
 mod sequence;
 mod states;
 mod xrc;
@@ -120,6 +121,10 @@ impl Rig {
     }
 
     fn take(&mut self, request: Request) -> Disposition {
+        self.take_run(request, None)
+    }
+
+    fn take_run(&mut self, request: Request, run: Option<Run>) -> Disposition {
         let bytes = packet_bytes(request.headers, &request.payload);
         let packet = Packet::parse(&bytes).unwrap();
         let cx = &mut Cx {
@@ -130,7 +135,7 @@ impl Rig {
             now: Time(0),
             counters: &mut self.counters,
         };
-        self.responder.handle_request(cx, &packet, &meta(), &mut self.host)
+        self.responder.handle_request(cx, &packet, &RxMeta { run, ..meta() }, &mut self.host)
     }
 
     fn poll(&mut self) -> Option<Vec<u8>> {
