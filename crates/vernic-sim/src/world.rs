@@ -300,6 +300,7 @@ impl World {
             grh: (service == Service::Ud).then_some([0x47; 40]),
             ecn: if self.rng.ppm(5_000) { 3 } else { 0 },
             sl: 0xA,
+            run: None,
         };
         let is_request = packet.info().is_request();
         let conn = &mut self.conns[c];

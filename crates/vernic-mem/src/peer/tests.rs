@@ -539,10 +539,11 @@ fn a_list_of_another_process_is_copied_to_a_list_of_ours_in_its_order() {
     let mut at = 0;
     for sge in &sges {
         for n in 0..sge.length as usize {
-            if at >= offset as usize && sge.lkey == rig.mr.lkey {
-                if let Some(&byte) = expected.get(at - offset as usize) {
-                    after[sge.addr as usize + n] = byte;
-                }
+            if at >= offset as usize
+                && sge.lkey == rig.mr.lkey
+                && let Some(&byte) = expected.get(at - offset as usize)
+            {
+                after[sge.addr as usize + n] = byte;
             }
             at += 1;
         }
