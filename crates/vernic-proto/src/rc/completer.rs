@@ -19,6 +19,10 @@ use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
 use crate::wqe::SendOp;
 
+/// How often an answer to what had been answered moves the ACK timeout at most, without progress: more than any queue
+/// of copies is long, but a peer that sends old acknowledgements without end is no reason to wait without end.
+const MOST_ECHOES: u32 = 64;
+
 /// `rnr_retry` that never gives up (IBTA 9.7.5.2.8).
 const RNR_FOR_EVER: u8 = 7;
 
@@ -38,6 +42,8 @@ pub(crate) struct Completer {
     heard: bool,
     /// When the newest answer came to what had been answered before.
     echo_at: Option<Time>,
+    /// How often that moved the ACK timeout since the last progress.
+    echoes: u32,
 }
 
 /// The send side's parts, for the length of one call.
@@ -142,6 +148,7 @@ impl Completer {
         parts.probe.on_progress();
         self.retries = 0;
         self.rnr_retries = 0;
+        self.echoes = 0;
         self.trouble_since = None;
         self.repairing = None;
         // The request that met "not ready" has been taken after all: a copy of it came later.
@@ -316,6 +323,7 @@ impl Completer {
         }
         if let Some(later) = self.after_echo(parts, cx) {
             self.deadline = Some(later);
+            self.echoes += 1;
             return Ok(());
         }
         cx.counters.ack_timeouts += 1;
@@ -339,10 +347,12 @@ impl Completer {
     /// An echo is the answer to a second copy of something old. The peer is alive, and takes what was sent
     /// in order, so what was sent behind that copy is on its way: to send it once more would only lengthen
     /// the queue that it stands in, for every queue pair of that peer. Copies of what was answered are not
-    /// sent again, so echoes end, and silence behind them counts as ever.
+    /// sent again, so echoes end, and silence behind them counts as ever. Those of a peer that sends them unasked count
+    /// [`MOST_ECHOES`] times.
     fn after_echo(&self, parts: &Parts<'_>, cx: &Cx<'_>) -> Option<Time> {
         let later = self.echo_at? + cx.attr.timeout.nanos()?;
-        (later > cx.now && parts.sq.in_flight() > 0).then_some(later)
+        let may = self.echoes < MOST_ECHOES && parts.sq.in_flight() > 0;
+        (may && later > cx.now).then_some(later)
     }
 
     /// A probe moves neither the sequence nor the ACK timer, and counts no retry: see `probe`.

@@ -414,6 +414,26 @@ fn an_answer_to_a_second_copy_lets_the_ack_timeout_start_anew() {
 }
 
 #[test]
+fn a_peer_that_answers_old_packets_without_end_is_given_up_all_the_same() {
+    let timeout = AckTimeout::new(10).nanos().unwrap();
+    let mut s = Sender::new();
+    s.post(SendOp::Send, 1);
+    s.drain();
+    s.ack(0);
+    s.post(SendOp::Send, 1);
+    s.drain();
+    let mut waited = 0;
+    while s.qp.counters().ack_timeouts == 0 {
+        assert_eq!(s.ack(0), Disposition::Duplicate);
+        s.pass(timeout / 2);
+        s.drain();
+        waited += 1;
+        assert!(waited < 100, "it is waited for");
+    }
+    assert!(waited > 60, "{waited} times half a timeout");
+}
+
+#[test]
 fn fence_holds_until_reads_are_complete() {
     let mut s = Sender::new();
     s.post(read_at(0), 12);
