@@ -10,15 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROUNDS = 20 };
+#include "queue_pair.h"
 
-static void must(int ok, const char *what)
-{
-    if (!ok) {
-        printf("%s failed: %s\n", what, strerror(errno));
-        exit(1);
-    }
-}
+enum { ROUNDS = 20 };
 
 /* Entries of a folder of /proc/self, the one that looking takes not counted. */
 static int entries(const char *path)
@@ -30,17 +24,6 @@ static int entries(const char *path)
         count++;
     closedir(folder);
     return count;
-}
-
-static struct ibv_context *open_lo(void)
-{
-    int count;
-    struct ibv_device **list = ibv_get_device_list(&count);
-    must(list && count > 0, "list");
-    struct ibv_context *context = ibv_open_device(list[count - 1]);
-    must(context != NULL, "open");
-    ibv_free_device_list(list);
-    return context;
 }
 
 struct objects {
