@@ -154,6 +154,12 @@ pub(crate) fn takes_receive(packet: &Packet<'_>) -> bool {
     }
 }
 
+/// Whether a receive completes where the packet's message ends. One may have been taken for a message that never came
+/// about, and waits for the next that takes one.
+pub(crate) fn fills_receive(packet: &Packet<'_>) -> bool {
+    packet.info().kind == Kind::Send || takes_receive(packet)
+}
+
 /// Memory that a request names, and what it wants to do there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {

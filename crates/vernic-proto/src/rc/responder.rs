@@ -34,7 +34,7 @@ use vernic_wire::{
 use crate::completion::{AccessCheck, AccessFault, Cause, Completion, Failure, Tag};
 use crate::error::ErrorClass;
 use crate::host::{Disposition, DropReason, Host, QpEvent, Run, RxMeta};
-use crate::inbound::{Message, Target, recv_completion, tag_of};
+use crate::inbound::{Message, Target, fills_receive, recv_completion, tag_of};
 use crate::qp::Cx;
 use crate::segment::packet_count;
 use crate::state::{QpAttr, QpState};
@@ -216,7 +216,10 @@ impl Responder {
         {
             return Step::Refuse(ErrorClass::Invalidate, Some(fault));
         }
-        if ends && let Some(recv) = self.current.take() {
+        if ends
+            && fills_receive(packet)
+            && let Some(recv) = self.current.take()
+        {
             let byte_len = self.message.total(packet, run);
             host.complete_recv(Completion { byte_len, tag, ..recv_completion(cx, recv, packet) });
         }

@@ -111,6 +111,18 @@ fn what_was_taken_back_is_as_if_it_had_never_come() {
 }
 
 #[test]
+fn a_receive_that_was_taken_for_it_waits_for_a_message_that_takes_one() {
+    let mut t = Rig::new();
+    t.host.post_recv(7, 5000);
+    t.host.pull = Err(PullFault::Withdrawn);
+    t.take_run(head(ONLY, 100), run(512));
+    assert_eq!(t.take(write_only(100, 8)), Disposition::Accepted);
+    assert!(t.host.received.is_empty());
+    assert_eq!(t.take(send_only(101, 1)), Disposition::Accepted);
+    assert_eq!((t.host.received[0].wr_id, t.host.received[0].byte_len), (7, 1));
+}
+
+#[test]
 fn a_receive_with_an_invalid_list_fails_as_with_packets() {
     let mut t = Rig::new();
     t.host.post_recv(7, 5000);
