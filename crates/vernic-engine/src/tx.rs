@@ -398,7 +398,9 @@ fn turn(
                 wrote
             }
             None => {
-                machine.set_runs(None);
+                if half != Half::Answers {
+                    machine.set_runs(None);
+                }
                 half_turn(half, machine, host, outs.tx, now)
             }
         };
