@@ -345,9 +345,11 @@ impl Responder {
     }
 
     /// The gap, if one is left: packets may have come in another order meanwhile.
-    fn gap_syndrome(&self, host: &mut impl Host) -> (Psn, Syndrome) {
+    fn gap_syndrome(&mut self, host: &mut impl Host) -> (Psn, Syndrome) {
         let Sequence { expected, ahead, .. } = self.sequence;
         if ahead.is_before(expected) {
+            // The next one is to be reported.
+            self.sequence.waiting = false;
             (expected.sub(1), self.ack_syndrome(host))
         } else {
             (expected, Syndrome::nak(NakCode::PSN_SEQUENCE))

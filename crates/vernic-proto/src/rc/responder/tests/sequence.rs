@@ -51,6 +51,9 @@ fn a_gap_that_closes_before_the_nak_leaves_is_reported_as_it_is_then() {
     t.take(write_only(100, 8));
     t.take(write_only(101, 8));
     assert_eq!(t.responses(), ["RC_ACK 101 ack msn=2"]);
+    // And the next gap is one to be reported.
+    assert_eq!(t.take(write_only(103, 8)), Disposition::Nak(ErrorClass::PsnSequence));
+    assert_eq!(t.responses(), ["RC_ACK 102 nak PSN_SEQUENCE msn=2"]);
 }
 
 #[test]
