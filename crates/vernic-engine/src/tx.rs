@@ -29,8 +29,12 @@ const TURN_PACKETS: usize = 64;
 /// four, so however much a queue pair has to ask, its answers leave within two of its turns.
 const TURN_BYTES: usize = 60 * 1024;
 
-/// Packets that a queue pair has in flight from which on a post may wait for company.
+/// Requests that a queue pair has in flight from which on a post may wait for company.
 const COMPANY_FLIGHT: u64 = 16;
+
+/// How long ago somebody must have polled for a post to wait for the next poll, while the background thread leaves the sockets to
+/// those who poll: far longer than between two polls. Who looks at its memory instead would wait for that thread to notice.
+const COMPANY_NANOS: u64 = 20_000;
 
 /// Bytes of a batch that do not wait for company: half a GSO run, for whose copy the call into the kernel is little.
 const COMPANY_BYTES: usize = 30 * 1024;
@@ -84,7 +88,7 @@ impl Lane {
         if !self.blocked && !self.tx.is_full() {
             self.near.begin();
             let mut core = lock(&qp.core);
-            in_flight = core.machine.packets().map_or(0, |machine| machine.packets_in_flight());
+            in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
             let order = Order::of(qp);
             let rides = match order {
                 Order::RequestsFirst => core.side.ack.rides(),
@@ -122,14 +126,19 @@ impl Lane {
 
     /// Whether what was posted stays in the batch until there is more: a message that stands behind many others is not
     /// what anybody waits for, and each call into the kernel costs as much as the packets of dozens of small messages.
-    /// So it waits until the batch has a quarter of what its queue pair has in flight, 64 packets at most, and not beyond the
-    /// next poll that finds nothing, nor the background thread's next look, which must be within its take-over time.
+    /// So it waits until the batch has a quarter as many packets as its queue pair has requests in flight, 64 at most, and not beyond the
+    /// next poll that finds nothing, nor the background thread's next look, which must be within its take-over time. While that
+    /// thread leaves the sockets to those who poll, somebody must have polled just now.
     #[inline]
     fn waits_for_company(&self, engine: &Engine, in_flight: u64, now: Time) -> bool {
         if in_flight < COMPANY_FLIGHT {
             return false;
         }
         let latest = (now + engine.patience()).nanos();
+        let polled_at = Time(engine.called_at.load(Ordering::Relaxed));
+        if engine.backs_off.load(Ordering::Relaxed) && now.since(polled_at) > COMPANY_NANOS {
+            return false;
+        }
         let enough = TURN_PACKETS.min(in_flight as usize / 4);
         self.tx.packets() < enough
             && self.tx.bytes() < COMPANY_BYTES
@@ -651,7 +660,7 @@ fn by_ring(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::SLEEPS;
+    use crate::progress::{LOOKS_BY_ITSELF, SLEEPS};
     use crate::testing::{post_writes, rc_pair, without_background};
     use crate::{Config, Context, EMPTY_WC, Route};
 
@@ -698,7 +707,21 @@ mod tests {
         assert!(next.is_some_and(|next| next > now), "nobody is woken for it");
         drain();
         assert_eq!(gathered(&context), 0);
+
+        // It leaves the sockets to those who poll: while somebody does.
+        engine.backs_off.store(true, Ordering::SeqCst);
+        let post_after = |polled_at: Time| {
+            engine.called_at.store(polled_at.nanos(), Ordering::SeqCst);
+            post(1, LOOKS_BY_ITSELF)
+        };
+        post(few, SLEEPS);
+        assert_eq!(post_after(Time(0)), [0]);
+        // A moment that nothing here reaches.
+        assert_eq!(post_after(engine.now() + 1_000_000_000_000), [1]);
+        assert_eq!(post_after(Time(0)), [0]);
+        engine.backs_off.store(false, Ordering::SeqCst);
     }
+
     #[test]
     fn a_queue_pair_that_always_has_something_to_send_goes_over_to_memory() {
         const MET: usize = 100;

@@ -530,6 +530,15 @@ impl Qp {
         }
     }
 
+    /// Requests of RC that have been started and not completed; none of other services.
+    #[inline]
+    pub fn requests_in_flight(&self) -> u64 {
+        match &self.machine {
+            Machine::Rc(rc) => rc.sq.outstanding(),
+            Machine::Uc(_) | Machine::Ud(_) => 0,
+        }
+    }
+
     /// Whether [`poll_request`](Self::poll_request) has something to send, carry out or flush.
     pub fn wants_requests(&self) -> bool {
         match self.attr.state {

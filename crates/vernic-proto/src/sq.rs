@@ -149,6 +149,10 @@ impl SendQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
     }
+    /// Requests started and not taken off.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.started - self.head
+    }
     /// Index that the next request will have.
     pub(crate) fn tail(&self) -> u64 {
         self.tail
