@@ -33,8 +33,8 @@ const TURN_BYTES: usize = 60 * 1024;
 const COMPANY_FLIGHT: u64 = 16;
 
 /// How long ago somebody must have polled for a post to wait for the next poll, while the background thread leaves the sockets to
-/// those who poll: far longer than between two polls. Who looks at its memory instead would wait for that thread to notice.
-const COMPANY_NANOS: u64 = 20_000;
+/// those who poll: some calls into the kernel, which a program makes between two polls. Who looks at its memory instead would wait for that thread to notice.
+const COMPANY_NANOS: u64 = 100_000;
 
 /// Bytes of a batch that do not wait for company: half a GSO run, for whose copy the call into the kernel is little.
 const COMPANY_BYTES: usize = 30 * 1024;
