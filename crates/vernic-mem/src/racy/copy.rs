@@ -248,9 +248,9 @@ mod x86_64 {
     /// fetch lines that it will overwrite from the core that had them.
     const STRING_MIN: usize = 512;
 
-    /// Whether the processor's own copying may be slow: on AMD's Zen 3 and 4 it is where the destination lies up to a cache line
-    /// behind a multiple of 4096 bytes from the source, since it takes what it has just stored for what it loads next. 64 KiB took
-    /// three times as long at a distance of 16 bytes, and a loop as long as ever.
+    /// Whether the processor's own copying may be slow: on AMD's Zen 3 it is where the destination lies less than a cache line
+    /// behind a multiple of 4096 bytes from the source. 64 KiB took three times as long at a distance of 16 bytes, and a loop
+    /// as long as ever.
     #[inline(always)]
     fn aliases(dst: *const u8, src: *const u8) -> bool {
         (1..64).contains(&(dst.addr().wrapping_sub(src.addr()) & 4095))
