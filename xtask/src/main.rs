@@ -15,6 +15,7 @@
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
+//! | `kills` | programs of one host that are killed, and what their peers learn of it |
 //! | `clauses` | which clauses of iWARP are implemented where |
 //! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
 //! | `shell` | running a program with a time limit |
@@ -27,6 +28,7 @@ mod clauses;
 mod conformance;
 mod instructions;
 mod kernel;
+mod kills;
 mod pages;
 mod plan;
 mod rules;
@@ -81,6 +83,8 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Run programs against the Linux kernel's RoCEv2 driver, in an emulated machine
     Kernel(kernel::Arguments),
+    /// Kill unmodified programs at random moments, and watch whether their peers learn of it
+    Kills(kills::Arguments),
     /// Rewrite the tables of programs and verbs in conformance/README.md
     Verbs,
     /// Rewrite the table of settings in README.md
@@ -142,6 +146,7 @@ fn main() -> ExitCode {
         Command::Capture => tools::system_packages().and_then(|()| capture::check()),
         Command::Conformance(arguments) => conformance::conformance(&arguments),
         Command::Kernel(arguments) => kernel::kernel(&arguments),
+        Command::Kills(arguments) => kills::kills(&arguments),
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),
         Command::Clauses => clauses::write(),

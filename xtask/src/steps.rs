@@ -5,8 +5,8 @@
 use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::{
-    Result, bench, capture, clauses, conformance, instructions, kernel, root, rules, settings,
-    tools, unit,
+    Result, bench, capture, clauses, conformance, instructions, kernel, kills, root, rules,
+    settings, tools, unit,
 };
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
@@ -51,6 +51,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             "Debian's verbs programs and rdma-core's Python tests",
             &["packages"],
             conformance::check,
+        ),
+        Step::may_skip(
+            "kills",
+            "programs that are killed, and what their peers learn of it",
+            &["packages"],
+            kills::check,
         ),
         Step::may_skip(
             "kernel-image",

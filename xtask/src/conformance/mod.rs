@@ -37,6 +37,7 @@ use pair::FOLDER;
 
 pub(crate) use cases::{Output, Ready};
 pub(crate) use judge::{ended_by_loss, judge};
+pub(crate) use network::{PREFIX, gid_index, remove_left_over};
 pub(crate) use page::{check as check_page, write as write_page};
 pub(crate) use pair::{PORT, is_open, is_ready};
 pub(crate) use skips::{Skips, matches};

@@ -16,7 +16,7 @@ const IPV4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const IPV6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
 /// Beginning of the namespaces' names, before the process id.
-const PREFIX: &str = "vernic-";
+pub(crate) const PREFIX: &str = "vernic-";
 
 /// MTU of the veth pair, bytes: room for the largest path MTU.
 const NETDEV_MTU: u64 = 9000;
@@ -131,7 +131,8 @@ impl Network {
             wait_for_link(name)?;
         }
         for place in Place::ALL {
-            let index = |side| network.gid_index(vernic, place, side);
+            let index =
+                |side| gid_index(network.namespace(place, side), vernic, place.address(side));
             let pair = [index(0)?, index(1)?];
             network.gids.push(pair);
         }
@@ -150,19 +151,6 @@ impl Network {
     pub(super) fn gid(&self, place: Place, side: usize) -> u64 {
         self.gids[place as usize][side]
     }
-
-    /// Asks the device for the index of the side's address.
-    fn gid_index(&self, vernic: &str, place: Place, side: usize) -> Result<u64> {
-        let namespace = self.namespace(place, side);
-        let line = format!("ip netns exec {namespace} {vernic} info vernic0 --json");
-        let text = run(&line).env("VERNIC_CONFIG", "/dev/null").output()?;
-        let info: serde_json::Value =
-            serde_json::from_str(&text).map_err(|e| format!("`{line}`: {e}"))?;
-        let rows = info[0]["gids"].as_array().into_iter().flatten();
-        let address = place.address(side);
-        let mut index = rows.filter(|row| row["ip"] == address).filter_map(|r| r["index"].as_u64());
-        index.next().ok_or_else(|| format!("vernic0 has no GID for {address}:\n{text}"))
-    }
 }
 
 impl Drop for Network {
@@ -174,8 +162,19 @@ impl Drop for Network {
     }
 }
 
+/// The index of an address's GID in the table of a namespace's first device, which is asked for it.
+pub(crate) fn gid_index(namespace: &str, vernic: &str, address: &str) -> Result<u64> {
+    let line = format!("ip netns exec {namespace} {vernic} info vernic0 --json");
+    let text = run(&line).env("VERNIC_CONFIG", "/dev/null").output()?;
+    let info: serde_json::Value =
+        serde_json::from_str(&text).map_err(|e| format!("`{line}`: {e}"))?;
+    let rows = info[0]["gids"].as_array().into_iter().flatten();
+    let mut index = rows.filter(|row| row["ip"] == address).filter_map(|r| r["index"].as_u64());
+    index.next().ok_or_else(|| format!("vernic0 has no GID for {address}:\n{text}"))
+}
+
 /// Removes namespaces of processes that were killed before they could.
-fn remove_left_over() -> Result {
+pub(crate) fn remove_left_over() -> Result {
     let list = run("ip netns list").output()?;
     for name in list.lines().filter_map(|line| line.split_whitespace().next()) {
         let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
