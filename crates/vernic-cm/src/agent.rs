@@ -26,6 +26,7 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn stop_listening(&self, listener: ListenerId);
     fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
     fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
+    fn refuse(&self, conn: ConnId) -> Called<bool>;
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called;
     fn ready_to_use(&self, conn: ConnId) -> Called;
     fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called;
@@ -65,6 +66,9 @@ impl Agent for EngineAgent {
     }
     fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId> {
         self.0.cm().connect_now(params)
+    }
+    fn refuse(&self, conn: ConnId) -> Called<bool> {
+        self.0.cm().refuse(conn)
     }
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called {
         self.0.cm().accept(conn, params)

@@ -170,14 +170,18 @@ impl Devices {
         lock(&self.open).clone()
     }
 
-    /// The device that has `local`, always that one of the settings' transport.
+    /// The device of a transport that has `local`.
     ///
     /// # Errors
     /// [`OpenError::NoSuchAddress`], with the devices and addresses that there are; those of opening
     /// the device.
-    pub(crate) fn with(&self, local: LocalAddr, shared: &Shared) -> Result<Arc<Device>, OpenError> {
+    pub(crate) fn with(
+        &self,
+        local: LocalAddr,
+        transport: Transport,
+        shared: &Shared,
+    ) -> Result<Arc<Device>, OpenError> {
         // The table of an open device follows its addresses: the usual case asks the system nothing.
-        let transport = shared.transport;
         let has = |device: &Arc<Device>| {
             device.context.info().transport == transport && device.context.has_address(local)
         };

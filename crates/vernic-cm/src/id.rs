@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vernic_engine::{Context, GidEntry, Qp, QpType};
+use vernic_engine::{Context, GidEntry, Qp, QpType, Transport};
 use vernic_io::tcp::Bound;
 use vernic_proto::cm::CmPath;
 use vernic_wire::Gid;
@@ -79,6 +79,8 @@ pub struct CommEstablished;
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
+    /// What its connection goes over.
+    pub(crate) transport: Transport,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) local: Option<SocketAddr>,
@@ -140,6 +142,7 @@ impl Id {
     ) -> Arc<Self> {
         let mut inner = Inner {
             state: State::Idle,
+            transport: channel.shared.transport,
             channel: channel.clone(),
             device: None,
             local: None,

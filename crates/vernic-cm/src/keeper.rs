@@ -1,7 +1,8 @@
 //! What must be done on nobody's thread: refusals that come up under the engine's locks, listening
-//! on devices that come up later, start-ups of iWARP, and destinations whose next hop is looked for.
+//! on devices that come up later, start-ups of iWARP, destinations whose next hop is looked for, and hosts that
+//! are silent.
 //!
-//! One thread per process, started with the first listener, search, or connection of iWARP. It sleeps on its own
+//! One thread per process, started with the first listener, search, request to another host, or connection of iWARP. It sleeps on its own
 //! descriptor, on changes of the network and on the connections that are being made, holds nothing while it
 //! sleeps, and ends when the manager is gone.
 
@@ -67,10 +68,8 @@ impl Keeper {
         let watcher = ChangeWatcher::new()
             .inspect_err(|error| tracing::warn!(%error, "new devices will not be noticed"))
             .ok();
-        let streams = match shared.transport {
-            Transport::Iwarp => Some(shared.streams.open()?),
-            _ => None,
-        };
+        let has_streams = shared.transport == Transport::Iwarp || shared.looks_for_transport;
+        let streams = has_streams.then(|| shared.streams.open()).transpose()?;
         let shared = Arc::downgrade(shared);
         spawn("vernic-cm", move || run(sleeper, watcher.as_ref(), streams, &shared))
             .map_err(os("start the thread of the connection manager"))?;
@@ -109,7 +108,8 @@ fn run(
             shared.listen_on_new_devices();
         }
         let startups: Option<Duration> = streams.and_then(|_| shared.streams.progress(&shared));
-        let pause = [startups, shared.searches.progress()].into_iter().flatten().min();
+        let (searches, silent) = (shared.searches.progress(), shared.silent_hosts.progress());
+        let pause = [startups, searches, silent].into_iter().flatten().min();
         drop(shared);
         sleeper.sleep(pause);
     }

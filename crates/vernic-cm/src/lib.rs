@@ -62,6 +62,7 @@ mod ports;
 mod registry;
 mod route;
 mod search;
+mod silent_host;
 mod streams;
 #[cfg(test)]
 mod testing;

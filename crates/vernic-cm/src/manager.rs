@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use vernic_engine::{
     Config, Context, DeviceInfo, Gate, OpenError, QpType, Transport, address_transport,
+    looks_for_transport,
 };
 use vernic_io::Origin;
 use vernic_wire::cm::PortSpace;
@@ -18,6 +19,7 @@ use crate::keeper::Keeper;
 use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::search::Searches;
+use crate::silent_host::SilentHosts;
 use crate::streams::{StartupCounters, Streams};
 
 /// Longest wait of a program that ends for the end of its connections to be sent.
@@ -32,12 +34,16 @@ pub(crate) struct Shared {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) ports: Mutex<Ports>,
     pub(crate) devices: Devices,
-    /// What connections by address go over.
+    /// What connections by address go over, unless the peer decides.
     pub(crate) transport: Transport,
+    /// Whether the peer decides.
+    pub(crate) looks_for_transport: bool,
     /// Start-ups of iWARP.
     pub(crate) streams: Arc<Streams>,
     /// Destinations that are looked for.
     pub(crate) searches: Searches,
+    /// Hosts that have not answered a request for a connection by RoCE.
+    pub(crate) silent_hosts: SilentHosts,
     /// Ids that listen on every device.
     pub(crate) wildcards: Mutex<Vec<Weak<Id>>>,
     me: Weak<Self>,
@@ -73,12 +79,14 @@ impl Generation {
             origin: Origin::here(),
             config: config.clone(),
             transport: address_transport(config),
+            looks_for_transport: looks_for_transport(config),
             streams: Arc::new(streams),
             registry,
             keeper,
             ports: Mutex::new(Ports::new()),
             devices: Devices::default(),
             searches: Searches::default(),
+            silent_hosts: SilentHosts::default(),
             wildcards: Mutex::default(),
             me: me.clone(),
         });

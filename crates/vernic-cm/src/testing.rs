@@ -75,6 +75,9 @@ impl Agent for FakeAgent {
         *lock(&self.starting_psn) = Some(params.starting_psn);
         Ok(self.conn("connect"))
     }
+    fn refuse(&self, conn: ConnId) -> Result<bool, CmCallError> {
+        self.about("refuse", conn).map(|()| true)
+    }
     fn connect_now(&self, _: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
         Ok(self.conn("connect now"))
     }

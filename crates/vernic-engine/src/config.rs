@@ -101,7 +101,8 @@ config! {
     device: String = String::new(), "VERNIC_DEVICE", "name, as vernic0 or viw0, or netdev, as eth0", text, String::clone;
     /// Which devices the list of devices has, and which connections by IP address use (rdma_cm): RoCE's
     /// (vernic0...) or iWARP's (viw0...), which stand beside each other on the same netdevs and addresses.
-    /// `both` lists both, and connections use RoCE. The setting `device` goes before it.
+    /// `both` lists both, and connections use RoCE, or iWARP where the peer's host has no RoCE (a listener uses
+    /// RoCE). The setting `device` goes before it.
     transport: TransportChoice = TransportChoice::Roce, "VERNIC_TRANSPORT", "roce, iwarp or both", transport, show_transport;
     /// Ask peers of iWARP for CRCs over each segment (RFC 5044). They are used if either end asks.
     iwarp_crc: bool = true, "VERNIC_IWARP_CRC", "on or off", switch, show_switch;

@@ -177,6 +177,14 @@ pub fn address_transport(config: &Config) -> Transport {
     }
 }
 
+/// Whether connections by IP address look for a peer's transport: the settings allow both, and name no
+/// device of one of them.
+pub fn looks_for_transport(config: &Config) -> bool {
+    let names_one =
+        |prefix| config.device.strip_prefix(prefix).is_some_and(|n: &str| n.parse::<u32>().is_ok());
+    config.transport == TransportChoice::Both && !names_one("viw") && !names_one("vernic")
+}
+
 /// The number in the name of an iWARP device.
 fn iwarp_number(name: &str) -> Option<u32> {
     name.strip_prefix("viw")?.parse().ok()

@@ -90,7 +90,8 @@ pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};
 pub use device::{
-    DeviceInfo, Transport, address_transport, configured_devices, device_with, devices, no_device,
+    DeviceInfo, Transport, address_transport, configured_devices, device_with, devices,
+    looks_for_transport, no_device,
 };
 pub use direct::{DirectCounters, Placed};
 pub use dm::{DeviceMemory, DmRangeError};

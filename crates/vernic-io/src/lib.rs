@@ -42,6 +42,7 @@ pub mod link;
 pub mod neighbour;
 pub mod netdev;
 mod nexthop;
+mod port_probe;
 mod random;
 pub mod slot;
 mod sum;
@@ -60,6 +61,7 @@ pub use link::{
     Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport, route_hint,
 };
 pub use nexthop::{HopState, NextHop};
+pub use port_probe::PortProbe;
 pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use sys::ask_for_short_slices;

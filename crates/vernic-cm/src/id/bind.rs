@@ -74,7 +74,7 @@ impl Id {
         let place = route::local(addr);
         let device = match addr.ip().is_unspecified() {
             true => None,
-            false => Some(self.shared.devices.with(place, &self.shared)?),
+            false => Some(self.shared.devices.with(place, inner.transport, &self.shared)?),
         };
         let binding = Binding {
             key: self.cell.key,
@@ -83,7 +83,7 @@ impl Id {
             reuse: inner.options.reuse_addr,
             listens: false,
         };
-        if self.shared.transport == Transport::Iwarp {
+        if inner.transport == Transport::Iwarp {
             let port = self.take_socket(inner, addr, binding)?;
             inner.local = Some(route::with_port(place.with_port(0), port));
             inner.device = device;

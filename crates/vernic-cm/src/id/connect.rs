@@ -1,9 +1,10 @@
 //! Connecting, accepting, rejecting, disconnecting.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn, random};
-use vernic_proto::cm::{AcceptParams, CmError, ConnectParams, SidrParams, SidrReply};
+use vernic_proto::cm::{AcceptParams, CmError, ConnId, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
 use crate::agent::Agent;
@@ -112,9 +113,28 @@ impl Id {
             }
         };
         registry.bind_conn(self.cell.key, device.key(), connection.conn);
+        self.watch_silence(agent, local, peer, connection.conn);
         inner.connection = Some(connection);
         inner.state = State::Connect;
         Ok(())
+    }
+
+    /// Has the keeper look after the peer's host, where that is another one, and may say nothing.
+    fn watch_silence(
+        &self,
+        agent: &Arc<dyn Agent>,
+        local: SocketAddr,
+        peer: SocketAddr,
+        conn: ConnId,
+    ) {
+        if peer.ip() == local.ip() || peer.ip().is_multicast() {
+            return;
+        }
+        // Without the thread, the request is repeated until its own time is up.
+        if self.shared.keeper.start(&self.shared).is_ok() {
+            self.shared.silent_hosts.add(agent, conn, local, peer);
+            self.shared.keeper.wake();
+        }
     }
 
     /// Accepts the request that it was made for: brings its queue pair up to RTS and answers. Of a

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use libc::c_int;
-use vernic_engine::Transport;
-use vernic_io::NextHop;
+use vernic_engine::{QpType, Transport};
+use vernic_io::{NextHop, Place, PortProbe, ROCE_PORT};
 
 use crate::error::Error;
 use crate::event::{EventKind, Param};
@@ -17,6 +17,10 @@ use crate::id::{Id, Inner, State};
 use crate::registry::{What, lock};
 use crate::route;
 use crate::search::Look;
+
+/// Longest wait for a host's word that it has no RoCE: a few round trips of a near network, address resolution
+/// included. It comes at once, or never.
+const TRANSPORT_WAIT: Duration = Duration::from_millis(100);
 
 impl Id {
     /// Looks for the way to `dst`: the source address (`src` if it is given, else the system's choice),
@@ -28,6 +32,9 @@ impl Id {
     /// neighbour discovery), and the event comes with the answer; or [`EventKind::AddrError`] does, with the status
     /// `-ETIMEDOUT` after `timeout` without an answer, `-EHOSTUNREACH` if the system has given up before (after 3 s, by
     /// default). The id is bound then, and may try again.
+    ///
+    /// Where the settings allow both transports, a new id of a connection takes iWARP if the peer's host has no RoCE;
+    /// that another host has is known by its silence, for 100 ms.
     ///
     /// # Errors
     /// [`Error::State`] for an id that is neither new nor bound; [`Error::NoRoute`];
@@ -49,11 +56,16 @@ impl Id {
         if let Some(src) = src.filter(|src| src.is_ipv4() != dst.is_ipv4()) {
             return Err(Error::Family { src, dst });
         }
-        if self.shared.transport == Transport::Iwarp {
+        if inner.transport == Transport::Iwarp {
             self.check_streams()?;
         }
         let found = route::source(src.filter(|src| !src.ip().is_unspecified()), dst)?;
-        let device = self.shared.devices.with(route::local(found), &self.shared)?;
+        let looks = self.shared.looks_for_transport && self.qp_type() == QpType::Rc;
+        if looks && inner.state == State::Idle {
+            inner.transport = self.transport_of(found, dst);
+        }
+        let devices = &self.shared.devices;
+        let device = devices.with(route::local(found), inner.transport, &self.shared)?;
         if inner.state == State::Idle {
             let port = src.map_or(0, |src| src.port());
             let addr = route::with_port(found, port);
@@ -71,6 +83,27 @@ impl Id {
             None => self.resolved(&mut inner),
         }
         Ok(())
+    }
+
+    /// The transport by which a peer can be reached, where the settings allow both: RoCE, but iWARP where no process of
+    /// this host has the peer's port by RoCE, or another host says that nothing takes RoCE there. A host that says
+    /// nothing is waited for, for [`TRANSPORT_WAIT`].
+    fn transport_of(&self, found: SocketAddr, dst: SocketAddr) -> Transport {
+        let local = route::local(found);
+        if dst.ip().is_unspecified() || dst.ip() == found.ip() {
+            let service = self.port_space().service_id(dst.port());
+            let device = self.shared.devices.with(local, Transport::Roce, &self.shared);
+            let is_claimed = device.is_ok_and(|device| {
+                // What cannot be known is taken for there: the request will tell.
+                device.context.cm().is_claimed(service, Place::Address(local)).unwrap_or(true)
+            });
+            return if is_claimed { Transport::Roce } else { Transport::Iwarp };
+        }
+        let probe = PortProbe::send(local, route::with_port(dst, ROCE_PORT));
+        match probe.is_ok_and(|probe| probe.wait_for_refusal(TRANSPORT_WAIT)) {
+            true => Transport::Iwarp,
+            false => Transport::Roce,
+        }
     }
 
     fn resolved(&self, inner: &mut Inner) {

@@ -100,6 +100,10 @@ impl Id {
     }
 
     fn tell_cm(&self, inner: &mut Inner, event: CmEvent) -> Option<Told> {
+        if let Some(connection) = &inner.connection {
+            // Whatever came, the host is not silent, or the request is over.
+            self.shared.silent_hosts.remove(connection.conn);
+        }
         match event {
             CmEvent::Reply { rep } => self.tell_reply(inner, &rep),
             CmEvent::SidrReply { rep } => self.tell_sidr_reply(inner, &rep),

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vernic_engine::Gid;
 use vernic_engine::iwarp::{Handshake, HandshakeState, StartupError, StartupState, Watch};
+use vernic_engine::{Gid, Transport};
 use vernic_io::tcp::{Connection, descriptor_limit};
 use vernic_proto::cm::{CmPath, ConnId};
 use vernic_wire::cm::CommId;
@@ -153,7 +153,7 @@ impl Streams {
     /// Waits for the request of a peer that has connected.
     fn greet(&self, shared: &Arc<Shared>, listener: u32, connection: Connection) {
         let Ok(local) = connection.local_addr().map(canonical) else { return };
-        let device = match shared.devices.with(route::local(local), shared) {
+        let device = match shared.devices.with(route::local(local), Transport::Iwarp, shared) {
             Ok(device) => device,
             Err(error) => {
                 let mut table = lock(&self.table);

@@ -6,7 +6,8 @@
 //!
 //! - *Here*, at an address of this device, the names of services tell before anything is sent: a listener
 //!   has claimed its name, or that of the netdev, since it was bound. With `force_wire` names are not looked at.
-//! - On another host nobody can tell: a program may listen by TCP now and by RDMA in a moment.
+//! - On another host nobody can tell by names; that nothing there takes RoCE at all the connection manager hears by
+//!   ICMP, and then calls [`CmAgent::refuse`].
 
 use vernic_proto::cm::{CmPath, ConnId, ConnectParams};
 use vernic_wire::cm::ServiceId;
@@ -45,5 +46,14 @@ impl CmAgent {
             });
         }
         self.connect(params)
+    }
+
+    /// Ends a request that has no answer, as if the peer had rejected it (invalid service id): its host is known to
+    /// have nobody who hears it. False, and nothing is done, if there was an answer.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn refuse(&self, conn: ConnId) -> Result<bool, CmCallError> {
+        self.engine.command(|machine, now| machine.refuse(now, conn))
     }
 }

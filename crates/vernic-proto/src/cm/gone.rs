@@ -51,14 +51,14 @@ impl Cm {
 
     /// Ends a request that its owner knows to be heard by nobody, as if the peer had rejected it for
     /// that reason. What is still to be sent of it is not. A connection that has any answer stays as it
-    /// is.
+    /// is, and false is returned.
     ///
     /// # Errors
     /// Unknown connection.
-    pub fn refuse(&mut self, now: Time, conn: ConnId) -> Result<(), CmError> {
+    pub fn refuse(&mut self, now: Time, conn: ConnId) -> Result<bool, CmError> {
         let entry = self.owned(conn)?;
         if entry.state != State::ReqSent {
-            return Ok(());
+            return Ok(false);
         }
         let transaction_id = entry.transaction_id.to_be_bytes();
         self.counters.refused_here += 1;
@@ -69,6 +69,6 @@ impl Cm {
         let reason = RejReason::INVALID_SERVICE_ID;
         let rej = Rej { reason, message: RejectedMessage::REQ, ..Rej::default() };
         self.end_rejected(now, conn.0, &rej);
-        Ok(())
+        Ok(true)
     }
 }

@@ -110,7 +110,7 @@ fn a_request_that_nobody_hears_is_rejected_and_not_sent() {
     let mut t = Pair::new();
     let a = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
     let other = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
-    t.a.cm.refuse(t.now, a).unwrap();
+    assert_eq!(t.a.cm.refuse(t.now, a), Ok(true));
     t.settle();
     t.b.expect_request();
     expect![[r#"
@@ -131,7 +131,7 @@ fn a_request_that_is_answered_was_heard_by_somebody() {
     let mut t = Pair::new();
     let a = t.connect();
     t.accept();
-    t.a.cm.refuse(t.now, a).unwrap();
+    assert_eq!(t.a.cm.refuse(t.now, a), Ok(false));
     t.a.cm.ready_to_use(a, b"").unwrap();
     assert_eq!(t.a.cm.counters().refused_here, 0);
 }

@@ -1,0 +1,133 @@
+//! Hosts that have not answered a request for a connection by RoCE.
+//!
+//! A request that nothing hears is repeated for a minute. Where the host's UDP port of RoCE is closed, no
+//! process there takes RoCE, and the host says so by ICMP: then the request is refused here, as a process
+//! that has no such service would refuse it. Owns the requests that are watched; the keeper's thread looks
+//! at each from [`FIRST_LOOK`] on, until the host has said twice that the port is closed (one of the two may
+//! be a moment between two processes), or nothing.
+//!
+//! Limits: one entry per request, for [`FIRST_LOOK`] and two [`PATIENCE`]s.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use vernic_io::{PortProbe, ROCE_PORT};
+use vernic_proto::cm::ConnId;
+
+use crate::agent::Agent;
+use crate::registry::lock;
+use crate::route;
+
+/// From the request to the first look: long after any answer of a host of the same network.
+const FIRST_LOOK: Duration = Duration::from_millis(400);
+/// Between the looks at one probe, and between two probes.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a host's word is waited for: several round trips around the world.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A host must say so often that the port is closed.
+const REFUSALS: u32 = 2;
+
+/// A request whose peer's host is watched.
+struct Watch {
+    agent: Arc<dyn Agent>,
+    conn: ConnId,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// The probe that is under way, and until when it is waited for.
+    probe: Option<(PortProbe, Instant)>,
+    refusals: u32,
+    next: Instant,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("peer", &self.peer).field("conn", &self.conn).finish()
+    }
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    /// Nothing so far.
+    Open,
+    /// The host has said often enough that the port is closed.
+    Closed,
+    /// The host says nothing, or cannot be asked.
+    Nothing,
+}
+
+impl Watch {
+    fn look(&mut self, now: Instant) -> Finding {
+        self.next = now + PAUSE;
+        match &self.probe {
+            Some((probe, _)) if probe.is_refused() => {
+                self.probe = None;
+                self.refusals += 1;
+                if self.refusals == REFUSALS { Finding::Closed } else { Finding::Open }
+            }
+            Some((_, until)) if now < *until => Finding::Open,
+            Some(_) => Finding::Nothing,
+            None => {
+                let peer = route::with_port(self.peer, ROCE_PORT);
+                let probe = PortProbe::send(route::local(self.local), peer);
+                self.probe = probe.ok().map(|probe| (probe, now + PATIENCE));
+                if self.probe.is_some() { Finding::Open } else { Finding::Nothing }
+            }
+        }
+    }
+
+    /// Refuses the request, unless it has had an answer meanwhile.
+    fn refuse(&self) {
+        if self.agent.refuse(self.conn) == Ok(true) {
+            let peer = self.peer;
+            tracing::warn!(
+                %peer,
+                "connection refused: the peer's host takes no RoCEv2, its UDP port {ROCE_PORT} is closed (no \
+                 program there has a RoCE device open). If the peer listens by iWARP, run this program with \
+                 `vernic run --iwarp` (VERNIC_TRANSPORT=iwarp), or VERNIC_TRANSPORT=both to find out"
+            );
+        }
+    }
+}
+
+/// The requests that are watched.
+#[derive(Debug, Default)]
+pub(crate) struct SilentHosts(Mutex<Vec<Watch>>);
+
+impl SilentHosts {
+    /// From now on the host of `peer` is watched, for this request.
+    pub(crate) fn add(
+        &self,
+        agent: &Arc<dyn Agent>,
+        conn: ConnId,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) {
+        let (agent, next) = (agent.clone(), Instant::now() + FIRST_LOOK);
+        let watch = Watch { agent, conn, local, peer, probe: None, refusals: 0, next };
+        lock(&self.0).push(watch);
+    }
+
+    /// The request was answered, or its id is gone.
+    pub(crate) fn remove(&self, conn: ConnId) {
+        lock(&self.0).retain(|watch| watch.conn != conn);
+    }
+
+    /// Looks at those whose time it is. How long until the next is due.
+    pub(crate) fn progress(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let is_due = |watch: &mut Watch| watch.next <= now;
+        let due: Vec<_> = lock(&self.0).extract_if(.., is_due).collect();
+        for mut watch in due {
+            match watch.look(now) {
+                Finding::Open => lock(&self.0).push(watch),
+                Finding::Closed => watch.refuse(),
+                Finding::Nothing => {}
+            }
+        }
+        let next = lock(&self.0).iter().map(|watch| watch.next).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+}
