@@ -10,6 +10,7 @@
 //! | `steps` | the steps themselves, one function each |
 //! | `tools` | programs the steps need, found or installed |
 //! | `rules` | what is checked by reading the repository's own files |
+//! | `cycles` | import cycles between the modules of a crate |
 //! | `bench` | the JSON of `vernic bench`, programs measured beside it: schema, bars, the tables in BENCHMARKS.md |
 //! | `instructions` | what a message costs in instructions, held against BENCHMARKS.md |
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
@@ -26,6 +27,7 @@ mod bench;
 mod capture;
 mod clauses;
 mod conformance;
+mod cycles;
 mod instructions;
 mod kernel;
 mod kills;

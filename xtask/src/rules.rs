@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::plan::none_of;
 use crate::shell::run;
-use crate::{Result, root};
+use crate::{Result, cycles, root};
 
 /// A file git tracks, as text; binary files are left out.
 struct Tracked {
@@ -27,6 +27,7 @@ pub(crate) fn check() -> Result {
     findings.extend(links_lead_somewhere(&files));
     findings.extend(architecture_is_true(&files));
     findings.extend(one_test_command(&files));
+    findings.extend(cycles::check()?);
     findings.extend(dependencies_have_lines(&files, &direct_dependencies()?));
     for finding in &findings {
         println!("{finding}");
