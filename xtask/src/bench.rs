@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::shell::{Run, run};
 use crate::{Result, root};
 use page::Commands;
+pub(crate) use programs::perftest_low_bandwidth;
 use schema::Report;
 
 /// The JSON of the last measurement, relative to the root.

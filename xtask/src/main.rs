@@ -16,6 +16,7 @@
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
+//! | `ipsec` | the recipe of docs/ipsec.md, carried out and measured |
 //! | `kills` | programs of one host that are killed, and what their peers learn of it |
 //! | `clauses` | which clauses of iWARP are implemented where |
 //! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
@@ -29,6 +30,7 @@ mod clauses;
 mod conformance;
 mod cycles;
 mod instructions;
+mod ipsec;
 mod kernel;
 mod kills;
 mod pages;
@@ -85,6 +87,12 @@ enum Command {
     Conformance(conformance::Arguments),
     /// Run programs against the Linux kernel's RoCEv2 driver, in an emulated machine
     Kernel(kernel::Arguments),
+    /// Carry out the recipe of docs/ipsec.md between two namespaces of a guest, and measure it
+    Ipsec {
+        /// Write the figures into the page
+        #[arg(long)]
+        write: bool,
+    },
     /// Kill unmodified programs at random moments, and watch whether their peers learn of it
     Kills(kills::Arguments),
     /// Rewrite the tables of programs and verbs in conformance/README.md
@@ -148,6 +156,7 @@ fn main() -> ExitCode {
         Command::Capture => tools::system_packages().and_then(|()| capture::check()),
         Command::Conformance(arguments) => conformance::conformance(&arguments),
         Command::Kernel(arguments) => kernel::kernel(&arguments),
+        Command::Ipsec { write } => ipsec::run(write),
         Command::Kills(arguments) => kills::kills(&arguments),
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),

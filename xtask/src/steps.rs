@@ -5,7 +5,7 @@
 use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::{
-    Result, bench, capture, clauses, conformance, instructions, kernel, kills, root, rules,
+    Result, bench, capture, clauses, conformance, instructions, ipsec, kernel, kills, root, rules,
     settings, tools, unit,
 };
 
@@ -69,6 +69,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             "programs against the Linux kernel's rdma_rxe",
             &["packages", "kernel-image"],
             kernel::check,
+        ),
+        Step::may_skip(
+            "ipsec",
+            "the recipe of docs/ipsec.md, in a guest",
+            &["packages", "kernel-image"],
+            ipsec::check,
         ),
         Step::new(
             "fuzz",

@@ -49,6 +49,24 @@ const MODULES: &[&str] = &[
     "libcrc32c",
     // `ss -K` resets TCP connections.
     "tcp_diag",
+    // IPsec between two namespaces of the guest, with AES-GCM.
+    "veth",
+    "xfrm_user",
+    "esp4",
+    "esp6",
+    "aesni_intel",
+    "ghash_clmulni_intel",
+    "gcm",
+    "ctr",
+    "seqiv",
+    // Where its first counter comes from: the kernel's random generator.
+    "hmac",
+    "sha256_generic",
+    "sha512_generic",
+    "jitterentropy_rng",
+    "drbg",
+    "crypto_null",
+    "ghash_generic",
 ];
 
 /// What makes tap devices.
@@ -56,6 +74,8 @@ const TUN: &str = "/dev/net/tun";
 
 /// The name of the file that ends its making.
 const ORDER: &str = "modules.order";
+/// The name of the file with [`MODULES`] as they were then.
+const WANTED: &str = "modules.wanted";
 
 /// A kernel and its modules.
 pub(crate) struct Image {
@@ -98,7 +118,8 @@ pub(crate) fn prepare() -> Result<Image> {
     tools::install(TOOLS)?;
     let folder = root().join(FOLDER);
     // An image of an earlier version may lack what this one has.
-    if [ORDER, siw::MODULE].iter().any(|file| !folder.join(file).exists()) {
+    let is_older = fs::read_to_string(folder.join(WANTED)).ok() != Some(MODULES.join("\n"));
+    if is_older || [ORDER, siw::MODULE].iter().any(|file| !folder.join(file).exists()) {
         unpack(&folder)?;
     }
     Ok(Image { folder })
@@ -141,6 +162,7 @@ fn unpack(folder: &Path) -> Result {
     siw::build(folder, version)?;
     order.push_str(siw::MODULE);
     order.push('\n');
+    fs::write(folder.join(WANTED), MODULES.join("\n")).map_err(why)?;
     // Last: with it the folder is whole.
     fs::write(folder.join(ORDER), order).map_err(why)
 }

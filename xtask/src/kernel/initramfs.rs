@@ -89,6 +89,7 @@ pub(super) fn make(image: &Image, links: &[Link], carried: &[Carried]) -> Result
     archive.file("/etc/passwd", b"root::0:0:root:/root:/bin/sh\n");
     archive.file("/etc/group", b"root:x:0:\n");
     archive.file("/etc/hosts", b"127.0.0.1 localhost\n");
+    archive.file("/etc/protocols", b"tcp 6 TCP\nudp 17 UDP\n");
     archive.file("/init", init(links).as_bytes());
     Ok(archive.finish())
 }

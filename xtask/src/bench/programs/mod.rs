@@ -35,7 +35,8 @@ pub(crate) use bars::judge;
 pub(crate) use page::tables;
 pub(crate) use series::{Programs, Series};
 
-pub(super) use output::{perftest_latency, perftest_low_bandwidth};
+pub(super) use output::perftest_latency;
+pub(crate) use output::perftest_low_bandwidth;
 
 use crate::Result;
 use setup::Setup;

@@ -28,7 +28,7 @@ pub(super) fn perftest_bandwidth(text: &str) -> Result<f64> {
 }
 
 /// The same of perftest without `--report_gbits`, whose two decimals are too few for what is slow.
-pub(in crate::bench) fn perftest_low_bandwidth(text: &str) -> Result<f64> {
+pub(crate) fn perftest_low_bandwidth(text: &str) -> Result<f64> {
     let mib = perftest(text, PERFTEST_LOW_BANDWIDTH, 3)?;
     above_zero(mib * MIB / 1e9)
 }
