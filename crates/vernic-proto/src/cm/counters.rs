@@ -27,7 +27,7 @@ drops! {
     UnknownConnection = "cm_drop_unknown_connection",
     /// From or to another address than the connection's.
     WrongPath = "cm_drop_wrong_path",
-    /// The sender's communication id or our queue pair number is not the connection's.
+    /// A communication id is absent or not the connection's, or our queue pair number is not.
     WrongInstance = "cm_drop_wrong_instance",
     /// Of no meaning in the state that the connection is in.
     WrongState = "cm_drop_wrong_state",

@@ -50,7 +50,8 @@
 //! | no connection | | REJ 6 | REJ 6 | - | DREP | - |
 //!
 //! A REJ is taken only by who has sent what it rejects: of a REQ before there was an answer, of a REP on
-//! the passive side.
+//! the passive side. It has both communication ids, or it is dropped: without the sender's it rejects a REQ
+//! that is not answered, without ours it says that the peer gave its REQ up (timeout).
 //!
 //! A message that is not answered in time is sent again, as often as the REQ allows, and the first times
 //! earlier than its fields say, in case it was lost; then the connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
@@ -72,8 +73,9 @@
 //! # Limits
 //!
 //! All tables are bounded by [`CmConfig`]. No state is kept for what is refused. Nothing here protects
-//! against a peer that forges addresses: CM has no authentication, as all of RoCEv2; messages of a
-//! connection are taken only from its path, with both communication ids right.
+//! against a peer that forges addresses and knows the ids: CM has no authentication, as all of RoCEv2;
+//! messages of a connection are taken only from its path, with both communication ids right once both
+//! ends have said theirs.
 
 mod active;
 mod counters;

@@ -9,6 +9,7 @@ use super::active::private_data;
 use super::event::{CmError, EventKind};
 use super::params::ConnId;
 use super::state::State;
+use super::table::Conn;
 use super::{Cm, CmDrop, CmPath, Next};
 use crate::time::Time;
 
@@ -177,12 +178,10 @@ impl Cm {
         if !conn.path.same_ends(&path) {
             return Err(CmDrop::WrongPath);
         }
-        // A peer that has no connection has no id for it.
-        let theirs = rej.local_comm_id;
+        let (state, theirs) = (conn.state, rej.local_comm_id);
         if theirs != CommId::NONE && conn.remote_id != CommId::NONE && theirs != conn.remote_id {
             return Err(CmDrop::WrongInstance);
         }
-        let state = conn.state;
         // A copy of a REQ may be rejected where another one is accepted, and a rejection may be late.
         let late = match rej.message {
             RejectedMessage::REQ => !matches!(state, State::ReqSent | State::MraReqRcvd),
@@ -191,6 +190,9 @@ impl Cm {
         };
         if late {
             return Err(CmDrop::Duplicate);
+        }
+        if !names_both(conn, rej) {
+            return Err(CmDrop::WrongInstance);
         }
         if let Next::Done = self.react(now, id, CmAttribute::REJ)? {
             return Ok(());
@@ -245,6 +247,17 @@ impl Cm {
         }
         self.enter_timewait(now, id);
     }
+}
+
+/// Whether a REJ has both ids of the connection, or lacks one for a reason that there is.
+fn names_both(conn: &Conn, rej: &Rej) -> bool {
+    // The peer has no connection, and no id for it, or we have not heard of it.
+    let is_unknown = matches!(conn.state, State::ReqSent | State::MraReqRcvd);
+    let theirs = is_unknown || rej.local_comm_id == conn.remote_id;
+    // The peer gives its REQ up without ever having heard our id.
+    let ours = rej.remote_comm_id != CommId::NONE
+        || (rej.reason == RejReason::TIMEOUT && conn.state.may_be_unheard());
+    ours && theirs
 }
 
 fn guid_info(guid: u64) -> Info {

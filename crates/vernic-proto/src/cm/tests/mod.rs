@@ -16,6 +16,7 @@ mod mra;
 mod random;
 mod sidr;
 mod stale;
+mod strangers;
 
 use std::fmt::Write as _;
 
