@@ -18,9 +18,10 @@
 //! # Locks
 //!
 //! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane, then
-//! machine; never the other way. A command changes the machine, lets go of it, and leaves what is to be
-//! sent to the lane ([`Engine::kick_cm`]): on its own thread if the lane is free. Events are told under
-//! the machine's lock, so that they are in order; a sink may only take note of them.
+//! machine, and from there a queue pair's core, to look when it heard its peer; never the other
+//! way. A command changes the machine, lets go of it, and leaves what is to be sent to the lane
+//! ([`Engine::kick_cm`]): on its own thread if the lane is free. Events are told under the
+//! machine's lock, so that they are in order; a sink may only take note of them.
 //!
 //! # Communication ids
 //!
@@ -173,10 +174,10 @@ impl CmShared {
     }
 
     /// For the holder of the lane: the deadline has come.
-    pub(crate) fn handle_timeout(&self, now: Time) {
+    pub(crate) fn handle_timeout(&self, table: &QpTable, now: Time) {
         let mut state = lock(&self.state);
         if let Some(machine) = &mut state.machine {
-            machine.handle_timeout(now);
+            machine.handle_timeout_with(now, &|qpn| table.heard(qpn));
             state.tell();
         }
     }
@@ -221,14 +222,14 @@ impl Engine {
     fn with_machine<T>(
         &self,
         table: &mut QpTable,
-        f: impl FnOnce(&mut Cm) -> T,
+        f: impl FnOnce(&mut Cm, &QpTable) -> T,
     ) -> Result<T, SlotError> {
         let mut state = lock(&self.cm.state);
         let slot = match state.machine {
             Some(_) => Slot::FIRST,
             None => table.first_slot(&self.slots)?,
         };
-        let result = f(state.machine(slot, self.config.cm_response_timeout));
+        let result = f(state.machine(slot, self.config.cm_response_timeout), table);
         state.tell();
         Ok(result)
     }

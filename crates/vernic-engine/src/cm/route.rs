@@ -169,7 +169,10 @@ impl Engine {
             traffic_class: meta.traffic_class & !3,
             ..CmPath::new(gid_of(meta.dst), gid_of(meta.src))
         };
-        match self.with_machine(table, |machine| machine.handle_mad(now, path, mad)) {
+        let given = self.with_machine(table, |machine, table| {
+            machine.handle_mad_with(now, path, mad, &|qpn| table.heard(qpn))
+        });
+        match given {
             Ok(Ok(())) => {}
             Ok(Err(reason)) => tracing::debug!(src = %meta.src, %reason, "CM datagram dropped"),
             Err(error) => {

@@ -6,7 +6,7 @@ use vernic_wire::cm::{
 };
 
 use super::event::{CmError, EventKind};
-use super::params::{ConnId, ConnectParams, clamp};
+use super::params::{ConnId, ConnectParams, Ears, clamp};
 use super::state::State;
 use super::table::Conn;
 use super::{Cm, CmDrop, CmPath, Next};
@@ -165,6 +165,7 @@ impl Cm {
         path: CmPath,
         transaction_id: u64,
         rep: &Rep,
+        ears: Ears<'_>,
     ) -> Result<(), CmDrop> {
         let id = rep.remote_comm_id;
         match self.find(path, id, rep.local_comm_id) {
@@ -184,7 +185,8 @@ impl Cm {
             return Err(CmDrop::WrongInstance);
         }
         let xrc = self.table.conn(id).is_some_and(|conn| conn.xrc);
-        if self.end_stale(now, path.remote, rep.local_ca_guid, rep.qpn(xrc)) {
+        let qp = (path.remote, rep.local_ca_guid, rep.qpn(xrc));
+        if self.end_stale(now, qp, ears) {
             self.reject_stale_rep(now, id, rep);
             return Ok(());
         }

@@ -104,6 +104,8 @@ counters! {
     timewait_cut_short = "cm_timewait_cut_short",
     /// REQs and REPs of a queue pair that a connection of ours still names.
     stale_connections = "cm_stale_connections",
+    /// Of these, those whose connection was kept, since its queue pair had just heard the peer.
+    stale_but_heard = "cm_stale_but_heard",
     /// Connections whose peer's process was gone, without a word.
     peers_gone = "cm_peers_gone",
     /// Requests that ended at once because nobody was there to hear them.

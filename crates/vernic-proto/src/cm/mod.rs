@@ -68,7 +68,11 @@
 //! A queue pair has one connection. If a REQ or a REP names a queue pair (by its device's GUID and its
 //! number) that one of our connections has for peer, the peer's end of that is gone: the message gets
 //! REJ 10, and the connection is ended by DREQ, or by REJ 10 too if it is not up (IBTA chapter 12). In TIMEWAIT the REJ is all.
-//! A request that our owner has not answered is given up for the new one instead.
+//! Anybody can say so of a queue pair: while ours hears its peer ([`Ears`]), the REJ is all, too.
+//! When it has been silent for as long as it tries to reach its peer, [`Cm::handle_timeout_with`]
+//! asks again, and ends the connection if nothing was heard since; a peer that was quick to start
+//! anew is noticed by that. A request that our owner has not answered is given up for the new one
+//! instead.
 //!
 //! # Limits
 //!
@@ -103,8 +107,8 @@ use vernic_wire::cm::{CmAttribute, CmMessage, CommId, ServiceId};
 pub use counters::{CmCounters, CmDrop};
 pub use event::{CmError, Event, EventKind, Unanswered};
 pub use params::{
-    AcceptParams, CmConfig, CmPath, ConnId, ConnectParams, Datagram, ListenerId, SidrParams,
-    SidrReply,
+    AcceptParams, CmConfig, CmPath, ConnId, ConnectParams, Datagram, Ears, Heard, ListenerId,
+    SidrParams, SidrReply,
 };
 
 use crate::time::Time;
@@ -218,9 +222,25 @@ impl Cm {
     /// Why it was dropped; counted here. What is answered (a REQ for no listener with REJ 8, a
     /// message of no connection with REJ 6 or DREP) is no error.
     pub fn handle_mad(&mut self, now: Time, path: CmPath, mad: &[u8]) -> Result<(), CmDrop> {
+        self.handle_mad_with(now, path, mad, &|_| None)
+    }
+
+    /// The same, and `ears` tells which queue pairs of ours hear their peers: those are not
+    /// stale.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn handle_mad_with(
+        &mut self,
+        now: Time,
+        path: CmPath,
+        mad: &[u8],
+        ears: Ears<'_>,
+    ) -> Result<(), CmDrop> {
         let taken = match CmMessage::parse(mad) {
             Ok((header, message)) => {
-                self.handle_message(now, path, header.transaction_id, &message).inspect(|()| {
+                let transaction_id = header.transaction_id;
+                self.handle_message(now, path, transaction_id, &message, ears).inspect(|()| {
                     self.counters.received[counters::index(message.attribute())] += 1;
                 })
             }
@@ -238,11 +258,12 @@ impl Cm {
         path: CmPath,
         transaction_id: u64,
         message: &CmMessage,
+        ears: Ears<'_>,
     ) -> Result<(), CmDrop> {
         match message {
-            CmMessage::Req(req) => self.handle_req(now, path, transaction_id, req),
+            CmMessage::Req(req) => self.handle_req(now, path, transaction_id, req, ears),
             CmMessage::Mra(mra) => self.handle_mra(now, path, mra),
-            CmMessage::Rep(rep) => self.handle_rep(now, path, transaction_id, rep),
+            CmMessage::Rep(rep) => self.handle_rep(now, path, transaction_id, rep, ears),
             CmMessage::Rtu(rtu) => self.handle_rtu(now, path, transaction_id, rtu),
             CmMessage::Rej(rej) => self.handle_rej(now, path, rej),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, path, transaction_id, dreq),

@@ -5,6 +5,7 @@ use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 
 use crate::state::QpType;
+use crate::time::Time;
 
 /// A connection, or an exchange of SIDR messages: our communication id, and the how-manieth entry it is.
 /// Communication ids come back when all have had their turn, and what somebody holds of an earlier
@@ -62,6 +63,34 @@ pub struct Datagram {
     /// are not kept an even number, another one each time.
     pub repeats: u8,
 }
+
+/// What the owner knows of the peer of a queue pair: that a packet came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// When a valid one came last.
+    pub at: Time,
+    /// How long the queue pair tries to reach its peer before it gives it up, in nanoseconds.
+    pub patience: u64,
+}
+
+impl Heard {
+    /// Until when the peer counts as there.
+    pub(super) fn until(self) -> Time {
+        self.at + self.patience.clamp(MIN_DOUBT, MAX_DOUBT)
+    }
+}
+
+/// Tells what was heard on a queue pair of ours: nothing, or nothing lately, counts as a peer that
+/// is gone.
+pub type Ears<'a> = &'a dyn Fn(Qpn) -> Option<Heard>;
+
+/// Shortest silence after which a peer may be gone, in nanoseconds: queue pairs whose timers are of
+/// microseconds send nothing for longer than that all the time.
+const MIN_DOUBT: u64 = 100_000_000;
+
+/// Longest, in nanoseconds: what ACK timeouts and retries come to may be hours, and a connection
+/// that is stale is to end while its peer still asks for the next.
+const MAX_DOUBT: u64 = 4_000_000_000;
 
 /// Limits and defaults of a [`Cm`](super::Cm). Timeouts are exponents: `4.096 us * 2^n`, n up to 31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use vernic_wire::cm::{
 
 use super::active::private_data;
 use super::event::{CmError, EventKind};
-use super::params::{AcceptParams, ConnId, ListenerId, clamp, repeats};
+use super::params::{AcceptParams, ConnId, Ears, ListenerId, clamp, repeats};
 use super::state::State;
 use super::table::{Conn, ReqIdentity};
 use super::{Cm, CmDrop, CmPath, Next};
@@ -21,6 +21,7 @@ impl Cm {
         path: CmPath,
         transaction_id: u64,
         req: &Req,
+        ears: Ears<'_>,
     ) -> Result<(), CmDrop> {
         let theirs = req.local_comm_id;
         if theirs == CommId::NONE {
@@ -47,7 +48,8 @@ impl Cm {
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         };
         self.supersede_half_open(now, path, req);
-        if self.end_stale(now, path.remote, req.local_ca_guid, req.local_qpn) {
+        let qp = (path.remote, req.local_ca_guid, req.local_qpn);
+        if self.end_stale(now, qp, ears) {
             let reason = RejReason::STALE_CONNECTION;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         }
@@ -90,7 +92,7 @@ impl Cm {
 
     /// A peer that asks again for the same queue pair has given up what it asked before.
     fn supersede_half_open(&mut self, now: Time, path: CmPath, req: &Req) {
-        let qp = self.table.by_remote_qp(path.remote, req.local_ca_guid, req.local_qpn);
+        let qp = self.table.by_remote_qp((path.remote, req.local_ca_guid, req.local_qpn));
         let Some(id) = qp else { return };
         let superseded = self.table.conn(id).is_some_and(|conn| {
             matches!(conn.state, State::ReqRcvd | State::MraReqSent) && conn.path.same_ends(&path)

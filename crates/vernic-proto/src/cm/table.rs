@@ -32,7 +32,7 @@ impl ReqIdentity {
 
 /// A queue pair of a peer: its address, the GUID of its device, its number. GUID and number are what the
 /// peer says, so they mean something beside its address only: a stranger's words are about nobody else.
-type RemoteQp = (Gid, u64, Qpn);
+pub(super) type RemoteQp = (Gid, u64, Qpn);
 
 /// A connection, or an exchange of SIDR messages.
 #[derive(Debug)]
@@ -70,6 +70,8 @@ pub(super) struct Conn {
     pub(super) repeats: u8,
     /// How often the peer asked for time for it.
     pub(super) mras: u8,
+    /// Since when it may be stale, though its queue pair had just heard the peer.
+    pub(super) doubted: Option<Time>,
     /// Nanoseconds of TIMEWAIT.
     pub(super) timewait: u64,
     /// The message that the timer repeats and duplicates of what it answers get.
@@ -105,6 +107,7 @@ impl Conn {
             retries: 0,
             repeats: 0,
             mras: 0,
+            doubted: None,
             timewait: 0,
             last: None,
             deadline: None,
@@ -215,8 +218,8 @@ impl Table {
     pub(super) fn by_remote(&self, remote: Gid, id: CommId) -> Option<CommId> {
         self.by_remote.get(&(remote, id)).copied()
     }
-    pub(super) fn by_remote_qp(&self, remote: Gid, guid: u64, qpn: Qpn) -> Option<CommId> {
-        self.by_remote_qp.get(&(remote, guid, qpn)).copied()
+    pub(super) fn by_remote_qp(&self, peer: RemoteQp) -> Option<CommId> {
+        self.by_remote_qp.get(&peer).copied()
     }
     pub(super) fn by_request(&self, remote: Gid, id: CommId) -> Option<CommId> {
         self.by_request.get(&(remote, id)).copied()
@@ -387,8 +390,10 @@ impl Table {
             assert!(!conn.is_passive() || over(conn) || self.by_remote.get(&key) == Some(id));
             assert!(!conn.is_sidr_server() || over(conn) || self.by_request.get(&key) == Some(id));
             assert!(conn.qp_key().is_none_or(|key| self.by_remote_qp.get(&key) == Some(id)));
-            let waits =
-                matches!(conn.state, State::Established | State::DreqRcvd | State::MraRepSent);
+            let waits = match conn.state {
+                State::Established => conn.doubted.is_none(),
+                state => matches!(state, State::DreqRcvd | State::MraRepSent),
+            };
             assert_eq!(conn.deadline.is_none(), waits, "{:?}", conn.state);
             assert!(conn.owned || conn.state.group() != Group::HalfOpen);
         }

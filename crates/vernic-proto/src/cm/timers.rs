@@ -4,6 +4,7 @@ use vernic_wire::cm::CommId;
 
 use super::Cm;
 use super::event::{EventKind, Unanswered};
+use super::params::Ears;
 use super::state::State;
 use crate::time::Time;
 
@@ -14,15 +15,20 @@ impl Cm {
     /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still in
     /// the past then, and the owner calls again after it has fetched what there is to send.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.handle_timeout_with(now, &|_| None);
+    }
+
+    /// The same, and `ears` tells which queue pairs of ours hear their peers.
+    pub fn handle_timeout_with(&mut self, now: Time, ears: Ears<'_>) {
         for _ in 0..TIMEOUTS_PER_CALL {
             match self.table.take_due(now) {
-                Some(id) => self.handle_timer(now, id),
+                Some(id) => self.handle_timer(now, id, ears),
                 None => break,
             }
         }
     }
 
-    fn handle_timer(&mut self, now: Time, id: CommId) {
+    fn handle_timer(&mut self, now: Time, id: CommId, ears: Ears<'_>) {
         let Some(conn) = self.table.conn(id) else { return };
         let again = conn.retries < conn.max_retries;
         match conn.state {
@@ -60,7 +66,8 @@ impl Cm {
                 self.drop_half_open(now, id);
             }
             State::Timewait | State::SidrDone => self.timewait_over(id),
-            State::MraRepSent | State::Established | State::DreqRcvd => {}
+            State::Established => self.settle_doubt(now, id, ears),
+            State::MraRepSent | State::DreqRcvd => {}
         }
     }
 

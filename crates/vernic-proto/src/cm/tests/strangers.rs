@@ -81,7 +81,8 @@ impl Victim {
             _ => {}
         }
         t.settle();
-        (t.a.events.clear(), t.b.events.clear());
+        t.a.events.clear();
+        t.b.events.clear();
         let ((conn, peer), qpn) = if at_a { ((a, b), 0x11) } else { ((b, a), 0x22) };
         let victim = Self { t, at_a, conn, theirs: peer.0, qpn: Qpn::new(qpn) };
         (victim.state() == Some(state)).then_some(victim)
