@@ -16,6 +16,11 @@ use crate::time::Time;
 /// LID of a port that has none: RoCE.
 const NO_LID: u16 = 0xFFFF;
 
+/// How much longer than by its own repeats the answer to a message is waited for at most, whatever
+/// MRAs ask for, in nanoseconds: twice what rdma_cm of Linux asks for at once. One of a REQ may be
+/// anybody's who knows our id.
+const MAX_EXTENSION: u64 = timeout_nanos(25);
+
 /// A parameter that does not fit its field.
 fn check(field: &'static str, value: u64, max: u64, allowed: &'static str) -> Result<(), CmError> {
     if value > max { Err(CmError::Value { field, value, allowed }) } else { Ok(()) }
@@ -217,11 +222,19 @@ impl Cm {
         if conn.mras > conn.max_retries {
             return Err(CmDrop::Duplicate);
         }
-        let longer = timeout_nanos(clamp(mra.service_timeout)) + conn.wait;
+        let from = conn.deadline().unwrap_or(now).max(now);
+        let asked = now + timeout_nanos(clamp(mra.service_timeout)) + conn.wait;
+        let room = MAX_EXTENSION.saturating_sub(conn.extended);
+        if room == 0 {
+            self.counters.mras_beyond += 1;
+            return Err(CmDrop::Duplicate);
+        }
+        let longer = asked.since(from).min(room);
         self.table.set_state(id, next);
-        self.table.set_deadline(id, Some(now + longer));
+        self.table.set_deadline(id, Some(from + longer));
         if let Some(conn) = self.table.conn_mut(id) {
             conn.mras += 1;
+            conn.extended += longer;
         }
         Ok(())
     }

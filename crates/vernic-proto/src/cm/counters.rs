@@ -90,6 +90,8 @@ counters! {
     duplicates_answered = "cm_duplicates_answered",
     /// Messages that nobody answered for all their repeats.
     unanswered = "cm_unanswered",
+    /// MRAs that were ignored, since those before had put the end off for as long as may be.
+    mras_beyond = "cm_mras_beyond_limit",
     /// REQs and SIDR_REQs for services that nobody listens on.
     no_listener = "cm_no_listener",
     /// REQs ignored, and SIDR_REQs refused, because the listener's backlog was full.

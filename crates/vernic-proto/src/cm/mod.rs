@@ -55,7 +55,9 @@
 //!
 //! A message that is not answered in time is sent again, as often as the REQ allows, and the first times
 //! earlier than its fields say, in case it was lost; then the connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
-//! may make us wait is cut at 69 s, and at 137 s with all repeats.
+//! may make us wait is cut at 69 s, and at 137 s with all repeats; all the MRAs of a message put
+//! its end off by 137 s at most. A REP is repeated three times to a peer of which nothing came but
+//! its REQ, and then only for copies of that.
 //!
 //! # Destroying
 //!

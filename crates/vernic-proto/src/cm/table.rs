@@ -71,6 +71,8 @@ pub(super) struct Conn {
     /// How often the peer asked for time for it.
     pub(super) mras: u8,
     /// Since when it may be stale, though its queue pair had just heard the peer.
+    /// Nanoseconds by which that has put off the next repeat, in all.
+    pub(super) extended: u64,
     pub(super) doubted: Option<Time>,
     /// Nanoseconds of TIMEWAIT.
     pub(super) timewait: u64,
@@ -108,6 +110,7 @@ impl Conn {
             repeats: 0,
             mras: 0,
             doubted: None,
+            extended: 0,
             timewait: 0,
             last: None,
             deadline: None,
@@ -121,6 +124,10 @@ impl Conn {
         self.wait.min(first << self.retries.min(8))
     }
     /// Which message `last` is.
+    /// When its timer fires.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
     pub(super) fn last_attribute(&self) -> Option<CmAttribute> {
         let last = self.last.as_ref()?;
         Some(CmAttribute(u16::from_be_bytes([last[16], last[17]])))
