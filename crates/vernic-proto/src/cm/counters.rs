@@ -86,19 +86,21 @@ macro_rules! counters {
 counters! {
     /// Messages sent again because no answer came.
     retries = "cm_retries",
+    /// Repeats of a REP that were not sent, since nothing was heard of the peer but its REQ.
+    reps_withheld = "cm_reps_withheld",
     /// Messages that were seen before, and were answered again.
     duplicates_answered = "cm_duplicates_answered",
-    /// Messages that nobody answered for all their repeats.
-    unanswered = "cm_unanswered",
     /// MRAs that were ignored, since those before had put the end off for as long as may be.
     mras_beyond = "cm_mras_beyond_limit",
+    /// Messages that nobody answered for all their repeats.
+    unanswered = "cm_unanswered",
     /// REQs and SIDR_REQs for services that nobody listens on.
     no_listener = "cm_no_listener",
     /// REQs ignored, and SIDR_REQs refused, because the listener's backlog was full.
     backlog_full = "cm_backlog_full",
     /// REQs and SIDR_REQs refused because there were too many connections.
     too_many = "cm_too_many_connections",
-    /// Requests dropped because later ones needed their place.
+    /// Requests dropped because later ones needed their place: of the peer that had most.
     half_open_dropped = "cm_half_open_dropped",
     /// Requests dropped because the peer had stopped asking.
     half_open_expired = "cm_half_open_expired",

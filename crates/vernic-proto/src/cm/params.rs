@@ -102,8 +102,8 @@ pub struct CmConfig {
     /// Where counting starts: something that differs from process to process, so that a peer does
     /// not take our ids for those of our predecessor.
     pub seed: u32,
-    /// REQs and SIDR_REQs that the owner has not answered, and REPs that the peer has not. One more, and
-    /// the oldest is dropped.
+    /// REQs and SIDR_REQs that the owner has not answered, and REPs that the peer has not. One
+    /// more, and the oldest is dropped of the peer that has most.
     pub max_half_open: usize,
     /// Connections and exchanges of all states but TIMEWAIT. Beyond, REQs are rejected.
     pub max_connections: usize,

@@ -1,10 +1,10 @@
 //! The passive side: REQ in, REP out, RTU in.
 
-use vernic_wire::Mtu;
 use vernic_wire::cm::{
     CmAttribute, CmService, CommId, FailoverAccepted, Info, PrivateData, Rej, RejReason,
     RejectedMessage, Rep, Req, Rtu, timeout_nanos,
 };
+use vernic_wire::{Gid, Mtu};
 
 use super::active::private_data;
 use super::event::{CmError, EventKind};
@@ -53,7 +53,7 @@ impl Cm {
             let reason = RejReason::STALE_CONNECTION;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         }
-        match self.make_room(now, listener)? {
+        match self.make_room(now, path.remote, listener)? {
             Room::Made => self.admit_req(now, path, transaction_id, req, listener),
             // The peer asks again, and there may be room then.
             Room::FullBacklog => {}
@@ -105,8 +105,13 @@ impl Cm {
         }
     }
 
-    /// Makes room for one more request of the listener, if it can.
-    pub(super) fn make_room(&mut self, now: Time, listener: ListenerId) -> Result<Room, CmDrop> {
+    /// Makes room for one more request of a peer for the listener, if it can.
+    pub(super) fn make_room(
+        &mut self,
+        now: Time,
+        remote: Gid,
+        listener: ListenerId,
+    ) -> Result<Room, CmDrop> {
         if self.events.len() >= self.config.max_events() {
             return Err(CmDrop::EventsFull);
         }
@@ -119,9 +124,9 @@ impl Cm {
             self.counters.backlog_full += 1;
             return Ok(Room::FullBacklog);
         }
-        if half_open_full && let Some(oldest) = self.table.oldest_half_open() {
+        if half_open_full && let Some(victim) = self.table.half_open_too_many(remote) {
             self.counters.half_open_dropped += 1;
-            self.drop_half_open(now, oldest);
+            self.drop_half_open(now, victim);
         }
         Ok(Room::Made)
     }

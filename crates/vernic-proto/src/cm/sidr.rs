@@ -111,7 +111,7 @@ impl Cm {
             self.send(path, transaction_id, &rep.into());
             return Ok(());
         };
-        if !matches!(self.make_room(now, listener)?, Room::Made) {
+        if !matches!(self.make_room(now, path.remote, listener)?, Room::Made) {
             let rep = refusal(req.request_id, req.service_id, SidrStatus::NO_QP);
             self.send(path, transaction_id, &rep.into());
             return Ok(());

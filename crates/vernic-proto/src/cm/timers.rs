@@ -11,6 +11,11 @@ use crate::time::Time;
 /// Timers that one call serves at most, so that the owner can send in between.
 pub(super) const TIMEOUTS_PER_CALL: usize = 64;
 
+/// How often a REP is repeated to a peer of which nothing came but its REQ, which anybody can send
+/// in its name: so a forged one brings it 6 datagrams at most (an MRA, these, a REJ). One that lost
+/// them asks again by its REQ, of which each copy is answered.
+const UNHEARD_REPS: u8 = 3;
+
 impl Cm {
     /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still in
     /// the past then, and the owner calls again after it has fetched what there is to send.
@@ -75,8 +80,12 @@ impl Cm {
     fn send_again(&mut self, now: Time, id: CommId) {
         let Some(conn) = self.table.conn_mut(id) else { return };
         conn.retries += 1;
-        self.counters.retries += 1;
-        self.send_last(id);
+        if conn.state == State::RepSent && conn.retries > UNHEARD_REPS {
+            self.counters.reps_withheld += 1;
+        } else {
+            self.counters.retries += 1;
+            self.send_last(id);
+        }
         self.await_answer(now, id);
     }
 

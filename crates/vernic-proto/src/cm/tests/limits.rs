@@ -8,6 +8,11 @@ use super::*;
 
 /// A REQ of which there are as many as numbers, from peer 10.0.0.1.
 fn flood(number: u32) -> Mad {
+    flood_of(gid(1), number)
+}
+
+/// The same of another peer.
+fn flood_of(peer: Gid, number: u32) -> Mad {
     let mut req = Req {
         local_comm_id: CommId(0x5000 + number),
         local_qpn: Qpn::new(0x5000 + number),
@@ -19,8 +24,74 @@ fn flood(number: u32) -> Mad {
         max_cm_retries: 15,
         ..Req::default()
     };
-    (req.primary.local_gid, req.primary.remote_gid) = (gid(1), gid(2));
+    (req.primary.local_gid, req.primary.remote_gid) = (peer, gid(2));
     mad(req)
+}
+
+#[test]
+fn a_flood_of_one_source_drops_its_own_requests() {
+    let config = CmConfig { max_half_open: 8, ..config(0x200) };
+    let mut t = Pair::with(super::config(0x100), config);
+    t.b.cm.stop_listening(t.listener);
+    t.listener = t.b.cm.listen(SERVICE, None, 1000).unwrap();
+    let from = |t: &mut Pair, last: u8, number| {
+        let path = CmPath::new(gid(2), gid(last));
+        t.b.cm.handle_mad(t.now, path, &flood_of(gid(last), number)).unwrap();
+        t.settle();
+        t.b.cm.table.assert_consistent();
+    };
+    // Others came first, and one of them is answered.
+    (0..3).for_each(|number| from(&mut t, 3 + number as u8, number));
+    let honest: Vec<ConnId> = (0..3).map(|_| t.b.expect_request()).collect();
+    t.lose(&[CmAttribute::REP]);
+    t.b.cm.accept(t.now, honest[0], &accept_params(gid(2))).unwrap();
+    (0..200).for_each(|number| from(&mut t, 1, number));
+    assert_eq!(t.b.cm.counters().half_open_dropped, 195);
+    assert!(honest.iter().all(|conn| t.b.cm.owns(conn.0)), "they are all there");
+    // One who comes now finds a place too.
+    from(&mut t, 9, 1);
+    from(&mut t, 1, 500);
+    let late = t.b.events.iter().rev().find(
+        |event| matches!(&event.kind, EventKind::Request { path, .. } if path.remote == gid(9)),
+    );
+    assert!(t.b.cm.owns(late.unwrap().conn.0));
+}
+
+#[test]
+fn a_forged_request_brings_its_victim_six_datagrams_at_most() {
+    let mut t = Pair::new();
+    t.deliver_to_b(&flood(1)).unwrap();
+    t.settle();
+    let asked = t.b.expect_request();
+    // The application takes so long that an MRA is due, and accepts; the victim says nothing.
+    while t.b.cm.counters().sent[1] == 0 {
+        t.now = t.b.cm.next_deadline().unwrap();
+        t.b.cm.handle_timeout(t.now);
+    }
+    t.b.cm.accept(t.now, asked, &accept_params(gid(2))).unwrap();
+    while let Some(due) = t.b.cm.next_deadline() {
+        t.b.cm.handle_timeout(due);
+    }
+    let names: Vec<_> = std::iter::from_fn(|| t.b.cm.poll_transmit())
+        .map(|sent| CmMessage::parse(&sent.mad).unwrap().1.attribute().to_string())
+        .collect();
+    assert_eq!(names, ["MRA", "REP", "REP", "REP", "REP", "REJ"]);
+    assert_eq!(t.b.cm.counters().reps_withheld, 12);
+}
+
+#[test]
+fn a_peer_that_asks_for_time_gets_all_repeats_of_a_rep() {
+    let mut t = Pair::new();
+    t.connect();
+    t.accept();
+    // It has heard the REP, and says so; then all of its RTUs but the last are lost.
+    t.pass(300);
+    t.trace();
+    t.lose(&[CmAttribute::REP; 10]);
+    t.pass(60_000);
+    let trace = t.trace();
+    assert_eq!(trace.matches("B->A REP LOST").count(), 10, "{trace}");
+    assert_eq!(t.b.cm.counters().reps_withheld, 0);
 }
 
 #[test]
