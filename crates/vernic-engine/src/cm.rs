@@ -25,8 +25,8 @@
 //!
 //! # Communication ids
 //!
-//! An id is a process slot (10 high bits), as a QPN is, and a number (22 bits). So a datagram that
-//! reached the wrong process of this host says whose it is.
+//! An id is a process slot (10 high bits), as a QPN is, and a number (22 bits) that nobody can tell
+//! beforehand. So a datagram that reached the wrong process of this host says whose it is.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,7 +122,8 @@ impl State {
     fn machine(&mut self, slot: Slot, response_timeout: u8) -> &mut Cm {
         self.machine.get_or_insert_with(|| {
             let base = u32::from(slot.value()) << NUMBER_BITS;
-            let usual = CmConfig::new(base, NUMBER_BITS, random() as u32);
+            let seed = u128::from(random()) << 64 | u128::from(random());
+            let usual = CmConfig::new(base, NUMBER_BITS, seed);
             Cm::new(CmConfig { response_timeout, ..usual })
         })
     }

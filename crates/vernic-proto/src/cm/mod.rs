@@ -88,6 +88,7 @@ mod counters;
 mod disconnect;
 mod event;
 mod gone;
+mod ids;
 mod listener;
 mod params;
 mod passive;

@@ -99,9 +99,9 @@ pub struct CmConfig {
     pub id_base: u32,
     /// How many low bits of a communication id count, 8 to 32.
     pub id_bits: u32,
-    /// Where counting starts: something that differs from process to process, so that a peer does
-    /// not take our ids for those of our predecessor.
-    pub seed: u32,
+    /// Key of the order in which ids are given out: random and secret, so that nobody can tell the
+    /// ids of others by his own, and no peer takes our ids for those of our predecessor.
+    pub seed: u128,
     /// REQs and SIDR_REQs that the owner has not answered, and REPs that the peer has not. One
     /// more, and the oldest is dropped of the peer that has most.
     pub max_half_open: usize,
@@ -124,8 +124,9 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// Ids `id_base | n` with `id_bits` bits of `n`, counted from `seed`; everything else as usual.
-    pub const fn new(id_base: u32, id_bits: u32, seed: u32) -> Self {
+    /// Ids `id_base | n` with `id_bits` bits of `n`, in the order of `seed`; everything else as
+    /// usual.
+    pub const fn new(id_base: u32, id_bits: u32, seed: u128) -> Self {
         Self {
             id_base,
             id_bits,

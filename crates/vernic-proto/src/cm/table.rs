@@ -7,6 +7,7 @@ use vernic_wire::cm::{CmAttribute, CommId, Req, ServiceId};
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Gid, Psn, Qpn};
 
+use super::ids::Permutation;
 use super::params::{CmConfig, CmPath, ConnId, ListenerId};
 use super::state::{Group, State};
 use crate::shares::{Shares, Source};
@@ -168,6 +169,8 @@ pub(super) struct Table {
     next_age: u64,
     id_base: u32,
     id_mask: u32,
+    ids: Permutation,
+    /// The next number that goes through the permutation.
     next_id: u32,
     next_number: u32,
 }
@@ -186,7 +189,8 @@ impl Table {
             next_age: 0,
             id_base: config.id_base & !id_mask,
             id_mask,
-            next_id: config.seed,
+            ids: Permutation::new(config.seed, id_mask.count_ones()),
+            next_id: 0,
             next_number: 0,
         }
     }
@@ -239,12 +243,12 @@ impl Table {
         self.by_request.get(&(remote, id)).copied()
     }
 
-    /// An id that names nothing, or `None` if all are taken. Ids are taken in turn, so that one
+    /// An id that names nothing, or `None` if all are taken. All have their turn, so that one
     /// that was used comes back as late as possible.
     fn allocate(&mut self) -> Option<CommId> {
         // One of these many numbers is free, 0 not counted; unless all ids are taken.
         for _ in 0..=self.conns.len() + 1 {
-            let id = CommId(self.id_base | self.next_id & self.id_mask);
+            let id = CommId(self.id_base | self.ids.apply(self.next_id & self.id_mask));
             self.next_id = self.next_id.wrapping_add(1);
             if id != CommId::NONE && !self.conns.contains_key(&id) {
                 return Some(id);

@@ -39,7 +39,7 @@ impl Victim {
             max_half_open: MAX_HALF_OPEN,
             max_connections: MAX_CONNECTIONS,
             max_timewait: MAX_TIMEWAIT,
-            ..config(seed as u32)
+            ..config(seed.into())
         });
         cm.listen(SERVICE, None, 4).unwrap();
         cm.listen(DATAGRAM_SERVICE, Some(gid(1)), 4).unwrap();

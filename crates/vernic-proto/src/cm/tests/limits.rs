@@ -259,17 +259,32 @@ fn a_flood_of_requests_that_are_accepted_drops_the_oldest_and_never_grows() {
 }
 
 #[test]
-fn ids_count_from_the_seed_within_their_bits_and_skip_those_in_use() {
+fn all_ids_of_their_bits_have_their_turn_and_those_in_use_are_skipped() {
     let mut t = Pair::with(CmConfig { id_bits: 8, ..config(0xFFFF_FFFE) }, config(0x200));
     let connect = |t: &mut Pair, qpn| {
         let params = ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
         t.a.cm.connect(t.now, &params)
     };
     let ids: Vec<_> = (0..256).map(|qpn| connect(&mut t, qpn).unwrap().0.0).collect();
-    assert_eq!(ids[..3], [0xAB00_00FE, 0xAB00_00FF, 0xAB00_0000]);
+    let sorted: std::collections::BTreeSet<_> = ids.iter().copied().collect();
+    assert!(sorted.into_iter().eq(0xAB00_0000..=0xAB00_00FF));
     assert_eq!(connect(&mut t, 256), Err(CmError::TooMany { max: 65_536 }));
     t.a.cm.destroy(t.now, t.a.cm.table.conn_id(CommId(ids[7])));
     assert_eq!(connect(&mut t, 256).unwrap().0.0, ids[7]);
+}
+
+#[test]
+fn the_ids_of_ones_own_connections_do_not_tell_those_of_others() {
+    let ids = |seed| {
+        let mut cm = Cm::new(config(seed));
+        let one = |qpn| ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
+        (1..=64).map(|qpn| cm.connect(Time(0), &one(qpn)).unwrap().0.0).collect::<Vec<_>>()
+    };
+    let mine = ids(1);
+    let next = mine.windows(2).filter(|pair| pair[1].abs_diff(pair[0]) <= 64).count();
+    // Of 65536 ids, by chance: one of 500 is as near.
+    assert!(next <= 4, "{next} of 63 are near: {mine:x?}");
+    assert!(ids(2).iter().filter(|id| mine.contains(id)).count() <= 4);
 }
 
 #[test]
@@ -297,9 +312,11 @@ fn what_somebody_holds_of_a_connection_that_is_over_is_not_the_next_one_of_its_i
 
 #[test]
 fn id_zero_is_never_given() {
-    let mut cm = Cm::new(CmConfig::new(0, 32, u32::MAX));
-    let ids = [0, 1].map(|_| cm.connect(Time(0), &params(gid(1), gid(9))).unwrap().0.0);
-    assert_eq!(ids, [u32::MAX, 1]);
+    let mut cm = Cm::new(CmConfig { max_connections: 300, ..CmConfig::new(0, 8, 3) });
+    let one = |qpn| ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
+    let ids: Vec<_> = (0..).map_while(|qpn| cm.connect(Time(0), &one(qpn)).ok()).collect();
+    assert_eq!(ids.len(), 255);
+    assert!(ids.iter().all(|id| id.0 != CommId::NONE));
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub(super) struct Pair {
     trace: String,
 }
 
-pub(super) fn config(seed: u32) -> CmConfig {
+pub(super) fn config(seed: u128) -> CmConfig {
     CmConfig::new(0xAB00_0000, 16, seed)
 }
 
