@@ -64,10 +64,22 @@ impl<T: Copy> Shares<T> {
     /// The entry that goes if one more of `source` comes and there is no room: the oldest of the
     /// source that has most then.
     pub fn victim(&self, source: Source) -> Option<T> {
-        let own = self.by_source.get(&source).map_or(0, BTreeMap::len);
-        let &(most, _, largest) = self.by_size.last()?;
-        let from = if own >= most { source } else { largest };
-        self.by_source.get(&from)?.values().next().copied()
+        let (most, ..) = self.by_size.last()?;
+        match self.by_source.get(&source).filter(|own| own.len() >= *most) {
+            Some(own) => own.values().next().copied(),
+            None => self.largest(),
+        }
+    }
+
+    /// The oldest entry of the source that has most.
+    pub fn largest(&self) -> Option<T> {
+        let (_, _, source) = self.by_size.last()?;
+        self.by_source.get(source)?.values().next().copied()
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = T> {
+        self.by_source.values().flat_map(|entries| entries.values().copied())
     }
 
     fn change(
@@ -113,6 +125,7 @@ mod tests {
             shares.add(source, age, age);
         }
         assert_eq!((shares.len(), shares.victim(a)), (5, Some(2)));
+        assert_eq!((shares.largest(), shares.entries().count()), (Some(2), 5));
         assert_eq!(shares.victim(b), Some(2));
         shares.remove(b, 2);
         shares.remove(b, 3);
