@@ -10,6 +10,7 @@
 //! | `cm.rs` | the machine behind its lock, and the commands |
 //! | `cm/early.rs` | requests that came before somebody listens |
 //! | `cm/forwarded.rs` | requests that were handed to other processes |
+//! | `cm/host.rs` | the addresses of this host |
 //! | `cm/impatient.rs` | requests that shall not wait for somebody to listen |
 //! | `cm/listen.rs` | listeners and their names among the processes of this host |
 //! | `cm/neighbours.rs` | processes of this host at the other end, and how it is noticed that one is gone |
@@ -49,6 +50,7 @@ use crate::qp_table::QpTable;
 
 mod early;
 mod forwarded;
+mod host;
 mod impatient;
 mod listen;
 mod neighbours;
@@ -56,6 +58,7 @@ mod route;
 
 use early::EarlyRequests;
 use forwarded::Forwarded;
+use host::HostAddresses;
 pub use listen::ListenError;
 use listen::Listening;
 use neighbours::Neighbours;
@@ -153,6 +156,7 @@ pub(crate) struct CmShared {
     listening: Mutex<Listening>,
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
+    host: Mutex<HostAddresses>,
     neighbours: Mutex<Neighbours>,
 }
 
