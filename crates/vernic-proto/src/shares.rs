@@ -71,6 +71,14 @@ impl<T: Copy> Shares<T> {
         }
     }
 
+    /// The same where entries are not to be dropped for those of others lightly: of a source that
+    /// has more than `source` even then, if there is one.
+    pub fn excess(&self, source: Source) -> Option<T> {
+        let own = self.by_source.get(&source).map_or(0, BTreeMap::len);
+        let (most, ..) = self.by_size.last()?;
+        self.largest().filter(|_| *most > own + 1)
+    }
+
     /// The oldest entry of the source that has most.
     pub fn largest(&self) -> Option<T> {
         let (_, _, source) = self.by_size.last()?;
@@ -127,8 +135,10 @@ mod tests {
         assert_eq!((shares.len(), shares.victim(a)), (5, Some(2)));
         assert_eq!((shares.largest(), shares.entries().count()), (Some(2), 5));
         assert_eq!(shares.victim(b), Some(2));
+        assert_eq!([a, b, c].map(|source| shares.excess(source)), [Some(2), None, Some(2)]);
         shares.remove(b, 2);
         shares.remove(b, 3);
+        assert_eq!(shares.excess(source("10.0.0.9")), None);
         // All have one: the oldest, but of whom has one more with the new one.
         assert_eq!(shares.victim(source("10.0.0.9")), Some(1));
         assert_eq!([shares.victim(b), shares.victim(c)], [Some(4), Some(5)]);

@@ -98,6 +98,8 @@ counters! {
     no_listener = "cm_no_listener",
     /// REQs ignored, and SIDR_REQs refused, because the listener's backlog was full.
     backlog_full = "cm_backlog_full",
+    /// Requests dropped because their peer had too much of a full backlog, for those of others.
+    backlog_displaced = "cm_backlog_displaced",
     /// REQs and SIDR_REQs refused because there were too many connections.
     too_many = "cm_too_many_connections",
     /// Requests dropped because later ones needed their place: of the peer that had most.

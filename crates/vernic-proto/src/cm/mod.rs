@@ -376,9 +376,17 @@ impl Cm {
         self.events.retain(|event| event.conn != conn);
     }
 
+    fn count_in_backlog(&mut self, id: CommId, listener: ListenerId) {
+        if let Some(conn) = self.table.conn_mut(id) {
+            conn.backlog = Some(listener);
+            self.listeners.count(listener, conn.turn(), id);
+        }
+    }
+
     fn release_backlog(&mut self, id: CommId) {
-        if let Some(listener) = self.table.conn_mut(id).and_then(|conn| conn.backlog.take()) {
-            self.listeners.release(listener);
+        let Some(conn) = self.table.conn_mut(id) else { return };
+        if let Some(listener) = conn.backlog.take() {
+            self.listeners.release(listener, conn.turn());
         }
     }
 

@@ -12,6 +12,7 @@ use super::params::{AcceptParams, ConnId, Ears, ListenerId, clamp, repeats};
 use super::state::State;
 use super::table::{Conn, ReqIdentity};
 use super::{Cm, CmDrop, CmPath, Next};
+use crate::shares::Source;
 use crate::time::Time;
 
 impl Cm {
@@ -120,9 +121,13 @@ impl Cm {
             self.counters.too_many += 1;
             return Ok(Room::TooMany);
         }
-        if !self.listeners.take(listener) {
-            self.counters.backlog_full += 1;
-            return Ok(Room::FullBacklog);
+        if !self.listeners.has_room(listener) {
+            let Some(victim) = self.listeners.excess(listener, Source::of(remote)) else {
+                self.counters.backlog_full += 1;
+                return Ok(Room::FullBacklog);
+            };
+            self.counters.backlog_displaced += 1;
+            self.drop_half_open(now, victim);
         }
         if half_open_full && let Some(victim) = self.table.half_open_too_many(remote) {
             self.counters.half_open_dropped += 1;
@@ -178,7 +183,6 @@ impl Cm {
         conn.remote_guid = req.local_ca_guid;
         conn.remote_qpn = req.local_qpn;
         conn.req = Some(ReqIdentity::of(req));
-        conn.backlog = Some(listener);
         conn.wait = self.config.wait(req.local_response_timeout);
         conn.peer_waits = clamp(req.remote_response_timeout);
         conn.max_retries = repeats(conn.wait, req.max_cm_retries);
@@ -187,10 +191,10 @@ impl Cm {
         conn.alternate = !req.alternate.is_none();
         let half = timeout_nanos(conn.peer_waits) / 2;
         let Some(id) = self.table.insert(conn) else {
-            self.listeners.release(listener);
             self.counters.too_many += 1;
             return;
         };
+        self.count_in_backlog(id, listener);
         self.table.set_deadline(id, Some(now + half));
         self.event(id, EventKind::Request { listener, path: ours, req: Box::new(*req) });
     }

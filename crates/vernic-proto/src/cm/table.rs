@@ -8,6 +8,7 @@ use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Gid, Psn, Qpn};
 
 use super::ids::Permutation;
+use super::listener::Turn;
 use super::params::{CmConfig, CmPath, ConnId, ListenerId};
 use super::state::{Group, State};
 use crate::shares::{Shares, Source};
@@ -133,6 +134,10 @@ impl Conn {
     pub(super) fn last_attribute(&self) -> Option<CmAttribute> {
         let last = self.last.as_ref()?;
         Some(CmAttribute(u16::from_be_bytes([last[16], last[17]])))
+    }
+    /// What it is in the backlog of its listener.
+    pub(super) fn turn(&self) -> Turn {
+        (self.source(), self.number.into())
     }
     /// Whom it counts for.
     fn source(&self) -> Source {

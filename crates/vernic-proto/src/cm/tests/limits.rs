@@ -175,6 +175,32 @@ fn a_full_backlog_is_silent_until_the_application_has_taken_a_request() {
 }
 
 #[test]
+fn a_backlog_that_one_source_has_filled_has_room_for_others() {
+    let mut t = Pair::new();
+    t.b.cm.stop_listening(t.listener);
+    t.listener = t.b.cm.listen(SERVICE, None, 4).unwrap();
+    let from = |t: &mut Pair, last: u8, number| {
+        let path = CmPath::new(gid(2), gid(last));
+        t.b.cm.handle_mad(t.now, path, &flood_of(gid(last), number)).unwrap();
+        t.settle();
+        t.b.cm.table.assert_consistent();
+    };
+    (0..9).for_each(|number| from(&mut t, 1, number));
+    assert_eq!(t.b.cm.counters().backlog_full, 5);
+    (3..7).for_each(|last| from(&mut t, last, 0));
+    // Each of the first three in the place of one of the many; then all have the same.
+    let counters = t.b.cm.counters();
+    assert_eq!((counters.backlog_displaced, counters.backlog_full), (3, 6));
+    let asked = t.b.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Request { path, .. } => Some((event.conn, path.remote)),
+        _ => None,
+    });
+    let there: Vec<_> = asked.filter(|(conn, _)| t.b.cm.owns(conn.0)).map(|(_, of)| of).collect();
+    assert_eq!(there, [gid(1), gid(3), gid(4), gid(5)]);
+    assert_eq!(t.b.cm.occupancy().half_open, 4);
+}
+
+#[test]
 fn too_many_connections_are_refused_on_both_sides() {
     let few = |seed| CmConfig { max_connections: 2, ..config(seed) };
     let mut t = Pair::with(few(0x100), few(0x200));
