@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use vernic_proto::cm::{
-    AcceptParams, Cm, CmConfig, CmPath, ConnId, ConnectParams, SidrParams, SidrReply,
+    AcceptParams, Cm, CmConfig, CmPath, ConnId, ConnectParams, Heard, SidrParams, SidrReply,
 };
 use vernic_proto::{QpType, Time};
 use vernic_wire::cm::{
@@ -16,7 +16,7 @@ use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 
 const SERVICE: ServiceId = PortSpace::TCP.service_id(7);
-/// Ids of ours begin here, so that a byte names one.
+/// Ids of ours have this above 8 bits of which nobody can tell the order.
 const ID_BASE: u32 = 0x100;
 const LIMIT: usize = 8;
 
@@ -72,8 +72,15 @@ fn accept<'a>(qpn: u8) -> AcceptParams<'a> {
     }
 }
 
+/// The id that a byte means: of a connection that there was, or any.
+fn id(known: &Known, byte: u8) -> CommId {
+    let nth = usize::from(byte) % known.len().max(1);
+    let there = known.keys().nth(nth).filter(|_| byte < 0xF0);
+    there.copied().unwrap_or(CommId(ID_BASE + u32::from(byte)))
+}
+
 /// A message of the input's making: ids that may be right, then a few bytes anywhere.
-fn message(input: &mut Input<'_>) -> Option<[u8; MAD_LEN]> {
+fn message(known: &Known, input: &mut Input<'_>) -> Option<[u8; MAD_LEN]> {
     let (which, local, remote) = (input.byte()?, input.byte()?, input.byte()?);
     let mut req = Req { service_id: SERVICE, path_mtu: 3, max_cm_retries: 15, ..Req::default() };
     (req.primary.local_gid, req.primary.remote_gid) = (gid(2), gid(1));
@@ -84,8 +91,9 @@ fn message(input: &mut Input<'_>) -> Option<[u8; MAD_LEN]> {
     if attribute != CmAttribute::REQ {
         mad[24..].fill(0);
     }
+    // The peer's ids are of its own making.
     mad[24..28].copy_from_slice(&(ID_BASE + u32::from(local)).to_be_bytes());
-    mad[28..32].copy_from_slice(&(ID_BASE + u32::from(remote)).to_be_bytes());
+    mad[28..32].copy_from_slice(&id(known, remote).0.to_be_bytes());
     for _ in 0..which >> 5 {
         let (at, value) = (input.byte()?, input.byte()?);
         mad[usize::from(at)] = value;
@@ -96,9 +104,14 @@ fn message(input: &mut Input<'_>) -> Option<[u8; MAD_LEN]> {
 /// What the owner was told of: the latest connection of each id.
 type Known = BTreeMap<CommId, ConnId>;
 
+/// Every other queue pair has just heard its peer.
+fn heard(qpn: Qpn, now: Time) -> Option<Heard> {
+    (qpn.value() & 1 == 0).then_some(Heard { at: now, patience: 1 << 30 })
+}
+
 fn step(cm: &mut Cm, known: &mut Known, now: &mut Time, input: &mut Input<'_>) -> Option<()> {
     let (what, arg) = (input.byte()?, input.byte()?);
-    let id = CommId(ID_BASE + u32::from(arg & 15));
+    let id = id(known, arg);
     // Where there is none, one that never was.
     let conn = known.get(&id).copied().unwrap_or(ConnId(id, u32::from(arg)));
     match what % 14 {
@@ -124,13 +137,13 @@ fn step(cm: &mut Cm, known: &mut Known, now: &mut Time, input: &mut Input<'_>) -
         }
         9 => {
             *now = *now + (1_000_000 << (arg & 15));
-            cm.handle_timeout(*now);
+            cm.handle_timeout_with(*now, &|qpn| heard(qpn, *now));
         }
         10 => cm.request_taken(conn),
         _ => {
-            let mad = message(input)?;
+            let mad = message(known, input)?;
             let path = CmPath::new(gid(1), gid(if arg == 0 { 3 } else { 2 }));
-            let _ = cm.handle_mad(*now, path, &mad);
+            let _ = cm.handle_mad_with(*now, path, &mad, &|qpn| heard(qpn, *now));
         }
     }
     Some(())

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! Limits: connections of a listener whose request is not here are at most [`MAX_GREETING`], and a quarter of the
-//! descriptors that the process may have, beyond that the oldest goes; so it does where no descriptor is left for
-//! another. Each has the time of its start-up. Requests that the program has not taken are at most the
-//! listener's backlog.
+//! descriptors that the process may have, beyond that the oldest of the address that has most goes;
+//! so it does where no descriptor is left for another. Each has the time of its start-up. Requests
+//! that the program has not taken are at most the listener's backlog.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -31,6 +31,7 @@ use vernic_engine::iwarp::{
 use vernic_engine::{Config, Qp, Qpn};
 use vernic_io::tcp::{Bound, Listener, Readiness};
 use vernic_proto::cm::ConnId;
+use vernic_proto::{Shares, Source};
 use vernic_wire::cm::CommId;
 
 use crate::device::Device;
@@ -39,7 +40,10 @@ use crate::event::{ConnInfo, EventKind};
 use crate::keeper::Keeper;
 use crate::registry::{DeviceKey, IdKey, Registry, lock};
 
+mod due;
 mod progress;
+
+use due::Due;
 
 /// Connections of a listener that have not said what they want; few in tests.
 const MAX_GREETING: usize = if cfg!(test) { 4 } else { 1024 };
@@ -94,7 +98,8 @@ pub struct StartupCounters {
     pub asked: u64,
     /// Ended before their request came: by the peer, for want of time, or since it was none.
     pub failed: u64,
-    /// Ended for newer ones: 1024 of a listener had not asked yet, or there were no descriptors for both.
+    /// Ended for newer ones: 1024 of a listener had not asked yet, or there were no descriptors for
+    /// both. They were the oldest of the address that had most.
     pub displaced: u64,
     /// Times that a connection could not be taken, since the process had no descriptor left: it waits in the
     /// listening socket, which is left alone for a moment.
@@ -111,7 +116,7 @@ enum Stage {
     /// The peer has accepted, and nobody has taken the event.
     Replied,
     /// A peer has connected to a listener, and its request is not here.
-    Greeting { listener: u32, device: Arc<Device> },
+    Greeting { listener: u32, device: Arc<Device>, place: Place },
     /// The program has the request, or will take it.
     Asked,
     /// The acceptance is on its way; then the queue pair gets the connection.
@@ -119,6 +124,10 @@ enum Stage {
     /// The refusal is on its way.
     Refusing,
 }
+
+/// Where a connection stands among those of a listener that have not said what they want: whose it
+/// is, and the how-manieth.
+type Place = (Source, u64);
 
 #[derive(Debug)]
 struct Startup {
@@ -133,8 +142,8 @@ struct Listening {
     id: IdKey,
     port: u16,
     backlog: usize,
-    /// Those that are [`Stage::Greeting`], the oldest first.
-    greeting: VecDeque<ConnId>,
+    /// Those that are [`Stage::Greeting`].
+    greeting: Shares<ConnId>,
     /// It is not watched until then: no descriptor was left for a connection that waits.
     paused: Option<Instant>,
 }
@@ -144,6 +153,8 @@ struct Table {
     next: u32,
     listeners: HashMap<u32, Listening>,
     startups: HashMap<ConnId, Startup>,
+    /// When they want to be looked at, whatever their sockets say.
+    due: Due,
     counters: StartupCounters,
 }
 
@@ -205,6 +216,24 @@ impl StreamSink for Told {
 }
 
 impl Table {
+    /// Adds a start-up.
+    fn insert(&mut self, conn: ConnId, startup: Startup) {
+        self.startups.insert(conn, startup);
+        self.arm(conn);
+    }
+
+    /// Takes a start-up out.
+    fn remove(&mut self, conn: ConnId) -> Option<Startup> {
+        self.due.set(conn, None);
+        self.startups.remove(&conn)
+    }
+
+    /// The time of a start-up may be another one now.
+    fn arm(&mut self, conn: ConnId) {
+        let patience = self.startups.get(&conn).and_then(|startup| startup.handshake.patience());
+        self.due.set(conn, patience.map(|patience| Instant::now() + patience));
+    }
+
     /// A number that no start-up has. Connections that queue pairs have keep theirs as ids remember it:
     /// after 2^32 others nobody does.
     fn number(&mut self) -> u32 {
@@ -280,7 +309,7 @@ impl Streams {
             Ok(handshake) => {
                 self.registry.bind_conn(id, key, conn);
                 let startup = Startup { handshake, device: key, stage: Stage::Asking };
-                table.startups.insert(conn, startup);
+                table.insert(conn, startup);
             }
             // At once, as on the loopback.
             Err(ConnectError::Os { source, .. }) => {
@@ -298,7 +327,7 @@ impl Streams {
     /// # Errors
     /// [`Error::Stream`].
     pub(crate) fn start(&self, conn: ConnId, qp: &Qp) -> Result<ConnInfo, Error> {
-        let startup = lock(&self.table).startups.remove(&conn);
+        let startup = lock(&self.table).remove(conn);
         let Some(Startup { handshake, device, stage: Stage::Replied }) = startup else {
             return Err(Error::Stream(StreamError::Gone(String::new())));
         };
@@ -342,17 +371,18 @@ impl Streams {
             HandshakeState::Startup(StartupState::Replying) => {
                 let told = self.told(startup.device, conn, &startup.handshake);
                 startup.stage = Stage::Answering { qp: qp.clone(), told };
+                table.arm(conn);
                 // For the peer's time to take it.
                 self.keeper.wake();
                 return Ok(());
             }
             HandshakeState::Startup(StartupState::Agreed) => {}
             state => {
-                table.startups.remove(&conn);
+                table.remove(conn);
                 return Err(Error::Stream(StreamError::Gone(format!(": {}", in_words(&state)))));
             }
         }
-        let startup = table.startups.remove(&conn);
+        let startup = table.remove(conn);
         drop(table);
         let Some(Startup { handshake, device, .. }) = startup else { return Ok(()) };
         let told = self.told(device, conn, &handshake);
@@ -381,9 +411,10 @@ impl Streams {
         match startup.handshake.state() {
             HandshakeState::Startup(StartupState::Replying) => {
                 startup.stage = Stage::Refusing;
+                table.arm(conn);
                 self.keeper.wake();
             }
-            _ => drop(table.startups.remove(&conn)),
+            _ => drop(table.remove(conn)),
         }
         Ok(())
     }
@@ -392,7 +423,7 @@ impl Streams {
     /// order.
     pub(crate) fn destroy(&self, conn: ConnId) {
         if self.reject(conn, &[]).is_err() {
-            let startup = lock(&self.table).startups.remove(&conn);
+            let startup = lock(&self.table).remove(conn);
             if let Some(startup) = startup {
                 startup.handshake.leave();
             }
@@ -404,7 +435,7 @@ impl Streams {
     pub(crate) fn disconnect(&self, conn: ConnId) {
         let mut table = lock(&self.table);
         let startup = match table.startups.get(&conn).map(|startup| &startup.stage) {
-            Some(Stage::Asking | Stage::Answering { .. }) => table.startups.remove(&conn),
+            Some(Stage::Asking | Stage::Answering { .. }) => table.remove(conn),
             _ => None,
         };
         drop(table);
@@ -433,7 +464,7 @@ impl Streams {
         let number = table.number();
         let watched = readiness.watch_listener(&socket, LISTENER | u64::from(number));
         watched.map_err(|error| (None, os(error)))?;
-        let (socket, greeting) = (Arc::new(socket), VecDeque::new());
+        let (socket, greeting) = (Arc::new(socket), Shares::default());
         let paused = None;
         let listening = Listening { socket, id, port, backlog, greeting, paused };
         table.listeners.insert(number, listening);
@@ -444,8 +475,8 @@ impl Streams {
     pub(crate) fn stop_listening(&self, number: u32) {
         let mut table = lock(&self.table);
         let listening = table.listeners.remove(&number);
-        let greeting = listening.iter().flat_map(|listening| &listening.greeting);
-        let gone: Vec<_> = greeting.map(|conn| table.startups.remove(conn)).collect();
+        let greeting = listening.iter().flat_map(|listening| listening.greeting.entries());
+        let gone: Vec<_> = greeting.map(|conn| table.remove(conn)).collect();
         drop(table);
         drop((listening, gone));
     }

@@ -10,6 +10,7 @@
 //! | `cm.rs` | the machine behind its lock, and the commands |
 //! | `cm/early.rs` | requests that came before somebody listens |
 //! | `cm/forwarded.rs` | requests that were handed to other processes |
+//! | `cm/host.rs` | the addresses of this host |
 //! | `cm/impatient.rs` | requests that shall not wait for somebody to listen |
 //! | `cm/listen.rs` | listeners and their names among the processes of this host |
 //! | `cm/neighbours.rs` | processes of this host at the other end, and how it is noticed that one is gone |
@@ -18,14 +19,15 @@
 //! # Locks
 //!
 //! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane, then
-//! machine; never the other way. A command changes the machine, lets go of it, and leaves what is to be
-//! sent to the lane ([`Engine::kick_cm`]): on its own thread if the lane is free. Events are told under
-//! the machine's lock, so that they are in order; a sink may only take note of them.
+//! machine, and from there a queue pair's core, to look when it heard its peer; never the other
+//! way. A command changes the machine, lets go of it, and leaves what is to be sent to the lane
+//! ([`Engine::kick_cm`]): on its own thread if the lane is free. Events are told under the
+//! machine's lock, so that they are in order; a sink may only take note of them.
 //!
 //! # Communication ids
 //!
-//! An id is a process slot (10 high bits), as a QPN is, and a number (22 bits). So a datagram that
-//! reached the wrong process of this host says whose it is.
+//! An id is a process slot (10 high bits), as a QPN is, and a number (22 bits) that nobody can tell
+//! beforehand. So a datagram that reached the wrong process of this host says whose it is.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +50,7 @@ use crate::qp_table::QpTable;
 
 mod early;
 mod forwarded;
+mod host;
 mod impatient;
 mod listen;
 mod neighbours;
@@ -55,6 +58,7 @@ mod route;
 
 use early::EarlyRequests;
 use forwarded::Forwarded;
+use host::HostAddresses;
 pub use listen::ListenError;
 use listen::Listening;
 use neighbours::Neighbours;
@@ -121,7 +125,8 @@ impl State {
     fn machine(&mut self, slot: Slot, response_timeout: u8) -> &mut Cm {
         self.machine.get_or_insert_with(|| {
             let base = u32::from(slot.value()) << NUMBER_BITS;
-            let usual = CmConfig::new(base, NUMBER_BITS, random() as u32);
+            let seed = u128::from(random()) << 64 | u128::from(random());
+            let usual = CmConfig::new(base, NUMBER_BITS, seed);
             Cm::new(CmConfig { response_timeout, ..usual })
         })
     }
@@ -151,6 +156,7 @@ pub(crate) struct CmShared {
     listening: Mutex<Listening>,
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
+    host: Mutex<HostAddresses>,
     neighbours: Mutex<Neighbours>,
 }
 
@@ -173,10 +179,10 @@ impl CmShared {
     }
 
     /// For the holder of the lane: the deadline has come.
-    pub(crate) fn handle_timeout(&self, now: Time) {
+    pub(crate) fn handle_timeout(&self, table: &QpTable, now: Time) {
         let mut state = lock(&self.state);
         if let Some(machine) = &mut state.machine {
-            machine.handle_timeout(now);
+            machine.handle_timeout_with(now, &|qpn| table.heard(qpn));
             state.tell();
         }
     }
@@ -221,14 +227,14 @@ impl Engine {
     fn with_machine<T>(
         &self,
         table: &mut QpTable,
-        f: impl FnOnce(&mut Cm) -> T,
+        f: impl FnOnce(&mut Cm, &QpTable) -> T,
     ) -> Result<T, SlotError> {
         let mut state = lock(&self.cm.state);
         let slot = match state.machine {
             Some(_) => Slot::FIRST,
             None => table.first_slot(&self.slots)?,
         };
-        let result = f(state.machine(slot, self.config.cm_response_timeout));
+        let result = f(state.machine(slot, self.config.cm_response_timeout), table);
         state.tell();
         Ok(result)
     }

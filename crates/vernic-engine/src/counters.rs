@@ -48,6 +48,7 @@ pub(crate) struct Counters {
     pub(crate) paced_turns: Count,
     pub(crate) pace_timeouts: Count,
     pub(crate) mads_handed_over: Count,
+    pub(crate) mads_early_refused: Count,
     pub(crate) streams: StreamCounts,
     pub(crate) direct: DirectCounts,
     pub(crate) near_tx_packets: Count,
@@ -76,6 +77,7 @@ impl Default for Counters {
             paced_turns: Count::default(),
             pace_timeouts: Count::default(),
             mads_handed_over: Count::default(),
+            mads_early_refused: Count::default(),
             streams: StreamCounts::default(),
             direct: DirectCounts::default(),
             near_tx_packets: Count::default(),
@@ -123,6 +125,7 @@ impl Counters {
         total.paced_turns += self.paced_turns.value();
         total.pace_timeouts += self.pace_timeouts.value();
         total.mads_handed_over += self.mads_handed_over.value();
+        total.mads_early_refused += self.mads_early_refused.value();
         total.streams += self.streams.snapshot();
         total.direct += self.direct.snapshot();
         total.near_tx_packets += self.near_tx_packets.value();
@@ -169,6 +172,9 @@ pub struct DeviceCounters {
     pub pace_timeouts: u64,
     /// Management datagrams for another process of this host, handed over to it.
     pub mads_handed_over: u64,
+    /// Requests that came before somebody listened and found no place to wait, or lost theirs to
+    /// others.
+    pub mads_early_refused: u64,
     /// What connections of iWARP counted.
     pub streams: StreamCounters,
     /// Requests carried out in the memory of processes of this host, without packets.
@@ -218,6 +224,7 @@ impl Default for DeviceCounters {
             paced_turns: 0,
             pace_timeouts: 0,
             mads_handed_over: 0,
+            mads_early_refused: 0,
             streams: StreamCounters::default(),
             direct: DirectCounters::default(),
             near_tx_packets: 0,
@@ -253,6 +260,7 @@ impl DeviceCounters {
             ("paced_turns", self.paced_turns),
             ("pace_timeouts", self.pace_timeouts),
             ("mads_handed_over", self.mads_handed_over),
+            ("mads_early_refused", self.mads_early_refused),
             ("near_tx_packets", self.near_tx_packets),
             ("near_tx_bytes", self.near_tx_bytes),
             ("near_rx_packets", self.near_rx_packets),

@@ -170,7 +170,7 @@ impl Lane {
             gsi.hand_over_again(engine, table, now);
         }
         if gsi.deadline.is_some_and(|deadline| deadline <= now) {
-            engine.cm.handle_timeout(now);
+            engine.cm.handle_timeout(table, now);
             engine.look_for_early(&mut self.table, now);
             engine.look_at_neighbours(now);
             gsi.pending = true;

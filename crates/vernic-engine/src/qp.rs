@@ -127,6 +127,7 @@ impl Qp {
                 ack: AckHold::default(),
                 timer: TimerEntries::default(),
                 flight: Flight::default(),
+                heard: None,
                 tickets: QpTickets::default(),
                 send_gate: None,
                 cq_failed: false,

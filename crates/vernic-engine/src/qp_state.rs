@@ -55,6 +55,8 @@ pub(crate) struct QpSide {
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
     pub(crate) flight: Flight,
+    /// When a packet of the peer was last taken.
+    pub(crate) heard: Option<Time>,
     /// What a peer on this host has consented to.
     pub(crate) tickets: QpTickets,
     /// What messages say whose bytes the peer copies by itself; `None` while there are none.
@@ -78,6 +80,7 @@ impl QpSide {
         self.way = QpWay { process: resolved.process, ..QpWay::default() };
         self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
         self.flight.path_changed();
+        self.heard = None;
     }
 }
 

@@ -9,8 +9,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vernic_io::slot::{Slot, SlotError, SlotTable};
+use vernic_proto::cm::Heard;
 use vernic_wire::Qpn;
 
+use crate::events::lock;
 use crate::qp_state::QpInner;
 
 #[derive(Debug)]
@@ -60,6 +62,16 @@ impl QpTable {
         let page = usize::from(self.by_slot[usize::from(Slot::of(qpn).value())]).checked_sub(1)?;
         let index = qpn.value() & (Slot::QPNS - 1);
         self.pages[page].qps.get(index as usize)?.as_ref()
+    }
+
+    /// When a queue pair last took a packet of its peer, and how long it tries to reach that. Locks
+    /// its core.
+    pub(crate) fn heard(&self, qpn: Qpn) -> Option<Heard> {
+        let core = lock(&self.find(qpn)?.core);
+        let (at, attr) = (core.side.heard?, core.machine.attr());
+        let wait = attr.timeout.nanos().unwrap_or(u64::MAX);
+        let patience = wait.saturating_mul(u64::from(attr.retry_cnt) + 1);
+        Some(Heard { at, patience })
     }
 
     /// All queue pairs.

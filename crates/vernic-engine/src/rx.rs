@@ -181,6 +181,8 @@ struct Held<'a> {
     core: MutexGuard<'a, QpCore>,
     /// There was a request among its packets.
     requests: bool,
+    /// The machine took one of them.
+    heard: bool,
 }
 
 struct Demux<'a, 'p> {
@@ -268,9 +270,9 @@ impl<'a, 'p> Demux<'a, 'p> {
         if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
             let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
             self.let_go();
-            self.held = Some(Held { qp, core: lock(&qp.core), requests: false });
+            self.held = Some(Held { qp, core: lock(&qp.core), requests: false, heard: false });
         }
-        let Some(Held { qp, core, requests }) = &mut self.held else { return Ok(()) };
+        let Some(Held { qp, core, requests, heard }) = &mut self.held else { return Ok(()) };
         *requests |= parsed.info().is_request();
         let run = pull.map(|pull| pull.named.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
@@ -305,6 +307,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             Disposition::Rnr => counters.rnr_naks_sent.add(1),
             Disposition::Drop(reason) => return Err(reason),
         }
+        *heard = true;
         Ok(())
     }
 
@@ -336,10 +339,13 @@ impl<'a, 'p> Demux<'a, 'p> {
 
     /// Ends the run of packets of the held queue pair: what it wants to send, and its timer.
     fn let_go(&mut self) {
-        let Some(Held { qp, mut core, requests }) = self.held.take() else { return };
+        let Some(Held { qp, mut core, requests, heard }) = self.held.take() else { return };
         qp.publish_state(self.engine, &mut core);
         self.budgets.note(&mut core, self.now);
         let QpCore { machine, side } = &mut *core;
+        if heard {
+            side.heard = Some(self.now);
+        }
         if machine.owes_only_ack() {
             self.owing.add(qp, &mut side.ack, requests, self.now);
             if machine.wants_requests() {

@@ -14,9 +14,11 @@
 //! ```
 //!
 //! Limits: a turn receives and sends [`TURN_BYTES`] of one connection; the rest waits for the next
-//! round. A connection whose message waits for a receive is not read, and is tried again each round.
+//! round. A connection whose message waits for a receive is not read, and is tried again each
+//! round; what all of these hold is bounded (`streams/holding.rs`).
 
 mod counters;
+mod holding;
 mod orphan;
 mod ready;
 mod receive;
@@ -47,6 +49,7 @@ use crate::host::QpHost;
 use crate::lane::{Lane, make_ready};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
+use holding::{Held, Holding};
 use orphan::{LIMITS, Orphans};
 use ready::Watch;
 use vitals::Vital;
@@ -128,6 +131,10 @@ struct Conn {
     ended: bool,
     /// A message waits for a receive.
     held: bool,
+    /// What it holds meanwhile.
+    holds: Option<Held>,
+    /// None may wait any more.
+    is_impatient: bool,
     /// The FPDUs that came last are long enough to be received into their places.
     is_long: bool,
     /// FPDUs and bytes when that was found.
@@ -152,6 +159,7 @@ pub(crate) struct Streams {
     look_at: Option<Time>,
     /// Those with a message that waits for a receive.
     held: Vec<u32>,
+    holding: Holding,
     buffer: Box<[u8]>,
     ready: Vec<Ready>,
 }
@@ -188,6 +196,7 @@ impl Streams {
             orphans: Orphans::new(LIMITS),
             look_at: None,
             held: Vec::new(),
+            holding: Holding::default(),
             buffer: vec![0; BUFFER_BYTES].into(),
             ready: Vec::new(),
         })
@@ -207,6 +216,7 @@ impl Streams {
     pub(crate) fn close(&mut self, engine: &Engine) -> Vec<Orphan> {
         self.held.clear();
         self.look_at = None;
+        self.holding = Holding::default();
         let connections = std::mem::take(&mut self.connections);
         let now = engine.now();
         let connections = connections.into_values().map(|conn| conn.orphan(engine, now));
@@ -221,7 +231,8 @@ impl Streams {
 
     /// Takes a connection out: its queue pair lets go of it, what the connection was given still arrives.
     pub(crate) fn remove(&mut self, engine: &Engine, qpn: Qpn, now: Time) {
-        let Some(conn) = self.connections.remove(&qpn.value()) else { return };
+        let Some(mut conn) = self.connections.remove(&qpn.value()) else { return };
+        self.holding.forget(&mut conn);
         let watched = Some((u64::from(qpn.value()), conn.watched));
         let Self { watch, orphans, buffer, .. } = self;
         let counts = &engine.counters.streams;
@@ -236,7 +247,8 @@ impl Streams {
 
     /// Takes a connection out of the table, to be reset.
     fn take_out(&mut self, key: u32) -> Option<Conn> {
-        let conn = self.connections.remove(&key)?;
+        let mut conn = self.connections.remove(&key)?;
+        self.holding.forget(&mut conn);
         self.watch.remove(u64::from(key), conn.watched);
         Some(conn)
     }
@@ -276,10 +288,24 @@ impl Streams {
         if conn.held && !self.held.contains(&key) {
             self.held.push(key);
         }
+        if conn.held || conn.holds.is_some() {
+            self.holding.update(key, conn);
+        }
         let wants = Interest { receive: !conn.ended && !conn.held, send: !conn.out.is_empty() };
         if wants != conn.watched {
             self.watch.change(&conn.connection, u64::from(key), conn.watched, wants);
             conn.watched = wants;
+        }
+        self.let_go_of_held(engine);
+    }
+
+    /// Connections wait no longer while too much waits: they end when they are tried again.
+    fn let_go_of_held(&mut self, engine: &Engine) {
+        while let Some(victim) = self.holding.victim() {
+            let Some(conn) = self.connections.get_mut(&victim) else { return };
+            engine.counters.streams.held_refused.add(1);
+            conn.is_impatient = true;
+            self.holding.forget(conn);
         }
     }
 }
@@ -358,6 +384,8 @@ impl Lane {
             watched,
             ended: false,
             held: false,
+            holds: None,
+            is_impatient: false,
             is_long: false,
             measured: (0, 0),
             counted: fpdus(machine.counters()),

@@ -254,6 +254,15 @@ impl ChangeWatcher {
     }
 }
 
+/// The addresses of this host, as far as its interfaces tell.
+///
+/// # Errors
+/// The system does not tell.
+pub fn addresses() -> std::io::Result<impl Iterator<Item = IpAddr>> {
+    let all = sys::interfaces()?;
+    Ok(all.into_iter().flat_map(|interface| interface.addrs).map(|addr| addr.ip))
+}
+
 /// True if `ip` is an address of this host, as far as its interfaces tell; all of 127.0.0.0/8 is.
 pub fn is_local(ip: IpAddr) -> bool {
     let loopback = matches!(ip, IpAddr::V4(v4) if v4.is_loopback() && v4 != Ipv4Addr::UNSPECIFIED);

@@ -21,6 +21,7 @@ mod outbound;
 mod qp;
 mod rc;
 mod segment;
+mod shares;
 mod sq;
 mod state;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use host::{
     RunLimits, RxMeta, SrqFault, Transmit,
 };
 pub use qp::{After, Direct, DirectOp, MAX_MESSAGE, PostError, Qp, QpInit};
+pub use shares::{Shares, Source};
 pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};
 pub use time::Time;
 pub use wqe::{MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};

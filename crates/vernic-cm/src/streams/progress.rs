@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use vernic_engine::iwarp::{Handshake, HandshakeState, StartupError, StartupState, Watch};
 use vernic_engine::{Gid, Transport};
 use vernic_io::tcp::{Connection, descriptor_limit};
+use vernic_proto::Source;
 use vernic_proto::cm::{CmPath, ConnId};
 use vernic_wire::cm::CommId;
 
 use super::{
-    Depths, GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Stage, Startup, StreamEvent,
+    Depths, GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Place, Stage, Startup, StreamEvent,
     StreamRequest, Streams, Table, in_byte, in_words,
 };
 use crate::device::Device;
@@ -83,19 +84,17 @@ impl Streams {
                 None => self.advance(ConnId(CommId(one.key as u32), 0)),
             }
         }
-        let is_late = |startup: &Startup| startup.handshake.patience() == Some(Duration::ZERO);
-        let late: Vec<ConnId> = {
-            let table = lock(&self.table);
-            let late = table.startups.iter().filter(|(_, startup)| is_late(startup));
-            late.map(|(conn, _)| *conn).collect()
-        };
-        late.into_iter().for_each(|conn| self.advance(conn));
-        self.resume(Instant::now());
+        let now = Instant::now();
+        // Each that is due is taken once: what is due again is so later.
+        loop {
+            let Some(conn) = lock(&self.table).due.take(now) else { break };
+            self.advance(conn);
+        }
+        self.resume(now);
         let table = lock(&self.table);
-        let patience = table.startups.values().filter_map(|startup| startup.handshake.patience());
         let paused = table.listeners.values().filter_map(|listening| listening.paused);
-        let paused = paused.map(|until| until.saturating_duration_since(Instant::now()));
-        patience.chain(paused).min()
+        let next = paused.chain(table.due.next()).min();
+        next.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Looks again at listening sockets that were left alone for long enough.
@@ -111,8 +110,9 @@ impl Streams {
         }
     }
 
-    /// A connection waits, and the process has no descriptor for it: the oldest that has not said what it wants
-    /// goes, and true is returned; or if there is none, the listener is left alone for a while.
+    /// A connection waits, and the process has no descriptor for it: one that has not said what it
+    /// wants goes, and true is returned; or if there is none, the listener is left alone for a
+    /// while.
     fn make_room(&self, number: u32, error: &std::io::Error) -> bool {
         let Ok(readiness) = self.readiness() else { return false };
         let mut table = lock(&self.table);
@@ -163,6 +163,7 @@ impl Streams {
                 return;
             }
         };
+        let Ok(peer) = connection.peer_addr().map(canonical) else { return };
         let most = most(&device);
         let Ok(readiness) = self.readiness() else { return };
         let mut table = lock(&self.table);
@@ -176,9 +177,10 @@ impl Streams {
         match Handshake::respond(&device.context, connection, config, watch) {
             Ok(handshake) => {
                 let key = device.key();
-                let stage = Stage::Greeting { listener, device };
-                table.startups.insert(conn, Startup { handshake, device: key, stage });
-                table.queue(listener, conn);
+                let place = (Source::of(Gid::from_ip(peer.ip())), table.counters.begun);
+                let stage = Stage::Greeting { listener, device, place };
+                table.insert(conn, Startup { handshake, device: key, stage });
+                table.queue(listener, conn, place);
             }
             Err(error) => {
                 table.counters.failed += 1;
@@ -191,8 +193,10 @@ impl Streams {
     fn advance(&self, conn: ConnId) {
         let mut table = lock(&self.table);
         let Some(startup) = table.startups.get_mut(&conn) else { return };
-        let device = startup.device;
         let state = startup.handshake.poll();
+        table.arm(conn);
+        let Some(startup) = table.startups.get_mut(&conn) else { return };
+        let device = startup.device;
         match (&startup.stage, state) {
             (Stage::Asking, state) => {
                 let event = match state {
@@ -211,7 +215,7 @@ impl Streams {
                     }
                     _ => return,
                 };
-                let gone = table.startups.remove(&conn);
+                let gone = table.remove(conn);
                 drop(table);
                 drop(gone);
                 self.registry.tell_stream(device, conn, event);
@@ -219,21 +223,21 @@ impl Streams {
             (Stage::Greeting { .. }, HandshakeState::Startup(StartupState::Asked)) => {
                 self.ask(&mut table, conn);
             }
-            (Stage::Greeting { listener, .. }, state) if state.is_settled() => {
+            (Stage::Greeting { listener, place, .. }, state) if state.is_settled() => {
                 tracing::debug!(why = in_words(&state), "a connection came to nothing");
-                let listener = *listener;
+                let (listener, place) = (*listener, *place);
                 table.counters.failed += 1;
-                table.dequeue(listener, conn);
-                table.startups.remove(&conn);
+                table.dequeue(listener, place);
+                table.remove(conn);
             }
             (Stage::Answering { .. }, state) if state.is_settled() => {
-                if let Some(startup) = table.startups.remove(&conn) {
+                if let Some(startup) = table.remove(conn) {
                     drop(table);
                     self.answered(startup, conn, &state);
                 }
             }
             (Stage::Refusing, state) if state.is_settled() => {
-                table.startups.remove(&conn);
+                table.remove(conn);
             }
             _ => {}
         }
@@ -264,13 +268,13 @@ impl Streams {
     /// The request of a peer is here: whoever listens gets it, or it is rejected.
     fn ask(&self, table: &mut Table, conn: ConnId) {
         let Some(startup) = table.startups.get_mut(&conn) else { return };
-        let Stage::Greeting { listener, device } =
+        let Stage::Greeting { listener, device, place } =
             std::mem::replace(&mut startup.stage, Stage::Asked)
         else {
             return;
         };
         let request = describe(&startup.handshake, &device);
-        table.dequeue(listener, conn);
+        table.dequeue(listener, place);
         let admitted = match (table.listeners.get(&listener), request) {
             (Some(Listening { id, port, backlog, .. }), Some((local, peer, asked))) => {
                 let path = CmPath::new(Gid::from_ip(local.ip()), Gid::from_ip(peer.ip()));
@@ -289,8 +293,9 @@ impl Streams {
         startup.stage = Stage::Refusing;
         // Without private data it fits.
         let _ = startup.handshake.reject(&[]);
-        if startup.handshake.state().is_settled() {
-            table.startups.remove(&conn);
+        match startup.handshake.state().is_settled() {
+            true => drop(table.remove(conn)),
+            false => table.arm(conn),
         }
     }
 }
@@ -319,27 +324,32 @@ fn most(device: &Device) -> Depths {
 }
 
 impl Table {
-    /// One more that has not asked yet; the oldest goes where there are too many.
-    fn queue(&mut self, listener: u32, conn: ConnId) {
+    /// One more that has not asked yet; one goes where there are too many.
+    fn queue(&mut self, listener: u32, conn: ConnId, (source, age): Place) {
         let Some(listening) = self.listeners.get_mut(&listener) else { return };
-        listening.greeting.push_back(conn);
+        listening.greeting.add(source, age, conn);
         if listening.greeting.len() > max_greeting() {
             self.displace(listener);
         }
     }
 
-    /// The oldest connection of a listener that has not asked yet goes.
+    /// A connection of a listener goes that has not asked yet: the oldest of the address that has
+    /// most.
     fn displace(&mut self, listener: u32) {
-        let listening = self.listeners.get_mut(&listener);
-        if let Some(oldest) = listening.and_then(|listening| listening.greeting.pop_front()) {
+        let listening = self.listeners.get(&listener);
+        let Some(conn) = listening.and_then(|listening| listening.greeting.largest()) else {
+            return;
+        };
+        let gone = self.remove(conn);
+        if let Some(Startup { stage: Stage::Greeting { place, .. }, .. }) = gone {
             self.counters.displaced += 1;
-            self.startups.remove(&oldest);
+            self.dequeue(listener, place);
         }
     }
 
-    fn dequeue(&mut self, listener: u32, conn: ConnId) {
+    fn dequeue(&mut self, listener: u32, (source, age): Place) {
         if let Some(listening) = self.listeners.get_mut(&listener) {
-            listening.greeting.retain(|one| *one != conn);
+            listening.greeting.remove(source, age);
         }
     }
 }
@@ -349,6 +359,7 @@ mod tests {
     use std::net::TcpStream;
 
     use vernic_engine::{Config, QpType, TransportChoice};
+    use vernic_io::tcp::Bound;
     use vernic_wire::cm::PortSpace;
 
     use super::*;
@@ -378,6 +389,43 @@ mod tests {
         id.destroy();
         let table = lock(&id.shared.streams.table);
         assert!(table.startups.is_empty() && table.listeners.is_empty());
+    }
+
+    #[test]
+    fn connections_of_one_address_that_ask_nothing_displace_no_others() {
+        let config = Config { transport: TransportChoice::Iwarp, ..Config::default() };
+        let manager = Manager::new(config);
+        let id = manager.create_id(None, PortSpace::TCP, QpType::Rc).unwrap();
+        id.bind_addr("127.0.0.1:0".parse().unwrap()).unwrap();
+        id.listen(1).unwrap();
+        let to = id.local_addr().unwrap();
+        let from = |ip: &str| {
+            let socket = Bound::new(&format!("{ip}:0").parse().unwrap(), true, false).unwrap();
+            socket.connect(&to).unwrap()
+        };
+        let until = Instant::now() + Duration::from_secs(20);
+        let begun = |count| {
+            while manager.startup_counters().begun < count {
+                assert!(Instant::now() < until);
+                std::thread::yield_now();
+            }
+        };
+        let _first = from("127.0.0.2");
+        begun(1);
+        let _flood: Vec<_> = (0..3 * MAX_GREETING).map(|_| from("127.0.0.3")).collect();
+        begun(1 + 3 * MAX_GREETING as u64);
+        let _last = from("127.0.0.4");
+        begun(2 + 3 * MAX_GREETING as u64);
+        let table = lock(&id.shared.streams.table);
+        let peers = table.startups.values().map(|startup| startup.handshake.peer_addr().unwrap());
+        let mut peers: Vec<_> = peers.map(|peer| peer.ip().to_string()).collect();
+        peers.sort();
+        assert_eq!(peers, ["127.0.0.2", "127.0.0.3", "127.0.0.3", "127.0.0.4"]);
+        assert_eq!(table.due.len(), peers.len(), "one time for each");
+        drop(table);
+        id.destroy();
+        let table = lock(&id.shared.streams.table);
+        assert_eq!((table.startups.len(), table.due.len()), (0, 0));
     }
 
     #[test]

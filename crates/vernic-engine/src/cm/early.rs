@@ -10,12 +10,15 @@
 //! 127 ms after it came: too late to be of use to anybody, long before the requester asks again (0.5 s
 //! unless it says otherwise).
 //!
-//! Limits: [`MAX_EARLY`] requests wait; further ones are rejected at once.
+//! Limits: [`MAX_EARLY`] requests wait. Of one more and those that wait, the oldest of the address
+//! that has most is rejected at once, so nobody's flood takes the places of others.
 
 use std::collections::VecDeque;
 
 use vernic_io::{RxMeta, RxPacket};
-use vernic_proto::Time;
+use vernic_proto::{Shares, Source, Time};
+
+use crate::rx::gid_of;
 
 /// Requests that wait at a time: more than one program starts at once, far less than harm.
 const MAX_EARLY: usize = 64;
@@ -37,7 +40,23 @@ pub(crate) struct Early {
     looks: u32,
 }
 
+/// What becomes of a request that comes too early.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    /// It waits.
+    Here,
+    /// It waits in the place of this one.
+    Instead(Early),
+    /// There is no place for it.
+    Not,
+}
+
 impl Early {
+    /// Whose it is.
+    fn source(&self) -> Source {
+        source_of(&self.meta)
+    }
+
     /// The packet that it came in.
     pub(crate) fn packet(&self) -> RxPacket<'_> {
         RxPacket { bytes: &self.bytes, meta: &self.meta, segment: self.segment }
@@ -54,20 +73,33 @@ impl Early {
 pub(crate) struct EarlyRequests(VecDeque<Early>);
 
 impl EarlyRequests {
-    /// Keeps a request; false if there is no room.
-    pub(crate) fn keep(&mut self, packet: &RxPacket<'_>, now: Time) -> bool {
+    /// Keeps a request.
+    pub(crate) fn keep(&mut self, packet: &RxPacket<'_>, now: Time) -> Kept {
         let &RxPacket { bytes, meta, segment } = packet;
+        let mut kept = Kept::Here;
+        if self.0.len() >= MAX_EARLY {
+            kept = match self.displace(source_of(meta)) {
+                Some(early) => Kept::Instead(early),
+                None => return Kept::Not,
+            };
+        }
         let due = now + FIRST_LOOK_NANOS;
         let early = Early { bytes: bytes.into(), meta: *meta, segment, due, looks: 0 };
-        self.put(early)
+        self.0.push_back(early);
+        kept
     }
 
-    fn put(&mut self, early: Early) -> bool {
-        let has_room = self.0.len() < MAX_EARLY;
-        if has_room {
-            self.0.push_back(early);
+    /// Takes out the request that makes room for one more of a source, unless it has most itself.
+    fn displace(&mut self, source: Source) -> Option<Early> {
+        let mut shares = Shares::default();
+        for (age, early) in (0..).zip(&self.0) {
+            shares.add(early.source(), age, age as usize);
         }
-        has_room
+        let victim = shares.victim(source)?;
+        if self.0.get(victim).is_some_and(|early| early.source() == source) {
+            return None;
+        }
+        self.0.remove(victim)
     }
 
     /// Takes the next one that is due.
@@ -81,13 +113,17 @@ impl EarlyRequests {
     /// Puts one back that still nobody listens for. It was taken from here, so there is room.
     pub(crate) fn put_back(&mut self, mut early: Early, now: Time) {
         early.due = now + (FIRST_LOOK_NANOS << early.looks);
-        self.put(early);
+        self.0.push_back(early);
     }
 
     /// When the next one is due.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.0.iter().map(|early| early.due).min()
     }
+}
+
+fn source_of(meta: &RxMeta) -> Source {
+    Source::of(gid_of(meta.src))
 }
 
 #[cfg(test)]
@@ -107,7 +143,7 @@ mod tests {
     fn a_request_is_looked_at_seven_times_within_127_ms() {
         let (mut early, meta) = (EarlyRequests::default(), meta());
         let packet = RxPacket { bytes: &[1, 2, 3], meta: &meta, segment: 4 };
-        assert!(early.keep(&packet, Time(0)));
+        assert!(matches!(early.keep(&packet, Time(0)), Kept::Here));
         let mut looks = Vec::new();
         loop {
             let due = early.next_due().unwrap();
@@ -128,7 +164,18 @@ mod tests {
     fn no_more_wait_than_there_is_room_for() {
         let (mut early, meta) = (EarlyRequests::default(), meta());
         let packet = RxPacket { bytes: &[], meta: &meta, segment: 0 };
-        let kept = (0..2 * MAX_EARLY).filter(|_| early.keep(&packet, Time(0))).count();
-        assert_eq!(kept, MAX_EARLY);
+        let here = |_: &usize| matches!(early.keep(&packet, Time(0)), Kept::Here);
+        assert_eq!((0..2 * MAX_EARLY).filter(here).count(), MAX_EARLY);
+        // One of somebody else takes the place of the oldest; so does the next, and one of the many
+        // does not.
+        for last in 2..4 {
+            let src = format!("192.0.2.{last}:50000").parse().unwrap();
+            let other = RxMeta { src, ..meta };
+            let packet = RxPacket { bytes: &[last], meta: &other, segment: 0 };
+            let Kept::Instead(gone) = early.keep(&packet, Time(0)) else { panic!() };
+            assert_eq!(gone.packet().meta.src, meta.src);
+        }
+        assert!(matches!(early.keep(&packet, Time(0)), Kept::Not));
+        assert_eq!(early.0.len(), MAX_EARLY);
     }
 }

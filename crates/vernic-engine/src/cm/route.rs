@@ -17,7 +17,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use vernic_io::slot::Lookup;
+use vernic_io::slot::{Lookup, PeerProcess};
 use vernic_io::udp::FLOWS;
 use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxMeta, RxPacket, ServiceName, TxPath};
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
@@ -26,7 +26,7 @@ use vernic_wire::Packet;
 use vernic_wire::cm::{CmMessage, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 
-use super::early::Early;
+use super::early::{Early, Kept};
 use super::slot_of;
 use crate::events::lock;
 use crate::path::hash;
@@ -86,12 +86,20 @@ impl Engine {
                     HandedOver::NoOwner => {}
                 }
             }
-            if !self.is_answered_here(&whose, meta) && lock(&self.cm.early).keep(packet, now) {
-                return Ok(());
+            if !self.is_answered_here(&whose, meta) {
+                let kept = lock(&self.cm.early).keep(packet, now);
+                match kept {
+                    Kept::Here => return Ok(()),
+                    Kept::Instead(displaced) => {
+                        self.counters.mads_early_refused.add(1);
+                        return self.reject_early(table, &displaced, now);
+                    }
+                    Kept::Not => self.counters.mads_early_refused.add(1),
+                }
             }
             // The sender will be answered: where it is may be known by then.
-            if let Some(id) = sender.filter(|_| !self.config.force_wire) {
-                let _ = self.slots.lookup(meta.src.ip(), slot_of(id).qpn(0));
+            if let Some(id) = sender {
+                let _ = self.find_here(meta.src.ip(), id);
             }
         }
         self.give_mad(table, meta, mad, now)
@@ -127,6 +135,19 @@ impl Engine {
                 self.counters.drop_packet(reason);
             }
         }
+    }
+
+    /// A request that came too early waits no longer.
+    fn reject_early(
+        &self,
+        table: &mut QpTable,
+        early: &Early,
+        now: Time,
+    ) -> Result<(), DropReason> {
+        let packet = early.packet();
+        let payload = Packet::parse(packet.transport()).map_err(reason_of)?.payload();
+        let mad: &[u8; MAD_LEN] = payload.try_into().map_err(|_| DropReason::Length)?;
+        self.give_mad(table, packet.meta, mad, now)
     }
 
     fn look_again(&self, table: &mut QpTable, early: Early, now: Time) -> Result<(), DropReason> {
@@ -169,7 +190,10 @@ impl Engine {
             traffic_class: meta.traffic_class & !3,
             ..CmPath::new(gid_of(meta.dst), gid_of(meta.src))
         };
-        match self.with_machine(table, |machine| machine.handle_mad(now, path, mad)) {
+        let given = self.with_machine(table, |machine, table| {
+            machine.handle_mad_with(now, path, mad, &|qpn| table.heard(qpn))
+        });
+        match given {
             Ok(Ok(())) => {}
             Ok(Err(reason)) => tracing::debug!(src = %meta.src, %reason, "CM datagram dropped"),
             Err(error) => {
@@ -235,6 +259,19 @@ impl Engine {
         lock(&self.cm.neighbours).meet(path.remote, slot, found, self.now());
     }
 
+    /// The process of this host that serves `ip` and has made an id, if that is known. Asks nobody
+    /// about addresses that are none of this host: anybody may write them into a packet, and a
+    /// question costs system calls and the place of another.
+    fn find_here(&self, ip: IpAddr, id: CommId) -> Option<PeerProcess> {
+        if self.config.force_wire || !lock(&self.cm.host).has(ip, self.now()) {
+            return None;
+        }
+        match self.slots.lookup(ip, slot_of(id).qpn(0)) {
+            Lookup::Here(process) => Some(process),
+            Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
+        }
+    }
+
     pub(super) fn has_address(&self, ip: IpAddr) -> bool {
         lock(&self.gids).iter().any(|row| row.local.ip == ip)
     }
@@ -279,10 +316,7 @@ impl Engine {
     /// Where the process of this host receives that a message to `ip` is for, if that is known.
     fn private_port(&self, message: &CmMessage, ip: IpAddr) -> Option<u16> {
         let process = match addressee(message).0 {
-            For::Owner(id) => match self.slots.lookup(ip, slot_of(id).qpn(0)) {
-                Lookup::Here(process) => Some(process),
-                Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
-            },
+            For::Owner(id) => self.find_here(ip, id),
             For::Asked(_) => None,
             For::Service(service) => {
                 let names = self.names_of(service, self.local_addr(ip));

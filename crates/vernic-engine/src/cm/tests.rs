@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt;
 
 use vernic_io::{Icrc, ROCE_PORT, RxMeta, RxPacket, TxPath};
 use vernic_proto::DropReason;
@@ -103,8 +104,13 @@ fn overrun(other: &Context, owner: &Context) -> u64 {
 
 /// A message reaches QP1 of `context`.
 fn receive(context: &Context, message: impl Into<CmMessage>) {
+    receive_from(HOME, context, message);
+}
+
+/// The same, from another address.
+fn receive_from(ip: IpAddr, context: &Context, message: impl Into<CmMessage>) {
     let bytes = packet_with(message);
-    let (src, dst) = ((HOME, 50_000).into(), (HOME, ROCE_PORT).into());
+    let (src, dst) = ((ip, 50_000).into(), (HOME, ROCE_PORT).into());
     let icrc = Icrc::Good;
     let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
     let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
@@ -144,6 +150,34 @@ fn a_request_that_its_sender_takes_back_is_found_by_the_way_that_it_took() {
     becomes(1);
     receive(&owner, Rej { local_comm_id: CommId(7), ..rej });
     becomes(0);
+}
+
+#[test]
+fn no_process_of_this_host_is_asked_for_peers_of_other_hosts() {
+    let context = open();
+    // In the place of a process that has a slot: one that no other test has.
+    let bind = |number: u32| {
+        let name = format!("vernic/{number}");
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        Some((number, std::os::unix::net::UnixDatagram::bind_addr(&name).ok()?))
+    };
+    let (slot, asked) = (1..1023).rev().find_map(bind).unwrap();
+    let there = [127, 0, 0, 9].into();
+    asked.set_nonblocking(true).unwrap();
+    let ids = slot << NUMBER_BITS;
+    let questions = |from: IpAddr, id| {
+        let dreq =
+            Rtu { local_comm_id: CommId(ids + id), remote_comm_id: CommId(5), ..Rtu::default() };
+        receive_from(from, &context, dreq);
+        let req =
+            Req { local_comm_id: CommId(ids + id), service_id: ServiceId(1), ..Req::default() };
+        for _ in 0..2 * 64 {
+            receive_from(from, &context, req);
+        }
+        std::iter::from_fn(|| asked.recv(&mut [0; 256]).ok()).count()
+    };
+    assert_eq!(questions([192, 0, 2, 1].into(), 1), 0);
+    assert!(questions(there, 2) > 0, "a peer of this host is looked for");
 }
 
 #[test]

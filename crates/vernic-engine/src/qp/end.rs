@@ -43,8 +43,10 @@ impl Qp {
         if let Some(past) = past {
             lock(&self.engine().past_failures).keep(past);
         }
-        let QpSide { path, way, peer, stream, failure, chosen, tickets, .. } = &mut core.side;
+        let QpSide { path, way, peer, stream, failure, chosen, tickets, heard, .. } =
+            &mut core.side;
         (*path, *way, *peer, *stream, *failure) = (None, QpWay::default(), None, None, None);
+        *heard = None;
         tickets.connect(None);
         *chosen = Chosen::default();
         self.inner.rq.clear();

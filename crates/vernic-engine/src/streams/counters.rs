@@ -61,6 +61,9 @@ counters! {
     /// Connections without a queue pair that were reset before their peers had acknowledged all: they had had their
     /// time, or too many waited.
     reset_unacknowledged = "iwarp_reset_unacknowledged",
+    /// Connections whose message waited for a receive no longer, since too many others waited:
+    /// their streams ended.
+    held_refused = "iwarp_held_refused",
     /// Bytes received, FPDUs in all.
     rx_bytes = "iwarp_rx_bytes",
     /// System calls that received them, those that found nothing included.

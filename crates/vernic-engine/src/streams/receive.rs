@@ -264,10 +264,17 @@ impl Conn {
     /// A receive may have been posted meanwhile; true if nothing waits any more. What waits stays where it
     /// is: it may be long, and is tried with each poll.
     fn retry(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
+        if let Some(machine) = core.machine.stream().filter(|_| self.is_impatient) {
+            machine.hold_no_more();
+        }
         let mut rest = std::mem::take(&mut self.rest);
         let taken = self.feed(engine, qp, core, now, &rest);
         if taken > 0 {
             rest.drain(..taken);
+        }
+        if rest.is_empty() {
+            // It was long, and what is left over usually is not.
+            rest = Vec::new();
         }
         self.rest = rest;
         !self.held
@@ -318,8 +325,50 @@ mod tests {
     use std::io::Write;
     use std::time::{Duration, Instant};
 
+    use vernic_proto::QpState;
+
+    use crate::streams::holding::MAX_HELD_BYTES;
     use crate::streams::testing::{Fixture, send_fpdu};
     use crate::{EMPTY_WC, RecvWr, WcStatus};
+
+    #[test]
+    fn what_all_connections_hold_is_bounded_and_the_oldest_stops_waiting() {
+        let mut fixture = Fixture::new();
+        let context = fixture.context.clone();
+        let engine = context.engine();
+        let held = || {
+            engine.with_lane(|lane| {
+                let connections = &lane.streams.as_ref().unwrap().connections;
+                let rests = connections.values().map(|conn| conn.rest.len());
+                (rests.clone().filter(|rest| *rest > 0).count(), rests.sum::<usize>())
+            })
+        };
+        let refused = || context.counters().streams.held_refused;
+        let until = Instant::now() + Duration::from_secs(20);
+        let message = send_fpdu(1, &[7; 20_000]);
+        fixture.peer.write_all(&message).unwrap();
+        let mut others = Vec::new();
+        for count in 1.. {
+            while held().0 < count && refused() == 0 {
+                context.progress();
+                assert!(Instant::now() < until, "{count}: {:?}", held());
+            }
+            if refused() > 0 {
+                break;
+            }
+            assert!(held().1 <= MAX_HELD_BYTES);
+            let (mut peer, qp) = fixture.another();
+            peer.write_all(&message).unwrap();
+            others.push((peer, qp));
+        }
+        assert!(others.len() >= 6, "there is room for {}", others.len());
+        while fixture.qp.state() != QpState::Error {
+            context.progress();
+            assert!(Instant::now() < until);
+        }
+        assert!(held().1 <= MAX_HELD_BYTES && refused() == 1);
+        assert!(others.iter().all(|(_, qp)| qp.state() == QpState::Rts), "the others wait on");
+    }
 
     #[test]
     fn what_waits_for_a_receive_is_not_copied_by_each_poll() {

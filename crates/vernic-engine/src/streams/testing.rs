@@ -33,27 +33,37 @@ impl Fixture {
         let context = Context::open_iwarp(Some("lo"), Config::default()).unwrap();
         context.stop_background();
         let pd: Arc<Pd> = context.alloc_pd();
+        let cq = context.create_cq(64, None).unwrap();
+        let (peer, qp) = queue_pair(&context, &pd, &cq);
         let dm = context.alloc_dm(MEMORY, 0).unwrap();
         let mr = pd.reg_dm_mr(&dm, 0, MEMORY, Access::LOCAL_WRITE).unwrap();
-        let cq = context.create_cq(64, None).unwrap();
-        let init = QpInit {
-            service: Service::Rc,
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
-            srq: None,
-            cap: QpCap { max_send_sge: 4, ..QpCap::default() },
-            signal_all: true,
-        };
-        let qp = pd.create_qp(init).unwrap();
-        let attr = QpAttr { state: QpState::Init, ..QpAttr::default() };
-        qp.modify(&attr, AttrMask::STATE).unwrap();
-        let peer = connect(&context, &qp);
         Self { peer, qp, mr, cq, context }
+    }
+
+    /// Another queue pair of the same device, and its peer.
+    pub(super) fn another(&self) -> (TcpStream, Arc<Qp>) {
+        queue_pair(&self.context, &self.context.alloc_pd(), &self.cq)
     }
 
     pub(super) fn sge(&self, length: u32) -> Sge {
         Sge { addr: self.mr.iova(), length, lkey: self.mr.lkey() }
     }
+}
+
+/// Makes a queue pair in RTS, and its peer.
+fn queue_pair(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>) -> (TcpStream, Arc<Qp>) {
+    let init = QpInit {
+        service: Service::Rc,
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        srq: None,
+        cap: QpCap { max_send_sge: 4, ..QpCap::default() },
+        signal_all: true,
+    };
+    let qp = pd.create_qp(init).unwrap();
+    let attr = QpAttr { state: QpState::Init, ..QpAttr::default() };
+    qp.modify(&attr, AttrMask::STATE).unwrap();
+    (connect(context, &qp), qp)
 }
 
 /// Makes the peer, whose first message is to come.

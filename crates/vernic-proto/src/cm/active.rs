@@ -6,7 +6,7 @@ use vernic_wire::cm::{
 };
 
 use super::event::{CmError, EventKind};
-use super::params::{ConnId, ConnectParams, clamp};
+use super::params::{ConnId, ConnectParams, Ears, clamp};
 use super::state::State;
 use super::table::Conn;
 use super::{Cm, CmDrop, CmPath, Next};
@@ -15,6 +15,11 @@ use crate::time::Time;
 
 /// LID of a port that has none: RoCE.
 const NO_LID: u16 = 0xFFFF;
+
+/// How much longer than by its own repeats the answer to a message is waited for at most, whatever
+/// MRAs ask for, in nanoseconds: twice what rdma_cm of Linux asks for at once. One of a REQ may be
+/// anybody's who knows our id.
+const MAX_EXTENSION: u64 = timeout_nanos(25);
 
 /// A parameter that does not fit its field.
 fn check(field: &'static str, value: u64, max: u64, allowed: &'static str) -> Result<(), CmError> {
@@ -165,6 +170,7 @@ impl Cm {
         path: CmPath,
         transaction_id: u64,
         rep: &Rep,
+        ears: Ears<'_>,
     ) -> Result<(), CmDrop> {
         let id = rep.remote_comm_id;
         match self.find(path, id, rep.local_comm_id) {
@@ -184,7 +190,8 @@ impl Cm {
             return Err(CmDrop::WrongInstance);
         }
         let xrc = self.table.conn(id).is_some_and(|conn| conn.xrc);
-        if self.end_stale(now, path.remote, rep.local_ca_guid, rep.qpn(xrc)) {
+        let qp = (path.remote, rep.local_ca_guid, rep.qpn(xrc));
+        if self.end_stale(now, qp, ears) {
             self.reject_stale_rep(now, id, rep);
             return Ok(());
         }
@@ -215,11 +222,19 @@ impl Cm {
         if conn.mras > conn.max_retries {
             return Err(CmDrop::Duplicate);
         }
-        let longer = timeout_nanos(clamp(mra.service_timeout)) + conn.wait;
+        let from = conn.deadline().unwrap_or(now).max(now);
+        let asked = now + timeout_nanos(clamp(mra.service_timeout)) + conn.wait;
+        let room = MAX_EXTENSION.saturating_sub(conn.extended);
+        if room == 0 {
+            self.counters.mras_beyond += 1;
+            return Err(CmDrop::Duplicate);
+        }
+        let longer = asked.since(from).min(room);
         self.table.set_state(id, next);
-        self.table.set_deadline(id, Some(now + longer));
+        self.table.set_deadline(id, Some(from + longer));
         if let Some(conn) = self.table.conn_mut(id) {
             conn.mras += 1;
+            conn.extended += longer;
         }
         Ok(())
     }

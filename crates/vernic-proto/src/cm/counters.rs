@@ -27,7 +27,7 @@ drops! {
     UnknownConnection = "cm_drop_unknown_connection",
     /// From or to another address than the connection's.
     WrongPath = "cm_drop_wrong_path",
-    /// The sender's communication id or our queue pair number is not the connection's.
+    /// A communication id is absent or not the connection's, or our queue pair number is not.
     WrongInstance = "cm_drop_wrong_instance",
     /// Of no meaning in the state that the connection is in.
     WrongState = "cm_drop_wrong_state",
@@ -86,17 +86,23 @@ macro_rules! counters {
 counters! {
     /// Messages sent again because no answer came.
     retries = "cm_retries",
+    /// Repeats of a REP that were not sent, since nothing was heard of the peer but its REQ.
+    reps_withheld = "cm_reps_withheld",
     /// Messages that were seen before, and were answered again.
     duplicates_answered = "cm_duplicates_answered",
+    /// MRAs that were ignored, since those before had put the end off for as long as may be.
+    mras_beyond = "cm_mras_beyond_limit",
     /// Messages that nobody answered for all their repeats.
     unanswered = "cm_unanswered",
     /// REQs and SIDR_REQs for services that nobody listens on.
     no_listener = "cm_no_listener",
     /// REQs ignored, and SIDR_REQs refused, because the listener's backlog was full.
     backlog_full = "cm_backlog_full",
+    /// Requests dropped because their peer had too much of a full backlog, for those of others.
+    backlog_displaced = "cm_backlog_displaced",
     /// REQs and SIDR_REQs refused because there were too many connections.
     too_many = "cm_too_many_connections",
-    /// Requests dropped because later ones needed their place.
+    /// Requests dropped because later ones needed their place: of the peer that had most.
     half_open_dropped = "cm_half_open_dropped",
     /// Requests dropped because the peer had stopped asking.
     half_open_expired = "cm_half_open_expired",
@@ -104,6 +110,8 @@ counters! {
     timewait_cut_short = "cm_timewait_cut_short",
     /// REQs and REPs of a queue pair that a connection of ours still names.
     stale_connections = "cm_stale_connections",
+    /// Of these, those whose connection was kept, since its queue pair had just heard the peer.
+    stale_but_heard = "cm_stale_but_heard",
     /// Connections whose peer's process was gone, without a word.
     peers_gone = "cm_peers_gone",
     /// Requests that ended at once because nobody was there to hear them.

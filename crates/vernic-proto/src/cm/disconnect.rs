@@ -114,6 +114,7 @@ impl Cm {
                     self.up(id, PrivateData::default());
                 }
                 self.table.set_state(id, State::DreqRcvd);
+                self.table.set_deadline(id, None);
                 let private_data = Box::new(dreq.private_data);
                 self.event(id, EventKind::DisconnectRequest { private_data });
             }

@@ -3,20 +3,24 @@
 use std::collections::BTreeMap;
 
 use vernic_wire::Gid;
-use vernic_wire::cm::ServiceId;
+use vernic_wire::cm::{CommId, ServiceId};
 
 use super::event::CmError;
 use super::params::ListenerId;
+use crate::shares::{Shares, Source};
 
 /// Place that a listener listens at: a GID of ours, or all.
 type Place = (ServiceId, Option<Gid>);
+
+/// Whose a request is, and its number.
+pub(super) type Turn = (Source, u64);
 
 #[derive(Debug)]
 struct Listener {
     place: Place,
     backlog: usize,
-    /// Requests that count in the backlog.
-    pending: usize,
+    /// Requests that count in the backlog, by the numbers of their entries.
+    pending: Shares<CommId>,
 }
 
 /// All listeners: as many as the owner asked for.
@@ -45,7 +49,7 @@ impl Listeners {
         let id = ListenerId(self.next);
         self.next = self.next.wrapping_add(1);
         self.by_place.insert(place, id);
-        self.by_id.insert(id, Listener { place, backlog, pending: 0 });
+        self.by_id.insert(id, Listener { place, backlog, pending: Shares::default() });
         Ok(id)
     }
     pub(super) fn remove(&mut self, id: ListenerId) {
@@ -61,20 +65,24 @@ impl Listeners {
         let place = self.by_place.get(&(service, Some(local)));
         place.or_else(|| self.by_place.get(&(service, None))).copied()
     }
-    /// Counts a request in the backlog, if there is room.
-    pub(super) fn take(&mut self, id: ListenerId) -> bool {
-        match self.by_id.get_mut(&id) {
-            Some(listener) if listener.pending < listener.backlog => {
-                listener.pending += 1;
-                true
-            }
-            _ => false,
+    /// Whether the backlog has room for one more request.
+    pub(super) fn has_room(&self, id: ListenerId) -> bool {
+        self.by_id.get(&id).is_some_and(|listener| listener.pending.len() < listener.backlog)
+    }
+    /// The request that makes room for one of a peer, if others have too much of the backlog.
+    pub(super) fn excess(&self, id: ListenerId, of: Source) -> Option<CommId> {
+        self.by_id.get(&id)?.pending.excess(of)
+    }
+    /// Counts a request in the backlog.
+    pub(super) fn count(&mut self, id: ListenerId, (of, number): Turn, request: CommId) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.pending.add(of, number, request);
         }
     }
     /// A request that was counted is answered, or gone. The listener may be gone too.
-    pub(super) fn release(&mut self, id: ListenerId) {
+    pub(super) fn release(&mut self, id: ListenerId, (of, number): Turn) {
         if let Some(listener) = self.by_id.get_mut(&id) {
-            listener.pending = listener.pending.saturating_sub(1);
+            listener.pending.remove(of, number);
         }
     }
 }
@@ -108,11 +116,14 @@ mod tests {
     fn a_backlog_has_room_again_when_a_request_is_answered() {
         let mut listeners = Listeners::default();
         let id = listeners.add(ServiceId(1), None, 1).unwrap();
-        assert!(listeners.take(id) && !listeners.take(id));
-        listeners.release(id);
-        assert!(listeners.take(id));
+        let request = (Source::of(gid(1)), 7);
+        assert!(listeners.has_room(id));
+        listeners.count(id, request, CommId(1));
+        assert!(!listeners.has_room(id));
+        listeners.release(id, request);
+        assert!(listeners.has_room(id));
         listeners.remove(id);
-        listeners.release(id);
-        assert!(!listeners.take(id));
+        listeners.release(id, request);
+        assert!(!listeners.has_room(id));
     }
 }

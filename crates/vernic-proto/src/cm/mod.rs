@@ -50,11 +50,14 @@
 //! | no connection | | REJ 6 | REJ 6 | - | DREP | - |
 //!
 //! A REJ is taken only by who has sent what it rejects: of a REQ before there was an answer, of a REP on
-//! the passive side.
+//! the passive side. It has both communication ids, or it is dropped: without the sender's it rejects a REQ
+//! that is not answered, without ours it says that the peer gave its REQ up (timeout).
 //!
 //! A message that is not answered in time is sent again, as often as the REQ allows, and the first times
 //! earlier than its fields say, in case it was lost; then the connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
-//! may make us wait is cut at 69 s, and at 137 s with all repeats.
+//! may make us wait is cut at 69 s, and at 137 s with all repeats; all the MRAs of a message put
+//! its end off by 137 s at most. A REP is repeated three times to a peer of which nothing came but
+//! its REQ, and then only for copies of that.
 //!
 //! # Destroying
 //!
@@ -67,19 +70,25 @@
 //! A queue pair has one connection. If a REQ or a REP names a queue pair (by its device's GUID and its
 //! number) that one of our connections has for peer, the peer's end of that is gone: the message gets
 //! REJ 10, and the connection is ended by DREQ, or by REJ 10 too if it is not up (IBTA chapter 12). In TIMEWAIT the REJ is all.
-//! A request that our owner has not answered is given up for the new one instead.
+//! Anybody can say so of a queue pair: while ours hears its peer ([`Ears`]), the REJ is all, too.
+//! When it has been silent for as long as it tries to reach its peer, [`Cm::handle_timeout_with`]
+//! asks again, and ends the connection if nothing was heard since; a peer that was quick to start
+//! anew is noticed by that. A request that our owner has not answered is given up for the new one
+//! instead.
 //!
 //! # Limits
 //!
 //! All tables are bounded by [`CmConfig`]. No state is kept for what is refused. Nothing here protects
-//! against a peer that forges addresses: CM has no authentication, as all of RoCEv2; messages of a
-//! connection are taken only from its path, with both communication ids right.
+//! against a peer that forges addresses and knows the ids: CM has no authentication, as all of RoCEv2;
+//! messages of a connection are taken only from its path, with both communication ids right once both
+//! ends have said theirs.
 
 mod active;
 mod counters;
 mod disconnect;
 mod event;
 mod gone;
+mod ids;
 mod listener;
 mod params;
 mod passive;
@@ -101,8 +110,8 @@ use vernic_wire::cm::{CmAttribute, CmMessage, CommId, ServiceId};
 pub use counters::{CmCounters, CmDrop};
 pub use event::{CmError, Event, EventKind, Unanswered};
 pub use params::{
-    AcceptParams, CmConfig, CmPath, ConnId, ConnectParams, Datagram, ListenerId, SidrParams,
-    SidrReply,
+    AcceptParams, CmConfig, CmPath, ConnId, ConnectParams, Datagram, Ears, Heard, ListenerId,
+    SidrParams, SidrReply,
 };
 
 use crate::time::Time;
@@ -216,9 +225,25 @@ impl Cm {
     /// Why it was dropped; counted here. What is answered (a REQ for no listener with REJ 8, a
     /// message of no connection with REJ 6 or DREP) is no error.
     pub fn handle_mad(&mut self, now: Time, path: CmPath, mad: &[u8]) -> Result<(), CmDrop> {
+        self.handle_mad_with(now, path, mad, &|_| None)
+    }
+
+    /// The same, and `ears` tells which queue pairs of ours hear their peers: those are not
+    /// stale.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn handle_mad_with(
+        &mut self,
+        now: Time,
+        path: CmPath,
+        mad: &[u8],
+        ears: Ears<'_>,
+    ) -> Result<(), CmDrop> {
         let taken = match CmMessage::parse(mad) {
             Ok((header, message)) => {
-                self.handle_message(now, path, header.transaction_id, &message).inspect(|()| {
+                let transaction_id = header.transaction_id;
+                self.handle_message(now, path, transaction_id, &message, ears).inspect(|()| {
                     self.counters.received[counters::index(message.attribute())] += 1;
                 })
             }
@@ -236,11 +261,12 @@ impl Cm {
         path: CmPath,
         transaction_id: u64,
         message: &CmMessage,
+        ears: Ears<'_>,
     ) -> Result<(), CmDrop> {
         match message {
-            CmMessage::Req(req) => self.handle_req(now, path, transaction_id, req),
+            CmMessage::Req(req) => self.handle_req(now, path, transaction_id, req, ears),
             CmMessage::Mra(mra) => self.handle_mra(now, path, mra),
-            CmMessage::Rep(rep) => self.handle_rep(now, path, transaction_id, rep),
+            CmMessage::Rep(rep) => self.handle_rep(now, path, transaction_id, rep, ears),
             CmMessage::Rtu(rtu) => self.handle_rtu(now, path, transaction_id, rtu),
             CmMessage::Rej(rej) => self.handle_rej(now, path, rej),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, path, transaction_id, dreq),
@@ -350,9 +376,17 @@ impl Cm {
         self.events.retain(|event| event.conn != conn);
     }
 
+    fn count_in_backlog(&mut self, id: CommId, listener: ListenerId) {
+        if let Some(conn) = self.table.conn_mut(id) {
+            conn.backlog = Some(listener);
+            self.listeners.count(listener, conn.turn(), id);
+        }
+    }
+
     fn release_backlog(&mut self, id: CommId) {
-        if let Some(listener) = self.table.conn_mut(id).and_then(|conn| conn.backlog.take()) {
-            self.listeners.release(listener);
+        let Some(conn) = self.table.conn_mut(id) else { return };
+        if let Some(listener) = conn.backlog.take() {
+            self.listeners.release(listener, conn.turn());
         }
     }
 

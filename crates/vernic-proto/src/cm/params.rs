@@ -5,6 +5,7 @@ use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 
 use crate::state::QpType;
+use crate::time::Time;
 
 /// A connection, or an exchange of SIDR messages: our communication id, and the how-manieth entry it is.
 /// Communication ids come back when all have had their turn, and what somebody holds of an earlier
@@ -63,6 +64,34 @@ pub struct Datagram {
     pub repeats: u8,
 }
 
+/// What the owner knows of the peer of a queue pair: that a packet came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// When a valid one came last.
+    pub at: Time,
+    /// How long the queue pair tries to reach its peer before it gives it up, in nanoseconds.
+    pub patience: u64,
+}
+
+impl Heard {
+    /// Until when the peer counts as there.
+    pub(super) fn until(self) -> Time {
+        self.at + self.patience.clamp(MIN_DOUBT, MAX_DOUBT)
+    }
+}
+
+/// Tells what was heard on a queue pair of ours: nothing, or nothing lately, counts as a peer that
+/// is gone.
+pub type Ears<'a> = &'a dyn Fn(Qpn) -> Option<Heard>;
+
+/// Shortest silence after which a peer may be gone, in nanoseconds: queue pairs whose timers are of
+/// microseconds send nothing for longer than that all the time.
+const MIN_DOUBT: u64 = 100_000_000;
+
+/// Longest, in nanoseconds: what ACK timeouts and retries come to may be hours, and a connection
+/// that is stale is to end while its peer still asks for the next.
+const MAX_DOUBT: u64 = 4_000_000_000;
+
 /// Limits and defaults of a [`Cm`](super::Cm). Timeouts are exponents: `4.096 us * 2^n`, n up to 31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmConfig {
@@ -70,11 +99,11 @@ pub struct CmConfig {
     pub id_base: u32,
     /// How many low bits of a communication id count, 8 to 32.
     pub id_bits: u32,
-    /// Where counting starts: something that differs from process to process, so that a peer does
-    /// not take our ids for those of our predecessor.
-    pub seed: u32,
-    /// REQs and SIDR_REQs that the owner has not answered, and REPs that the peer has not. One more, and
-    /// the oldest is dropped.
+    /// Key of the order in which ids are given out: random and secret, so that nobody can tell the
+    /// ids of others by his own, and no peer takes our ids for those of our predecessor.
+    pub seed: u128,
+    /// REQs and SIDR_REQs that the owner has not answered, and REPs that the peer has not. One
+    /// more, and the oldest is dropped of the peer that has most.
     pub max_half_open: usize,
     /// Connections and exchanges of all states but TIMEWAIT. Beyond, REQs are rejected.
     pub max_connections: usize,
@@ -95,8 +124,9 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// Ids `id_base | n` with `id_bits` bits of `n`, counted from `seed`; everything else as usual.
-    pub const fn new(id_base: u32, id_bits: u32, seed: u32) -> Self {
+    /// Ids `id_base | n` with `id_bits` bits of `n`, in the order of `seed`; everything else as
+    /// usual.
+    pub const fn new(id_base: u32, id_bits: u32, seed: u128) -> Self {
         Self {
             id_base,
             id_bits,

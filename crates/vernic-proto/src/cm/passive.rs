@@ -1,17 +1,18 @@
 //! The passive side: REQ in, REP out, RTU in.
 
-use vernic_wire::Mtu;
 use vernic_wire::cm::{
     CmAttribute, CmService, CommId, FailoverAccepted, Info, PrivateData, Rej, RejReason,
     RejectedMessage, Rep, Req, Rtu, timeout_nanos,
 };
+use vernic_wire::{Gid, Mtu};
 
 use super::active::private_data;
 use super::event::{CmError, EventKind};
-use super::params::{AcceptParams, ConnId, ListenerId, clamp, repeats};
+use super::params::{AcceptParams, ConnId, Ears, ListenerId, clamp, repeats};
 use super::state::State;
 use super::table::{Conn, ReqIdentity};
 use super::{Cm, CmDrop, CmPath, Next};
+use crate::shares::Source;
 use crate::time::Time;
 
 impl Cm {
@@ -21,6 +22,7 @@ impl Cm {
         path: CmPath,
         transaction_id: u64,
         req: &Req,
+        ears: Ears<'_>,
     ) -> Result<(), CmDrop> {
         let theirs = req.local_comm_id;
         if theirs == CommId::NONE {
@@ -47,11 +49,12 @@ impl Cm {
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         };
         self.supersede_half_open(now, path, req);
-        if self.end_stale(now, path.remote, req.local_ca_guid, req.local_qpn) {
+        let qp = (path.remote, req.local_ca_guid, req.local_qpn);
+        if self.end_stale(now, qp, ears) {
             let reason = RejReason::STALE_CONNECTION;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         }
-        match self.make_room(now, listener)? {
+        match self.make_room(now, path.remote, listener)? {
             Room::Made => self.admit_req(now, path, transaction_id, req, listener),
             // The peer asks again, and there may be room then.
             Room::FullBacklog => {}
@@ -90,7 +93,7 @@ impl Cm {
 
     /// A peer that asks again for the same queue pair has given up what it asked before.
     fn supersede_half_open(&mut self, now: Time, path: CmPath, req: &Req) {
-        let qp = self.table.by_remote_qp(path.remote, req.local_ca_guid, req.local_qpn);
+        let qp = self.table.by_remote_qp((path.remote, req.local_ca_guid, req.local_qpn));
         let Some(id) = qp else { return };
         let superseded = self.table.conn(id).is_some_and(|conn| {
             matches!(conn.state, State::ReqRcvd | State::MraReqSent) && conn.path.same_ends(&path)
@@ -103,8 +106,13 @@ impl Cm {
         }
     }
 
-    /// Makes room for one more request of the listener, if it can.
-    pub(super) fn make_room(&mut self, now: Time, listener: ListenerId) -> Result<Room, CmDrop> {
+    /// Makes room for one more request of a peer for the listener, if it can.
+    pub(super) fn make_room(
+        &mut self,
+        now: Time,
+        remote: Gid,
+        listener: ListenerId,
+    ) -> Result<Room, CmDrop> {
         if self.events.len() >= self.config.max_events() {
             return Err(CmDrop::EventsFull);
         }
@@ -113,13 +121,17 @@ impl Cm {
             self.counters.too_many += 1;
             return Ok(Room::TooMany);
         }
-        if !self.listeners.take(listener) {
-            self.counters.backlog_full += 1;
-            return Ok(Room::FullBacklog);
+        if !self.listeners.has_room(listener) {
+            let Some(victim) = self.listeners.excess(listener, Source::of(remote)) else {
+                self.counters.backlog_full += 1;
+                return Ok(Room::FullBacklog);
+            };
+            self.counters.backlog_displaced += 1;
+            self.drop_half_open(now, victim);
         }
-        if half_open_full && let Some(oldest) = self.table.oldest_half_open() {
+        if half_open_full && let Some(victim) = self.table.half_open_too_many(remote) {
             self.counters.half_open_dropped += 1;
-            self.drop_half_open(now, oldest);
+            self.drop_half_open(now, victim);
         }
         Ok(Room::Made)
     }
@@ -171,7 +183,6 @@ impl Cm {
         conn.remote_guid = req.local_ca_guid;
         conn.remote_qpn = req.local_qpn;
         conn.req = Some(ReqIdentity::of(req));
-        conn.backlog = Some(listener);
         conn.wait = self.config.wait(req.local_response_timeout);
         conn.peer_waits = clamp(req.remote_response_timeout);
         conn.max_retries = repeats(conn.wait, req.max_cm_retries);
@@ -180,10 +191,10 @@ impl Cm {
         conn.alternate = !req.alternate.is_none();
         let half = timeout_nanos(conn.peer_waits) / 2;
         let Some(id) = self.table.insert(conn) else {
-            self.listeners.release(listener);
             self.counters.too_many += 1;
             return;
         };
+        self.count_in_backlog(id, listener);
         self.table.set_deadline(id, Some(now + half));
         self.event(id, EventKind::Request { listener, path: ours, req: Box::new(*req) });
     }

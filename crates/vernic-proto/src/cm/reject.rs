@@ -3,12 +3,12 @@
 use vernic_wire::cm::{
     CmAttribute, CommId, Info, PrivateData, Rej, RejReason, RejectedMessage, Rep,
 };
-use vernic_wire::{Gid, Qpn};
 
 use super::active::private_data;
 use super::event::{CmError, EventKind};
-use super::params::ConnId;
+use super::params::{ConnId, Ears, Heard};
 use super::state::State;
+use super::table::{Conn, RemoteQp};
 use super::{Cm, CmDrop, CmPath, Next};
 use crate::time::Time;
 
@@ -128,13 +128,18 @@ impl Cm {
         self.send(path, transaction_id, &rej.into());
     }
 
-    /// Ends the connection that names this queue pair as its peer, if there is one.
-    pub(super) fn end_stale(&mut self, now: Time, remote: Gid, guid: u64, qpn: Qpn) -> bool {
-        let Some(stale) = self.table.by_remote_qp(remote, guid, qpn) else { return false };
+    /// Ends the connection that names this queue pair as its peer, if there is one, unless its own
+    /// queue pair hears the peer: then it is looked at again when that may be over.
+    pub(super) fn end_stale(&mut self, now: Time, peer: RemoteQp, ears: Ears<'_>) -> bool {
+        let Some(stale) = self.table.by_remote_qp(peer) else { return false };
         self.counters.stale_connections += 1;
-        match self.table.conn(stale).map(|conn| conn.state) {
-            Some(State::Established) => self.send_dreq(now, stale, PrivateData::default()),
-            Some(State::RepSent | State::MraRepRcvd) => {
+        let Some(conn) = self.table.conn(stale) else { return true };
+        let heard = ears(conn.local_qpn).map(Heard::until).filter(|until| *until > now);
+        match (conn.state, heard) {
+            (State::Established, Some(until)) => self.doubt(now, stale, until),
+            (State::Established, None) => self.send_dreq(now, stale, PrivateData::default()),
+            (State::RepSent | State::MraRepRcvd, Some(_)) => self.counters.stale_but_heard += 1,
+            (State::RepSent | State::MraRepRcvd, None) => {
                 let (reason, message) = (RejReason::STALE_CONNECTION, RejectedMessage::OTHER);
                 self.report_rejected(stale, &Rej { reason, message, ..Rej::default() });
                 self.reject_connection(now, stale, reason, Info::NONE, PrivateData::default());
@@ -142,6 +147,25 @@ impl Cm {
             _ => {}
         }
         true
+    }
+
+    /// A connection may be stale, and its peer was heard a moment ago.
+    fn doubt(&mut self, now: Time, id: CommId, until: Time) {
+        self.counters.stale_but_heard += 1;
+        let Some(conn) = self.table.conn_mut(id) else { return };
+        if conn.doubted.is_none() {
+            conn.doubted = Some(now);
+            self.table.set_deadline(id, Some(until));
+        }
+    }
+
+    /// The time is over for which the peer of a connection in doubt counted as there.
+    pub(super) fn settle_doubt(&mut self, now: Time, id: CommId, ears: Ears<'_>) {
+        let Some(conn) = self.table.conn_mut(id) else { return };
+        let Some(since) = conn.doubted.take() else { return };
+        if ears(conn.local_qpn).is_none_or(|heard| heard.at <= since) {
+            self.send_dreq(now, id, PrivateData::default());
+        }
     }
 
     /// A REP of a queue pair that is connected: our connection ends before it begins.
@@ -177,12 +201,10 @@ impl Cm {
         if !conn.path.same_ends(&path) {
             return Err(CmDrop::WrongPath);
         }
-        // A peer that has no connection has no id for it.
-        let theirs = rej.local_comm_id;
+        let (state, theirs) = (conn.state, rej.local_comm_id);
         if theirs != CommId::NONE && conn.remote_id != CommId::NONE && theirs != conn.remote_id {
             return Err(CmDrop::WrongInstance);
         }
-        let state = conn.state;
         // A copy of a REQ may be rejected where another one is accepted, and a rejection may be late.
         let late = match rej.message {
             RejectedMessage::REQ => !matches!(state, State::ReqSent | State::MraReqRcvd),
@@ -191,6 +213,9 @@ impl Cm {
         };
         if late {
             return Err(CmDrop::Duplicate);
+        }
+        if !names_both(conn, rej) {
+            return Err(CmDrop::WrongInstance);
         }
         if let Next::Done = self.react(now, id, CmAttribute::REJ)? {
             return Ok(());
@@ -245,6 +270,17 @@ impl Cm {
         }
         self.enter_timewait(now, id);
     }
+}
+
+/// Whether a REJ has both ids of the connection, or lacks one for a reason that there is.
+fn names_both(conn: &Conn, rej: &Rej) -> bool {
+    // The peer has no connection, and no id for it, or we have not heard of it.
+    let is_unknown = matches!(conn.state, State::ReqSent | State::MraReqRcvd);
+    let theirs = is_unknown || rej.local_comm_id == conn.remote_id;
+    // The peer gives its REQ up without ever having heard our id.
+    let ours = rej.remote_comm_id != CommId::NONE
+        || (rej.reason == RejReason::TIMEOUT && conn.state.may_be_unheard());
+    ours && theirs
 }
 
 fn guid_info(guid: u64) -> Info {

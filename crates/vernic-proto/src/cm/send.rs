@@ -41,7 +41,7 @@ impl Cm {
         message.emit(conn.transaction_id, &mut mad);
         let (path, copy) = (conn.path, *mad);
         conn.last = Some(mad);
-        (conn.retries, conn.repeats, conn.mras) = (0, 0, 0);
+        (conn.retries, conn.repeats, conn.mras, conn.extended) = (0, 0, 0, 0);
         self.push(path, &copy, 0);
     }
 

@@ -111,7 +111,7 @@ impl Cm {
             self.send(path, transaction_id, &rep.into());
             return Ok(());
         };
-        if !matches!(self.make_room(now, listener)?, Room::Made) {
+        if !matches!(self.make_room(now, path.remote, listener)?, Room::Made) {
             let rep = refusal(req.request_id, req.service_id, SidrStatus::NO_QP);
             self.send(path, transaction_id, &rep.into());
             return Ok(());
@@ -119,12 +119,11 @@ impl Cm {
         let mut conn = Conn::new(State::SidrReqRcvd, path, req.service_id);
         conn.remote_id = req.request_id;
         conn.transaction_id = transaction_id;
-        conn.backlog = Some(listener);
         let Some(id) = self.table.insert(conn) else {
-            self.listeners.release(listener);
             self.counters.too_many += 1;
             return Ok(());
         };
+        self.count_in_backlog(id, listener);
         self.table.set_deadline(id, Some(now + timeout_nanos(MEMORY)));
         self.event(id, EventKind::SidrRequest { listener, path, req: Box::new(*req) });
         Ok(())

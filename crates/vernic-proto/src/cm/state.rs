@@ -100,6 +100,11 @@ impl State {
         matches!(self, Self::ReqRcvd | Self::MraReqSent | Self::SidrReqRcvd)
     }
 
+    /// Whether the peer asked, and may not have heard our id.
+    pub(super) const fn may_be_unheard(self) -> bool {
+        matches!(self, Self::ReqRcvd | Self::MraReqSent | Self::RepSent | Self::MraRepRcvd)
+    }
+
     pub(super) const fn group(self) -> Group {
         match self {
             Self::ReqRcvd

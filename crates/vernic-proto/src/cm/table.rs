@@ -7,8 +7,11 @@ use vernic_wire::cm::{CmAttribute, CommId, Req, ServiceId};
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Gid, Psn, Qpn};
 
+use super::ids::Permutation;
+use super::listener::Turn;
 use super::params::{CmConfig, CmPath, ConnId, ListenerId};
 use super::state::{Group, State};
+use crate::shares::{Shares, Source};
 use crate::time::Time;
 
 /// A datagram.
@@ -32,7 +35,7 @@ impl ReqIdentity {
 
 /// A queue pair of a peer: its address, the GUID of its device, its number. GUID and number are what the
 /// peer says, so they mean something beside its address only: a stranger's words are about nobody else.
-type RemoteQp = (Gid, u64, Qpn);
+pub(super) type RemoteQp = (Gid, u64, Qpn);
 
 /// A connection, or an exchange of SIDR messages.
 #[derive(Debug)]
@@ -70,6 +73,10 @@ pub(super) struct Conn {
     pub(super) repeats: u8,
     /// How often the peer asked for time for it.
     pub(super) mras: u8,
+    /// Nanoseconds by which that has put off the next repeat, in all.
+    pub(super) extended: u64,
+    /// Since when it may be stale, though its queue pair had just heard the peer.
+    pub(super) doubted: Option<Time>,
     /// Nanoseconds of TIMEWAIT.
     pub(super) timewait: u64,
     /// The message that the timer repeats and duplicates of what it answers get.
@@ -105,6 +112,8 @@ impl Conn {
             retries: 0,
             repeats: 0,
             mras: 0,
+            extended: 0,
+            doubted: None,
             timewait: 0,
             last: None,
             deadline: None,
@@ -117,10 +126,22 @@ impl Conn {
     pub(super) fn answer_wait(&self, first: u64) -> u64 {
         self.wait.min(first << self.retries.min(8))
     }
+    /// When its timer fires.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
     /// Which message `last` is.
     pub(super) fn last_attribute(&self) -> Option<CmAttribute> {
         let last = self.last.as_ref()?;
         Some(CmAttribute(u16::from_be_bytes([last[16], last[17]])))
+    }
+    /// What it is in the backlog of its listener.
+    pub(super) fn turn(&self) -> Turn {
+        (self.source(), self.number.into())
+    }
+    /// Whom it counts for.
+    fn source(&self) -> Source {
+        Source::of(self.path.remote)
     }
     fn remote_key(&self) -> (Gid, CommId) {
         (self.path.remote, self.remote_id)
@@ -148,11 +169,13 @@ pub(super) struct Table {
     /// SIDR_REQs that came, by the peer's GID and request id.
     by_request: BTreeMap<(Gid, CommId), CommId>,
     timers: BTreeSet<(Time, CommId)>,
-    half_open: BTreeMap<u64, CommId>,
+    half_open: Shares<CommId>,
     remembered: BTreeMap<u64, CommId>,
     next_age: u64,
     id_base: u32,
     id_mask: u32,
+    ids: Permutation,
+    /// The next number that goes through the permutation.
     next_id: u32,
     next_number: u32,
 }
@@ -166,12 +189,13 @@ impl Table {
             by_remote_qp: BTreeMap::new(),
             by_request: BTreeMap::new(),
             timers: BTreeSet::new(),
-            half_open: BTreeMap::new(),
+            half_open: Shares::default(),
             remembered: BTreeMap::new(),
             next_age: 0,
             id_base: config.id_base & !id_mask,
             id_mask,
-            next_id: config.seed,
+            ids: Permutation::new(config.seed, id_mask.count_ones()),
+            next_id: 0,
             next_number: 0,
         }
     }
@@ -186,8 +210,10 @@ impl Table {
     pub(super) fn remembered(&self) -> usize {
         self.remembered.len()
     }
-    pub(super) fn oldest_half_open(&self) -> Option<CommId> {
-        self.half_open.values().next().copied()
+    /// Which request goes where there is no room for one more of a peer: the oldest of whose there
+    /// are most.
+    pub(super) fn half_open_too_many(&self, remote: Gid) -> Option<CommId> {
+        self.half_open.victim(Source::of(remote))
     }
     pub(super) fn oldest_remembered(&self) -> Option<CommId> {
         self.remembered.values().next().copied()
@@ -215,19 +241,19 @@ impl Table {
     pub(super) fn by_remote(&self, remote: Gid, id: CommId) -> Option<CommId> {
         self.by_remote.get(&(remote, id)).copied()
     }
-    pub(super) fn by_remote_qp(&self, remote: Gid, guid: u64, qpn: Qpn) -> Option<CommId> {
-        self.by_remote_qp.get(&(remote, guid, qpn)).copied()
+    pub(super) fn by_remote_qp(&self, peer: RemoteQp) -> Option<CommId> {
+        self.by_remote_qp.get(&peer).copied()
     }
     pub(super) fn by_request(&self, remote: Gid, id: CommId) -> Option<CommId> {
         self.by_request.get(&(remote, id)).copied()
     }
 
-    /// An id that names nothing, or `None` if all are taken. Ids are taken in turn, so that one
+    /// An id that names nothing, or `None` if all are taken. All have their turn, so that one
     /// that was used comes back as late as possible.
     fn allocate(&mut self) -> Option<CommId> {
         // One of these many numbers is free, 0 not counted; unless all ids are taken.
         for _ in 0..=self.conns.len() + 1 {
-            let id = CommId(self.id_base | self.next_id & self.id_mask);
+            let id = CommId(self.id_base | self.ids.apply(self.next_id & self.id_mask));
             self.next_id = self.next_id.wrapping_add(1);
             if id != CommId::NONE && !self.conns.contains_key(&id) {
                 return Some(id);
@@ -241,7 +267,7 @@ impl Table {
         let id = self.allocate()?;
         conn.number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1);
-        conn.age = self.enter(id, conn.state.group());
+        conn.age = self.enter(id, conn.state.group(), conn.source());
         if conn.is_passive() {
             self.by_remote.insert(conn.remote_key(), id);
         }
@@ -258,7 +284,7 @@ impl Table {
     /// Takes the entry out, with all that points to it.
     pub(super) fn remove(&mut self, id: CommId) -> Option<Conn> {
         let conn = self.conns.remove(&id)?;
-        self.leave(conn.state.group(), conn.age);
+        self.leave(conn.state.group(), conn.age, conn.source());
         if let Some(deadline) = conn.deadline {
             self.timers.remove(&(deadline, id));
         }
@@ -279,11 +305,11 @@ impl Table {
 
     pub(super) fn set_state(&mut self, id: CommId, state: State) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let (before, age) = (conn.state.group(), conn.age);
+        let (before, age, source) = (conn.state.group(), conn.age, conn.source());
         conn.state = state;
         if before != state.group() {
-            self.leave(before, age);
-            let age = self.enter(id, state.group());
+            self.leave(before, age, source);
+            let age = self.enter(id, state.group(), source);
             if let Some(conn) = self.conns.get_mut(&id) {
                 conn.age = age;
             }
@@ -333,22 +359,22 @@ impl Table {
         Some(id)
     }
 
-    fn enter(&mut self, id: CommId, group: Group) -> u64 {
+    fn enter(&mut self, id: CommId, group: Group, source: Source) -> u64 {
         let age = self.next_age;
         self.next_age += 1;
         match group {
-            Group::HalfOpen => self.half_open.insert(age, id),
-            Group::Remembered => self.remembered.insert(age, id),
-            Group::Live => None,
-        };
+            Group::HalfOpen => self.half_open.add(source, age, id),
+            Group::Remembered => drop(self.remembered.insert(age, id)),
+            Group::Live => {}
+        }
         age
     }
-    fn leave(&mut self, group: Group, age: u64) {
+    fn leave(&mut self, group: Group, age: u64, source: Source) {
         match group {
-            Group::HalfOpen => self.half_open.remove(&age),
-            Group::Remembered => self.remembered.remove(&age),
-            Group::Live => None,
-        };
+            Group::HalfOpen => drop(self.half_open.remove(source, age)),
+            Group::Remembered => drop(self.remembered.remove(&age)),
+            Group::Live => {}
+        }
     }
 }
 
@@ -369,7 +395,11 @@ impl Table {
             let of = self.conns.iter().filter(|(_, conn)| conn.state.group() == wanted);
             of.map(|(id, conn)| (conn.age, *id)).collect()
         };
-        assert_eq!(group(Group::HalfOpen), self.half_open);
+        let mut half_open = Shares::default();
+        for (age, id) in group(Group::HalfOpen) {
+            half_open.add(self.conns[&id].source(), age, id);
+        }
+        assert_eq!(half_open, self.half_open);
         assert_eq!(group(Group::Remembered), self.remembered);
         // An entry that is over may have lost its key to a later one; no other may.
         let over = |conn: &Conn| conn.state.group() == Group::Remembered;
@@ -387,8 +417,10 @@ impl Table {
             assert!(!conn.is_passive() || over(conn) || self.by_remote.get(&key) == Some(id));
             assert!(!conn.is_sidr_server() || over(conn) || self.by_request.get(&key) == Some(id));
             assert!(conn.qp_key().is_none_or(|key| self.by_remote_qp.get(&key) == Some(id)));
-            let waits =
-                matches!(conn.state, State::Established | State::DreqRcvd | State::MraRepSent);
+            let waits = match conn.state {
+                State::Established => conn.doubted.is_none(),
+                state => matches!(state, State::DreqRcvd | State::MraRepSent),
+            };
             assert_eq!(conn.deadline.is_none(), waits, "{:?}", conn.state);
             assert!(conn.owned || conn.state.group() != Group::HalfOpen);
         }

@@ -4,25 +4,36 @@ use vernic_wire::cm::CommId;
 
 use super::Cm;
 use super::event::{EventKind, Unanswered};
+use super::params::Ears;
 use super::state::State;
 use crate::time::Time;
 
 /// Timers that one call serves at most, so that the owner can send in between.
 pub(super) const TIMEOUTS_PER_CALL: usize = 64;
 
+/// How often a REP is repeated to a peer of which nothing came but its REQ, which anybody can send
+/// in its name: so a forged one brings it 6 datagrams at most (an MRA, these, a REJ). One that lost
+/// them asks again by its REQ, of which each copy is answered.
+const UNHEARD_REPS: u8 = 3;
+
 impl Cm {
     /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still in
     /// the past then, and the owner calls again after it has fetched what there is to send.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.handle_timeout_with(now, &|_| None);
+    }
+
+    /// The same, and `ears` tells which queue pairs of ours hear their peers.
+    pub fn handle_timeout_with(&mut self, now: Time, ears: Ears<'_>) {
         for _ in 0..TIMEOUTS_PER_CALL {
             match self.table.take_due(now) {
-                Some(id) => self.handle_timer(now, id),
+                Some(id) => self.handle_timer(now, id, ears),
                 None => break,
             }
         }
     }
 
-    fn handle_timer(&mut self, now: Time, id: CommId) {
+    fn handle_timer(&mut self, now: Time, id: CommId, ears: Ears<'_>) {
         let Some(conn) = self.table.conn(id) else { return };
         let again = conn.retries < conn.max_retries;
         match conn.state {
@@ -60,7 +71,8 @@ impl Cm {
                 self.drop_half_open(now, id);
             }
             State::Timewait | State::SidrDone => self.timewait_over(id),
-            State::MraRepSent | State::Established | State::DreqRcvd => {}
+            State::Established => self.settle_doubt(now, id, ears),
+            State::MraRepSent | State::DreqRcvd => {}
         }
     }
 
@@ -68,8 +80,12 @@ impl Cm {
     fn send_again(&mut self, now: Time, id: CommId) {
         let Some(conn) = self.table.conn_mut(id) else { return };
         conn.retries += 1;
-        self.counters.retries += 1;
-        self.send_last(id);
+        if conn.state == State::RepSent && conn.retries > UNHEARD_REPS {
+            self.counters.reps_withheld += 1;
+        } else {
+            self.counters.retries += 1;
+            self.send_last(id);
+        }
         self.await_answer(now, id);
     }
 

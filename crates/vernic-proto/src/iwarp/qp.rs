@@ -199,6 +199,13 @@ impl Qp {
         self.stream.as_ref().is_some_and(|stream| stream.is_unheard())
     }
 
+    /// From now on no message waits for a receive: where there is none, the stream ends.
+    pub fn hold_no_more(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.hold_no_more();
+        }
+    }
+
     /// How the stream ended, or why it is about to.
     pub fn ending(&self) -> Option<Ending> {
         self.stream.as_ref().and_then(|stream| stream.ending)

@@ -340,6 +340,11 @@ impl Stream {
         }
     }
 
+    /// No message waits for a receive any more.
+    pub(super) fn hold_no_more(&mut self) {
+        self.config.recv_wait_ns = 0;
+    }
+
     /// What the next bytes are.
     pub(super) fn rx_next(&self) -> RxNext {
         match (self.rx, self.deframer.need()) {

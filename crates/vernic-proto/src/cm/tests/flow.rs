@@ -168,7 +168,7 @@ fn commands_out_of_turn_say_what_they_need() {
     let error = t.a.cm.disconnect(t.now, a, b"").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "connection 0xab000100 is in REQ sent; disconnect needs Established or DREQ received"
+        format!("connection {a} is in REQ sent; disconnect needs Established or DREQ received")
     );
     let unknown = ConnId(vernic_wire::cm::CommId(9), 0);
     assert_eq!(t.a.cm.ready_to_use(unknown, b""), Err(CmError::UnknownConnection(unknown)));

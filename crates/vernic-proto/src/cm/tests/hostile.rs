@@ -10,7 +10,7 @@ use vernic_wire::cm::{
 };
 
 use super::super::state::State;
-use super::super::{Datagram, SidrReply};
+use super::super::{Datagram, Heard, SidrReply};
 use super::random::Random;
 use super::*;
 
@@ -39,7 +39,7 @@ impl Victim {
             max_half_open: MAX_HALF_OPEN,
             max_connections: MAX_CONNECTIONS,
             max_timewait: MAX_TIMEWAIT,
-            ..config(seed as u32)
+            ..config(seed.into())
         });
         cm.listen(SERVICE, None, 4).unwrap();
         cm.listen(DATAGRAM_SERVICE, Some(gid(1)), 4).unwrap();
@@ -57,6 +57,14 @@ impl Victim {
     }
     fn qpn(&mut self) -> Qpn {
         Qpn::new(self.random.below(6) as u32)
+    }
+
+    /// What the queue pairs hear of their peers.
+    fn heard(&mut self) -> Option<Heard> {
+        let before = self.random.one_of(&[0, 10, 1_000, 100_000]) * MS;
+        let patience = self.random.one_of(&[0, 500 * MS, u64::MAX]);
+        let at = Time(self.now.0.saturating_sub(before));
+        self.random.percent(70).then_some(Heard { at, patience })
     }
 
     fn req(&mut self, path: CmPath) -> Req {
@@ -143,7 +151,8 @@ impl Victim {
             mad[self.random.below(256) as usize] = self.random.next() as u8;
             len = self.random.one_of(&[0, 23, 24, 255, 256]);
         }
-        let _ = self.cm.handle_mad(self.now, path, &mad[..len]);
+        let heard = self.heard();
+        let _ = self.cm.handle_mad_with(self.now, path, &mad[..len], &|_| heard);
     }
 
     /// A command of an owner who does not care about states.
@@ -216,7 +225,8 @@ impl Victim {
                 _ => {
                     let pause = self.random.one_of(&[0, 1, 100, 1_000, 10_000]);
                     self.now = self.now + pause * MS;
-                    self.cm.handle_timeout(self.now);
+                    let heard = self.heard();
+                    self.cm.handle_timeout_with(self.now, &|_| heard);
                 }
             }
             self.collect();

@@ -8,6 +8,11 @@ use super::*;
 
 /// A REQ of which there are as many as numbers, from peer 10.0.0.1.
 fn flood(number: u32) -> Mad {
+    flood_of(gid(1), number)
+}
+
+/// The same of another peer.
+fn flood_of(peer: Gid, number: u32) -> Mad {
     let mut req = Req {
         local_comm_id: CommId(0x5000 + number),
         local_qpn: Qpn::new(0x5000 + number),
@@ -19,8 +24,74 @@ fn flood(number: u32) -> Mad {
         max_cm_retries: 15,
         ..Req::default()
     };
-    (req.primary.local_gid, req.primary.remote_gid) = (gid(1), gid(2));
+    (req.primary.local_gid, req.primary.remote_gid) = (peer, gid(2));
     mad(req)
+}
+
+#[test]
+fn a_flood_of_one_source_drops_its_own_requests() {
+    let config = CmConfig { max_half_open: 8, ..config(0x200) };
+    let mut t = Pair::with(super::config(0x100), config);
+    t.b.cm.stop_listening(t.listener);
+    t.listener = t.b.cm.listen(SERVICE, None, 1000).unwrap();
+    let from = |t: &mut Pair, last: u8, number| {
+        let path = CmPath::new(gid(2), gid(last));
+        t.b.cm.handle_mad(t.now, path, &flood_of(gid(last), number)).unwrap();
+        t.settle();
+        t.b.cm.table.assert_consistent();
+    };
+    // Others came first, and one of them is answered.
+    (0..3).for_each(|number| from(&mut t, 3 + number as u8, number));
+    let honest: Vec<ConnId> = (0..3).map(|_| t.b.expect_request()).collect();
+    t.lose(&[CmAttribute::REP]);
+    t.b.cm.accept(t.now, honest[0], &accept_params(gid(2))).unwrap();
+    (0..200).for_each(|number| from(&mut t, 1, number));
+    assert_eq!(t.b.cm.counters().half_open_dropped, 195);
+    assert!(honest.iter().all(|conn| t.b.cm.owns(conn.0)), "they are all there");
+    // One who comes now finds a place too.
+    from(&mut t, 9, 1);
+    from(&mut t, 1, 500);
+    let late = t.b.events.iter().rev().find(
+        |event| matches!(&event.kind, EventKind::Request { path, .. } if path.remote == gid(9)),
+    );
+    assert!(t.b.cm.owns(late.unwrap().conn.0));
+}
+
+#[test]
+fn a_forged_request_brings_its_victim_six_datagrams_at_most() {
+    let mut t = Pair::new();
+    t.deliver_to_b(&flood(1)).unwrap();
+    t.settle();
+    let asked = t.b.expect_request();
+    // The application takes so long that an MRA is due, and accepts; the victim says nothing.
+    while t.b.cm.counters().sent[1] == 0 {
+        t.now = t.b.cm.next_deadline().unwrap();
+        t.b.cm.handle_timeout(t.now);
+    }
+    t.b.cm.accept(t.now, asked, &accept_params(gid(2))).unwrap();
+    while let Some(due) = t.b.cm.next_deadline() {
+        t.b.cm.handle_timeout(due);
+    }
+    let names: Vec<_> = std::iter::from_fn(|| t.b.cm.poll_transmit())
+        .map(|sent| CmMessage::parse(&sent.mad).unwrap().1.attribute().to_string())
+        .collect();
+    assert_eq!(names, ["MRA", "REP", "REP", "REP", "REP", "REJ"]);
+    assert_eq!(t.b.cm.counters().reps_withheld, 12);
+}
+
+#[test]
+fn a_peer_that_asks_for_time_gets_all_repeats_of_a_rep() {
+    let mut t = Pair::new();
+    t.connect();
+    t.accept();
+    // It has heard the REP, and says so; then all of its RTUs but the last are lost.
+    t.pass(300);
+    t.trace();
+    t.lose(&[CmAttribute::REP; 10]);
+    t.pass(60_000);
+    let trace = t.trace();
+    assert_eq!(trace.matches("B->A REP LOST").count(), 10, "{trace}");
+    assert_eq!(t.b.cm.counters().reps_withheld, 0);
 }
 
 #[test]
@@ -101,6 +172,32 @@ fn a_full_backlog_is_silent_until_the_application_has_taken_a_request() {
     assert_ne!(t.trace(), "", "a request, or an answer");
     assert_ne!(t.b.expect_request(), b);
     assert_eq!(t.b.cm.counters().backlog_full, 3);
+}
+
+#[test]
+fn a_backlog_that_one_source_has_filled_has_room_for_others() {
+    let mut t = Pair::new();
+    t.b.cm.stop_listening(t.listener);
+    t.listener = t.b.cm.listen(SERVICE, None, 4).unwrap();
+    let from = |t: &mut Pair, last: u8, number| {
+        let path = CmPath::new(gid(2), gid(last));
+        t.b.cm.handle_mad(t.now, path, &flood_of(gid(last), number)).unwrap();
+        t.settle();
+        t.b.cm.table.assert_consistent();
+    };
+    (0..9).for_each(|number| from(&mut t, 1, number));
+    assert_eq!(t.b.cm.counters().backlog_full, 5);
+    (3..7).for_each(|last| from(&mut t, last, 0));
+    // Each of the first three in the place of one of the many; then all have the same.
+    let counters = t.b.cm.counters();
+    assert_eq!((counters.backlog_displaced, counters.backlog_full), (3, 6));
+    let asked = t.b.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Request { path, .. } => Some((event.conn, path.remote)),
+        _ => None,
+    });
+    let there: Vec<_> = asked.filter(|(conn, _)| t.b.cm.owns(conn.0)).map(|(_, of)| of).collect();
+    assert_eq!(there, [gid(1), gid(3), gid(4), gid(5)]);
+    assert_eq!(t.b.cm.occupancy().half_open, 4);
 }
 
 #[test]
@@ -188,17 +285,32 @@ fn a_flood_of_requests_that_are_accepted_drops_the_oldest_and_never_grows() {
 }
 
 #[test]
-fn ids_count_from_the_seed_within_their_bits_and_skip_those_in_use() {
+fn all_ids_of_their_bits_have_their_turn_and_those_in_use_are_skipped() {
     let mut t = Pair::with(CmConfig { id_bits: 8, ..config(0xFFFF_FFFE) }, config(0x200));
     let connect = |t: &mut Pair, qpn| {
         let params = ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
         t.a.cm.connect(t.now, &params)
     };
     let ids: Vec<_> = (0..256).map(|qpn| connect(&mut t, qpn).unwrap().0.0).collect();
-    assert_eq!(ids[..3], [0xAB00_00FE, 0xAB00_00FF, 0xAB00_0000]);
+    let sorted: std::collections::BTreeSet<_> = ids.iter().copied().collect();
+    assert!(sorted.into_iter().eq(0xAB00_0000..=0xAB00_00FF));
     assert_eq!(connect(&mut t, 256), Err(CmError::TooMany { max: 65_536 }));
     t.a.cm.destroy(t.now, t.a.cm.table.conn_id(CommId(ids[7])));
     assert_eq!(connect(&mut t, 256).unwrap().0.0, ids[7]);
+}
+
+#[test]
+fn the_ids_of_ones_own_connections_do_not_tell_those_of_others() {
+    let ids = |seed| {
+        let mut cm = Cm::new(config(seed));
+        let one = |qpn| ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
+        (1..=64).map(|qpn| cm.connect(Time(0), &one(qpn)).unwrap().0.0).collect::<Vec<_>>()
+    };
+    let mine = ids(1);
+    let next = mine.windows(2).filter(|pair| pair[1].abs_diff(pair[0]) <= 64).count();
+    // Of 65536 ids, by chance: one of 500 is as near.
+    assert!(next <= 4, "{next} of 63 are near: {mine:x?}");
+    assert!(ids(2).iter().filter(|id| mine.contains(id)).count() <= 4);
 }
 
 #[test]
@@ -226,9 +338,11 @@ fn what_somebody_holds_of_a_connection_that_is_over_is_not_the_next_one_of_its_i
 
 #[test]
 fn id_zero_is_never_given() {
-    let mut cm = Cm::new(CmConfig::new(0, 32, u32::MAX));
-    let ids = [0, 1].map(|_| cm.connect(Time(0), &params(gid(1), gid(9))).unwrap().0.0);
-    assert_eq!(ids, [u32::MAX, 1]);
+    let mut cm = Cm::new(CmConfig { max_connections: 300, ..CmConfig::new(0, 8, 3) });
+    let one = |qpn| ConnectParams { local_qpn: Qpn::new(qpn), ..params(gid(1), gid(9)) };
+    let ids: Vec<_> = (0..).map_while(|qpn| cm.connect(Time(0), &one(qpn)).ok()).collect();
+    assert_eq!(ids.len(), 255);
+    assert!(ids.iter().all(|id| id.0 != CommId::NONE));
 }
 
 #[test]

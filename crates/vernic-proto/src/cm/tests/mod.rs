@@ -16,6 +16,7 @@ mod mra;
 mod random;
 mod sidr;
 mod stale;
+mod strangers;
 
 use std::fmt::Write as _;
 
@@ -80,7 +81,7 @@ pub(super) struct Pair {
     trace: String,
 }
 
-pub(super) fn config(seed: u32) -> CmConfig {
+pub(super) fn config(seed: u128) -> CmConfig {
     CmConfig::new(0xAB00_0000, 16, seed)
 }
 

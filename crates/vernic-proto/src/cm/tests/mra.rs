@@ -1,6 +1,7 @@
 //! Owners that take their time.
 
 use expect_test::expect;
+use vernic_wire::cm::{CommId, Mra};
 
 use super::*;
 
@@ -86,14 +87,42 @@ fn a_queue_pair_that_takes_long_to_bring_up_is_announced_by_mra() {
     .assert_eq(&t.trace());
 }
 
+/// When A gives its request up that a stranger answers by an MRA just before each of its deadlines.
+fn given_up_s(service_timeout: u8) -> u64 {
+    let mut cm = Cm::new(config(1));
+    let conn = cm.connect(Time(0), &params(gid(1), gid(2))).unwrap();
+    // What its sender calls it is not known yet.
+    let ids = Mra { local_comm_id: CommId(5), remote_comm_id: conn.0, ..Mra::default() };
+    let mra = mad(Mra { service_timeout, ..ids });
+    loop {
+        let due = cm.next_deadline().unwrap();
+        let _ = cm.handle_mad(Time(due.0 - 1), CmPath::new(gid(1), gid(2)), &mra);
+        let due = cm.next_deadline().unwrap();
+        cm.handle_timeout(due);
+        if !cm.owns(conn.0) {
+            return due.0 / (1000 * MS);
+        }
+    }
+}
+
+#[test]
+fn mras_of_a_request_lengthen_it_by_137_s_at_most_whatever_they_ask_for() {
+    let own = (16.0 * 0.671) as u64;
+    for service_timeout in [0, 10, 17, 20, 24, 31] {
+        let given_up = given_up_s(service_timeout);
+        assert!((own..=own + 138).contains(&given_up), "{service_timeout}: {given_up} s");
+    }
+    assert!(given_up_s(31) >= 137, "what an honest peer needs it gets");
+}
+
 #[test]
 fn mras_make_nobody_wait_for_ever() {
     let mut t = Pair::new();
     let params = ConnectParams { max_retries: Some(2), ..params(gid(1), gid(2)) };
     let a = t.a.cm.connect(t.now, &params).unwrap();
     t.settle();
-    let mra = vernic_wire::cm::Mra {
-        local_comm_id: vernic_wire::cm::CommId(5),
+    let mra = Mra {
+        local_comm_id: CommId(5),
         remote_comm_id: a.0,
         service_timeout: 31,
         ..Default::default()

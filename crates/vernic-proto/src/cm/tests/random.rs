@@ -238,7 +238,7 @@ impl World {
             max_half_open: random.one_of(&[2, 8, 1024]),
             max_connections: random.one_of(&[4, 64, 65_536]),
             max_timewait: random.one_of(&[1, 8, 16_384]),
-            ..CmConfig::new(base, 24, base.wrapping_mul(77))
+            ..CmConfig::new(base, 24, base.into())
         };
         let peer = |name, last: u8, config| Peer::new(name, gid(last), config, 8);
         let peers = [peer('A', 1, config(0x0A00_0000)), peer('B', 2, config(0x0B00_0000))];

@@ -2,10 +2,10 @@
 
 use expect_test::expect;
 use vernic_wire::cm::{
-    Apr, AprStatus, CmService, CommId, Drep, Dreq, Lap, Rej, RejectedMessage, Req, ReqPath,
+    Apr, AprStatus, CmService, CommId, Drep, Dreq, Lap, Rej, RejectedMessage, Rep, Req, ReqPath,
 };
 
-use super::super::Datagram;
+use super::super::{Datagram, Heard};
 use super::*;
 
 /// The REQ that A sent first.
@@ -50,6 +50,87 @@ fn a_req_of_a_connected_queue_pair_ends_its_old_connection() {
     .assert_eq(&t.trace());
     assert!(!t.a.cm.owns(a.0));
     assert_eq!(t.b.cm.counters().stale_connections, 1);
+    t.assert_empty();
+}
+
+/// A REQ in the name of A's queue pair comes to B at 1000 ms, whose own pair heard its peer at
+/// `heard` ms, and again at `later` ms. Returns what comes of it in the next 2000 ms, with a
+/// patience of 500 ms.
+fn asked_in_the_name_of_a_live_peer(heard: u64, later: Option<u64>) -> String {
+    let mut t = Pair::new();
+    t.established();
+    t.pass(1000);
+    let req = Req { local_comm_id: CommId(0x77), ..first_req(&t) };
+    let (path, patience) = (CmPath::new(gid(2), gid(1)), 500 * MS);
+    let heard_at = |ms: u64| {
+        move |qpn| {
+            let at = Time(ms * MS);
+            (qpn == Qpn::new(0x22)).then_some(Heard { at, patience })
+        }
+    };
+    // Said again and again, it is one doubt.
+    for _ in 0..3 {
+        t.b.cm.handle_mad_with(t.now, path, &mad(req), &heard_at(heard)).unwrap();
+    }
+    t.settle();
+    t.b.cm.table.assert_consistent();
+    while let Some(due) = t.b.cm.next_deadline().filter(|due| *due <= Time(3000 * MS)) {
+        t.now = due;
+        let last = later.map_or(heard, |later| later.min(due.0 / MS));
+        t.b.cm.handle_timeout_with(due, &heard_at(last));
+        t.settle();
+        t.b.cm.table.assert_consistent();
+    }
+    t.trace().lines().filter(|line| !line.contains("REJ")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_connection_whose_queue_pair_hears_its_peer_is_not_ended_by_a_req() {
+    assert_eq!(asked_in_the_name_of_a_live_peer(999, Some(1400)), "");
+    assert_eq!(asked_in_the_name_of_a_live_peer(999, Some(1001)), "");
+}
+
+#[test]
+fn a_connection_whose_queue_pair_hears_no_more_of_its_peer_ends_when_its_patience_does() {
+    expect![[r#"
+        1300 B->A DREQ
+        1300 A: DisconnectRequest"#]]
+    .assert_eq(asked_in_the_name_of_a_live_peer(800, None).split("\n1971").next().unwrap());
+    // It was silent for as long before.
+    let at_once = asked_in_the_name_of_a_live_peer(500, None);
+    assert!(at_once.starts_with("1000 B->A DREQ\n"), "{at_once}");
+}
+
+#[test]
+fn a_rep_in_the_name_of_a_live_peer_ends_only_the_connection_that_it_answers() {
+    let mut t = Pair::new();
+    let (a, _) = t.established();
+    let other = ConnectParams { local_qpn: Qpn::new(0x12), ..params(gid(1), gid(2)) };
+    let conn = t.a.cm.connect(t.now, &other).unwrap();
+    let mut rep = Rep { local_comm_id: CommId(0x77), local_ca_guid: 2, ..Rep::default() };
+    (rep.remote_comm_id, rep.local_qpn) = (conn.0, Qpn::new(0x22));
+    let path = CmPath::new(gid(1), gid(2));
+    let heard = |_| Some(Heard { at: Time(0), patience: 500 * MS });
+    t.a.cm.handle_mad_with(t.now, path, &mad(rep), &heard).unwrap();
+    assert_eq!(t.a.cm.table.entry(a).unwrap().state.name(), "Established");
+    assert_ne!(t.a.cm.table.entry(conn).unwrap().state.name(), "REP received");
+    assert_eq!(t.a.cm.counters().stale_but_heard, 1);
+}
+
+#[test]
+fn a_connection_that_is_ended_while_in_doubt_ends_as_others_do() {
+    let mut t = Pair::new();
+    let (a, b) = t.established();
+    let req = Req { local_comm_id: CommId(0x77), ..first_req(&t) };
+    let path = CmPath::new(gid(2), gid(1));
+    let heard = |_| Some(Heard { at: Time(0), patience: 500 * MS });
+    t.b.cm.handle_mad_with(t.now, path, &mad(req), &heard).unwrap();
+    t.settle();
+    t.a.cm.disconnect(t.now, a, b"").unwrap();
+    t.settle();
+    t.b.cm.table.assert_consistent();
+    t.b.cm.disconnect(t.now, b, b"").unwrap();
+    t.pass(5000);
     t.assert_empty();
 }
 
