@@ -25,7 +25,7 @@ use crate::layout::cm::{
     PathRecord, Storage, Words, port_space, rdma_addr, rdma_cm_event, rdma_cm_id,
     rdma_event_channel, rdma_ib_addr, rdma_route,
 };
-use crate::layout::qp::qpt;
+use crate::layout::qp::{ibv_qp, qpt};
 use crate::log;
 use crate::object::lock;
 use crate::pointer::sockaddr::to_bytes;
@@ -41,6 +41,8 @@ pub(crate) struct IdObject {
     path: PathRecord,
     /// False of a request until the program accepts it: what happens to it before, it learns then.
     is_known: AtomicBool,
+    /// The queue pair in `base.qp` that the engine was told of last.
+    pub(super) heeded_qp: Arc<AtomicPtr<ibv_qp>>,
     kept: Mutex<Kept>,
 }
 
@@ -155,6 +157,7 @@ impl IdObject {
             engine: engine.clone(),
             path: PathRecord::zero(),
             is_known: AtomicBool::new(true),
+            heeded_qp: Arc::default(),
             kept,
         }));
         if let Ok(process) = process() {
@@ -378,6 +381,7 @@ pub(crate) fn and_complete(
 ) -> c_int {
     let begun = boundary::outcome(name, || {
         let object = id.get()?;
+        object.heed_qp()?;
         begin(object)?;
         object.show_qp_state();
         Ok(if object.is_synchronous() { Begun::Waits } else { Begun::Done })
@@ -443,6 +447,7 @@ pub(crate) fn destroy(id: Handle<rdma_cm_id>) -> Result<(), Failure> {
         return Ok(());
     }
     object.release_event();
+    object.release_qp();
     object.engine.destroy();
     process()?.forget(&object.engine);
     // SAFETY: this is the call that ends it, and no event leads to it any more.
