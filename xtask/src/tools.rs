@@ -30,6 +30,7 @@ const PACKAGES: &[Tool] = &[
     ("tgtd", &["sh", "-c", "command -v tgtd"], "tgt"),
     ("iscsi-test-cu", &["sh", "-c", "command -v iscsi-test-cu"], "libiscsi-bin"),
     ("qemu-system-x86_64", &["sh", "-c", "command -v qemu-system-x86_64"], "qemu-system-x86"),
+    ("dapltest", &["sh", "-c", "command -v dapltest"], "dapl2-utils"),
     ("socat", &["socat", "-V"], "socat"),
     ("mpirun", &["sh", "-c", "command -v mpirun"], "openmpi-bin"),
     ("mpicc", &["sh", "-c", "command -v mpicc"], "libopenmpi-dev"),

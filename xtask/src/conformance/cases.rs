@@ -2,12 +2,13 @@
 //!
 //! A case is one program as server and client in two processes (or alone, if it only lists devices);
 //! those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`, applications that
-//! others wrote in `applications.rs`, all over iWARP in `iwarp.rs`.
+//! others wrote in `applications.rs`, those of uDAPL in `dapl.rs`, all over iWARP in `iwarp.rs`.
 //! Its name is its command line and its place, and unique.
 
 use super::network::Place;
 
 mod applications;
+mod dapl;
 mod iwarp;
 mod manager;
 mod sockets;
@@ -151,6 +152,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(others().flat_map(sockets::cases));
     cases.extend(others().flat_map(applications::cases));
     cases.extend(others().flat_map(iwarp::cases));
+    cases.extend(dapl::PLACES.into_iter().flat_map(dapl::cases));
     cases
 }
 
