@@ -37,6 +37,16 @@ fn connections_begin_and_end_as_both_sides_expect() {
 }
 
 #[test]
+fn queue_pairs_that_a_program_gives_to_ids_itself_are_theirs() {
+    check("cm_moved.c");
+}
+
+#[test]
+fn calls_on_what_is_no_id_are_refused() {
+    check("cm_gone.c");
+}
+
+#[test]
 fn a_program_that_ends_without_a_word_or_is_killed_has_ended_its_connections() {
     check("cm_ends.c");
 }

@@ -43,7 +43,7 @@ impl EventChannel {
         // Each turn takes an entry, and few of them are no events.
         loop {
             let got = self.queue.wait(|entry| self.take(entry))?;
-            if let Some(event) = self.tell(got) {
+            if let Some(event) = self.tell(got, |_| ()) {
                 return Ok(event);
             }
         }
@@ -51,12 +51,18 @@ impl EventChannel {
 
     /// Takes the next event if there is one; never waits.
     pub fn try_next(self: &Arc<Self>) -> Option<Event> {
+        self.try_next_after(|_| ())
+    }
+
+    /// As [`try_next`](Self::try_next); runs `before` with the id of each event before the event does what
+    /// it does to the id.
+    pub fn try_next_after(self: &Arc<Self>, before: impl Fn(&Arc<Id>)) -> Option<Event> {
         if self.is_orphan() {
             return None;
         }
         loop {
             let got = self.queue.try_next(|entry| self.take(entry))?;
-            if let Some(event) = self.tell(got) {
+            if let Some(event) = self.tell(got, &before) {
                 return Some(event);
             }
         }
@@ -76,14 +82,17 @@ impl EventChannel {
 
     /// Does the event's share of the work and makes it what the program gets; `None` if its id is
     /// gone or the event is of no interest to it.
-    fn tell(&self, got: Got) -> Option<Event> {
+    fn tell(&self, got: Got, before: impl Fn(&Arc<Id>)) -> Option<Event> {
         let Got { entry, taken, place, id, new } = got;
         let _turn = place.wait();
         match (entry.what, id, new) {
             (What::Request(request), Some(id), Some(new)) => {
                 Some(new.tell_request(id, *request, taken))
             }
-            (what, Some(id), _) => id.tell(what, taken),
+            (what, Some(id), _) => {
+                before(&id);
+                id.tell(what, taken)
+            }
             // Its id is being dropped.
             (what, None, _) => {
                 self.shared.refuse(vec![Entry { cell: entry.cell, what }]);
@@ -144,10 +153,11 @@ mod tests {
         let (first, second, third) =
             (got.next().unwrap(), got.next().unwrap(), got.next().unwrap());
         let kinds = std::thread::scope(|scope| {
-            let late = [third, second].map(|got| scope.spawn(|| channel.tell(got).unwrap().kind));
+            let late =
+                [third, second].map(|got| scope.spawn(|| channel.tell(got, |_| ()).unwrap().kind));
             // Time for them to be told too early.
             std::thread::sleep(std::time::Duration::from_millis(20));
-            let kind = channel.tell(first).unwrap().kind;
+            let kind = channel.tell(first, |_| ()).unwrap().kind;
             let [third, second] = late.map(|thread| thread.join().unwrap());
             [kind, second, third]
         });

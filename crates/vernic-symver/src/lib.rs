@@ -13,7 +13,8 @@
 //! ```
 //!
 //! The third column is the path of a function in the crate (`extern "C"`, of that symbol's signature),
-//! or `data:SIZE` for an object of SIZE zero bytes. A build script that has the list is one line,
+//! or `data:SIZE` for an object of SIZE zero bytes. A function may have several lines, one per version that
+//! programs import it with; the first is what they are linked against. A build script that has the list is one line,
 //! [`build`]; the crate includes what it writes:
 //!
 //! ```text
@@ -49,6 +50,8 @@ pub struct Export {
     pub version: String,
     /// What the name stands for.
     pub answer: Answer,
+    /// A further version of a function that the list has before.
+    pub is_further: bool,
 }
 
 /// What a public name stands for.
@@ -58,6 +61,14 @@ pub enum Answer {
     Function(String),
     /// An object of this many zero bytes.
     Data(usize),
+}
+
+impl Export {
+    /// The name with its version, as the linker writes it: `@@` for what programs are linked against.
+    fn versioned(&self) -> String {
+        let at = if self.is_further { "@" } else { "@@" };
+        format!("{}{at}{}", self.symbol, self.version)
+    }
 }
 
 /// The whole work of a build script: reads the crate's list, writes `trampolines.rs` and the version
@@ -86,11 +97,10 @@ pub fn build() {
 /// Reads a list.
 ///
 /// # Errors
-/// A sentence that names the line: it has not three columns, or repeats a symbol. Of two versions of
-/// one name only the newest is ever linked against, so a list has one.
+/// A sentence that names the line: it has not three columns, repeats a symbol in one version, or gives a
+/// further version another answer.
 pub fn parse(list: &str) -> Result<Vec<Export>, String> {
-    let mut exports = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut exports: Vec<Export> = Vec::new();
     for (number, line) in list.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default();
         let columns: Vec<&str> = line.split_whitespace().collect();
@@ -99,16 +109,20 @@ pub fn parse(list: &str) -> Result<Vec<Export>, String> {
             [symbol, version, answer] => (symbol, version, answer),
             _ => return Err(format!("line {}: not `symbol version answer`", number + 1)),
         };
-        if !seen.insert(symbol) {
-            return Err(format!("line {}: `{symbol}` is there twice", number + 1));
-        }
         let answer = match answer.strip_prefix("data:") {
             Some(size) => Answer::Data(
                 size.parse().map_err(|_| format!("line {}: `{size}` is no size", number + 1))?,
             ),
             None => Answer::Function(answer.to_owned()),
         };
-        exports.push(Export { symbol: symbol.to_owned(), version: version.to_owned(), answer });
+        let mut before = exports.iter().filter(|export| export.symbol == symbol).peekable();
+        let is_further = before.peek().is_some();
+        let is_data = matches!(answer, Answer::Data(_));
+        if before.any(|export| export.version == version || export.answer != answer || is_data) {
+            return Err(format!("line {}: `{symbol}` is there twice", number + 1));
+        }
+        let (symbol, version) = (symbol.to_owned(), version.to_owned());
+        exports.push(Export { symbol, version, answer, is_further });
     }
     if exports.is_empty() { Err("the list is empty".into()) } else { Ok(exports) }
 }
@@ -120,8 +134,7 @@ pub fn parse(list: &str) -> Result<Vec<Export>, String> {
 /// What is missing and what is too much, or why neither is known: the list is wrong, or `readelf`
 /// (of binutils) does not read the library.
 pub fn check(library: &Path, list: &str) -> Result<(), String> {
-    let listed: BTreeSet<String> =
-        parse(list)?.iter().map(|e| format!("{}@@{}", e.symbol, e.version)).collect();
+    let listed: BTreeSet<String> = parse(list)?.iter().map(Export::versioned).collect();
     let output = Command::new("readelf").args(["--wide", "--dyn-syms"]).arg(library).output();
     let output = output.map_err(|error| format!("readelf: {error}"))?;
     if !output.status.success() {
@@ -162,7 +175,17 @@ pub fn trampolines(exports: &[Export], arch: &str) -> Result<String, String> {
         _ => return Err(format!("no trampolines are known for the processor `{arch}`")),
     };
     let mut code = String::new();
-    for Export { symbol, answer, .. } in exports {
+    for export in exports {
+        let Export { symbol, version, answer, is_further } = export;
+        // A further version has a name of its own inside of the library, which stays there.
+        let (symbol, alias) = match is_further {
+            false => (symbol.clone(), String::new()),
+            true => {
+                let inside = format!("{symbol}__{version}");
+                let alias = format!("\".symver {inside}, {}\", ", export.versioned());
+                (inside, alias)
+            }
+        };
         let (section, kind, body, operand) = match answer {
             Answer::Function(path) => (
                 format!(".text.{symbol},\\\"ax\\\",@progbits"),
@@ -182,7 +205,7 @@ pub fn trampolines(exports: &[Export], arch: &str) -> Result<String, String> {
         let _ = writeln!(
             code,
             "core::arch::global_asm!(\".pushsection {section}\", \".globl {symbol}\", \
-             \".type {symbol},@{kind}\", {body}\", \".size {symbol}, .-{symbol}\", \
+             \".type {symbol},@{kind}\", {alias}{body}\", \".size {symbol}, .-{symbol}\", \
              \".popsection\"{operand});"
         );
     }
@@ -193,12 +216,19 @@ pub fn trampolines(exports: &[Export], arch: &str) -> Result<String, String> {
 pub fn version_script(exports: &[Export]) -> String {
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for export in exports {
-        nodes.entry(&export.version).or_default().push(&export.symbol);
+        let symbols = nodes.entry(&export.version).or_default();
+        // A further version says itself which node it is in.
+        symbols.extend((!export.is_further).then_some(export.symbol.as_str()));
     }
     let mut script = String::new();
     for (index, (version, symbols)) in nodes.iter().enumerate() {
         let hidden = if index == 0 { " local: *;" } else { "" };
-        let _ = writeln!(script, "{version} {{ global: {};{hidden} }};", symbols.join("; "));
+        let global = if symbols.is_empty() {
+            String::new()
+        } else {
+            format!(" global: {};", symbols.join("; "))
+        };
+        let _ = writeln!(script, "{version} {{{global}{hidden} }};");
     }
     script
 }
@@ -288,7 +318,9 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named() {
         assert!(parse("a V_1 f\nb V_1\n").unwrap_err().starts_with("line 2: "));
-        assert!(parse("a V_1 f\na V_2 f\n").unwrap_err().contains("twice"));
+        assert!(parse("a V_1 f\na V_1 f\n").unwrap_err().contains("twice"));
+        assert!(parse("a V_1 f\na V_2 g\n").unwrap_err().contains("twice"));
+        assert!(parse("a V_1 data:8\na V_2 data:8\n").unwrap_err().contains("twice"));
         assert!(parse("a V_1 data:x\n").unwrap_err().contains("no size"));
         assert!(parse("# nothing\n").is_err());
     }
@@ -317,6 +349,18 @@ mod tests {
             version_script(&parse(LIST).unwrap()),
             "V_1 { global: a; d; local: *; };\nV_2 { global: b; };\n"
         );
+    }
+
+    #[test]
+    fn a_function_of_several_versions_is_one_that_is_linked_against_and_aliases() {
+        let exports = parse("a V_1 m::a\na V_3 m::a\na V_2 m::a\n").unwrap();
+        let names: Vec<_> = exports.iter().map(Export::versioned).collect();
+        assert_eq!(names, ["a@@V_1", "a@V_3", "a@V_2"]);
+        let script = "V_1 { global: a; local: *; };\nV_2 { };\nV_3 { };\n";
+        assert_eq!(version_script(&exports), script);
+        let code = trampolines(&exports, "x86_64").unwrap();
+        assert!(code.contains(r#"".symver a__V_3, a@V_3", "a__V_3: jmp {f}""#), "{code}");
+        assert!(!code.contains("a__V_1"), "{code}");
     }
 
     #[test]

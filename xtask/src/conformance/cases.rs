@@ -2,12 +2,13 @@
 //!
 //! A case is one program as server and client in two processes (or alone, if it only lists devices);
 //! those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`, applications that
-//! others wrote in `applications.rs`, all over iWARP in `iwarp.rs`.
+//! others wrote in `applications.rs`, those of uDAPL in `dapl.rs`, all over iWARP in `iwarp.rs`.
 //! Its name is its command line and its place, and unique.
 
 use super::network::Place;
 
 mod applications;
+mod dapl;
 mod iwarp;
 mod manager;
 mod sockets;
@@ -151,6 +152,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(others().flat_map(sockets::cases));
     cases.extend(others().flat_map(applications::cases));
     cases.extend(others().flat_map(iwarp::cases));
+    cases.extend(dapl::PLACES.into_iter().flat_map(dapl::cases));
     cases
 }
 
@@ -181,6 +183,15 @@ fn listings() -> Vec<Case> {
             "-v",
             &["vernic0", "PORT_ACTIVE", "Ethernet", "4096 (5)", "max_qp_wr", "GID["],
         ),
+        // Debian has these where root finds programs.
+        listing(
+            "/usr/sbin/ibstat",
+            "",
+            &["CA 'vernic0'", "State: Active", "Rate: 40", "Link layer: Ethernet"],
+        ),
+        listing("/usr/sbin/ibstat", "-l", &["vernic0"]),
+        listing("/usr/sbin/ibstat", "-p", &["0x"]),
+        listing("/usr/sbin/ibstatus", "", &["'vernic0' port 1", "4: ACTIVE", "40 Gb/sec"]),
     ]
 }
 

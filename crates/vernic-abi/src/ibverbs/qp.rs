@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use vernic_cm::Id;
 use vernic_engine::{CreateError, Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
@@ -19,7 +19,7 @@ use crate::layout::qp::{
     qp_init_mask, qp_open_mask, qpt,
 };
 use crate::layout::qp_ex::{ibv_qp_ex, send_ops};
-use crate::object::{Shared, Use};
+use crate::object::{Shared, Use, lock};
 use crate::pointer::{CObject, Handle, In, Out, growing, plain};
 
 plain! { ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_ece }
@@ -42,9 +42,25 @@ pub(crate) struct QpObject {
     pub(crate) builder: Option<Builder>,
     /// Asynchronous events given to the program.
     reported: AtomicU32,
-    /// The id of the connection manager that it was made for.
-    cm_id: OnceLock<Weak<Id>>,
+    /// The id of the connection manager that has it.
+    owner: Mutex<Option<Owner>>,
     _uses: Uses,
+}
+
+/// The id that has a queue pair.
+#[derive(Clone)]
+pub(crate) struct Owner {
+    pub(crate) id: Weak<Id>,
+    /// What its field `qp` said when it was looked at last.
+    pub(crate) heeded: Arc<AtomicPtr<ibv_qp>>,
+}
+
+impl Owner {
+    /// The id has this queue pair no more.
+    fn forget(&self, qp: &Arc<Qp>) {
+        let has_it = |id: &Arc<Id>| id.qp().is_some_and(|own| Arc::ptr_eq(&own, qp));
+        self.id.upgrade().filter(has_it).map(|id| id.detach_qp());
+    }
 }
 
 /// What a queue pair uses: protection domain, completion queues, shared receive queue, XRC domain.
@@ -203,7 +219,7 @@ impl QpObject {
             engine,
             builder,
             reported: AtomicU32::new(0),
-            cm_id: OnceLock::new(),
+            owner: Mutex::default(),
             _uses: uses,
         }));
         shared.registry().qps.entry(qpn).or_default().push(handle);
@@ -236,17 +252,19 @@ impl QpObject {
         })
     }
 
-    /// Notes whose queue pair it is, once.
-    pub(crate) fn belong_to(&self, id: &Arc<Id>) {
-        // Queue pairs are made for one id.
-        let _ = self.cm_id.set(Arc::downgrade(id));
+    /// Notes whose queue pair it is from now on, and takes it away from the id that had it.
+    pub(crate) fn belong_to(&self, owner: Owner) {
+        let had = lock(&self.owner).replace(owner.clone());
+        if let Some(had) = had.filter(|had| !Weak::ptr_eq(&had.id, &owner.id)) {
+            had.forget(&self.engine);
+            had.heeded.store(std::ptr::null_mut(), Ordering::Release);
+        }
     }
 
     /// Takes it away from its id.
     fn leave_id(&self) {
-        let id = self.cm_id.get().and_then(Weak::upgrade);
-        let own = id.filter(|id| id.qp().is_some_and(|qp| Arc::ptr_eq(&qp, &self.engine)));
-        own.map(|id| id.detach_qp());
+        let owner = lock(&self.owner).clone();
+        owner.inspect(|owner| owner.forget(&self.engine));
     }
 
     /// Its sizes, as granted.
@@ -434,16 +452,16 @@ pub(crate) extern "C" fn ibv_detach_mcast(
 
 /// `ibv_set_ece`: there are no vendor's enhancements to agree on.
 pub(crate) extern "C" fn ibv_set_ece(qp: Handle<ibv_qp>, ece: In<ibv_ece>) -> c_int {
-    match (qp.find(), ece.read()) {
+    boundary::refused(match (qp.find(), ece.read()) {
         (Some(_), Some(_)) => libc::EOPNOTSUPP,
         _ => libc::EINVAL,
-    }
+    })
 }
 
 /// `ibv_query_ece`.
 pub(crate) extern "C" fn ibv_query_ece(_qp: Handle<ibv_qp>, ece: Out<ibv_ece>) -> c_int {
     ece.write(ibv_ece::default());
-    libc::EOPNOTSUPP
+    boundary::refused(libc::EOPNOTSUPP)
 }
 
 /// `ibv_query_qp_data_in_order`: 0, bytes of a message may be seen in any order. (They are written

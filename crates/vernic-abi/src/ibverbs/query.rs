@@ -194,7 +194,8 @@ fn port_attr(context: &Context, attr: &PortAttr) -> ibv_port_attr {
         active_speed: SPEED_10_GBPS,
         phys_state: if attr.state == PortState::Active { LINK_UP } else { DISABLED },
         link_layer: LINK_LAYER_ETHERNET,
-        active_speed_ex: SPEED_100_MBPS,
+        // As a kernel has it: the same bits, with room for more.
+        active_speed_ex: u32::from(SPEED_10_GBPS),
         ..ibv_port_attr::default()
     }
 }

@@ -71,7 +71,11 @@ pub(crate) extern "C-unwind" fn rdma_accept(
         Ok(with_param(id, param, |param| id.engine.accept(param))??)
     };
     if is_over {
-        return boundary::minus_one("rdma_accept", || accept(id.get()?).map(|()| 0));
+        return boundary::minus_one("rdma_accept", || {
+            let object = id.get()?;
+            object.heed_qp()?;
+            accept(object).map(|()| 0)
+        });
     }
     and_complete("rdma_accept", id, accept)
 }
@@ -104,7 +108,9 @@ pub(crate) extern "C" fn rdma_reject_ece(
 /// `rdma_establish`: the program has brought its own queue pair up.
 pub(crate) extern "C" fn rdma_establish(id: Handle<rdma_cm_id>) -> c_int {
     boundary::minus_one("rdma_establish", || {
-        id.get()?.engine.establish()?;
+        let id = id.get()?;
+        id.heed_qp()?;
+        id.engine.establish()?;
         Ok(0)
     })
 }

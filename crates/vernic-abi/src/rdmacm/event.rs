@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use vernic_cm::{ConnInfo, Event, EventChannel, EventKind, Param, RejReason, SidrStatus, UdInfo};
+use vernic_cm::{
+    ConnInfo, Event, EventChannel, EventKind, Id, Param, RejReason, SidrStatus, UdInfo,
+};
 
 use super::id::IdObject;
 use super::process::process;
@@ -51,12 +53,22 @@ pub(crate) fn take(channel: &Arc<EventChannel>) -> Result<Option<Handle<rdma_cm_
         return Err(Failure::new(libc::EIO, why));
     }
     // Each turn takes an event; few are of ids that the program does not know.
-    while let Some(event) = channel.try_next() {
+    while let Some(event) = channel.try_next_after(heed) {
         if let Some(of_c) = tell(event) {
             return Ok(Some(of_c));
         }
     }
     Ok(None)
+}
+
+/// The program may have given the id another queue pair since it asked for a connection.
+fn heed(id: &Arc<Id>) {
+    let of_c = process().ok().and_then(|process| process.find(id));
+    // It is not destroyed before the event is acknowledged.
+    let heeded = of_c.and_then(|of_c| Some(of_c.find()?.heed_qp()));
+    if let Some(Err(failure)) = heeded {
+        tracing::warn!("the queue pair that the program gave the id: {}", failure.why());
+    }
 }
 
 /// Makes an event one of C's; `None` of an id that the program does not know, or does not know any more.

@@ -18,6 +18,7 @@ use super::addrinfo::Answer;
 use super::channel::ChannelObject;
 use super::endpoint::Endpoint;
 use super::event;
+use super::live;
 use super::path;
 use super::process::{CmDevice, process};
 use crate::boundary::{self, Failure};
@@ -25,7 +26,7 @@ use crate::layout::cm::{
     PathRecord, Storage, Words, port_space, rdma_addr, rdma_cm_event, rdma_cm_id,
     rdma_event_channel, rdma_ib_addr, rdma_route,
 };
-use crate::layout::qp::qpt;
+use crate::layout::qp::{ibv_qp, qpt};
 use crate::log;
 use crate::object::lock;
 use crate::pointer::sockaddr::to_bytes;
@@ -41,6 +42,8 @@ pub(crate) struct IdObject {
     path: PathRecord,
     /// False of a request until the program accepts it: what happens to it before, it learns then.
     is_known: AtomicBool,
+    /// The queue pair in `base.qp` that the engine was told of last.
+    pub(super) heeded_qp: Arc<AtomicPtr<ibv_qp>>,
     kept: Mutex<Kept>,
 }
 
@@ -60,6 +63,10 @@ pub(crate) struct Kept {
 unsafe impl CObject for rdma_cm_id {
     type Object = IdObject;
     const NAME: &'static str = "an rdma_cm_id";
+
+    fn is_there(address: usize) -> bool {
+        live::is_live(address)
+    }
 }
 
 /// What an id is made with.
@@ -155,8 +162,10 @@ impl IdObject {
             engine: engine.clone(),
             path: PathRecord::zero(),
             is_known: AtomicBool::new(true),
+            heeded_qp: Arc::default(),
             kept,
         }));
+        live::add(of_c);
         if let Ok(process) = process() {
             process.note(&engine, of_c);
         }
@@ -378,6 +387,7 @@ pub(crate) fn and_complete(
 ) -> c_int {
     let begun = boundary::outcome(name, || {
         let object = id.get()?;
+        object.heed_qp()?;
         begin(object)?;
         object.show_qp_state();
         Ok(if object.is_synchronous() { Begun::Waits } else { Begun::Done })
@@ -442,13 +452,15 @@ pub(crate) fn destroy(id: Handle<rdma_cm_id>) -> Result<(), Failure> {
     if object.engine.is_orphan() {
         return Ok(());
     }
+    live::remove(id)?;
     object.release_event();
+    object.release_qp();
     object.engine.destroy();
     process()?.forget(&object.engine);
+    let own_channel = lock(&object.kept).own_channel.take();
     // SAFETY: this is the call that ends it, and no event leads to it any more.
-    let mut object = unsafe { id.take_back() };
-    let kept = object.kept.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(channel) = kept.own_channel.take() {
+    live::keep(unsafe { id.end() });
+    if let Some(channel) = own_channel {
         drop(ChannelObject::destroy(channel));
     }
     Ok(())

@@ -64,7 +64,9 @@ pub(crate) extern "C" fn rdma_set_local_ece(id: Handle<rdma_cm_id>, ece: In<ibv_
 /// up their queue pairs themselves.
 pub(crate) extern "C" fn rdma_get_remote_ece(id: Handle<rdma_cm_id>, ece: Out<ibv_ece>) -> c_int {
     boundary::minus_one("rdma_get_remote_ece", || {
-        if id.get()?.engine.qp().is_some() {
+        let id = id.get()?;
+        id.heed_qp()?;
+        if id.engine.qp().is_some() {
             return Err(Failure::invalid("the id brings its queue pair up itself"));
         }
         if ece.is_null() {

@@ -2,13 +2,14 @@
 //! the id.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::id::IdObject;
 use crate::boundary::{self, Failure};
 use crate::ibverbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::ibverbs::qp::{QpObject, ibv_destroy_qp};
+use crate::ibverbs::qp::{Owner, QpObject, ibv_destroy_qp};
 use crate::ibverbs::qp_attr;
 use crate::layout::cm::rdma_cm_id;
 use crate::layout::cq::{ibv_comp_channel, ibv_cq};
@@ -151,6 +152,46 @@ impl IdObject {
         Ok(())
     }
 
+    /// Heeds what the program has made of the field `qp`: it may put a queue pair there that it has made
+    /// itself or that another id had, or take the one away that was there. Looked at by each call that does
+    /// something with the queue pair, and before an event does.
+    ///
+    /// # Errors
+    /// `EINVAL` for a queue pair of another type or device.
+    pub(crate) fn heed_qp(&self) -> Result<(), Failure> {
+        let shown: Handle<ibv_qp> = Handle::load(&self.base.qp);
+        // What is there as before may have been destroyed, and is not followed.
+        if self.heeded_qp.load(Ordering::Acquire) == shown.raw() {
+            return Ok(());
+        }
+        match shown.find() {
+            None => drop(self.engine.detach_qp()),
+            Some(qp) => {
+                qp.belong_to(self.as_owner());
+                self.engine.adopt_qp(qp.engine.clone())?;
+            }
+        }
+        shown.store(&self.heeded_qp);
+        Ok(())
+    }
+
+    /// Lets go of a queue pair that the program has taken away, before the id ends; follows nothing.
+    pub(crate) fn release_qp(&self) {
+        let shown: Handle<ibv_qp> = Handle::load(&self.base.qp);
+        if self.heeded_qp.load(Ordering::Acquire) != shown.raw() {
+            self.engine.detach_qp();
+        }
+    }
+
+    fn as_owner(&self) -> Owner {
+        Owner { id: Arc::downgrade(&self.engine), heeded: self.heeded_qp.clone() }
+    }
+
+    fn show_qp(&self, qp: Handle<ibv_qp>) {
+        qp.store(&self.heeded_qp);
+        qp.store(&self.base.qp);
+    }
+
     /// Makes a queue pair and brings it to Init; one for datagrams to RTS.
     ///
     /// # Errors
@@ -164,6 +205,7 @@ impl IdObject {
         if !had.is_null() {
             return Err(Failure::invalid("the id has a queue pair already"));
         }
+        self.heed_qp()?;
         let own: [Handle<ibv_cq>; 2] =
             [Handle::load(&self.base.send_cq), Handle::load(&self.base.recv_cq)];
         // Queues that were there before stay, whatever happens.
@@ -180,21 +222,22 @@ impl IdObject {
             undo();
             return Err(error.into());
         }
-        object.belong_to(&self.engine);
+        object.belong_to(self.as_owner());
         object.set_state(object.engine.state());
         attr.cap = object.cap();
         attr.pd.store(&self.base.pd);
-        qp.store(&self.base.qp);
+        self.show_qp(qp);
         Ok(())
     }
 
     /// Destroys its queue pair, and completion queues of its own.
     pub(crate) fn destroy_qp(&self) {
+        self.release_qp();
         let qp: Handle<ibv_qp> = Handle::load(&self.base.qp);
         if !qp.is_null() {
             self.engine.detach_qp();
             ibv_destroy_qp(qp);
-            Handle::NULL.store(&self.base.qp);
+            self.show_qp(Handle::NULL);
         }
         self.destroy_cqs();
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vernic_engine::{Access, AttrMask, PortNum, Psn, Qp, QpAttr, QpState, QpType, RnrTimer};
 
+use crate::device::Device;
 use crate::error::Error;
 use crate::id::connection::{Connection, Peer};
 use crate::id::tell::vector;
@@ -31,15 +32,10 @@ impl Id {
         if let Some(qp) = &inner.qp {
             return Err(Error::HasQp(qp.qpn()));
         }
-        let wrong = |what: String| Error::WrongQp { qpn: qp.qpn(), what };
         if !Arc::ptr_eq(qp.context(), &device.context) {
-            let (own, other) = (&qp.context().info().name, &device.context.info().name);
-            return Err(wrong(format!("is of {own}, and the id is on {other}")));
+            return Err(of_other_device(&qp, device));
         }
-        if qp.qp_type() != self.qp_type() {
-            let (own, other) = (qp.qp_type(), self.qp_type());
-            return Err(wrong(format!("is {own:?}, and the id is for {other:?}")));
-        }
+        self.fits(&qp)?;
         self.bring(&inner, &qp, QpState::Init)?;
         if self.qp_type() == QpType::Ud {
             self.bring(&inner, &qp, QpState::Rtr)?;
@@ -47,6 +43,42 @@ impl Id {
         }
         inner.qp = Some(qp);
         Ok(())
+    }
+
+    /// Makes a queue pair that the program has brought along the id's, in the state that it is in. What the id
+    /// had before goes on by itself.
+    ///
+    /// # Errors
+    /// [`Error::WrongQp`] for a queue pair of another type or device; the id has none then.
+    pub fn adopt_qp(&self, qp: Arc<Qp>) -> Result<(), Error> {
+        let mut inner = self.enter("adopt_qp")?;
+        inner.leave_groups_of_qp();
+        inner.qp = None;
+        self.fits(&qp)?;
+        if let Some(device) = &inner.device {
+            // By messages a connection is made for any queue pair of the device, by a stream for one of
+            // the context that has the stream.
+            let suits = match device.carrier.agent() {
+                Some(_) => qp.context().info().name == device.context.info().name,
+                None => Arc::ptr_eq(qp.context(), &device.context),
+            };
+            if !suits {
+                return Err(of_other_device(&qp, device));
+            }
+        }
+        inner.qp = Some(qp);
+        Ok(())
+    }
+
+    fn fits(&self, qp: &Qp) -> Result<(), Error> {
+        let (own, other) = (qp.qp_type(), self.qp_type());
+        match own == other {
+            true => Ok(()),
+            false => {
+                let what = format!("is {own:?}, and the id is for {other:?}");
+                Err(Error::WrongQp { qpn: qp.qpn(), what })
+            }
+        }
     }
 
     /// Takes its queue pair away, as it is, out of the groups that it is in by way of the id.
@@ -170,6 +202,15 @@ impl Id {
         let (attr, mask) = self.attr(inner, state)?;
         Ok(qp.modify(&attr, mask)?)
     }
+}
+
+fn of_other_device(qp: &Qp, device: &Device) -> Error {
+    let (own, other) = (&qp.context().info().name, &device.context.info().name);
+    let what = match own == other {
+        true => format!("is of another context of {own} than the id"),
+        false => format!("is of {own}, and the id is on {other}"),
+    };
+    Error::WrongQp { qpn: qp.qpn(), what }
 }
 
 /// What the peer may do with this side's memory, as far as its regions allow it.
