@@ -71,6 +71,7 @@ mod recv_queue;
 mod rx;
 mod send_slots;
 mod srq;
+mod status;
 mod streams;
 mod tables;
 #[cfg(test)]
@@ -110,6 +111,7 @@ pub use qp::Qp;
 pub use qp_init::{QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use srq::{Srq, SrqInit};
+pub use status::PORT_COUNTERS;
 pub use streams::StreamCounters;
 pub use threads::spawn;
 pub use vernic_io::neighbour::Hindrance;
