@@ -181,6 +181,11 @@ fn listings() -> Vec<Case> {
             "-v",
             &["vernic0", "PORT_ACTIVE", "Ethernet", "4096 (5)", "max_qp_wr", "GID["],
         ),
+        listing("rdma", "link", &["vernic0/1 state ACTIVE physical_state LINK_UP netdev lo"]),
+        listing("rdma", "link -j", &["\"ifname\":\"vernic0\"", "\"netdev\":\"lo\""]),
+        listing("rdma", "dev", &["vernic0: node_type ca", "node_guid"]),
+        listing("rdma", "resource show", &["vernic0: pd 0 cq 0 qp 0 mr 0 ctx 0 srq 0"]),
+        listing("rdma", "statistic", &["link vernic0/1"]),
     ]
 }
 
