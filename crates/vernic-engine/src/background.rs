@@ -318,6 +318,7 @@ impl Background {
         }
         if self.is_time_to_look_around() {
             self.tell_status();
+            self.tell_alarms();
         }
     }
 
@@ -338,6 +339,7 @@ impl Background {
                 self.tell_status();
             }
         }
+        self.tell_alarms();
         let Some(near) = &self.engine.near else { return };
         let is_due = || self.neighbours_due.is_some_and(|due| due <= self.engine.now());
         if by_fd || near.is_rung() || is_due() {
@@ -350,6 +352,11 @@ impl Background {
         if let Some(status) = &self.ears.status {
             status.serve(|| self.engine.status());
         }
+    }
+
+    /// Warns of peers that did something since the last warning, if it is time.
+    fn tell_alarms(&self) {
+        self.engine.alarms.tell_due(&self.engine.info.name, self.engine.now());
     }
 
     /// Makes progress once, and plans the next look if it may rest until then.
@@ -376,7 +383,8 @@ impl Background {
         // While applications call now and then, look now and then: they need not wake us for
         // what they leave behind.
         let look = self.called.then(|| now + engine.patience());
-        let next = [lane.next_work(now, 0), look, self.neighbours_due].into_iter().flatten().min();
+        let due = [look, self.neighbours_due, engine.alarms.due()];
+        let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
         let serves = engine.near.as_ref().is_some_and(|near| {
             if lane.near.is_pending() {
                 near.ring();

@@ -17,6 +17,7 @@ use vernic_io::{
 use vernic_proto::{DropReason, QpState, QpType, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
+use crate::alarms::Offender;
 use crate::background::{Background, Ears};
 use crate::channel::CompChannel;
 use crate::cm::CmAgent;
@@ -374,6 +375,11 @@ impl Context {
             }
         }
         Some(total)
+    }
+
+    /// Peers that sent what they must not, the last 64 of them.
+    pub fn offenders(&self) -> Vec<Offender> {
+        if self.is_orphan() { Vec::new() } else { self.engine().alarms.offenders() }
     }
 
     /// Its engines, in the process that opened it.

@@ -29,6 +29,7 @@
 
 mod addresses;
 mod ah;
+mod alarms;
 mod background;
 mod budget;
 mod channel;
@@ -84,9 +85,10 @@ mod wr;
 mod xrc;
 
 pub use ah::Ah;
+pub use alarms::Offender;
 pub use channel::CompChannel;
 pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
-pub use config::{Config, ConfigError, Origin, Settings, TransportChoice};
+pub use config::{Config, ConfigError, Origin, PeerRefused, Peers, Settings, TransportChoice};
 pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};

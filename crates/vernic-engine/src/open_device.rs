@@ -4,6 +4,7 @@
 //! of it is written on the data path.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::SystemTime;
@@ -14,8 +15,9 @@ use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::Mtu;
 
+use crate::alarms::{Alarms, Offence};
 use crate::channel::CompChannel;
-use crate::config::Config;
+use crate::config::{Config, PeerRefused};
 use crate::counters::DeviceCounters;
 use crate::device::DeviceInfo;
 use crate::events::{AsyncEvent, EventQueue};
@@ -44,6 +46,10 @@ pub(crate) struct Device {
     pub(crate) past_failures: Mutex<PastFailures>,
     /// Completion queues that overflowed.
     pub(crate) cq_overflows: AtomicU64,
+    /// Peers that send what they must not.
+    pub(crate) alarms: Alarms,
+    /// Connections of TCP from outside of the setting `peers`.
+    pub(crate) refused_peers: AtomicU64,
     /// Completion queues that are open.
     pub(crate) cqs: AtomicUsize,
     /// Shared receive queues that are open.
@@ -122,6 +128,8 @@ impl Device {
             events,
             past_failures: Mutex::default(),
             cq_overflows: AtomicU64::new(0),
+            alarms: Alarms::default(),
+            refused_peers: AtomicU64::new(0),
             cqs: AtomicUsize::new(0),
             srqs: AtomicUsize::new(0),
             dm_bytes: AtomicU64::new(0),
@@ -159,7 +167,22 @@ impl Device {
         self.engines().for_each(|engine| engine.counters.add_to(&mut total));
         total.cq_overflows = self.cq_overflows.load(Ordering::Relaxed);
         total.async_events_dropped = self.events.dropped();
+        total.refused_peers = self.refused_peers.load(Ordering::Relaxed);
         total
+    }
+
+    /// Refuses a connection of TCP from outside of the setting `peers`, and counts it.
+    pub(crate) fn check_connection(&self, peer: IpAddr) -> Result<(), PeerRefused> {
+        self.config.peers.check(peer).inspect_err(|_| {
+            self.refused_peers.fetch_add(1, Ordering::Relaxed);
+            self.note_offence(peer, Offence::NotAllowed);
+        })
+    }
+
+    /// A peer did what it must not.
+    #[cold]
+    pub(crate) fn note_offence(&self, peer: IpAddr, offence: Offence) {
+        self.alarms.note(&self.info.name, peer, offence, self.now());
     }
 
     /// Returns when every access to memory that was in flight in a lane is over.

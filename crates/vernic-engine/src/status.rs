@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use vernic_proto::QpAttr;
 
+use crate::alarms::Offender;
 use crate::counters::DeviceCounters;
 use crate::device::Transport;
 use crate::events::lock;
@@ -81,6 +82,14 @@ impl Device {
             let _ = writeln!(text, "hw {name} {value}");
         }
         text.push_str(&rows);
+        for Offender { peer, wrong_sources, not_allowed, bad_keys, fatal_naks } in
+            self.alarms.offenders()
+        {
+            let _ = writeln!(
+                text,
+                "offender {peer} {wrong_sources} {not_allowed} {bad_keys} {fatal_naks}"
+            );
+        }
         text.push_str("end\n");
         text
     }

@@ -12,6 +12,7 @@
 //!   port port_xmit_data 17        what is shown in ports/1/counters
 //!   hw rx_packets 17              what is shown in ports/1/hw_counters
 //!   qp 16385 2 3 16386 7 9        number, type, state, peer's number, receive and send sequence number
+//!   offender 10.0.0.9 1 0 0 0     address; packets from a wrong source, not allowed, wrong keys, fatal NAKs sent
 //!   end                           nothing was lost
 //! ```
 //!

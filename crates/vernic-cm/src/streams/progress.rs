@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_engine::Gid;
-use vernic_engine::iwarp::{Handshake, HandshakeState, StartupError, StartupState, Watch};
+use vernic_engine::iwarp::{
+    ConnectError, Handshake, HandshakeState, StartupError, StartupState, Watch,
+};
 use vernic_io::tcp::{Connection, descriptor_limit};
 use vernic_proto::cm::{CmPath, ConnId};
 use vernic_wire::cm::CommId;
@@ -180,6 +182,8 @@ impl Streams {
                 table.startups.insert(conn, Startup { handshake, device: key, stage });
                 table.queue(listener, conn);
             }
+            // The engine has counted it, and tells it in the log, once a second at most.
+            Err(ConnectError::NotAllowed(_)) => table.counters.failed += 1,
             Err(error) => {
                 table.counters.failed += 1;
                 tracing::warn!(%local, %error, "a connection cannot be watched and is closed");
