@@ -14,7 +14,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::{
-    EADDRINUSE, EAGAIN, EBUSY, EINVAL, EIO, ENETUNREACH, ENODEV, ENOMEM, EOPNOTSUPP, EPERM,
+    EACCES, EADDRINUSE, EAGAIN, EBUSY, EINVAL, EIO, ENETUNREACH, ENODEV, ENOMEM, EOPNOTSUPP, EPERM,
 };
 use tracing::Level;
 use vernic_engine::{
@@ -177,7 +177,10 @@ errnos! {
         BindError::WrongPd { .. } => EPERM,
         _ => EINVAL,
     };
-    PathError: |_e| EINVAL;
+    PathError: |e| match e {
+        PathError::NotAllowed(_) => EACCES,
+        _ => EINVAL,
+    };
     CreateError: |e| match e {
         CreateError::Orphan | CreateError::Closed => EIO,
         CreateError::Service(_) | CreateError::NotOnIwarp { .. } => EOPNOTSUPP,
@@ -203,6 +206,7 @@ errnos! {
     };
     ModifyError: |e| match e {
         ModifyError::Orphan | ModifyError::Closed => EIO,
+        ModifyError::Path { source: PathError::NotAllowed(_), .. } => EACCES,
         _ => EINVAL,
     };
     ResizeError: |e| if matches!(e, ResizeError::Orphan) { EIO } else { EINVAL };

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use libc::c_int;
 use vernic_engine::iwarp::{ConnectError, StartError};
 use vernic_engine::{
-    CmCallError, LinkError, ListenError, McastError, ModifyError, OpenError, QpType,
+    CmCallError, LinkError, ListenError, McastError, ModifyError, OpenError, PathError, QpType,
 };
 use vernic_io::NameError;
 use vernic_proto::cm::CmError;
@@ -292,6 +292,7 @@ impl Error {
             Self::Listen(error) => errno_of_listen(error),
             Self::Cm(CmCallError::Cm(CmError::TooMany { .. })) => libc::ENOMEM,
             Self::Cm(CmCallError::Orphan) => libc::EIO,
+            Self::Cm(CmCallError::NotAllowed(_)) => libc::EACCES,
             Self::Cm(_) => libc::EINVAL,
             Self::NotOverStreams { .. } => libc::EOPNOTSUPP,
             Self::Stream(error) => errno_of_stream(error),
@@ -314,6 +315,7 @@ fn errno_of_open(error: &OpenError) -> c_int {
 fn errno_of_stream(error: &StreamError) -> c_int {
     match error {
         StreamError::Connect(ConnectError::Gone { .. }) => libc::EIO,
+        StreamError::Connect(ConnectError::NotAllowed(_)) => libc::EACCES,
         StreamError::Connect(
             ConnectError::Os { source, .. } | ConnectError::Descriptors(source),
         )
@@ -326,6 +328,7 @@ fn errno_of_stream(error: &StreamError) -> c_int {
 fn errno_of_modify(error: &ModifyError) -> c_int {
     match error {
         ModifyError::Orphan | ModifyError::Closed => libc::EIO,
+        ModifyError::Path { source: PathError::NotAllowed(_), .. } => libc::EACCES,
         _ => libc::EINVAL,
     }
 }

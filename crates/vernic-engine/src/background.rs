@@ -27,8 +27,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vernic_io::Sleeper;
 use vernic_io::netdev::ChangeWatcher;
+use vernic_io::{Sleeper, StatusSocket};
 use vernic_proto::Time;
 
 use crate::lane::Lane;
@@ -109,11 +109,27 @@ impl Crowd {
     }
 }
 
+/// What the thread of a device's first engine hears beside its engine; others hear nothing of it.
+#[derive(Default)]
+pub(crate) struct Ears {
+    /// Changes of the network.
+    pub(crate) watcher: Option<ChangeWatcher>,
+    /// Who asks for the device's status.
+    pub(crate) status: Option<StatusSocket>,
+}
+
+impl Ears {
+    fn poll_fds(&self) -> impl Iterator<Item = RawFd> {
+        let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
+        network.chain(self.status.iter().map(StatusSocket::raw_fd))
+    }
+}
+
 /// The thread's own state.
 pub(crate) struct Background {
     engine: Arc<Engine>,
     sleeper: Sleeper,
-    watcher: Option<ChangeWatcher>,
+    ears: Ears,
     /// Descriptors of the link as of `generation`.
     fds: Vec<RawFd>,
     generation: Option<u64>,
@@ -139,12 +155,12 @@ impl Background {
     pub(crate) fn spawn(
         engine: Arc<Engine>,
         sleeper: Sleeper,
-        watcher: Option<ChangeWatcher>,
+        ears: Ears,
     ) -> std::io::Result<JoinHandle<()>> {
         let mut this = Self {
             engine,
             sleeper,
-            watcher,
+            ears,
             fds: Vec::new(),
             generation: None,
             calls_seen: 0,
@@ -197,9 +213,8 @@ impl Background {
         // A queue armed before that store was not announced to us; one armed after it is.
         if engine.armed.load(Ordering::SeqCst) == 0 {
             if !self.backed_off {
-                let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
                 let near = engine.near.as_ref().map(NearControl::raw_fd);
-                self.sleeper.watch(network.chain(near));
+                self.sleeper.watch(self.ears.poll_fds().chain(near));
                 self.generation = None;
                 self.backed_off = true;
             }
@@ -249,11 +264,20 @@ impl Background {
         if self.idle.is_some_and(|(_, spins)| spins % SPINS_PER_YIELD == SPINS_PER_YIELD - 1) {
             self.offer_core();
         }
-        let now = self.engine.now();
-        if now.since(self.looked_around) > LOOK_AROUND_NANOS {
-            self.looked_around = now;
+        if self.is_time_to_look_around() {
             self.look_around(true);
+            self.tell_status();
         }
+    }
+
+    /// Whether it has not looked around for a while, and does so now.
+    fn is_time_to_look_around(&mut self) -> bool {
+        let now = self.engine.now();
+        let is_time = now.since(self.looked_around) > LOOK_AROUND_NANOS;
+        if is_time {
+            self.looked_around = now;
+        }
+        is_time
     }
 
     fn offer_core(&mut self) {
@@ -292,6 +316,10 @@ impl Background {
         if self.engine.near.is_some() {
             self.neighbours_due = self.engine.serve_neighbours();
         }
+        if self.is_time_to_look_around() {
+            self.tell_status();
+            self.tell_alarms();
+        }
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {
@@ -307,12 +335,28 @@ impl Background {
     fn look_around(&mut self, by_fd: bool) {
         if by_fd {
             self.look_at_network();
+            if self.ears.status.as_ref().is_some_and(|s| self.sleeper.found(s.raw_fd())) {
+                self.tell_status();
+            }
         }
+        self.tell_alarms();
         let Some(near) = &self.engine.near else { return };
         let is_due = || self.neighbours_due.is_some_and(|due| due <= self.engine.now());
         if by_fd || near.is_rung() || is_due() {
             self.neighbours_due = self.engine.serve_neighbours();
         }
+    }
+
+    /// Answers who asks for the device's status.
+    fn tell_status(&self) {
+        if let Some(status) = &self.ears.status {
+            status.serve(|| self.engine.status());
+        }
+    }
+
+    /// Warns of peers that did something since the last warning, if it is time.
+    fn tell_alarms(&self) {
+        self.engine.alarms.tell_due(&self.engine.info.name, self.engine.now());
     }
 
     /// Makes progress once, and plans the next look if it may rest until then.
@@ -339,7 +383,8 @@ impl Background {
         // While applications call now and then, look now and then: they need not wake us for
         // what they leave behind.
         let look = self.called.then(|| now + engine.patience());
-        let next = [lane.next_work(now, 0), look, self.neighbours_due].into_iter().flatten().min();
+        let due = [look, self.neighbours_due, engine.alarms.due()];
+        let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
         let serves = engine.near.as_ref().is_some_and(|near| {
             if lane.near.is_pending() {
                 near.ring();
@@ -358,9 +403,9 @@ impl Background {
                 self.fds.clear();
                 self.fds.extend_from_slice(lane.link.poll_fds());
                 self.fds.extend(lane.streams.as_ref().map(Streams::raw_fd));
-                let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
                 let near = engine.near.as_ref().map(NearControl::raw_fd);
-                self.sleeper.watch(self.fds.iter().copied().chain(network).chain(near));
+                let beside = self.ears.poll_fds().chain(near);
+                self.sleeper.watch(self.fds.iter().copied().chain(beside));
             }
             // Under the lane's lock: a holder after us compares its work with this plan.
             let looks_at = next.map_or(SLEEPS, |next| next.nanos());
@@ -390,7 +435,7 @@ impl Background {
     }
 
     fn look_at_network(&self) {
-        if self.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
+        if self.ears.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
             self.engine.refresh_addresses();
         }
     }

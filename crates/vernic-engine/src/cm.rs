@@ -43,6 +43,7 @@ use vernic_proto::cm::{
 use vernic_wire::cm::{CommId, RejReason, ServiceId};
 use vernic_wire::{Gid, Qpn};
 
+use crate::config::PeerRefused;
 use crate::error::ORPHAN;
 use crate::events::{lock, try_lock};
 use crate::progress::Engine;
@@ -93,6 +94,9 @@ pub enum CmCallError {
     /// Nobody listens to its events.
     #[error("no sink is attached to the device's connection manager: CmAgent::attach comes first")]
     NotAttached,
+    /// The peer is outside of the setting `peers`.
+    #[error(transparent)]
+    NotAllowed(#[from] PeerRefused),
     /// The machine refuses.
     #[error(transparent)]
     Cm(#[from] CmError),
@@ -309,6 +313,7 @@ impl CmAgent {
     /// # Errors
     /// [`CmCallError`].
     pub fn connect(&self, params: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
+        self.engine.config.peers.check(params.path.remote.to_ip())?;
         self.engine.find_listener(&params.path, params.service);
         self.engine.command(|machine, now| machine.connect(now, params))
     }
@@ -366,6 +371,7 @@ impl CmAgent {
     /// # Errors
     /// [`CmCallError`].
     pub fn sidr_request(&self, params: &SidrParams<'_>) -> Result<ConnId, CmCallError> {
+        self.engine.config.peers.check(params.path.remote.to_ip())?;
         self.engine.find_listener(&params.path, params.service);
         self.engine.command(|machine, now| machine.sidr_request(now, params))
     }

@@ -6,6 +6,7 @@
 //!
 //! Where a value comes from, and which file is read: `config/settings.rs`.
 
+mod peers;
 mod settings;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use vernic_io::fault::FaultConfig;
 use vernic_io::neighbour::{MAX_RING_BYTES, MIN_RING_BYTES};
 use vernic_wire::Mtu;
 
+pub use peers::{PeerRefused, Peers};
 pub use settings::{Origin, Settings};
 
 /// Environment variable that names the configuration file.
@@ -153,6 +155,10 @@ config! {
     /// Let UC and UD wait while a process of this host has not yet received what was sent to it before;
     /// off, they lose packets when they are faster than it.
     pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;
+    /// With whom a device talks: packets, requests for connections and connections of TCP from other addresses are
+    /// dropped and counted, and calls that would talk to them fail. Empty is everybody. (Source addresses can be forged:
+    /// docs/ipsec.md has what helps.)
+    peers: Peers = Peers::default(), "VERNIC_PEERS", "networks and addresses with commas between, as 10.1.0.0/16, fd00::/8", peers, show;
     /// Receive and send buffer of each socket; without privilege the system grants up to
     /// `net.core.rmem_max` and `wmem_max`.
     socket_buffer_bytes: u32 = 4 << 20, "VERNIC_SOCKET_BUFFER_BYTES", "4096 to 1073741823 bytes", socket_buffer, show;
@@ -209,6 +215,10 @@ fn fault(value: &str) -> Result<String, Refusal> {
         Ok(_) => Ok(value.to_owned()),
         Err(error) => Err(Refusal { reason: error.to_string(), tells_what_is_right: true }),
     }
+}
+
+fn peers(value: &str) -> Result<Peers, String> {
+    value.parse()
 }
 
 fn ring(value: &str) -> Result<u32, String> {

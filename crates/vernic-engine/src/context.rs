@@ -11,11 +11,14 @@ use std::thread::JoinHandle;
 
 use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::slot::SlotTable;
-use vernic_io::{ClosedLink, Link, LinkError, LocalAddr, NextHop, Sleeper, UdpConfig, UdpLink};
+use vernic_io::{
+    ClosedLink, Link, LinkError, LocalAddr, NextHop, Sleeper, StatusSocket, UdpConfig, UdpLink,
+};
 use vernic_proto::{AddressVector, DropReason, QpState, QpType, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
-use crate::background::Background;
+use crate::alarms::Offender;
+use crate::background::{Background, Ears};
 use crate::channel::CompChannel;
 use crate::cm::CmAgent;
 use crate::config::Config;
@@ -31,7 +34,6 @@ use crate::limits::{
     DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
 };
 use crate::middleware::wrap_link;
-use crate::near::NearControl;
 use crate::open_device::{Clocks, Device};
 use crate::pd::Pd;
 use crate::progress::{Engine, EngineParts};
@@ -149,15 +151,21 @@ impl Context {
         }
         device.know(&engines);
         // Without netlink (a sandbox may refuse it) addresses stay as they are now.
-        let mut watcher = ChangeWatcher::new()
+        let watcher = ChangeWatcher::new()
             .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
             .ok();
+        let status = StatusSocket::open(&device.info.name)
+            .inspect_err(
+                |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
+            )
+            .ok();
+        let mut ears = Ears { watcher, status };
         let cm = CmAgent::new(engines[0].clone());
         let (engines, threads) = (engines.into(), Mutex::default());
         let context = Arc::new(Self { engines, cm, threads, ids: AtomicU64::new(1) });
         for (engine, sleeper) in context.engines.iter().zip(sleepers) {
             // One that cannot be started ends those before it: the context is dropped.
-            let thread = Background::spawn(engine.clone(), sleeper, watcher.take())
+            let thread = Background::spawn(engine.clone(), sleeper, std::mem::take(&mut ears))
                 .map_err(os("start the background thread"))?;
             lock(&context.threads).push(thread);
         }
@@ -363,19 +371,13 @@ impl Context {
 
     /// Totals since the device was opened. Waits for the lane: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
-        let mut total = self.own_counters();
-        for engine in self.present() {
-            total.cm += engine.cm.counters();
-            total.link += engine.with_lane(|lane| lane.link.counters());
-            total.neighbours += engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
-        }
-        total
+        if self.is_orphan() { self.engine().own_counters() } else { self.engine().counters() }
     }
 
     /// As [`counters`](Self::counters), without waiting: `None` if somebody is at what they are read from. For the
     /// end of a process, which may have interrupted that one on the very thread that calls this.
     pub fn try_counters(&self) -> Option<DeviceCounters> {
-        let mut total = self.own_counters();
+        let mut total = self.engine().own_counters();
         for engine in self.present() {
             total.cm += engine.cm.try_counters()?;
             total.link += engine.try_link_counters()?;
@@ -386,18 +388,14 @@ impl Context {
         Some(total)
     }
 
+    /// Peers that sent what they must not, the last 64 of them.
+    pub fn offenders(&self) -> Vec<Offender> {
+        if self.is_orphan() { Vec::new() } else { self.engine().alarms.offenders() }
+    }
+
     /// Its engines, in the process that opened it.
     fn present(&self) -> &[Arc<Engine>] {
         if self.is_orphan() { &[] } else { &self.engines }
-    }
-
-    /// Those of the counters that are read without a lock.
-    fn own_counters(&self) -> DeviceCounters {
-        let mut total = DeviceCounters::default();
-        self.engines.iter().for_each(|engine| engine.counters.add_to(&mut total));
-        total.cq_overflows = self.engine().cq_overflows.load(Ordering::Relaxed);
-        total.async_events_dropped = self.engine().events.dropped();
-        total
     }
 
     /// Queue pairs that are open. Waits for the lane.

@@ -39,6 +39,8 @@ pub(crate) struct Counters {
     drops: [Count; REASONS],
     pub(crate) duplicates: Count,
     pub(crate) naks_sent: Count,
+    pub(crate) fatal_naks_sent: Count,
+    pub(crate) bad_keys: Count,
     pub(crate) rnr_naks_sent: Count,
     pub(crate) ack_timeouts: Count,
     pub(crate) tail_probes: Count,
@@ -68,6 +70,8 @@ impl Default for Counters {
             drops: std::array::from_fn(|_| Count::default()),
             duplicates: Count::default(),
             naks_sent: Count::default(),
+            fatal_naks_sent: Count::default(),
+            bad_keys: Count::default(),
             rnr_naks_sent: Count::default(),
             ack_timeouts: Count::default(),
             tail_probes: Count::default(),
@@ -116,6 +120,8 @@ impl Counters {
         }
         total.duplicates += self.duplicates.value();
         total.naks_sent += self.naks_sent.value();
+        total.fatal_naks_sent += self.fatal_naks_sent.value();
+        total.bad_keys += self.bad_keys.value();
         total.rnr_naks_sent += self.rnr_naks_sent.value();
         total.ack_timeouts += self.ack_timeouts.value();
         total.tail_probes += self.tail_probes.value();
@@ -151,6 +157,10 @@ pub struct DeviceCounters {
     pub duplicates: u64,
     /// NAKs sent.
     pub naks_sent: u64,
+    /// Those of the NAKs after which the queue pair is in error.
+    pub fatal_naks_sent: u64,
+    /// Packets with a wrong P_Key, Q_Key or R_Key, or that leave bounds or rights of memory.
+    pub bad_keys: u64,
     /// "Receiver not ready" answers sent.
     pub rnr_naks_sent: u64,
     /// ACK timeouts: nothing was answered for the whole of it, and everything was sent again.
@@ -163,6 +173,8 @@ pub struct DeviceCounters {
     pub ecn_marked_received: u64,
     /// Queue pairs that failed.
     pub qp_failures: u64,
+    /// Connections of TCP that were closed because they came from outside of the setting `peers`.
+    pub refused_peers: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
     /// Times that a UC or UD queue pair was to send to a process of this host, and had to wait because
@@ -214,12 +226,15 @@ impl Default for DeviceCounters {
             drops: DropReason::ALL.iter().map(|&reason| (reason, 0)).collect(),
             duplicates: 0,
             naks_sent: 0,
+            fatal_naks_sent: 0,
+            bad_keys: 0,
             rnr_naks_sent: 0,
             ack_timeouts: 0,
             tail_probes: 0,
             cnps_received: 0,
             ecn_marked_received: 0,
             qp_failures: 0,
+            refused_peers: 0,
             cq_overflows: 0,
             paced_turns: 0,
             pace_timeouts: 0,
@@ -250,12 +265,15 @@ impl DeviceCounters {
         let device = [
             ("duplicates", self.duplicates),
             ("naks_sent", self.naks_sent),
+            ("fatal_naks_sent", self.fatal_naks_sent),
+            ("bad_keys", self.bad_keys),
             ("rnr_naks_sent", self.rnr_naks_sent),
             ("ack_timeouts", self.ack_timeouts),
             ("tail_probes", self.tail_probes),
             ("cnps_received", self.cnps_received),
             ("ecn_marked_received", self.ecn_marked_received),
             ("qp_failures", self.qp_failures),
+            ("refused_peers", self.refused_peers),
             ("cq_overflows", self.cq_overflows),
             ("paced_turns", self.paced_turns),
             ("pace_timeouts", self.pace_timeouts),

@@ -113,6 +113,7 @@ impl Cq {
             channel.users.fetch_add(1, Ordering::AcqRel);
         }
         let entries = VecDeque::with_capacity(depth as usize);
+        context.engine().cqs.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             id: CqId(context.next_id()),
@@ -380,6 +381,7 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         self.retire();
+        self.context.engine().cqs.fetch_sub(1, Ordering::Relaxed);
         if self.context.is_orphan() {
             // Another thread of the parent may have been at work on it.
             let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);

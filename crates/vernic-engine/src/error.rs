@@ -12,7 +12,7 @@ use vernic_io::slot::SlotError;
 use vernic_mem::{DeregisterError, RegisterError};
 use vernic_wire::{Gid, Mtu, Qpn, Service};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, PeerRefused};
 use crate::dm::DmRangeError;
 
 /// What everything says that was made before this process was forked.
@@ -285,6 +285,9 @@ pub enum PathError {
         /// Destination.
         dgid: Gid,
     },
+    /// The destination is outside of the setting `peers`.
+    #[error("destination {0}")]
+    NotAllowed(#[from] PeerRefused),
     /// The path MTU does not fit the port.
     #[error(
         "path MTU {wanted} exceeds the port's active MTU {active}: use that, or `ip link set {netdev} mtu {needed_bytes}` at both ends"

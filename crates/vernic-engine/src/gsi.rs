@@ -128,7 +128,7 @@ impl Gsi {
                     self.waiting.push_back(waiting);
                     self.again.get_or_insert(now + AGAIN_NANOS);
                 }
-                Err(reason) => engine.counters.drop_packet(reason),
+                Err(reason) => engine.drop_from(packet.meta.src, reason),
                 Ok(()) => {}
             }
         }
@@ -144,7 +144,7 @@ impl Gsi {
             let packet = RxPacket { bytes, meta, segment: *segment };
             match take(engine, table, &packet, now) {
                 Err(DropReason::MadOverflow) if now < *until => self.waiting.push_back(waiting),
-                Err(reason) => engine.counters.drop_packet(reason),
+                Err(reason) => engine.drop_from(packet.meta.src, reason),
                 Ok(()) => {}
             }
         }

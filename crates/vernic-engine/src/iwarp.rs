@@ -32,7 +32,7 @@ pub use vernic_proto::iwarp::{
     StartupState, StreamConfig,
 };
 
-use crate::config::Config;
+use crate::config::{Config, PeerRefused};
 use crate::context::Context;
 use crate::device::Transport;
 use crate::events::lock;
@@ -76,6 +76,9 @@ pub enum ConnectError {
         /// Its name.
         device: String,
     },
+    /// The peer is outside of the setting `peers`.
+    #[error(transparent)]
+    NotAllowed(#[from] PeerRefused),
     /// The system refused.
     #[error("cannot {what} {addr}: {source}")]
     Os {
@@ -234,6 +237,7 @@ impl Handshake {
         watch: Watch,
     ) -> Result<Self, ConnectError> {
         check_device(context)?;
+        context.config().peers.check(peer.ip())?;
         // For the check of its length alone: the time counts from when the connection is made.
         Startup::initiate(config, private, Time(0))?;
         let os = |source| ConnectError::Os { what: "connect to", addr: peer, source };
@@ -245,7 +249,7 @@ impl Handshake {
     /// says, until the connection is accepted with something else.
     ///
     /// # Errors
-    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
+    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`]; [`ConnectError::NotAllowed`], and the connection is closed.
     pub fn respond(
         context: &Arc<Context>,
         connection: Connection,
@@ -253,6 +257,10 @@ impl Handshake {
         watch: Watch,
     ) -> Result<Self, ConnectError> {
         check_device(context)?;
+        // One that has gone again has no address.
+        if let Ok(peer) = connection.peer_addr() {
+            context.engine().check_connection(peer.ip())?;
+        }
         let startup = Startup::respond(config, context.now());
         Self::new(context, connection, Phase::Startup(startup), config, watch)
     }

@@ -29,6 +29,7 @@
 
 mod addresses;
 mod ah;
+mod alarms;
 mod background;
 mod budget;
 mod channel;
@@ -71,6 +72,7 @@ mod recv_queue;
 mod rx;
 mod send_slots;
 mod srq;
+mod status;
 mod streams;
 mod tables;
 #[cfg(test)]
@@ -83,9 +85,10 @@ mod wr;
 mod xrc;
 
 pub use ah::Ah;
+pub use alarms::Offender;
 pub use channel::CompChannel;
 pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
-pub use config::{Config, ConfigError, Origin, Settings, TransportChoice};
+pub use config::{Config, ConfigError, Origin, PeerRefused, Peers, Settings, TransportChoice};
 pub use context::Context;
 pub use counters::DeviceCounters;
 pub use cq::{Cq, EMPTY_WC, Wc};
@@ -111,6 +114,7 @@ pub use qp::Qp;
 pub use qp_init::{QpCap, QpInit};
 pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use srq::{Srq, SrqInit};
+pub use status::PORT_COUNTERS;
 pub use streams::StreamCounters;
 pub use threads::spawn;
 pub use vernic_io::neighbour::Hindrance;

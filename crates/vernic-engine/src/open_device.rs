@@ -4,7 +4,8 @@
 //! of it is written on the data path.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::SystemTime;
 
@@ -14,12 +15,15 @@ use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::Mtu;
 
+use crate::alarms::{Alarms, Offence};
 use crate::channel::CompChannel;
-use crate::config::Config;
+use crate::config::{Config, PeerRefused};
+use crate::counters::DeviceCounters;
 use crate::device::DeviceInfo;
 use crate::events::{AsyncEvent, EventQueue};
 use crate::explanation::PastFailures;
 use crate::gid::GidTable;
+use crate::near::NearControl;
 use crate::progress::Engine;
 use crate::tables::GroupMembers;
 use crate::xrc::XrcdFiles;
@@ -42,6 +46,14 @@ pub(crate) struct Device {
     pub(crate) past_failures: Mutex<PastFailures>,
     /// Completion queues that overflowed.
     pub(crate) cq_overflows: AtomicU64,
+    /// Peers that send what they must not.
+    pub(crate) alarms: Alarms,
+    /// Connections of TCP from outside of the setting `peers`.
+    pub(crate) refused_peers: AtomicU64,
+    /// Completion queues that are open.
+    pub(crate) cqs: AtomicUsize,
+    /// Shared receive queues that are open.
+    pub(crate) srqs: AtomicUsize,
     /// Bytes of device memory in use.
     pub(crate) dm_bytes: AtomicU64,
     pub(crate) port_up: AtomicBool,
@@ -116,6 +128,10 @@ impl Device {
             events,
             past_failures: Mutex::default(),
             cq_overflows: AtomicU64::new(0),
+            alarms: Alarms::default(),
+            refused_peers: AtomicU64::new(0),
+            cqs: AtomicUsize::new(0),
+            srqs: AtomicUsize::new(0),
             dm_bytes: AtomicU64::new(0),
             started_ns: monotonic_ns(),
             closed: AtomicBool::new(false),
@@ -132,6 +148,41 @@ impl Device {
     /// Its engines; the first is the one that has QP1.
     pub(crate) fn engines(&self) -> impl Iterator<Item = Arc<Engine>> {
         self.engines.get().into_iter().flatten().filter_map(Weak::upgrade)
+    }
+
+    /// Totals since it was opened. Waits for the lanes.
+    pub(crate) fn counters(&self) -> DeviceCounters {
+        let mut total = self.own_counters();
+        for engine in self.engines() {
+            total.cm += engine.cm.counters();
+            total.link += engine.with_lane(|lane| lane.link.counters());
+            total.neighbours += engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
+        }
+        total
+    }
+
+    /// Those of the counters that are read without a lock.
+    pub(crate) fn own_counters(&self) -> DeviceCounters {
+        let mut total = DeviceCounters::default();
+        self.engines().for_each(|engine| engine.counters.add_to(&mut total));
+        total.cq_overflows = self.cq_overflows.load(Ordering::Relaxed);
+        total.async_events_dropped = self.events.dropped();
+        total.refused_peers = self.refused_peers.load(Ordering::Relaxed);
+        total
+    }
+
+    /// Refuses a connection of TCP from outside of the setting `peers`, and counts it.
+    pub(crate) fn check_connection(&self, peer: IpAddr) -> Result<(), PeerRefused> {
+        self.config.peers.check(peer).inspect_err(|_| {
+            self.refused_peers.fetch_add(1, Ordering::Relaxed);
+            self.note_offence(peer, Offence::NotAllowed);
+        })
+    }
+
+    /// A peer did what it must not.
+    #[cold]
+    pub(crate) fn note_offence(&self, peer: IpAddr, offence: Offence) {
+        self.alarms.note(&self.info.name, peer, offence, self.now());
     }
 
     /// Returns when every access to memory that was in flight in a lane is over.

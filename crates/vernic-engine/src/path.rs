@@ -42,6 +42,9 @@ impl Engine {
         if dgid.is_zero() {
             return Err(PathError::NoDestination);
         }
+        if !dgid.is_multicast() {
+            self.config.peers.check(dgid.to_ip())?;
+        }
         let dst = match (local.ip, dgid.to_ip()) {
             (IpAddr::V4(_), ip @ IpAddr::V4(_)) | (IpAddr::V6(_), ip @ IpAddr::V6(_)) => {
                 self.local_addr(ip).with_port(ROCE_PORT)

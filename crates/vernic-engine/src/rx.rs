@@ -12,9 +12,10 @@ use vernic_io::intake::Intake;
 use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
 use vernic_io::slot::Lookup;
 use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
-use vernic_proto::{Disposition, DropReason, RxMeta, Time};
+use vernic_proto::{Disposition, DropReason, ErrorClass, RxMeta, Time};
 use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
 
+use crate::alarms::Offence;
 use crate::budget::Budgets;
 use crate::events::lock;
 use crate::grh;
@@ -75,7 +76,7 @@ impl Lane {
                 Icrc::Good | Icrc::Unchecked => demux.handle(&packet),
             };
             if let Err(reason) = result {
-                engine.counters.drop_packet(reason);
+                engine.drop_from(packet.meta.src, reason);
             }
         }
         demux.let_go();
@@ -147,7 +148,7 @@ impl Lane {
                         true => demux.handle_run(&packet),
                     };
                     if let Err(reason) = handled {
-                        engine.counters.drop_packet(reason);
+                        engine.drop_from(packet.meta.src, reason);
                     }
                 }
                 Ok(None) => break,
@@ -277,6 +278,10 @@ impl<'a, 'p> Demux<'a, 'p> {
         let run = pull.map(|pull| pull.named.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
         if qp.service == Service::Ud {
+            // Others hear their peers alone, which were found in the setting when they were connected.
+            if !self.engine.config.peers.contains(packet.meta.src.ip()) {
+                return Err(DropReason::PeerNotAllowed);
+            }
             meta.grh = Some(grh::area(packet));
             meta.sl = match packet.meta.dst {
                 SocketAddr::V4(_) => PACKET_TYPE_IPV4,
@@ -303,7 +308,12 @@ impl<'a, 'p> Demux<'a, 'p> {
         match disposition {
             Disposition::Accepted => {}
             Disposition::Duplicate => counters.duplicates.add(1),
-            Disposition::Nak(_) => counters.naks_sent.add(1),
+            Disposition::Nak(class) => {
+                counters.naks_sent.add(1);
+                if class.row().fatal {
+                    engine.note_nak(packet.meta.src, class);
+                }
+            }
             Disposition::Rnr => counters.rnr_naks_sent.add(1),
             Disposition::Drop(reason) => return Err(reason),
         }
@@ -331,7 +341,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         for &member in &group.members {
             // A member that refuses counts for itself; the others still get theirs.
             if let Err(reason) = self.deliver(member, packet, parsed, None) {
-                self.engine.counters.drop_packet(reason);
+                self.engine.drop_from(packet.meta.src, reason);
             }
         }
         Ok(())
@@ -355,6 +365,31 @@ impl<'a, 'p> Demux<'a, 'p> {
             make_ready(self.ready, qp);
         }
         self.timers.arm(qp.qpn, &mut core);
+    }
+}
+
+impl Engine {
+    /// Counts a dropped packet, and if its sender must not send such, that.
+    #[cold]
+    pub(crate) fn drop_from(&self, src: SocketAddr, reason: DropReason) {
+        self.counters.drop_packet(reason);
+        if let Some(offence) = Offence::of_drop(reason) {
+            if offence == Offence::BadKey {
+                self.counters.bad_keys.add(1);
+            }
+            self.note_offence(src.ip(), offence);
+        }
+    }
+
+    /// Counts a request that was refused for good.
+    #[cold]
+    fn note_nak(&self, src: SocketAddr, class: ErrorClass) {
+        self.counters.fatal_naks_sent.add(1);
+        self.note_offence(src.ip(), Offence::FatalNak);
+        if Offence::is_of_key(class) {
+            self.counters.bad_keys.add(1);
+            self.note_offence(src.ip(), Offence::BadKey);
+        }
     }
 }
 

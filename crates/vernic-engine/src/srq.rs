@@ -94,6 +94,7 @@ impl Srq {
         limit: u32,
     ) -> Arc<Self> {
         pd.hold();
+        pd.context().engine().srqs.fetch_add(1, Ordering::Relaxed);
         let srq = Self { id, pd: pd.clone(), queue, users: AtomicU32::new(0), xrc };
         if limit != 0 {
             srq.arm(limit);
@@ -238,6 +239,7 @@ impl Drop for Srq {
     fn drop(&mut self) {
         self.leave_domain();
         self.purge_events();
+        self.context().engine().srqs.fetch_sub(1, Ordering::Relaxed);
         self.pd.release();
     }
 }

@@ -21,6 +21,7 @@
 //! | `nexthop.rs` | whether the machine that packets go to first is there |
 //! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
+//! | `status.rs` | what a process tells of its devices to who asks |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
 //! | `sys/fork.rs` | descriptors that a child of `fork` does not keep |
 //!
@@ -45,6 +46,7 @@ mod nexthop;
 mod port_probe;
 mod random;
 pub mod slot;
+pub mod status;
 mod sum;
 mod sys;
 pub mod tcp;
@@ -64,6 +66,7 @@ pub use nexthop::{HopState, NextHop};
 pub use port_probe::PortProbe;
 pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
+pub use status::StatusSocket;
 pub use sys::ask_for_short_slices;
 pub use sys::{Gate, Origin};
 pub use udp::{UdpConfig, UdpLink};

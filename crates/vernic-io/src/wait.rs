@@ -70,6 +70,11 @@ impl Sleeper {
         self.fds.extend(fds.into_iter().map(sys::PollFd::readable));
     }
 
+    /// Whether the last sleep found this descriptor of the list readable, or broken.
+    pub fn found(&self, fd: RawFd) -> bool {
+        self.fds[1..].iter().any(|polled| polled.is_ready() && polled.raw() == fd)
+    }
+
     /// Sleeps until a descriptor is readable, a waker is used, or `timeout` is over (`None`: no
     /// limit). May return early for no reason.
     pub fn sleep(&mut self, timeout: Option<Duration>) -> Woken {

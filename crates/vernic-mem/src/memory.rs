@@ -144,6 +144,12 @@ impl Memory {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many protection domains and regions there are.
+    pub fn population(&self) -> (usize, usize) {
+        let control = self.control();
+        (control.pds.len(), control.regions.len())
+    }
+
     /// Makes a protection domain.
     pub fn alloc_pd(&self) -> PdId {
         let mut control = self.control();

@@ -11,18 +11,19 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
+use crate::fresh;
 use crate::shown::Room;
 
 /// The function that would have been called without this library, once it was looked up.
-struct Next(AtomicPtr<c_void>);
+pub(crate) struct Next(AtomicPtr<c_void>);
 
 impl Next {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
     /// Its address; NULL, with ENOSYS in `errno`, if no library has it.
-    fn address(&self, name: &CStr) -> *mut c_void {
+    pub(crate) fn address(&self, name: &CStr) -> *mut c_void {
         let known = self.0.load(Relaxed);
         if !known.is_null() {
             return known;
@@ -46,9 +47,10 @@ const fn name(text: &'static str) -> &'static CStr {
     }
 }
 
-/// `function(arguments, [path] arguments) -> result or what it returns for an error;`
+/// `function(arguments, [path] arguments) -> result or what it returns for an error;`, behind what is done with
+/// the result of each.
 macro_rules! stand_before {
-    ($($function:ident($($before:ident: $b:ty,)* [path] $(, $after:ident: $a:ty)*)
+    ($finish:path; $($function:ident($($before:ident: $b:ty,)* [path] $(, $after:ident: $a:ty)*)
         -> $result:ty, or $failure:expr;)+) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $function(
@@ -64,10 +66,10 @@ macro_rules! stand_before {
             let mut room = Room::new();
             // SAFETY: libc's function of this name has this signature; its arguments are the
             // caller's, who keeps its contract; the path is the caller's or a C string in `room`,
-            // which lives until the function returns.
+            // which lives until the function returns. Its result is nobody else's yet.
             unsafe {
                 let next = std::mem::transmute::<*mut c_void, Function>(address);
-                next($($before,)* room.lead(path) $(, $after)*)
+                $finish(next($($before,)* room.lead(path) $(, $after)*), path)
             }
         }
     )+};
@@ -78,6 +80,7 @@ type Filter = Option<unsafe extern "C" fn(*const c_void) -> c_int>;
 type Order = Option<unsafe extern "C" fn(*mut *const c_void, *mut *const c_void) -> c_int>;
 
 stand_before! {
+    fresh::kept;
     stat([path], status: *mut c_void) -> c_int, or -1;
     stat64([path], status: *mut c_void) -> c_int, or -1;
     lstat([path], status: *mut c_void) -> c_int, or -1;
@@ -105,16 +108,8 @@ stand_before! {
     listxattr([path], list: *mut c_char, size: size_t) -> ssize_t, or -1;
     llistxattr([path], list: *mut c_char, size: size_t) -> ssize_t, or -1;
 
-    open([path], flags: c_int, mode: mode_t) -> c_int, or -1;
-    open64([path], flags: c_int, mode: mode_t) -> c_int, or -1;
-    openat(folder: c_int, [path], flags: c_int, mode: mode_t) -> c_int, or -1;
-    openat64(folder: c_int, [path], flags: c_int, mode: mode_t) -> c_int, or -1;
     creat([path], mode: mode_t) -> c_int, or -1;
     creat64([path], mode: mode_t) -> c_int, or -1;
-    fopen([path], mode: *const c_char) -> *mut FILE, or ptr::null_mut();
-    fopen64([path], mode: *const c_char) -> *mut FILE, or ptr::null_mut();
-    freopen([path], mode: *const c_char, file: *mut FILE) -> *mut FILE, or ptr::null_mut();
-    freopen64([path], mode: *const c_char, file: *mut FILE) -> *mut FILE, or ptr::null_mut();
 
     opendir([path]) -> *mut DIR, or ptr::null_mut();
     scandir([path], names: Names, filter: Filter, order: Order) -> c_int, or -1;
@@ -135,12 +130,30 @@ stand_before! {
     canonicalize_file_name([path]) -> *mut c_char, or ptr::null_mut();
 
     // The same for programs built with _FORTIFY_SOURCE.
-    __open_2([path], flags: c_int) -> c_int, or -1;
-    __open64_2([path], flags: c_int) -> c_int, or -1;
-    __openat_2(folder: c_int, [path], flags: c_int) -> c_int, or -1;
-    __openat64_2(folder: c_int, [path], flags: c_int) -> c_int, or -1;
     __readlink_chk([path], target: *mut c_char, size: size_t, room: size_t) -> ssize_t, or -1;
     __readlinkat_chk(folder: c_int, [path], target: *mut c_char, size: size_t, room: size_t)
         -> ssize_t, or -1;
     __realpath_chk([path], resolved: *mut c_char, room: size_t) -> *mut c_char, or ptr::null_mut();
+}
+
+stand_before! {
+    fresh::descriptor;
+    open([path], flags: c_int, mode: mode_t) -> c_int, or -1;
+    open64([path], flags: c_int, mode: mode_t) -> c_int, or -1;
+    openat(folder: c_int, [path], flags: c_int, mode: mode_t) -> c_int, or -1;
+    openat64(folder: c_int, [path], flags: c_int, mode: mode_t) -> c_int, or -1;
+
+    // The same for programs built with _FORTIFY_SOURCE.
+    __open_2([path], flags: c_int) -> c_int, or -1;
+    __open64_2([path], flags: c_int) -> c_int, or -1;
+    __openat_2(folder: c_int, [path], flags: c_int) -> c_int, or -1;
+    __openat64_2(folder: c_int, [path], flags: c_int) -> c_int, or -1;
+}
+
+stand_before! {
+    fresh::stream;
+    fopen([path], mode: *const c_char) -> *mut FILE, or ptr::null_mut();
+    fopen64([path], mode: *const c_char) -> *mut FILE, or ptr::null_mut();
+    freopen([path], mode: *const c_char, file: *mut FILE) -> *mut FILE, or ptr::null_mut();
+    freopen64([path], mode: *const c_char, file: *mut FILE) -> *mut FILE, or ptr::null_mut();
 }

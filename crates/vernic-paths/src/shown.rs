@@ -35,16 +35,11 @@ impl Room {
         if path.is_null() || !unsafe { is_shown(path) } {
             return path;
         }
-        // SAFETY: a C string; a program that changes its environment while another thread of it
-        // opens files has this race with libc's own readers, too.
-        let folder = unsafe { libc::getenv(FOLDER.as_ptr()) };
-        if folder.is_null() {
-            return path;
-        }
-        // SAFETY: both are C strings: the environment's, and the caller's.
-        let (folder, rest) = unsafe { (CStr::from_ptr(folder), CStr::from_ptr(path)) };
+        let Some(folder) = folder() else { return path };
+        // SAFETY: the caller's C string.
+        let rest = unsafe { CStr::from_ptr(path) };
         let (folder, rest) = (folder.to_bytes(), rest.to_bytes_with_nul());
-        if folder.is_empty() || folder.len() + rest.len() > LONGEST {
+        if folder.len() + rest.len() > LONGEST {
             return path;
         }
         let room: *mut u8 = self.0.as_mut_ptr().cast();
@@ -57,12 +52,25 @@ impl Room {
     }
 }
 
+/// The folder of what is shown, if something is.
+pub(crate) fn folder() -> Option<&'static CStr> {
+    // SAFETY: a C string; a program that changes its environment while another thread of it opens files
+    // has this race with libc's own readers, too.
+    let folder = unsafe { libc::getenv(FOLDER.as_ptr()) };
+    if folder.is_null() {
+        return None;
+    }
+    // SAFETY: a C string of the environment, which is read at once.
+    let folder = unsafe { CStr::from_ptr(folder) };
+    (!folder.is_empty()).then_some(folder)
+}
+
 /// Whether a path is one of those shown, or below one. Slashes that follow one another count as one;
 /// other spellings (`.`, `..`) are not looked through.
 ///
 /// # Safety
 /// `path` is a C string.
-unsafe fn is_shown(path: *const c_char) -> bool {
+pub(crate) unsafe fn is_shown(path: *const c_char) -> bool {
     SHOWN.iter().any(|shown| {
         let mut at = path;
         for byte in *shown {

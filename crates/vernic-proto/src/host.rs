@@ -272,6 +272,8 @@ drop_reasons! {
     Qkey = "qkey",
     /// The source is not the connected peer.
     WrongSource = "wrong_source",
+    /// The source is none of the peers that the device may talk to.
+    PeerNotAllowed = "peer_not_allowed",
     /// The queue pair's state does not accept packets.
     BadState = "bad_state",
     /// A request ahead of a gap that has been reported.

@@ -192,6 +192,11 @@ fn listings() -> Vec<Case> {
         listing("/usr/sbin/ibstat", "-l", &["vernic0"]),
         listing("/usr/sbin/ibstat", "-p", &["0x"]),
         listing("/usr/sbin/ibstatus", "", &["'vernic0' port 1", "4: ACTIVE", "40 Gb/sec"]),
+        listing("rdma", "link", &["vernic0/1 state ACTIVE physical_state LINK_UP netdev lo"]),
+        listing("rdma", "link -j", &["\"ifname\":\"vernic0\"", "\"netdev\":\"lo\""]),
+        listing("rdma", "dev", &["vernic0: node_type ca", "node_guid"]),
+        listing("rdma", "resource show", &["vernic0: pd 0 cq 0 qp 0 mr 0 ctx 0 srq 0"]),
+        listing("rdma", "statistic", &["link vernic0/1"]),
     ]
 }
 

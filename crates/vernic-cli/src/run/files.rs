@@ -2,10 +2,11 @@
 //!
 //! Contents follow the kernel's documentation of `/sys/class/infiniband` (stable/sysfs-class-infiniband).
 //! They are a snapshot: addresses that come later are seen by the library, and here by the next
-//! `vernic run`.
+//! `vernic run`. Files of counters are empty: `libvernic_paths.so` puts the values of now in their place when they are
+//! opened, the sums over the processes of this user that have the device open.
 
 use super::Entry;
-use vernic::{DeviceInfo, DeviceTransport, limits};
+use vernic::{DeviceCounters, DeviceInfo, DeviceTransport, PORT_COUNTERS, limits};
 
 /// Folder of the files, in the user's folder: what `VERNIC_PATHS` names.
 pub(super) const FOLDER: &str = "files";
@@ -67,6 +68,10 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
         Entry::file(format!("{port}/cap_mask"), format!("{:#010x}\n", limits::PORT_CAP_FLAGS)),
         Entry::file(format!("{port}/pkeys/0"), "0xffff\n"),
     ];
+    let counters = DeviceCounters::default();
+    let hardware = counters.iter().map(|(name, _)| format!("{port}/hw_counters/{name}"));
+    let port_counters = PORT_COUNTERS.iter().map(|name| format!("{port}/counters/{name}"));
+    entries.extend(port_counters.chain(hardware).map(|path| Entry::file(path, "")));
     for row in device.gids() {
         let (index, gid) = (row.index, groups(&row.gid.0));
         entries.extend([

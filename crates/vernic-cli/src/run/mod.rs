@@ -22,7 +22,7 @@ mod program;
 pub(crate) use options::Options;
 use options::Settings;
 
-use crate::failure::{Failure, Outcome, complain, output_failure};
+use crate::failure::{Doing as _, Failure, Outcome, complain, output_failure};
 use folder::Entry;
 use libraries::Libraries;
 use std::ffi::{OsStr, OsString};
@@ -115,7 +115,10 @@ fn prepared(options: &Options, settings: Settings) -> Outcome<Variables> {
     }
     if !options.no_paths {
         shims.push(links.join(libraries::PATHS));
-        variables.push(("VERNIC_PATHS", folder.join(files::FOLDER).into()));
+        // Open files are known by the name that the kernel has for them, which has no links in it.
+        let files = folder.join(files::FOLDER);
+        let files = files.canonicalize().doing(|| format!("find {}", files.display()))?;
+        variables.push(("VERNIC_PATHS", files.into()));
     }
     if !shims.is_empty() {
         variables.push(("LD_PRELOAD", before("LD_PRELOAD", &shims)));

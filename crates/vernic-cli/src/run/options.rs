@@ -268,7 +268,11 @@ mod tests {
     #[test]
     fn any_setting_can_be_given_by_its_name() {
         assert_eq!(settings(&["--set", "mtu=1024"]), [("VERNIC_MTU", "1024".to_owned())]);
-        for wrong in ["mtu", "mtu=7", "nonsense=1"] {
+        assert_eq!(
+            settings(&["--set", "peers=10.1.0.0/16, fd00::1"]),
+            [("VERNIC_PEERS", "10.1.0.0/16, fd00::1".to_owned())]
+        );
+        for wrong in ["mtu", "mtu=7", "nonsense=1", "peers=10.1.2.3/16"] {
             let failure = options(&["--set", wrong]).settings().unwrap_err().to_string();
             assert!(failure.contains(wrong.split('=').next().unwrap()), "{failure}");
         }

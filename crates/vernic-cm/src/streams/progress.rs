@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vernic_engine::iwarp::{Handshake, HandshakeState, StartupError, StartupState, Watch};
+use vernic_engine::iwarp::{
+    ConnectError, Handshake, HandshakeState, StartupError, StartupState, Watch,
+};
 use vernic_engine::{Gid, Transport};
 use vernic_io::tcp::{Connection, descriptor_limit};
 use vernic_proto::Source;
@@ -182,6 +184,8 @@ impl Streams {
                 table.insert(conn, Startup { handshake, device: key, stage });
                 table.queue(listener, conn, place);
             }
+            // The engine has counted it, and tells it in the log, once a second at most.
+            Err(ConnectError::NotAllowed(_)) => table.counters.failed += 1,
             Err(error) => {
                 table.counters.failed += 1;
                 tracing::warn!(%local, %error, "a connection cannot be watched and is closed");

@@ -38,6 +38,7 @@ impl CmAgent {
         if engine.is_orphan() {
             return Err(CmCallError::Orphan);
         }
+        engine.config.peers.check(params.path.remote.to_ip())?;
         if engine.nobody_listens_here(&params.path, params.service) {
             return engine.command(|machine, now| {
                 let conn = machine.connect(now, params)?;

@@ -86,6 +86,10 @@ impl Engine {
                     HandedOver::NoOwner => {}
                 }
             }
+            // What is another process's, that decides about.
+            if !self.config.peers.contains(meta.src.ip()) {
+                return Err(DropReason::PeerNotAllowed);
+            }
             if !self.is_answered_here(&whose, meta) {
                 let kept = lock(&self.cm.early).keep(packet, now);
                 match kept {

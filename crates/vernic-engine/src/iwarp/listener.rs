@@ -80,10 +80,14 @@ impl Listener {
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
     pub fn accept(&self) -> Result<Option<Handshake>, ConnectError> {
         check_device(&self.context)?;
-        let Some(connection) = self.socket.accept().map_err(ConnectError::Descriptors)? else {
-            return Ok(None);
-        };
-        Handshake::respond(&self.context, connection, self.config, Watch::own()?).map(Some)
+        // Those that are refused are closed, so each turn ends one.
+        while let Some(connection) = self.socket.accept().map_err(ConnectError::Descriptors)? {
+            match Handshake::respond(&self.context, connection, self.config, Watch::own()?) {
+                Err(ConnectError::NotAllowed(_)) => {}
+                done => return done.map(Some),
+            }
+        }
+        Ok(None)
     }
 
     /// As [`accept`](Self::accept), waiting for it for some time.
@@ -151,8 +155,10 @@ impl Listener {
                 greeting.displace();
             }
             let watch = Watch::shared(&self.readiness, WATCHED);
-            let handshake = Handshake::respond(&self.context, connection, self.config, watch)?;
-            greeting.waiting.push_back(handshake);
+            match Handshake::respond(&self.context, connection, self.config, watch) {
+                Err(ConnectError::NotAllowed(_)) => greeting.passed_over += 1,
+                handshake => greeting.waiting.push_back(handshake?),
+            }
         }
         Ok(())
     }

@@ -86,13 +86,21 @@ impl Node {
 
     /// Asks `ip` for a connection, from the address of the device that is most like it.
     pub fn connect(&self, ip: IpAddr, service: ServiceId, private_data: &[u8]) -> ConnId {
+        self.try_connect(ip, service, private_data).unwrap()
+    }
+
+    /// As [`connect`](Self::connect), which may be refused.
+    pub fn try_connect(
+        &self,
+        ip: IpAddr,
+        service: ServiceId,
+        private_data: &[u8],
+    ) -> Result<ConnId, CmCallError> {
         let rows = self.context.gid_table();
         let same = |row: &&GidEntry| row.local.ip == ip;
         let alike = |row: &&GidEntry| row.local.ip.is_ipv4() == ip.is_ipv4();
         let local = rows.iter().find(same).or(rows.iter().find(alike)).expect("an address").gid;
-        self.cm()
-            .connect(&params(CmPath::new(local, Gid::from_ip(ip)), service, private_data))
-            .unwrap()
+        self.cm().connect(&params(CmPath::new(local, Gid::from_ip(ip)), service, private_data))
     }
 
     /// The next event, which must be a request.
