@@ -253,6 +253,10 @@ impl Cm {
         }
     }
 
+    /// Whether there is a datagram to send.
+    pub fn wants_transmit(&self) -> bool {
+        !self.outbox.is_empty()
+    }
     /// The next datagram to send, if there is one.
     pub fn poll_transmit(&mut self) -> Option<Datagram> {
         self.outbox.pop_front()
