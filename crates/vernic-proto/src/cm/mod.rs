@@ -135,6 +135,8 @@ pub struct Cm {
     outbox: VecDeque<Datagram>,
     /// What the last message said of its repeats that is not kept to be repeated: an even number.
     unkept: u8,
+    /// The process ends: its DREQs are repeated soon.
+    leaves: bool,
     events: VecDeque<Event>,
     counters: CmCounters,
 }
@@ -156,6 +158,7 @@ impl Cm {
             listeners: Listeners::default(),
             outbox: VecDeque::new(),
             unkept: 0,
+            leaves: false,
             events: VecDeque::new(),
             counters: CmCounters::default(),
         }
