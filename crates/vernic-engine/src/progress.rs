@@ -348,7 +348,8 @@ impl Engine {
     }
 
     /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture keeps go to its file, and
-    /// neighbours are told good-bye, so that they do not take the end of the process for a crash. Peers of iWARP get what
+    /// neighbours are told good-bye, so that they do not take the end of the process for a crash. Packets for other processes
+    /// that lie in sockets of this one are handed over. Peers of iWARP get what
     /// they were sent, which the system would not see to if they said something more: half a second at most.
     pub(crate) fn last_progress(&self) -> bool {
         let mut orphans = Vec::new();
@@ -359,6 +360,7 @@ impl Engine {
                     lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
             });
         if is_done {
+            self.leave_port();
             is_done = self.try_close_neighbours();
             settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
         }
