@@ -102,3 +102,26 @@ fn a_device_that_closes_hands_over_what_other_processes_shall_have() {
         assert!(matches!(kind, EventKind::Request { .. } | EventKind::Rejected { .. }), "{kind:?}");
     }
 }
+
+#[test]
+fn a_dreq_that_was_lost_is_repeated_before_its_device_is_closed() {
+    // Chance loses the third packet with these: after REQ and RTU.
+    for seed in [6, 15, 30] {
+        let (owner, service) = (Node::new(), port(21_001 + seed));
+        owner.listen(service, owner.everywhere());
+        let mut config = test_config();
+        config.set("fault", &format!("loss=0.4,seed={seed}")).unwrap();
+        let client = Node::with(config);
+        let conn = client.connect([127, 0, 0, 1].into(), service, b"");
+        let (asked, ..) = owner.request();
+        owner.accept(asked, b"");
+        assert!(matches!(client.next().kind, EventKind::Reply { .. }));
+        client.cm().ready_to_use(conn, b"").unwrap();
+        assert!(matches!(owner.next().kind, EventKind::Established { .. }));
+        assert_eq!(client.context.counters().link.fault_drops, 0, "another seed is needed");
+        client.cm().disconnect(conn, b"").unwrap();
+        assert_eq!(client.context.counters().link.fault_drops, 1, "another seed is needed");
+        drop(client);
+        assert!(matches!(owner.next().kind, EventKind::DisconnectRequest { .. }));
+    }
+}
