@@ -1,5 +1,6 @@
-/* A process says something about a connection and is gone in the same moment, by `_exit`, as if it had been killed: what
- * it said has to arrive, with its private data. `last_words ROUNDS MESSAGE...`; each round has two new processes. */
+/* A process says something about a connection and is gone in the same moment, by `_exit`, as if it
+ * had been killed: what it said has to arrive, with its private data. `last_words ROUNDS MESSAGE...`;
+ * each round has two new processes. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <rdma/rdma_cma.h>

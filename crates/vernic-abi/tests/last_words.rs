@@ -11,7 +11,8 @@ use common::Folder;
 /// How often each message is said: where it depends on luck, it is lost in a quarter of the rounds.
 const ROUNDS: &str = "12";
 
-/// One test at a time: a process of another test shares port 4791, and what lies in its socket ends with it.
+/// One test at a time: a process of another test shares port 4791, and what lies in its socket ends
+/// with it.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn must_arrive(messages: &[&str], settings: &[(&str, &str)]) {

@@ -228,8 +228,8 @@ impl Devices {
         Some(device)
     }
 
-    /// Ends these exchanges, and waits until peers know of it, for a while: of these, and of those that their owner ended
-    /// before.
+    /// Ends these exchanges, and waits until peers know of it, for a while: of these, and of those
+    /// that their owner ended before.
     pub(crate) fn say_goodbye(&self, conns: &[(DeviceKey, ConnId)]) {
         let open = self.open();
         let end = |device: &Arc<Device>| {
@@ -242,7 +242,8 @@ impl Devices {
         let ended: Vec<_> = open.iter().map(end).collect();
         for (device, ended) in open.iter().zip(ended) {
             device.context.cm().await_farewells();
-            // Streams that were left have something to wait for. Another thread may be at it, and would end in the middle.
+            // Streams that were left have something to wait for. Another thread may be at it, and
+            // would end in the middle.
             let leaves = ended != 0 && device.carrier.agent().is_none();
             let until = Instant::now() + PATIENCE;
             while leaves && !device.context.last_progress() && Instant::now() < until {

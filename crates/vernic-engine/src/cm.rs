@@ -18,10 +18,10 @@
 //!
 //! # Locks
 //!
-//! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane, then
-//! machine; never the other way. A command changes the machine, lets go of it, and has the lane send what
-//! is to be sent before it returns ([`Engine::send_promised`]). Events are told under
-//! the machine's lock, so that they are in order; a sink may only take note of them.
+//! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane,
+//! then machine; never the other way. A command changes the machine, lets go of it, and has the
+//! lane send what is to be sent before it returns ([`Engine::send_promised`]). Events are told
+//! under the machine's lock, so that they are in order; a sink may only take note of them.
 //!
 //! # Communication ids
 //!
@@ -237,8 +237,8 @@ impl Engine {
         Ok(result)
     }
 
-    /// Gives the machine a command, tells what happened, and sends what is to be sent, as far as that is possible
-    /// soon.
+    /// Gives the machine a command, tells what happened, and sends what is to be sent, as far as
+    /// that is possible soon.
     fn command<T>(
         &self,
         f: impl FnOnce(&mut Cm, Time) -> Result<T, CmError>,
@@ -265,11 +265,12 @@ impl Engine {
     }
 }
 
-/// The connection manager of a device: `vernic_proto::cm::Cm`, in the world. Its calls do not wait for
-/// peers; those that send a message may wait for another process of this host to say where it
-/// receives, for the `peer_query_us` of the settings at most. The message of a call is with the kernel when the call
-/// returns, as from a driver in a kernel: it arrives though the process is killed then, or ends by `_exit`. Only where
-/// nobody lets go of the lane for 100 ms, or the socket is full for as long, it leaves later.
+/// The connection manager of a device: `vernic_proto::cm::Cm`, in the world. Its calls do not wait
+/// for peers; those that send a message may wait for another process of this host to say where it
+/// receives, for the `peer_query_us` of the settings at most. The message of a call is with the
+/// kernel when the call returns, as from a driver in a kernel: it arrives though the process is
+/// killed then, or ends by `_exit`. Only where nobody lets go of the lane for 100 ms, or the socket
+/// is full for as long, it leaves later.
 pub struct CmAgent {
     engine: Arc<Engine>,
 }

@@ -34,8 +34,8 @@
 //! holder of all has nobody after it, so P2 comes before its H2. With [`Engine::waiters`] a poster
 //! may also leave because a control-path thread announced itself; that thread withdraws its
 //! announcement (in place of H1) after its own unlock and before H2. A command of communication
-//! management leaves its work as a doorbell does ([`Engine::ring_cm`]), and then waits for the lane for a while if it
-//! has a message to send (`cm/promise.rs`).
+//! management leaves its work as a doorbell does ([`Engine::ring_cm`]), and then waits for the lane
+//! for a while if it has a message to send (`cm/promise.rs`).
 //!
 //! Work that a holder leaves behind on purpose (a budget was used up, a socket was full, a timer
 //! runs) is covered by the background thread: see [`Engine::hand_over`].
@@ -229,7 +229,8 @@ impl Engine {
         self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
-    /// The same, left to whoever has the lane next: steps P1 and P2 of the proof in the module's head.
+    /// The same, left to whoever has the lane next: steps P1 and P2 of the proof in the module's
+    /// head.
     pub(crate) fn ring_cm(&self) {
         self.cm.leave_work();
         self.rung.store(true, Ordering::Release);
@@ -347,10 +348,11 @@ impl Engine {
         })
     }
 
-    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture keeps go to its file, and
-    /// neighbours are told good-bye, so that they do not take the end of the process for a crash. Packets for other processes
-    /// that lie in sockets of this one are handed over. Peers of iWARP get what
-    /// they were sent, which the system would not see to if they said something more: half a second at most.
+    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture
+    /// keeps go to its file, and neighbours are told good-bye, so that they do not take the end of
+    /// the process for a crash. Packets for other processes that lie in sockets of this one are
+    /// handed over. Peers of iWARP get what they were sent, which the system would not see to if
+    /// they said something more: half a second at most.
     pub(crate) fn last_progress(&self) -> bool {
         let mut orphans = Vec::new();
         let mut is_done = self.progress_inline()
@@ -419,8 +421,8 @@ impl Engine {
         result
     }
 
-    /// As [`with_lane`](Self::with_lane), but does not wait any longer than `until`, and returns `None` then: whoever
-    /// has the lane may be what this very thread was interrupted in.
+    /// As [`with_lane`](Self::with_lane), but does not wait any longer than `until`, and returns
+    /// `None` then: whoever has the lane may be what this very thread was interrupted in.
     pub(crate) fn with_lane_until<T>(
         &self,
         until: Instant,

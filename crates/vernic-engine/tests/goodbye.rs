@@ -87,7 +87,8 @@ fn a_device_that_closes_hands_over_what_other_processes_shall_have() {
     while Instant::now() < until {
         leaver.context.progress();
     }
-    // The kernel divides their flows among all sockets of the port, and what is lost does not come again.
+    // The kernel divides their flows among all sockets of the port, and what is lost does not come
+    // again.
     let path = CmPath::new(home, home);
     for _ in 0..32 {
         let once = ConnectParams { max_retries: Some(0), ..params(path, service, b"") };

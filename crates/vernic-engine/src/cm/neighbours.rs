@@ -1,10 +1,11 @@
 //! Processes of this host that have connections with this one, and what becomes of those when one is gone.
 //!
-//! A process that is killed says nothing, and there is nobody who would for it: with hardware the kernel
-//! ends its connections. But its slots go with it, which every other process of this host can see. So
-//! whoever has connections to such a process looks every [`LOOK_NANOS`] whether its slot is there
-//! still, and ends the connections if it is not ([`Cm::end_gone`]). What it said before it went lies in our sockets and
-//! counts: its connections end only when they have been looked at, [`GRACE_NANOS`] later.
+//! A process that is killed says nothing, and there is nobody who would for it: with hardware the
+//! kernel ends its connections. But its slots go with it, which every other process of this host
+//! can see. So whoever has connections to such a process looks every [`LOOK_NANOS`] whether its
+//! slot is there still, and ends the connections if it is not ([`Cm::end_gone`]). What it said
+//! before it went lies in our sockets and counts: its connections end only when they have been
+//! looked at, [`GRACE_NANOS`] later.
 //!
 //! Peers on other hosts learn it from their queue pairs' retries. What they then send about the
 //! connection is answered by any process of this host that is there (`route.rs`).
@@ -31,7 +32,8 @@ use crate::progress::Engine;
 /// Time between two looks: half of what a program's user would call prompt.
 const LOOK_NANOS: u64 = 500_000_000;
 
-/// From when a slot was found to be free until its process counts as gone: some looks of a link at all of its sockets.
+/// From when a slot was found to be free until its process counts as gone: some looks of a link at
+/// all of its sockets.
 const GRACE_NANOS: u64 = 2_000_000;
 
 /// A process of this host, or one that may be.

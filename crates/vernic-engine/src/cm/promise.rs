@@ -1,20 +1,22 @@
 //! What was sent when a call returns, and what is still repeated when the process ends.
 //!
-//! With a device of hardware the kernel has sent the message of a call when the call returns, so a program may end by
-//! `_exit`, or be killed, in the next moment. Here the lane sends, and somebody else may have it. So a call that has
-//! a message waits for the lane, and for room in the socket ([`Engine::send_promised`]).
+//! With a device of hardware the kernel has sent the message of a call when the call returns, so a
+//! program may end by `_exit`, or be killed, in the next moment. Here the lane sends, and somebody
+//! else may have it. So a call that has a message waits for the lane, and for room in the socket
+//! ([`Engine::send_promised`]).
 //!
-//! The kernel may choose any process's socket for a message to port 4791 of this host, the sender's among them, and
-//! what lies there ends with the sender. So the sender looks into its sockets before the call returns, and hands over
-//! what it finds. That is the rule with `force_wire`; else a message to a process of this host goes straight to
-//! that process.
+//! The kernel may choose any process's socket for a message to port 4791 of this host, the sender's
+//! among them, and what lies there ends with the sender. So the sender looks into its sockets
+//! before the call returns, and hands over what it finds. That is the rule with `force_wire`; else
+//! a message to a process of this host goes straight to that process.
 //!
-//! A kernel repeats a DREQ when the process is gone, until the peer answers. Here the process waits for that when it ends
-//! by `exit`, or closes the device: [`FAREWELL`] at most, with repeats that come soon ([`CmAgent::await_farewells`]). One that
-//! is killed, or ends by `_exit`, has sent its DREQ once if it disconnected, else never.
+//! A kernel repeats a DREQ when the process is gone, until the peer answers. Here the process waits
+//! for that when it ends by `exit`, or closes the device: [`FAREWELL`] at most, with repeats that
+//! come soon ([`CmAgent::await_farewells`]). One that is killed, or ends by `_exit`, has sent its
+//! DREQ once if it disconnected, else never.
 //!
-//! Limits: a call waits [`PATIENCE`] at most, since whoever has the lane may be what this very thread was interrupted
-//! in, by a handler of a signal.
+//! Limits: a call waits [`PATIENCE`] at most, since whoever has the lane may be what this very
+//! thread was interrupted in, by a handler of a signal.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,33 +29,34 @@ use crate::events::lock;
 use crate::lane::Lane;
 use crate::progress::Engine;
 
-/// Longest wait of a call for its message to be sent: whoever has the lane is done in microseconds, if it runs.
+/// Longest wait of a call for its message to be sent: whoever has the lane is done in microseconds,
+/// if it runs.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How soon a call tries again what it could not do: a full socket has room then, and a link looks at sockets that had
-/// no traffic lately.
+/// How soon a call tries again what it could not do: a full socket has room then, and a link looks
+/// at sockets that had no traffic lately.
 const AGAIN: Duration = Duration::from_micros(60);
 
-/// Looks in a row that find nothing, after which nothing is in any socket of a link: one may leave out those that had
-/// no traffic lately.
+/// Looks in a row that find nothing, after which nothing is in any socket of a link: one may leave
+/// out those that had no traffic lately.
 const QUIET_LOOKS: u32 = 2;
 
-/// How long the end of a process waits for peers to say that they know of it: the repeats of a DREQ within this time
-/// reach a peer that hears nine of ten datagrams.
+/// How long the end of a process waits for peers to say that they know of it: the repeats of a DREQ
+/// within this time reach a peer that hears nine of ten datagrams.
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// How often it looks whether they did: within a site they answer at once.
 const FAREWELL_LOOK: Duration = Duration::from_micros(500);
 
 impl CmAgent {
-    /// For a process that ends: what says that connections are over is repeated soon from now on. See
-    /// [`await_farewells`](Self::await_farewells).
+    /// For a process that ends: what says that connections are over is repeated soon from now on.
+    /// See [`await_farewells`](Self::await_farewells).
     pub fn hasten_farewells(&self) {
         self.engine.hasten_farewells();
     }
 
-    /// Returns when each peer has answered that, or after 200 ms. A peer that is not there is waited for as long. True
-    /// if all have answered.
+    /// Returns when each peer has answered that, or after 200 ms. A peer that is not there is
+    /// waited for as long. True if all have answered.
     pub fn await_farewells(&self) -> bool {
         self.engine.await_farewells()
     }
@@ -96,7 +99,8 @@ impl Engine {
         lock(&self.cm.state).machine.as_ref().map_or(0, Cm::farewells)
     }
 
-    /// The machine has messages: hands them to the kernel before this returns, if that is possible soon.
+    /// The machine has messages: hands them to the kernel before this returns, if that is possible
+    /// soon.
     pub(super) fn send_promised(&self) {
         let sent_home = &self.cm.sent_home;
         let before = sent_home.load(Ordering::Acquire);
@@ -113,8 +117,9 @@ impl Engine {
         }
     }
 
-    /// The process or the device ends: leaves what comes to port 4791 to other processes of the host, and handles what is
-    /// there already, of which some may be theirs. Not for an iWARP device.
+    /// The process or the device ends: leaves what comes to port 4791 to other processes of the
+    /// host, and handles what is there already, of which some may be theirs. Not for an iWARP
+    /// device.
     pub(crate) fn leave_port(&self) {
         let until = Instant::now() + PATIENCE;
         let aside = self.with_lane_until(until, |lane| {
@@ -126,7 +131,8 @@ impl Engine {
         }
     }
 
-    /// Handles what lies in the sockets now, and hands over what is for other processes; gives up at that time.
+    /// Handles what lies in the sockets now, and hands over what is for other processes; gives up
+    /// at that time.
     fn empty_sockets(&self, until: Instant) {
         let mut quiet = 0;
         self.patiently(until, |lane| {
@@ -168,8 +174,8 @@ impl Lane {
         !self.gsi.pending && self.tx.is_empty()
     }
 
-    /// Handles a batch of what came to the sockets; true if there was nothing, and no datagram waits for another
-    /// process.
+    /// Handles a batch of what came to the sockets; true if there was nothing, and no datagram
+    /// waits for another process.
     fn look_at_sockets(&mut self, engine: &Engine) -> bool {
         let now = engine.now();
         self.near.link_had(1);

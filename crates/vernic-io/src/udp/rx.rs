@@ -13,9 +13,10 @@
 //! is up to 64 KiB: [`BULK_BUFFERS`] of them stay in the second-level cache until they are
 //! consumed. Small datagrams come [`SMALL_BUFFERS`] at a time.
 //!
-//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process. A process that ends does
-//! so with what its sockets hold, after it has stepped aside: a socket that is connected to a peer from which nothing comes is not
-//! chosen any more among those that share the port, and keeps what it has.
+//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process. A
+//! process that ends does so with what its sockets hold, after it has stepped aside: a socket that
+//! is connected to a peer from which nothing comes is not chosen any more among those that share
+//! the port, and keeps what it has.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -52,7 +53,8 @@ const TAKE_OVERS: usize = 10;
 /// How long a slot that had no owner is taken to have none: ten milliseconds.
 const ABSENT_NANOS: u64 = 10_000_000;
 
-/// For how long a link steps aside: far longer than a process takes to end when nothing is left to do.
+/// For how long a link steps aside: far longer than a process takes to end when nothing is left to
+/// do.
 pub(crate) const ASIDE_NANOS: u64 = 100_000_000;
 
 /// What a socket is for.
@@ -160,8 +162,9 @@ impl Receive {
         self.changed();
     }
 
-    /// The process is still there: takes its part of what comes to shared ports again. By new sockets, since some kernels
-    /// do not put one that was connected back among those that share its port.
+    /// The process is still there: takes its part of what comes to shared ports again. By new
+    /// sockets, since some kernels do not put one that was connected back among those that share
+    /// its port.
     #[cold]
     fn step_back(&mut self, config: &UdpConfig) {
         self.back_at = None;

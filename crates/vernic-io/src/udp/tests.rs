@@ -234,8 +234,8 @@ fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_whi
     let (mut leaver, mut stayer, mut sender) = (open(ip, true), open(ip, true), open(home(), true));
     let (slot, from) = (stayer.slots().claim().unwrap(), sender.active[0].local.ip);
     let mut batch = TxBatch::new(&sender.limits());
-    // Some flows to the stayer at a time, fewer than the queue for what is handed over holds: the kernel
-    // divides them among the two.
+    // Some flows to the stayer at a time, fewer than the queue for what is handed over holds: the
+    // kernel divides them among the two.
     let mut send = |flows: std::ops::Range<u16>| {
         for flow in flows {
             let path = TxPath::new(from, to_roce(ip)).with_flow(flow);

@@ -60,9 +60,10 @@ impl Cm {
         self.await_answer(now, id);
     }
 
-    /// The process is about to end, and there will be nobody to repeat its DREQs: those that are not answered, and
-    /// those of now on, are repeated after 10 ms, and then each time after twice as long, whatever the REQ allowed. To be called once what
-    /// is to be ended was; [`farewells`](Self::farewells) says when the owner need not wait any more.
+    /// The process is about to end, and there will be nobody to repeat its DREQs: those that are
+    /// not answered, and those of now on, are repeated after 10 ms, and then each time after twice
+    /// as long, whatever the REQ allowed. To be called once what is to be ended was;
+    /// [`farewells`](Self::farewells) says when the owner need not wait any more.
     pub fn hasten_farewells(&mut self, now: Time) {
         self.leaves = true;
         let waiting = self.table.iter().filter(|(_, conn)| conn.state == State::DreqSent);

@@ -13,7 +13,8 @@ pub(super) const TIMEOUTS_PER_CALL: usize = 64;
 /// When a process that ends repeats its DREQ for the first time: some round trips within a site.
 const HASTY_NANOS: u64 = 10_000_000;
 
-/// How often it does: after 10, 30, 70 and 150 ms. Where one in ten is lost, one peer in 100,000 hears of none.
+/// How often it does: after 10, 30, 70 and 150 ms. Where one in ten is lost, one peer in 100,000
+/// hears of none.
 const HASTY_RETRIES: u8 = 4;
 
 impl Cm {

@@ -82,7 +82,8 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
     rows.chain(ends(place)).collect()
 }
 
-/// Pairs that end at the same time: between hosts nothing but a DREQ tells a server that idles of its client's end.
+/// Pairs that end at the same time: between hosts nothing but a DREQ tells a server that idles of
+/// its client's end.
 fn ends(place: Place) -> Vec<Case> {
     let between = matches!(place, Place::Ipv4 | Place::Ipv6);
     let troupe = pair("serve SERVER 6", "ask SERVER 6", Ready::Service(TCP, 7201));
