@@ -232,19 +232,25 @@ impl Devices {
         Some(device)
     }
 
-    /// Ends these exchanges, and sends what says so.
+    /// Ends these exchanges, and waits until peers know of it, for a while: of these, and of those
+    /// that their owner ended before.
     pub(crate) fn say_goodbye(&self, conns: &[(DeviceKey, ConnId)]) {
-        for device in self.open() {
+        let open = self.open();
+        let end = |device: &Arc<Device>| {
             let own = conns.iter().filter(|(key, _)| *key == device.key());
             let ended = own.map(|(_, conn)| device.carrier.destroy(*conn)).count();
-            // Streams that were left have something to wait for, messages are only sent. Another thread may be at it, and
+            device.context.cm().hasten_farewells();
+            ended
+        };
+        // First on all of them, which wait at the same time.
+        let ended: Vec<_> = open.iter().map(end).collect();
+        for (device, ended) in open.iter().zip(ended) {
+            device.context.cm().await_farewells();
+            // Streams that were left have something to wait for. Another thread may be at it, and
             // would end in the middle.
-            let is_over = || match device.carrier.agent() {
-                Some(_) => device.context.try_progress(),
-                None => device.context.last_progress(),
-            };
+            let leaves = ended != 0 && device.carrier.agent().is_none();
             let until = Instant::now() + PATIENCE;
-            while ended != 0 && !is_over() && Instant::now() < until {
+            while leaves && !device.context.last_progress() && Instant::now() < until {
                 std::thread::yield_now();
             }
         }

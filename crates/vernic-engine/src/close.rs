@@ -22,13 +22,15 @@ use crate::progress::Engine;
 use crate::streams::{CLOSE_PATIENCE, settle_orphans};
 
 impl Context {
-    /// Ends the device, whatever objects of it are left: its thread is over, its sockets are closed, its
-    /// process slots are others', and nobody is inside registered memory any more, when this
-    /// returns. Connections of iWARP whose peers have not acknowledged what they were sent are waited for, for 2 s
-    /// at most. Queue pairs are in Error, and what was posted is flushed to completion queues, which
-    /// can still be polled. Who waits for an event is told EIO; two descriptors of the
-    /// application's stay open until their object is destroyed, that of asynchronous events and those of
-    /// channels, and are readable. Nothing can be made on the device or connected; destroying works.
+    /// Ends the device, whatever objects of it are left: its thread is over, its sockets are
+    /// closed, its process slots are others', and nobody is inside registered memory any more, when
+    /// this returns. Peers of connections that were ended are waited for, until they say that they
+    /// know of it, for 200 ms at most. Connections of iWARP whose peers have not acknowledged what
+    /// they were sent are waited for, for 2 s at most. Queue pairs are in Error, and what was
+    /// posted is flushed to completion queues, which can still be polled. Who waits for an event is
+    /// told EIO; two descriptors of the application's stay open until their object is destroyed,
+    /// that of asynchronous events and those of channels, and are readable. Nothing can be made on
+    /// the device or connected; destroying works.
     ///
     /// Called when the last object goes, if not before. A second call does nothing, and so does one on an orphan ([`is_orphan`](Self::is_orphan)). The
     /// layers that use the device's [connection manager](Self::cm) end their work before.
@@ -36,6 +38,10 @@ impl Context {
         let engine = self.engine();
         if self.is_orphan() || engine.closed.swap(true, Ordering::AcqRel) {
             return;
+        }
+        if engine.port_up.load(Ordering::Relaxed) {
+            engine.hasten_farewells();
+            engine.await_farewells();
         }
         self.stop_background();
         self.engines().iter().for_each(|engine| engine.put_down());
@@ -69,6 +75,7 @@ impl Context {
 impl Engine {
     /// Closes the sockets, and moves every queue pair to Error.
     fn put_down(&self) {
+        self.leave_port();
         let (sockets, orphans) = self.with_lane(|lane| {
             self.answer_doorbells(lane);
             // The application has seen what it was sent: peers must not wait for the ACKs.

@@ -14,15 +14,16 @@
 //! | `cm/impatient.rs` | requests that shall not wait for somebody to listen |
 //! | `cm/listen.rs` | listeners and their names among the processes of this host |
 //! | `cm/neighbours.rs` | processes of this host at the other end, and how it is noticed that one is gone |
+//! | `cm/promise.rs` | what was sent when a call returns, and what is still repeated when the process ends |
 //! | `cm/route.rs` | whose a datagram is that came in, and by which path one goes out |
 //!
 //! # Locks
 //!
 //! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane, then
 //! machine, and from there a queue pair's core, to look when it heard its peer; never the other
-//! way. A command changes the machine, lets go of it, and leaves what is to be sent to the lane
-//! ([`Engine::kick_cm`]): on its own thread if the lane is free. Events are told under the
-//! machine's lock, so that they are in order; a sink may only take note of them.
+//! way. A command changes the machine, lets go of it, and has the lane send what is to be sent
+//! before it returns ([`Engine::send_promised`]). Events are told under the machine's lock, so that
+//! they are in order; a sink may only take note of them.
 //!
 //! # Communication ids
 //!
@@ -30,7 +31,7 @@
 //! beforehand. So a datagram that reached the wrong process of this host says whose it is.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::slot::SlotError;
@@ -55,6 +56,7 @@ mod host;
 mod impatient;
 mod listen;
 mod neighbours;
+mod promise;
 mod route;
 
 use early::EarlyRequests;
@@ -157,6 +159,8 @@ pub(crate) struct CmShared {
     state: Mutex<State>,
     /// A command has changed the machine since the lane last looked.
     work: AtomicBool,
+    /// Datagrams that went to port 4791 of this host.
+    sent_home: AtomicU64,
     listening: Mutex<Listening>,
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
@@ -243,7 +247,8 @@ impl Engine {
         Ok(result)
     }
 
-    /// Gives the machine a command, tells what happened, and sends what is to be sent.
+    /// Gives the machine a command, tells what happened, and sends what is to be sent, as far as
+    /// that is possible soon.
     fn command<T>(
         &self,
         f: impl FnOnce(&mut Cm, Time) -> Result<T, CmError>,
@@ -251,24 +256,31 @@ impl Engine {
         if self.is_orphan() {
             return Err(CmCallError::Orphan);
         }
-        let result = {
+        let (result, has_message) = {
             let mut state = lock(&self.cm.state);
             let State { machine: Some(machine), sink: Some(_) } = &mut *state else {
                 return Err(CmCallError::NotAttached);
             };
             let result = f(machine, self.now());
+            let has_message = machine.wants_transmit();
             state.tell();
-            result
+            (result, has_message)
         };
-        self.kick_cm();
+        if has_message {
+            self.send_promised();
+        } else {
+            self.kick_cm();
+        }
         Ok(result?)
     }
 }
 
-/// The connection manager of a device: `vernic_proto::cm::Cm`, in the world. Its calls do not wait for
-/// peers; [`connect`](Self::connect), [`sidr_request`](Self::sidr_request), [`accept`](Self::accept) and
-/// [`ready_to_use`](Self::ready_to_use) may wait for another process of this host to say where it
-/// receives, for the `peer_query_us` of the settings at most.
+/// The connection manager of a device: `vernic_proto::cm::Cm`, in the world. Its calls do not wait
+/// for peers; those that send a message may wait for another process of this host to say where it
+/// receives, for the `peer_query_us` of the settings at most. The message of a call is with the
+/// kernel when the call returns, as from a driver in a kernel: it arrives though the process is
+/// killed then, or ends by `_exit`. Only where nobody lets go of the lane for 100 ms, or the socket
+/// is full for as long, it leaves later.
 pub struct CmAgent {
     engine: Arc<Engine>,
 }
@@ -347,6 +359,7 @@ impl CmAgent {
         info: &[u8],
         private_data: &[u8],
     ) -> Result<(), CmCallError> {
+        self.engine.find_peer(conn);
         self.engine.command(|machine, now| machine.reject(now, conn, reason, info, private_data))
     }
 
@@ -355,6 +368,7 @@ impl CmAgent {
     /// # Errors
     /// [`CmCallError`].
     pub fn disconnect(&self, conn: ConnId, private_data: &[u8]) -> Result<(), CmCallError> {
+        self.engine.find_peer(conn);
         self.engine.command(|machine, now| machine.disconnect(now, conn, private_data))
     }
 

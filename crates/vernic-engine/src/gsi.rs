@@ -67,6 +67,11 @@ impl Gsi {
         [self.deadline, self.again].into_iter().flatten().min()
     }
 
+    /// Whether datagrams wait for other processes.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Writes a packet with the datagram, without the ICRC; returns its length.
     fn write(&mut self, mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
         let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, self.psn));
@@ -196,7 +201,9 @@ impl Lane {
             while let Some(room) = tx.room() {
                 let Some(out) = next() else { return };
                 let len = gsi.write(&out.mad, room);
-                tx.push(&engine.mad_path(&out), len);
+                let path = engine.mad_path(&out);
+                engine.note_sent(&path);
+                tx.push(&path, len);
             }
             gsi.pending = true;
         });

@@ -34,7 +34,8 @@
 //! holder of all has nobody after it, so P2 comes before its H2. With [`Engine::waiters`] a poster
 //! may also leave because a control-path thread announced itself; that thread withdraws its
 //! announcement (in place of H1) after its own unlock and before H2. A command of communication
-//! management leaves its work as a doorbell does ([`Engine::kick_cm`]).
+//! management leaves its work as a doorbell does ([`Engine::ring_cm`]), and then waits for the lane
+//! for a while if it has a message to send (`cm/promise.rs`).
 //!
 //! Work that a holder leaves behind on purpose (a budget was used up, a socket was full, a timer
 //! runs) is covered by the background thread: see [`Engine::hand_over`].
@@ -42,7 +43,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vernic_io::slot::SlotTable;
 use vernic_io::{LinkCounters, TxPath, Waker};
@@ -224,11 +225,16 @@ impl Engine {
     /// The machine of communication management has changed: sends what it has to send and plans its
     /// next deadline, on this thread if the lane is free, else by whoever has it.
     pub(crate) fn kick_cm(&self) {
-        // As a doorbell: steps P1 to P3 of the proof in the module's head.
+        self.ring_cm();
+        self.run_inline(|lane, now| lane.transmit(self, now));
+    }
+
+    /// The same, left to whoever has the lane next: steps P1 and P2 of the proof in the module's
+    /// head.
+    pub(crate) fn ring_cm(&self) {
         self.cm.leave_work();
         self.rung.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
-        self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
     /// Waits for the lane, and sends what was posted before.
@@ -342,9 +348,11 @@ impl Engine {
         })
     }
 
-    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture keeps go to its file, and
-    /// neighbours are told good-bye, so that they do not take the end of the process for a crash. Peers of iWARP get what
-    /// they were sent, which the system would not see to if they said something more: half a second at most.
+    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture
+    /// keeps go to its file, and neighbours are told good-bye, so that they do not take the end of
+    /// the process for a crash. Packets for other processes that lie in sockets of this one are
+    /// handed over. Peers of iWARP get what they were sent, which the system would not see to if
+    /// they said something more: half a second at most.
     pub(crate) fn last_progress(&self) -> bool {
         let mut orphans = Vec::new();
         let mut is_done = self.progress_inline()
@@ -354,6 +362,7 @@ impl Engine {
                     lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
             });
         if is_done {
+            self.leave_port();
             is_done = self.try_close_neighbours();
             settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
         }
@@ -407,6 +416,30 @@ impl Engine {
         let result = f(&mut lane);
         self.hand_over(&lane, self.now());
         drop(lane);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.after_release();
+        result
+    }
+
+    /// As [`with_lane`](Self::with_lane), but does not wait any longer than `until`, and returns
+    /// `None` then: whoever has the lane may be what this very thread was interrupted in.
+    pub(crate) fn with_lane_until<T>(
+        &self,
+        until: Instant,
+        f: impl FnOnce(&mut Lane) -> T,
+    ) -> Option<T> {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut taken = try_lock(&self.lane);
+        while taken.is_none() && Instant::now() < until {
+            give_way();
+            taken = try_lock(&self.lane);
+        }
+        let result = taken.map(|lane| {
+            let mut lane = HeldLane::new(self, lane);
+            let result = f(&mut lane);
+            self.hand_over(&lane, self.now());
+            result
+        });
         self.waiters.fetch_sub(1, Ordering::SeqCst);
         self.after_release();
         result

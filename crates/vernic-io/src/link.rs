@@ -342,6 +342,12 @@ pub trait Link: Send {
     /// Writes out what is kept for company: the process is about to end, and nothing may be dropped any more.
     fn flush(&mut self) {}
 
+    /// The process or the link is about to end: nothing new comes to sockets whose port other
+    /// processes share, which get it instead. What lies in them is there to be received; afterwards
+    /// it would end with the process, whoever it is for. A link that is still there 100 ms later
+    /// gets packets again.
+    fn step_aside(&mut self, _now: Nanos) {}
+
     /// Starts to receive on `local` (port 4791), and makes it usable as a source.
     /// Activating an active address again is counted: it takes as many deactivations.
     ///
@@ -399,6 +405,9 @@ macro_rules! forward_to_inner {
         }
         fn poll_generation(&self) -> u64 {
             self.inner.poll_generation()
+        }
+        fn step_aside(&mut self, now: $crate::Nanos) {
+            self.inner.step_aside(now);
         }
         fn activate(&mut self, local: $crate::LocalAddr) -> Result<(), $crate::LinkError> {
             self.inner.activate(local)

@@ -201,6 +201,14 @@ impl Link for UdpLink {
         self.rx.poll_generation()
     }
 
+    fn deadline(&self) -> Option<Nanos> {
+        self.rx.back_at()
+    }
+
+    fn step_aside(&mut self, now: Nanos) {
+        self.rx.step_aside(now);
+    }
+
     fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {
         match self.active.iter_mut().find(|a| a.local == local) {
             Some(active) => {

@@ -6,12 +6,13 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, Once, TryLockError, Weak};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use vernic_engine::Gate;
 
 use crate::boundary::{self, Failure};
+use crate::farewell;
 use crate::layout::context::ibv_context;
 use crate::layout::device::ibv_device;
 use crate::log;
@@ -62,15 +63,9 @@ pub(crate) fn note(
     device: Handle<ibv_device>,
     shared: &Arc<Shared>,
 ) -> Result<(), Failure> {
-    /// Behind the gate, as [`OPEN`].
-    static AT_EXIT: Once = Once::new();
     let identity = identity(fd.as_raw_fd())?;
-    let _gate = Gate::enter();
-    AT_EXIT.call_once(|| {
-        // SAFETY: a function of this library, which is never unloaded (`-z nodelete`). Where there is
-        // no room for it, the program ends as without it.
-        unsafe { libc::atexit(say_goodbye) };
-    });
+    let gate = Gate::enter();
+    farewell::arrange(&gate);
     let mut open = lock(&OPEN);
     open.retain(|known| known.shared.strong_count() != 0);
     open.push(Open { identity, device, shared: Arc::downgrade(shared) });
@@ -80,32 +75,30 @@ pub(crate) fn note(
 /// Sends what the open devices still owe when the program ends: an acknowledgement that waits for
 /// company, above all. A device of hardware has sent it before the program saw the completion. What a capture keeps is
 /// written to its file.
-extern "C" fn say_goodbye() {
-    boundary::guard((), || {
-        // Dropped behind nothing: a device that ends here closes sockets, which passes the gate.
-        for shared in open_devices() {
-            if shared.is_orphan() {
-                continue;
-            }
-            // The thread of the device may be at it, and would end in the middle: a turn each until it
-            // is through.
-            let until = Instant::now() + PATIENCE;
-            let is_done = patiently(until, || shared.engine.last_progress().then_some(()));
-            // Closing it would have told them.
-            if tracing::enabled!(tracing::Level::DEBUG) {
-                let device = &shared.engine.info().name;
-                match is_done.and_then(|()| patiently(until, || shared.engine.try_counters())) {
-                    Some(counters) => {
-                        tracing::debug!(device, %counters, "device open at the program's end");
-                    }
-                    None => tracing::debug!(
-                        device,
-                        "device open at the program's end, which interrupted a call on it: its counters cannot be read"
-                    ),
+pub(crate) fn say_goodbye() {
+    // Dropped behind nothing: a device that ends here closes sockets, which passes the gate.
+    for shared in open_devices() {
+        if shared.is_orphan() {
+            continue;
+        }
+        // The thread of the device may be at it, and would end in the middle: a turn each until it
+        // is through.
+        let until = Instant::now() + PATIENCE;
+        let is_done = patiently(until, || shared.engine.last_progress().then_some(()));
+        // Closing it would have told them.
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let device = &shared.engine.info().name;
+            match is_done.and_then(|()| patiently(until, || shared.engine.try_counters())) {
+                Some(counters) => {
+                    tracing::debug!(device, %counters, "device open at the program's end");
                 }
+                None => tracing::debug!(
+                    device,
+                    "device open at the program's end, which interrupted a call on it: its counters cannot be read"
+                ),
             }
         }
-    });
+    }
 }
 
 /// Tries until it succeeds, or the time is over: the end may have interrupted who stands in the way.

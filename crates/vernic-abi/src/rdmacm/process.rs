@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 
 use vernic_cm::{Id, Manager};
 use vernic_engine::{Config, Context, Gate, OpenError, ProcessOrigin, XrcdOpen};
 
 use crate::boundary::{self, Failure};
+use crate::farewell;
 use crate::ibverbs::context::ContextObject;
 use crate::ibverbs::device::{self, DeviceObject};
 use crate::ibverbs::pd::PdObject;
@@ -109,28 +110,14 @@ impl Process {
 /// What was made last: never freed. A process may be forked at any time, so there is no lock.
 static MADE: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
-/// Has the peers of this process's connections told when the program ends.
-fn end_with_the_program() {
-    /// Behind the gate only, so that no child inherits it half done.
-    static AT_EXIT: Once = Once::new();
-    let _gate = Gate::enter();
-    AT_EXIT.call_once(|| {
-        // SAFETY: a function of this library, which is never unloaded (`-z nodelete`). Where there is
-        // no room for it, the program ends as without it.
-        unsafe { libc::atexit(say_goodbye) };
-    });
-}
-
 /// Ends the connections of a program that ends without doing so: their peers learn of it, as they do
 /// from a kernel.
-extern "C" fn say_goodbye() {
-    boundary::guard((), || {
-        // SAFETY: null, or leaked by `process`.
-        let made = unsafe { MADE.load(Ordering::Acquire).as_ref() };
-        if let Some(made) = made.filter(|made| made.origin.is_here()) {
-            made.manager.say_goodbye();
-        }
-    });
+pub(crate) fn say_goodbye() {
+    // SAFETY: null, or leaked by `process`.
+    let made = unsafe { MADE.load(Ordering::Acquire).as_ref() };
+    if let Some(made) = made.filter(|made| made.origin.is_here()) {
+        made.manager.say_goodbye();
+    }
 }
 
 /// What this process has: made by the first call, and by the first in a child of `fork`.
@@ -146,7 +133,7 @@ pub(crate) fn process() -> Result<&'static Process, Failure> {
         return Ok(made);
     }
     log::init();
-    end_with_the_program();
+    farewell::arrange(&Gate::enter());
     let config = Config::load().map_err(|error| Failure::from(OpenError::from(error)).fatal())?;
     let new = Box::into_raw(Box::new(Process {
         origin: ProcessOrigin::here(),

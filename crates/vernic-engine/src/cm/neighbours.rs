@@ -1,9 +1,11 @@
 //! Processes of this host that have connections with this one, and what becomes of those when one is gone.
 //!
-//! A process that is killed says nothing, and there is nobody who would for it: with hardware the kernel
-//! ends its connections. But its slots go with it, which every other process of this host can see. So
-//! whoever has connections to such a process looks every [`LOOK_NANOS`] whether its slot is there
-//! still, and ends the connections if it is not ([`Cm::end_gone`]).
+//! A process that is killed says nothing, and there is nobody who would for it: with hardware the
+//! kernel ends its connections. But its slots go with it, which every other process of this host
+//! can see. So whoever has connections to such a process looks every [`LOOK_NANOS`] whether its
+//! slot is there still, and ends the connections if it is not ([`Cm::end_gone`]). What it said
+//! before it went lies in our sockets and counts: its connections end only when they have been
+//! looked at, [`GRACE_NANOS`] later.
 //!
 //! Peers on other hosts learn it from their queue pairs' retries. What they then send about the
 //! connection is answered by any process of this host that is there (`route.rs`).
@@ -30,6 +32,10 @@ use crate::progress::Engine;
 /// Time between two looks: half of what a program's user would call prompt.
 const LOOK_NANOS: u64 = 500_000_000;
 
+/// From when a slot was found to be free until its process counts as gone: some looks of a link at
+/// all of its sockets.
+const GRACE_NANOS: u64 = 2_000_000;
+
 /// A process of this host, or one that may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Neighbour {
@@ -38,6 +44,8 @@ struct Neighbour {
     slot: Slot,
     /// It has said that it is there.
     is_sure: bool,
+    /// Its slot was free at the last look.
+    is_missed: bool,
 }
 
 /// The processes of this host that have connections with this one.
@@ -59,13 +67,20 @@ impl Neighbours {
         };
         match self.all.iter_mut().find(|known| known.at == at && known.slot == slot) {
             Some(known) => known.is_sure |= is_sure,
-            None => self.all.push(Neighbour { at, slot, is_sure }),
+            None => self.all.push(Neighbour { at, slot, is_sure, is_missed: false }),
         }
         self.due.get_or_insert(now + LOOK_NANOS);
     }
 
     pub(super) fn due(&self) -> Option<Time> {
         self.due
+    }
+
+    /// How long after a look the next one is due, if there is any.
+    fn pause(&self) -> Option<u64> {
+        let is_missed = self.all.iter().any(|known| known.is_missed);
+        let pause = if is_missed { GRACE_NANOS } else { LOOK_NANOS };
+        (!self.all.is_empty()).then_some(pause)
     }
 
     /// Looks at all of them; returns those that are gone.
@@ -75,10 +90,12 @@ impl Neighbours {
             if known.is_sure {
                 // Who has no descriptor left to ask with looks again.
                 let is_there = slots.is_taken(known.slot).unwrap_or(true);
-                if !is_there {
+                let was_missed = std::mem::replace(&mut known.is_missed, !is_there);
+                let is_gone = was_missed && !is_there;
+                if is_gone {
                     gone.insert((known.at, known.slot));
                 }
-                return is_there;
+                return !is_gone;
             }
             let found = slots.lookup(known.at.to_ip(), known.slot.qpn(0));
             known.is_sure = matches!(found, Lookup::Here(_));
@@ -104,7 +121,7 @@ impl Engine {
         let met: HashSet<_> =
             machine.peers().map(|(path, id)| (path.remote, slot_of(id))).collect();
         neighbours.all.retain(|known| met.contains(&(known.at, known.slot)));
-        neighbours.due = (!neighbours.all.is_empty()).then(|| now + LOOK_NANOS);
+        neighbours.due = neighbours.pause().map(|pause| now + pause);
         state.tell();
     }
 }
@@ -118,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_said_that_it_is_there_can_be_gone() {
+    fn only_who_said_that_it_is_there_can_be_gone_and_not_before_its_words_were_heard() {
         let slots = SlotTable::with_scope(&format!("vn{}", std::process::id())).unwrap();
         let here = |pid| Lookup::Here(PeerProcess { pid, private_port: 1, intake: None });
         let at = Gid::from_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -132,8 +149,10 @@ mod tests {
         neighbours.meet(at, slot(4), Lookup::Asked, Time(1));
         neighbours.meet(at, slot(4), here(1), Time(2));
         assert_eq!(neighbours.due(), Some(Time(LOOK_NANOS)));
-        // Nobody has any of these.
+        // Nobody has any of these, but what the last one said may still be in our sockets.
+        assert_eq!(neighbours.look(&slots), HashSet::new());
+        assert_eq!((neighbours.all.len(), neighbours.pause()), (1, Some(GRACE_NANOS)));
         assert_eq!(neighbours.look(&slots), HashSet::from([(at, slot(4))]));
-        assert!(neighbours.all.is_empty());
+        assert_eq!((neighbours.all.len(), neighbours.pause()), (0, None));
     }
 }

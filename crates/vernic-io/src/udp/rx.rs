@@ -13,7 +13,10 @@
 //! is up to 64 KiB: [`BULK_BUFFERS`] of them stay in the second-level cache until they are
 //! consumed. Small datagrams come [`SMALL_BUFFERS`] at a time.
 //!
-//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process.
+//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process. A
+//! process that ends does so with what its sockets hold, after it has stepped aside: a socket that
+//! is connected to a peer from which nothing comes is not chosen any more among those that share
+//! the port, and keeps what it has.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -49,6 +52,10 @@ const TAKE_OVERS: usize = 10;
 
 /// How long a slot that had no owner is taken to have none: ten milliseconds.
 const ABSENT_NANOS: u64 = 10_000_000;
+
+/// For how long a link steps aside: far longer than a process takes to end when nothing is left to
+/// do.
+pub(crate) const ASIDE_NANOS: u64 = 100_000_000;
 
 /// What a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +121,8 @@ pub(crate) struct Receive {
     fds: Vec<RawFd>,
     polls: Vec<sys::PollFd>,
     generation: u64,
+    /// It has stepped aside, until then.
+    back_at: Option<Nanos>,
 }
 
 impl Receive {
@@ -130,7 +139,44 @@ impl Receive {
             fds: Vec::new(),
             polls: Vec::new(),
             generation: 0,
+            back_at: None,
         }
+    }
+
+    /// When it must be called to be back after it has stepped aside.
+    pub(crate) fn back_at(&self) -> Option<Nanos> {
+        self.back_at
+    }
+
+    /// Leaves what comes to shared ports from now on to other processes.
+    pub(crate) fn step_aside(&mut self, now: Nanos) {
+        for socket in &self.sockets {
+            // Nothing is sent from port 4791, so nothing comes from there.
+            if let (Kind::Public | Kind::Steered, Fd::Own(fd)) = (socket.kind, &socket.fd)
+                && let Err(error) = sys::connect(fd.as_fd(), &socket.bound.with_port(socket.port))
+            {
+                tracing::debug!(local = %socket.bound, %error, "cannot leave a shared port");
+            }
+        }
+        self.back_at = Some(now.plus(ASIDE_NANOS));
+        self.changed();
+    }
+
+    /// The process is still there: takes its part of what comes to shared ports again. By new
+    /// sockets, since some kernels do not put one that was connected back among those that share
+    /// its port.
+    #[cold]
+    fn step_back(&mut self, config: &UdpConfig) {
+        self.back_at = None;
+        // Their flows are steered again if they go on.
+        self.sockets.retain(|socket| socket.kind != Kind::Steered);
+        for socket in self.sockets.iter_mut().filter(|socket| socket.kind == Kind::Public) {
+            match socket::public(socket.bound, config) {
+                Ok(fd) => (socket.fd, socket.overflow) = (Fd::Own(fd), 0),
+                Err(error) => tracing::warn!(%error, "a shared port cannot be used again"),
+            }
+        }
+        self.changed();
     }
 
     pub(crate) fn poll_fds(&self) -> &[RawFd] {
@@ -214,6 +260,9 @@ impl Receive {
         batch.clear();
         if self.slots.generation() != self.slots_generation {
             self.refresh_slots();
+        }
+        if self.back_at.is_some_and(|at| now >= at) {
+            self.step_back(config);
         }
         let generation = self.generation;
         let mut cooled = false;

@@ -229,6 +229,56 @@ fn flows_leave_from_different_ports_and_one_flow_from_one() {
 }
 
 #[test]
+fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_while() {
+    let ip = home();
+    let (mut leaver, mut stayer, mut sender) = (open(ip, true), open(ip, true), open(home(), true));
+    let (slot, from) = (stayer.slots().claim().unwrap(), sender.active[0].local.ip);
+    let mut batch = TxBatch::new(&sender.limits());
+    // Some flows to the stayer at a time, fewer than the queue for what is handed over holds: the
+    // kernel divides them among the two.
+    let mut send = |flows: std::ops::Range<u16>| {
+        for flow in flows {
+            let path = TxPath::new(from, to_roce(ip)).with_flow(flow);
+            let room = batch.room().unwrap();
+            room[..64].fill(1);
+            room[5..8].copy_from_slice(&slot.qpn(7).value().to_be_bytes()[1..]);
+            batch.push(&path, 64);
+        }
+        sender.send(Nanos(0), &mut batch);
+    };
+    let mut now = Nanos(0);
+    // How many the leaver has handed over so far, when all are there.
+    let mut all_there = |leaver: &mut UdpLink, wait: u64| {
+        let (mut rx, mut count) = (RxBatch::new(), 0);
+        now = now.plus(wait);
+        while count < usize::from(FLOWS) / 2 {
+            now = now.plus(100_000);
+            assert_eq!(leaver.recv(now, &mut rx), 0, "none is for it");
+            count += stayer.recv(now, &mut rx);
+        }
+        (leaver.counters().handed_over, now)
+    };
+    let (mut before, mut at, mut kept, mut returned) = (0, Nanos(0), 0, 0);
+    for flows in [0..FLOWS / 2, FLOWS / 2..FLOWS] {
+        send(flows.clone());
+        leaver.step_aside(at);
+        let (had, _) = all_there(&mut leaver, 0);
+        send(flows.clone());
+        let (has, now) = all_there(&mut leaver, 0);
+        assert_eq!(has, had, "nothing new came");
+        // Back, it looks first, and then has its share again.
+        at = now.plus(rx::ASIDE_NANOS);
+        leaver.recv(at, &mut RxBatch::new());
+        send(flows);
+        let (now_has, now) = all_there(&mut leaver, rx::ASIDE_NANOS);
+        (kept, returned) = (kept + had - before, returned + now_has - has);
+        (before, at) = (now_has, now);
+    }
+    assert!(kept != 0, "what it had before is not lost");
+    assert!(returned != 0, "it has its share again");
+}
+
+#[test]
 fn flows_beyond_the_bound_share_the_ports_of_their_class() {
     let (ip, other) = (home(), home());
     let mut link = open(ip, true);

@@ -60,6 +60,27 @@ impl Cm {
         self.await_answer(now, id);
     }
 
+    /// The process is about to end, and there will be nobody to repeat its DREQs: those that are
+    /// not answered, and those of now on, are repeated after 10 ms, and then each time after twice
+    /// as long, whatever the REQ allowed. To be called once what is to be ended was;
+    /// [`farewells`](Self::farewells) says when the owner need not wait any more.
+    pub fn hasten_farewells(&mut self, now: Time) {
+        self.leaves = true;
+        let waiting = self.table.iter().filter(|(_, conn)| conn.state == State::DreqSent);
+        let waiting: Vec<_> = waiting.map(|(id, _)| id).collect();
+        for id in waiting {
+            if let Some(conn) = self.table.conn_mut(id) {
+                conn.retries = 0;
+            }
+            self.await_answer(now, id);
+        }
+    }
+
+    /// How many of our DREQs are under way.
+    pub fn farewells(&self) -> usize {
+        self.table.iter().filter(|(_, conn)| conn.state == State::DreqSent).count()
+    }
+
     pub(super) fn send_drep(&mut self, now: Time, id: CommId, private_data: PrivateData<224>) {
         let Some(conn) = self.table.conn(id) else { return };
         let drep = Drep { local_comm_id: id, remote_comm_id: conn.remote_id, private_data };

@@ -144,6 +144,8 @@ pub struct Cm {
     outbox: VecDeque<Datagram>,
     /// What the last message said of its repeats that is not kept to be repeated: an even number.
     unkept: u8,
+    /// The process ends: its DREQs are repeated soon.
+    leaves: bool,
     events: VecDeque<Event>,
     counters: CmCounters,
 }
@@ -165,6 +167,7 @@ impl Cm {
             listeners: Listeners::default(),
             outbox: VecDeque::new(),
             unkept: 0,
+            leaves: false,
             events: VecDeque::new(),
             counters: CmCounters::default(),
         }
@@ -279,6 +282,10 @@ impl Cm {
         }
     }
 
+    /// Whether there is a datagram to send.
+    pub fn wants_transmit(&self) -> bool {
+        !self.outbox.is_empty()
+    }
     /// The next datagram to send, if there is one.
     pub fn poll_transmit(&mut self) -> Option<Datagram> {
         self.outbox.pop_front()

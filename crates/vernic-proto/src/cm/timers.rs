@@ -16,6 +16,13 @@ pub(super) const TIMEOUTS_PER_CALL: usize = 64;
 /// them asks again by its REQ, of which each copy is answered.
 const UNHEARD_REPS: u8 = 3;
 
+/// When a process that ends repeats its DREQ for the first time: some round trips within a site.
+const HASTY_NANOS: u64 = 10_000_000;
+
+/// How often it does: after 10, 30, 70 and 150 ms. Where one in ten is lost, one peer in 100,000
+/// hears of none.
+const HASTY_RETRIES: u8 = 4;
+
 impl Cm {
     /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still in
     /// the past then, and the owner calls again after it has fetched what there is to send.
@@ -35,7 +42,9 @@ impl Cm {
 
     fn handle_timer(&mut self, now: Time, id: CommId, ears: Ears<'_>) {
         let Some(conn) = self.table.conn(id) else { return };
-        let again = conn.retries < conn.max_retries;
+        let hurries = self.leaves && conn.state == State::DreqSent;
+        let max_retries = if hurries { HASTY_RETRIES } else { conn.max_retries };
+        let again = conn.retries < max_retries;
         match conn.state {
             State::ReqSent
             | State::MraReqRcvd
@@ -93,7 +102,9 @@ impl Cm {
     pub(super) fn await_answer(&mut self, now: Time, id: CommId) {
         let first = self.config.first_wait();
         let Some(conn) = self.table.conn(id) else { return };
-        let deadline = now + conn.answer_wait(first);
+        let hurries = self.leaves && conn.state == State::DreqSent;
+        let wait = if hurries { HASTY_NANOS << conn.retries } else { conn.answer_wait(first) };
+        let deadline = now + wait;
         self.table.set_deadline(id, Some(deadline));
     }
 

@@ -8,6 +8,9 @@ use super::{Case, Cast, Output, Place, Ready, Troupe};
 pub(super) const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 
+/// What a side of several pairs says at its end.
+const ENDED: &str = "all 6 have ended twice";
+
 /// A group that nothing else on the machine uses.
 const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 77, 2, 1));
 
@@ -64,7 +67,7 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
         ("ib_read_bw", "-F -R -q 4 -n 500", perftest, table(65_536, 2_000), plain),
     ];
     let rows = rows.into_iter().filter(|row| row.4);
-    rows.map(|(program, options, troupe, output, _)| Case {
+    let rows = rows.map(|(program, options, troupe, output, _)| Case {
         variables: "",
         program,
         service: "",
@@ -75,6 +78,26 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
         output,
         in_ci: true,
         limit_s: 60,
-    })
-    .collect()
+    });
+    rows.chain(ends(place)).collect()
+}
+
+/// Pairs that end at the same time: between hosts nothing but a DREQ tells a server that idles of
+/// its client's end.
+fn ends(place: Place) -> Vec<Case> {
+    let between = matches!(place, Place::Ipv4 | Place::Ipv6);
+    let troupe = pair("serve SERVER 6", "ask SERVER 6", Ready::Service(TCP, 7201));
+    let case = |around| Case {
+        variables: "",
+        program: "conformance/pings.sh",
+        service: "",
+        options: String::new(),
+        around,
+        cast: Cast::Troupe(troupe),
+        place,
+        output: Output::Said { server: &[ENDED], client: &[ENDED] },
+        in_ci: true,
+        limit_s: 60,
+    };
+    ["", "--loss 0.1"].into_iter().filter(|_| between).map(case).collect()
 }

@@ -49,6 +49,45 @@ fn every_lost_message_is_repeated() {
 }
 
 #[test]
+fn a_process_that_ends_repeats_its_dreq_soon_and_until_it_is_answered() {
+    let mut t = Pair::new();
+    let (a, _) = t.established();
+    // The process may have ended the connection before, and forgotten it.
+    t.lose(&[CmAttribute::DREQ; 4]);
+    t.a.cm.disconnect(t.now, a, b"").unwrap();
+    t.a.cm.destroy(t.now, a);
+    t.pass(3);
+    t.a.cm.hasten_farewells(t.now);
+    assert_eq!(t.a.cm.farewells(), 1);
+    t.pass(160);
+    expect![[r#"
+        0 A->B DREQ LOST
+        13 A->B DREQ LOST
+        33 A->B DREQ LOST
+        73 A->B DREQ LOST
+        153 A->B DREQ
+        153 B: DisconnectRequest
+    "#]]
+    .assert_eq(&t.trace());
+    let b = t.b.expect(|kind| matches!(kind, EventKind::DisconnectRequest { .. }));
+    t.b.cm.disconnect(t.now, b, b"").unwrap();
+    t.settle();
+    assert_eq!(t.a.cm.farewells(), 0);
+}
+
+#[test]
+fn the_dreq_of_a_process_that_ends_is_repeated_whatever_the_req_allowed() {
+    let once = CmConfig { max_retries: 0, ..config(0x100) };
+    let mut t = Pair::with(once, config(0x200));
+    let (a, _) = t.established();
+    t.lose(&[CmAttribute::DREQ]);
+    t.a.cm.hasten_farewells(t.now);
+    t.a.cm.destroy(t.now, a);
+    t.pass(15);
+    assert_eq!(t.trace(), "0 A->B DREQ LOST\n10 A->B DREQ\n10 B: DisconnectRequest\n");
+}
+
+#[test]
 fn a_datagram_tells_how_often_it_was_sent_before() {
     let mut t = Pair::new();
     t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
