@@ -152,6 +152,11 @@ config! {
     /// Let UC and UD wait while a process of this host has not yet received what was sent to it before;
     /// off, they lose packets when they are faster than it.
     pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;
+    /// Hear the peer of a connected queue pair from one UDP port alone, the one that it was heard
+    /// from first, so that other users of its host cannot send in its name; another port is
+    /// believed if its packet has the very next sequence number. Off for peers that spread a queue
+    /// pair over many ports.
+    pin_source_ports: bool = true, "VERNIC_PIN_SOURCE_PORTS", "on or off", switch, show_switch;
     /// Receive and send buffer of each socket; without privilege the system grants up to
     /// `net.core.rmem_max` and `wmem_max`.
     socket_buffer_bytes: u32 = 4 << 20, "VERNIC_SOCKET_BUFFER_BYTES", "4096 to 1073741823 bytes", socket_buffer, show;

@@ -70,6 +70,7 @@ mod qp_table;
 mod recv_queue;
 mod rx;
 mod send_slots;
+mod source;
 mod srq;
 mod streams;
 mod tables;

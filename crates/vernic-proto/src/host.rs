@@ -272,6 +272,10 @@ drop_reasons! {
     Qkey = "qkey",
     /// The source is not the connected peer.
     WrongSource = "wrong_source",
+    /// The source is the connected peer's host, and a UDP port that this peer does not send from.
+    WrongPort = "wrong_port",
+    /// It came by the wire, and the connected peer sends through shared memory.
+    WrongWay = "wrong_way",
     /// The queue pair's state does not accept packets.
     BadState = "bad_state",
     /// A request ahead of a gap that has been reported.
