@@ -215,7 +215,7 @@ fn requests_of_another_user_are_refused_by_the_wire() {
 }
 
 #[test]
-#[ignore = "the whole of what another test sends a share of: a minute"]
+#[ignore = "the whole of what another test sends a share of: two minutes"]
 fn all_sequence_numbers_of_another_user_do_not_end_an_idle_connection() {
     let pair = wire_pair();
     talk(&pair);
