@@ -466,8 +466,14 @@ impl Near {
 
     fn set_slots(&mut self, id: NeighbourId, slots: Vec<Slot>) {
         let Some(peer) = self.peer_mut(id) else { return };
+        let pid = peer.neighbour.pid();
         let before = std::mem::replace(&mut peer.slots, slots.clone());
-        before.into_iter().chain(slots).for_each(|slot| self.map(slot));
+        for slot in before.into_iter().chain(slots) {
+            // Of others' slots its word changes nothing, however many it names.
+            if self.owners[usize::from(slot.value())] == Some(pid) {
+                self.map(slot);
+            }
+        }
     }
 
     /// Finds out whose a slot is: of whoever says so, if the kernel says the same.
