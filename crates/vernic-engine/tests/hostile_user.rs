@@ -24,7 +24,7 @@ use common::other::runs_alone;
 use common::stranger::{Forger, as_another_user};
 use common::*;
 use vernic_engine::*;
-use vernic_io::ROCE_PORT;
+use vernic_io::{HandedOver, Icrc, ROCE_PORT, RxMeta, RxPacket, Slot, SlotTable};
 use vernic_proto::cm::EventKind;
 use vernic_wire::cm::{
     AckedMessage, CmMessage, CommId, Drep, Dreq, Mra, Rej, RejReason, RejectedMessage, Rtu,
@@ -313,6 +313,55 @@ fn packets_of_another_user_that_reach_the_wrong_process_disturb_nobody() {
         attack.join().unwrap();
     });
     assert_alive(&pair);
+}
+
+#[test]
+fn what_comes_for_a_slot_that_another_user_has_taken_is_not_handed_over() {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let scope = format!("vh{}", std::process::id());
+    let table = SlotTable::with_scope(&scope).unwrap();
+    let slot = Slot::of(Qpn::new(77 << Slot::INDEX_BITS));
+    let at = std::net::SocketAddr::new(HOME, ROCE_PORT);
+    let meta = RxMeta {
+        src: at,
+        dst: at,
+        traffic_class: 0,
+        hop_limit: 64,
+        icrc: Icrc::Good,
+        handed_over: false,
+    };
+    let packet = RxPacket { bytes: &[7; 64], meta: &meta, segment: 0 };
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (answered, is_answered) = std::sync::mpsc::channel();
+    // What it has of both sockets of the slot, after it has answered as its owner would.
+    let squat = move || {
+        let [answers, packets] = ["", "/packets"].map(|suffix| {
+            let name = format!("{scope}/{}{suffix}", slot.value());
+            let name = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+            let socket = UnixDatagram::bind_addr(&name).unwrap();
+            socket.set_read_timeout(Some(PATIENCE / 10)).unwrap();
+            socket
+        });
+        ready.send(()).unwrap();
+        let mut message = [0; 64];
+        let (len, asker) = answers.recv_from(&mut message).expect("it was asked");
+        message[1] = b'A';
+        message[len..len + 2].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        answers.send_to_addr(&message[..len + 2], &asker).unwrap();
+        answered.send(()).unwrap();
+        packets.recv(&mut message).ok()
+    };
+    std::thread::scope(|scope| {
+        let squatter = scope.spawn(move || as_another_user(squat));
+        if is_ready.recv_timeout(PATIENCE).is_err() {
+            return;
+        }
+        assert_ne!(table.hand_over_to_slot(slot, &packet), HandedOver::Yes);
+        is_answered.recv_timeout(PATIENCE).expect("it answers");
+        assert_ne!(table.hand_over_to_slot(slot, &packet), HandedOver::Yes);
+        assert_eq!(squatter.join().unwrap(), Some(None), "bytes that it was handed");
+    });
 }
 
 /// Messages for a connection, of which the forger knows what `known` says: the receiver's id, its
