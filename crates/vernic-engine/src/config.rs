@@ -159,6 +159,11 @@ config! {
     /// dropped and counted, and calls that would talk to them fail. Empty is everybody. (Source addresses can be forged:
     /// docs/ipsec.md has what helps.)
     peers: Peers = Peers::default(), "VERNIC_PEERS", "networks and addresses with commas between, as 10.1.0.0/16, fd00::/8", peers, show;
+    /// Hear the peer of a connected queue pair from one UDP port alone, the one that it was heard
+    /// from first, so that other users of its host cannot send in its name; another port is
+    /// believed if its packet has the very next sequence number. Off for peers that spread a queue
+    /// pair over many ports.
+    pin_source_ports: bool = true, "VERNIC_PIN_SOURCE_PORTS", "on or off", switch, show_switch;
     /// Receive and send buffer of each socket; without privilege the system grants up to
     /// `net.core.rmem_max` and `wmem_max`.
     socket_buffer_bytes: u32 = 4 << 20, "VERNIC_SOCKET_BUFFER_BYTES", "4096 to 1073741823 bytes", socket_buffer, show;

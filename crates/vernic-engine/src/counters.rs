@@ -292,6 +292,7 @@ impl DeviceCounters {
             ("neighbours_gone", self.neighbours.gone),
             ("neighbours_refused", self.neighbours.refused),
             ("neighbours_expelled", self.neighbours.expelled),
+            ("neighbours_muted", self.neighbours.muted),
             ("neighbours_short", self.neighbours.short),
             ("async_events_dropped", self.async_events_dropped),
         ];

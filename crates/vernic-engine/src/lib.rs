@@ -71,6 +71,7 @@ mod qp_table;
 mod recv_queue;
 mod rx;
 mod send_slots;
+mod source;
 mod srq;
 mod status;
 mod streams;

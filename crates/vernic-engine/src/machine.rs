@@ -117,6 +117,10 @@ impl Machine {
             Self::Stream(_) => Disposition::Drop(DropReason::WrongService),
         }
     }
+    /// See [`vernic_proto::Qp::is_credible`].
+    pub(crate) fn is_credible(&self, packet: &Packet<'_>) -> bool {
+        matches!(self, Self::Packets(qp) if qp.is_credible(packet))
+    }
     #[inline]
     pub(crate) fn owes_only_ack(&self) -> bool {
         matches!(self, Self::Packets(qp) if qp.owes_only_ack())

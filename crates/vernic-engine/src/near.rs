@@ -11,6 +11,10 @@
 //! acknowledgement, for which it pauses; UC and UD when the peer has taken all that was sent to it (`pacer.rs`), for which
 //! they pause for up to [`DRAIN_NANOS`]. Answers go the way that the last request came. Packets of QP1 and of multicast groups always go by UDP.
 //!
+//! From a peer that was heard through a ring nothing is taken by the link any more
+//! ([`QpWay::excludes_link`]): who sends through a ring is known by the kernel's word, who sends by
+//! the link may be any user of the host.
+//!
 //! Large SENDs of RC go through a ring as runs, whose bytes the receiver copies by itself: `near/pull.rs`.
 //!
 //! # When the other does not read
@@ -94,6 +98,8 @@ pub(crate) struct QpWay {
     pub(crate) requests: Way,
     /// Where the last request came from, if through a ring.
     pub(crate) answers: Option<NeighbourId>,
+    /// The last response has come through a ring.
+    pub(crate) is_answered: bool,
     /// The process of this host that it is connected to: who had the peer's slot when the path was found.
     pub(crate) process: Option<u32>,
 }
@@ -103,6 +109,16 @@ impl QpWay {
     #[inline]
     pub(crate) fn is_ring(&self) -> bool {
         matches!(self.requests, Way::Ring(_))
+    }
+
+    /// Whether packets of the peer's come through memory alone, so that those by the link are not
+    /// its. Requests go over to a ring when none is without its acknowledgement, and never back,
+    /// responses go the way of their requests; what is late on the link then is a copy of what was
+    /// handled. It holds as long as the neighbour: when that is lost, by whichever end, the queue
+    /// pair's way begins anew.
+    #[inline]
+    pub(crate) fn excludes_link(&self, is_request: bool) -> bool {
+        if is_request { self.answers.is_some() } else { self.is_answered }
     }
 }
 
@@ -450,8 +466,14 @@ impl Near {
 
     fn set_slots(&mut self, id: NeighbourId, slots: Vec<Slot>) {
         let Some(peer) = self.peer_mut(id) else { return };
+        let pid = peer.neighbour.pid();
         let before = std::mem::replace(&mut peer.slots, slots.clone());
-        before.into_iter().chain(slots).for_each(|slot| self.map(slot));
+        for slot in before.into_iter().chain(slots) {
+            // Of others' slots its word changes nothing, however many it names.
+            if self.owners[usize::from(slot.value())] == Some(pid) {
+                self.map(slot);
+            }
+        }
     }
 
     /// Finds out whose a slot is: of whoever says so, if the kernel says the same.

@@ -38,6 +38,7 @@ use crate::qp_init::{Parts, QpCap, QpInit, check, qp_type_of};
 use crate::qp_state::{QpCore, QpInner, QpSide, TimerEntries};
 use crate::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::send_slots::SendSlots;
+use crate::source::Source;
 use crate::srq::Srq;
 use crate::tickets::QpTickets;
 use crate::wr::{Payload, PostSendError, SendRefusal, SendWr};
@@ -122,6 +123,7 @@ impl Qp {
                 path: None,
                 way: QpWay::default(),
                 peer: None,
+                source: Source::default(),
                 stream: None,
                 failure: None,
                 ack: AckHold::default(),
@@ -305,7 +307,10 @@ impl Qp {
         if core.machine.state() == QpState::Reset {
             self.forget(&mut core, past);
         } else if let Some(resolved) = resolved {
-            core.side.set_path(&resolved);
+            match core.machine.state() {
+                QpState::Rtr => core.side.set_path(&resolved),
+                _ => core.side.change_path(&resolved),
+            }
         }
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);

@@ -25,6 +25,7 @@ use crate::path::Resolved;
 use crate::progress::Engine;
 use crate::recv_queue::{CurrentRecv, RecvQueue};
 use crate::send_slots::SendSlots;
+use crate::source::Source;
 use crate::srq::Srq;
 use crate::tickets::QpTickets;
 use crate::xrc::{Chosen, SrqTable};
@@ -49,6 +50,8 @@ pub(crate) struct QpSide {
     pub(crate) way: QpWay,
     /// Addresses that packets must have, of a connected service: the peer's and our own.
     pub(crate) peer: Option<(IpAddr, IpAddr)>,
+    /// The ports that the peer sends from.
+    pub(crate) source: Source,
     /// Of an iWARP queue pair that has or had a connection: its own address and the peer's.
     pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
     pub(crate) failure: Option<Failure>,
@@ -74,11 +77,33 @@ impl QpSide {
         }
     }
 
-    /// It is connected to another peer, or on another path.
+    /// It is connected, to a peer that was not heard yet.
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
         self.path = Some(resolved.path);
         self.way = QpWay { process: resolved.process, ..QpWay::default() };
         self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
+        self.source = Source::default();
+        self.flight.path_changed();
+    }
+
+    /// It goes another path to the same peer, as in SQD. What goes through memory still does,
+    /// whatever path is underneath: the peer takes nothing by the link from whom it has heard
+    /// through memory.
+    pub(crate) fn change_path(&mut self, resolved: &Resolved) {
+        let ends = (resolved.peer.to_ip(), resolved.local.to_ip());
+        let (Some(old), true) = (self.path, self.peer == Some(ends)) else {
+            return self.set_path(resolved);
+        };
+        match (resolved.process, self.way.process) {
+            // It did not say in time that it is of this host, which is known.
+            (None, Some(_)) => {
+                self.path = Some(resolved.path.with_port(old.dst_port(), old.intake()));
+            }
+            (now, before) if now == before || before.is_none() => {
+                (self.path, self.way.process) = (Some(resolved.path), now);
+            }
+            _ => return self.set_path(resolved),
+        }
         self.flight.path_changed();
         self.heard = None;
     }

@@ -25,6 +25,7 @@ use crate::owing::Owing;
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 use crate::qp_table::QpTable;
+use crate::source::Sender;
 use crate::xrc::SrqTable;
 
 /// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
@@ -274,7 +275,9 @@ impl<'a, 'p> Demux<'a, 'p> {
             self.held = Some(Held { qp, core: lock(&qp.core), requests: false, heard: false });
         }
         let Some(Held { qp, core, requests, heard }) = &mut self.held else { return Ok(()) };
-        *requests |= parsed.info().is_request();
+        let is_request = parsed.info().is_request();
+        *requests |= is_request;
+        let mut sender = Sender::Peer;
         let run = pull.map(|pull| pull.named.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
         if qp.service == Service::Ud {
@@ -287,22 +290,35 @@ impl<'a, 'p> Demux<'a, 'p> {
                 SocketAddr::V4(_) => PACKET_TYPE_IPV4,
                 SocketAddr::V6(_) => PACKET_TYPE_IPV6,
             };
-        } else if let Some((peer, local)) = core.side.peer
-            && !(is_at(packet.meta.src, peer) && is_at(packet.meta.dst, local))
-        {
-            return Err(DropReason::WrongSource);
+        } else if let Some((peer, local)) = core.side.peer {
+            if !(is_at(packet.meta.src, peer) && is_at(packet.meta.dst, local)) {
+                return Err(DropReason::WrongSource);
+            }
+            if self.via.is_none() {
+                if core.side.way.excludes_link(is_request) {
+                    return Err(DropReason::WrongWay);
+                }
+                if !core.side.source.is_peer(is_request, packet.meta.src.port()) {
+                    sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
+                }
+            }
         }
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
         let disposition = qp.with_pull(engine, (srqs, pull), now, core, |machine, host| {
             machine.handle_packet(now, parsed, &meta, host)
         });
+        if sender != Sender::Peer && disposition == Disposition::Accepted {
+            core.side.source.learn(sender, is_request, packet.meta.src.port(), qp.qpn);
+        }
         // What the machine did not take says nothing of where its peer is.
-        if parsed.info().is_request()
-            && !matches!(disposition, Disposition::Drop(_))
-            && qp.service != Service::Ud
-            && core.side.way.answers != self.via.as_ref().map(Origin::id)
-        {
-            choose_answers(engine, core, self.via.as_mut());
+        if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
+            let via = self.via.as_ref().map(Origin::id);
+            let way = &mut core.side.way;
+            if !is_request {
+                way.is_answered = via.is_some_and(|id| way.requests == Way::Ring(id));
+            } else if way.answers != via {
+                choose_answers(engine, core, self.via.as_mut());
+            }
         }
         let counters = &engine.counters;
         match disposition {
@@ -391,6 +407,31 @@ impl Engine {
             self.note_offence(src.ip(), Offence::BadKey);
         }
     }
+}
+
+/// Says whose packet it is that has the peer's address, and not the port that the peer was heard
+/// from.
+#[cold]
+fn identify(
+    engine: &Engine,
+    qp: &QpInner,
+    core: &mut QpCore,
+    packet: &RxPacket<'_>,
+    parsed: &Packet<'_>,
+    now: Time,
+) -> Result<Sender, DropReason> {
+    if !engine.config.pin_source_ports {
+        return Ok(Sender::Peer);
+    }
+    let is_request = parsed.info().is_request();
+    let QpCore { machine, side } = core;
+    match side.source.admit(is_request, now) {
+        Some(Sender::Stranger) if !machine.is_credible(parsed) => {}
+        Some(sender) => return Ok(sender),
+        None => {}
+    }
+    side.source.tell(is_request, packet.meta.src.port(), qp.qpn);
+    Err(DropReason::WrongPort)
 }
 
 /// A request has come another way than the one before: its answers go that way, too, if it leads to the process

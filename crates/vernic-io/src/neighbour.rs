@@ -257,9 +257,11 @@ pub struct NeighbourCounters {
     pub short: u64,
     /// Neighbours that broke the rules and were expelled; among those that are gone.
     pub expelled: u64,
+    /// Times that a neighbour had to wait for a millisecond with what else it said.
+    pub muted: u64,
 }
 
-crate::sum_fields! { NeighbourCounters: met, gone, refused, short, expelled }
+crate::sum_fields! { NeighbourCounters: met, gone, refused, short, expelled, muted }
 
 #[cfg(test)]
 mod tests;

@@ -340,10 +340,16 @@ impl SlotTable {
         self.state().claims.iter().map(|claim| claim.slot).collect()
     }
 
-    /// Sends a packet on to the process that has `slot`. Its ICRC must have been found good: the
-    /// receiver believes it. Never blocks or allocates.
+    /// Sends a packet of connection management on to the process that has `slot`. Its ICRC must have
+    /// been found good: the receiver believes it. Only to one of this user, as the kernel names it
+    /// with the answer of the slot's socket: until that is there, it is as if the queue was full.
+    /// Never blocks.
     pub fn hand_over_to_slot(&self, slot: Slot, packet: &RxPacket<'_>) -> HandedOver {
-        self.hand_over(slot, &Head::of_verified(packet), packet.bytes)
+        match self.lookup(packet.meta.dst.ip(), slot.qpn(0)) {
+            Lookup::Here(_) => self.hand_over(slot, &Head::of_verified(packet), packet.bytes),
+            Lookup::NotHere => HandedOver::NoOwner,
+            Lookup::Asked | Lookup::Pending => HandedOver::Full,
+        }
     }
 
     /// Sends packets on to the process that has `slot`. Never blocks or allocates.

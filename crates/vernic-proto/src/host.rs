@@ -274,6 +274,10 @@ drop_reasons! {
     WrongSource = "wrong_source",
     /// The source is none of the peers that the device may talk to.
     PeerNotAllowed = "peer_not_allowed",
+    /// The source is the connected peer's host, and a UDP port that this peer does not send from.
+    WrongPort = "wrong_port",
+    /// It came by the wire, and the connected peer sends through shared memory.
+    WrongWay = "wrong_way",
     /// The queue pair's state does not accept packets.
     BadState = "bad_state",
     /// A request ahead of a gap that has been reported.

@@ -357,6 +357,19 @@ impl Qp {
         disposition
     }
 
+    /// Whether a packet of which nothing says that the peer has sent it may be handled: one that
+    /// tells a little of the sequence, so that blind guesses are in vain. A request of RC always,
+    /// since the responder carries out the next one alone. Of a response it is asked that it
+    /// answers what a peer answers that has everything; of UC, which takes any number, one of the
+    /// next few.
+    pub fn is_credible(&self, packet: &Packet<'_>) -> bool {
+        match &self.machine {
+            Machine::Rc(rc) => packet.info().is_request() || rc.sq.is_edge(packet.psn()),
+            Machine::Uc(uc) => uc.is_near(packet.psn()),
+            Machine::Ud(_) => true,
+        }
+    }
+
     /// Service, state and partition, before anything looks at the packet (IBTA 9.6.1).
     fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         let info = packet.info();

@@ -266,6 +266,15 @@ impl SendQueue {
         self.una.wrapping_add_signed(i64::from(psn.offset_from(self.psn(self.una))))
     }
 
+    /// Whether a number is at an edge of what is without an answer: the oldest, the one that was
+    /// sent last, or the newest of all. A peer that has received all that was sent answers one of
+    /// them, whatever was lost on the way back.
+    pub(crate) fn is_edge(&self, psn: Psn) -> bool {
+        let seq = self.extend(psn);
+        let edges = [self.una, self.next.wrapping_sub(1), self.high.wrapping_sub(1)];
+        (self.una..self.high).contains(&seq) && edges.contains(&seq)
+    }
+
     /// Gives the request at the cursor its sequence numbers.
     pub(crate) fn start(&mut self, packets: u32) {
         debug_assert!(self.cursor == self.started && self.next == self.high);

@@ -33,6 +33,10 @@ pub(crate) struct Uc {
     established: bool,
 }
 
+/// Packets that a sender may have lost while it changed its port and still be believed: as many as
+/// a window of RC has. Of all numbers it is one in 16,384.
+const NEAR: u32 = 1024;
+
 /// Why a packet was not accepted: a dropped message, or an error of the receive itself.
 enum Broken {
     Drop(DropReason),
@@ -152,6 +156,11 @@ impl Uc {
             }
             Err(Broken::Receive(fault)) => self.fail(cx, packet, fault, host),
         }
+    }
+
+    /// Whether a number is the next or one of [`NEAR`] behind it, which were lost.
+    pub(crate) fn is_near(&self, psn: Psn) -> bool {
+        psn.distance_from(self.expected) <= NEAR
     }
 
     /// A gap breaks the message in progress; the start of one sets the sequence (IBTA 9.8.2.2.1).

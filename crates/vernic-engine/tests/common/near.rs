@@ -48,9 +48,23 @@ pub fn warm_up(pair: &Pair) {
     }
 }
 
-fn send_back(pair: &Pair) {
+/// A message from each end to the other.
+pub fn talk(pair: &Pair) {
+    let (sent, received) = send(pair, 8);
+    let (answer_received, answer_sent) = send_back(pair);
+    for wc in [sent, received, answer_received, answer_sent] {
+        assert_eq!(
+            wc.status,
+            WcStatus::Success,
+            "{:?}",
+            (pair.a_qp.explain(), pair.b_qp.explain())
+        );
+    }
+}
+
+fn send_back(pair: &Pair) -> (Wc, Wc) {
     pair.a_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[pair.a.sge(0, 8)] }]).unwrap();
     pair.b_qp.post_send(&[wr(2, SendOp::Send, &[pair.b.sge(0, 8)])]).unwrap();
-    pair.a.wait(1);
-    pair.b.wait_beside(1, || pair.a.context.progress());
+    let received = pair.a.wait_beside(1, || pair.b.context.progress())[0];
+    (received, pair.b.wait_beside(1, || pair.a.context.progress())[0])
 }

@@ -9,7 +9,7 @@ use super::complaint::{Complaints, Whose};
 use super::hello::{Hello, MAX_MESSAGE_BYTES, Said};
 use super::hindrance::{Hindrance, Hindrances, Shortages};
 use super::meeting::{Call, Incoming, Passed, Stranger};
-use super::open::{Next, Open};
+use super::open::{Next, Open, READABLE};
 use super::page::OwnPage;
 use super::ring::{RingMemory, RingWriter};
 use super::{
@@ -33,8 +33,6 @@ const RETRY_NANOS: u64 = 1_000_000;
 /// Neighbours whose rings have the capacity that the settings say. A process has so many busy ones at most, or
 /// few packets for each; with more, memory counts.
 const FULL_RINGS: usize = 8;
-
-const READABLE: u32 = libc::EPOLLIN as u32;
 
 /// The neighbours of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
 #[derive(Debug)]
@@ -118,8 +116,10 @@ impl Neighbourhood {
         let owed = self.open.iter().flatten().any(|open| open.owed_slots);
         let owed = owed.then(|| now.plus(RETRY_NANOS));
         let doors = self.doors_due.map(|(_, due)| due);
+        let muted = self.open.iter().flatten().filter(|open| open.is_muted);
+        let muted = muted.map(Open::heard_again_at);
         let others = [owed, doors, self.shut_until, self.hindrances.next()];
-        strangers.chain(others.into_iter().flatten()).min()
+        strangers.chain(muted).chain(others.into_iter().flatten()).min()
     }
 
     /// Why the process that has this slot, which somebody wanted to meet, is no neighbour; `None` if
@@ -269,7 +269,7 @@ impl Neighbourhood {
         let pid = std::process::id();
         let writer = self.welcome(key, mouth, pid, &hello, incoming.memory, passed, events)?;
         if let Some(open) = self.open.iter_mut().flatten().find(|open| open.key == key) {
-            open.ear = Some(ear);
+            open.ear = Some(Arc::new(ear));
             let from = open.neighbour.id;
             events.push(Event::Ready { from, writer });
             events.push(Event::Slots { from, slots: hello.slots });
@@ -319,6 +319,9 @@ impl Neighbourhood {
         if self.closed {
             return;
         }
+        let epoll = self.epoll.as_fd();
+        let muted = self.open.iter_mut().flatten().filter(|open| open.is_muted);
+        muted.filter(|open| open.heard_again_at() <= now).for_each(|open| open.watch(epoll, true));
         let mut ready = Vec::new();
         // The only errors possible are of descriptors that are not ours.
         let _ = sys::epoll_ready(self.epoll.as_fd(), |key, _| ready.push(key));
@@ -328,7 +331,7 @@ impl Neighbourhood {
             } else if let Some(at) = self.strangers.iter().position(|s| s.key == key) {
                 self.hear_stranger(at, now, events);
             } else if let Some(at) = self.place_of(key) {
-                self.hear(at, events);
+                self.hear(at, now, events);
             }
         }
         self.give_up_silent(now);
@@ -461,10 +464,18 @@ impl Neighbourhood {
     }
 
     /// Takes messages of a neighbour.
-    fn hear(&mut self, at: usize, events: &mut Vec<Event>) {
+    fn hear(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
         for _ in 0..MAX_SERVED {
             let mut buf = [0; MAX_MESSAGE_BYTES];
             let Some(open) = &mut self.open[at] else { return };
+            if open.has_said_enough(now) {
+                // A hang-up is told all the same, and waits for its turn.
+                if !open.is_muted {
+                    open.watch(self.epoll.as_fd(), false);
+                    self.counters.muted += 1;
+                }
+                return;
+            }
             let Some(packet) = open.hear(&mut buf) else { return };
             let next = match packet {
                 // It has closed without having read all that we said: told once, and before what it

@@ -1,15 +1,25 @@
 //! One neighbour as long as it is there: its connection, and what comes over it.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::hello::{Hello, Said};
 use super::neighbourhood::is_for_later;
 use super::ring::RingWriter;
 use super::{Event, Neighbour};
+use crate::link::Nanos;
 use crate::slot::Slot;
-use crate::sys::{self, OwnFd, Packet};
+use crate::sys::{self, EpollOp, OwnFd, Packet};
+
+/// Messages of one neighbour that are heard in [`EARSHOT_NANOS`], bells not counted: each costs the
+/// lane some microseconds at most.
+pub(super) const MAX_HEARD: usize = 32;
+/// A millisecond.
+const EARSHOT_NANOS: u64 = 1_000_000;
+
+/// What a connection is watched for.
+pub(super) const READABLE: u32 = libc::EPOLLIN as u32;
 
 /// A neighbour, as long as it is there.
 #[derive(Debug)]
@@ -21,10 +31,15 @@ pub(super) struct Open {
     /// Until it is ready.
     pub(super) writer: Option<RingWriter>,
     /// Of ourselves: the other end of the connection, at which it is heard.
-    pub(super) ear: Option<OwnFd>,
+    pub(super) ear: Option<Arc<OwnFd>>,
     /// It was not told yet which slots we have.
     pub(super) owed_slots: bool,
     pub(super) said_bye: bool,
+    /// Messages heard since then, bells not counted.
+    heard: usize,
+    since: Nanos,
+    /// Its connection is not watched: it has said enough for now.
+    pub(super) is_muted: bool,
 }
 
 /// What becomes of a connection after a message.
@@ -49,13 +64,44 @@ impl Open {
             ear: None,
             owed_slots: false,
             said_bye: false,
+            heard: 0,
+            since: Nanos(0),
+            is_muted: false,
         }
+    }
+
+    /// Where it is heard.
+    fn listening(&self) -> Option<Arc<OwnFd>> {
+        self.ear.clone().or_else(|| self.neighbour.connection.get())
+    }
+
+    /// Watches its connection, or not.
+    pub(super) fn watch(&mut self, epoll: BorrowedFd<'_>, watched: bool) {
+        self.is_muted = !watched;
+        let events = if watched { READABLE } else { 0 };
+        if let Some(fd) = self.listening() {
+            // It is in the list as long as it is open.
+            let _ = sys::epoll_watch(epoll, EpollOp::Change, fd.as_fd(), self.key, events);
+        }
+    }
+
+    /// When it may be heard again.
+    pub(super) fn heard_again_at(&self) -> Nanos {
+        self.since.plus(EARSHOT_NANOS)
+    }
+
+    /// Whether it has said as much as is heard at a time: what it says is handled with the lane,
+    /// which it must not keep from others by talking.
+    pub(super) fn has_said_enough(&mut self, now: Nanos) -> bool {
+        if now >= self.heard_again_at() {
+            (self.heard, self.since) = (0, now);
+        }
+        self.heard >= MAX_HEARD
     }
 
     /// The next of its messages; `None` if there is none now.
     pub(super) fn hear(&self, buf: &mut [u8]) -> Option<io::Result<Packet>> {
-        let own = self.neighbour.connection.get();
-        let fd = self.ear.as_ref().or(own.as_deref())?;
+        let fd = self.listening()?;
         let packet = sys::recv_packet(fd.as_fd(), buf);
         (!packet.as_ref().is_err_and(is_for_later)).then_some(packet)
     }
@@ -69,6 +115,7 @@ impl Open {
         if files.len() > usize::from(may_have_files) {
             return Next::Expel("a message with files that it must not have");
         }
+        self.heard += usize::from(!matches!(said, Some(Said::Ring)));
         match said {
             Some(Said::Ready) => match self.writer.take() {
                 Some(writer) => {
@@ -79,6 +126,10 @@ impl Open {
             },
             Some(Said::Slots(slots)) => {
                 self.slots.clone_from(&slots);
+                // The last word counts.
+                let is_old =
+                    |event: &Event| matches!(event, Event::Slots { from: f, .. } if *f == from);
+                events.retain(|event| !is_old(event));
                 events.push(Event::Slots { from, slots });
             }
             Some(Said::Ring) => {}

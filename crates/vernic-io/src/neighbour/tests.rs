@@ -204,6 +204,39 @@ fn what_is_told_arrives_in_order_with_its_file() {
 }
 
 #[test]
+fn a_neighbour_that_never_stops_talking_is_heard_a_little_at_a_time() {
+    let (mut a, _at_a, _b, mut at_b) = pair("talk");
+    let mut sleeper = Sleeper::new().unwrap();
+    sleeper.watch([a.hood.raw_fd()]);
+    let mut heard = Vec::new();
+    for _ in 0..3 {
+        while at_b.neighbour.tell(b"look at me", None).is_ok() {}
+        // However often it is looked at in a millisecond.
+        (0..100).for_each(|_| a.serve());
+        heard.push(a.take().len());
+        assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd, "nobody is kept awake by it");
+        a.now = a.hood.deadline(a.now).unwrap();
+    }
+    assert_eq!(heard, [heard[0]; 3]);
+    assert!((1..=32).contains(&heard[0]), "{heard:?}");
+    // What it says of its slots last is what counts.
+    for _ in 0..100 {
+        a.serve();
+        a.now = a.now.plus(1_000_000);
+    }
+    a.take();
+    for _ in 0..8 {
+        at_b.neighbour.say(&Said::Slots(vec![Slot::LAST]), &[]).unwrap();
+    }
+    a.serve();
+    assert!(matches!(&a.take()[..], [Event::Slots { slots, .. }] if slots == &[Slot::LAST]));
+    // Bells are no talk.
+    a.hood.alarm().announce();
+    send(&mut at_b, b"wake up");
+    assert!(sleeper.sleep(Some(Duration::from_secs(60))).by_fd);
+}
+
+#[test]
 fn who_does_not_listen_is_not_told_for_ever() {
     let (_a, _at_a, _b, at_b) = pair("full");
     let refused = (0..100_000).find_map(|_| at_b.neighbour.tell(b"x", None).err());

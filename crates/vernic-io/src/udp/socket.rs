@@ -3,6 +3,7 @@
 //! | kind | bound to | connected | shared with other processes |
 //! |---|---|---|---|
 //! | transmit | address : port >= 49152 | never (Identification!) | no |
+//! | guard | any address : the port of a transmit socket | no | no |
 //! | public | address : 4791 | no | yes, `SO_REUSEPORT`, same user |
 //! | private | address : any port | no | no |
 //! | steered | address : 4791 | to one peer's address and port | its bind, yes |
@@ -43,12 +44,21 @@ fn bind_error(local: LocalAddr, source: io::Error) -> LinkError {
     }
 }
 
-/// Opens a transmit socket; returns it with its source port. `seed` chooses the first port tried.
+/// What packets leave from.
+#[derive(Debug)]
+pub(crate) struct Transmitter {
+    pub(crate) fd: OwnFd,
+    pub(crate) port: u16,
+    /// Keeps the port from others: see [`guard`].
+    _guard: Option<OwnFd>,
+}
+
+/// Opens a transmit socket. `seed` chooses the first port tried.
 pub(crate) fn transmit(
     local: LocalAddr,
     config: &UdpConfig,
     seed: u32,
-) -> Result<(OwnFd, u16), LinkError> {
+) -> Result<Transmitter, LinkError> {
     let fd = new_socket(local)?;
     let v4 = local.ip.is_ipv4();
     pmtu::forbid_fragments(fd.as_fd(), v4).map_err(|source| LinkError::Os {
@@ -64,13 +74,63 @@ pub(crate) fn transmit(
     for i in 0..SOURCE_PORT_TRIES {
         // Steps of a large odd number visit ports far apart.
         let port = FIRST_SOURCE_PORT | (seed.wrapping_add(i.wrapping_mul(7919)) & 0x3FFF) as u16;
-        match sys::bind(fd.as_fd(), &local.with_port(port)) {
-            Ok(()) => return Ok((fd, port)),
+        let guard = match guard(local, port)? {
+            Guard::Kept(guard) => Some(guard),
+            Guard::Taken => continue,
+            Guard::Forbidden => None,
+        };
+        match bind_beside(&fd, local.with_port(port), guard.as_ref()) {
+            Ok(()) => return Ok(Transmitter { fd, port, _guard: guard }),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(e) => return Err(bind_error(local, e)),
         }
     }
     Err(LinkError::TooMany { what: "source ports", limit: SOURCE_PORT_TRIES as usize })
+}
+
+/// What became of a [`guard`].
+enum Guard {
+    Kept(OwnFd),
+    /// Somebody has the port, on some address.
+    Taken,
+    /// The system lets nobody bind to all addresses.
+    Forbidden,
+}
+
+/// Takes a port on all addresses, so that no other user sends from it. Peers know us by our address and port (the engine's
+/// `source.rs`), but to be bound to them does not keep others from sending from them: a socket that has the same port on
+/// another of the host's addresses, as 127.0.0.2, may name ours as the source of a packet (`IP_PKTINFO`).
+fn guard(local: LocalAddr, port: u16) -> Result<Guard, LinkError> {
+    let fd = new_socket(local)?;
+    let _ = sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
+    let any = match local.ip {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0; 16]),
+    };
+    match sys::bind(fd.as_fd(), &SocketAddr::new(any, port)) {
+        Ok(()) => Ok(Guard::Kept(fd)),
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(Guard::Taken),
+        Err(error) => {
+            tracing::debug!(%local, port, %error, "other users may send from this port");
+            Ok(Guard::Forbidden)
+        }
+    }
+}
+
+/// Binds a socket to a port that its guard has. They share it for the moment, which only sockets of one user can.
+fn bind_beside(fd: &OwnFd, addr: SocketAddr, guard: Option<&OwnFd>) -> io::Result<()> {
+    let share = |shared| {
+        [Some(fd), guard].into_iter().flatten().try_for_each(|fd| {
+            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, shared)
+        })
+    };
+    if guard.is_none() {
+        return sys::bind(fd.as_fd(), &addr);
+    }
+    share(1)?;
+    let bound = sys::bind(fd.as_fd(), &addr);
+    share(0)?;
+    bound
 }
 
 /// Multicast leaves through the device that has the address, whatever the routes say; members on

@@ -279,6 +279,39 @@ fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_whi
 }
 
 #[test]
+fn an_address_that_comes_back_sends_from_the_ports_that_it_had() {
+    let ip = home();
+    let mut link = open(ip, true);
+    let path = |flow| TxPath::new(ip, to_roce(ip)).with_flow(flow);
+    let ports = |link: &mut UdpLink| {
+        (0..8).map(|flow| link.departure(&path(flow)).unwrap().src.port()).collect::<Vec<_>>()
+    };
+    let before = ports(&mut link);
+    link.deactivate(ip.into());
+    assert_eq!(link.departure(&path(0)), None);
+    link.activate(ip.into()).unwrap();
+    // In another order than before.
+    link.departure(&path(7)).unwrap();
+    assert_eq!(ports(&mut link), before);
+}
+
+#[test]
+fn nobody_gets_a_source_port_on_another_address() {
+    let (ip, other) = (home(), home());
+    let mut link = open(ip, true);
+    let port = link.departure(&TxPath::new(ip, to_roce(ip))).unwrap().src.port();
+    for shared in [0, 1] {
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+        sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, shared).unwrap();
+        sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, shared).unwrap();
+        for ip in [ip, other, IpAddr::V4(Ipv4Addr::UNSPECIFIED)] {
+            let error = sys::bind(fd.as_fd(), &(ip, port).into()).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "{ip} {shared}");
+        }
+    }
+}
+
+#[test]
 fn flows_beyond_the_bound_share_the_ports_of_their_class() {
     let (ip, other) = (home(), home());
     let mut link = open(ip, true);

@@ -8,6 +8,7 @@
 //! route has no segmentation: the address does without from then on. Packets were stamped for
 //! Identification 0, 1, 2...; one by one they leave with 0, so their ICRCs are changed first.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::fd::AsFd;
 
 use vernic_wire::icrc::IcrcFlow;
@@ -16,21 +17,18 @@ use crate::batch::{TxBatch, TxPath, TxRun};
 use crate::icrc;
 use crate::link::{Departure, LinkCounters, LinkError, LocalAddr, SendReport};
 use crate::slot::Slot;
-use crate::sys::{self, OwnFd};
+use crate::sys;
+#[cfg(test)]
+use crate::sys::OwnFd;
+use crate::udp::socket::Transmitter;
 use crate::udp::{MAX_FLOW_SOCKETS, SOURCE_PORTS, UdpConfig, ecn, gso, socket};
-
-#[derive(Debug)]
-struct SourcePort {
-    fd: OwnFd,
-    port: u16,
-}
 
 /// The sockets of one source address.
 #[derive(Debug)]
 struct Source {
     local: LocalAddr,
     /// In the order in which they were opened; the first came with the address.
-    ports: Vec<SourcePort>,
+    ports: Vec<Transmitter>,
     /// Which of them a flow leaves from, once it was asked for: for good, since ICRCs are made for its port.
     by_flow: Box<[Option<u8>; SOURCE_PORTS]>,
     segmented: bool,
@@ -38,7 +36,7 @@ struct Source {
 
 impl Source {
     /// The socket for a flow.
-    fn port(&self, flow: u16) -> Option<&SourcePort> {
+    fn port(&self, flow: u16) -> Option<&Transmitter> {
         let at = self.by_flow[usize::from(flow) % SOURCE_PORTS].unwrap_or(0);
         self.ports.get(usize::from(at))
     }
@@ -89,11 +87,10 @@ impl Transmit {
 
     /// Makes `local` a source, with one socket for a start.
     pub(crate) fn add(&mut self, local: LocalAddr, config: &UdpConfig) -> Result<(), LinkError> {
-        let (fd, port) = socket::transmit(local, config, self.seed)?;
-        self.seed = self.seed.wrapping_add(1);
+        let first = socket::transmit(local, config, self.first_port(local, 0))?;
         let mut by_flow = Box::new([None; SOURCE_PORTS]);
         by_flow[0] = Some(0);
-        let ports = vec![SourcePort { fd, port }];
+        let ports = vec![first];
         self.sources.push(Source { local, ports, by_flow, segmented: self.segmented });
         Ok(())
     }
@@ -156,7 +153,7 @@ impl Transmit {
         let is_first = place == usize::from(first_of_class);
         let limit = if is_first { MAX_FLOW_SOCKETS } else { MAX_FLOW_SOCKETS / 2 };
         let open: usize = self.sources.iter().map(|source| source.ports.len() - 1).sum();
-        let own = if open < limit { self.open(at, config) } else { None };
+        let own = if open < limit { self.open(at, place, config) } else { None };
         let chosen = match own {
             Some(own) => own,
             None if is_first => 0,
@@ -166,17 +163,24 @@ impl Transmit {
         chosen
     }
 
-    /// Opens one more socket of a source.
-    fn open(&mut self, at: usize, config: &UdpConfig) -> Option<u8> {
-        let Source { local, ports, .. } = &mut self.sources[at];
-        let place = u8::try_from(ports.len()).ok()?;
-        let opened = socket::transmit(*local, config, self.seed).inspect_err(|error| {
+    /// Opens one more socket of a source, for a flow.
+    fn open(&mut self, at: usize, flow: usize, config: &UdpConfig) -> Option<u8> {
+        let local = self.sources[at].local;
+        let place = u8::try_from(self.sources[at].ports.len()).ok()?;
+        let opened = socket::transmit(local, config, self.first_port(local, flow));
+        let opened = opened.inspect_err(|error| {
             tracing::debug!(%local, %error, "a flow shares a source port with others");
         });
-        let (fd, port) = opened.ok()?;
-        self.seed = self.seed.wrapping_add(1);
-        ports.push(SourcePort { fd, port });
+        self.sources[at].ports.push(opened.ok()?);
         Some(place)
+    }
+
+    /// Says which port is tried first for a flow: the same each time that the address comes back, since peers know
+    /// us by it, and neighbouring ones for neighbouring flows.
+    fn first_port(&self, local: LocalAddr, flow: usize) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, local).hash(&mut hasher);
+        (hasher.finish() as u32).wrapping_add(flow as u32)
     }
 
     /// Sends what waits in the batch, which is stamped.

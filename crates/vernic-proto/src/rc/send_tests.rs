@@ -568,6 +568,36 @@ fn sqd_finishes_what_was_started_and_says_so() {
 }
 
 #[test]
+fn a_response_is_credible_at_the_edges_of_what_is_in_flight() {
+    let mut t = Sender::new();
+    let credible = |t: &Sender| {
+        let is = |psn: &u32| {
+            let mut buf = [0; 64];
+            let bth = Bth::new(Opcode::RC_ACK, Qpn::new(0x11), Psn::new(*psn));
+            let mut headers = Headers::new(bth);
+            headers.aeth = Some(Aeth { syndrome: Syndrome::ack(CreditCode::INVALID), msn: 0 });
+            let len = headers.emit(&mut buf);
+            t.qp.is_credible(&Packet::parse(&buf[..len]).unwrap())
+        };
+        (0..200u32).filter(is).collect::<Vec<_>>()
+    };
+    assert_eq!(credible(&t), []);
+    t.post(SendOp::Send, 6 * MTU);
+    t.drain();
+    assert_eq!(credible(&t), [0, 5]);
+    t.ack(1);
+    assert_eq!(credible(&t), [2, 5]);
+    // Sent again up to the middle.
+    t.nak(2, NakCode::PSN_SEQUENCE);
+    for _ in 0..2 {
+        t.qp.poll_request(t.now, &mut t.host, &mut [0; 4500]).unwrap();
+    }
+    assert_eq!(credible(&t), [2, 3, 5]);
+    t.ack(5);
+    assert_eq!(credible(&t), []);
+}
+
+#[test]
 fn answers_to_nothing_are_dropped() {
     let mut s = Sender::new();
     assert_eq!(s.ack(0), Disposition::Drop(DropReason::StaleResponse));
