@@ -56,8 +56,8 @@
 //! A message that is not answered in time is sent again, as often as the REQ allows, and the first times
 //! earlier than its fields say, in case it was lost; then the connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
 //! may make us wait is cut at 69 s, and at 137 s with all repeats; all the MRAs of a message put
-//! its end off by 137 s at most. A REP is repeated three times to a peer of which nothing came but
-//! its REQ, and then only for copies of that.
+//! its end off by 137 s at most. REPs to peers of which nothing came but a
+//! REQ are repeated three times each, and beyond that 64 times a second in all.
 //!
 //! # Destroying
 //!
@@ -147,6 +147,9 @@ pub struct Cm {
     /// The process ends: its DREQs are repeated soon.
     leaves: bool,
     events: VecDeque<Event>,
+    /// Repeats of REPs to peers of which nothing is heard: since when they are counted, and how
+    /// many.
+    more_reps: (Time, u32),
     counters: CmCounters,
 }
 
@@ -169,6 +172,7 @@ impl Cm {
             unkept: 0,
             leaves: false,
             events: VecDeque::new(),
+            more_reps: (Time(0), 0),
             counters: CmCounters::default(),
         }
     }

@@ -11,9 +11,9 @@ use crate::time::Time;
 /// Timers that one call serves at most, so that the owner can send in between.
 pub(super) const TIMEOUTS_PER_CALL: usize = 64;
 
-/// How often a REP is repeated to a peer of which nothing came but its REQ, which anybody can send
-/// in its name: so a forged one brings it 6 datagrams at most (an MRA, these, a REJ). One that lost
-/// them asks again by its REQ, of which each copy is answered.
+/// How often a REP is repeated at any rate to a peer of which nothing came but its REQ, which
+/// anybody can send in its name: with them a forged one brings six datagrams (an MRA, these, a
+/// REJ). A peer that lost them asks again by its REQ, of which each copy is answered.
 const UNHEARD_REPS: u8 = 3;
 
 /// When a process that ends repeats its DREQ for the first time: some round trips within a site.
@@ -22,6 +22,11 @@ const HASTY_NANOS: u64 = 10_000_000;
 /// How often it does: after 10, 30, 70 and 150 ms. Where one in ten is lost, one peer in 100,000
 /// hears of none.
 const HASTY_RETRIES: u8 = 4;
+
+/// Further repeats of all such REPs together in a second: enough where RTUs are lost (of 1000
+/// connections at once over a network that loses a tenth, one or two need more than the three), and
+/// 20 kB/s for whom forged requests name, however many there are.
+const MORE_REPS_PER_S: u32 = 64;
 
 impl Cm {
     /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still in
@@ -89,13 +94,24 @@ impl Cm {
     fn send_again(&mut self, now: Time, id: CommId) {
         let Some(conn) = self.table.conn_mut(id) else { return };
         conn.retries += 1;
-        if conn.state == State::RepSent && conn.retries > UNHEARD_REPS {
+        let unheard = conn.state == State::RepSent && conn.retries > UNHEARD_REPS;
+        if unheard && !self.may_repeat_more(now) {
             self.counters.reps_withheld += 1;
         } else {
             self.counters.retries += 1;
             self.send_last(id);
         }
         self.await_answer(now, id);
+    }
+
+    /// Whether one more of the repeats goes out of which there are so many in a second.
+    fn may_repeat_more(&mut self, now: Time) -> bool {
+        let (since, sent) = &mut self.more_reps;
+        if now.since(*since) >= 1_000_000_000 {
+            (*since, *sent) = (now, 0);
+        }
+        *sent += 1;
+        *sent <= MORE_REPS_PER_S
     }
 
     /// The message that was just sent is repeated unless it is answered.
