@@ -175,6 +175,8 @@ static void bound(void)
     FAILS(rdma_bind_addr(id, address("127.0.0.1", 0)), EINVAL);
     int port = ntohs(rdma_get_src_port(id));
     FAILS(rdma_bind_addr(second, address("127.0.0.1", port)), EADDRINUSE);
+    /* A wildcard has an error of its own, as in the kernel. */
+    FAILS(rdma_bind_addr(second, address("0.0.0.0", port)), EADDRNOTAVAIL);
     EXPECT(rdma_bind_addr(second, address("::1", port)), 0);
     EXPECT(second->verbs == id->verbs && second->pd == id->pd, 1);
     EXPECT(rdma_get_local_addr(second)->sa_family, AF_INET6);

@@ -81,6 +81,9 @@ pub enum Error {
         addr: SocketAddr,
         /// By whom.
         by: String,
+        /// Whether it is wanted, or had, for all addresses of this machine: the kernel's rdma_cm then gives another
+        /// error number than for one address.
+        everywhere: bool,
     },
     /// Every ephemeral port is taken.
     #[error(
@@ -277,9 +280,11 @@ impl Error {
             Self::Failed { status, .. } => status.abs(),
             Self::Device(error) => errno_of_open(error),
             Self::NoRoute { source, .. } | Self::Os { source, .. } => errno_of(source),
-            Self::InUse { .. } => libc::EADDRINUSE,
+            Self::InUse { everywhere: false, .. } => libc::EADDRINUSE,
             Self::Privileged { .. } => libc::EACCES,
-            Self::NoPort { .. } | Self::NotJoined(_) => libc::EADDRNOTAVAIL,
+            Self::InUse { everywhere: true, .. } | Self::NoPort { .. } | Self::NotJoined(_) => {
+                libc::EADDRNOTAVAIL
+            }
             Self::Joined(_) => libc::EADDRINUSE,
             Self::TooManyEvents { .. } => libc::ENOBUFS,
             Self::Modify(error) => errno_of_modify(error),

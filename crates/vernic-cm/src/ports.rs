@@ -128,12 +128,13 @@ impl Ports {
     ) -> Result<(), Error> {
         let others = self.bound.get(&(space, port)).into_iter().flatten();
         let mut others = others.filter(|other| other.key != binding.key);
-        match others.any(|other| !binding.tolerates(other)) {
-            true => {
-                let addr = binding.addr.with_port(port);
-                Err(Error::InUse { port_space: space, addr, by: "this process".to_owned() })
+        match others.find(|other| !binding.tolerates(other)) {
+            Some(other) => {
+                let (addr, by) = (binding.addr.with_port(port), "this process".to_owned());
+                let everywhere = binding.is_wildcard() || other.is_wildcard();
+                Err(Error::InUse { port_space: space, addr, by, everywhere })
             }
-            false => Ok(()),
+            None => Ok(()),
         }
     }
 

@@ -178,6 +178,8 @@ impl Error {
             Self::NoDestination => libc::EDESTADDRREQ,
             Self::TooLong { .. } => libc::EMSGSIZE,
             Self::NoOption { .. } => libc::ENOPROTOOPT,
+            // What programs of TCP look for, also where rdma_cm has another number.
+            Self::Cm(vernic_cm::Error::InUse { .. }) => libc::EADDRINUSE,
             Self::Cm(error) => error.errno(),
             Self::Create(error) => errno_of_create(error),
             Self::PostRecv(_) => libc::EIO,

@@ -140,7 +140,9 @@ impl Id {
             ListenError::InUse(name) => {
                 let by =
                     format!("another process (`ss -xap | grep vernic/service/{name}` names it)");
-                Error::InUse { port_space: self.port_space(), addr, by }
+                let everywhere =
+                    addr.ip().is_unspecified() || matches!(name.place, Place::Netdev(_));
+                Error::InUse { port_space: self.port_space(), addr, by, everywhere }
             }
             source => Error::Listen(source),
         }

@@ -41,7 +41,7 @@ impl Id {
         let space = self.port_space();
         let in_use = || {
             let by = "another socket of this host (`ss -tanp` names the process)".to_owned();
-            Error::InUse { port_space: space, addr, by }
+            Error::InUse { port_space: space, addr, by, everywhere: addr.ip().is_unspecified() }
         };
         let os = |source: std::io::Error| match source.kind() {
             ErrorKind::AddrInUse => in_use(),
@@ -73,7 +73,8 @@ impl Id {
                 Err(match error {
                     Error::Os { source, .. } if source.kind() == ErrorKind::AddrInUse => {
                         let by = "another socket of this host (`ss -tlnp` names it)".to_owned();
-                        Error::InUse { port_space: self.port_space(), addr: local, by }
+                        let everywhere = local.ip().is_unspecified();
+                        Error::InUse { port_space: self.port_space(), addr: local, by, everywhere }
                     }
                     error => error,
                 })
