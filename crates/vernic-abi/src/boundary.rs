@@ -256,12 +256,18 @@ pub(crate) fn quiet<T>(call: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     result.map_err(|failure| set_errno(failure.errno)).ok()
 }
 
-/// For calls that return 0 or a positive errno.
+/// For calls that return 0 or a positive errno. `errno` is set as well: programs print it (`perror`).
 pub(crate) fn errno(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     match run(name, call) {
         Ok(()) => 0,
-        Err(errno) => errno,
+        Err(errno) => refused(errno),
     }
+}
+
+/// Sets `errno` to what a call returns.
+pub(crate) fn refused(errno: c_int) -> c_int {
+    set_errno(errno);
+    errno
 }
 
 /// For calls that return an object, or NULL and set `errno`.

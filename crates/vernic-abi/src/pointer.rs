@@ -509,9 +509,9 @@ impl Text {
         Self(text.as_ptr(), PhantomData)
     }
 
-    /// A text whose owner lives as long as C may look at it.
-    pub(crate) fn inside(text: &CStr) -> Self {
-        Self(text.as_ptr(), PhantomData)
+    /// The text that begins so many bytes into a struct of C, which is not looked at.
+    pub(crate) fn at<C>(object: *const C, offset: usize) -> Self {
+        Self(object.wrapping_byte_add(offset).cast(), PhantomData)
     }
 
     /// The text, or `None` for NULL.

@@ -7,7 +7,7 @@
 
 use libc::{EOPNOTSUPP, c_int};
 
-use crate::boundary::set_errno;
+use crate::boundary::{refused, set_errno};
 use crate::pointer::Text;
 
 /// NULL, and `errno`.
@@ -16,9 +16,9 @@ pub(crate) extern "C" fn null() -> usize {
     0
 }
 
-/// A positive errno.
+/// A positive errno, and `errno`.
 pub(crate) extern "C" fn errno() -> c_int {
-    EOPNOTSUPP
+    refused(EOPNOTSUPP)
 }
 
 /// -1, and `errno`. As wide as the widest of the results that it stands for.

@@ -21,6 +21,14 @@ static int wrong;
         }                                                                                         \
     } while (0)
 
+/* This errno, returned and set: what `perror` prints. */
+#define SAYS(what, want)                                                                          \
+    do {                                                                                          \
+        errno = 0;                                                                                \
+        EXPECT(what, want);                                                                       \
+        EXPECT(errno, want);                                                                      \
+    } while (0)
+
 /* NULL, and this errno. */
 #define REFUSED(what, want)                                                                       \
     do {                                                                                          \
@@ -54,24 +62,27 @@ static void nulls(void)
     struct ibv_device_attr device;
     struct ibv_port_attr port;
     union ibv_gid gid;
-    EXPECT(ibv_query_device(NULL, &device), EINVAL);
-    EXPECT(ibv_query_device(context, NULL), EINVAL);
-    EXPECT(ibv_query_port(context, 2, &port), EINVAL);
-    EXPECT(ibv_query_port(context, 0, &port), EINVAL);
+    SAYS(ibv_query_device(NULL, &device), EINVAL);
+    SAYS(ibv_query_device(context, NULL), EINVAL);
+    SAYS(ibv_query_port(context, 2, &port), EINVAL);
+    SAYS(ibv_query_port(context, 0, &port), EINVAL);
     EXPECT(ibv_query_gid(context, 1, -1, &gid), -1);
     EXPECT(ibv_query_gid(context, 1, 256, &gid), -1);
     EXPECT(ibv_query_gid(context, 1, 255, &gid), 0);
-    EXPECT(ibv_close_device(NULL), EINVAL);
-    EXPECT(ibv_dealloc_pd(NULL), EINVAL);
-    EXPECT(ibv_dereg_mr(NULL), EINVAL);
-    EXPECT(ibv_destroy_cq(NULL), EINVAL);
-    EXPECT(ibv_destroy_qp(NULL), EINVAL);
-    EXPECT(ibv_destroy_srq(NULL), EINVAL);
-    EXPECT(ibv_destroy_ah(NULL), EINVAL);
-    EXPECT(ibv_destroy_comp_channel(NULL), EINVAL);
-    EXPECT(ibv_modify_qp(NULL, NULL, 0), EINVAL);
-    EXPECT(ibv_query_qp(NULL, NULL, 0, NULL), EINVAL);
+    SAYS(ibv_close_device(NULL), EINVAL);
+    SAYS(ibv_dealloc_pd(NULL), EINVAL);
+    SAYS(ibv_dereg_mr(NULL), EINVAL);
+    SAYS(ibv_destroy_cq(NULL), EINVAL);
+    SAYS(ibv_destroy_qp(NULL), EINVAL);
+    SAYS(ibv_destroy_srq(NULL), EINVAL);
+    SAYS(ibv_destroy_ah(NULL), EINVAL);
+    SAYS(ibv_destroy_comp_channel(NULL), EINVAL);
+    SAYS(ibv_modify_qp(NULL, NULL, 0), EINVAL);
+    SAYS(ibv_query_qp(NULL, NULL, 0, NULL), EINVAL);
     EXPECT(ibv_qp_to_qp_ex(NULL) == NULL, 1);
+    EXPECT(ibv_get_device_name(NULL) == NULL, 1);
+    struct ibv_device copy = {.name = "copy0"};
+    EXPECT(strcmp(ibv_get_device_name(&copy), "copy0"), 0);
     REFUSED(ibv_open_device(NULL), EINVAL);
     REFUSED(ibv_alloc_pd(NULL), EINVAL);
     REFUSED(ibv_create_qp(pd, NULL), EINVAL);
@@ -131,16 +142,16 @@ static void busy(void)
 {
     struct ibv_qp *qp = make_qp(IBV_QPT_UD, small);
     EXPECT(qp != NULL, 1);
-    EXPECT(ibv_destroy_cq(cq), EBUSY);
-    EXPECT(ibv_dealloc_pd(pd), EBUSY);
+    SAYS(ibv_destroy_cq(cq), EBUSY);
+    SAYS(ibv_dealloc_pd(pd), EBUSY);
     /* 239.0.0.9: lo has no route for groups of IPv6. */
     union ibv_gid group = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 239, [15] = 9}};
     union ibv_gid no_group = {.raw = {0xfe, 0x80}};
-    EXPECT(ibv_attach_mcast(qp, &no_group, 0), EINVAL);
-    EXPECT(ibv_detach_mcast(qp, &group, 0), EINVAL);
-    EXPECT(ibv_attach_mcast(qp, NULL, 0), EINVAL);
+    SAYS(ibv_attach_mcast(qp, &no_group, 0), EINVAL);
+    SAYS(ibv_detach_mcast(qp, &group, 0), EINVAL);
+    SAYS(ibv_attach_mcast(qp, NULL, 0), EINVAL);
     EXPECT(ibv_attach_mcast(qp, &group, 0), 0);
-    EXPECT(ibv_destroy_qp(qp), EBUSY);
+    SAYS(ibv_destroy_qp(qp), EBUSY);
     EXPECT(ibv_detach_mcast(qp, &group, 0), 0);
     EXPECT(ibv_destroy_qp(qp), 0);
 
@@ -157,28 +168,28 @@ static void busy(void)
     struct ibv_recv_wr flushed = {0}, *bad;
     EXPECT(ibv_post_recv(failed, &flushed, &bad), 0);
     EXPECT(ibv_post_recv(failed, &flushed, &bad), 0);
-    EXPECT(ibv_resize_cq(small, 1), EINVAL); /* Two wait in it. */
-    EXPECT(ibv_resize_cq(small, 0), EINVAL);
+    SAYS(ibv_resize_cq(small, 1), EINVAL); /* Two wait in it. */
+    SAYS(ibv_resize_cq(small, 0), EINVAL);
     EXPECT(small->cqe, 1024);
     EXPECT(ibv_resize_cq(small, 2), 0);
     EXPECT(small->cqe, 2);
     EXPECT(ibv_destroy_qp(failed), 0);
     EXPECT(ibv_destroy_cq(small), 0);
     struct ibv_cq *armed = ibv_create_cq(context, 4, NULL, channel, 0);
-    EXPECT(ibv_destroy_comp_channel(channel), EBUSY);
+    SAYS(ibv_destroy_comp_channel(channel), EBUSY);
     EXPECT(ibv_destroy_cq(armed), 0);
     EXPECT(ibv_destroy_comp_channel(channel), 0);
 
     struct ibv_srq_init_attr init = {.attr = {4, 1, 0}};
     struct ibv_srq *srq = ibv_create_srq(pd, &init);
     struct ibv_srq_attr attr = {8, 1, 0};
-    EXPECT(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), EOPNOTSUPP);
-    EXPECT(ibv_modify_srq(srq, &attr, 1 << 7), EINVAL);
+    SAYS(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), EOPNOTSUPP);
+    SAYS(ibv_modify_srq(srq, &attr, 1 << 7), EINVAL);
     attr.srq_limit = 5;
-    EXPECT(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), EINVAL);
+    SAYS(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), EINVAL);
     uint32_t number;
-    EXPECT(ibv_get_srq_num(srq, &number), EOPNOTSUPP);
-    EXPECT(ibv_dealloc_pd(pd), EBUSY);
+    SAYS(ibv_get_srq_num(srq, &number), EOPNOTSUPP);
+    SAYS(ibv_dealloc_pd(pd), EBUSY);
     EXPECT(ibv_destroy_srq(srq), 0);
 
     struct ibv_td_init_attr no_mask = {0};
@@ -186,8 +197,8 @@ static void busy(void)
     struct ibv_parent_domain_init_attr parent = {.pd = pd, .td = td};
     struct ibv_pd *both = ibv_alloc_parent_domain(context, &parent);
     EXPECT(both != NULL, 1);
-    EXPECT(ibv_dealloc_td(td), EBUSY);
-    EXPECT(ibv_dealloc_pd(pd), EBUSY);
+    SAYS(ibv_dealloc_td(td), EBUSY);
+    SAYS(ibv_dealloc_pd(pd), EBUSY);
     EXPECT(ibv_dealloc_pd(both), 0);
     EXPECT(ibv_dealloc_td(td), 0);
 }
@@ -197,11 +208,11 @@ static struct ibv_qp *connect_to_itself(void)
 {
     struct ibv_qp *qp = make_qp(IBV_QPT_RC, small);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR};
-    EXPECT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+    SAYS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
     EXPECT(qp->state, IBV_QPS_RESET);
-    EXPECT(ibv_modify_qp(qp, &attr, 1 << 30), EINVAL);
+    SAYS(ibv_modify_qp(qp, &attr, 1 << 30), EINVAL);
     attr.qp_state = 42;
-    EXPECT(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+    SAYS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
     int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
     EXPECT(ibv_modify_qp(qp, &attr, mask), 0);
@@ -221,13 +232,13 @@ static struct ibv_qp *connect_to_itself(void)
     };
     mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-    EXPECT(ibv_modify_qp(qp, &attr, mask), EINVAL);
+    SAYS(ibv_modify_qp(qp, &attr, mask), EINVAL);
     attr.path_mtu = IBV_MTU_1024;
     attr.min_rnr_timer = 32;
-    EXPECT(ibv_modify_qp(qp, &attr, mask), EINVAL);
+    SAYS(ibv_modify_qp(qp, &attr, mask), EINVAL);
     attr.min_rnr_timer = 12;
     attr.dest_qp_num |= 1 << 24;
-    EXPECT(ibv_modify_qp(qp, &attr, mask), EINVAL);
+    SAYS(ibv_modify_qp(qp, &attr, mask), EINVAL);
     attr.dest_qp_num = qp->qp_num;
     EXPECT(ibv_modify_qp(qp, &attr, mask), 0);
     attr = (struct ibv_qp_attr){
@@ -258,9 +269,9 @@ static void requests(void)
                                .send_flags = IBV_SEND_SIGNALED}, *bad;
 
     /* Too early. */
-    EXPECT(ibv_post_send(fresh, &send, &bad), EINVAL);
+    SAYS(ibv_post_send(fresh, &send, &bad), EINVAL);
     EXPECT(bad == &send, 1);
-    EXPECT(ibv_post_recv(fresh, &recv, &bad_recv), EINVAL);
+    SAYS(ibv_post_recv(fresh, &recv, &bad_recv), EINVAL);
     EXPECT(bad_recv == &recv, 1);
     EXPECT(ibv_destroy_qp(fresh), 0);
 
@@ -271,7 +282,7 @@ static void requests(void)
     struct ibv_send_wr nonsense = send;
     send.next = &nonsense;
     nonsense.opcode = 1234;
-    EXPECT(ibv_post_send(qp, &send, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &send, &bad), EINVAL);
     EXPECT(bad == &nonsense, 1);
     for (int i = 0; i < 2; i++) {
         struct ibv_wc wc = wait_for_one();
@@ -284,27 +295,27 @@ static void requests(void)
 
     nonsense = send;
     nonsense.num_sge = 3;
-    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &nonsense, &bad), EINVAL);
     nonsense.num_sge = -1;
-    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &nonsense, &bad), EINVAL);
     nonsense.num_sge = 1 << 30;
-    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &nonsense, &bad), EINVAL);
     nonsense.num_sge = 1;
     nonsense.sg_list = NULL;
-    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &nonsense, &bad), EINVAL);
     nonsense = send;
     nonsense.opcode = IBV_WR_BIND_MW;
     nonsense.bind_mw.mw = NULL;
-    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &nonsense, &bad), EINVAL);
     nonsense = send;
     nonsense.send_flags = IBV_SEND_INLINE;
     sges[0].length = 65;
-    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &nonsense, &bad), EINVAL);
     sges[0].length = 8;
     nonsense = send;
     nonsense.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
     sges[0].length = 4;
-    EXPECT(ibv_post_send(qp, &nonsense, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, &nonsense, &bad), EINVAL);
     sges[0].length = 8;
 
     /* Full queues. */
@@ -313,7 +324,7 @@ static void requests(void)
         many[i] = recv;
         many[i].next = i < 4 ? &many[i + 1] : NULL;
     }
-    EXPECT(ibv_post_recv(qp, many, &bad_recv), ENOMEM);
+    SAYS(ibv_post_recv(qp, many, &bad_recv), ENOMEM);
     EXPECT(bad_recv == &many[4], 1);
 
     /* A datagram without address. */
@@ -325,7 +336,7 @@ static void requests(void)
     attr.qp_state = IBV_QPS_RTS;
     EXPECT(ibv_modify_qp(ud, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
     send.wr.ud.ah = NULL;
-    EXPECT(ibv_post_send(ud, &send, &bad), EINVAL);
+    SAYS(ibv_post_send(ud, &send, &bad), EINVAL);
     EXPECT(ibv_destroy_qp(ud), 0);
 
     /* A wrong key is the completion's business. */
@@ -386,7 +397,7 @@ static void packed(void)
     EXPECT(sum, 1 + 2 + 3 + 4);
     /* Nonsense is told by its own address. */
     p.send[1].opcode = 1234;
-    EXPECT(ibv_post_send(qp, send, &bad), EINVAL);
+    SAYS(ibv_post_send(qp, send, &bad), EINVAL);
     EXPECT((char *)bad == (char *)send + sizeof p.send[0], 1);
     EXPECT(ibv_destroy_qp(qp), 0);
     EXPECT(ibv_dereg_mr(mr), 0);
@@ -410,31 +421,31 @@ static void builder(void)
     char data[65] = {0};
     ibv_wr_start(ex);
     ibv_wr_set_sge(ex, 1, 2, 3); /* of no request */
-    EXPECT(ibv_wr_complete(ex), EINVAL);
+    SAYS(ibv_wr_complete(ex), EINVAL);
     ibv_wr_start(ex);
     ibv_wr_rdma_read(ex, 1, 2); /* not asked for */
-    EXPECT(ibv_wr_complete(ex), EINVAL);
+    SAYS(ibv_wr_complete(ex), EINVAL);
     ibv_wr_start(ex);
     ibv_wr_send(ex);
     ibv_wr_set_inline_data(ex, data, sizeof data); /* too long */
-    EXPECT(ibv_wr_complete(ex), EINVAL);
+    SAYS(ibv_wr_complete(ex), EINVAL);
     ibv_wr_start(ex);
     for (int i = 0; i < 5; i++)
         ibv_wr_send(ex); /* too many */
-    EXPECT(ibv_wr_complete(ex), ENOMEM);
+    SAYS(ibv_wr_complete(ex), ENOMEM);
     ibv_wr_start(ex);
     ibv_wr_send(ex);
     ibv_wr_set_sge_list(ex, 2, NULL); /* of nowhere */
-    EXPECT(ibv_wr_complete(ex), EINVAL);
+    SAYS(ibv_wr_complete(ex), EINVAL);
     ibv_wr_start(ex);
     ibv_wr_send(ex);
     ibv_wr_set_inline_data_list(ex, 2, NULL);
-    EXPECT(ibv_wr_complete(ex), EINVAL);
+    SAYS(ibv_wr_complete(ex), EINVAL);
     struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1); /* which ibv_bind_mw binds */
     struct ibv_mw_bind_info info = {0};
     ibv_wr_start(ex);
     ibv_wr_bind_mw(ex, mw, mw->rkey + 1, &info);
-    EXPECT(ibv_wr_complete(ex), EINVAL);
+    SAYS(ibv_wr_complete(ex), EINVAL);
     EXPECT(ibv_dealloc_mw(mw), 0);
     ibv_wr_start(ex);
     ibv_wr_send(ex);

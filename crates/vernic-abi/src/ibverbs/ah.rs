@@ -217,5 +217,5 @@ pub(crate) extern "C" fn ibv_resolve_eth_l2_from_gid(
 ) -> c_int {
     mac.write([0; 6]);
     vid.write(0);
-    libc::EOPNOTSUPP
+    boundary::refused(libc::EOPNOTSUPP)
 }

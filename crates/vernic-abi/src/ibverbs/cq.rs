@@ -198,7 +198,7 @@ pub(crate) extern "C" fn ibv_resize_cq(cq: Handle<ibv_cq>, cqe: c_int) -> c_int 
 
 /// `ibv_modify_cq`: events are raised at once and never gathered, so there is nothing to modify.
 pub(crate) extern "C" fn modify_cq(_cq: Handle<ibv_cq>, _attr: In<ibv_modify_cq_attr>) -> c_int {
-    libc::EOPNOTSUPP
+    boundary::refused(libc::EOPNOTSUPP)
 }
 
 /// `ibv_destroy_cq`: `EBUSY` while queue pairs use it; waits until its events are acknowledged.

@@ -4,6 +4,7 @@
 //! freed. There are as many as the machine has ever had netdevs while the process ran.
 
 use std::ffi::{c_char, c_int};
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -21,8 +22,6 @@ use crate::pointer::{CObject, Handle, Out, Text};
 pub(crate) struct DeviceObject {
     verbs: verbs_device,
     pub(crate) info: DeviceInfo,
-    /// As text for C.
-    name: std::ffi::CString,
     /// The one listed before.
     next: *const DeviceObject,
 }
@@ -60,8 +59,7 @@ impl DeviceObject {
             sysfs: ptr::null_mut(),
             core_support: 0,
         };
-        let name = std::ffi::CString::new(info.name.clone()).unwrap_or_default();
-        Self { verbs, info, name, next: ptr::null() }
+        Self { verbs, info, next: ptr::null() }
     }
 
     /// The device of C for what the engine found: the same each time.
@@ -90,11 +88,6 @@ impl DeviceObject {
                 Err(now) => last = now,
             }
         }
-    }
-
-    /// The name, for C.
-    pub(crate) fn name(&self) -> &std::ffi::CStr {
-        &self.name
     }
 }
 
@@ -136,9 +129,12 @@ pub(crate) extern "C" fn ibv_free_device_list(list: *mut Handle<ibv_device>) {
     unsafe { libc::free(list.cast()) };
 }
 
-/// `ibv_get_device_name`.
+/// `ibv_get_device_name`: the field of the struct, which may be a copy of the program's; NULL for NULL.
 pub(crate) extern "C" fn ibv_get_device_name(device: Handle<ibv_device>) -> Text {
-    device.find().map_or(Text::NULL, |device| Text::inside(device.name()))
+    match device.is_null() {
+        true => Text::NULL,
+        false => Text::at(device.raw(), offset_of!(ibv_device, name)),
+    }
 }
 
 /// `ibv_get_device_index`: the number in its name; -1 for NULL.

@@ -452,16 +452,16 @@ pub(crate) extern "C" fn ibv_detach_mcast(
 
 /// `ibv_set_ece`: there are no vendor's enhancements to agree on.
 pub(crate) extern "C" fn ibv_set_ece(qp: Handle<ibv_qp>, ece: In<ibv_ece>) -> c_int {
-    match (qp.find(), ece.read()) {
+    boundary::refused(match (qp.find(), ece.read()) {
         (Some(_), Some(_)) => libc::EOPNOTSUPP,
         _ => libc::EINVAL,
-    }
+    })
 }
 
 /// `ibv_query_ece`.
 pub(crate) extern "C" fn ibv_query_ece(_qp: Handle<ibv_qp>, ece: Out<ibv_ece>) -> c_int {
     ece.write(ibv_ece::default());
-    libc::EOPNOTSUPP
+    boundary::refused(libc::EOPNOTSUPP)
 }
 
 /// `ibv_query_qp_data_in_order`: 0, bytes of a message may be seen in any order. (They are written

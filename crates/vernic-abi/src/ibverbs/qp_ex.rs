@@ -21,7 +21,7 @@ use super::mw;
 use super::qp::{QpObject, send_ops_of};
 use super::refusals::Cause;
 use super::wr_list::flags;
-use crate::boundary::{Failure, guard, of_send};
+use crate::boundary::{Failure, guard, of_send, refused};
 use crate::layout::ah::ibv_ah;
 use crate::layout::memory::{ibv_mw, ibv_mw_bind_info};
 use crate::layout::qp::ibv_qp;
@@ -396,14 +396,14 @@ extern "C" fn wr_complete(qp: Handle<ibv_qp>) -> c_int {
     guard(EIO, || {
         let Some((object, builder)) = qp.find().and_then(|qp| Some((qp, qp.builder.as_ref()?)))
         else {
-            return EINVAL;
+            return refused(EINVAL);
         };
         let mut outcome = Err(Refused::Malformed(EIO));
         with(qp, |object, batch| outcome = complete(object, batch));
         builder.lock.unlock();
-        let Err(refused) = outcome else { return 0 };
+        let Err(why) = outcome else { return 0 };
         let (log, qpn) = (&object.shared.refusals, object.engine.qpn());
-        match refused {
+        refused(match why {
             Refused::Posted(why) => {
                 let words = format_args!("queue pair {qpn}: {why}");
                 log.log("ibv_wr_complete", (&why).into(), &words);
@@ -423,7 +423,7 @@ extern "C" fn wr_complete(qp: Handle<ibv_qp>) -> c_int {
                 log.log("ibv_wr_complete", Cause::Malformed, &words);
                 errno
             }
-        }
+        })
     })
 }
 

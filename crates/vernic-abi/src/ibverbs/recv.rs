@@ -7,7 +7,7 @@ use vernic_engine::PostRecvError;
 
 use super::refusals::{Cause, Refusals};
 use super::wr_list::{self, Copies, List};
-use crate::boundary::{guard, of_recv};
+use crate::boundary::{guard, of_recv, refused};
 use crate::layout::qp::ibv_qp;
 use crate::layout::srq::ibv_srq;
 use crate::layout::wr::ibv_recv_wr;
@@ -20,14 +20,14 @@ fn outcome(
     posted: Result<(), PostRecvError>,
     bad: Out<In<ibv_recv_wr>>,
 ) -> c_int {
-    let refused = posted.err();
-    let Some((request, errno)) = list.bad(refused.as_ref().map(of_recv)) else { return 0 };
-    match &refused {
+    let why = posted.err();
+    let Some((request, errno)) = list.bad(why.as_ref().map(of_recv)) else { return 0 };
+    match &why {
         Some(why) => refusals.log(name, why.into(), why),
         None => refusals.log(name, Cause::Malformed, &"bad list of entries"),
     }
     bad.write(request);
-    errno
+    refused(errno)
 }
 
 /// `ibv_post_recv`.
@@ -39,7 +39,7 @@ pub(crate) extern "C" fn post_recv(
     guard(EIO, || {
         let Some(object) = qp.find() else {
             bad.write(list);
-            return EINVAL;
+            return refused(EINVAL);
         };
         let copies = Copies::default();
         let mut list = wr_list::receives(list, &copies);
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn post_srq_recv(
     guard(EIO, || {
         let Some(object) = srq.find() else {
             bad.write(list);
-            return EINVAL;
+            return refused(EINVAL);
         };
         let copies = Copies::default();
         let mut list = wr_list::receives(list, &copies);

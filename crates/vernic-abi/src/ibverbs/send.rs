@@ -6,7 +6,7 @@ use libc::{EINVAL, EIO};
 
 use super::refusals::Cause;
 use super::wr_list::{self, Copies};
-use crate::boundary::{guard, of_send};
+use crate::boundary::{guard, of_send, refused};
 use crate::layout::qp::ibv_qp;
 use crate::layout::wr::ibv_send_wr;
 use crate::pointer::{Handle, In, Out};
@@ -21,15 +21,15 @@ pub(crate) extern "C" fn post_send(
     guard(EIO, || {
         let Some(object) = qp.find() else {
             bad.write(list);
-            return EINVAL;
+            return refused(EINVAL);
         };
         let copies = Copies::default();
         let mut list = wr_list::sends(list, object.engine.service(), &copies);
-        let refused = object.engine.post_send_from(&mut list).err();
-        let errno = refused.as_ref().map(of_send);
+        let why = object.engine.post_send_from(&mut list).err();
+        let errno = why.as_ref().map(of_send);
         let Some((request, errno)) = list.bad(errno) else { return 0 };
         let (log, qpn) = (&object.shared.refusals, object.engine.qpn());
-        match &refused {
+        match &why {
             Some(why) => log.log("ibv_post_send", why.into(), &format_args!("queue pair {qpn}: {why}")),
             None => log.log(
                 "ibv_post_send",
@@ -38,6 +38,6 @@ pub(crate) extern "C" fn post_send(
             ),
         }
         bad.write(request);
-        errno
+        refused(errno)
     })
 }
