@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 
 use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::slot::SlotTable;
-use vernic_io::{ClosedLink, Link, LinkError, LocalAddr, Sleeper, UdpConfig, UdpLink};
-use vernic_proto::{DropReason, QpState, QpType, Time};
+use vernic_io::{ClosedLink, Link, LinkError, LocalAddr, NextHop, Sleeper, UdpConfig, UdpLink};
+use vernic_proto::{AddressVector, DropReason, QpState, QpType, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
 use crate::background::Background;
@@ -247,6 +247,17 @@ impl Context {
     /// The index of a GID in the table.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
         self.gid_table().into_iter().find(|row| row.gid == gid).map(|row| row.index)
+    }
+
+    /// The next hop on the way that `av` says, if the system does not know its hardware address and asks for it
+    /// from now on; `None` if packets may go, and of an iWARP device. Never waits.
+    pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
+        let (engine, row) = (self.engine(), self.gid_entry(av.sgid_index)?);
+        if engine.info.transport != Transport::Roce {
+            return None;
+        }
+        let path = engine.resolve(av, 0).ok()?.path;
+        NextHop::seek(row.local, engine.info.netdev_index, path.dst())
     }
 
     /// Whether its netdev has this address now.

@@ -117,8 +117,8 @@ pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
 pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
 pub use vernic_io::{
-    Gate, LinkCounters, LinkError, LocalAddr, NameError, Origin as ProcessOrigin, Place,
-    ServiceName, TxPath, random,
+    Gate, HopState, LinkCounters, LinkError, LocalAddr, NameError, NextHop,
+    Origin as ProcessOrigin, Place, ServiceName, TxPath, random,
 };
 pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,

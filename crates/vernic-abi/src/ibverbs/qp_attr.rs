@@ -1,9 +1,11 @@
 //! Attributes of queue pairs: `ibv_modify_qp`, `ibv_query_qp`.
 
 use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
 use vernic_engine::{
-    AckTimeout, AttrMask, Mtu, PortNum, Psn, Qkey, QpAttr, QpState, Qpn, RnrTimer, Transport,
+    AckTimeout, AddressVector, AttrMask, Context, HopState, Mtu, PortNum, Psn, Qkey, QpAttr,
+    QpState, QpType, Qpn, RnrTimer, Transport,
 };
 
 use super::ah;
@@ -103,6 +105,39 @@ pub(crate) fn from_engine(attr: &QpAttr) -> ibv_qp_attr {
     }
 }
 
+/// How long a next hop has to answer for its hardware address: as long as the kernel's drivers of RoCE wait.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Time to the second look at what the system knows: an answer on a local network takes about as long.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+/// Longest time between looks.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until the system knows where to send what goes to a peer; at once if it does.
+///
+/// # Errors
+/// `EHOSTUNREACH` or `ETIMEDOUT` where nobody answers for the address.
+fn await_next_hop(context: &Context, av: &AddressVector) -> Result<(), Failure> {
+    let Some(hop) = context.unknown_next_hop(av) else { return Ok(()) };
+    let (until, mut pause) = (Instant::now() + ANSWER_WITHIN, FIRST_PAUSE);
+    // Ends within a second.
+    let errno = loop {
+        match hop.state() {
+            HopState::Open => return Ok(()),
+            HopState::Absent => break libc::EHOSTUNREACH,
+            HopState::Asked if Instant::now() >= until => break libc::ETIMEDOUT,
+            HopState::Asked => {}
+        }
+        std::thread::sleep(pause);
+        pause = LONGEST_PAUSE.min(pause * 2);
+    };
+    let (device, peer) = (&context.info().name, av.dgid.to_ip());
+    let why = format!(
+        "the queue pair cannot go to {peer} from {device}: nobody answers for the hardware address of the next hop. Is \
+         the host up, and on this network?"
+    );
+    Err(Failure::new(errno, why))
+}
+
 /// `ibv_modify_qp`. A refusal says in the log what is missing or forbidden for which transition.
 pub(crate) extern "C" fn ibv_modify_qp(
     qp: Handle<ibv_qp>,
@@ -118,7 +153,12 @@ pub(crate) extern "C" fn ibv_modify_qp(
             Failure::invalid(format!("attribute mask {named:#x} has unknown bits"))
         })?;
         let is_roce = object.engine.context().info().transport == Transport::Roce;
-        object.engine.modify(&to_engine(&attr, mask, is_roce)?, mask)?;
+        let wanted = to_engine(&attr, mask, is_roce)?;
+        // Nobody waits for datagrams, of which each has a path of its own.
+        if is_roce && mask.contains(AttrMask::AV) && object.engine.qp_type() != QpType::Ud {
+            await_next_hop(object.engine.context(), &wanted.av)?;
+        }
+        object.engine.modify(&wanted, mask)?;
         if mask.contains(AttrMask::STATE) {
             object.set_state(object.engine.state());
         }
