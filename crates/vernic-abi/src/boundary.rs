@@ -53,6 +53,15 @@ impl Failure {
         Self::new(EINVAL, format!("NULL instead of {what}"))
     }
 
+    /// Something else where an object has to be.
+    #[cold]
+    pub(crate) fn none_at(what: &'static str, address: usize) -> Self {
+        Self::new(
+            EINVAL,
+            format!("{address:#x} is not the address of {what}: was it destroyed before?"),
+        )
+    }
+
     /// An argument out of range.
     #[cold]
     pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Self {

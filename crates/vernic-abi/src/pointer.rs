@@ -45,6 +45,12 @@ pub(crate) unsafe trait CObject {
     const NAME: &'static str;
     /// Where in the object the struct of C is.
     const OFFSET: usize = 0;
+
+    /// Whether there is one at this address, as far as that is known without looking there.
+    #[inline]
+    fn is_there(_address: usize) -> bool {
+        true
+    }
 }
 
 /// A struct of which every bit pattern is a value: integers, floats, pointers, and optional functions.
@@ -140,16 +146,19 @@ impl<C: CObject> Handle<C> {
     /// The object.
     ///
     /// # Errors
-    /// `EINVAL` for NULL, naming what is missing.
+    /// `EINVAL` for NULL, and for what is known to be none; naming what is missing.
     #[inline]
     pub(crate) fn get(&self) -> Result<&C::Object, Failure> {
-        self.find().ok_or_else(|| Failure::null(C::NAME))
+        self.find().ok_or_else(|| match self.is_null() {
+            true => Failure::null(C::NAME),
+            false => Failure::none_at(C::NAME, self.0.addr()),
+        })
     }
 
-    /// The object, or `None` for NULL.
+    /// The object, or `None` for NULL and for what is known to be none.
     #[inline]
     pub(crate) fn find(&self) -> Option<&C::Object> {
-        if self.0.is_null() {
+        if self.0.is_null() || !C::is_there(self.0.addr()) {
             return None;
         }
         // SAFETY: not NULL, so an object of ours that lives (contract, 1), made by `hand_out` of
@@ -185,7 +194,27 @@ impl<C: CObject> Handle<C> {
         // SAFETY: from `Box::into_raw` in `hand_out`; not taken back before (contract, 1).
         unsafe { Box::from_raw(self.object()) }
     }
+
+    /// As [`take_back`](Self::take_back): the object is dropped, and its place stays until that is, too.
+    ///
+    /// # Safety
+    /// As of [`take_back`](Self::take_back).
+    pub(crate) unsafe fn end(self) -> Place<C::Object> {
+        let object = self.object();
+        // SAFETY: as in `take_back`: from `Box::into_raw`, and nobody uses it any more.
+        unsafe { ptr::drop_in_place(object) };
+        // SAFETY: the place of a box, of which nothing is valid now.
+        Place { _memory: unsafe { Box::from_raw(object.cast()) } }
+    }
 }
+
+/// Where an object was: its address is nobody else's until this is dropped.
+pub(crate) struct Place<T> {
+    _memory: Box<MaybeUninit<T>>,
+}
+
+// SAFETY: there is nothing in it.
+unsafe impl<T> Send for Place<T> {}
 
 /// A struct that C filled, or NULL; also the first of an array of them.
 #[repr(transparent)]

@@ -42,6 +42,11 @@ fn queue_pairs_that_a_program_gives_to_ids_itself_are_theirs() {
 }
 
 #[test]
+fn calls_on_what_is_no_id_are_refused() {
+    check("cm_gone.c");
+}
+
+#[test]
 fn a_program_that_ends_without_a_word_or_is_killed_has_ended_its_connections() {
     check("cm_ends.c");
 }

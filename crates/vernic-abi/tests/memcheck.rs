@@ -45,3 +45,8 @@ fn memcheck_has_no_complaint_about_the_library() {
 fn memcheck_has_no_complaint_about_objects_that_outlive_their_device() {
     memcheck("leaks", &[]);
 }
+
+#[test]
+fn memcheck_has_no_complaint_about_calls_on_ids_that_were_destroyed() {
+    memcheck("cm_gone", &[]);
+}

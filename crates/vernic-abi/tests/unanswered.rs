@@ -37,7 +37,7 @@ fn a_queue_pair_to_a_host_that_does_not_answer_for_its_address_stays_in_init() {
     let probe =
         unshare().arg("ip link add near0 type veth peer name far0").stderr(Stdio::null()).status();
     if !probe.is_ok_and(|status| status.success()) {
-        println!("skipped: no network namespaces, no veth, or no `ip`, here");
+        eprintln!("skipped: no network namespaces, no veth, or no `ip`, here");
         return;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unanswered.c");

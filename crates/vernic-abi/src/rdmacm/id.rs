@@ -18,6 +18,7 @@ use super::addrinfo::Answer;
 use super::channel::ChannelObject;
 use super::endpoint::Endpoint;
 use super::event;
+use super::live;
 use super::path;
 use super::process::{CmDevice, process};
 use crate::boundary::{self, Failure};
@@ -62,6 +63,10 @@ pub(crate) struct Kept {
 unsafe impl CObject for rdma_cm_id {
     type Object = IdObject;
     const NAME: &'static str = "an rdma_cm_id";
+
+    fn is_there(address: usize) -> bool {
+        live::is_live(address)
+    }
 }
 
 /// What an id is made with.
@@ -160,6 +165,7 @@ impl IdObject {
             heeded_qp: Arc::default(),
             kept,
         }));
+        live::add(of_c);
         if let Ok(process) = process() {
             process.note(&engine, of_c);
         }
@@ -446,14 +452,15 @@ pub(crate) fn destroy(id: Handle<rdma_cm_id>) -> Result<(), Failure> {
     if object.engine.is_orphan() {
         return Ok(());
     }
+    live::remove(id)?;
     object.release_event();
     object.release_qp();
     object.engine.destroy();
     process()?.forget(&object.engine);
+    let own_channel = lock(&object.kept).own_channel.take();
     // SAFETY: this is the call that ends it, and no event leads to it any more.
-    let mut object = unsafe { id.take_back() };
-    let kept = object.kept.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(channel) = kept.own_channel.take() {
+    live::keep(unsafe { id.end() });
+    if let Some(channel) = own_channel {
         drop(ChannelObject::destroy(channel));
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `process.rs` | once per process: the open devices, which id is which of C's |
 //! | `channel.rs` `event.rs` `strings.rs` | event channels, events and their names |
-//! | `id.rs` `path.rs` | ids and what they show; synchronous ids |
+//! | `id.rs` `path.rs` `live.rs` | ids, what they show, which there are; synchronous ids |
 //! | `addrinfo.rs` `resolve.rs` | names to addresses, addresses to devices and routes, listening |
 //! | `connect.rs` `multicast.rs` `option.rs` | connections, groups, options |
 //! | `rsocket/` | rsockets |
@@ -16,6 +16,7 @@ pub(crate) mod connect;
 pub(crate) mod endpoint;
 pub(crate) mod event;
 pub(crate) mod id;
+mod live;
 pub(crate) mod multicast;
 pub(crate) mod option;
 mod path;
