@@ -73,6 +73,17 @@ pub(crate) unsafe extern "C" fn reserved_qpn_alloc(_context: *mut c_void, qpn: *
     refuse::errno()
 }
 
+/// `_mlx5dv_get_export_sizes`: nothing can be exported, so attributes have no size.
+///
+/// # Safety
+/// As the C function: `sizes` is NULL or valid for `length` bytes.
+pub(crate) unsafe extern "C" fn get_export_sizes(sizes: *mut u8, length: usize) {
+    if !sizes.is_null() {
+        // SAFETY: not NULL, hence valid for so many bytes, by the caller's promise.
+        unsafe { sizes.write_bytes(0, length) };
+    }
+}
+
 /// `mlx5dv_get_data_direct_sysfs_path`: the empty path.
 ///
 /// # Safety

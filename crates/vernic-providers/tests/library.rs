@@ -78,6 +78,14 @@ fn outputs_of_refused_queries_are_set() {
     let (mut port, mut active) = (7, 7);
     assert_eq!(query(std::ptr::null_mut(), &mut port, &mut active), libc::EOPNOTSUPP);
     assert_eq!((port, active), (0, 0));
+    // SAFETY: as above.
+    let sizes_of = unsafe {
+        let address = function("_mlx5dv_get_export_sizes", "MLX5_1.27");
+        std::mem::transmute::<*mut c_void, extern "C" fn(*mut u32, usize)>(address)
+    };
+    let mut sizes = [7; 4];
+    sizes_of(sizes.as_mut_ptr(), 12);
+    assert_eq!(sizes, [0, 0, 0, 7]);
     let nowhere: *mut u8 = std::ptr::null_mut();
     assert_eq!(query(nowhere.cast(), nowhere, nowhere), libc::EOPNOTSUPP);
 }
