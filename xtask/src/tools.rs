@@ -31,11 +31,13 @@ const PACKAGES: &[Tool] = &[
     ("iscsi-test-cu", &["sh", "-c", "command -v iscsi-test-cu"], "libiscsi-bin"),
     ("qemu-system-x86_64", &["sh", "-c", "command -v qemu-system-x86_64"], "qemu-system-x86"),
     ("dapltest", &["sh", "-c", "command -v dapltest"], "dapl2-utils"),
+    ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
     ("socat", &["socat", "-V"], "socat"),
     ("mpirun", &["sh", "-c", "command -v mpirun"], "openmpi-bin"),
     ("mpicc", &["sh", "-c", "command -v mpicc"], "libopenmpi-dev"),
     ("rdma-core's tests", &["test", "-d", "/usr/share/doc/rdma-core/tests"], "python3-pyverbs"),
     ("infiniband/verbs.h", &["test", "-f", "/usr/include/infiniband/verbs.h"], "libibverbs-dev"),
+    ("infiniband/umad.h", &["test", "-f", "/usr/include/infiniband/umad.h"], "libibumad-dev"),
     ("rdma/rdma_cma.h", &["test", "-f", "/usr/include/rdma/rdma_cma.h"], "librdmacm-dev"),
 ];
 

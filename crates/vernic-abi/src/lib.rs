@@ -13,7 +13,7 @@
 //! | `object.rs` | what C objects keep of the engine, who uses whom, which event is of which object |
 //! | `ibverbs/` | the verbs, one file per family |
 //! | `rdmacm/` | the connection manager, one file per kind of call |
-//! | `umad/` | libibumad: refusals that set their results |
+//! | `umad/` | libibumad: which devices and ports there are; refusals that set their results |
 //! | `waiting.rs` | calls that wait: cancelled threads, signals |
 //! | `abi/exports.txt`, `refusal.rs` | the exported symbols and their versions, and what refuses |
 //! | `log.rs` | lines on standard error, if `VERNIC_LOG` asks |

@@ -292,6 +292,11 @@ impl<T> Out<T> {
         Self(value)
     }
 
+    /// What a field of a struct leads to.
+    pub(crate) fn of_raw(place: *mut T) -> Self {
+        Self(place)
+    }
+
     /// Whether C wants nothing.
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()

@@ -59,7 +59,9 @@ fn pairs(list: &str) -> impl Iterator<Item = (&str, &str)> {
 
 fn program(sources: &str) -> (String, usize) {
     let header = |name: &&str| !NOT_IN_THE_HEADER.contains(name);
-    let mut code = String::from("#include <stddef.h>\n#include <rdma/rdma_cma.h>\n");
+    let mut code = String::from(
+        "#include <stddef.h>\n#include <infiniband/umad.h>\n#include <rdma/rdma_cma.h>\n",
+    );
     let mut count = 0;
     let mut check = |claim: String| {
         let _ = writeln!(code, "_Static_assert({claim}, \"{claim}\");");

@@ -50,3 +50,8 @@ fn memcheck_has_no_complaint_about_objects_that_outlive_their_device() {
 fn memcheck_has_no_complaint_about_calls_on_ids_that_were_destroyed() {
     memcheck("cm_gone", &[]);
 }
+
+#[test]
+fn memcheck_has_no_complaint_about_devices_for_management() {
+    memcheck("umad", &[]);
+}

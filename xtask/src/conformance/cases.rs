@@ -183,6 +183,15 @@ fn listings() -> Vec<Case> {
             "-v",
             &["vernic0", "PORT_ACTIVE", "Ethernet", "4096 (5)", "max_qp_wr", "GID["],
         ),
+        // Debian has these where root finds programs.
+        listing(
+            "/usr/sbin/ibstat",
+            "",
+            &["CA 'vernic0'", "State: Active", "Rate: 40", "Link layer: Ethernet"],
+        ),
+        listing("/usr/sbin/ibstat", "-l", &["vernic0"]),
+        listing("/usr/sbin/ibstat", "-p", &["0x"]),
+        listing("/usr/sbin/ibstatus", "", &["'vernic0' port 1", "4: ACTIVE", "40 Gb/sec"]),
     ]
 }
 

@@ -175,7 +175,7 @@ fn functions(exports: &str, context: &str) -> Result<BTreeMap<String, bool>> {
 }
 
 /// Rooms of the C library whose functions refuse; some of them fill in what they are to return.
-const REFUSING: [&str; 2] = ["refusal::", "umad::"];
+const REFUSING: [&str; 2] = ["refusal::", "umad::refused::"];
 
 /// Members of a context whose function in verbs.h has another name.
 const RENAMED: [(&str, &str); 1] = [("query_rt_values", "query_rt_values_ex")];

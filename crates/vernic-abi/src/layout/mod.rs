@@ -19,6 +19,7 @@ pub(crate) mod port;
 pub(crate) mod qp;
 pub(crate) mod qp_ex;
 pub(crate) mod srq;
+pub(crate) mod umad;
 pub(crate) mod wr;
 
 /// A function pointer that nothing calls: its place in a table stays empty.

@@ -1,14 +1,31 @@
-//! libibumad: there are no management ports. The calls that have results set them; the others are
-//! refused by `refusal.rs`, or say that there is nothing.
+//! libibumad: which devices and ports there are. There are no management datagrams, as RoCE has no subnet manager:
+//! ports cannot be opened for them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `ca.rs` | devices and ports, as `ibstat` prints them |
+//! | `list.rs` | the list of the devices' names |
+//! | `refused.rs` | refusals that set their results, or say why |
 
 use std::ffi::{c_int, c_void};
 
-use libc::EOPNOTSUPP;
-
-use crate::pointer::{OutArray, Text};
+pub(crate) mod ca;
+pub(crate) mod list;
+pub(crate) mod refused;
 
 /// Bytes of `ib_user_mad` in front of a datagram.
 const HEADER_BYTES: usize = 64;
+
+/// `umad_init`.
+pub(crate) extern "C" fn umad_init() -> c_int {
+    crate::log::init();
+    0
+}
+
+/// `umad_done`.
+pub(crate) extern "C" fn umad_done() -> c_int {
+    0
+}
 
 /// `umad_size`: bytes in front of a datagram in a buffer.
 pub(crate) extern "C" fn umad_size() -> usize {
@@ -21,18 +38,4 @@ pub(crate) extern "C" fn umad_get_mad(umad: *mut c_void) -> *mut c_void {
         true => umad,
         false => umad.wrapping_byte_add(HEADER_BYTES),
     }
-}
-
-/// `umad_get_issm_path`: an empty path.
-pub(crate) extern "C" fn umad_get_issm_path(
-    _ca: Text,
-    _port: c_int,
-    mut path: OutArray<u8>,
-    room: c_int,
-) -> c_int {
-    let path = path.slice(usize::try_from(room).unwrap_or(0)).unwrap_or_default();
-    if let Some(first) = path.first_mut() {
-        *first = 0;
-    }
-    -EOPNOTSUPP
 }

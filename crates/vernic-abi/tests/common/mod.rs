@@ -58,7 +58,7 @@ impl Folder {
             Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
             Err(error) => error.to_string(),
         };
-        let headers = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
+        let headers = ["infiniband/verbs.h", "infiniband/umad.h", "rdma/rdma_cma.h"];
         let missing = headers.iter().any(|h| why.contains(h)) || !why.contains("error");
         let required = std::env::var_os("VERNIC_REQUIRE_TOOLS").is_some();
         assert!(missing && !required, "{}: {why}", source.display());
