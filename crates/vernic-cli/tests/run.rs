@@ -5,6 +5,7 @@
 mod installed;
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -43,6 +44,35 @@ fn a_program_finds_the_libraries_under_the_names_it_was_linked_against() {
         let line = format!("readlink ${{LD_LIBRARY_PATH%%:*}}/{name}");
         let target = installed.shell(&[], &line);
         assert_eq!(Path::new(target.trim_end()), library.join(file), "{name}");
+    }
+}
+
+#[test]
+fn where_there_can_be_no_folder_the_refusal_says_how_to_have_one_elsewhere() {
+    let installed = Installed::new();
+    let temporary = installed.0.join("temporary");
+    let user = fs::metadata("/proc/self").map(|meta| meta.uid()).unwrap();
+    let base = temporary.join(format!("vernic-{user}"));
+    let refusal = |temporary: &Path| {
+        let mut command = installed.command(&["run", "true"]);
+        let output =
+            command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", temporary).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        stderr(&output)
+    };
+    // Others may write there.
+    fs::create_dir_all(&base).unwrap();
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).unwrap();
+    let shared = refusal(&temporary);
+    // Nobody may make a folder there, as in a file system that is read-only.
+    let denied = refusal(Path::new("/proc"));
+    // A file is in the way where the folder would be filled.
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::create_dir(base.join(".lock")).unwrap();
+    let full = refusal(&temporary);
+    for (refusal, word) in [(shared, "belongs"), (denied, "create"), (full, "prepare")] {
+        let names = refusal.contains("TMPDIR") && refusal.contains("XDG_RUNTIME_DIR");
+        assert!(names && refusal.contains(word), "{refusal}");
     }
 }
 

@@ -28,8 +28,8 @@ pub enum Transport {
 /// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last; of iWARP `viw0`
-    /// beside `vernic0`, and so on.
+    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last, and behind it what has no
+    /// usable address; of iWARP `viw0` beside `vernic0`, and so on.
     pub name: String,
     /// The number in its name.
     pub number: u32,

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use vernic_wire::{Gid, Mtu};
@@ -68,7 +68,9 @@ pub struct NetDevError {
     source: io::Error,
 }
 
-/// All devices that are up and have an address, those with a default route first, `lo` last.
+/// All devices that are up and have an address. Programs take the first: it is the one of a default route, of those
+/// that have an address beyond the own link; `lo` is the last, but for devices whose addresses are not ready, or
+/// taken by others.
 ///
 /// # Errors
 /// When the operating system does not list its interfaces.
@@ -101,8 +103,40 @@ pub fn list() -> Result<Vec<NetDev>, NetDevError> {
             })
         })
         .collect();
-    devices.sort_by_key(|d| (!d.default_route, d.loopback, d.index));
+    let unready = unready_addresses(&std::fs::read_to_string(IF_INET6).unwrap_or_default());
+    devices.sort_by_key(|device| place(device, &unready));
     Ok(devices)
+}
+
+/// Where a device is in the list.
+fn place(device: &NetDev, unready: &[(u32, Ipv6Addr)]) -> impl Ord + use<> {
+    let is_ready = |addr: &&LocalAddr| match addr.ip {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(ip) => !unready.contains(&(device.index, ip)),
+    };
+    let is_far = |addr: &LocalAddr| rank(addr.ip) > 0;
+    let is_usable = device.addrs.iter().any(|addr| is_ready(&addr));
+    let reaches_far = device.addrs.iter().filter(is_ready).any(is_far);
+    (!is_usable, device.loopback, !reaches_far, !device.default_route, device.index)
+}
+
+/// The kernel's table of IPv6 addresses.
+const IF_INET6: &str = "/proc/thread-self/net/if_inet6";
+
+/// Device and address of each line of [`IF_INET6`] (address, index, prefix length, scope, flags, device) that cannot be
+/// bound to: nobody has confirmed yet that it is free (RFC 4862), or somebody else has it.
+fn unready_addresses(text: &str) -> Vec<(u32, Ipv6Addr)> {
+    let unready = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let flags = u32::from_str_radix(fields.get(4)?, 16).ok()?;
+        let may_be_used = flags & libc::IFA_F_OPTIMISTIC != 0;
+        let is_unready = flags & libc::IFA_F_DADFAILED != 0
+            || flags & libc::IFA_F_TENTATIVE != 0 && !may_be_used;
+        let ip = Ipv6Addr::from(u128::from_str_radix(fields[0], 16).ok()?);
+        let index = u32::from_str_radix(fields[1], 16).ok()?;
+        is_unready.then_some((index, ip))
+    };
+    text.lines().filter_map(unready).collect()
 }
 
 /// Why a network device is not in [`list`].
@@ -291,10 +325,46 @@ mod tests {
         assert!(lo.addrs.contains(&LocalAddr::from(IpAddr::V4(Ipv4Addr::LOCALHOST))));
         assert_eq!(lo.mac, None);
         assert!(!lo.default_route);
-        assert_eq!(devices.last(), Some(lo));
+        let unready = unready_addresses(&std::fs::read_to_string(IF_INET6).unwrap_or_default());
+        let behind = devices.iter().skip_while(|device| *device != lo).skip(1);
+        assert!(behind.into_iter().all(|device| place(device, &unready) > place(lo, &unready)));
         assert_eq!(index_of(lo.addrs[0]).unwrap(), lo.index);
         assert!(is_local([127, 9, 9, 9].into()));
         assert!(!is_local([192, 0, 2, 1].into()));
+    }
+
+    #[test]
+    fn a_device_without_a_usable_address_comes_behind_those_that_have_one() {
+        let netdev = |index, name: &str, addrs: &[&str]| NetDev {
+            name: name.into(),
+            index,
+            mac: None,
+            mtu_bytes: 1500,
+            running: true,
+            loopback: name == "lo",
+            default_route: name == "default",
+            addrs: addrs.iter().map(|ip| LocalAddr::from(ip.parse::<IpAddr>().unwrap())).collect(),
+        };
+        let table = "fe800000000000000000000000000002 02 40 20 c0 tentative\n\
+                     fe800000000000000000000000000003 03 40 20 88 failed\n\
+                     20010db8000000000000000000000004 04 40 00 44 optimistic\n\
+                     fe800000000000000000000000000005 05 40 20 80 link\nrubbish\nff 1 1\n";
+        let unready = unready_addresses(table);
+        let ip = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+        assert_eq!(unready, [(2, ip("fe80::2")), (3, ip("fe80::3"))]);
+        let mut all = [
+            netdev(1, "lo", &["::1", "127.0.0.1"]),
+            netdev(2, "tentative", &["fe80::2"]),
+            netdev(3, "failed", &["fe80::3"]),
+            netdev(4, "optimistic", &["2001:db8::4"]),
+            netdev(5, "link", &["fe80::5"]),
+            netdev(6, "plain", &["fe80::2", "10.0.0.6"]),
+            netdev(7, "default", &["10.0.0.7"]),
+        ];
+        all.sort_by_key(|device| place(device, &unready));
+        let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
+        let expected = ["default", "optimistic", "plain", "link", "lo", "tentative", "failed"];
+        assert_eq!(names, expected);
     }
 
     #[test]

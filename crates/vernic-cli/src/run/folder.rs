@@ -85,7 +85,14 @@ impl Entry {
 /// The folder with these entries: one that is there, or a new one.
 pub(super) fn prepare(entries: &[Entry]) -> Outcome<PathBuf> {
     let base = base()?;
-    prepare_in(&base, entries).doing(|| format!("prepare a folder in {}", base.display()))
+    prepare_in(&base, entries).map_err(|error| impossible("prepare a folder in", &base, &error))
+}
+
+/// Why there can be no folder here, and where there could be one.
+fn impossible(what: &str, base: &Path, error: &io::Error) -> Failure {
+    let base = base.display();
+    Failure::new(format!("cannot {what} {base}: {error}"))
+        .hint(format!("{ELSEWHERE}; {base} {HOLDS}"))
 }
 
 fn prepare_in(base: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
@@ -186,7 +193,7 @@ fn base() -> Outcome<PathBuf> {
     };
     match DirBuilder::new().mode(0o700).create(&base) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(error).doing(|| format!("create {}", base.display()));
+            return Err(impossible("create", &base, &error));
         }
         _ => {}
     }
@@ -195,8 +202,14 @@ fn base() -> Outcome<PathBuf> {
     }
     let base = base.display();
     Err(Failure::new(format!("{base} belongs to somebody else, or others may write there"))
-        .hint(format!("remove it, or set XDG_RUNTIME_DIR or TMPDIR to a folder of your own; {base} would hold libraries that your programs load")))
+        .hint(format!("remove it, or {ELSEWHERE}; {base} {HOLDS}")))
 }
+
+/// What helps where there can be no folder of folders.
+const ELSEWHERE: &str =
+    "set XDG_RUNTIME_DIR or TMPDIR to a folder of your own, in which you can write";
+/// What it is for.
+const HOLDS: &str = "would hold libraries that your programs load";
 
 /// Whether a path can stand in a list of paths, and is from the root.
 fn is_listable(path: &Path) -> bool {
