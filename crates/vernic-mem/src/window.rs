@@ -48,8 +48,8 @@ pub struct Bind {
     pub len: u64,
     /// Remote rights, and [`Access::ZERO_BASED`] to count the window's addresses from 0.
     pub access: Access,
-    /// Low byte of the new key; it must differ from the present one. `None`: as
-    /// [`Memory::rkey_after`] says.
+    /// Low byte of the new key. The present one is allowed: whether holders of the last key may use
+    /// it again is the consumer's choice. `None`: as [`Memory::rkey_after`] says.
     pub key: Option<u8>,
 }
 
@@ -128,9 +128,6 @@ impl Memory {
         }
         let key = match bind.key {
             None => self.scramble.next_key(old.key),
-            Some(key) if u32::from(key) == old.key & 0xFF => {
-                return Err(BindError::SameKey { key });
-            }
             Some(key) => (old.key & !0xFF) | u32::from(key),
         };
         let allowed = Access::REMOTE.union(Access::ZERO_BASED);
