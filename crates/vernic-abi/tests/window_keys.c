@@ -57,6 +57,6 @@ int main(void)
     must(bind_to(mw, mr, ibv_inc_rkey(mw->rkey)) == IBV_WC_SUCCESS, "a bind with the next key");
     invalidate.invalidate_rkey = ibv_inc_rkey(mw->rkey);
     must(run(&invalidate) == IBV_WC_SUCCESS, "invalidate the next key");
-    must(bind_to(mw, plain, mw->rkey) == IBV_WC_MW_BIND_ERR, "a bind to a region without the right");
+    must(bind_to(mw, plain, mw->rkey) == IBV_WC_MW_BIND_ERR, "a bind without the right");
     return 0;
 }

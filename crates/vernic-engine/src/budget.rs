@@ -16,10 +16,10 @@
 //!                      packets leave      note: what it has in flight now, what was lost
 //! ```
 //!
-//! Nobody waits for longer than [`PATIENCE_NANOS`]: others may have in flight what nobody takes, since a budget is
-//! of all processes behind an address and port, one of which may be stopped. Where queue pairs that do not wait
-//! are always ready, each batch of theirs lets in one. A queue pair whose timer fired, or that went back, is let in
-//! at once, for its retries are counted.
+//! Nobody waits for longer than [`PATIENCE_NANOS`]: others may have in flight what nobody takes,
+//! since a budget is of all processes behind an address and port, one of which may be stopped.
+//! Where queue pairs that do not wait are always ready, each batch of theirs lets in one. A queue
+//! pair whose timer fired, or that went back, is let in at once, for its retries are counted.
 //!
 //! Owned by the lane. Limits: [`PLACES`] budgets; places beyond that share them.
 
@@ -373,7 +373,8 @@ mod tests {
         const CALLS: usize = 4;
         const DATAGRAMS: usize = 6000;
         let mut config = Config::default();
-        [("device", "lo"), ("pace", "off")].map(|(key, value)| config.set(key, value).unwrap());
+        config.set("device", "lo").unwrap();
+        config.set("pace", "off").unwrap();
         let context = Context::open(None, config).unwrap();
         context.stop_background();
         let cq = context.create_cq(8192, None).unwrap();

@@ -61,10 +61,12 @@ fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
     AccessFault { check, key: rkey.value(), addr: 0, len: 0 }
 }
 
-/// The protocol's form of a refused bind. The log gets the reason, of which that form keeps the class only.
+/// The protocol's form of a refused bind. The log gets the reason, of which that form keeps the
+/// class only.
 #[cold]
 fn bind_fault(qpn: Qpn, bind: &MwBind, error: BindError) -> AccessFault {
-    tracing::warn!(%qpn, window = %bind.mw, region = %bind.mr, "a memory window was not bound: {error}");
+    let (window, region) = (bind.mw, bind.mr);
+    tracing::warn!(%qpn, %window, %region, "a memory window was not bound: {error}");
     let check = match error {
         BindError::UnknownHandle | BindError::UnknownRegion { .. } => AccessCheck::KeyUnknown,
         BindError::WrongPd { .. } => AccessCheck::WrongPd,
