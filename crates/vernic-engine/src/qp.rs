@@ -311,12 +311,12 @@ impl Qp {
             .map_err(|source| ModifyError::State { qpn, source })?;
         if core.machine.state() == QpState::Reset {
             self.forget(&mut core, past);
-        } else if let Some(resolved) = resolved {
-            core.side.set_path(&resolved);
+        } else if let Some(resolved) = &resolved {
+            core.side.set_path(resolved);
         }
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
-        if mask.contains(AttrMask::ACCESS_FLAGS) {
+        if resolved.is_some() || mask.contains(AttrMask::ACCESS_FLAGS) {
             engine.memory.close_qp_gate(qpn);
         }
         drop(core);

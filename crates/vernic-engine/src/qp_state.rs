@@ -72,8 +72,10 @@ impl QpSide {
         }
     }
 
-    /// It is connected to another peer, or on another path.
+    /// It is connected to another peer, or on another path: what the neighbour on the last one
+    /// consented to is of no use any more. The caller ends what that one was granted here.
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
+        self.tickets.connect(None);
         self.path = Some(resolved.path);
         self.way = QpWay { process: resolved.process, ..QpWay::default() };
         self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));

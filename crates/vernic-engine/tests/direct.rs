@@ -211,6 +211,25 @@ fn outcome(
 }
 
 #[test]
+fn consent_ends_with_the_path_of_either_end_and_is_given_anew() {
+    let mut t = Rig::new("mapped");
+    t.until_direct();
+    let before = t.counters();
+    assert_eq!(t.other.ask("repath"), "changed");
+    let write = |t: &Rig| t.run(SendOp::Write(t.remote), &[t.end.sge(0, 8)]);
+    assert_eq!(write(&t), WcStatus::Success);
+    let now = t.counters();
+    assert_eq!((now.writes, now.refused_closed), (before.writes, before.refused_closed + 1));
+    t.until_direct();
+
+    let before = t.counters();
+    repath(&t.end, &t.qp);
+    assert_eq!(write(&t), WcStatus::Success);
+    assert_eq!(t.counters().writes, before.writes, "by the consent for the path before");
+    t.until_direct();
+}
+
+#[test]
 fn wrong_requests_end_as_they_do_with_packets() {
     type Wrong = fn(&Rig) -> (SendOp, Vec<Sge>);
     let wrong: [(&str, Wrong, WcStatus); 6] = [

@@ -180,6 +180,11 @@ impl There {
                 self.qp.modify(&attr, AttrMask::STATE).unwrap();
                 self.is_quiet(since)
             }
+            // Another path, though the same, while it is drained.
+            "repath" => {
+                repath(&self.end, &self.qp);
+                "changed".to_owned()
+            }
             "state" => format!("{:?}", self.qp.state()),
             "counters" => self.end.context.counters().to_string(),
             // Ends the device as a program does that returns from main.
@@ -266,6 +271,21 @@ impl There {
         let soon = took < Duration::from_secs(10);
         format!("quiet {quiet} soon {soon}")
     }
+}
+
+/// Gives a queue pair its path anew: in SQD, as a connection is moved.
+pub fn repath(end: &End, qp: &Qp) {
+    let since = Instant::now();
+    let (sgid_index, dgid) = end.gid();
+    let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..AddressVector::default() };
+    let attr = QpAttr { state: QpState::Sqd, av, ..QpAttr::default() };
+    qp.modify(&attr, AttrMask::STATE).unwrap();
+    while qp.is_draining() {
+        end.context.progress();
+        assert!(since.elapsed() < PATIENCE, "never drained");
+    }
+    qp.modify(&attr, AttrMask::STATE | AttrMask::AV).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, AttrMask::STATE).unwrap();
 }
 
 /// Writes 1 MiB over and over until that fails, and says with what.
