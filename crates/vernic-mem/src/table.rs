@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 use crate::racy::Slot;
 
 /// Slots of the first segment: 64 KiB, the least a device costs.
-const FIRST_BITS: u32 = 10;
+pub(crate) const FIRST_BITS: u32 = 10;
 /// Segments: 2^10 + 2^11 + ... + 2^23 slots.
-const SEGMENTS: usize = 14;
+pub(crate) const SEGMENTS: usize = 14;
 
 /// Slots in a full table: 2^24 - 2^10.
 pub(crate) const MAX_SLOTS: u32 = ((1 << SEGMENTS) - 1) << FIRST_BITS;
