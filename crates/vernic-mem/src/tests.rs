@@ -609,3 +609,23 @@ fn host_buffer_is_zeroed_page_aligned_and_checks_its_bounds() {
 fn private_memory_has_no_descriptor() {
     assert!(HostBuffer::private(10).unwrap().shared_fd().is_none());
 }
+
+/// Whether a child of `fork` gets the mapping that begins at an address.
+#[cfg(not(miri))]
+fn is_inherited(base: *mut u8) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let start = format!("{:x}-", base.addr());
+    let flags = maps.lines().skip_while(|line| !line.starts_with(&start));
+    let flags = flags.skip(1).find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+    // Do not copy.
+    !flags.split_whitespace().any(|flag| flag == "dc")
+}
+
+#[test]
+#[cfg(not(miri))]
+fn children_inherit_no_buffer_that_peers_may_map() {
+    let (shared, private) = (HostBuffer::new(8192).unwrap(), HostBuffer::private(8192).unwrap());
+    assert!(shared.shared_fd().is_some());
+    assert!(!is_inherited(shared.as_mut_ptr()));
+    assert!(is_inherited(private.as_mut_ptr()));
+}
