@@ -262,10 +262,17 @@ pub(crate) fn own(fd: OwnedFd) -> io::Result<OwnFd> {
     OwnFd::open(|| Ok(fd.into_raw_fd()))
 }
 
-/// The real user id of this process: what the kernel puts into credentials.
+/// The real user id of this process: what the kernel puts into the credentials of datagrams.
 pub(crate) fn uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::getuid() }
+}
+
+/// The effective one, which files are made with, and which the kernel names as the peer of a
+/// connection.
+pub(crate) fn effective_uid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 /// A netlink socket that hears of changes to links, addresses and routes.
