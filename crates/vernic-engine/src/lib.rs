@@ -118,7 +118,7 @@ pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
 pub use vernic_io::{
     Gate, LinkCounters, LinkError, LocalAddr, NameError, Origin as ProcessOrigin, Place,
-    ServiceName, TxPath, random,
+    ServiceName, TxPath, has_foreign_rights, random,
 };
 pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,

@@ -21,6 +21,7 @@
 //! | `nexthop.rs` | whether the machine that packets go to first is there |
 //! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
+//! | `user.rs` | whose a process is, and for whom this one runs |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
 //! | `sys/fork.rs` | descriptors that a child of `fork` does not keep |
 //!
@@ -51,6 +52,7 @@ pub mod tcp;
 mod testing;
 pub mod trace;
 pub mod udp;
+mod user;
 pub mod wait;
 
 pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
@@ -62,8 +64,8 @@ pub use link::{
 pub use nexthop::{HopState, NextHop};
 pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
-pub use sys::ask_for_short_slices;
 pub use sys::{Gate, Origin};
+pub use sys::{ask_for_short_slices, has_foreign_rights};
 pub use udp::{UdpConfig, UdpLink};
 pub use wait::{Sleeper, Waker, Woken, raise};
 

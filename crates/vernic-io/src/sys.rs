@@ -275,6 +275,13 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Whether this program has rights that its caller has not: set-uid, set-gid, or capabilities of
+/// its file. Then what it is told by the environment is the word of a stranger.
+pub fn has_foreign_rights() -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// A netlink socket that hears of changes to links, addresses and routes.
 pub(crate) fn route_monitor() -> io::Result<OwnFd> {
     let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;

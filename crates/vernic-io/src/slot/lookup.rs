@@ -14,6 +14,7 @@ use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
 use crate::intake::IntakeId;
 use crate::link::LocalAddr;
 use crate::sys::{self, Gate, OwnFd};
+use crate::user;
 
 /// Answers that [`SlotTable::lookup`] remembers.
 pub(super) const MAX_LOOKUPS: usize = 256;
@@ -169,7 +170,7 @@ impl SlotTable {
             // No child inherits the file that comes along.
             let _gate = Gate::enter();
             let incoming = sys::recv_abstract(fd, &mut buf, &mut []).ok()?;
-            let Some(from) = incoming.credentials.filter(|c| c.uid == sys::uid()) else { continue };
+            let Some(from) = incoming.credentials.filter(|c| user::is_own(c.uid)) else { continue };
             let Some(answer) = Answer::parse(&buf[..incoming.len.min(buf.len())]) else { continue };
             let intake = || self.intakes.add_file(incoming.file.as_ref()?.as_fd());
             let peer = (answer.private_port != 0).then(|| PeerProcess {
