@@ -7,7 +7,7 @@
 //! is followed by another.
 //!
 //! ```text
-//!   newest --> [ index 24 | slot 24 ] [ empty ] [ index | slot ] ...    at least every other one is empty
+//!   newest --> [ index 24 | segment 4 | place 24 ] [ empty ] ...    at least every other one is empty
 //! ```
 //!
 //! Limits: 14 tables, together 64 bytes for each slot at most, half of that as a rule.
@@ -15,41 +15,43 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::table::{FIRST_BITS, SEGMENTS};
+use crate::table::{FIRST_BITS, Location, SEGMENTS};
 
 /// A bucket without a slot: no index is that high.
 const EMPTY: u64 = u64::MAX;
 
+/// Bits of the place in a segment.
+const PLACE_BITS: u32 = 24;
+
+/// Tables, a power of two so that no number of one needs a check.
+const TABLES: usize = SEGMENTS.next_power_of_two();
+
 /// The tables, one for each size that the slot table can have.
 #[derive(Debug)]
 pub(crate) struct IndexTable {
-    tables: [OnceLock<Box<[u64]>>; SEGMENTS],
+    tables: [OnceLock<Box<[u64]>>; TABLES],
     newest: AtomicUsize,
 }
 
 impl IndexTable {
     pub(crate) const fn new() -> Self {
-        Self { tables: [const { OnceLock::new() }; SEGMENTS], newest: AtomicUsize::new(0) }
+        Self { tables: [const { OnceLock::new() }; TABLES], newest: AtomicUsize::new(0) }
     }
 
-    /// The slot that a key is of, if there is one.
+    /// Where the slot is that a key is of, if there is one.
     #[inline(always)]
+    pub(crate) fn find(&self, key: u32) -> Option<Location> {
+        let index = u64::from(key >> 8);
+        let buckets = self.tables[self.newest.load(Ordering::Acquire) % TABLES].get()?;
+        let bucket = *buckets.get(index as usize & buckets.len().wrapping_sub(1))?;
+        let bucket = if bucket >> 32 == index { bucket } else { search(buckets, index)? };
+        let place = bucket as u32 & ((1 << PLACE_BITS) - 1);
+        Some(Location { segment: bucket as u32 >> PLACE_BITS, place })
+    }
+
+    /// The number of that slot.
     pub(crate) fn slot_of(&self, key: u32) -> Option<u32> {
-        let index = key >> 8;
-        let buckets = self.tables.get(self.newest.load(Ordering::Acquire))?.get()?;
-        let mask = buckets.len().wrapping_sub(1);
-        let mut at = index as usize & mask;
-        // Ends at an empty bucket.
-        loop {
-            let bucket = *buckets.get(at)?;
-            if (bucket >> 32) as u32 == index {
-                return Some(bucket as u32);
-            }
-            if bucket == EMPTY {
-                return None;
-            }
-            at = (at + 1) & mask;
-        }
+        self.find(key).map(Location::number)
     }
 
     /// Makes all slots below `end`, a size of the slot table, known by what `index_of` says. One
@@ -68,12 +70,27 @@ impl IndexTable {
         for slot in first_new..end {
             let index = index_of(slot);
             if index != 0 {
-                insert(&mut buckets, u64::from(index) << 32 | u64::from(slot));
+                let Location { segment, place } = Location::of(slot);
+                let there = segment << PLACE_BITS | place;
+                insert(&mut buckets, u64::from(index) << 32 | u64::from(there));
             }
         }
         let _ = table.set(buckets);
         self.newest.store(level as usize, Ordering::Release);
     }
+}
+
+/// The bucket of an index that is not in its first place.
+#[cold]
+#[inline(never)]
+fn search(buckets: &[u64], index: u64) -> Option<u64> {
+    let mask = buckets.len() - 1;
+    let mut at = index as usize & mask;
+    // Ends at an empty bucket.
+    while buckets[at] != EMPTY && buckets[at] >> 32 != index {
+        at = (at + 1) & mask;
+    }
+    Some(buckets[at]).filter(|&bucket| bucket != EMPTY)
 }
 
 /// Puts a bucket into the next empty place: there are more of these than others.
