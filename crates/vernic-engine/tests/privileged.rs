@@ -1,4 +1,5 @@
-//! Programs with rights that their caller has not, such as those that are set-uid: they listen to nobody.
+//! Programs with rights that their caller has not, such as those that are set-uid: they listen to
+//! nobody.
 
 #![allow(clippy::print_stdout)] // how the processes talk
 

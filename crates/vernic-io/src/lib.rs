@@ -67,7 +67,7 @@ pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use sys::{Gate, Origin};
 pub use sys::{ask_for_short_slices, has_foreign_rights};
 pub use udp::{UdpConfig, UdpLink};
-pub use wait::{Sleeper, Waker, Woken, raise};
+pub use wait::{Sleeper, Waker, Woken, bell, raise};
 
 /// The UDP destination port of RoCEv2 (IANA name `roce`; IBTA annex A17.9.2).
 pub const ROCE_PORT: u16 = 4791;

@@ -41,7 +41,7 @@ pub(crate) use stream::{
 };
 pub use turns::ask_for_short_slices;
 pub(crate) use unix::{
-    bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
+    bell, bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
 };
 
 /// Turns the -1 of a system call into the error of the thread.
@@ -251,10 +251,15 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
     }
 }
 
-/// A new event descriptor, non-blocking and closed on exec.
+/// A new descriptor to be woken by, non-blocking and closed on exec: an event counter, or a bell
+/// where the system forbids these.
 pub(crate) fn eventfd() -> io::Result<OwnFd> {
-    // SAFETY: no pointers are passed.
-    OwnFd::open(|| check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) }))
+    let (kind, flags) = (libc::SOCK_NONBLOCK, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC);
+    OwnFd::open(|| {
+        // SAFETY: no pointers are passed.
+        let counter = check(unsafe { libc::eventfd(0, flags) });
+        counter.or_else(|error| bell(kind).map(IntoRawFd::into_raw_fd).map_err(|_| error))
+    })
 }
 
 /// Takes a descriptor over that `std` has opened, closed on exec.
