@@ -45,6 +45,7 @@ pub struct There {
     end: End,
     qp: Arc<Qp>,
     buffer: HostBuffer,
+    rights: Access,
     mr: Option<Arc<Mr>>,
     second: Option<Arc<Qp>>,
     taken: Vec<std::fs::File>,
@@ -69,8 +70,9 @@ impl There {
             "private" | "moved" => HostBuffer::private(BYTES),
             _ => HostBuffer::new(BYTES),
         };
-        let mut this =
-            Self { end, qp, buffer: buffer.unwrap(), mr: None, second: None, taken: Vec::new() };
+        let rights = if memory == "readable" { Access::REMOTE_READ } else { RIGHTS };
+        let (buffer, taken) = (buffer.unwrap(), Vec::new());
+        let mut this = Self { end, qp, buffer, rights, mr: None, second: None, taken };
         this.register();
         this
     }
@@ -78,7 +80,7 @@ impl There {
     fn register(&mut self) {
         let at = self.buffer.as_mut_ptr();
         // SAFETY: the buffer goes after the region, and is accessed by its racy copies only.
-        let mr = unsafe { self.end.pd.reg_mr(at, BYTES as u64, at.addr() as u64, RIGHTS) };
+        let mr = unsafe { self.end.pd.reg_mr(at, BYTES as u64, at.addr() as u64, self.rights) };
         self.mr = Some(mr.unwrap());
     }
 
