@@ -1,5 +1,5 @@
-/* A program in a sandbox that forbids memfd_create ("m" in its argument), eventfd2 ("e"), or both: what
- * it has of RDMA is slower, and works. */
+/* A program in a sandbox that forbids memfd_create ("m" in its argument), eventfd2 ("e"), or both:
+ * what it has of RDMA is slower, and works. */
 #define _GNU_SOURCE /* memfd_create */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
