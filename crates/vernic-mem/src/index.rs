@@ -7,7 +7,7 @@
 //! is followed by another.
 //!
 //! ```text
-//!   newest --> [ index 24 | segment 4 | place 24 ] [ empty ] ...   every other one is empty, at least
+//!   newest --> [ index 24 | segment 4 | place 24 ] [ empty ] ...   at most half are taken
 //! ```
 //!
 //! Limits: 14 tables, together 64 bytes for each slot at most, half of that as a rule.
