@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use vernic_engine::Gate;
+use vernic_engine::{Gate, has_foreign_rights};
 
 /// Environment variable that asks for the log.
 const VARIABLE: &str = "VERNIC_LOG";
@@ -28,7 +28,8 @@ pub(crate) fn init() {
     let mut unknown = None;
     let gate = Gate::enter();
     ONCE.call_once(|| {
-        let wanted = std::env::var_os(VARIABLE);
+        // What the caller of a program with more rights says is not heard.
+        let wanted = std::env::var_os(VARIABLE).filter(|_| !has_foreign_rights());
         let level = match wanted.as_deref().map(OsStr::to_str) {
             None => Some(Level::ERROR),
             Some(Some("off")) => return,

@@ -1,4 +1,5 @@
 /* What a careless program does to the library: every call has to answer, none may crash. */
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -453,8 +454,32 @@ static void builder(void)
     ibv_wr_start(ex);
     EXPECT(ibv_wr_complete(ex), 0); /* of nothing */
     EXPECT(ibv_destroy_qp(qp), 0);
+    init.qp_type = IBV_QPT_UC;
+    init.send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_INV; /* which each post would refuse */
+    REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
     init.comp_mask |= 1 << 20;
     REFUSED(ibv_create_qp_ex(context, &init), EOPNOTSUPP);
+}
+
+/* Answers to a datagram that a router has marked as congested. */
+static void answers(void)
+{
+    union ibv_gid gid = {{0}};
+    for (int index = 0; gid.raw[12] != 127; index++) /* that of 127.0.0.1 */
+        EXPECT(ibv_query_gid(context, 1, index, &gid), 0);
+    struct ibv_wc wc = {.wc_flags = IBV_WC_GRH};
+    struct ibv_grh v6 = {.version_tclass_flow = htobe32(0x6ab12345), .sgid = gid, .dgid = gid};
+    struct ibv_ah_attr attr;
+    EXPECT(ibv_init_ah_from_wc(context, 1, &wc, &v6, &attr), 0);
+    EXPECT(attr.grh.traffic_class, 0xa8);
+    EXPECT(attr.grh.flow_label, 0x12345);
+    struct ibv_grh v4 = {0};
+    unsigned char header[20] = {0x45, 0x6b, [8] = 64, 17};
+    memcpy(header + 12, gid.raw + 12, 4);
+    memcpy(header + 16, gid.raw + 12, 4);
+    memcpy((char *)&v4 + 20, header, sizeof header);
+    EXPECT(ibv_init_ah_from_wc(context, 1, &wc, &v4, &attr), 0);
+    EXPECT(attr.grh.traffic_class, 0x68);
 }
 
 /* The first bytes of a struct at the very end of memory, as a program has it that was built with a
@@ -555,6 +580,7 @@ int main(void)
     requests();
     packed();
     builder();
+    answers();
     older_headers();
     imports();
     /* Objects outlive their context. */

@@ -36,8 +36,8 @@ static inline struct ibv_qp *make_qp(struct ibv_pd *pd, struct ibv_cq *cq, unsig
     return ibv_create_qp(pd, &init);
 }
 
-/* To RTS, connected to a queue pair that does not exist. */
-static inline void bring_up(struct ibv_qp *qp, const struct ibv_ah_attr *path)
+/* To RTS, connected to the queue pair of a number. */
+static inline void bring_up_to(struct ibv_qp *qp, const struct ibv_ah_attr *path, uint32_t peer)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
     errno = ibv_modify_qp(qp, &attr,
@@ -45,7 +45,7 @@ static inline void bring_up(struct ibv_qp *qp, const struct ibv_ah_attr *path)
     must(!errno, "INIT");
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
                                 .path_mtu = IBV_MTU_1024,
-                                .dest_qp_num = 0x3f0001,
+                                .dest_qp_num = peer,
                                 .max_dest_rd_atomic = 1,
                                 .ah_attr = *path};
     errno = ibv_modify_qp(qp, &attr,
@@ -58,6 +58,12 @@ static inline void bring_up(struct ibv_qp *qp, const struct ibv_ah_attr *path)
                           IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                               IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
     must(!errno, "RTS");
+}
+
+/* The same, connected to one that does not exist. */
+static inline void bring_up(struct ibv_qp *qp, const struct ibv_ah_attr *path)
+{
+    bring_up_to(qp, path, 0x3f0001);
 }
 
 #endif

@@ -2,8 +2,9 @@
 //!
 //! Owns an address vector, checked and made into a path when it is created, and the answer to "is
 //! that queue pair one of this host, and on which private port?". It is asked for with the first
-//! datagram to a process, which waits for it, at most [`FIRST_WAIT`]: datagrams on port 4791 are
-//! handed over, and a hand-over queue holds ten. Later questions are not waited for.
+//! datagram to a process, which waits for it, at most [`FIRST_WAIT`] and once for each process:
+//! datagrams on port 4791 are handed over, and a hand-over queue holds ten. Later questions are not
+//! waited for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,46 +111,54 @@ impl Ah {
         &self.av
     }
 
-    /// The path of a datagram to `qpn`: its process's private port where it is known.
-    pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> TxPath {
+    /// The path of a datagram to `qpn`: its process's private port where it is known. `None` if its
+    /// process was asked just now, for the first time: [`wait_for`](Self::wait_for) it, and try
+    /// again.
+    pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> Option<TxPath> {
         if self.multicast {
-            return self.path;
+            return Some(self.path);
         }
         let slot = Slot::of(qpn);
         let path = self.path.with_flow(flow_to(slot, self.path.flow()));
         if engine.config.force_wire {
-            return path;
+            return Some(path);
         }
         let now_ms = engine.now().nanos() / 1_000_000;
-        let Some(place) = self.known.get(engine.place) else { return path };
-        let known = Known::unpack(place.load(Ordering::Relaxed), slot, now_ms);
-        let known = known.unwrap_or_else(|| {
-            let (known, life) = self.ask(engine, slot, qpn);
-            place.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
-            known
-        });
-        path.with_port(known.port, known.intake)
+        let Some(place) = self.known.get(engine.place) else { return Some(path) };
+        let known = match Known::unpack(place.load(Ordering::Relaxed), slot, now_ms) {
+            Some(known) => known,
+            None => self.learn(engine, qpn, engine.slots.lookup(path.dst().ip(), qpn))?,
+        };
+        Some(path.with_port(known.port, known.intake))
     }
 
+    /// Waits for the answer of the process of `qpn`, which was asked: under no lock, since it may
+    /// be stopped.
     #[cold]
-    fn ask(&self, engine: &Engine, slot: Slot, qpn: Qpn) -> (Known, u64) {
-        let ip = self.path.dst().ip();
-        let answer = match engine.slots.lookup(ip, qpn) {
-            Lookup::Asked => match engine.slots.query(ip, qpn, FIRST_WAIT) {
-                Some(peer) => Lookup::Here(peer),
-                None => Lookup::Pending,
-            },
-            answer => answer,
-        };
+    pub(crate) fn wait_for(&self, engine: &Engine, qpn: Qpn) {
+        let answer = engine.slots.query(self.path.dst().ip(), qpn, FIRST_WAIT);
+        self.learn(engine, qpn, answer.map_or(Lookup::Pending, Lookup::Here));
+    }
+
+    /// Remembers an answer; `None` if there will be one soon.
+    #[cold]
+    fn learn(&self, engine: &Engine, qpn: Qpn, answer: Lookup) -> Option<Known> {
+        let slot = Slot::of(qpn);
         let (port, intake, life) = match answer {
             Lookup::Here(peer) => {
                 engine.want_neighbour(slot, peer.pid);
                 (peer.private_port, peer.intake, ANSWER_LIFE_MS)
             }
             Lookup::NotHere => (ROCE_PORT, None, ANSWER_LIFE_MS),
-            Lookup::Asked | Lookup::Pending => (ROCE_PORT, None, PENDING_LIFE_MS),
+            Lookup::Pending => (ROCE_PORT, None, PENDING_LIFE_MS),
+            Lookup::Asked => return None,
         };
-        (Known { port, intake, slot }, life)
+        let known = Known { port, intake, slot };
+        let now_ms = engine.now().nanos() / 1_000_000;
+        if let Some(place) = self.known.get(engine.place) {
+            place.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
+        }
+        Some(known)
     }
 }
 
@@ -161,7 +170,16 @@ impl Drop for Ah {
 
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use vernic_proto::{SendFlags, SendOp};
+    use vernic_wire::{PortNum, Qkey};
+
     use super::*;
+    use crate::events::lock;
+    use crate::testing::{ud_qp, without_background};
+    use crate::{Dest, EMPTY_WC, Payload, QpCap, SendWr};
 
     #[test]
     fn a_known_destination_holds_for_its_slot_until_its_time_also_where_the_time_wraps() {
@@ -176,5 +194,50 @@ mod tests {
             assert_eq!(Known::unpack(word, Slot::FIRST, now), None);
             assert_eq!(Known::unpack(0, slot, now), None);
         }
+    }
+
+    /// A slot whose process never answers, such as one that is stopped.
+    fn silent() -> (UnixDatagram, Slot) {
+        let names = (Slot::FIRST.value()..Slot::LAST.value()).rev();
+        let bind = |slot: u16| {
+            let name = SocketAddr::from_abstract_name(format!("vernic/{slot}")).ok()?;
+            let first = Qpn::new(u32::from(slot) << Slot::INDEX_BITS);
+            Some((UnixDatagram::bind_addr(&name).ok()?, Slot::of(first)))
+        };
+        names.into_iter().find_map(bind).unwrap()
+    }
+
+    #[test]
+    fn a_first_datagram_waits_for_its_process_and_leaves_its_queue_pair_to_others_meanwhile() {
+        let context = without_background();
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(16, None).unwrap());
+        let cap = QpCap::default();
+        let qp = ud_qp(&pd, &cq, cap);
+        let entry = context.gid_table()[0].clone();
+        let (dgid, sgid_index) = (entry.gid, entry.index);
+        let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..Default::default() };
+        let mut processes = Vec::new();
+        // One look that comes late proves nothing.
+        let is_free = (0..20).any(|_| {
+            let (process, slot) = silent();
+            let ah = pd.create_ah(av).unwrap();
+            let dest = Some(Dest { ah: &ah, qpn: slot.qpn(1), qkey: Qkey(1) });
+            let (op, flags) = (SendOp::Send, SendFlags::empty());
+            let payload = Payload::Inline(&[b"first"]);
+            let wr = SendWr { wr_id: 0, op, flags, payload, dest, srqn: None };
+            let sent = qp.counters().messages_sent;
+            let is_free = std::thread::scope(|scope| {
+                scope.spawn(|| qp.post_send(&[wr]).unwrap());
+                // One question for later, one whose answer is waited for.
+                (0..2).for_each(|_| assert_ne!(process.recv(&mut [0; 64]).unwrap(), 0));
+                let core = lock(&qp.inner().core);
+                let is_sent = core.machine.counters().messages_sent != sent;
+                core.machine.send_room() == cap.max_send_wr && !is_sent
+            });
+            while cq.poll(&mut [EMPTY_WC; 16]).unwrap() == 0 {}
+            processes.push(process);
+            is_free
+        });
+        assert!(is_free, "whoever posts holds the queue pair while it waits");
     }
 }

@@ -16,9 +16,10 @@
 //!                      packets leave      note: what it has in flight now, what was lost
 //! ```
 //!
-//! Nobody waits for longer than [`PATIENCE_NANOS`]: others may have in flight what nobody takes, since a
-//! budget is of all processes behind an address and port, one of which may be stopped. A queue pair whose timer
-//! fired, or that went back, is let in at once, for its retries are counted.
+//! Nobody waits for longer than [`PATIENCE_NANOS`]: others may have in flight what nobody takes,
+//! since a budget is of all processes behind an address and port, one of which may be stopped.
+//! Where queue pairs that do not wait are always ready, each batch of theirs lets in one. A queue
+//! pair whose timer fired, or that went back, is let in at once, for its retries are counted.
 //!
 //! Owned by the lane. Limits: [`PLACES`] budgets; places beyond that share them.
 
@@ -297,11 +298,12 @@ fn place_of(path: &TxPath) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use vernic_proto::{AttrMask, QpAttr};
+    use vernic_proto::{AttrMask, QpAttr, SendFlags, SendOp};
+    use vernic_wire::{PortNum, Qkey};
 
     use super::*;
-    use crate::testing::{post_writes, rc_pair, without_background};
-    use crate::{Config, Context, Cq, EMPTY_WC, Qp};
+    use crate::testing::{post_writes, rc_pair, ud_qp, without_background};
+    use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpCap, SendWr};
 
     /// Pairs, and the requests that each end of them has.
     const PAIRS: usize = 100;
@@ -363,6 +365,41 @@ mod tests {
         assert_eq!((early, late), (0, 1));
         context.progress();
         assert!(totals(&context).1 < waiting);
+    }
+
+    #[test]
+    fn queue_pairs_that_wait_are_let_in_though_another_is_always_ready() {
+        // Calls to send, and the datagrams that are more than so many send.
+        const CALLS: usize = 4;
+        const DATAGRAMS: usize = 6000;
+        let mut config = Config::default();
+        config.set("device", "lo").unwrap();
+        config.set("pace", "off").unwrap();
+        let context = Context::open(None, config).unwrap();
+        context.stop_background();
+        let cq = context.create_cq(8192, None).unwrap();
+        let qps = pairs(&context, &cq);
+        post(&qps);
+        let (pd, own) = (context.alloc_pd(), context.create_cq(8192, None).unwrap());
+        let cap = QpCap { max_send_wr: DATAGRAMS as u32, max_inline: 1024, ..QpCap::default() };
+        let busy = ud_qp(&pd, &own, cap);
+        let entry = context.gid_table()[0].clone();
+        let (dgid, sgid_index) = (entry.gid, entry.index);
+        let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..Default::default() };
+        let ah = pd.create_ah(av).unwrap();
+        let dest = Some(Dest { ah: &ah, qpn: busy.qpn(), qkey: Qkey(1) });
+        let (op, payload) = (SendOp::Send, Payload::Inline(&[&[7; 1024]]));
+        let flags = SendFlags::empty();
+        let datagram = SendWr { wr_id: 0, op, flags, payload, dest, srqn: None };
+        busy.post_send(&vec![datagram; DATAGRAMS]).unwrap();
+
+        let (_, before) = totals(&context);
+        let late = context.now() + PATIENCE_NANOS;
+        let engine = context.engine();
+        (0..CALLS).for_each(|_| engine.with_lane(|lane| lane.transmit(engine, late)));
+        assert!((own.waiting() as usize) < DATAGRAMS, "{DATAGRAMS} datagrams are too few");
+        let (_, after) = totals(&context);
+        assert!(after + CALLS <= before, "{before} waited, and {after} still do");
     }
 
     #[test]

@@ -290,13 +290,15 @@ impl Lane {
         let neighbour = &host.guest.neighbour;
         let counts = &engine.counters.direct;
         let consent = consent.and_then(|(grant, access)| {
+            let (grant, file) = file_for(grant, access);
             let reachable = grant.share.is_some() || admit(neighbour.pid());
-            reachable.then_some((grant, access)).ok_or(Denial::Unreachable)
+            reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
         });
         let told = match &consent {
-            Ok((grant, access)) => {
+            Ok((grant, access, read_only)) => {
                 counts.granted.add(1);
-                let file = grant.share.as_ref().map(SharedRange::file);
+                let writable = || grant.share.as_ref().map(SharedRange::file);
+                let file = read_only.as_ref().map(AsFd::as_fd).or_else(writable);
                 let offer = offer_of(grant, *access);
                 neighbour.tell(&Told::Offer { asker, rkey, offer }.emit(), file)
             }
@@ -416,7 +418,7 @@ impl Host {
 
     /// A way to what was offered: one that is there, or a new one.
     fn reach(&mut self, offer: &Offer, file: Option<OwnedFd>) -> Result<Arc<Reach>, Refusal> {
-        let writable = offer.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let writable = writes(offer.access);
         self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
         let is_it =
             |known: &&(GatePass, bool, Weak<Reach>)| (known.0, known.1) == (offer.key, writable);
@@ -459,6 +461,26 @@ fn rights_of(qp: &QpInner, access: u32) -> Access {
         _ => Access::empty(),
     };
     Access::from_bits_truncate(access) & service
+}
+
+/// Whether `access` changes memory.
+fn writes(access: Access) -> bool {
+    access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+}
+
+/// A grant by what is to be handed over for it: a descriptor of its own for those who may only
+/// read. Where there can be none, the memory is not shared by file.
+fn file_for(grant: Grant, access: Access) -> (Grant, Option<OwnedFd>) {
+    let Some(share) = grant.share.as_ref().filter(|_| !writes(access)) else {
+        return (grant, None);
+    };
+    match share.file_to_read() {
+        Ok(file) => (grant, Some(file)),
+        Err(error) => {
+            tracing::debug!(%error, "memory that may only be read is not shared by file");
+            (Grant { share: None, ..grant }, None)
+        }
+    }
 }
 
 fn offer_of(grant: &Grant, access: Access) -> Offer {

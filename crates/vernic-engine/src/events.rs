@@ -4,7 +4,8 @@
 //! holds something, so that programs can `poll` it. Used for the asynchronous events of a device
 //! (IBTA 11.6.3) and, in `channel.rs`, for completion events. Pushed to by whoever runs the lane,
 //! read by the application. A push writes to an eventfd: one system call per event, none per
-//! packet or completion.
+//! packet or completion. Where the system forbids these (a sandbox), a socket has a message while
+//! the queue holds something ([`Count::Bell`]).
 //!
 //! Nothing is acknowledged here: events name objects by number, or hold them. Where C holds pointers
 //! instead, `vernic-abi` counts what was taken and acknowledged, and waits.
@@ -13,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -119,10 +120,39 @@ pub struct AsyncEvent {
     pub element: Element,
 }
 
-/// A queue with a descriptor that counts its entries: readable exactly while it holds something.
+/// What tells that the queue holds something.
+#[derive(Debug)]
+enum Count {
+    /// Counts the entries.
+    Counter(EventFd),
+    /// Has one message if there are entries, or if the queue is closed; changed under the queue's
+    /// lock alone.
+    Bell(OwnedFd),
+}
+
+impl AsFd for Count {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Counter(fd) => fd.as_fd(),
+            Self::Bell(fd) => fd.as_fd(),
+        }
+    }
+}
+
+impl Count {
+    fn new() -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
+        match EventFd::from_value_and_flags(0, flags) {
+            Ok(fd) => Ok(Self::Counter(fd)),
+            Err(error) => Ok(Self::Bell(vernic_io::bell(true).map_err(|_| error)?)),
+        }
+    }
+}
+
+/// A queue with a descriptor that tells of its entries: readable exactly while it holds something.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    fd: EventFd,
+    count: Count,
     queue: Mutex<VecDeque<T>>,
     limit: usize,
     dropped: AtomicU64,
@@ -145,15 +175,14 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// As of [`new`](Self::new).
     pub fn with_limit(limit: usize) -> io::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_SEMAPHORE;
-        let fd = EventFd::from_value_and_flags(0, flags)?;
+        let count = Count::new()?;
         let (dropped, closed) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(Self { fd, queue: Mutex::new(VecDeque::new()), limit, dropped, closed })
+        Ok(Self { count, queue: Mutex::new(VecDeque::new()), limit, dropped, closed })
     }
 
     /// The descriptor, for `poll`: not to be read.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.count.as_fd()
     }
 
     /// Adds an entry and makes the descriptor readable. False if it is lost: the queue is full.
@@ -164,9 +193,18 @@ impl<T> EventQueue<T> {
             return false;
         }
         queue.push_back(entry);
-        drop(queue);
-        // Cannot block: the counter is the number of entries, far below its limit of 2^64.
-        vernic_io::raise(self.fd.as_fd());
+        match &self.count {
+            Count::Counter(fd) => {
+                drop(queue);
+                // Cannot block: the counter is the number of entries, far below its limit of 2^64.
+                vernic_io::raise(fd.as_fd());
+            }
+            Count::Bell(fd) if queue.len() == 1 && !self.closed.load(Ordering::Acquire) => {
+                // Cannot block: there was no message.
+                vernic_io::raise(fd.as_fd());
+            }
+            Count::Bell(_) => {}
+        }
         true
     }
 
@@ -206,7 +244,7 @@ impl<T> EventQueue<T> {
         }
         // Each turn takes one off the descriptor's count. Counts without an entry are left over
         // from a purge that was faster than the push.
-        while self.take_count() {
+        while self.take_count(queue.len()) {
             if let Some(entry) = queue.pop_front() {
                 return Some(take(entry));
             }
@@ -217,9 +255,10 @@ impl<T> EventQueue<T> {
     /// Nothing more will come: the descriptor is readable from now on, and who waits when the queue is
     /// empty is told.
     pub fn close(&self) {
-        let _queue = lock(&self.queue);
-        if !self.closed.swap(true, Ordering::AcqRel) {
-            let _ = self.fd.write(1);
+        let queue = lock(&self.queue);
+        let is_told = matches!(self.count, Count::Bell(_)) && !queue.is_empty();
+        if !self.closed.swap(true, Ordering::AcqRel) && !is_told {
+            vernic_io::raise(self.count.as_fd());
         }
     }
 
@@ -240,7 +279,8 @@ impl<T> EventQueue<T> {
                 None => break,
             }
         }
-        gone.iter().for_each(|_| _ = self.take_count());
+        let before = queue.len() + gone.len();
+        (0..gone.len()).for_each(|taken| _ = self.take_count(before - taken));
         gone
     }
 
@@ -249,10 +289,22 @@ impl<T> EventQueue<T> {
         lock(&self.queue).iter().filter(|entry| is(entry)).count()
     }
 
-    /// Takes one off the descriptor's count, if it is not 0. Only under the lock of the queue: what
-    /// is readable stays readable until then, so a blocking descriptor does not block.
-    fn take_count(&self) -> bool {
-        matches!(self.poll_fd(PollTimeout::ZERO), Ok(true)) && self.fd.read().is_ok()
+    /// Takes one off the descriptor's count, if it is not 0, for one of `entries` that goes. Only
+    /// under the lock of the queue: what is readable stays readable until then, so a blocking
+    /// descriptor does not block.
+    fn take_count(&self, entries: usize) -> bool {
+        match &self.count {
+            Count::Counter(fd) => {
+                matches!(self.poll_fd(PollTimeout::ZERO), Ok(true)) && fd.read().is_ok()
+            }
+            Count::Bell(fd) => {
+                let is_last = entries == 1 && !self.closed.load(Ordering::Acquire);
+                if is_last && matches!(self.poll_fd(PollTimeout::ZERO), Ok(true)) {
+                    let _ = nix::unistd::read(fd, &mut [0; 8]);
+                }
+                entries != 0
+            }
+        }
     }
 
     /// Leaks the entries: in a child of the process that made the queue, where they may have been
@@ -264,13 +316,13 @@ impl<T> EventQueue<T> {
 
     /// Whether the descriptor is, or becomes, readable.
     fn poll_fd(&self, timeout: PollTimeout) -> io::Result<bool> {
-        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(self.count.as_fd(), PollFlags::POLLIN)];
         Ok(poll(&mut fds, timeout)? > 0)
     }
 
     /// Whether the application has made the descriptor non-blocking.
     fn is_nonblocking(&self) -> io::Result<bool> {
-        let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL)?);
+        let flags = OFlag::from_bits_retain(fcntl(&self.count, FcntlArg::F_GETFL)?);
         Ok(flags.contains(OFlag::O_NONBLOCK))
     }
 }
@@ -303,6 +355,32 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_with_a_bell_is_readable_exactly_while_it_holds_something() {
+        let count = Count::Bell(vernic_io::bell(true).unwrap());
+        let queue = EventQueue { count, ..EventQueue::new().unwrap() };
+        let is_readable = || queue.poll_fd(PollTimeout::ZERO).unwrap();
+        assert_eq!((queue.try_next(same), is_readable()), (None, false));
+        for round in 0..3 {
+            (0..1000).for_each(|n| _ = queue.push(n));
+            assert_eq!(queue.extract(|n| n % 3 != 0).len(), 666);
+            for n in (0..1000).filter(|n| n % 3 == 0) {
+                assert!(is_readable(), "{n} in round {round}");
+                assert_eq!(queue.try_next(same), Some(n));
+            }
+            assert_eq!((queue.try_next(same), is_readable()), (None, false));
+            queue.push(1);
+            queue.purge(|_| false);
+            assert!(!is_readable());
+        }
+        queue.push(7);
+        queue.close();
+        queue.close();
+        assert_eq!(queue.wait(same).unwrap(), 7);
+        assert!(is_readable());
+        assert_eq!(queue.wait(same).unwrap_err().raw_os_error(), Some(Errno::EIO as i32));
+    }
+
+    #[test]
     fn purged_entries_are_never_seen() {
         let queue = EventQueue::new().unwrap();
         for n in 0..4 {
@@ -332,7 +410,7 @@ mod tests {
         queue.purge(|_| false);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
         // A push whose entry was purged before it could count it.
-        queue.fd.write(1).unwrap();
+        vernic_io::raise(queue.fd());
         assert_eq!(queue.try_next(same), None);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
     }
@@ -381,7 +459,7 @@ mod tests {
     #[test]
     fn waiting_on_a_descriptor_that_was_made_nonblocking_does_not_wait() {
         let queue = EventQueue::<u8>::new().unwrap();
-        fcntl(&queue.fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        fcntl(&queue.count, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
         assert_eq!(queue.wait(same).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         queue.push(7);
         assert_eq!(queue.wait(same).unwrap(), 7);

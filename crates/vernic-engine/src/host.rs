@@ -61,9 +61,12 @@ fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
     AccessFault { check, key: rkey.value(), addr: 0, len: 0 }
 }
 
-/// The protocol's form of a refused bind.
+/// The protocol's form of a refused bind. The log gets the reason, of which that form keeps the
+/// class only.
 #[cold]
-fn bind_fault(bind: &MwBind, error: BindError) -> AccessFault {
+fn bind_fault(qpn: Qpn, bind: &MwBind, error: BindError) -> AccessFault {
+    let (window, region) = (bind.mw, bind.mr);
+    tracing::warn!(%qpn, %window, %region, "a memory window was not bound: {error}");
     let check = match error {
         BindError::UnknownHandle | BindError::UnknownRegion { .. } => AccessCheck::KeyUnknown,
         BindError::WrongPd { .. } => AccessCheck::WrongPd,
@@ -88,25 +91,27 @@ const fn mem_access(need: RemoteAccess) -> vernic_mem::RemoteAccess {
 
 impl QpHost<'_> {
     fn bind_window(&self, bind: &MwBind) -> Result<(), AccessFault> {
-        let unknown =
-            |check| AccessFault { check, key: bind.mw.value(), addr: bind.addr, len: bind.length };
+        let refused = |error| bind_fault(self.qp.qpn, bind, error);
         let index = window_index(bind.mw);
         if window_index(bind.new_rkey) != index {
-            return Err(unknown(AccessCheck::Kind));
+            let (key, window) = (bind.new_rkey, bind.mw);
+            return Err(refused(BindError::OtherIndex { key, window }));
         }
         let window = lock(&self.engine.windows).get(&index).copied();
-        let handle = window.ok_or_else(|| unknown(AccessCheck::KeyUnknown))?;
+        let handle = window.ok_or_else(|| refused(BindError::UnknownHandle))?;
+        let access = Access::from_bits_retain(bind.access);
         let request = Bind {
             qp_pd: self.qp.pd,
             qpn: self.qp.qpn,
             lkey: bind.mr,
             addr: bind.addr,
             len: bind.length,
-            access: Access::from_verbs(bind.access).map_err(|_| unknown(AccessCheck::Rights))?,
+            access: Access::from_verbs(bind.access)
+                .map_err(|_| refused(BindError::BadAccess { access }))?,
             key: Some(bind.new_rkey.value() as u8),
         };
         let was_bound = self.engine.memory.is_bound(handle);
-        self.engine.memory.bind_mw(handle, &request).map_err(|e| bind_fault(bind, e))?;
+        self.engine.memory.bind_mw(handle, &request).map_err(refused)?;
         if was_bound {
             self.engine.wait_out_others();
         }

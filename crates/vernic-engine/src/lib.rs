@@ -124,7 +124,7 @@ pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
 pub use vernic_io::{
     Gate, HopState, LinkCounters, LinkError, LocalAddr, NameError, NextHop,
-    Origin as ProcessOrigin, Place, ServiceName, TxPath, random,
+    Origin as ProcessOrigin, Place, ServiceName, TxPath, has_foreign_rights, random,
 };
 pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,

@@ -62,6 +62,14 @@ pub struct Qp {
     gone: AtomicBool,
 }
 
+/// What became of a send request.
+#[derive(Debug)]
+enum Pushed {
+    Queued,
+    /// Nothing yet: it goes to a process that is to be waited for, without the lock.
+    Meets,
+}
+
 impl fmt::Debug for Qp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Qp({:?} {})", self.inner.qp_type, self.inner.qpn)
@@ -306,15 +314,15 @@ impl Qp {
             .map_err(|source| ModifyError::State { qpn, source })?;
         if core.machine.state() == QpState::Reset {
             self.forget(&mut core, past);
-        } else if let Some(resolved) = resolved {
+        } else if let Some(resolved) = &resolved {
             match core.machine.state() {
-                QpState::Rtr => core.side.set_path(&resolved),
-                _ => core.side.change_path(&resolved),
+                QpState::Rtr => core.side.set_path(resolved),
+                _ => core.side.change_path(resolved),
             }
         }
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
-        if mask.contains(AttrMask::ACCESS_FLAGS) {
+        if resolved.is_some() || mask.contains(AttrMask::ACCESS_FLAGS) {
             engine.memory.close_qp_gate(qpn);
         }
         drop(core);
@@ -358,7 +366,8 @@ impl Qp {
     }
 
     /// As [`post_send_from`](Self::post_send_from), but with room for all of them or for none: a list
-    /// that does not fit leaves the queue as it was.
+    /// that does not fit leaves the queue as it was. (Room that another thread takes while the
+    /// first datagram to a process waits for the process's answer is not seen before.)
     ///
     /// # Errors
     /// [`PostSendError`]. One of [`PostError::Full`] was found before anything was queued.
@@ -384,15 +393,24 @@ impl Qp {
         }
     }
 
-    fn push_sends<'a>(
-        &self,
-        mut core: MutexGuard<'_, QpCore>,
+    fn push_sends<'q, 'a>(
+        &'q self,
+        mut core: MutexGuard<'q, QpCore>,
         wrs: impl Iterator<Item = SendWr<'a>>,
     ) -> Result<(), PostSendError> {
         let mut index = 0;
         let mut result = Ok(());
         for wr in wrs {
-            result = self.push_send(&mut core, &wr);
+            let mut pushed = self.push_send(&mut core, &wr);
+            while let (Ok(Pushed::Meets), Some(dest)) = (&pushed, &wr.dest) {
+                // Once, unless more is asked at a time than the table of answers holds. Others may
+                // post, and the lane send what they post, in between.
+                drop(core);
+                dest.ah.wait_for(&self.engine, dest.qpn);
+                core = lock(&self.inner.core);
+                pushed = self.push_send(&mut core, &wr);
+            }
+            result = pushed.map(drop);
             if result.is_err() {
                 break;
             }
@@ -486,7 +504,7 @@ impl Qp {
         self.handles.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn push_send(&self, core: &mut QpCore, wr: &SendWr<'_>) -> Result<(), SendRefusal> {
+    fn push_send(&self, core: &mut QpCore, wr: &SendWr<'_>) -> Result<Pushed, SendRefusal> {
         if self.gone.load(Ordering::Relaxed) {
             return Err(SendRefusal::Destroyed);
         }
@@ -514,7 +532,10 @@ impl Qp {
                 if !Arc::ptr_eq(dest.ah.pd(), &self.pd) {
                     return Err(SendRefusal::WrongPd);
                 }
-                side.slots.set_path(slot, dest.ah.path_to(&self.engine, dest.qpn));
+                let Some(path) = dest.ah.path_to(&self.engine, dest.qpn) else {
+                    return Ok(Pushed::Meets);
+                };
+                side.slots.set_path(slot, path);
                 // The netdev's MTU may have changed since the last one.
                 machine.set_port_mtu(self.engine().active_mtu());
                 Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
@@ -529,7 +550,7 @@ impl Qp {
             dest,
             srqn: wr.srqn,
         })?;
-        Ok(())
+        Ok(Pushed::Queued)
     }
 
     /// Completes what was posted to a receive queue whose queue pair is in error.

@@ -77,8 +77,10 @@ impl QpSide {
         }
     }
 
-    /// It is connected, to a peer that was not heard yet.
+    /// It is connected, to a peer that was not heard yet: what the neighbour on the last path
+    /// consented to is of no use any more. The caller ends what that one was granted here.
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
+        self.tickets.connect(None);
         self.path = Some(resolved.path);
         self.way = QpWay { process: resolved.process, ..QpWay::default() };
         self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
@@ -104,6 +106,7 @@ impl QpSide {
             }
             _ => return self.set_path(resolved),
         }
+        self.tickets.renew();
         self.flight.path_changed();
         self.heard = None;
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use vernic_proto::{AttrMask, QpAttr, QpState, Remote, SendFlags, SendOp};
-use vernic_wire::{AckTimeout, Gid, PortNum, Rkey, Service};
+use vernic_wire::{AckTimeout, Gid, PortNum, Qkey, Rkey, Service};
 
-use crate::{AddressVector, Config, Context, Cq, Payload, Qp, QpCap, QpInit, SendWr};
+use crate::{AddressVector, Config, Context, Cq, Payload, Pd, Qp, QpCap, QpInit, SendWr};
 
 /// A device on `lo` of which nothing is received or sent but by the calls of the test.
 pub(crate) fn without_background() -> Arc<Context> {
@@ -55,6 +55,20 @@ fn connect(qp: &Qp, peer: &Qp, gid: Gid, sgid_index: u8) {
         | AttrMask::MAX_RD_ATOMIC;
     let attr = QpAttr { state: QpState::Rts, timeout: AckTimeout::new(14), retry_cnt: 7, ..attr };
     qp.modify(&attr, rts).unwrap();
+}
+
+/// A queue pair of UD in RTS, with Q_Key 1 and all completions in `cq`.
+pub(crate) fn ud_qp(pd: &Arc<Pd>, cq: &Arc<Cq>, cap: QpCap) -> Arc<Qp> {
+    let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+    let init = QpInit { service: Service::Ud, send_cq, recv_cq, srq: None, cap, signal_all: true };
+    let qp = pd.create_qp(init).unwrap();
+    let attr = QpAttr { state: QpState::Init, qkey: Qkey(1), ..QpAttr::default() };
+    let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+    qp.modify(&attr, init).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, AttrMask::STATE).unwrap();
+    let rts = AttrMask::STATE | AttrMask::SQ_PSN;
+    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, rts).unwrap();
+    qp
 }
 
 /// Posts `count` WRITEs of no bytes, which need no memory, in one list.

@@ -274,6 +274,11 @@ impl QpTickets {
         self.guest = guest;
     }
 
+    /// Forgets what the neighbour consented to on the path before; it is asked anew.
+    pub(crate) fn renew(&mut self) {
+        self.list.clear();
+    }
+
     #[inline]
     pub(crate) fn guest(&self) -> Option<&Arc<Guest>> {
         self.guest.as_ref()

@@ -178,6 +178,9 @@ impl Lane {
 
     /// Lets ready queue pairs write into the batch until it is full or none is ready.
     fn fill(&mut self, engine: &Engine, now: Time) {
+        // Of those that wait in a budget at least one may go on, also while others are always
+        // ready.
+        self.budgets.let_in(&mut self.ready, now);
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not come
         // back.
         while !self.tx.is_full() && !self.near.is_done() {

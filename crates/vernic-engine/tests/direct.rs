@@ -211,6 +211,52 @@ fn outcome(
 }
 
 #[test]
+fn memory_that_may_only_be_read_cannot_be_mapped_for_writing() {
+    let t = Rig::new("readable");
+    let since = Instant::now();
+    while t.counters().reads == 0 {
+        assert_eq!(t.run(SendOp::Read(t.remote), &[t.end.sge(0, 8)]), WcStatus::Success);
+        assert!(since.elapsed() < PATIENCE, "never direct: {}", t.end.context.counters());
+    }
+    // Those of the other process's memory that are there now: what may become of them.
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut found = 0;
+    for map in maps.split("VmFlags:").collect::<Vec<_>>().windows(2) {
+        let (head, flags) = (map[0], map[1].lines().next().unwrap());
+        if head.contains(" r--s ") && head.contains("memfd:vernic") && is_of_bytes(head) {
+            assert!(!flags.split_whitespace().any(|flag| flag == "mw"), "{head}{flags}");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "{maps}");
+}
+
+/// Whether an entry of `smaps` is as long as the other process's memory.
+fn is_of_bytes(entry: &str) -> bool {
+    let size = entry.lines().find_map(|line| line.strip_prefix("Size:")).unwrap();
+    size.trim().strip_suffix(" kB").unwrap().parse() == Ok(BYTES / 1024)
+}
+
+#[test]
+fn consent_ends_with_the_path_of_either_end_and_is_given_anew() {
+    let mut t = Rig::new("mapped");
+    t.until_direct();
+    let before = t.counters();
+    assert_eq!(t.other.ask("repath"), "changed");
+    let write = |t: &Rig| t.run(SendOp::Write(t.remote), &[t.end.sge(0, 8)]);
+    assert_eq!(write(&t), WcStatus::Success);
+    let now = t.counters();
+    assert_eq!((now.writes, now.refused_closed), (before.writes, before.refused_closed + 1));
+    t.until_direct();
+
+    let before = t.counters();
+    repath(&t.end, &t.qp);
+    assert_eq!(write(&t), WcStatus::Success);
+    assert_eq!(t.counters().writes, before.writes, "by the consent for the path before");
+    t.until_direct();
+}
+
+#[test]
 fn wrong_requests_end_as_they_do_with_packets() {
     type Wrong = fn(&Rig) -> (SendOp, Vec<Sge>);
     let wrong: [(&str, Wrong, WcStatus); 6] = [

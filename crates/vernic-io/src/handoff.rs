@@ -30,7 +30,7 @@ use vernic_wire::Gid;
 
 use crate::batch::{RxMeta, RxPacket};
 use crate::link::{Icrc, LocalAddr};
-use crate::sys;
+use crate::{sys, user};
 
 const MAGIC: [u8; 4] = *b"VP\x00\x01";
 
@@ -145,7 +145,7 @@ pub(crate) fn recv(packets_socket: BorrowedFd<'_>, buffer: &mut [u8]) -> TakenOv
     let Ok(incoming) = sys::recv_abstract(packets_socket, &mut head, buffer) else {
         return TakenOver::Empty;
     };
-    let trusted = incoming.credentials.is_some_and(|c| c.uid == sys::uid());
+    let trusted = incoming.credentials.is_some_and(|c| user::is_own(c.uid));
     let body = incoming.len.checked_sub(HEAD_BYTES);
     match (Head::parse(&head), body) {
         (Some(head), Some(len)) if trusted && !incoming.truncated && len != 0 => {

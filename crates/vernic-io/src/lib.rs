@@ -22,6 +22,7 @@
 //! | `closed.rs` | the link of a device that was closed |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `status.rs` | what a process tells of its devices to who asks |
+//! | `user.rs` | whose a process is, and for whom this one runs |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
 //! | `sys/fork.rs` | descriptors that a child of `fork` does not keep |
 //!
@@ -54,6 +55,7 @@ pub mod tcp;
 mod testing;
 pub mod trace;
 pub mod udp;
+mod user;
 pub mod wait;
 
 pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
@@ -67,10 +69,10 @@ pub use port_probe::PortProbe;
 pub use random::random;
 pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use status::StatusSocket;
-pub use sys::ask_for_short_slices;
 pub use sys::{Gate, Origin};
+pub use sys::{ask_for_short_slices, has_foreign_rights};
 pub use udp::{UdpConfig, UdpLink};
-pub use wait::{Sleeper, Waker, Woken, raise};
+pub use wait::{Sleeper, Waker, Woken, bell, raise};
 
 /// The UDP destination port of RoCEv2 (IANA name `roce`; IBTA annex A17.9.2).
 pub const ROCE_PORT: u16 = 4791;

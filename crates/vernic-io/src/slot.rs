@@ -48,6 +48,7 @@ use crate::intake::{Intake, IntakeTable};
 use crate::link::LocalAddr;
 use crate::random::random;
 use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
+use crate::user;
 
 mod lookup;
 mod message;
@@ -521,7 +522,7 @@ fn serve_socket(
     for _ in 0..MAX_SERVED {
         let mut buf = [0; MAX_MESSAGE_BYTES];
         let Ok(incoming) = sys::recv_abstract(control, &mut buf, &mut []) else { return };
-        let same_user = incoming.credentials.is_some_and(|c| c.uid == sys::uid());
+        let same_user = incoming.credentials.is_some_and(|c| user::is_own(c.uid));
         let bytes = &buf[..incoming.len.min(buf.len())];
         let Some(question) = Question::parse(bytes).filter(|q| same_user && q.slot == slot) else {
             continue;

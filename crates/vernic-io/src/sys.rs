@@ -41,7 +41,7 @@ pub(crate) use stream::{
 };
 pub use turns::ask_for_short_slices;
 pub(crate) use unix::{
-    bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
+    bell, bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
 };
 
 /// Turns the -1 of a system call into the error of the thread.
@@ -256,10 +256,15 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
     }
 }
 
-/// A new event descriptor, non-blocking and closed on exec.
+/// A new descriptor to be woken by, non-blocking and closed on exec: an event counter, or a bell
+/// where the system forbids these.
 pub(crate) fn eventfd() -> io::Result<OwnFd> {
-    // SAFETY: no pointers are passed.
-    OwnFd::open(|| check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) }))
+    let (kind, flags) = (libc::SOCK_NONBLOCK, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC);
+    OwnFd::open(|| {
+        // SAFETY: no pointers are passed.
+        let counter = check(unsafe { libc::eventfd(0, flags) });
+        counter.or_else(|error| bell(kind).map(IntoRawFd::into_raw_fd).map_err(|_| error))
+    })
 }
 
 /// Takes a descriptor over that `std` has opened, closed on exec.
@@ -267,10 +272,24 @@ pub(crate) fn own(fd: OwnedFd) -> io::Result<OwnFd> {
     OwnFd::open(|| Ok(fd.into_raw_fd()))
 }
 
-/// The real user id of this process: what the kernel puts into credentials.
+/// The real user id of this process: what the kernel puts into the credentials of datagrams.
 pub(crate) fn uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::getuid() }
+}
+
+/// The effective one, which files are made with, and which the kernel names as the peer of a
+/// connection.
+pub(crate) fn effective_uid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether this program has rights that its caller has not: set-uid, set-gid, or capabilities of
+/// its file. Then what it is told by the environment is the word of a stranger.
+pub fn has_foreign_rights() -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// A netlink socket that hears of changes to links, addresses and routes.

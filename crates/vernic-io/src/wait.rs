@@ -4,7 +4,7 @@
 //! Called by the engine's background thread, which has no `unsafe` of its own.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -29,6 +29,15 @@ impl Waker {
 pub fn raise(event: BorrowedFd<'_>) {
     // As of `Waker::wake`.
     let _ = sys::write(event, &1u64.to_ne_bytes());
+}
+
+/// A descriptor that is readable once it was [raised](raise), until each of its messages, of 8
+/// bytes, was read. It holds some of them. For those who get no event counter from the system.
+///
+/// # Errors
+/// When the process has no descriptor left.
+pub fn bell(is_blocking: bool) -> io::Result<OwnedFd> {
+    sys::bell(if is_blocking { 0 } else { libc::SOCK_NONBLOCK })
 }
 
 /// A thread's place to sleep: in `ppoll`, on a list of descriptors and its own wake-up.

@@ -48,7 +48,8 @@ impl Memory {
     /// The live entry of `key`.
     #[inline(always)]
     fn find(&self, key: u32) -> Result<Entry, Check> {
-        let slot = self.table.get(self.scramble.slot_of(key)).ok_or(Check::KeyUnknown)?;
+        let location = self.indexes.find(key).ok_or(Check::KeyUnknown)?;
+        let slot = self.table.at(location).ok_or(Check::KeyUnknown)?;
         let entry = slot.snapshot().ok_or(Check::KeyStale)?;
         if entry.key != key || entry.kind == Kind::Free {
             // The index names one slot for ever; 0 is the key of a slot that was never used.

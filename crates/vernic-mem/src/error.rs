@@ -284,11 +284,13 @@ pub enum BindError {
     /// A type 2 window has to be invalidated before it is bound again.
     #[error("the type 2 window is bound already; invalidate it first")]
     AlreadyBound,
-    /// The new key equals the old one: whoever holds the old one would keep access.
-    #[error("the new key byte {key:#04x} is the present one; increment it")]
-    SameKey {
-        /// The byte.
-        key: u8,
+    /// Only the low byte of a window's key is the consumer's choice.
+    #[error("the new key {key} differs from the window's, {window}, in more than its low byte")]
+    OtherIndex {
+        /// The key asked for.
+        key: Rkey,
+        /// One of the window's keys.
+        window: Rkey,
     },
 }
 

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   key (32 bits) = index (24) . generation (8)
-//!                      | unscramble (keyed at start)
+//!                      | look up (no arithmetic leads from one to another: `index`, `keys`)
 //!                      v
 //!   slot table: [ seq | key | kind | pd | qpn | access | iova | base, len ]   one cache line each
 //!                      | snapshot under the sequence count, then
@@ -55,6 +55,7 @@ mod error;
 mod gates;
 mod grant;
 mod in_place;
+mod index;
 mod keys;
 mod memory;
 mod peer;

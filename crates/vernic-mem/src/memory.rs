@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use vernic_wire::{Lkey, Rkey};
 
 use crate::gates::Gates;
-use crate::keys::{KeyAllocator, Scramble};
+use crate::index::IndexTable;
+use crate::keys::{KeyAllocator, Permutations};
 use crate::racy::{Entry, Kind, Region, is_reachable};
 use crate::table::{MAX_SLOTS, Table};
 use crate::window::WindowRecord;
@@ -96,7 +97,8 @@ pub(crate) struct Control {
 /// The registered memory of one device: see the [crate head](crate).
 #[derive(Debug)]
 pub struct Memory {
-    pub(crate) scramble: Scramble,
+    pub(crate) permutations: Permutations,
+    pub(crate) indexes: IndexTable,
     pub(crate) table: Table,
     /// Made for the first access that is granted to another process.
     pub(crate) gates: OnceLock<Gates>,
@@ -125,7 +127,8 @@ impl Memory {
     pub fn new() -> Self {
         let keys = KeyAllocator::new();
         Self {
-            scramble: keys.scramble(),
+            permutations: keys.permutations().clone(),
+            indexes: IndexTable::new(),
             table: Table::new(),
             gates: OnceLock::new(),
             control: Box::new(Mutex::new(Control {
@@ -392,7 +395,9 @@ impl Memory {
     pub(crate) fn take_key(&self, control: &mut Control) -> Result<(u32, u32), RegisterError> {
         let exhausted = RegisterError::KeysExhausted { max: Self::MAX_KEYS };
         let slot = control.keys.take().ok_or(exhausted)?;
-        self.table.grow(control.keys.capacity());
+        let capacity = control.keys.capacity();
+        self.table.grow(capacity);
+        self.indexes.grow(capacity, |slot| self.permutations.index_of(slot));
         let last = self.table.get(slot).and_then(crate::racy::Slot::snapshot).map_or(0, |e| e.key);
         Ok((slot, control.keys.key_for(slot, last)))
     }

@@ -5,12 +5,35 @@ use std::sync::OnceLock;
 use crate::racy::Slot;
 
 /// Slots of the first segment: 64 KiB, the least a device costs.
-const FIRST_BITS: u32 = 10;
+pub(crate) const FIRST_BITS: u32 = 10;
 /// Segments: 2^10 + 2^11 + ... + 2^23 slots.
-const SEGMENTS: usize = 14;
+pub(crate) const SEGMENTS: usize = 14;
 
 /// Slots in a full table: 2^24 - 2^10.
 pub(crate) const MAX_SLOTS: u32 = ((1 << SEGMENTS) - 1) << FIRST_BITS;
+
+/// Where a slot is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Location {
+    /// Below 2^4.
+    pub(crate) segment: u32,
+    /// Below 2^23.
+    pub(crate) place: u32,
+}
+
+impl Location {
+    /// Of slot `number`, which is below 2^24.
+    pub(crate) const fn of(number: u32) -> Self {
+        let shifted = number + (1 << FIRST_BITS);
+        let segment = shifted.ilog2() - FIRST_BITS;
+        Self { segment, place: shifted - (1 << (segment + FIRST_BITS)) }
+    }
+
+    /// The slot's number.
+    pub(crate) const fn number(self) -> u32 {
+        (((1 << self.segment) - 1) << FIRST_BITS) + self.place
+    }
+}
 
 /// Slots by number, allocated segment by segment.
 #[derive(Debug)]
@@ -23,19 +46,15 @@ impl Table {
         Self { segments: [const { OnceLock::new() }; SEGMENTS] }
     }
 
-    /// Segment of slot `number` and place in it.
-    #[inline(always)]
-    const fn locate(number: u32) -> (usize, usize) {
-        let shifted = number + (1 << FIRST_BITS);
-        let segment = shifted.ilog2() - FIRST_BITS;
-        (segment as usize, (shifted - (1 << (segment + FIRST_BITS))) as usize)
+    /// The slot, if its segment exists. `number` is below 2^24.
+    pub(crate) fn get(&self, number: u32) -> Option<&Slot> {
+        self.at(Location::of(number))
     }
 
-    /// The slot, if its segment exists. `number` is below 2^24.
+    /// The same, where it is known already.
     #[inline(always)]
-    pub(crate) fn get(&self, number: u32) -> Option<&Slot> {
-        let (segment, place) = Self::locate(number);
-        self.segments.get(segment)?.get()?.get(place)
+    pub(crate) fn at(&self, location: Location) -> Option<&Slot> {
+        self.segments.get(location.segment as usize)?.get()?.get(location.place as usize)
     }
 
     /// Makes all slots below `end` exist; `end` is at most [`MAX_SLOTS`].
@@ -56,13 +75,18 @@ mod tests {
 
     #[test]
     fn every_slot_number_has_its_own_place() {
-        assert_eq!(Table::locate(0), (0, 0));
-        assert_eq!(Table::locate(1023), (0, 1023));
-        assert_eq!(Table::locate(1024), (1, 0));
-        assert_eq!(Table::locate(3071), (1, 2047));
-        assert_eq!(Table::locate(3072), (2, 0));
-        assert_eq!(Table::locate(MAX_SLOTS - 1), (13, (1 << 23) - 1));
-        assert_eq!(Table::locate(MAX_SLOTS), (14, 0));
+        for (number, segment, place) in [
+            (0, 0, 0),
+            (1023, 0, 1023),
+            (1024, 1, 0),
+            (3071, 1, 2047),
+            (3072, 2, 0),
+            (MAX_SLOTS - 1, 13, (1 << 23) - 1),
+            (MAX_SLOTS, 14, 0),
+        ] {
+            assert_eq!(Location::of(number), Location { segment, place });
+            assert_eq!(Location { segment, place }.number(), number);
+        }
     }
 
     #[test]

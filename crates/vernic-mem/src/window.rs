@@ -48,8 +48,8 @@ pub struct Bind {
     pub len: u64,
     /// Remote rights, and [`Access::ZERO_BASED`] to count the window's addresses from 0.
     pub access: Access,
-    /// Low byte of the new key; it must differ from the present one. `None`: as
-    /// [`Memory::rkey_after`] says.
+    /// Low byte of the new key. The present one is allowed: whether holders of the last key may use
+    /// it again is the consumer's choice. `None`: as [`Memory::rkey_after`] says.
     pub key: Option<u8>,
 }
 
@@ -107,7 +107,7 @@ impl Memory {
     /// The key that a bind of a window with key `rkey` gives if the consumer does not choose:
     /// passes all 256 values before it repeats.
     pub fn rkey_after(&self, rkey: Rkey) -> Rkey {
-        Rkey(self.scramble.next_key(rkey.value()))
+        Rkey(self.permutations.next_key(rkey.value()))
     }
 
     /// Whether a window is bound, so that its key opens something.
@@ -127,10 +127,7 @@ impl Memory {
             return Err(BindError::AlreadyBound);
         }
         let key = match bind.key {
-            None => self.scramble.next_key(old.key),
-            Some(key) if u32::from(key) == old.key & 0xFF => {
-                return Err(BindError::SameKey { key });
-            }
+            None => self.permutations.next_key(old.key),
             Some(key) => (old.key & !0xFF) | u32::from(key),
         };
         let allowed = Access::REMOTE.union(Access::ZERO_BASED);
@@ -144,8 +141,8 @@ impl Memory {
         let (slot, region) = if bind.len == 0 {
             (None, Region::EMPTY)
         } else {
-            let slot = self.scramble.slot_of(bind.lkey.value());
-            (Some(slot), control.bindable(slot, pd, bind)?)
+            let slot = self.indexes.slot_of(bind.lkey.value());
+            (slot, control.bindable(slot, pd, bind)?)
         };
         let kind = match mw_type {
             MwType::Type1 if slot.is_none() => Kind::Unbound,
@@ -181,7 +178,7 @@ impl Memory {
 
     fn invalidate(&self, pd: PdId, qpn: Option<Qpn>, rkey: Rkey) -> Result<Qpn, InvalidateError> {
         let mut control = self.control();
-        let slot = self.scramble.slot_of(rkey.value());
+        let slot = self.indexes.slot_of(rkey.value()).ok_or(InvalidateError::UnknownKey(rkey))?;
         if control.regions.get(&slot).is_some_and(|region| region.entry.key == rkey.value()) {
             return Err(InvalidateError::NotInvalidatable(rkey));
         }
@@ -248,10 +245,9 @@ impl Control {
     }
 
     /// The part of the region in `slot` that `bind` asks for.
-    fn bindable(&self, slot: u32, pd: PdId, bind: &Bind) -> Result<Region, BindError> {
-        let entry = self
-            .regions
-            .get(&slot)
+    fn bindable(&self, slot: Option<u32>, pd: PdId, bind: &Bind) -> Result<Region, BindError> {
+        let entry = slot
+            .and_then(|slot| self.regions.get(&slot))
             .map(|region| region.entry)
             .filter(|entry| entry.key == bind.lkey.value())
             .ok_or(BindError::UnknownRegion { lkey: bind.lkey.value() })?;

@@ -7,17 +7,28 @@
 //! the current one and is filled by the next message; of a WRITE, packets before the fault have been
 //! stored. The next first or only packet restarts the sequence. That holds for a message too
 //! long for its receive as well (IBTA 9.9.3, class D); the receiver sees it in the drop counters.
+//!
+//! Since nobody hears of a WRITE that is refused, keys could be tried at the rate of the link. So
+//! more than [`FORGIVEN_KEYS`] wrong ones within a second end the connection, as the first one does
+//! that of RC.
 
 use vernic_wire::{Packet, Psn, Service};
 
-use crate::completion::{AccessFault, Completion};
+use crate::completion::{AccessCheck, AccessFault, Cause, Completion, Failure};
+use crate::error::ErrorClass;
 use crate::host::{Disposition, DropReason, Host, QpEvent, RxMeta, Transmit};
 use crate::inbound::{Message, Target, fail_receive, recv_completion, tag_of, takes_receive};
 use crate::outbound::{Cut, Sender, start};
 use crate::qp::{Cx, QpInit};
 use crate::sq::SendQueue;
 use crate::state::{QpAttr, QpState};
+use crate::time::Time;
 use crate::wqe::RecvWqe;
+
+/// Wrong keys within [`FORGIVING_NANOS`] that are merely dropped: as many as a peer has under way
+/// that has not heard yet that a region is gone. 2^32 keys take two years at that rate.
+const FORGIVEN_KEYS: u32 = 64;
+const FORGIVING_NANOS: u64 = 1_000_000_000;
 
 /// The machine of a UC queue pair.
 #[derive(Debug)]
@@ -31,15 +42,19 @@ pub(crate) struct Uc {
     current: Option<RecvWqe>,
     /// The communication-established event has been raised.
     established: bool,
+    /// Wrong keys since then, which is at most [`FORGIVING_NANOS`] before the last of them.
+    wrong_keys: (u32, Time),
 }
 
 /// Packets that a sender may have lost while it changed its port and still be believed: as many as
 /// a window of RC has. Of all numbers it is one in 16,384.
 const NEAR: u32 = 1024;
 
-/// Why a packet was not accepted: a dropped message, or an error of the receive itself.
+/// Why a packet was not accepted: a dropped message, one by its key, or an error of the receive
+/// itself.
 enum Broken {
     Drop(DropReason),
+    Key(AccessFault),
     Receive(AccessFault),
 }
 
@@ -52,6 +67,7 @@ impl Uc {
             message: Message::None,
             current: None,
             established: false,
+            wrong_keys: (0, Time(0)),
         }
     }
 
@@ -61,6 +77,7 @@ impl Uc {
         self.message = Message::None;
         self.current = None;
         self.established = false;
+        self.wrong_keys = (0, Time(0));
     }
 
     /// Init to RTR.
@@ -128,8 +145,8 @@ impl Uc {
         host.flush_recv(self.current.take());
     }
 
-    /// Handles a packet of this service. [`Disposition::Nak`] stands for a fatal error of the
-    /// receive; nothing is sent.
+    /// Handles a packet of this service. [`Disposition::Nak`] stands for a fatal error; nothing is
+    /// sent.
     pub(crate) fn handle_packet(
         &mut self,
         cx: &mut Cx<'_>,
@@ -154,6 +171,7 @@ impl Uc {
                 self.message = Message::None;
                 Disposition::Drop(reason)
             }
+            Err(Broken::Key(fault)) => self.refuse_key(cx, packet, fault, host),
             Err(Broken::Receive(fault)) => self.fail(cx, packet, fault, host),
         }
     }
@@ -161,6 +179,35 @@ impl Uc {
     /// Whether a number is the next or one of [`NEAR`] behind it, which were lost.
     pub(crate) fn is_near(&self, psn: Psn) -> bool {
         psn.distance_from(self.expected) <= NEAR
+    }
+
+    /// A WRITE by a key that opens nothing is dropped; by too many of them soon after each other,
+    /// everything ends.
+    #[cold]
+    fn refuse_key(
+        &mut self,
+        cx: &Cx<'_>,
+        packet: &Packet<'_>,
+        fault: AccessFault,
+        host: &mut impl Host,
+    ) -> Disposition {
+        self.message = Message::None;
+        let (count, since) = &mut self.wrong_keys;
+        if cx.now.since(*since) >= FORGIVING_NANOS {
+            (*count, *since) = (0, cx.now);
+        }
+        *count += 1;
+        if *count <= FORGIVEN_KEYS {
+            return Disposition::Drop(DropReason::AccessRefused);
+        }
+        let class = ErrorClass::RemoteAccess;
+        let row = class.row();
+        let cause = Cause::Responder { class, fault: Some(fault) };
+        host.failure(Failure { status: row.recv_status, wr_id: None, psn: packet.psn(), cause });
+        if let Some(event) = row.event {
+            host.event(event);
+        }
+        Disposition::Nak(class)
     }
 
     /// A gap breaks the message in progress; the start of one sets the sequence (IBTA 9.8.2.2.1).
@@ -251,11 +298,15 @@ impl Uc {
 
 /// Rights of the queue pair, then key, range and rights of the region; zero bytes need no key.
 fn check_rkey(cx: &Cx<'_>, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Broken> {
+    use AccessCheck as C;
     let Some(target) = Target::of(packet) else { return Ok(()) };
-    target
-        .check_qp_rights(cx.attr.access)
-        .and_then(|()| target.check_region(host))
-        .map_err(|_| Broken::Drop(DropReason::AccessRefused))
+    target.check_qp_rights(cx.attr.access).and_then(|()| target.check_region(host)).map_err(
+        |fault| match fault.check {
+            // Whoever knows the key has no need to guess.
+            C::QpRights | C::Rights | C::Bounds => Broken::Drop(DropReason::AccessRefused),
+            _ => Broken::Key(fault),
+        },
+    )
 }
 
 #[cfg(test)]

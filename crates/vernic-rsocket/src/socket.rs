@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
@@ -77,7 +77,7 @@ struct Whole {
     inner: Inner,
     family: Family,
     /// Of streams: so that the number is theirs alone. Nobody reads it.
-    number: Option<EventFd>,
+    number: Option<OwnedFd>,
     fd_flags: AtomicI32,
     status_flags: AtomicI32,
 }
@@ -112,10 +112,11 @@ impl Runtime {
 impl Socket {
     fn new(inner: Inner, family: Family) -> Result<Self, Error> {
         let number = match inner {
-            Inner::Stream(_) => Some(
-                EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
-                    .map_err(|errno| Error::os("take a number for a socket", errno))?,
-            ),
+            Inner::Stream(_) => Some(match EventFd::from_flags(EfdFlags::EFD_CLOEXEC) {
+                Ok(fd) => fd.into(),
+                Err(errno) => vernic_io::bell(false)
+                    .map_err(|_| Error::os("take a number for a socket", errno))?,
+            }),
             Inner::Datagram(_) => None,
         };
         let (fd_flags, status_flags) = (AtomicI32::new(0), AtomicI32::new(libc::O_RDWR));

@@ -9,7 +9,7 @@
 //! sockets that a socket is in.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,7 +33,7 @@ pub(crate) trait Wake: Send + Sync {
 /// A descriptor to sleep on.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    fd: EventFd,
+    fd: OwnedFd,
     awake: AtomicBool,
     origin: Origin,
 }
@@ -45,8 +45,12 @@ thread_local! {
 impl Sleeper {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let fd = EventFd::from_value_and_flags(0, flags)
-            .map_err(|errno| Error::os("make an eventfd to sleep on", errno))?;
+        let fd = match EventFd::from_value_and_flags(0, flags) {
+            Ok(fd) => fd.into(),
+            // A sandbox may forbid these.
+            Err(errno) => vernic_io::bell(false)
+                .map_err(|_| Error::os("make an eventfd to sleep on", errno))?,
+        };
         Ok(Arc::new(Self { fd, awake: AtomicBool::new(false), origin: Origin::here() }))
     }
 
@@ -67,7 +71,7 @@ impl Sleeper {
     pub(crate) fn reset(&self) {
         if self.awake.swap(false, Ordering::SeqCst) {
             // Not blocking, and emptied by one read.
-            let _ = self.fd.read();
+            let _ = nix::unistd::read(&self.fd, &mut [0; 8]);
         }
     }
 
@@ -78,7 +82,7 @@ impl Sleeper {
     pub(crate) fn rouse(&self) {
         if !self.awake.swap(true, Ordering::SeqCst) {
             // Not blocking; the counter is 0 or 1.
-            let _ = self.fd.write(1);
+            vernic_io::raise(self.fd.as_fd());
         }
     }
 }

@@ -18,7 +18,8 @@ use crate::{Access, CreateError, Lkey, Pd, RemoteMr, Rkey};
 pub struct Buffer(Arc<HostBuffer>);
 
 impl Buffer {
-    /// `len` zeroed bytes. No page is touched until it is used.
+    /// `len` zeroed bytes. No page is touched until it is used. A child of `fork` does not have
+    /// them: it is ended by SIGSEGV if it accesses them.
     ///
     /// # Errors
     /// [`CreateError::Os`], typically out of memory.

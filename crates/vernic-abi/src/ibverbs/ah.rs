@@ -100,6 +100,9 @@ pub(crate) extern "C" fn ibv_destroy_ah(ah: Handle<ibv_ah>) -> c_int {
     })
 }
 
+/// What routers mark in the traffic class (RFC 3168): of the datagram's way, not of the answer's.
+const ECN_BITS: u8 = 3;
+
 /// The address to answer a datagram: from the IP header that stands in the GRH area.
 fn answer_to(
     shared: &Shared,
@@ -127,7 +130,7 @@ fn answer_to(
             flow_label: header.flow_label,
             sgid_index,
             hop_limit: 0xFF,
-            traffic_class: header.traffic_class,
+            traffic_class: header.traffic_class & !ECN_BITS,
         },
         dlid: wc.slid,
         sl: 0,

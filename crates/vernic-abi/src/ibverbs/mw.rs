@@ -65,10 +65,17 @@ pub(crate) extern "C" fn dealloc_mw(mw: Handle<ibv_mw>) -> c_int {
     })
 }
 
-/// The bind of a work request: of a type 2 window. `None` if it cannot be.
+/// The bind of a work request: of a type 2 window. `None` if it cannot be, and the log says why.
 pub(crate) fn posted(mw: Handle<ibv_mw>, new_rkey: u32, info: &ibv_mw_bind_info) -> Option<SendOp> {
-    let mw = mw.find().filter(|mw| mw.base.mw_type == mw_type::TYPE_2)?;
-    request(mw, Rkey(new_rkey), info).ok()
+    let request = || {
+        let mw = mw.get()?;
+        if mw.base.mw_type != mw_type::TYPE_2 {
+            return Err(Failure::invalid("a type 1 window is bound by ibv_bind_mw"));
+        }
+        request(mw, Rkey(new_rkey), info)
+    };
+    // The queue pair goes on, so a program may try again and again: no warnings.
+    request().map_err(|failure| failure.repeated().log("bind of a memory window")).ok()
 }
 
 /// The request of a bind: what the window is bound to, under which new key.

@@ -379,7 +379,8 @@ pub(crate) fn send_ops_of(service: Service) -> u64 {
         datagram | ops::RDMA_WRITE | ops::RDMA_WRITE_WITH_IMM | ops::LOCAL_INV | ops::BIND_MW;
     match service {
         Service::Ud => datagram,
-        Service::Uc => unreliable | ops::SEND_WITH_INV,
+        // No opcode of UC invalidates (IBTA 9.2).
+        Service::Uc => unreliable,
         _ => {
             unreliable
                 | ops::SEND_WITH_INV

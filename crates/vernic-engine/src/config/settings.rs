@@ -48,6 +48,8 @@ pub enum Origin {
     Variable(&'static str),
     /// The program, by [`Settings::set`].
     Code,
+    /// The program has rights that its caller has not, so nobody is asked.
+    Rights,
 }
 
 impl fmt::Display for Origin {
@@ -57,6 +59,7 @@ impl fmt::Display for Origin {
             Self::File { path, line } => write!(f, "file {} line {line}", path.display()),
             Self::Variable(name) => write!(f, "environment variable {name}"),
             Self::Code => f.write_str("code"),
+            Self::Rights => f.write_str("rights that the caller has not (set-uid or the like)"),
         }
     }
 }
@@ -80,13 +83,23 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Defaults, then the file, then the environment.
+    /// Defaults, then the file, then the environment. Neither of the latter in a program with
+    /// rights that its caller has not (set-uid, set-gid, capabilities of the file): they are the
+    /// caller's, and can name files to write. Such a program shares nothing with other processes of
+    /// the host either.
     ///
     /// # Errors
     /// [`ConfigError`] for the first setting that is unknown or has a bad value, or for a file that
     /// is there and cannot be read.
     pub fn load() -> Result<Self, ConfigError> {
         let mut settings = Self::default();
+        if vernic_io::has_foreign_rights() {
+            for name in ["same_host", "direct"] {
+                let place = settings.config.set_from(name, "off", || Origin::Rights.to_string())?;
+                settings.origins[place] = Origin::Rights;
+            }
+            return Ok(settings);
+        }
         if let Some((path, text)) = read_file(|name| std::env::var_os(name))? {
             settings.take_file(&text, &path)?;
         }

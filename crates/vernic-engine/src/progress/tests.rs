@@ -5,14 +5,14 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use vernic_io::LocalAddr;
-use vernic_proto::{AttrMask, DropReason, QpAttr, QpState, SendFlags, SendOp};
-use vernic_wire::{Gid, PortNum, Qkey, Qpn, Service};
+use vernic_proto::{DropReason, SendFlags, SendOp};
+use vernic_wire::{Gid, PortNum, Qkey, Qpn};
 
 use super::*;
 use crate::config::Config;
+use crate::testing::ud_qp;
 use crate::{
-    AddressVector, Ah, Context, Cq, Dest, EMPTY_WC, GidEntry, Payload, Pd, Qp, QpCap, QpInit,
-    SendWr,
+    AddressVector, Ah, Context, Cq, Dest, EMPTY_WC, GidEntry, Payload, Pd, Qp, QpCap, SendWr,
 };
 
 struct Poster {
@@ -33,21 +33,7 @@ fn open_without_background() -> Arc<Context> {
 fn poster(context: &Arc<Context>) -> Poster {
     let pd = context.alloc_pd();
     let cq = context.create_cq(4096, None).unwrap();
-    let init = QpInit {
-        service: Service::Ud,
-        send_cq: cq.clone(),
-        recv_cq: cq.clone(),
-        srq: None,
-        cap: QpCap::default(),
-        signal_all: true,
-    };
-    let qp = pd.create_qp(init).unwrap();
-    let attr = QpAttr { state: QpState::Init, qkey: Qkey(1), ..QpAttr::default() };
-    let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
-    qp.modify(&attr, init).unwrap();
-    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, AttrMask::STATE).unwrap();
-    let rts = AttrMask::STATE | AttrMask::SQ_PSN;
-    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, rts).unwrap();
+    let qp = ud_qp(&pd, &cq, QpCap::default());
     let gid = context.gid_table()[0].clone();
     let ah = ah_to(&pd, &gid, gid.gid);
     Poster { qp, cq, ah, pd }

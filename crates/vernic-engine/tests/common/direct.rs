@@ -45,6 +45,7 @@ pub struct There {
     end: End,
     qp: Arc<Qp>,
     buffer: HostBuffer,
+    rights: Access,
     mr: Option<Arc<Mr>>,
     second: Option<Arc<Qp>>,
     taken: Vec<std::fs::File>,
@@ -69,8 +70,9 @@ impl There {
             "private" | "moved" => HostBuffer::private(BYTES),
             _ => HostBuffer::new(BYTES),
         };
-        let mut this =
-            Self { end, qp, buffer: buffer.unwrap(), mr: None, second: None, taken: Vec::new() };
+        let rights = if memory == "readable" { Access::REMOTE_READ } else { RIGHTS };
+        let (buffer, taken) = (buffer.unwrap(), Vec::new());
+        let mut this = Self { end, qp, buffer, rights, mr: None, second: None, taken };
         this.register();
         this
     }
@@ -78,7 +80,7 @@ impl There {
     fn register(&mut self) {
         let at = self.buffer.as_mut_ptr();
         // SAFETY: the buffer goes after the region, and is accessed by its racy copies only.
-        let mr = unsafe { self.end.pd.reg_mr(at, BYTES as u64, at.addr() as u64, RIGHTS) };
+        let mr = unsafe { self.end.pd.reg_mr(at, BYTES as u64, at.addr() as u64, self.rights) };
         self.mr = Some(mr.unwrap());
     }
 
@@ -180,6 +182,11 @@ impl There {
                 self.qp.modify(&attr, AttrMask::STATE).unwrap();
                 self.is_quiet(since)
             }
+            // Another path, though the same, while it is drained.
+            "repath" => {
+                repath(&self.end, &self.qp);
+                "changed".to_owned()
+            }
             "state" => format!("{:?}", self.qp.state()),
             "counters" => self.end.context.counters().to_string(),
             // Ends the device as a program does that returns from main.
@@ -266,6 +273,21 @@ impl There {
         let soon = took < Duration::from_secs(10);
         format!("quiet {quiet} soon {soon}")
     }
+}
+
+/// Gives a queue pair its path anew: in SQD, as a connection is moved.
+pub fn repath(end: &End, qp: &Qp) {
+    let since = Instant::now();
+    let (sgid_index, dgid) = end.gid();
+    let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..AddressVector::default() };
+    let attr = QpAttr { state: QpState::Sqd, av, ..QpAttr::default() };
+    qp.modify(&attr, AttrMask::STATE).unwrap();
+    while qp.is_draining() {
+        end.context.progress();
+        assert!(since.elapsed() < PATIENCE, "never drained");
+    }
+    qp.modify(&attr, AttrMask::STATE | AttrMask::AV).unwrap();
+    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, AttrMask::STATE).unwrap();
 }
 
 /// Writes 1 MiB over and over until that fails, and says with what.

@@ -1,15 +1,19 @@
 //! The file of a capture: whole blocks only, one writer only.
 
 use std::ffi::OsString;
-use std::fs::{OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::sys::{self, OwnFd};
 
 /// Bytes that wait in memory before they are written.
 const FULL_BYTES: usize = 64 * 1024;
+
+/// Where the descriptors of this process have names.
+const DESCRIPTORS: [&str; 4] = ["/dev/fd", "/dev/stdout", "/dev/stderr", "/proc/self/fd"];
 
 /// Names to try before giving up.
 const MAX_NAMES: u32 = 10_000;
@@ -28,8 +32,7 @@ impl Blocks {
     pub(super) fn create(path: &Path) -> io::Result<(Self, PathBuf)> {
         for number in 1..=MAX_NAMES {
             let path = numbered(path, number);
-            // Not truncated before it is ours.
-            let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+            let file = open(&path)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => continue,
@@ -58,6 +61,36 @@ impl Blocks {
         self.waiting.clear();
         result
     }
+}
+
+/// Opens or makes a file that holds what programs tell each other: for its user alone where it is
+/// made, and none that somebody else put there for the capture to end up in (a folder such as /tmp
+/// belongs to all).
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // Not truncated before it is known whose it is.
+    options.write(true).create(true).truncate(false).mode(0o600);
+    if DESCRIPTORS.iter().any(|folder| path.starts_with(folder)) {
+        // Links of the system's own making, to what this process has open.
+        return options.open(path);
+    }
+    let file = options.custom_flags(libc::O_NOFOLLOW).open(path).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ELOOP) => io::Error::other(
+                "it is a symbolic link, which a capture does not follow: name the file itself",
+            ),
+            _ => error,
+        }
+    })?;
+    let metadata = file.metadata()?;
+    // Only root makes devices, such as terminals and /dev/null.
+    if metadata.uid() != sys::effective_uid() && !metadata.file_type().is_char_device() {
+        let owner = metadata.uid();
+        return Err(io::Error::other(format!(
+            "it belongs to user {owner}, who could read it: choose another name"
+        )));
+    }
+    Ok(file)
 }
 
 impl Write for Blocks {

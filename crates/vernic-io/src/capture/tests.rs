@@ -1,4 +1,6 @@
 use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -212,4 +214,44 @@ fn a_path_that_cannot_be_written_is_named_with_what_helps() {
     assert!(text.ends_with("%d-%p.pcapng"), "{text}");
     let text = begin(folder.join("no-such-folder-of-vernic/x.pcapng"));
     assert!(text.contains(&format!("is there a folder {shown}")), "{text}");
+}
+
+#[test]
+fn only_its_user_may_read_a_capture() {
+    let file = TempFile::new("mode");
+    drop(CaptureFile::create(file.config(None)).unwrap());
+    let metadata = std::fs::metadata(&file.0).unwrap();
+    assert_eq!(metadata.mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn a_capture_neither_follows_a_link_nor_takes_the_file_of_another_user() {
+    let (file, other) = (TempFile::new("link"), TempFile::new("behind"));
+    std::fs::write(&other.0, b"precious").unwrap();
+    std::os::unix::fs::symlink(&other.0, &file.0).unwrap();
+    let begin = || CaptureLink::new(MemoryLink::boxed().0, file.config(None)).unwrap_err();
+    let text = begin().to_string();
+    assert!(text.contains("a symbolic link, which a capture does not follow"), "{text}");
+    assert_eq!(std::fs::read(&other.0).unwrap(), b"precious");
+    std::fs::remove_file(&file.0).unwrap();
+    std::fs::write(&file.0, b"precious").unwrap();
+    if std::os::unix::fs::chown(&file.0, Some(12_345), None).is_err() {
+        return eprintln!("skipped the file of another user: only root can make one");
+    }
+    let text = begin().to_string();
+    assert!(text.contains("belongs to user 12345") && text.contains("another name"), "{text}");
+    assert_eq!(std::fs::read(&file.0).unwrap(), b"precious");
+}
+
+#[test]
+fn a_capture_may_go_to_where_the_program_writes_already() {
+    let config = CaptureConfig { path: "/dev/null".into(), max_bytes: None };
+    drop(CaptureFile::create(config).unwrap());
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let path = format!("/dev/fd/{}", writer.as_raw_fd()).into();
+    drop(CaptureFile::create(CaptureConfig { path, max_bytes: None }).unwrap());
+    drop(writer);
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut bytes).unwrap();
+    assert_eq!(bytes[..4], [0x0A, 0x0D, 0x0D, 0x0A], "a section header");
 }

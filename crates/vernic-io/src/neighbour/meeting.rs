@@ -10,6 +10,7 @@ use super::ring::{Bell, RingMemory, RingReader, RingWriter};
 use crate::link::Nanos;
 use crate::slot::Slot;
 use crate::sys::{self, ClosableFd, OwnFd, SharedMemory};
+use crate::user;
 
 /// A ring that was made here, for a neighbour to write to.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl Stranger {
     /// `PermissionDenied` for a process of another user.
     pub(super) fn check(connection: BorrowedFd<'_>) -> io::Result<u32> {
         let peer = sys::peer_credentials(connection)?;
-        if peer.uid == sys::uid() {
+        if user::is_own(peer.uid) {
             Ok(peer.pid)
         } else {
             Err(io::ErrorKind::PermissionDenied.into())

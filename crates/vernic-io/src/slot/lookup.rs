@@ -14,6 +14,7 @@ use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
 use crate::intake::IntakeId;
 use crate::link::LocalAddr;
 use crate::sys::{self, Gate, OwnFd};
+use crate::user;
 
 /// Answers that [`SlotTable::lookup`] remembers.
 pub(super) const MAX_LOOKUPS: usize = 256;
@@ -40,10 +41,9 @@ pub enum Lookup {
     Here(PeerProcess),
     /// Not a process of this host (or not of this user): use the standard port.
     NotHere,
-    /// Asked just now, for the first time in a second, and nothing is known from before. Use the
-    /// standard port meanwhile.
+    /// Asked just now, for the first time. Use the standard port meanwhile.
     Asked,
-    /// Asked a moment ago; no answer yet. Use the standard port meanwhile.
+    /// Asked before, and again each second; no answer yet. Use the standard port meanwhile.
     Pending,
 }
 
@@ -143,7 +143,7 @@ impl SlotTable {
                 asked.state = peer.map_or(Lookup::NotHere, Lookup::Here);
             }
         }
-        let mut before = Lookup::Pending;
+        let mut before = Lookup::Asked;
         if let Some(at) = state.lookups.iter().position(|l| l.ip == ip && l.slot == slot) {
             before = state.lookups[at].state;
             if now.duration_since(state.lookups[at].since) < LOOKUP_LIFE {
@@ -154,8 +154,8 @@ impl SlotTable {
         let question = Question { ip, slot }.emit();
         let name = self.control_name(slot);
         let sent = sys::send_abstract(socket.as_fd(), name.as_bytes(), &question, &[]);
-        let state_now = if sent.is_ok() { before } else { Lookup::NotHere };
-        let answer = if state_now == Lookup::Pending { Lookup::Asked } else { state_now };
+        let answer = if sent.is_ok() { before } else { Lookup::NotHere };
+        let state_now = if answer == Lookup::Asked { Lookup::Pending } else { answer };
         if state.lookups.len() == MAX_LOOKUPS {
             state.lookups.swap_remove(0);
         }
@@ -170,7 +170,7 @@ impl SlotTable {
             // No child inherits the file that comes along.
             let _gate = Gate::enter();
             let incoming = sys::recv_abstract(fd, &mut buf, &mut []).ok()?;
-            let Some(from) = incoming.credentials.filter(|c| c.uid == sys::uid()) else { continue };
+            let Some(from) = incoming.credentials.filter(|c| user::is_own(c.uid)) else { continue };
             let Some(answer) = Answer::parse(&buf[..incoming.len.min(buf.len())]) else { continue };
             let intake = || self.intakes.add_file(incoming.file.as_ref()?.as_fd());
             let peer = (answer.private_port != 0).then(|| PeerProcess {
@@ -220,4 +220,29 @@ fn wait_at(socket: BorrowedFd<'_>, end: Instant) -> Option<()> {
 
 pub(super) fn find_port(served: &[(LocalAddr, u16)], ip: IpAddr) -> Option<u16> {
     served.iter().find(|(addr, _)| addr.ip == ip).map(|&(_, port)| port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_does_not_answer_is_asked_again_and_waited_for_once() {
+        let scope = format!("silent-{}", std::process::id());
+        let table = SlotTable::with_scope(&scope).unwrap();
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let qpn = Slot::LAST.qpn(1);
+        let silent = new_socket(table.control_name(Slot::LAST).as_bytes()).unwrap();
+        let questions = || {
+            let mut buf = [0; MAX_MESSAGE_BYTES];
+            std::iter::from_fn(|| sys::recv_abstract(silent.as_fd(), &mut buf, &mut []).ok())
+                .count()
+        };
+        assert_eq!(table.lookup(ip, qpn), Lookup::Asked);
+        assert_eq!(table.lookup(ip, qpn), Lookup::Pending);
+        assert_eq!(questions(), 1);
+        table.state().lookups[0].since -= LOOKUP_LIFE;
+        assert_eq!(table.lookup(ip, qpn), Lookup::Pending);
+        assert_eq!(questions(), 1, "it may answer now");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Who sent a datagram, as the kernel vouches for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,28 @@ pub(crate) fn connect_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()
     // SAFETY: pointer and length describe `addr`, which lives through the call.
     super::check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
     Ok(())
+}
+
+/// A socket that is connected to itself, closed on exec: what is written to it makes it readable.
+/// `kind` may have flags such as `SOCK_NONBLOCK`. It holds some messages, not any number, and
+/// others cannot send to it.
+pub(crate) fn bell(kind: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | kind;
+    // SAFETY: no pointers are passed.
+    let raw = super::check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: just created, owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // A name of the kernel's choice.
+    bind_abstract(socket.as_fd(), b"")?;
+    // SAFETY: a sockaddr_un of zeros is valid.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    let to = (&raw mut addr).cast();
+    // SAFETY: pointer and length describe `addr`; both live through the call.
+    super::check(unsafe { libc::getsockname(raw, to, &raw mut len) })?;
+    // SAFETY: the name that the kernel has just told, with its length.
+    super::check(unsafe { libc::connect(raw, (&raw const addr).cast(), len) })?;
+    Ok(socket)
 }
 
 /// Sends one datagram, `head` followed by `body`, to the abstract name `\0name`. Never blocks.

@@ -18,6 +18,10 @@ const ALIGN: usize = 4096;
 /// Page-aligned zeroed memory, shared through a memfd where the system has them, so that a peer
 /// process on this host can map it. Freed on drop.
 ///
+/// It is this process's alone: a child of `fork` does not have it, and is ended by SIGSEGV if it
+/// accesses it, as memory that was registered is after `ibv_fork_init`. What a child shall read is
+/// copied out before the fork, or lies in [`HostBuffer::private`].
+///
 /// It is meant to be registered, so its bytes may change at any time: there are no references into
 /// it, only copies ([`HostBuffer::read_at`], [`HostBuffer::write_at`]).
 pub struct HostBuffer {
@@ -143,6 +147,12 @@ fn map(len: usize, sharing: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
     };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
+    }
+    if fd.is_some() {
+        // A child would share it with this process and its peers, whatever rights the child gave
+        // up. Advice: kernels that do not take it leave things as they were. SAFETY: the mapping
+        // just made.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
     }
     Ok((base.cast(), fd))
 }

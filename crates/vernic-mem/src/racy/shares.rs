@@ -4,7 +4,8 @@
 //! Looked at when a peer asks for access, never on the data path.
 
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory that lies in a file.
@@ -41,6 +42,16 @@ impl SharedRange {
     /// The memory file, whose size is sealed.
     pub fn file(&self) -> BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&*self.file)
+    }
+    /// The file once more, for those who may only read: what they make of this descriptor cannot be
+    /// written. A process of this user can open the file anew, as it can any that it has a name
+    /// for.
+    ///
+    /// # Errors
+    /// The system's, typically without `/proc`.
+    pub fn file_to_read(&self) -> io::Result<OwnedFd> {
+        let name = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Ok(std::fs::File::open(name)?.into())
     }
     /// Where in it the range begins.
     pub fn offset(&self) -> u64 {

@@ -4,11 +4,10 @@
 use vernic_wire::{Headers, Mtu, Opcode, PortNum, Qpn};
 
 use super::*;
-use crate::completion::{AccessCheck, Cause, Tag, WcOpcode, WcStatus};
+use crate::completion::{Tag, WcOpcode, WcStatus};
 use crate::qp::Qp;
 use crate::state::{AttrMask, QpType};
 use crate::test_host::{BASE, RKEY, TestHost, meta};
-use crate::time::Time;
 use crate::wqe::{MwBind, Remote, SendFlags, SendOp, SendWqe};
 use vernic_wire::{Lkey, Rkey};
 
@@ -85,8 +84,12 @@ impl Rig {
     }
 
     fn take(&mut self, bytes: &[u8]) -> Disposition {
+        self.take_at(NOW, bytes)
+    }
+
+    fn take_at(&mut self, now: Time, bytes: &[u8]) -> Disposition {
         let packet = Packet::parse(bytes).unwrap();
-        self.qp.handle_packet(NOW, &packet, &meta(), &mut self.host)
+        self.qp.handle_packet(now, &packet, &meta(), &mut self.host)
     }
 }
 
@@ -386,4 +389,33 @@ fn flushing_forgets_a_begun_write() {
     t.modify(QpState::Error);
     assert_eq!(t.host.sent[0].status, WcStatus::Flushed);
     assert!(t.qp.next_direct().is_none() && !t.qp.wants_requests());
+}
+
+#[test]
+fn keys_that_are_tried_one_after_another_end_the_connection() {
+    let mut t = Rig::new();
+    t.host.post_recv(1, 100);
+    let second = 1_000_000_000;
+    let guess = |n: u32| {
+        let remote = Remote { rkey: Rkey(n), ..remote(0) };
+        message(SendOp::Write(remote), 8).swap_remove(0)
+    };
+    let refused = Disposition::Drop(DropReason::AccessRefused);
+    // As many as are forgiven, then a second of rest, and as many again; what is refused for its
+    // range or its rights is no guess.
+    for round in 0..2 {
+        for n in 0..u64::from(FORGIVEN_KEYS) {
+            assert_eq!(t.take_at(Time(round * second + n), &guess(n as u32)), refused);
+            let beyond = Remote { addr: BASE + (1 << 20), rkey: RKEY };
+            let beyond = message(SendOp::Write(beyond), 8).swap_remove(0);
+            assert_eq!(t.take_at(Time(round * second + n), &beyond), refused);
+        }
+        assert_eq!(t.qp.state(), QpState::Rts);
+    }
+    let last = t.take_at(Time(2 * second - 1), &guess(99));
+    assert_eq!(last, Disposition::Nak(ErrorClass::RemoteAccess));
+    assert_eq!(t.qp.state(), QpState::Error);
+    assert_eq!(t.host.events, [QpEvent::AccessError]);
+    assert_eq!(t.host.failures[0].cause.vendor_err() >> 16, 8);
+    assert_eq!(t.host.flushed.len(), 1);
 }

@@ -55,7 +55,8 @@ struct Answer {
     end: u32,
     /// READ: one past the last byte that the newest request asks for.
     end_byte: u32,
-    /// All packets have been sent at least once.
+    /// What was asked for has been sent in full at least once: all of it, or the part that the
+    /// requester still lacked, if it asked for that meanwhile.
     answered: bool,
 }
 
@@ -233,7 +234,7 @@ impl Answers {
     pub(crate) fn sent(&mut self) {
         if let Some(answer) = self.ring.get_mut(self.cursor) {
             answer.next += 1;
-            answer.answered |= answer.next == answer.packets;
+            answer.answered |= answer.next == answer.end;
             self.skip_done();
         }
     }

@@ -9,6 +9,7 @@ use crate::error::ErrorClass;
 use crate::host::{AtomicOp, Disposition, DropReason, Host, PullFault, Run, SrqFault};
 use crate::inbound::{Message, Target, takes_receive};
 use crate::qp::MAX_MESSAGE;
+use crate::segment::packet_count;
 use crate::wqe::RecvWqe;
 
 /// Where a request goes next.
@@ -57,6 +58,10 @@ pub(super) enum Notice {
     /// The packet with this number was refused; the last word of this responder.
     Nak(Psn, NakCode),
 }
+
+/// Half of all sequence numbers: of two that are so far apart, neither is the later one (IBTA
+/// 9.7.1). A READ of 2 GiB at the smallest MTU takes as many.
+const HALF_SPACE: u32 = 1 << 23;
 
 /// The place in the sequence.
 #[derive(Clone, Copy, Debug, Default)]
@@ -191,7 +196,9 @@ pub(super) fn check_length(
         Kind::Send | Kind::Write => {
             message.check_length(packet, run, mtu, current.map_or(0, |recv| recv.capacity))
         }
-        Kind::ReadRequest if length > MAX_MESSAGE => Err(ErrorClass::MessageLength),
+        Kind::ReadRequest if length > MAX_MESSAGE || packet_count(length, mtu) >= HALF_SPACE => {
+            Err(ErrorClass::MessageLength)
+        }
         Kind::AtomicWrite if length != 8 => Err(ErrorClass::PacketLength),
         _ => Ok(()),
     };

@@ -70,6 +70,17 @@ fn a_read_beyond_two_gibibytes_is_refused() {
 }
 
 #[test]
+fn a_read_that_takes_half_of_all_sequence_numbers_is_refused() {
+    let half = 1 << 23;
+    let mut t = Rig::new();
+    t.refused(read(100, 0, half * MTU as u32), ErrorClass::MessageLength);
+    let mut t = Rig::new();
+    t.refused(read(100, 0, (half - 1) * MTU as u32 + 1), ErrorClass::MessageLength);
+    let mut t = Rig::new();
+    t.refused(read(100, 0, (half - 1) * MTU as u32), ErrorClass::RemoteAccess);
+}
+
+#[test]
 fn a_key_that_becomes_invalid_while_a_read_is_answered_ends_the_connection() {
     let mut t = Rig::new();
     t.take(read(100, 0, 600));

@@ -103,6 +103,21 @@ fn a_repeated_read_for_what_has_not_been_answered_yet_changes_nothing() {
 }
 
 #[test]
+fn a_read_of_which_a_part_was_asked_for_again_gives_way_once_that_is_answered() {
+    let mut t = Rig::new();
+    t.take(read(100, 0, 1000));
+    t.poll();
+    assert_eq!(t.take(read(100, 0, 512)), Disposition::Duplicate);
+    let trace =
+        ["RC_READ_RESPONSE_FIRST 100 ack msn=1 256B", "RC_READ_RESPONSE_LAST 101 ack msn=1 256B"];
+    assert_eq!(t.responses(), trace);
+    for psn in 104..107 {
+        assert_eq!(t.take(read(psn, 0, 8)), Disposition::Accepted);
+        assert_eq!(t.responses().len(), 1);
+    }
+}
+
+#[test]
 fn a_duplicate_before_an_unanswered_read_is_acknowledged_by_its_response() {
     let mut t = Rig::new();
     t.take(write_only(100, 8));

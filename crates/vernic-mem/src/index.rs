@@ -1,0 +1,125 @@
+//! Which slot the index of a key names, for the data path: a hash table that is read without a
+//! lock.
+//!
+//! Indexes are secret permutations of slot numbers (`keys`), whose strength no lookup could afford,
+//! so what comes out is kept. Since they are as good as random, their low bits are the hash. A slot
+//! has its index for ever; so a table is never changed once it is shown, and one that is too small
+//! is followed by another.
+//!
+//! ```text
+//!   newest --> [ index 24 | segment 4 | place 24 ] [ empty ] ...   at most half are taken
+//! ```
+//!
+//! Limits: 14 tables, together 64 bytes for each slot at most, half of that as a rule.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::table::{FIRST_BITS, Location, SEGMENTS};
+
+/// A bucket without a slot: no index is that high.
+const EMPTY: u64 = u64::MAX;
+
+/// Bits of the place in a segment.
+const PLACE_BITS: u32 = 24;
+
+/// Tables, a power of two so that no number of one needs a check.
+const TABLES: usize = SEGMENTS.next_power_of_two();
+
+/// The tables, one for each size that the slot table can have.
+#[derive(Debug)]
+pub(crate) struct IndexTable {
+    tables: [OnceLock<Box<[u64]>>; TABLES],
+    newest: AtomicUsize,
+}
+
+impl IndexTable {
+    pub(crate) const fn new() -> Self {
+        Self { tables: [const { OnceLock::new() }; TABLES], newest: AtomicUsize::new(0) }
+    }
+
+    /// Where the slot is that a key is of, if there is one.
+    #[inline(always)]
+    pub(crate) fn find(&self, key: u32) -> Option<Location> {
+        let index = u64::from(key >> 8);
+        let buckets = self.tables[self.newest.load(Ordering::Acquire) % TABLES].get()?;
+        let bucket = *buckets.get(index as usize & buckets.len().wrapping_sub(1))?;
+        let bucket = if bucket >> 32 == index { bucket } else { search(buckets, index)? };
+        let place = bucket as u32 & ((1 << PLACE_BITS) - 1);
+        Some(Location { segment: bucket as u32 >> PLACE_BITS, place })
+    }
+
+    /// The number of that slot.
+    pub(crate) fn slot_of(&self, key: u32) -> Option<u32> {
+        self.find(key).map(Location::number)
+    }
+
+    /// Makes all slots below `end`, a size of the slot table, known by what `index_of` says. One
+    /// whose index is 0 is left out. The caller holds the control lock.
+    pub(crate) fn grow(&self, end: u32, index_of: impl Fn(u32) -> u32) {
+        let level = (end >> FIRST_BITS).max(1).ilog2();
+        let Some(table) = self.tables.get(level as usize) else { return };
+        if table.get().is_some() {
+            return;
+        }
+        let mut buckets = vec![EMPTY; 4 << (FIRST_BITS + level)].into_boxed_slice();
+        let before = level.checked_sub(1).and_then(|level| self.tables[level as usize].get());
+        let known = before.into_iter().flatten().filter(|&&bucket| bucket != EMPTY);
+        known.for_each(|&bucket| insert(&mut buckets, bucket));
+        let first_new = if before.is_some() { ((1 << level) - 1) << FIRST_BITS } else { 0 };
+        for slot in first_new..end {
+            let index = index_of(slot);
+            if index != 0 {
+                let Location { segment, place } = Location::of(slot);
+                let there = segment << PLACE_BITS | place;
+                insert(&mut buckets, u64::from(index) << 32 | u64::from(there));
+            }
+        }
+        let _ = table.set(buckets);
+        self.newest.store(level as usize, Ordering::Release);
+    }
+}
+
+/// The bucket of an index that is not in its first place.
+#[cold]
+#[inline(never)]
+fn search(buckets: &[u64], index: u64) -> Option<u64> {
+    let mask = buckets.len() - 1;
+    let mut at = index as usize & mask;
+    // Ends at an empty bucket.
+    while buckets[at] != EMPTY && buckets[at] >> 32 != index {
+        at = (at + 1) & mask;
+    }
+    Some(buckets[at]).filter(|&bucket| bucket != EMPTY)
+}
+
+/// Puts a bucket into the next empty place: there are more of these than others.
+fn insert(buckets: &mut [u64], bucket: u64) {
+    let mask = buckets.len() - 1;
+    let mut at = (bucket >> 32) as usize & mask;
+    while buckets[at] != EMPTY {
+        at = (at + 1) & mask;
+    }
+    buckets[at] = bucket;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_found_by_their_index_after_each_growth_and_no_others() {
+        let table = IndexTable::new();
+        assert_eq!(table.slot_of(0x1234_5678), None);
+        // All in the same few buckets, across the end of the table, and one that is never used.
+        let index_of = |slot: u32| if slot == 5 { 0 } else { 0x00FF_FFFF - slot };
+        for end in [1 << 10, 3 << 10, 7 << 10] {
+            for _ in 0..2 {
+                table.grow(end, index_of);
+            }
+            let found = |slot: u32| table.slot_of(index_of(slot) << 8 | 0x5A);
+            assert!((0..end).all(|slot| found(slot) == (slot != 5).then_some(slot)));
+            assert_eq!((found(end), table.slot_of(0)), (None, None));
+        }
+    }
+}
