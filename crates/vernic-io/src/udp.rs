@@ -177,7 +177,11 @@ impl Link for UdpLink {
     }
 
     fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
-        self.rx.recv(now, batch, &self.config, &mut self.counters)
+        self.rx.recv(now, batch, &mut self.counters)
+    }
+
+    fn note_accepted(&mut self, packet: &RxPacket<'_>, now: Nanos) {
+        self.rx.note_accepted(packet.meta, now, &self.config, &mut self.counters);
     }
 
     fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc {

@@ -18,8 +18,6 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
-use vernic_wire::Qpn;
-
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
 use crate::handoff::{self, HandedOver, Head, TakenOver};
 use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
@@ -208,25 +206,22 @@ impl Receive {
         &mut self,
         now: Nanos,
         batch: &mut RxBatch,
-        config: &UdpConfig,
         counters: &mut LinkCounters,
     ) -> usize {
         batch.clear();
         if self.slots.generation() != self.slots_generation {
             self.refresh_slots();
         }
-        let generation = self.generation;
         let mut cooled = false;
         for place in 0..self.hot.len() {
-            // A steered socket that was opened on the way has changed the list.
-            if batch.free() == 0 || self.generation != generation {
+            if batch.free() == 0 {
                 break;
             }
             let at = self.hot[place];
-            self.recv_from(at, now, batch, config, counters);
-            cooled |= self.generation == generation && self.sockets[at].hot_until <= now;
+            self.recv_from(at, now, batch, counters);
+            cooled |= self.sockets[at].hot_until <= now;
         }
-        if cooled && self.generation == generation {
+        if cooled {
             let sockets = &self.sockets;
             self.hot.retain(|&at| sockets[at].hot_until > now);
         }
@@ -234,7 +229,7 @@ impl Receive {
             self.hot.rotate_left(1);
         }
         if batch.free() != 0 && (self.hot.is_empty() || now >= self.next_cold) {
-            self.look_at_cold(now, batch, config, counters);
+            self.look_at_cold(now, batch, counters);
         }
         let (mut packets, mut bytes) = (0, 0);
         for (count, len) in batch.totals() {
@@ -246,13 +241,7 @@ impl Receive {
         packets
     }
 
-    fn look_at_cold(
-        &mut self,
-        now: Nanos,
-        batch: &mut RxBatch,
-        config: &UdpConfig,
-        counters: &mut LinkCounters,
-    ) {
+    fn look_at_cold(&mut self, now: Nanos, batch: &mut RxBatch, counters: &mut LinkCounters) {
         self.next_cold = now.plus(COLD_NANOS);
         if now >= self.next_sweep {
             self.next_sweep = now.plus(IDLE_NANOS / 10);
@@ -263,16 +252,15 @@ impl Receive {
         if ready == 0 {
             return;
         }
-        let generation = self.generation;
         for at in 0..self.polls.len() {
-            if batch.free() == 0 || self.generation != generation {
+            if batch.free() == 0 {
                 // What is left is found next time.
                 self.next_cold = now;
                 break;
             }
             if self.polls[at].is_ready() && !self.hot.contains(&at) {
-                self.recv_from(at, now, batch, config, counters);
-                if self.generation == generation && self.sockets[at].hot_until > now {
+                self.recv_from(at, now, batch, counters);
+                if self.sockets[at].hot_until > now {
                     self.hot.push(at);
                 }
             }
@@ -293,12 +281,11 @@ impl Receive {
         at: usize,
         now: Nanos,
         batch: &mut RxBatch,
-        config: &UdpConfig,
         counters: &mut LinkCounters,
     ) {
         match self.sockets[at].kind {
             Kind::Questions => self.slots.serve(),
-            Kind::HandOver => self.take_over(at, now, batch, config, counters),
+            Kind::HandOver => self.take_over(at, now, batch, counters),
             _ => self.recv_udp(at, now, batch, counters),
         }
     }
@@ -440,7 +427,6 @@ impl Receive {
         at: usize,
         now: Nanos,
         batch: &mut RxBatch,
-        config: &UdpConfig,
         counters: &mut LinkCounters,
     ) {
         let Fd::Lent(fd) = &self.sockets[at].fd else { return };
@@ -457,18 +443,24 @@ impl Receive {
                     self.sockets[at].hot_until = now.plus(HOT_NANOS);
                     counters.rx_buffers += 1;
                     counters.taken_over += len.div_ceil(stride) as u64;
-                    let first =
-                        RxPacket { bytes: &batch.spare()[..len], meta: &head.meta, segment: 0 };
-                    // Those for QP1 are for whoever has the connection or service: no flow of ours.
-                    let ours = first.dest_qpn() != Some(Qpn::GSI);
                     batch.commit_part(0, len, stride, head.first_segment, head.meta);
                     batch.next_buffer();
-                    if ours && self.steering.note(head.meta.src, head.meta.dst, now) {
-                        // Only adds a socket: `at` stays what it is.
-                        self.steer(head.meta.src, head.meta.dst, now, config, counters);
-                    }
                 }
             }
+        }
+    }
+
+    /// The engine has taken packets that another process handed over: a flow that goes on coming by
+    /// that way is steered to this process.
+    pub(crate) fn note_accepted(
+        &mut self,
+        meta: &RxMeta,
+        now: Nanos,
+        config: &UdpConfig,
+        counters: &mut LinkCounters,
+    ) {
+        if self.steering.note(meta.src, meta.dst, now) {
+            self.steer(meta.src, meta.dst, now, config, counters);
         }
     }
 
