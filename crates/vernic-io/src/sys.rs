@@ -226,6 +226,11 @@ impl PollFd {
         Self(libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 })
     }
 
+    /// The descriptor.
+    pub(crate) fn fd(self) -> RawFd {
+        self.0.fd
+    }
+
     /// True if the last [`poll`] found something to read, or an error.
     pub(crate) fn is_ready(self) -> bool {
         self.0.revents != 0

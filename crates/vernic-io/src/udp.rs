@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `tx.rs` | stamping and sending of runs, falling back to single packets |
 //! | `rx.rs` | which sockets to look at when, receiving, sorting out what is for others |
+//! | `exchange.rs` | packets that are handed over to other processes, and taken over from them |
 //! | `steer.rs` | flows that keep coming to the wrong process |
 //! | `socket.rs` | the kinds of sockets and their options |
 //! | `gso.rs` `gro.rs` `ecn.rs` `pmtu.rs` `buffer.rs` | one feature of the system each |
@@ -17,6 +18,7 @@
 
 mod buffer;
 mod ecn;
+mod exchange;
 mod gro;
 mod gso;
 mod holder;

@@ -13,7 +13,8 @@
 //! is up to 64 KiB: [`BULK_BUFFERS`] of them stay in the second-level cache until they are
 //! consumed. Small datagrams come [`SMALL_BUFFERS`] at a time.
 //!
-//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process.
+//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process
+//! (`exchange.rs`). What others hand over to this one is taken before anything else.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::handoff::{self, HandedOver, Head, TakenOver};
 use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
 use crate::slot::{LentFd, Slot, SlotTable};
 use crate::sys::{self, OwnFd};
+use crate::udp::exchange::Exchange;
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};
 use crate::udp::{UdpConfig, socket};
 
@@ -59,8 +61,10 @@ pub(crate) enum Kind {
     Steered,
     /// A multicast group.
     Group,
-    /// Packets from other processes of this host.
+    /// Packets from other processes of this host, one by one.
     HandOver,
+    /// Other processes of this host that have packets for this slot.
+    Door(Slot),
     /// Questions from other processes of this host.
     Questions,
 }
@@ -107,6 +111,8 @@ pub(crate) struct Receive {
     next_sweep: Nanos,
     slots: Arc<SlotTable>,
     slots_generation: u64,
+    exchange: Exchange,
+    exchange_generation: u64,
     steering: Steering,
     absent_until: Box<[Nanos; 1 << Slot::BITS]>,
     fds: Vec<RawFd>,
@@ -123,6 +129,8 @@ impl Receive {
             next_sweep: Nanos(0),
             slots_generation: slots.generation(),
             slots,
+            exchange: Exchange::default(),
+            exchange_generation: 0,
             steering: Steering::new(),
             absent_until: Box::new([Nanos(0); 1 << Slot::BITS]),
             fds: Vec::new(),
@@ -182,10 +190,16 @@ impl Receive {
     fn changed(&mut self) {
         self.hot.clear();
         self.next_cold = Nanos(0);
-        self.fds.clear();
-        self.fds.extend(self.sockets.iter().map(|s| s.fd.raw()));
+        self.exchange_generation = self.exchange.generation();
+        let is_deaf = self.exchange.is_deaf();
+        let is_shut = |s: &Socket| is_deaf && matches!(s.kind, Kind::Door(_));
+        // The kernel leaves out descriptors that are negative.
+        let raw = |s: &Socket| if is_shut(s) { -1 } else { s.fd.raw() };
+        let all = self.sockets.iter().map(raw).chain(self.exchange.fds());
         self.polls.clear();
-        self.polls.extend(self.fds.iter().map(|&fd| sys::PollFd::readable(fd)));
+        self.polls.extend(all.map(sys::PollFd::readable));
+        self.fds.clear();
+        self.fds.extend(self.polls.iter().map(|poll| poll.fd()).filter(|&fd| fd >= 0));
         self.generation += 1;
     }
 
@@ -197,6 +211,11 @@ impl Receive {
         for (control, packets) in self.slots.sockets() {
             self.push(Kind::Questions, None, nowhere, 0, Fd::Lent(control));
             self.push(Kind::HandOver, None, nowhere, 0, Fd::Lent(packets));
+        }
+        let slots = &self.slots;
+        self.exchange.leave(|slot| !slots.is_ours(slot));
+        for (slot, door) in self.slots.doors() {
+            self.push(Kind::Door(slot), None, nowhere, 0, Fd::Lent(door));
         }
         self.changed();
     }
@@ -212,6 +231,7 @@ impl Receive {
         if self.slots.generation() != self.slots_generation {
             self.refresh_slots();
         }
+        self.exchange.take(batch, counters);
         let mut cooled = false;
         for place in 0..self.hot.len() {
             if batch.free() == 0 {
@@ -230,6 +250,9 @@ impl Receive {
         }
         if batch.free() != 0 && (self.hot.is_empty() || now >= self.next_cold) {
             self.look_at_cold(now, batch, counters);
+        }
+        if self.exchange.generation() != self.exchange_generation {
+            self.changed();
         }
         let (mut packets, mut bytes) = (0, 0);
         for (count, len) in batch.totals() {
@@ -252,7 +275,7 @@ impl Receive {
         if ready == 0 {
             return;
         }
-        for at in 0..self.polls.len() {
+        for at in 0..self.sockets.len() {
             if batch.free() == 0 {
                 // What is left is found next time.
                 self.next_cold = now;
@@ -265,13 +288,21 @@ impl Receive {
                 }
             }
         }
+        for poll in self.polls[self.sockets.len()..].iter().filter(|poll| poll.is_ready()) {
+            self.exchange.listen(poll.fd(), counters);
+        }
+        if self.exchange.generation() != self.exchange_generation {
+            // Who has just come has brought something.
+            self.exchange.take(batch, counters);
+        }
     }
 
-    /// Closes steered sockets that had no packet for long.
+    /// Closes steered sockets that had no packet for long, and such queues.
     fn close_idle(&mut self, now: Nanos) {
+        self.exchange.close_idle(now);
         let before = self.sockets.len();
         self.sockets.retain(|s| s.kind != Kind::Steered || now < s.hot_until.plus(IDLE_NANOS));
-        if self.sockets.len() != before {
+        if self.sockets.len() != before || self.exchange.generation() != self.exchange_generation {
             self.changed();
         }
     }
@@ -286,6 +317,11 @@ impl Receive {
         match self.sockets[at].kind {
             Kind::Questions => self.slots.serve(),
             Kind::HandOver => self.take_over(at, now, batch, counters),
+            Kind::Door(slot) => {
+                if let Fd::Lent(door) = &self.sockets[at].fd {
+                    self.exchange.accept(slot, door, now, counters);
+                }
+            }
             _ => self.recv_udp(at, now, batch, counters),
         }
     }
@@ -398,7 +434,8 @@ impl Receive {
                 Some(slot) if now < self.absent_until[usize::from(slot.value())] => true,
                 Some(slot) => {
                     let head = Head { stride: stride.min(end - start) as u16, first_segment, meta };
-                    match self.slots.hand_over(slot, &head, &buffer[start..end]) {
+                    let (slots, packets) = (&self.slots, &buffer[start..end]);
+                    match self.exchange.hand_over(slots, slot, &head, packets, now) {
                         HandedOver::Yes => {
                             counters.handed_over += count as u64;
                             false
@@ -421,7 +458,7 @@ impl Receive {
         }
     }
 
-    /// Takes packets that other processes hand over.
+    /// Takes packets that other processes hand over one by one.
     fn take_over(
         &mut self,
         at: usize,
