@@ -54,6 +54,7 @@ impl Lane {
         self.owing.count(count);
         let Self { link, rx, table, srqs, ready, owing, timers, budgets, groups, gsi, .. } = self;
         let (held, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
+        let mut noted = None;
         let mut demux = Demux {
             engine,
             now,
@@ -70,14 +71,22 @@ impl Lane {
             via,
             lender,
             pulled,
+            accepted: 0,
         };
         for packet in rx.packets() {
+            let before = demux.accepted;
             let result = match link.verify(&packet) {
                 Icrc::Bad => Err(DropReason::Icrc),
                 Icrc::Good | Icrc::Unchecked => demux.handle(&packet),
             };
             if let Err(reason) = result {
                 engine.drop_from(packet.meta.src, reason);
+            }
+            // Once for each buffer.
+            let buffer = std::ptr::from_ref(packet.meta);
+            if packet.meta.handed_over && demux.accepted != before && noted != Some(buffer) {
+                noted = Some(buffer);
+                link.note_accepted(&packet, Nanos(now.nanos()));
             }
         }
         demux.let_go();
@@ -136,6 +145,7 @@ impl Lane {
             via,
             lender,
             pulled,
+            accepted: 0,
         };
         let is_rest = bytes > NEAR_BYTES;
         while reader.unreleased() < bytes && (is_rest || demux.pulled < BYTES_PER_LOOK) {
@@ -208,6 +218,8 @@ struct Demux<'a, 'p> {
     lender: Option<&'a Lender>,
     /// Bytes that were, or were to be.
     pulled: u64,
+    /// Packets that machines took as the next of their sequence.
+    accepted: u64,
 }
 
 impl<'a, 'p> Demux<'a, 'p> {
@@ -322,7 +334,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         }
         let counters = &engine.counters;
         match disposition {
-            Disposition::Accepted => {}
+            Disposition::Accepted => self.accepted += 1,
             Disposition::Duplicate => counters.duplicates.add(1),
             Disposition::Nak(class) => {
                 counters.naks_sent.add(1);

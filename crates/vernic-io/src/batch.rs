@@ -362,7 +362,7 @@ struct RxRange {
 
 /// Most ranges in an [`RxBatch`]: a few for each buffer. A buffer cut into more loses the rest,
 /// which [`RxBatch::commit_part`] reports.
-const RX_MAX_RANGES: usize = RX_BUFFERS * 8;
+pub(crate) const RX_MAX_RANGES: usize = RX_BUFFERS * 8;
 
 /// Packets that came in: buffers filled by [`Link::recv`](crate::Link::recv).
 #[derive(Debug)]
@@ -464,6 +464,11 @@ impl RxBatch {
         let stride = stride.clamp(1, len) as u32;
         self.ranges.push(RxRange { start, len: len as u32, stride, first_segment, meta });
         true
+    }
+
+    /// For links: how many more parts there is room for ([`commit_part`](Self::commit_part)).
+    pub(crate) fn free_parts(&self) -> usize {
+        RX_MAX_RANGES - self.ranges.len()
     }
 
     /// For links: the first free buffer is in use from now on.

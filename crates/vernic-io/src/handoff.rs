@@ -1,8 +1,18 @@
-//! Packets that reached the wrong process: the message that carries them to the right one.
+//! Packets that reached the wrong process: how they get to the right one.
 //!
 //! Port 4791 is shared by the processes of a user, and the kernel spreads flows over them without
-//! knowing QPNs. The process that gets a packet for a slot that is not its own sends it on to the
-//! slot's `packets` socket, a whole receive buffer per message where all of it is for one process.
+//! knowing QPNs. The process that gets a packet for a slot that is not its own hands it over to the
+//! slot's owner, a whole receive buffer at a time where all of it is for one process:
+//!
+//! - Packets of queue pairs go through a queue in memory (`handoff/queue.rs`), one for each process
+//!   that hands over and each that takes, made with the first packet (`udp/exchange.rs`). It is as
+//!   deep as a socket, since a burst may be over before its flow can be steered (`udp/steer.rs`).
+//! - Datagrams of connection management have no slot; the engine sends those on by the name of
+//!   their service, or by the slot in an id that they carry, to the `packets` socket of that slot or
+//!   name. They are few, and repeated by their senders. Packets take this way too where a queue
+//!   cannot be made: no memory file, no descriptor.
+//!
+//! Either way they are behind a head that says how they came:
 //!
 //! ```text
 //!  byte  0..4    4..6     6..8            8    9     10     11      12..36    36..60
@@ -12,16 +22,14 @@
 //!        address: GID (16), scope id (4), port (2), zero (2)          numbers big-endian
 //! ```
 //!
-//! Datagrams of connection management have no slot; the engine sends those on by the name of their
-//! service, or by the slot in an id that they carry. What was handed over once stays where it is
-//! ([`RxMeta::handed_over`]): two processes that each take the other for the owner do not play with it.
+//! What was handed over once stays where it is ([`RxMeta::handed_over`]): two processes that each
+//! take the other for the owner do not play with it.
 //!
-//! The receiver believes a message only if the kernel says that it comes from its own user. It
-//! checks the ICRC like that of any packet, unless the sender has done so and says so.
+//! The receiver believes a message or a queue only if the kernel says that it comes from its own
+//! user. It checks the ICRC like that of any packet, unless the sender has done so and says so.
 //!
-//! Limits: the queue of a Unix datagram socket (`net.unix.max_dgram_qlen`, 10 messages): beyond
-//! it packets are dropped and counted. A flow that keeps coming to the wrong process is therefore
-//! steered (`udp/steer.rs`).
+//! Limits: the queue of a Unix datagram socket (`net.unix.max_dgram_qlen`, 10 messages), those of
+//! `handoff/queue.rs`; what is beyond them is dropped and counted.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -31,6 +39,8 @@ use vernic_wire::Gid;
 use crate::batch::{RxMeta, RxPacket};
 use crate::link::{Icrc, LocalAddr};
 use crate::{sys, user};
+
+pub(crate) mod queue;
 
 const MAGIC: [u8; 4] = *b"VP\x00\x01";
 

@@ -15,8 +15,9 @@
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
 //! | `tcp.rs` | connections, and the readiness of many: what carries iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
-//! | `slot.rs`, `slot/`, `handoff.rs` | several processes on one host |
+//! | `slot.rs`, `slot/`, `handoff.rs`, `handoff/` | several processes on one host |
 //! | `neighbour.rs`, `neighbour/` | processes of one host that share memory |
+//! | `circle.rs` | words in a circle, as rings and queues in memory have them |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the machine that packets go to first is there |
 //! | `closed.rs` | the link of a device that was closed |
@@ -33,6 +34,7 @@
 
 pub mod batch;
 pub mod capture;
+mod circle;
 mod closed;
 pub mod fault;
 #[cfg(fuzzing)]

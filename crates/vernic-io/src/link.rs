@@ -325,6 +325,13 @@ pub trait Link: Send {
     /// Checks the ICRC of a packet of the batch that this link filled last.
     fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc;
 
+    /// The engine has taken a packet that another process handed over: its ICRC, queue pair, source
+    /// and place in the sequence were right, so its flow belongs here. To be called for one packet of
+    /// each buffer. What was not accepted says nothing: anybody may send it.
+    fn note_accepted(&mut self, packet: &RxPacket<'_>, now: Nanos) {
+        let _ = (packet, now);
+    }
+
     /// The file descriptors to sleep on (for reading). Owned by the link, so good for polling
     /// only; closed at the earliest when [`poll_generation`](Self::poll_generation) changes. A
     /// descriptor that is stale by then can only cause a needless wake-up.
@@ -399,6 +406,9 @@ macro_rules! forward_to_inner {
         }
         fn verify(&mut self, packet: &$crate::RxPacket<'_>) -> $crate::Icrc {
             self.inner.verify(packet)
+        }
+        fn note_accepted(&mut self, packet: &$crate::RxPacket<'_>, now: $crate::Nanos) {
+            self.inner.note_accepted(packet, now);
         }
         fn poll_fds(&self) -> &[std::os::fd::RawFd] {
             self.inner.poll_fds()

@@ -16,14 +16,15 @@
 //! ones, and those of a process's tables of different classes, so senders that give each class UDP source ports of
 //! its own ([`flow_to`](crate::batch::flow_to)) send no flow that is for two engines of a device.
 //!
-//! Each slot has two sockets:
+//! Each slot has three sockets:
 //! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP
 //!   port?". Peers on one host need not meet on port 4791. With the answer comes the file of an
 //!   [`Intake`], which tells how full the sockets behind the port are.
-//! - `\0vernic/<slot>/packets` takes packets that reached the wrong process
-//!   (`handoff.rs`).
+//! - `\0vernic/<slot>/queue` takes connections of processes that hand over packets which reached
+//!   the wrong process, each with a queue in memory (`handoff.rs`).
+//! - `\0vernic/<slot>/packets` takes such packets one by one.
 //!
-//! A third, `\0vernic/<slot>/neighbour`, is there if packets go through memory (`neighbour/`).
+//! A fourth, `\0vernic/<slot>/neighbour`, is there if packets go through memory (`neighbour/`).
 //!
 //! A service of connection management has a name of the same kind, by which its listener is found
 //! (`slot/name.rs`).
@@ -144,6 +145,7 @@ struct Claim {
     slot: Slot,
     control: Arc<OwnFd>,
     packets: Arc<OwnFd>,
+    door: Arc<OwnFd>,
 }
 
 /// The name of a socket, without allocation.
@@ -267,6 +269,23 @@ fn new_socket(name: &[u8]) -> io::Result<OwnFd> {
     Ok(fd)
 }
 
+fn new_door(name: &[u8]) -> io::Result<OwnFd> {
+    let fd = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
+    sys::bind_abstract(fd.as_fd(), name)?;
+    // One for each process that there can be.
+    sys::listen(fd.as_fd(), 1 << Slot::BITS)?;
+    Ok(fd)
+}
+
+/// # Errors
+/// `PermissionDenied` if the process at the other end of a connection is of another user.
+pub(crate) fn check_user(connection: BorrowedFd<'_>) -> io::Result<()> {
+    match user::is_own(sys::peer_credentials(connection)?.uid) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
 /// Whether anybody has a socket of this name. Does not wake its owner.
 fn is_taken(name: &[u8]) -> io::Result<bool> {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)?;
@@ -326,6 +345,12 @@ impl SlotTable {
     fn packets_name(&self, slot: Slot) -> Name {
         let mut name = self.control_name(slot);
         let _ = write!(name, "/packets");
+        name
+    }
+
+    fn door_name(&self, slot: Slot) -> Name {
+        let mut name = self.control_name(slot);
+        let _ = write!(name, "/queue");
         name
     }
 
@@ -414,12 +439,13 @@ impl SlotTable {
         Err(SlotError::NoneFree)
     }
 
-    /// Both sockets of a slot; `AddrInUse` if either name is taken: a process that ends closes
-    /// one before the other.
+    /// The sockets of a slot; `AddrInUse` if any name is taken: a process that ends closes one
+    /// after the other.
     fn open(&self, slot: Slot) -> io::Result<Claim> {
         let control = Arc::new(new_socket(self.control_name(slot).as_bytes())?);
         let packets = Arc::new(new_socket(self.packets_name(slot).as_bytes())?);
-        Ok(Claim { slot, control, packets })
+        let door = Arc::new(new_door(self.door_name(slot).as_bytes())?);
+        Ok(Claim { slot, control, packets, door })
     }
 
     /// Gives a slot back. Unknown slots are ignored.
@@ -470,6 +496,22 @@ impl SlotTable {
         let slots = state.claims.iter().map(|claim| (&claim.control, &claim.packets));
         let names = state.names.iter().filter_map(Named::sockets);
         slots.chain(names).map(|(one, two)| (LentFd::of(one), LentFd::of(two))).collect()
+    }
+
+    /// The socket of each slot that takes connections of processes which hand over.
+    pub(crate) fn doors(&self) -> Vec<(Slot, LentFd)> {
+        self.state().claims.iter().map(|claim| (claim.slot, LentFd::of(&claim.door))).collect()
+    }
+
+    /// Connects to the process that has `slot`, to hand packets over to it.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if no process has it, `PermissionDenied` if one of another user has.
+    pub(crate) fn connect(&self, slot: Slot) -> io::Result<OwnFd> {
+        let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
+        sys::connect_abstract(connection.as_fd(), self.door_name(slot).as_bytes())?;
+        check_user(connection.as_fd())?;
+        Ok(connection)
     }
 
     /// From now on questions about `local` are answered with `private_port`.

@@ -26,6 +26,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use crate::random::random;
 use crate::sys::{self, OwnFd};
+use crate::user;
 
 /// Askers that wait. More are refused by the kernel, and may ask again.
 const BACKLOG: i32 = 64;
@@ -60,7 +61,7 @@ impl StatusSocket {
         let (mut tell, mut text) = (Some(tell), String::new());
         for _ in 0..MAX_SERVED {
             let Ok(asker) = sys::accept(self.0.as_fd()) else { return };
-            let is_ours = |uid| uid == sys::uid() || uid == 0;
+            let is_ours = |uid| user::is_own(uid) || uid == 0;
             if !sys::peer_credentials(asker.as_fd()).is_ok_and(|peer| is_ours(peer.uid)) {
                 continue;
             }

@@ -227,7 +227,7 @@ impl PollFd {
     }
 
     /// The descriptor.
-    pub(crate) fn raw(self) -> RawFd {
+    pub(crate) fn fd(self) -> RawFd {
         self.0.fd
     }
 

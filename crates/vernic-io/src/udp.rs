@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `tx.rs` | stamping and sending of runs, falling back to single packets |
 //! | `rx.rs` | which sockets to look at when, receiving, sorting out what is for others |
+//! | `exchange.rs` | packets that are handed over to other processes, and taken over from them |
 //! | `steer.rs` | flows that keep coming to the wrong process |
 //! | `socket.rs` | the kinds of sockets and their options |
 //! | `gso.rs` `gro.rs` `ecn.rs` `pmtu.rs` `buffer.rs` | one feature of the system each |
@@ -18,6 +19,7 @@
 
 mod buffer;
 mod ecn;
+mod exchange;
 mod gro;
 mod gso;
 mod holder;
@@ -178,7 +180,11 @@ impl Link for UdpLink {
     }
 
     fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
-        self.rx.recv(now, batch, &self.config, &mut self.counters)
+        self.rx.recv(now, &self.config, batch, &mut self.counters)
+    }
+
+    fn note_accepted(&mut self, packet: &RxPacket<'_>, now: Nanos) {
+        self.rx.note_accepted(packet.meta, now, &self.config, &mut self.counters);
     }
 
     fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc {

@@ -81,7 +81,7 @@ impl Sleeper {
 
     /// Whether the last sleep found this descriptor of the list readable, or broken.
     pub fn found(&self, fd: RawFd) -> bool {
-        self.fds[1..].iter().any(|polled| polled.is_ready() && polled.raw() == fd)
+        self.fds[1..].iter().any(|polled| polled.is_ready() && polled.fd() == fd)
     }
 
     /// Sleeps until a descriptor is readable, a waker is used, or `timeout` is over (`None`: no

@@ -66,13 +66,22 @@ impl Node {
         Nanos(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Receives what there is, and sends nothing.
+    /// Receives what there is, and sends nothing. Accepts all packets that are good.
     fn turn(&mut self) -> usize {
-        let count = self.link.recv(self.now(), &mut self.rx);
+        let now = self.now();
+        let (count, mut noted) = (self.link.recv(now, &mut self.rx), None);
         for packet in self.rx.packets() {
             match (self.link.verify(&packet), packet.dest_qpn()) {
                 (Icrc::Good, Some(qpn)) => *self.good.entry(qpn).or_default() += 1,
-                _ => self.bad += 1,
+                _ => {
+                    self.bad += 1;
+                    continue;
+                }
+            }
+            let buffer = std::ptr::from_ref(packet.meta);
+            if packet.meta.handed_over && noted != Some(buffer) {
+                noted = Some(buffer);
+                self.link.note_accepted(&packet, now);
             }
         }
         count
@@ -261,6 +270,94 @@ impl Drop for Peer {
     }
 }
 
+impl Peer {
+    /// Stops the process, or lets it go on.
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.is_ok_and(|status| status.success()), "kill {signal}");
+        if signal != "-STOP" {
+            return;
+        }
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let start = Instant::now();
+        while !state().contains(") T ") {
+            assert!(start.elapsed() < PATIENCE, "it goes on");
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Flows from `sender` to the peer that the kernel brings to the node, which hands them over.
+fn detours(sender: &mut Node, node: &mut Node, peer: &mut Peer, qpn: Qpn) -> Vec<u16> {
+    let mut found = Vec::new();
+    for flow in 0..16 {
+        let before = node.counters().handed_over;
+        sender.send((node.ip, ROCE_PORT), flow, qpn, 1, 64);
+        settle(node, peer, (qpn, 0), (qpn, usize::from(flow) + 1));
+        if node.counters().handed_over != before {
+            found.push(flow);
+        }
+    }
+    found
+}
+
+/// Sends packets one by one, and lets the node hand them over.
+fn send_singly(sender: &mut Node, node: &mut Node, flow: u16, qpn: Qpn, count: usize) {
+    let seen = |node: &Node| node.counters().handed_over + node.counters().hand_over_drops;
+    let (before, start) = (seen(node), Instant::now());
+    for _ in 0..count {
+        sender.send((node.ip, ROCE_PORT), flow, qpn, 1, 1040);
+    }
+    while seen(node) < before + count as u64 {
+        node.turn();
+        assert!(start.elapsed() < PATIENCE, "{:?}", node.counters());
+    }
+}
+
+#[test]
+fn a_burst_at_the_wrong_process_waits_for_an_owner_that_does_not_run() {
+    let (ip, from) = (address(6, 1), address(6, 2));
+    let mut node = Node::open(ip, &scope(6)).unwrap();
+    let mut peer = Peer::start(Peer::command(ip, &scope(6))).unwrap();
+    let mut sender = Node::open(from, &scope(106)).unwrap();
+    let (probe, theirs) = (peer.slot.qpn(6), peer.slot.qpn(7));
+    let Some(&flow) = detours(&mut sender, &mut node, &mut peer, probe).first() else {
+        panic!("the kernel brings no flow of 16 to this process");
+    };
+    peer.signal("-STOP");
+    for _ in 0..10 {
+        send_singly(&mut sender, &mut node, flow, theirs, 50);
+    }
+    peer.signal("-CONT");
+    let report = settle(&mut node, &mut peer, (theirs, 0), (theirs, 500));
+    assert_eq!((report.good, report.bad, node.counters().hand_over_drops), (500, 0, 0));
+}
+
+#[test]
+fn a_flow_that_floods_the_wrong_process_loses_its_own_packets_and_not_those_of_others() {
+    let (ip, from) = (address(7, 1), address(7, 2));
+    let mut node = Node::open(ip, &scope(7)).unwrap();
+    let mut peer = Peer::start(Peer::command(ip, &scope(7))).unwrap();
+    let mut sender = Node::open(from, &scope(107)).unwrap();
+    let (probe, flood, polite) = (peer.slot.qpn(6), peer.slot.qpn(7), peer.slot.qpn(8));
+    let flows = detours(&mut sender, &mut node, &mut peer, probe);
+    let &[one, other, ..] = &flows[..] else {
+        panic!("the kernel brings {flows:?} of 16 flows to this process");
+    };
+    peer.signal("-STOP");
+    for _ in 0..100 {
+        send_singly(&mut sender, &mut node, one, flood, 50);
+        send_singly(&mut sender, &mut node, other, polite, 1);
+    }
+    let drops = node.counters().hand_over_drops as usize;
+    assert!(drops > 0, "the flood is no flood");
+    peer.signal("-CONT");
+    settle(&mut node, &mut peer, (polite, 0), (polite, 100));
+    let report = settle(&mut node, &mut peer, (flood, 0), (flood, 5000 - drops));
+    assert_eq!((report.good, report.bad), (5000 - drops, 0), "all that was dropped is the flood's");
+}
+
 /// Lets the node work until both have received as many packets as wanted.
 fn settle(node: &mut Node, peer: &mut Peer, ours: (Qpn, usize), theirs: (Qpn, usize)) -> Report {
     let start = Instant::now();
@@ -284,7 +381,6 @@ fn each_process_gets_the_packets_for_its_slot_and_flows_are_steered_to_it() {
     assert_ne!(node.slot, peer.slot);
     // The kernel spreads 16 flows over the two processes: for about half of the packets the wrong
     // one. Pairs of packets for both in one run: buffers are taken apart.
-    // A queue between processes holds ten messages: a few flows at a time.
     let mut report = Report::default();
     for flow in 0..16 {
         sender.send((ip, ROCE_PORT), flow, theirs, 3, 512);

@@ -348,6 +348,13 @@ fn of_tool(tool: &'static Tool, service: &'static str, place: Place) -> Vec<Case
     }
     let timed = Variant { timed: true, ..plain.clone() };
     cases.push(timed.case("-D 2", once && rc));
+    if tool.name == "ib_send_bw" && service.starts_with('U') && (once || place == Place::Ipv4) {
+        // A burst that is over before a flow that meets the wrong process can be steered: by the
+        // port that processes share.
+        let burst = Variant { iterations: 200, sizes: vec![1024], ..plain.clone() };
+        let burst = burst.case("-s 1024", true);
+        cases.push(Case { variables: "VERNIC_FORCE_WIRE=on", ..burst });
+    }
     if tool.name == "ib_send_bw" && service == "UD" && place != Place::Loss {
         // Few, for nothing holds back who sends to a group.
         let few = Variant { iterations: 100, ..plain };

@@ -39,6 +39,7 @@ use super::hello::RING_BYTES;
 use super::page::PeerPage;
 use crate::ROCE_PORT;
 use crate::batch::{MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket, TxPath};
+use crate::circle::Circle;
 use crate::link::Icrc;
 use crate::sys::{self, ClosableFd, SharedMemory};
 
@@ -131,7 +132,7 @@ impl RingMemory {
     /// The words of the record's header that begins at a position: never over the end of the ring.
     #[inline]
     fn head(&self, at: u64) -> &[AtomicU64; RECORD_HEAD / 8] {
-        let (words, _) = self.from(at & !(ALIGN as u64 - 1));
+        let (words, _) = self.records().from(at & !(ALIGN as u64 - 1));
         words.first_chunk().expect("a line of the ring, whose length is a multiple of them")
     }
 
@@ -141,33 +142,9 @@ impl RingMemory {
         &self.head(at)[0]
     }
 
-    /// The words from a position on, to the end of the ring, and those that follow at its begin.
     #[inline]
-    fn from(&self, at: u64) -> (&[AtomicU64], &[AtomicU64]) {
-        let words = &self.memory.words()[HEAD_BYTES / 8..];
-        let start = (at / 8) as usize & (self.words - 1);
-        (&words[start..], &words[..start])
-    }
-
-    /// Copies to the ring; positions and lengths of all but the last part are multiples of 8.
-    #[inline]
-    fn copy_in(&self, at: u64, bytes: &[u8]) {
-        let (first, second) = self.from(at);
-        let (left, right) = bytes.split_at(bytes.len().min(first.len() * 8));
-        sys::copy_in(first, left);
-        if !right.is_empty() {
-            sys::copy_in(second, right);
-        }
-    }
-
-    #[inline]
-    fn copy_out(&self, at: u64, bytes: &mut [u8]) {
-        let (first, second) = self.from(at);
-        let (left, right) = bytes.split_at_mut(bytes.len().min(first.len() * 8));
-        sys::copy_out(first, left);
-        if !right.is_empty() {
-            sys::copy_out(second, right);
-        }
+    fn records(&self) -> Circle<'_> {
+        Circle(&self.memory.words()[HEAD_BYTES / 8..])
     }
 }
 
@@ -251,7 +228,7 @@ impl RingWriter {
         let at = cursor.at();
         // First: it loads what was stored a moment ago in smaller pieces, which waits for all stores before it, and those
         // of the header wait for the cache line.
-        memory.copy_in(at + RECORD_HEAD as u64, transport);
+        memory.records().copy_in(at + RECORD_HEAD as u64, transport);
         let [mark, rest @ ..] = RecordHead::new(path, transport.len(), is_run).words();
         let [here, words @ ..] = memory.head(at);
         words.iter().zip(rest).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
@@ -374,7 +351,7 @@ impl RingReader {
         let (len, words) = (usize::from(len & !RUN), [unnamed, a, b, c, d]);
         let packet = buffer.get_mut(..len).filter(|_| (1..=MAX_TRANSPORT_BYTES).contains(&len));
         let Some(packet) = packet else { return Err(RingBroken::Length(len as u64)) };
-        memory.copy_out(at + RECORD_HEAD as u64, packet);
+        memory.records().copy_out(at + RECORD_HEAD as u64, packet);
         cursor.advance(record_bytes(len) as u64)?;
         if !last.has(words) {
             *last = Origin::new(words);

@@ -13,21 +13,21 @@
 //! is up to 64 KiB: [`BULK_BUFFERS`] of them stay in the second-level cache until they are
 //! consumed. Small datagrams come [`SMALL_BUFFERS`] at a time.
 //!
-//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process. A
-//! process that ends does so with what its sockets hold, after it has stepped aside: a socket that
-//! is connected to a peer from which nothing comes is not chosen any more among those that share
-//! the port, and keeps what it has.
+//! A packet on port 4791 whose QPN is in another process's slot is handed over to that process
+//! (`exchange.rs`). What others hand over to this one is taken before anything else. A process that
+//! ends hands over what its sockets hold, too, after it has stepped aside: a socket that is
+//! connected to a peer from which nothing comes is not chosen any more among those that share the
+//! port, and keeps what it has.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
-
-use vernic_wire::Qpn;
 
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
 use crate::handoff::{self, HandedOver, Head, TakenOver};
 use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
 use crate::slot::{LentFd, Slot, SlotTable};
 use crate::sys::{self, OwnFd};
+use crate::udp::exchange::Exchange;
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};
 use crate::udp::{UdpConfig, socket};
 
@@ -68,8 +68,10 @@ pub(crate) enum Kind {
     Steered,
     /// A multicast group.
     Group,
-    /// Packets from other processes of this host.
+    /// Packets from other processes of this host, one by one.
     HandOver,
+    /// Other processes of this host that have packets for this slot.
+    Door(Slot),
     /// Questions from other processes of this host.
     Questions,
 }
@@ -116,6 +118,8 @@ pub(crate) struct Receive {
     next_sweep: Nanos,
     slots: Arc<SlotTable>,
     slots_generation: u64,
+    exchange: Exchange,
+    exchange_generation: u64,
     steering: Steering,
     absent_until: Box<[Nanos; 1 << Slot::BITS]>,
     fds: Vec<RawFd>,
@@ -134,6 +138,8 @@ impl Receive {
             next_sweep: Nanos(0),
             slots_generation: slots.generation(),
             slots,
+            exchange: Exchange::default(),
+            exchange_generation: 0,
             steering: Steering::new(),
             absent_until: Box::new([Nanos(0); 1 << Slot::BITS]),
             fds: Vec::new(),
@@ -230,10 +236,16 @@ impl Receive {
     fn changed(&mut self) {
         self.hot.clear();
         self.next_cold = Nanos(0);
-        self.fds.clear();
-        self.fds.extend(self.sockets.iter().map(|s| s.fd.raw()));
+        self.exchange_generation = self.exchange.generation();
+        let is_deaf = self.exchange.is_deaf();
+        let is_shut = |s: &Socket| is_deaf && matches!(s.kind, Kind::Door(_));
+        // The kernel leaves out descriptors that are negative.
+        let raw = |s: &Socket| if is_shut(s) { -1 } else { s.fd.raw() };
+        let all = self.sockets.iter().map(raw).chain(self.exchange.fds());
         self.polls.clear();
-        self.polls.extend(self.fds.iter().map(|&fd| sys::PollFd::readable(fd)));
+        self.polls.extend(all.map(sys::PollFd::readable));
+        self.fds.clear();
+        self.fds.extend(self.polls.iter().map(|poll| poll.fd()).filter(|&fd| fd >= 0));
         self.generation += 1;
     }
 
@@ -246,6 +258,11 @@ impl Receive {
             self.push(Kind::Questions, None, nowhere, 0, Fd::Lent(control));
             self.push(Kind::HandOver, None, nowhere, 0, Fd::Lent(packets));
         }
+        let slots = &self.slots;
+        self.exchange.leave(|slot| !slots.is_ours(slot));
+        for (slot, door) in self.slots.doors() {
+            self.push(Kind::Door(slot), None, nowhere, 0, Fd::Lent(door));
+        }
         self.changed();
     }
 
@@ -253,8 +270,8 @@ impl Receive {
     pub(crate) fn recv(
         &mut self,
         now: Nanos,
-        batch: &mut RxBatch,
         config: &UdpConfig,
+        batch: &mut RxBatch,
         counters: &mut LinkCounters,
     ) -> usize {
         batch.clear();
@@ -264,18 +281,17 @@ impl Receive {
         if self.back_at.is_some_and(|at| now >= at) {
             self.step_back(config);
         }
-        let generation = self.generation;
+        self.exchange.take(batch, counters);
         let mut cooled = false;
         for place in 0..self.hot.len() {
-            // A steered socket that was opened on the way has changed the list.
-            if batch.free() == 0 || self.generation != generation {
+            if batch.free() == 0 {
                 break;
             }
             let at = self.hot[place];
-            self.recv_from(at, now, batch, config, counters);
-            cooled |= self.generation == generation && self.sockets[at].hot_until <= now;
+            self.recv_from(at, now, batch, counters);
+            cooled |= self.sockets[at].hot_until <= now;
         }
-        if cooled && self.generation == generation {
+        if cooled {
             let sockets = &self.sockets;
             self.hot.retain(|&at| sockets[at].hot_until > now);
         }
@@ -283,7 +299,10 @@ impl Receive {
             self.hot.rotate_left(1);
         }
         if batch.free() != 0 && (self.hot.is_empty() || now >= self.next_cold) {
-            self.look_at_cold(now, batch, config, counters);
+            self.look_at_cold(now, batch, counters);
+        }
+        if self.exchange.generation() != self.exchange_generation {
+            self.changed();
         }
         let (mut packets, mut bytes) = (0, 0);
         for (count, len) in batch.totals() {
@@ -295,13 +314,7 @@ impl Receive {
         packets
     }
 
-    fn look_at_cold(
-        &mut self,
-        now: Nanos,
-        batch: &mut RxBatch,
-        config: &UdpConfig,
-        counters: &mut LinkCounters,
-    ) {
+    fn look_at_cold(&mut self, now: Nanos, batch: &mut RxBatch, counters: &mut LinkCounters) {
         self.next_cold = now.plus(COLD_NANOS);
         if now >= self.next_sweep {
             self.next_sweep = now.plus(IDLE_NANOS / 10);
@@ -312,27 +325,34 @@ impl Receive {
         if ready == 0 {
             return;
         }
-        let generation = self.generation;
-        for at in 0..self.polls.len() {
-            if batch.free() == 0 || self.generation != generation {
+        for at in 0..self.sockets.len() {
+            if batch.free() == 0 {
                 // What is left is found next time.
                 self.next_cold = now;
                 break;
             }
             if self.polls[at].is_ready() && !self.hot.contains(&at) {
-                self.recv_from(at, now, batch, config, counters);
-                if self.generation == generation && self.sockets[at].hot_until > now {
+                self.recv_from(at, now, batch, counters);
+                if self.sockets[at].hot_until > now {
                     self.hot.push(at);
                 }
             }
         }
+        for poll in self.polls[self.sockets.len()..].iter().filter(|poll| poll.is_ready()) {
+            self.exchange.listen(poll.fd(), counters);
+        }
+        if self.exchange.generation() != self.exchange_generation {
+            // Who has just come has brought something.
+            self.exchange.take(batch, counters);
+        }
     }
 
-    /// Closes steered sockets that had no packet for long.
+    /// Closes steered sockets that had no packet for long, and such queues.
     fn close_idle(&mut self, now: Nanos) {
+        self.exchange.close_idle(now);
         let before = self.sockets.len();
         self.sockets.retain(|s| s.kind != Kind::Steered || now < s.hot_until.plus(IDLE_NANOS));
-        if self.sockets.len() != before {
+        if self.sockets.len() != before || self.exchange.generation() != self.exchange_generation {
             self.changed();
         }
     }
@@ -342,12 +362,16 @@ impl Receive {
         at: usize,
         now: Nanos,
         batch: &mut RxBatch,
-        config: &UdpConfig,
         counters: &mut LinkCounters,
     ) {
         match self.sockets[at].kind {
             Kind::Questions => self.slots.serve(),
-            Kind::HandOver => self.take_over(at, now, batch, config, counters),
+            Kind::HandOver => self.take_over(at, now, batch, counters),
+            Kind::Door(slot) => {
+                if let Fd::Lent(door) = &self.sockets[at].fd {
+                    self.exchange.accept(slot, door, now, counters);
+                }
+            }
             _ => self.recv_udp(at, now, batch, counters),
         }
     }
@@ -460,7 +484,8 @@ impl Receive {
                 Some(slot) if now < self.absent_until[usize::from(slot.value())] => true,
                 Some(slot) => {
                     let head = Head { stride: stride.min(end - start) as u16, first_segment, meta };
-                    match self.slots.hand_over(slot, &head, &buffer[start..end]) {
+                    let (slots, packets) = (&self.slots, &buffer[start..end]);
+                    match self.exchange.hand_over(slots, slot, &head, packets, now) {
                         HandedOver::Yes => {
                             counters.handed_over += count as u64;
                             false
@@ -483,13 +508,12 @@ impl Receive {
         }
     }
 
-    /// Takes packets that other processes hand over.
+    /// Takes packets that other processes hand over one by one.
     fn take_over(
         &mut self,
         at: usize,
         now: Nanos,
         batch: &mut RxBatch,
-        config: &UdpConfig,
         counters: &mut LinkCounters,
     ) {
         let Fd::Lent(fd) = &self.sockets[at].fd else { return };
@@ -506,18 +530,24 @@ impl Receive {
                     self.sockets[at].hot_until = now.plus(HOT_NANOS);
                     counters.rx_buffers += 1;
                     counters.taken_over += len.div_ceil(stride) as u64;
-                    let first =
-                        RxPacket { bytes: &batch.spare()[..len], meta: &head.meta, segment: 0 };
-                    // Those for QP1 are for whoever has the connection or service: no flow of ours.
-                    let ours = first.dest_qpn() != Some(Qpn::GSI);
                     batch.commit_part(0, len, stride, head.first_segment, head.meta);
                     batch.next_buffer();
-                    if ours && self.steering.note(head.meta.src, head.meta.dst, now) {
-                        // Only adds a socket: `at` stays what it is.
-                        self.steer(head.meta.src, head.meta.dst, now, config, counters);
-                    }
                 }
             }
+        }
+    }
+
+    /// The engine has taken packets that another process handed over: a flow that goes on coming by
+    /// that way is steered to this process.
+    pub(crate) fn note_accepted(
+        &mut self,
+        meta: &RxMeta,
+        now: Nanos,
+        config: &UdpConfig,
+        counters: &mut LinkCounters,
+    ) {
+        if self.steering.note(meta.src, meta.dst, now) {
+            self.steer(meta.src, meta.dst, now, config, counters);
         }
     }
 

@@ -1,10 +1,14 @@
 //! Flows that keep coming to the wrong process, and how they are brought home.
 //!
 //! The kernel picks among the processes that share port 4791 by a hash of addresses and ports. A
-//! process that was handed [`HAND_OVERS`] buffers of one flow opens a socket that is bound to
-//! the same address and port and *connected* to the flow's source: a more exact match, which the
-//! kernel prefers (since Linux 5.0 also among sockets that share a port). It needs no privilege,
-//! takes nothing from other flows, and vanishes with the process.
+//! process that was handed [`HAND_OVERS`] buffers of one flow, and accepted a packet of each, opens
+//! a socket that is bound to the same address and port and *connected* to the flow's source: a more
+//! exact match, which the kernel prefers (since Linux 5.0 also among sockets that share a port). It
+//! needs no privilege, takes nothing from other flows, and vanishes with the process.
+//!
+//! Only packets that the engine accepted count ([`Link::note_accepted`](crate::Link::note_accepted)):
+//! what has a wrong ICRC, no queue pair, another source or an old sequence number, anybody may have
+//! sent in the name of the flow, which would then be brought to the wrong process for good.
 //!
 //! The alternative is a classic BPF program that picks the process by QPN
 //! (`SO_ATTACH_REUSEPORT_CBPF`). It picks by index in the group of sockets, and the index of the
@@ -22,7 +26,8 @@ use std::net::SocketAddr;
 
 use crate::link::Nanos;
 
-/// Buffers of one flow handed over before it is steered: each costs two system calls, a socket ten.
+/// Buffers of one flow handed over before it is steered: each is copied and may cost two system calls, a
+/// socket costs ten.
 pub(crate) const HAND_OVERS: u32 = 4;
 
 /// Most flows steered at a time.
@@ -56,7 +61,7 @@ impl Steering {
         Self { flows: Box::new([[None; WAYS]; SETS]) }
     }
 
-    /// Notes that a buffer from `src` to `dst` was handed over to us. Returns true when it is
+    /// Notes that a buffer from `src` to `dst` was handed over to us and accepted. Returns true when it is
     /// time to steer the flow: once, and again each [`IDLE_NANOS`] if hand-overs go on.
     pub(crate) fn note(&mut self, src: SocketAddr, dst: SocketAddr, now: Nanos) -> bool {
         let set = &mut self.flows[usize::from(src.port()) % SETS];
