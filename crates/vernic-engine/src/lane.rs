@@ -203,12 +203,12 @@ impl Lane {
                     engine.counters.timer_fired(&before, core.machine.counters());
                     let peer = core.machine.attr().dest_qpn;
                     let path = core.side.path.as_ref();
-                    if let Some((path, pid)) = path.and_then(|path| engine.straighten(path, peer)) {
-                        core.side.path = Some(path);
-                        core.side.way.process = Some(pid);
+                    let straight = path.and_then(|path| engine.straighten(path, peer));
+                    if let Some((path, process)) = straight {
                         if engine.near.is_some() {
-                            self.near.found.push((Slot::of(peer), pid));
+                            self.near.found.push((Slot::of(peer), process.pid));
                         }
+                        core.side.go_straight(engine, path, peer, process);
                     }
                     qp.publish_state(engine, &mut core);
                     core.side.flight.exempt = true;

@@ -78,6 +78,7 @@ mod testing;
 mod threads;
 mod tickets;
 mod tx;
+mod watch;
 mod wheel;
 mod wr;
 mod xrc;

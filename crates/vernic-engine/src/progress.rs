@@ -57,6 +57,7 @@ use crate::open_device::{Device, monotonic_ns};
 use crate::presence::{HeldLane, Presence};
 use crate::qp_state::QpInner;
 use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
+use crate::watch::Watch;
 
 /// Times that a holder takes the lane again for doorbells before it leaves them to the background
 /// thread: a bound on how long one call can be kept busy by others.
@@ -98,6 +99,8 @@ pub(crate) struct Engine {
     pub(crate) slots: Arc<SlotTable>,
     /// Processes of this host that memory is shared with.
     pub(crate) near: Option<NearControl>,
+    /// Processes of this host that queue pairs are connected to.
+    pub(crate) watch: Watch,
     lane: Mutex<Lane>,
     /// Whether somebody holds it, for the other engines.
     pub(crate) presence: Presence,
@@ -179,6 +182,7 @@ impl Engine {
             cm: CmShared::default(),
             slots,
             near,
+            watch: Watch::default(),
             lane: Mutex::new(lane),
             presence: Presence::default(),
             waiters: AtomicUsize::new(0),
@@ -354,6 +358,7 @@ impl Engine {
                     lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
             });
         if is_done {
+            self.slots.leave();
             is_done = self.try_close_neighbours();
             settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
         }

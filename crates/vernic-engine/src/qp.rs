@@ -121,6 +121,7 @@ impl Qp {
                 chosen: Chosen::default(),
                 path: None,
                 way: QpWay::default(),
+                page: None,
                 peer: None,
                 stream: None,
                 failure: None,
@@ -303,15 +304,19 @@ impl Qp {
             .map_err(|source| ModifyError::State { qpn, source })?;
         if core.machine.state() == QpState::Reset {
             self.forget(&mut core, past);
-        } else if let Some(resolved) = resolved {
-            core.side.set_path(&resolved);
+        } else if let Some(resolved) = &resolved {
+            core.side.set_path(resolved);
         }
+        let dest = core.machine.attr().dest_qpn;
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
         if mask.contains(AttrMask::ACCESS_FLAGS) {
             engine.memory.close_qp_gate(qpn);
         }
         drop(core);
+        if let Some(resolved) = resolved.filter(|_| attr.state != QpState::Reset) {
+            engine.watch_peer(resolved.peer.to_ip(), dest, &resolved.found);
+        }
         if is_lonely {
             tracing::warn!(
                 %qpn,

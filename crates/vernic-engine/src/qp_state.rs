@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
+use vernic_io::intake::Intake;
 use vernic_mem::{GatePass, PdId};
 use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
@@ -27,6 +28,7 @@ use crate::recv_queue::{CurrentRecv, RecvQueue};
 use crate::send_slots::SendSlots;
 use crate::srq::Srq;
 use crate::tickets::QpTickets;
+use crate::watch::Found;
 use crate::xrc::{Chosen, SrqTable};
 
 /// Everything of a queue pair that changes while it runs.
@@ -47,6 +49,8 @@ pub(crate) struct QpSide {
     pub(crate) path: Option<TxPath>,
     /// Whether packets go through memory.
     pub(crate) way: QpWay,
+    /// What the process says of itself that it is connected to, of this host.
+    pub(crate) page: Option<Arc<Intake>>,
     /// Addresses that packets must have, of a connected service: the peer's and our own.
     pub(crate) peer: Option<(IpAddr, IpAddr)>,
     /// Of an iWARP queue pair that has or had a connection: its own address and the peer's.
@@ -75,10 +79,18 @@ impl QpSide {
     /// It is connected to another peer, or on another path.
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
         self.path = Some(resolved.path);
-        self.way = QpWay { process: resolved.process, ..QpWay::default() };
+        (self.way, self.page) = (QpWay::default(), None);
+        if let Found::Here(process) = &resolved.found {
+            self.set_process(process);
+        }
         self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
         self.flight.path_changed();
     }
+}
+
+/// Whether a queue pair in this state answers requests.
+fn answers(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 
 /// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was put
@@ -153,6 +165,10 @@ impl QpInner {
     #[cold]
     fn change_state(&self, engine: &Engine, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
+        engine.slots.set_answering(self.qpn, answers(core.machine.state()));
+        if !answers(core.machine.state()) {
+            engine.watch.note_change();
+        }
         if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
             core.side.close_send_gate(engine, self.qpn);
         }

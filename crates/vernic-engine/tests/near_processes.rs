@@ -193,6 +193,29 @@ fn a_killed_peer_of_an_idle_queue_pair_is_told_by_an_event() {
 }
 
 #[test]
+fn a_killed_peer_of_a_queue_pair_that_never_used_the_memory_is_told_by_an_event() {
+    for meets in [false, true] {
+        let mut other = Other::start("rc");
+        let end = End::with(near_config());
+        let qp = end.qp(Service::Rc);
+        let (peer, _) = understand(&other.hear());
+        other.tell(&describe(&end, &qp));
+        assert_eq!(other.hear(), "connected");
+        connect(&end, &qp, end.gid().1, peer, PATIENT);
+        if meets {
+            until("they do not meet", || qp.route() != Route::Wire(WhyWire::NotMet));
+        }
+        qp.post_recv(&[RecvWr { wr_id: 20, sges: &[end.sge(0, 8)] }]).unwrap();
+        other.signal(libc::SIGKILL);
+        let flushed = end.wait(1)[0];
+        assert_eq!((flushed.wr_id, flushed.status), (20, WcStatus::Flushed));
+        let event = end.context.wait_async_event().unwrap();
+        assert_eq!((event.kind, event.element), (EventKind::QpFatal, Element::Qp(qp.qpn())));
+        assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
+    }
+}
+
+#[test]
 fn a_peer_that_is_killed_while_it_is_written_to_leaves_every_other_connection_alone() {
     let beside = near_pair(Service::Rc);
     warm_up(&beside);

@@ -9,6 +9,7 @@ mod common;
 
 use std::io::Write;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::other::{Other, ROLE};
@@ -160,6 +161,49 @@ fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
     for part in ["127.0.0.1", "no answer after", "answered earlier", "work request 2"] {
         assert!(words.contains(part), "{part:?} is not in {words:?}");
     }
+}
+
+/// A queue pair that is connected to another process by the wire, though both could share memory, with a
+/// receive posted.
+fn idle_by_the_wire(role: &str, setting: &str, value: &str) -> (Other, End, Arc<Qp>) {
+    let mut other = Other::start(role);
+    let mut config = test_config();
+    config.set(setting, value).unwrap();
+    let end = End::with(config);
+    let qp = end.qp(Service::Rc);
+    connect_to(&mut other, &end, &qp, Setup::default());
+    qp.post_recv(&[RecvWr { wr_id: 7, sges: &[end.sge(0, 8)] }]).unwrap();
+    (other, end, qp)
+}
+
+#[test]
+fn a_killed_peer_of_an_idle_queue_pair_is_told_by_the_wire_too() {
+    for (setting, value) in [("same_host", "off"), ("force_wire", "on")] {
+        let (mut other, end, qp) = idle_by_the_wire("victim", setting, value);
+        other.child.kill().unwrap();
+        other.child.wait().unwrap();
+        let flushed = end.wait(1)[0];
+        assert_eq!((flushed.wr_id, flushed.status), (7, WcStatus::Flushed));
+        let event = end.context.wait_async_event().unwrap();
+        assert_eq!((event.kind, event.element), (EventKind::QpFatal, Element::Qp(qp.qpn())));
+        assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
+    }
+}
+
+#[test]
+fn a_peer_that_ends_in_order_leaves_an_idle_queue_pair_alone_by_the_wire_too() {
+    let (mut ordered, end, qp) = idle_by_the_wire("wire", "force_wire", "on");
+    let (mut killed, witness, _connected) = idle_by_the_wire("wire", "force_wire", "on");
+    // It drops its device, and ends.
+    ordered.tell("done");
+    ordered.child.wait().unwrap();
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    // What is noticed of the one would have been noticed of the other.
+    assert_eq!(witness.wait(1)[0].status, WcStatus::Flushed);
+    end.context.progress();
+    assert_eq!((qp.state(), end.context.try_async_event()), (QpState::Rts, None));
+    assert_eq!(end.cq.poll(&mut [EMPTY_WC; 4]).unwrap(), 0);
 }
 
 #[test]

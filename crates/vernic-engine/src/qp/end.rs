@@ -43,8 +43,9 @@ impl Qp {
         if let Some(past) = past {
             lock(&self.engine().past_failures).keep(past);
         }
-        let QpSide { path, way, peer, stream, failure, chosen, tickets, .. } = &mut core.side;
-        (*path, *way, *peer, *stream, *failure) = (None, QpWay::default(), None, None, None);
+        let QpSide { path, way, page, peer, stream, failure, chosen, tickets, .. } = &mut core.side;
+        (*path, *way, *page) = (None, QpWay::default(), None);
+        (*peer, *stream, *failure) = (None, None, None);
         tickets.connect(None);
         *chosen = Chosen::default();
         self.inner.rq.clear();
