@@ -114,6 +114,7 @@ impl Qp {
                 false => Machine::Packets(vernic_proto::Qp::new(init)),
             };
             machine.set_port_mtu(engine.active_mtu());
+            machine.set_ack_floor(engine.config.ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
                 slots,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use vernic_io::TxPath;
 use vernic_io::intake::Intake;
 use vernic_mem::{GatePass, PdId};
-use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
+use vernic_proto::{AttrMask, Cause, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
 use crate::budget::Flight;
@@ -266,7 +266,14 @@ impl QpInner {
         let failure = side.failure?;
         let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
         let (qpn, service, path) = (self.qpn, self.service, side.path);
-        let circumstances = engine.circumstances(path, &failure.cause);
+        let mut circumstances = engine.circumstances(path, &failure.cause);
+        if let Cause::AckTimeout { .. } = failure.cause {
+            let (config, attr) = (&engine.config, core.machine.attr());
+            let floor_us = config.ack_timeout_floor_us;
+            let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
+            circumstances.floor_us = is_lifted.then_some(floor_us);
+            circumstances.live_peer = side.live_peer(config, attr);
+        }
         let stream = side.stream;
         Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
     }

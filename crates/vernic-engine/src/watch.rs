@@ -25,11 +25,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vernic_io::TxPath;
 use vernic_io::intake::Intake;
 use vernic_io::slot::{Lookup, PeerProcess, Slot};
-use vernic_proto::Time;
+use vernic_proto::{QpAttr, Time};
 use vernic_wire::{Qpn, Service};
 
 use crate::budget::Budgets;
+use crate::config::Config;
 use crate::events::lock;
+use crate::explanation::LivePeer;
 use crate::lane::{Lane, Timers, make_ready};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner, QpSide};
@@ -288,6 +290,35 @@ impl Lane {
     }
 }
 
+/// Processes that are remembered as told of.
+const MOST_TOLD: usize = 1024;
+
+/// How long a process is silent until that is worth a warning: far longer than where cores are merely busy.
+const SILENCE_NANOS: u64 = 1_000_000_000;
+
+/// Processes that users were told of as alive and silent: each once.
+#[derive(Debug, Default)]
+pub(crate) struct ToldSilent(HashSet<u32>);
+
+impl ToldSilent {
+    /// The ACK timer of a queue pair has run out.
+    pub(crate) fn note(&mut self, engine: &Engine, qpn: Qpn, core: &QpCore, now: Time) {
+        let (Some(since), Some(pid)) = (core.machine.silent_since(), core.side.way.process) else {
+            return;
+        };
+        if now.since(since) < SILENCE_NANOS || self.0.contains(&pid) {
+            return;
+        }
+        if let Some(peer) = core.side.live_peer(&engine.config, core.machine.attr()) {
+            if self.0.len() == MOST_TOLD {
+                self.0.clear();
+            }
+            self.0.insert(pid);
+            tracing::warn!(%qpn, pid, "the peer does not answer: {peer}");
+        }
+    }
+}
+
 /// Batches that are received at most from sockets before their senders' peers fail.
 const MOST_BATCHES: usize = 64;
 
@@ -313,6 +344,30 @@ pub(crate) fn fail_orphan(
 }
 
 impl QpSide {
+    /// How long a silent peer is waited for, in nanoseconds: as long as its process and its queue pair are known to be
+    /// there. That the process is gone [`Engine::look_after_peers`] finds out.
+    pub(crate) fn live_peer_patience(&self, config: &Config, attr: &QpAttr) -> u64 {
+        let is_there = match (&self.page, self.way.process) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            // Of queue pairs beyond its first slot it says nothing.
+            (Some(page), _) => !page.has_left() && page.answers(attr.dest_qpn).unwrap_or(true),
+        };
+        // Without retries the application wants to hear of a loss. By a ring there is none.
+        let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
+        // Who loses packets on purpose wants to see what comes of it.
+        match is_there && is_repaired && config.fault.is_empty() {
+            true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
+            false => 0,
+        }
+    }
+
+    /// The peer's process, if it is waited for.
+    pub(crate) fn live_peer(&self, config: &Config, attr: &QpAttr) -> Option<LivePeer> {
+        let pid = self.way.process.filter(|_| self.live_peer_patience(config, attr) != 0)?;
+        Some(LivePeer::look(pid, config.live_peer_timeout_s))
+    }
+
     /// The path to its `peer` was found to lead to this process of this host.
     pub(crate) fn go_straight(
         &mut self,

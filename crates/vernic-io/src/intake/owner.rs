@@ -6,7 +6,7 @@
 //! beforehand, in memory. It is a hint: whoever writes the page wrongly makes its peers wait for longer, which they
 //! bound, or for as long as for a peer on another host.
 //!
-//! Limits: the queue pairs of the first slot. Of others nothing is said.
+//! Limits: the queue pairs of the first slot. Of others nothing is said, nor of whom a queue pair answers.
 
 use std::sync::atomic::Ordering;
 
