@@ -1,4 +1,5 @@
-//! What a program sees of a peer of its host that is killed, or stopped: through memory, and by the wire.
+//! What a program sees of a peer of its host that is killed, or stopped: through memory, and by the
+//! wire.
 
 mod common;
 

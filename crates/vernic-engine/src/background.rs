@@ -392,12 +392,14 @@ impl Background {
 }
 
 impl Engine {
-    /// Whether [`see_to_processes`](Self::see_to_processes) has something to do though no descriptor is readable.
+    /// Whether [`see_to_processes`](Self::see_to_processes) has something to do though no
+    /// descriptor is readable.
     fn is_asked_for_processes(&self) -> bool {
         self.watch.is_rung() || self.near.as_ref().is_some_and(NearControl::is_rung)
     }
 
-    /// Serves the neighbours, and looks for processes that are gone. Returns when it must be called at the latest.
+    /// Serves the neighbours, and looks for processes that are gone. Returns when it must be called
+    /// at the latest.
     fn see_to_processes(&self) -> Option<Time> {
         let near = self.serve_neighbours();
         [near, self.look_after_peers()].into_iter().flatten().min()

@@ -156,7 +156,8 @@ pub struct DeviceCounters {
     pub rnr_naks_sent: u64,
     /// ACK timeouts: nothing was answered for the whole of it, and everything was sent again.
     pub ack_timeouts: u64,
-    /// ACK timeouts that used up no retry, since the peer is known to be there: a process of this host that does not run.
+    /// ACK timeouts that used up no retry, since the peer is known to be there: a process of this
+    /// host that does not run.
     pub patient_timeouts: u64,
     /// Tail-loss probes: nothing was answered for some round trips, and two packets were sent again.
     pub tail_probes: u64,

@@ -48,7 +48,8 @@ pub struct Circumstances {
     pub faults: Option<String>,
     /// Seconds after which a silent host is given up, if one was: the setting `iwarp_peer_timeout_s`.
     pub patience_s: Option<u32>,
-    /// Microseconds that an answer is waited for at least, where the queue pair's `timeout` asks for less: the setting
+    /// Microseconds that an answer is waited for at least, where the queue pair's `timeout` asks
+    /// for less: the setting
     /// `ack_timeout_floor_us`.
     pub floor_us: Option<u64>,
     /// The peer's process, if it is one of this host that is still there.
@@ -84,10 +85,8 @@ impl fmt::Display for LivePeer {
             _ if is_stopped => write!(f, "its process {pid} is stopped (kill -CONT {pid})"),
             _ => write!(f, "its process {pid} is alive, and stalled or short of cores"),
         }?;
-        write!(
-            f,
-            ": it is waited for for {patience_s} s, live_peer_timeout_s (VERNIC_LIVE_PEER_TIMEOUT_S)"
-        )
+        let setting = "live_peer_timeout_s (VERNIC_LIVE_PEER_TIMEOUT_S)";
+        write!(f, ": the wait is {patience_s} s, {setting}")
     }
 }
 
@@ -134,7 +133,7 @@ impl fmt::Display for Circumstances {
         if let Some(floor_us) = floor_us {
             write!(
                 f,
-                "; each answer was waited for for {floor_us} us, the floor of what timeout may ask for: ack_timeout_floor_us (VERNIC_ACK_TIMEOUT_FLOOR_US)"
+                "; the wait for each answer was {floor_us} us, the floor of timeout: ack_timeout_floor_us (VERNIC_ACK_TIMEOUT_FLOOR_US)"
             )?;
         }
         if let Some(live_peer) = live_peer {
@@ -228,8 +227,8 @@ mod tests {
         let text = failed.to_string();
         let told = text.strip_prefix(&alone).unwrap();
         let faults = "fault (VERNIC_FAULT) is set to loss=0.5";
-        let floor = "for 8000 us, the floor";
-        let stopped = "; its process 42 is stopped (kill -CONT 42): it is waited for for 30 s";
+        let floor = "was 8000 us, the floor";
+        let stopped = "; its process 42 is stopped (kill -CONT 42): the wait is 30 s";
         let parts =
             ["; eth7 is down", "refused packets", faults, "; 7 s of silence", floor, stopped];
         for part in parts {

@@ -1,26 +1,27 @@
-//! Processes of this host that queue pairs are connected to, and what becomes of those when one is gone.
+//! Processes of this host that queue pairs are connected to, and what becomes of those when one is
+//! gone.
 //!
-//! A process that is killed says nothing. One that shares memory with this one hangs up (`near/control.rs`); of
-//! others the slots go with it, which every process of this host can see. So whoever has queue pairs that are
-//! connected to such a process looks every [`LOOK_NANOS`] whether its slot is there still. If it is not, those
-//! queue pairs fail, whether or not anything was ever sent ([`Engine::look_after_peers`]).
+//! A process that is killed says nothing. One that shares memory with this one hangs up
+//! (`near/control.rs`); of others the slots go with it, which every process of this host can see.
+//! So whoever has queue pairs that are connected to such a process looks every [`LOOK_NANOS`]
+//! whether its slot is there still. If it is not, those queue pairs fail, whether or not anything
+//! was ever sent ([`Engine::look_after_peers`]).
 //!
-//! A process that closes its device in order, or ends after it has left `main`, says so in a page that its peers
-//! have mapped ([`Intake::has_left`]): as with hardware, nobody is told, and what is sent to it runs into the
-//! ACK timeout.
+//! A process that closes its device in order, or ends after it has left `main`, says so in a page
+//! that its peers have mapped ([`Intake::has_left`]): as with hardware, nobody is told, and what is
+//! sent to it runs into the ACK timeout.
 //!
-//! Called by the control path, and by the background thread, which alone looks. No call is made to the system
-//! under the lane. Lock order: the lane, then the list.
+//! Called by the control path, and by the background thread, which alone looks. Lock order: the
+//! lane, then the list.
 //!
-//! Limits: a process that takes the same slot before the next look hides that the former one is gone. UC is told
-//! nothing, as by hardware: it knows of no peer that could fail. Costs a system call per such process and look, and nothing
-//! while there are none.
+//! Limits: a process that takes the same slot before the next look hides that the former one is
+//! gone. UC is told nothing, as by hardware: it knows of no peer that could fail. Costs a system
+//! call per such process and look, and nothing while there are none.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
 use vernic_io::intake::Intake;
@@ -37,14 +38,16 @@ use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner, QpSide};
 use crate::xrc::SrqTable;
 
-/// Time between two looks. Users are told within a second, on a machine where threads are late, too.
+/// Time between two looks. Users are told within a second, on a machine where threads are late,
+/// too.
 const LOOK_NANOS: u64 = 250_000_000;
 
-/// How soon it is looked at when a neighbour has hung up: most of its slots' sockets are closed by then.
+/// How soon it is looked at when a neighbour has hung up: most of its slots' sockets are closed by
+/// then.
 const SOON_NANOS: u64 = 1_000_000;
 
-/// How long packets of a process that is gone may be on their way through other processes' sockets: what it sent
-/// before its end is received first.
+/// How long packets of a process that is gone may be on their way through other processes' sockets:
+/// what it sent before its end is received first.
 const GRACE_NANOS: u64 = 50_000_000;
 
 /// A process of this host that a path leads to.
@@ -93,7 +96,8 @@ pub(crate) struct Watch {
 struct List {
     all: Vec<Watched>,
     due: Option<Time>,
-    /// How often something was added: what is found out of queue pairs may be old if that has changed since.
+    /// How often something was added: what is found out of queue pairs may be old if that has
+    /// changed since.
     added: u64,
 }
 
@@ -122,8 +126,8 @@ impl Watch {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    /// A neighbour has hung up that had these slots, and may be gone altogether. For the background thread, which looks
-    /// next when it has done what it is at.
+    /// A neighbour has hung up that had these slots, and may be gone altogether. For the background
+    /// thread, which looks next when it has done what it is at.
     pub(crate) fn hasten(&self, slots: &[Slot], now: Time) {
         let mut list = lock(&self.list);
         if list.all.iter().any(|known| slots.contains(&known.slot)) {
@@ -159,8 +163,8 @@ impl Engine {
         HostProcess { pid: process.pid, page }
     }
 
-    /// Looks for processes that are gone, if it is time to, and fails the queue pairs that are connected to
-    /// them. Returns when it must be called at the latest. For the background thread.
+    /// Looks for processes that are gone, if it is time to, and fails the queue pairs that are
+    /// connected to them. Returns when it must be called at the latest. For the background thread.
     pub(crate) fn look_after_peers(&self) -> Option<Time> {
         self.watch.is_rung.store(false, Ordering::Release);
         let now = self.now();
@@ -204,8 +208,8 @@ impl Engine {
         list.due
     }
 
-    /// Asks those who have not said yet whether they serve the address; queue pairs that are connected to one that does
-    /// know so from now on.
+    /// Asks those who have not said yet whether they serve the address; queue pairs that are
+    /// connected to one that does know so from now on.
     fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
         let (sure, unsure): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.pid.is_some());
         for known in unsure {
@@ -293,7 +297,8 @@ impl Lane {
 /// Processes that are remembered as told of.
 const MOST_TOLD: usize = 1024;
 
-/// How long a process is silent until that is worth a warning: far longer than where cores are merely busy.
+/// How long a process is silent until that is worth a warning: far longer than where cores are
+/// merely busy.
 const SILENCE_NANOS: u64 = 1_000_000_000;
 
 /// Processes that users were told of as alive and silent: each once.
@@ -344,8 +349,8 @@ pub(crate) fn fail_orphan(
 }
 
 impl QpSide {
-    /// How long a silent peer is waited for, in nanoseconds: as long as its process and its queue pair are known to be
-    /// there. That the process is gone [`Engine::look_after_peers`] finds out.
+    /// How long a silent peer is waited for, in nanoseconds: as long as its process and its queue
+    /// pair are known to be there. That the process is gone [`Engine::look_after_peers`] finds out.
     pub(crate) fn live_peer_patience(&self, config: &Config, attr: &QpAttr) -> u64 {
         let is_there = match (&self.page, self.way.process) {
             (_, None) => false,

@@ -166,8 +166,8 @@ fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
     }
 }
 
-/// A queue pair that is connected to another process by the wire, though both could share memory, with a
-/// receive posted.
+/// A queue pair that is connected to another process by the wire, though both could share memory,
+/// with a receive posted.
 fn idle_by_the_wire(role: &str, setting: &str, value: &str) -> (Other, End, Arc<Qp>) {
     let mut other = Other::start(role);
     let mut config = test_config();

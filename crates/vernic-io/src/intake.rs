@@ -3,9 +3,10 @@
 //! An [`Intake`] is a page of memory that its process shares with those that ask for its private
 //! port (`slot.rs`). Senders of unreliable services add what they are about to send, the receiver adds
 //! what it has taken; the difference is in flight, and is kept below a part of what a socket of the
-//! receiver holds. RC needs none of that: its acknowledgements bound what is in flight. What RC looks at is the
-//! rest of the page, which can be read when the process is stopped, or gone, too: which of its queue pairs answer
-//! requests, and whether it closed its device in order (`intake/owner.rs`).
+//! receiver holds. RC needs none of that: its acknowledgements bound what is in flight. What RC
+//! looks at is the rest of the page, which can be read when the process is stopped, or gone, too:
+//! which of its queue pairs answer requests, and whether it closed its device in order
+//! (`intake/owner.rs`).
 //!
 //! ```text
 //!  word 0       16           32              48           256

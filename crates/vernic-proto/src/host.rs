@@ -146,9 +146,9 @@ pub trait Host {
         Err(PullFault::Unreachable)
     }
 
-    /// Nanoseconds that the peer of a queue pair with these attributes is waited for though it does not answer: as long
-    /// as that its process and its queue pair are known to be there, or 0. Asked when an ACK timeout has run out. By
-    /// default nothing is known of the peer.
+    /// Nanoseconds that the peer of a queue pair with these attributes is waited for though it does
+    /// not answer: as long as that its process and its queue pair are known to be there, or 0.
+    /// Asked when an ACK timeout has run out. By default nothing is known of the peer.
     fn live_peer_patience(&mut self, attr: &QpAttr) -> u64 {
         let _ = attr;
         0

@@ -111,8 +111,8 @@ pub(crate) struct Cx<'a> {
 }
 
 impl Cx<'_> {
-    /// How long an answer is waited for, in nanoseconds: what the attribute says, and not less than the floor. `None` for
-    /// ever.
+    /// How long an answer is waited for, in nanoseconds: what the attribute says, and not less than
+    /// the floor. `None` for ever.
     pub(crate) fn ack_timeout(&self) -> Option<u64> {
         self.attr.timeout.nanos().map(|nanos| nanos.max(self.ack_floor))
     }
@@ -328,8 +328,9 @@ impl Qp {
         self.port_mtu = mtu;
     }
 
-    /// Sets how long an answer is waited for at least, whatever the attribute `timeout` says, in nanoseconds: as long as
-    /// peers whose responders are threads may take. 0 if never called; a reset leaves it.
+    /// Sets how long an answer is waited for at least, whatever the attribute `timeout` says, in
+    /// nanoseconds: as long as peers whose responders are threads may take. 0 if never called; a
+    /// reset leaves it.
     pub fn set_ack_floor(&mut self, nanos: u64) {
         self.ack_floor = nanos;
     }

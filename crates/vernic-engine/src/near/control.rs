@@ -259,7 +259,8 @@ impl Lane {
             timers.arm(qp.qpn, &mut core);
         }
         if !in_order {
-            // One that is cut off may be alive, and reached by the wire. If it is not, the others fail, too.
+            // One that is cut off may be alive, and reached by the wire. If it is not, the others
+            // fail, too.
             engine.watch.hasten(&peer.slots, now);
         }
         if in_order {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::other::Other;
 use super::*;
 
-/// Stops the other process for 2 s while it is written to, to `remote` and behind it, and expects every byte there when it
-/// goes on.
+/// Stops the other process for 2 s while it is written to, to `remote` and behind it, and expects
+/// every byte there when it goes on.
 pub fn stop_and_go_on(other: &mut Other, end: &End, qp: &Qp, remote: Remote) {
     const BYTES: usize = 1 << 20;
     let bytes = pattern(BYTES, 9);

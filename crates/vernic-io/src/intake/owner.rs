@@ -1,12 +1,13 @@
-//! What a process says of itself in its [`Intake`], for peers that wait for it: which of its queue pairs answer
-//! requests, and whether it has closed its device in order.
+//! What a process says of itself in its [`Intake`], for peers that wait for it: which of its queue
+//! pairs answer requests, and whether it has closed its device in order.
 //!
-//! A peer that is silent may be stopped, or not scheduled, in which case it is worth waiting for; or its queue
-//! pair is gone, in which case it is not. The process itself cannot be asked while it is stopped, so it says so
-//! beforehand, in memory. It is a hint: whoever writes the page wrongly makes its peers wait for longer, which they
-//! bound, or for as long as for a peer on another host.
+//! A peer that is silent may be stopped, or not scheduled, in which case it is worth waiting for;
+//! or its queue pair is gone, in which case it is not. The process itself cannot be asked while it
+//! is stopped, so it says so beforehand, in memory. It is a hint: whoever writes the page wrongly
+//! makes its peers wait for longer, which they bound, or for as long as for a peer on another host.
 //!
-//! Limits: the queue pairs of the first slot. Of others nothing is said, nor of whom a queue pair answers.
+//! Limits: the queue pairs of the first slot. Of others nothing is said, nor of whom a queue pair
+//! answers.
 
 use std::sync::atomic::Ordering;
 

@@ -23,8 +23,9 @@ use crate::wqe::SendOp;
 /// of copies is long, but a peer that sends old acknowledgements without end is no reason to wait without end.
 const MOST_ECHOES: u32 = 64;
 
-/// Longest pause between two questions to a silent peer that is known to be there, in nanoseconds, unless the ACK timeout
-/// is longer. So soon it goes on when it answers again and all that it was sent before was lost.
+/// Longest pause between two questions to a silent peer that is known to be there, in nanoseconds,
+/// unless the ACK timeout is longer. So soon it goes on when it answers again and all that it was
+/// sent before was lost.
 const LONGEST_PAUSE: u64 = 250_000_000;
 
 /// `rnr_retry` that never gives up (IBTA 9.7.5.2.8).
@@ -364,8 +365,9 @@ impl Completer {
         Ok(())
     }
 
-    /// The peer is there and does not answer: it is stopped, or others have its core. What it was sent waits for it, so it
-    /// is asked with the two packets of a probe, ever more rarely, and nothing else is sent again.
+    /// The peer is there and does not answer: it is stopped, or others have its core. What it was
+    /// sent waits for it, so it is asked with the two packets of a probe, ever more rarely, and
+    /// nothing else is sent again.
     #[cold]
     fn wait_for_live_peer(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, timeout: u64) {
         cx.counters.patient_timeouts += 1;
