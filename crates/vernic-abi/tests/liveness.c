@@ -4,6 +4,7 @@
  * stopped goes on and has every byte. */
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -149,6 +150,8 @@ int main(int argc, char **argv)
     must(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socket pair");
     pid_t child = fork();
     is_parent = child != 0;
+    /* A parent that finds something wrong ends; nobody would let a child go on that is stopped. */
+    must(is_parent || !prctl(PR_SET_PDEATHSIG, SIGKILL), "end with the parent");
     join(ends[is_parent]);
     if (!is_parent) {
         if (traffic)
