@@ -20,12 +20,12 @@ use crate::{Result, root};
 /// Modules of a crate that may be in a cycle with their neighbours; none where a crate is not named.
 const ALLOWED: &[(&str, usize)] = &[
     ("vernic", 16),
-    ("vernic-abi", 29),
+    ("vernic-abi", 32),
     ("vernic-cli", 7),
     ("vernic-cm", 14),
-    ("vernic-engine", 40),
+    ("vernic-engine", 41),
     ("vernic-io", 9),
-    ("vernic-mem", 8),
+    ("vernic-mem", 9),
     ("vernic-proto", 11),
     ("vernic-rsocket", 5),
     ("vernic-rspreload", 9),

@@ -134,8 +134,8 @@ pub(crate) struct Background {
     fds: Vec<RawFd>,
     generation: Option<u64>,
     calls_seen: u64,
-    /// When the neighbours must be served at the latest.
-    neighbours_due: Option<Time>,
+    /// When other processes of this host must be seen to at the latest.
+    processes_due: Option<Time>,
     /// Application threads called since the look before the last.
     called: bool,
     backed_off: bool,
@@ -164,7 +164,7 @@ impl Background {
             fds: Vec::new(),
             generation: None,
             calls_seen: 0,
-            neighbours_due: None,
+            processes_due: None,
             called: false,
             backed_off: false,
             distrust: 0,
@@ -313,9 +313,7 @@ impl Background {
             }
         }
         // So much traffic that it does not sleep: neighbours are served all the same.
-        if self.engine.near.is_some() {
-            self.neighbours_due = self.engine.serve_neighbours();
-        }
+        self.processes_due = self.engine.see_to_processes();
         if self.is_time_to_look_around() {
             self.tell_status();
             self.tell_alarms();
@@ -340,10 +338,9 @@ impl Background {
             }
         }
         self.tell_alarms();
-        let Some(near) = &self.engine.near else { return };
-        let is_due = || self.neighbours_due.is_some_and(|due| due <= self.engine.now());
-        if by_fd || near.is_rung() || is_due() {
-            self.neighbours_due = self.engine.serve_neighbours();
+        let is_due = || self.processes_due.is_some_and(|due| due <= self.engine.now());
+        if by_fd || self.engine.is_asked_for_processes() || is_due() {
+            self.processes_due = self.engine.see_to_processes();
         }
     }
 
@@ -383,14 +380,12 @@ impl Background {
         // While applications call now and then, look now and then: they need not wake us for
         // what they leave behind.
         let look = self.called.then(|| now + engine.patience());
-        let due = [look, self.neighbours_due, engine.alarms.due()];
+        let due = [look, self.processes_due, engine.alarms.due()];
         let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
-        let serves = engine.near.as_ref().is_some_and(|near| {
-            if lane.near.is_pending() {
-                near.ring();
-            }
-            near.is_rung()
-        });
+        if let Some(near) = engine.near.as_ref().filter(|_| lane.near.is_pending()) {
+            near.ring();
+        }
+        let serves = engine.is_asked_for_processes();
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
         let spins = self.idle.map_or((now, 0), |(since, spins)| (since, spins + 1));
         self.idle = (rests && !was_asked).then_some(spins);
@@ -413,8 +408,8 @@ impl Background {
         }
         drop(lane);
         engine.after_release();
-        if serves || self.neighbours_due.is_some_and(|due| due <= now) {
-            self.neighbours_due = engine.serve_neighbours();
+        if serves || self.processes_due.is_some_and(|due| due <= now) {
+            self.processes_due = engine.see_to_processes();
         }
         if busy {
             return Look::Busy;
@@ -438,6 +433,21 @@ impl Background {
         if self.ears.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
             self.engine.refresh_addresses();
         }
+    }
+}
+
+impl Engine {
+    /// Whether [`see_to_processes`](Self::see_to_processes) has something to do though no
+    /// descriptor is readable.
+    fn is_asked_for_processes(&self) -> bool {
+        self.watch.is_rung() || self.near.as_ref().is_some_and(NearControl::is_rung)
+    }
+
+    /// Serves the neighbours, and looks for processes that are gone. Returns when it must be called
+    /// at the latest.
+    fn see_to_processes(&self) -> Option<Time> {
+        let near = self.serve_neighbours();
+        [near, self.look_after_peers()].into_iter().flatten().min()
     }
 }
 

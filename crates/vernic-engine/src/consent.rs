@@ -254,11 +254,10 @@ impl Lane {
         // that only answers has no timeout at which it would ask again.
         if !machine.has_unacknowledged()
             && let Some(path) = &side.path
-            && let Some((path, pid)) = engine.straighten(path, asker)
+            && let Some((path, process)) = engine.straighten(path, asker)
         {
-            side.path = Some(path);
-            side.way.process = Some(pid);
-            self.near.found.push((Slot::of(asker), pid));
+            self.near.found.push((Slot::of(asker), process.pid));
+            side.go_straight(engine, path, asker, process);
         }
         // Who has the peer's slot is not what the asker says, but what the kernel does.
         let path = side.path.as_ref().filter(|_| side.way.requests != Way::Barred);

@@ -43,6 +43,7 @@ pub(crate) struct Counters {
     pub(crate) bad_keys: Count,
     pub(crate) rnr_naks_sent: Count,
     pub(crate) ack_timeouts: Count,
+    pub(crate) patient_timeouts: Count,
     pub(crate) tail_probes: Count,
     pub(crate) cnps: Count,
     pub(crate) ecn_marked: Count,
@@ -74,6 +75,7 @@ impl Default for Counters {
             bad_keys: Count::default(),
             rnr_naks_sent: Count::default(),
             ack_timeouts: Count::default(),
+            patient_timeouts: Count::default(),
             tail_probes: Count::default(),
             cnps: Count::default(),
             ecn_marked: Count::default(),
@@ -101,6 +103,7 @@ impl Counters {
     /// Counts what a queue pair's timer led to: its counters before and after.
     pub(crate) fn timer_fired(&self, before: &QpCounters, after: &QpCounters) {
         self.ack_timeouts.add(after.ack_timeouts - before.ack_timeouts);
+        self.patient_timeouts.add(after.patient_timeouts - before.patient_timeouts);
         self.tail_probes.add(after.tail_probes - before.tail_probes);
     }
 
@@ -124,6 +127,7 @@ impl Counters {
         total.bad_keys += self.bad_keys.value();
         total.rnr_naks_sent += self.rnr_naks_sent.value();
         total.ack_timeouts += self.ack_timeouts.value();
+        total.patient_timeouts += self.patient_timeouts.value();
         total.tail_probes += self.tail_probes.value();
         total.cnps_received += self.cnps.value();
         total.ecn_marked_received += self.ecn_marked.value();
@@ -165,6 +169,9 @@ pub struct DeviceCounters {
     pub rnr_naks_sent: u64,
     /// ACK timeouts: nothing was answered for the whole of it, and everything was sent again.
     pub ack_timeouts: u64,
+    /// ACK timeouts that used up no retry, since the peer is known to be there: a process of this
+    /// host that does not run.
+    pub patient_timeouts: u64,
     /// Tail-loss probes: nothing was answered for some round trips, and two packets were sent again.
     pub tail_probes: u64,
     /// Congestion notifications received.
@@ -230,6 +237,7 @@ impl Default for DeviceCounters {
             bad_keys: 0,
             rnr_naks_sent: 0,
             ack_timeouts: 0,
+            patient_timeouts: 0,
             tail_probes: 0,
             cnps_received: 0,
             ecn_marked_received: 0,
@@ -269,6 +277,7 @@ impl DeviceCounters {
             ("bad_keys", self.bad_keys),
             ("rnr_naks_sent", self.rnr_naks_sent),
             ("ack_timeouts", self.ack_timeouts),
+            ("patient_timeouts", self.patient_timeouts),
             ("tail_probes", self.tail_probes),
             ("cnps_received", self.cnps_received),
             ("ecn_marked_received", self.ecn_marked_received),

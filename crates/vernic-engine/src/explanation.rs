@@ -48,6 +48,46 @@ pub struct Circumstances {
     pub faults: Option<String>,
     /// Seconds after which a silent host is given up, if one was: the setting `iwarp_peer_timeout_s`.
     pub patience_s: Option<u32>,
+    /// Microseconds that an answer is waited for at least, where the queue pair's `timeout` asks
+    /// for less: the setting
+    /// `ack_timeout_floor_us`.
+    pub floor_us: Option<u64>,
+    /// The peer's process, if it is one of this host that is still there.
+    pub live_peer: Option<LivePeer>,
+}
+
+/// A process of this host that is there and has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LivePeer {
+    /// The process; 0 if it is of a PID namespace that cannot be seen.
+    pub pid: u32,
+    /// It is stopped, by a signal or a debugger.
+    pub is_stopped: bool,
+    /// Seconds for which it is waited for: the setting `live_peer_timeout_s`.
+    pub patience_s: u32,
+}
+
+impl LivePeer {
+    /// The process as it is now.
+    pub(crate) fn look(pid: u32, patience_s: u32) -> Self {
+        // The state stands behind the name, which may hold anything.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        Self { pid, is_stopped: state.starts_with(['T', 't']), patience_s }
+    }
+}
+
+impl fmt::Display for LivePeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, is_stopped, patience_s } = *self;
+        match pid {
+            0 => f.write_str("its process, of another PID namespace, is there"),
+            _ if is_stopped => write!(f, "its process {pid} is stopped (kill -CONT {pid})"),
+            _ => write!(f, "its process {pid} is alive, and stalled or short of cores"),
+        }?;
+        let setting = "live_peer_timeout_s (VERNIC_LIVE_PEER_TIMEOUT_S)";
+        write!(f, ": the wait is {patience_s} s, {setting}")
+    }
 }
 
 impl Engine {
@@ -60,6 +100,8 @@ impl Engine {
         let patience_s = self.config.iwarp_peer_timeout_s;
         Circumstances {
             patience_s: (is_late && patience_s > 0).then_some(patience_s),
+            floor_us: None,
+            live_peer: None,
             down: (!is_up).then(|| self.info.netdev.clone()),
             refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
             faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
@@ -74,7 +116,7 @@ fn misses_packets(cause: &Cause) -> bool {
 
 impl fmt::Display for Circumstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { down, refused, faults, patience_s } = self;
+        let Self { down, refused, faults, patience_s, floor_us, live_peer } = self;
         if let Some(netdev) = down {
             write!(f, "; {netdev} is down: see `ip link show {netdev}`")?;
         }
@@ -87,6 +129,15 @@ impl fmt::Display for Circumstances {
                 f,
                 "; {seconds} s of silence are allowed: iwarp_peer_timeout_s (VERNIC_IWARP_PEER_TIMEOUT_S)"
             )?;
+        }
+        if let Some(floor_us) = floor_us {
+            write!(
+                f,
+                "; the wait for each answer was {floor_us} us, the floor of timeout: ack_timeout_floor_us (VERNIC_ACK_TIMEOUT_FLOOR_US)"
+            )?;
+        }
+        if let Some(live_peer) = live_peer {
+            write!(f, "; {live_peer}")?;
         }
         if let Some(faults) = faults {
             write!(f, "; this process injects faults: fault (VERNIC_FAULT) is set to {faults}")?;
@@ -170,11 +221,17 @@ mod tests {
             refused: Some(101),
             faults: Some("loss=0.5".into()),
             patience_s: Some(7),
+            floor_us: Some(8000),
+            live_peer: Some(LivePeer { pid: 42, is_stopped: true, patience_s: 30 }),
         };
         let text = failed.to_string();
         let told = text.strip_prefix(&alone).unwrap();
         let faults = "fault (VERNIC_FAULT) is set to loss=0.5";
-        for part in ["; eth7 is down", "refused packets", faults, "; 7 s of silence"] {
+        let floor = "was 8000 us, the floor";
+        let stopped = "; its process 42 is stopped (kill -CONT 42): the wait is 30 s";
+        let parts =
+            ["; eth7 is down", "refused packets", faults, "; 7 s of silence", floor, stopped];
+        for part in parts {
             assert!(told.contains(part), "{part}: {told}");
         }
     }

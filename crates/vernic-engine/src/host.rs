@@ -6,8 +6,8 @@
 use vernic_io::slot::Slot;
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpEvent,
-    RecvWqe, RemoteAccess, Run, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
+    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
+    QpEvent, RecvWqe, RemoteAccess, Run, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
@@ -331,6 +331,11 @@ impl Host for QpHost<'_> {
             }
             Err(Unpulled::Fault(PeerFault::Closed)) => Err(PullFault::Withdrawn),
         }
+    }
+
+    #[cold]
+    fn live_peer_patience(&mut self, attr: &QpAttr) -> u64 {
+        self.side.live_peer_patience(&self.engine.config, attr)
     }
 
     fn flush_recv(&mut self, current: Option<RecvWqe>) {

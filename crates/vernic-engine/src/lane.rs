@@ -31,6 +31,7 @@ use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 use crate::qp_table::QpTable;
 use crate::streams::{HELD_NANOS, Streams};
+use crate::watch::ToldSilent;
 use crate::wheel::Wheel;
 use crate::xrc::SrqTable;
 
@@ -89,6 +90,8 @@ pub(crate) struct Lane {
     pub(crate) streams: Option<Streams>,
     /// The socket was full at the last send.
     pub(crate) blocked: bool,
+    /// Processes that users were told of since they are silent.
+    pub(crate) told_silent: ToldSilent,
     /// When a refusal of the kernel was last worth a warning.
     pub(crate) warned: Option<Time>,
 }
@@ -148,6 +151,7 @@ impl Lane {
             gsi: Gsi::default(),
             guests: Guests::default(),
             blocked: false,
+            told_silent: ToldSilent::default(),
             warned: None,
         }
     }
@@ -201,14 +205,15 @@ impl Lane {
                         machine.handle_timeout(now, host);
                     });
                     engine.counters.timer_fired(&before, core.machine.counters());
+                    self.told_silent.note(engine, qp.qpn, &core, now);
                     let peer = core.machine.attr().dest_qpn;
                     let path = core.side.path.as_ref();
-                    if let Some((path, pid)) = path.and_then(|path| engine.straighten(path, peer)) {
-                        core.side.path = Some(path);
-                        core.side.way.process = Some(pid);
+                    let straight = path.and_then(|path| engine.straighten(path, peer));
+                    if let Some((path, process)) = straight {
                         if engine.near.is_some() {
-                            self.near.found.push((Slot::of(peer), pid));
+                            self.near.found.push((Slot::of(peer), process.pid));
                         }
+                        core.side.go_straight(engine, path, peer, process);
                     }
                     qp.publish_state(engine, &mut core);
                     core.side.flight.exempt = true;

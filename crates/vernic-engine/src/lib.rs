@@ -81,6 +81,7 @@ mod testing;
 mod threads;
 mod tickets;
 mod tx;
+mod watch;
 mod wheel;
 mod wr;
 mod xrc;
@@ -104,7 +105,7 @@ pub use error::{
     ResizeError,
 };
 pub use events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
-pub use explanation::{Circumstances, Explanation};
+pub use explanation::{Circumstances, Explanation, LivePeer};
 pub use gid::{GidEntry, GidType};
 pub use limits::{DeviceAttr, PortAttr, PortState};
 pub use mr::{Mr, MrChange, Mw};

@@ -133,6 +133,19 @@ impl Machine {
     pub(crate) fn wants_responses(&self) -> bool {
         matches!(self, Self::Packets(qp) if qp.wants_responses())
     }
+    /// The answers of streams are TCP's.
+    pub(crate) fn set_ack_floor(&mut self, nanos: u64) {
+        if let Self::Packets(qp) = self {
+            qp.set_ack_floor(nanos);
+        }
+    }
+    /// Since when a peer of packets is silent that is waited for.
+    pub(crate) fn silent_since(&self) -> Option<Time> {
+        match self {
+            Self::Packets(qp) => qp.silent_since(),
+            Self::Stream(_) => None,
+        }
+    }
     /// Streams have no packets that must fit.
     pub(crate) fn set_port_mtu(&mut self, mtu: Mtu) {
         if let Self::Packets(qp) = self {

@@ -17,14 +17,15 @@ use vernic_wire::{Gid, Mtu, PortNum, Qpn};
 use crate::error::PathError;
 use crate::events::lock;
 use crate::progress::Engine;
+use crate::watch::{Found, HostProcess};
 
 /// A usable path with the addresses that packets coming back must have.
 pub(crate) struct Resolved {
     pub(crate) path: TxPath,
     pub(crate) peer: Gid,
     pub(crate) local: Gid,
-    /// The process of this host that it leads to.
-    pub(crate) process: Option<u32>,
+    /// Whom it leads to on this host.
+    pub(crate) found: Found,
 }
 
 impl Engine {
@@ -57,7 +58,7 @@ impl Engine {
         if av.hop_limit != 0 {
             path = path.with_hop_limit(av.hop_limit);
         }
-        Ok(Resolved { path, peer: dgid, local: sgid, process: None })
+        Ok(Resolved { path, peer: dgid, local: sgid, found: Found::NotHere })
     }
 
     /// An address as this device reaches it: on the link of its netdev, if it holds only there.
@@ -80,29 +81,35 @@ impl Engine {
         let mut resolved = self.resolve(av, entropy)?;
         let flow = flow_to(Slot::of(peer), resolved.path.flow());
         resolved.path = resolved.path.with_flow(flow);
-        if self.config.force_wire {
+        let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config.peer_query_us));
+        let Some(process) = self.slots.query(ip, peer, wait) else {
+            // It may have been too busy to answer.
+            if matches!(self.slots.lookup(ip, peer), Lookup::Asked | Lookup::Pending) {
+                resolved.found = Found::Perhaps;
+            }
             return Ok(resolved);
-        }
-        let wait = Duration::from_micros(self.config.peer_query_us);
-        if let Some(process) = self.slots.query(av.dgid.to_ip(), peer, wait) {
+        };
+        resolved.found = Found::Here(self.host_process(&process));
+        if !self.config.force_wire {
             resolved.path = resolved.path.with_port(process.private_port, process.intake);
-            resolved.process = Some(process.pid);
-            tracing::debug!(%own, %peer, pid = process.pid, path = %resolved.path, "peer is on this host");
             self.want_neighbour(Slot::of(peer), process.pid);
         }
+        let path = &resolved.path;
+        tracing::debug!(%own, %peer, pid = process.pid, %path, "peer is on this host");
         Ok(resolved)
     }
 
     /// A better path for a connected queue pair whose packets went unanswered: the peer may be a
     /// process of this host that was too busy to answer when the queue pair went to RTR. Does not
     /// wait; the first call asks, a later one knows. With the path comes the process.
-    pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, u32)> {
+    pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
         if path.dst().port() != ROCE_PORT || self.config.force_wire {
             return None;
         }
         match self.slots.lookup(path.dst().ip(), peer) {
             Lookup::Here(process) => {
-                Some((path.with_port(process.private_port, process.intake), process.pid))
+                let straight = path.with_port(process.private_port, process.intake);
+                Some((straight, self.host_process(&process)))
             }
             Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
         }
@@ -161,10 +168,10 @@ mod tests {
         let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let shared = TxPath::new(home, (home, ROCE_PORT).into()).with_flow(1);
         let engine = context.engine();
-        let (private, pid) = engine.straighten(&shared, peer.qpn()).unwrap();
-        assert_eq!(pid, std::process::id());
+        let (private, process) = engine.straighten(&shared, peer.qpn()).unwrap();
+        assert_eq!(process.pid, std::process::id());
         assert_ne!(private.dst().port(), ROCE_PORT);
         assert_eq!(private, shared.with_port(private.dst().port(), private.intake()));
-        assert_eq!(engine.straighten(&private, peer.qpn()), None);
+        assert!(engine.straighten(&private, peer.qpn()).is_none());
     }
 }

@@ -58,6 +58,7 @@ use crate::open_device::{Device, monotonic_ns};
 use crate::presence::{HeldLane, Presence};
 use crate::qp_state::QpInner;
 use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
+use crate::watch::Watch;
 
 /// Times that a holder takes the lane again for doorbells before it leaves them to the background
 /// thread: a bound on how long one call can be kept busy by others.
@@ -99,6 +100,8 @@ pub(crate) struct Engine {
     pub(crate) slots: Arc<SlotTable>,
     /// Processes of this host that memory is shared with.
     pub(crate) near: Option<NearControl>,
+    /// Processes of this host that queue pairs are connected to.
+    pub(crate) watch: Watch,
     lane: Mutex<Lane>,
     /// Whether somebody holds it, for the other engines.
     pub(crate) presence: Presence,
@@ -180,6 +183,7 @@ impl Engine {
             cm: CmShared::default(),
             slots,
             near,
+            watch: Watch::default(),
             lane: Mutex::new(lane),
             presence: Presence::default(),
             waiters: AtomicUsize::new(0),
@@ -363,6 +367,7 @@ impl Engine {
             });
         if is_done {
             self.leave_port();
+            self.slots.leave();
             is_done = self.try_close_neighbours();
             settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
         }

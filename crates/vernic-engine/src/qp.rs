@@ -123,6 +123,7 @@ impl Qp {
                 false => Machine::Packets(vernic_proto::Qp::new(init)),
             };
             machine.set_port_mtu(engine.active_mtu());
+            machine.set_ack_floor(engine.config.ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
                 slots,
@@ -130,6 +131,7 @@ impl Qp {
                 chosen: Chosen::default(),
                 path: None,
                 way: QpWay::default(),
+                page: None,
                 peer: None,
                 source: Source::default(),
                 stream: None,
@@ -320,12 +322,16 @@ impl Qp {
                 _ => core.side.change_path(resolved),
             }
         }
+        let dest = core.machine.attr().dest_qpn;
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
         if resolved.is_some() || mask.contains(AttrMask::ACCESS_FLAGS) {
             engine.memory.close_qp_gate(qpn);
         }
         drop(core);
+        if let Some(resolved) = resolved.filter(|_| attr.state != QpState::Reset) {
+            engine.watch_peer(resolved.peer.to_ip(), dest, &resolved.found);
+        }
         if is_lonely {
             tracing::warn!(
                 %qpn,

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
+use vernic_io::intake::Intake;
 use vernic_mem::{GatePass, PdId};
-use vernic_proto::{AttrMask, Failure, Host, QpAttr, QpState, QpType, Time};
+use vernic_proto::{AttrMask, Cause, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
 use crate::budget::Flight;
@@ -28,6 +29,7 @@ use crate::send_slots::SendSlots;
 use crate::source::Source;
 use crate::srq::Srq;
 use crate::tickets::QpTickets;
+use crate::watch::Found;
 use crate::xrc::{Chosen, SrqTable};
 
 /// Everything of a queue pair that changes while it runs.
@@ -48,6 +50,8 @@ pub(crate) struct QpSide {
     pub(crate) path: Option<TxPath>,
     /// Whether packets go through memory.
     pub(crate) way: QpWay,
+    /// What the process says of itself that it is connected to, of this host.
+    pub(crate) page: Option<Arc<Intake>>,
     /// Addresses that packets must have, of a connected service: the peer's and our own.
     pub(crate) peer: Option<(IpAddr, IpAddr)>,
     /// The ports that the peer sends from.
@@ -82,7 +86,10 @@ impl QpSide {
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
         self.tickets.connect(None);
         self.path = Some(resolved.path);
-        self.way = QpWay { process: resolved.process, ..QpWay::default() };
+        (self.way, self.page) = (QpWay::default(), None);
+        if let Found::Here(process) = &resolved.found {
+            self.set_process(process);
+        }
         self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
         self.source = Source::default();
         self.flight.path_changed();
@@ -96,20 +103,27 @@ impl QpSide {
         let (Some(old), true) = (self.path, self.peer == Some(ends)) else {
             return self.set_path(resolved);
         };
-        match (resolved.process, self.way.process) {
+        match (&resolved.found, self.way.process) {
+            (Found::Here(process), before) if before.is_none_or(|pid| pid == process.pid) => {
+                self.path = Some(resolved.path);
+                self.set_process(process);
+            }
+            (Found::Here(_), _) => return self.set_path(resolved),
             // It did not say in time that it is of this host, which is known.
-            (None, Some(_)) => {
+            (_, Some(_)) => {
                 self.path = Some(resolved.path.with_port(old.dst_port(), old.intake()));
             }
-            (now, before) if now == before || before.is_none() => {
-                (self.path, self.way.process) = (Some(resolved.path), now);
-            }
-            _ => return self.set_path(resolved),
+            (_, None) => self.path = Some(resolved.path),
         }
         self.tickets.renew();
         self.flight.path_changed();
         self.heard = None;
     }
+}
+
+/// Whether a queue pair in this state answers requests.
+fn answers(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 
 /// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was put
@@ -184,6 +198,10 @@ impl QpInner {
     #[cold]
     fn change_state(&self, engine: &Engine, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
+        engine.slots.set_answering(self.qpn, answers(core.machine.state()));
+        if !answers(core.machine.state()) {
+            engine.watch.note_change();
+        }
         if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
             core.side.close_send_gate(engine, self.qpn);
         }
@@ -281,7 +299,14 @@ impl QpInner {
         let failure = side.failure?;
         let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
         let (qpn, service, path) = (self.qpn, self.service, side.path);
-        let circumstances = engine.circumstances(path, &failure.cause);
+        let mut circumstances = engine.circumstances(path, &failure.cause);
+        if let Cause::AckTimeout { .. } = failure.cause {
+            let (config, attr) = (&engine.config, core.machine.attr());
+            let floor_us = config.ack_timeout_floor_us;
+            let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
+            circumstances.floor_us = is_lifted.then_some(floor_us);
+            circumstances.live_peer = side.live_peer(config, attr);
+        }
         let stream = side.stream;
         Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
     }

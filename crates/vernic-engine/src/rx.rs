@@ -463,11 +463,10 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
         if engine.slots.lookup(path.dst().ip(), peer) == Lookup::NotHere {
             return;
         }
-        if let Some((better, pid)) = engine.straighten(path, peer) {
-            via.found(peer, pid);
+        if let Some((better, process)) = engine.straighten(path, peer) {
+            via.found(peer, process.pid);
             if machine.packets().is_some_and(|machine| !machine.has_unacknowledged()) {
-                *path = better;
-                side.way.process = Some(pid);
+                side.go_straight(engine, better, peer, process);
             }
         }
     }

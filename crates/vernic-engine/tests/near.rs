@@ -76,7 +76,10 @@ fn a_refused_access_is_reported_as_on_the_wire() {
 fn answers_go_to_no_other_process_than_the_one_that_a_queue_pair_is_connected_to() {
     let pair = near_pair(Service::Rc);
     warm_up(&pair);
-    let stranger = End::with(near_config());
+    let mut config = near_config();
+    // The victim is there, and says nothing of whom it is connected to.
+    config.set("live_peer_timeout_s", "0").unwrap();
+    let stranger = End::with(config);
     let meet = |mine: &Qp| {
         let theirs = pair.a.qp(Service::Rc);
         connect(&pair.a, &theirs, stranger.gid().1, mine.qpn(), Setup::default());

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::near::*;
 use common::other::{Other, ROLE, runs_alone, take_descriptors};
+use common::stopped::stop_and_go_on;
 use common::*;
 use vernic_engine::*;
 
@@ -130,8 +131,13 @@ fn write_until_shared(end: &End, qp: &Qp, remote: Remote) {
 
 /// A queue pair connected to another process through memory.
 fn to_other_process(setup: Setup) -> (Other, End, Arc<Qp>, Remote) {
+    to_other_process_with(setup, near_config())
+}
+
+/// The same, with these settings.
+fn to_other_process_with(setup: Setup, config: Config) -> (Other, End, Arc<Qp>, Remote) {
     let mut other = Other::start("rc");
-    let end = End::with(near_config());
+    let end = End::with(config);
     let (qp, remote) = connect_to(&mut other, &end, setup);
     assert_eq!(qp.route(), Route::SharedMemory { pid: other.child.id() });
     (other, end, qp, remote)
@@ -193,6 +199,29 @@ fn a_killed_peer_of_an_idle_queue_pair_is_told_by_an_event() {
 }
 
 #[test]
+fn a_killed_peer_of_a_queue_pair_that_never_used_the_memory_is_told_by_an_event() {
+    for meets in [false, true] {
+        let mut other = Other::start("rc");
+        let end = End::with(near_config());
+        let qp = end.qp(Service::Rc);
+        let (peer, _) = understand(&other.hear());
+        other.tell(&describe(&end, &qp));
+        assert_eq!(other.hear(), "connected");
+        connect(&end, &qp, end.gid().1, peer, PATIENT);
+        if meets {
+            until("they do not meet", || qp.route() != Route::Wire(WhyWire::NotMet));
+        }
+        qp.post_recv(&[RecvWr { wr_id: 20, sges: &[end.sge(0, 8)] }]).unwrap();
+        other.signal(libc::SIGKILL);
+        let flushed = end.wait(1)[0];
+        assert_eq!((flushed.wr_id, flushed.status), (20, WcStatus::Flushed));
+        let event = end.context.wait_async_event().unwrap();
+        assert_eq!((event.kind, event.element), (EventKind::QpFatal, Element::Qp(qp.qpn())));
+        assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
+    }
+}
+
+#[test]
 fn a_peer_that_is_killed_while_it_is_written_to_leaves_every_other_connection_alone() {
     let beside = near_pair(Service::Rc);
     warm_up(&beside);
@@ -229,12 +258,15 @@ fn a_peer_that_closes_in_order_is_no_failure_until_something_is_sent_to_it() {
 }
 
 #[test]
-fn a_stopped_peer_is_given_up_by_the_retries_of_rc() {
-    if runs_alone("a_stopped_peer_is_given_up_by_the_retries_of_rc") {
+fn a_stopped_peer_is_given_up_by_the_retries_of_rc_where_no_patience_is_asked_for() {
+    if runs_alone("a_stopped_peer_is_given_up_by_the_retries_of_rc_where_no_patience_is_asked_for")
+    {
         return;
     }
     let setup = Setup { timeout: AckTimeout::new(15), retry_cnt: 2, ..Setup::default() };
-    let (mut other, end, qp, remote) = to_other_process(setup);
+    let mut config = near_config();
+    config.set("live_peer_timeout_s", "0").unwrap();
+    let (mut other, end, qp, remote) = to_other_process_with(setup, config);
     other.tell("one more");
     let (idle, _) = connect_to(&mut other, &end, setup);
     other.stop();
@@ -259,6 +291,21 @@ fn a_stopped_peer_is_given_up_by_the_retries_of_rc() {
     assert!(after.near_lost > before.near_lost);
     assert_eq!(after.near_tx_packets, before.near_tx_packets);
     other.signal(libc::SIGCONT);
+}
+
+#[test]
+fn a_stopped_peer_is_waited_for_and_has_every_byte_when_it_goes_on() {
+    let name = "a_stopped_peer_is_waited_for_and_has_every_byte_when_it_goes_on";
+    if runs_alone(name) {
+        return;
+    }
+    // Over after 0.1 s without an answer.
+    let setup = Setup { timeout: AckTimeout::new(12), retry_cnt: 5, ..Setup::default() };
+    let mut config = near_config();
+    config.set("ack_timeout_floor_us", "0").unwrap();
+    let (mut other, end, qp, remote) = to_other_process_with(setup, config);
+    stop_and_go_on(&mut other, &end, &qp, remote);
+    assert!(SHARED(&qp));
 }
 
 #[test]

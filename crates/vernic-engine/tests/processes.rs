@@ -9,9 +9,11 @@ mod common;
 
 use std::io::Write;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::other::{Other, ROLE};
+use common::other::{Other, ROLE, runs_alone};
+use common::stopped::stop_and_go_on;
 use common::*;
 use vernic_engine::*;
 
@@ -145,6 +147,8 @@ fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
     let mut config = test_config();
     // A neighbour's end is told at once.
     config.set("same_host", "off").unwrap();
+    // So is that of another process of this host, a little later.
+    config.set("live_peer_timeout_s", "0").unwrap();
     let end = End::with(config);
     let qp = end.qp(Service::Rc);
     let setup = Setup { timeout: AckTimeout::new(10), retry_cnt: 2, ..Setup::default() };
@@ -160,6 +164,120 @@ fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
     for part in ["127.0.0.1", "no answer after", "answered earlier", "work request 2"] {
         assert!(words.contains(part), "{part:?} is not in {words:?}");
     }
+}
+
+/// A queue pair that is connected to another process by the wire, though both could share memory,
+/// with a receive posted.
+fn idle_by_the_wire(role: &str, setting: &str, value: &str) -> (Other, End, Arc<Qp>) {
+    let mut other = Other::start(role);
+    let mut config = test_config();
+    config.set(setting, value).unwrap();
+    let end = End::with(config);
+    let qp = end.qp(Service::Rc);
+    connect_to(&mut other, &end, &qp, Setup::default());
+    qp.post_recv(&[RecvWr { wr_id: 7, sges: &[end.sge(0, 8)] }]).unwrap();
+    (other, end, qp)
+}
+
+#[test]
+fn a_killed_peer_of_an_idle_queue_pair_is_told_by_the_wire_too() {
+    for (setting, value) in [("same_host", "off"), ("force_wire", "on")] {
+        let (mut other, end, qp) = idle_by_the_wire("victim", setting, value);
+        other.child.kill().unwrap();
+        other.child.wait().unwrap();
+        let flushed = end.wait(1)[0];
+        assert_eq!((flushed.wr_id, flushed.status), (7, WcStatus::Flushed));
+        let event = end.context.wait_async_event().unwrap();
+        assert_eq!((event.kind, event.element), (EventKind::QpFatal, Element::Qp(qp.qpn())));
+        assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
+    }
+}
+
+#[test]
+fn a_peer_that_ends_in_order_leaves_an_idle_queue_pair_alone_by_the_wire_too() {
+    let (mut ordered, end, qp) = idle_by_the_wire("wire", "force_wire", "on");
+    let (mut killed, witness, _connected) = idle_by_the_wire("wire", "force_wire", "on");
+    // It drops its device, and ends.
+    ordered.tell("done");
+    ordered.child.wait().unwrap();
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    // What is noticed of the one would have been noticed of the other.
+    assert_eq!(witness.wait(1)[0].status, WcStatus::Flushed);
+    end.context.progress();
+    assert_eq!((qp.state(), end.context.try_async_event()), (QpState::Rts, None));
+    assert_eq!(end.cq.poll(&mut [EMPTY_WC; 4]).unwrap(), 0);
+}
+
+#[test]
+fn a_stopped_peer_is_waited_for_by_the_wire_too() {
+    if runs_alone("a_stopped_peer_is_waited_for_by_the_wire_too") {
+        return;
+    }
+    for (setting, value) in [("same_host", "off"), ("force_wire", "on")] {
+        let mut other = Other::start("victim");
+        let mut config = test_config();
+        config.set(setting, value).unwrap();
+        let end = End::with(config);
+        let qp = end.qp(Service::Rc);
+        // Over after 0.1 s without an answer.
+        let setup = Setup { timeout: AckTimeout::new(12), retry_cnt: 5, ..Setup::default() };
+        let remote = connect_to(&mut other, &end, &qp, setup);
+        stop_and_go_on(&mut other, &end, &qp, remote);
+    }
+}
+
+#[test]
+fn a_stopped_peer_is_given_up_once_patience_ends_and_the_explanation_names_it() {
+    let name = "a_stopped_peer_is_given_up_once_patience_ends_and_the_explanation_names_it";
+    if runs_alone(name) {
+        return;
+    }
+    let mut other = Other::start("victim");
+    let mut config = test_config();
+    config.set("live_peer_timeout_s", "1").unwrap();
+    config.set("same_host", "off").unwrap();
+    let end = End::with(config);
+    let qp = end.qp(Service::Rc);
+    let setup = Setup { timeout: AckTimeout::new(8), retry_cnt: 2, ..Setup::default() };
+    let remote = connect_to(&mut other, &end, &qp, setup);
+    other.stop();
+    let start = Instant::now();
+    qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    let words = qp.explain().unwrap().to_string();
+    let pid = other.child.id();
+    let stopped = format!("its process {pid} is stopped (kill -CONT {pid})");
+    for part in ["no answer after", &stopped, "live_peer_timeout_s", "ack_timeout_floor_us"] {
+        assert!(words.contains(part), "{part:?} is not in {words:?}");
+    }
+    other.signal(libc::SIGCONT);
+}
+
+#[test]
+fn a_queue_pair_that_is_gone_is_given_up_though_its_process_is_there() {
+    let mut other = Other::start("victim");
+    let mut config = test_config();
+    config.set("live_peer_timeout_s", "3600").unwrap();
+    let end = End::with(config.clone());
+    let qp = end.qp(Service::Rc);
+    let setup = Setup { timeout: AckTimeout::new(8), retry_cnt: 2, ..Setup::default() };
+    let (peer, remote) = understand(&other.hear());
+    other.tell(&describe(&end, &qp));
+    assert_eq!(other.hear(), "connected");
+    // The process has no such queue pair.
+    connect(&end, &qp, end.gid().1, Qpn::new(peer.value() ^ 0x1000), setup);
+    qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
+    assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+
+    let error = QpAttr { state: QpState::Error, ..QpAttr::default() };
+    let t = Pair::with(Service::Rc, setup, config.clone(), config);
+    t.a_qp.post_send(&[wr(1, SendOp::Write(t.b.remote(0)), &[t.a.sge(0, 8)])]).unwrap();
+    assert_eq!(t.a.wait(1)[0].status, WcStatus::Success);
+    t.b_qp.modify(&error, AttrMask::STATE).unwrap();
+    t.a_qp.post_send(&[wr(2, SendOp::Write(t.b.remote(0)), &[t.a.sge(0, 8)])]).unwrap();
+    assert_eq!(t.a.wait(1)[0].status, WcStatus::RetryExceeded);
 }
 
 #[test]

@@ -3,15 +3,20 @@
 //! An [`Intake`] is a page of memory that its process shares with those that ask for its private
 //! port (`slot.rs`). Senders of unreliable services add what they are about to send, the receiver adds
 //! what it has taken; the difference is in flight, and is kept below a part of what a socket of the
-//! receiver holds. RC needs none of it: its acknowledgements bound what is in flight.
+//! receiver holds. RC needs none of that: its acknowledgements bound what is in flight. What RC
+//! looks at is the rest of the page, which can be read when the process is stopped, or gone, too:
+//! which of its queue pairs answer requests, and whether it closed its device in order
+//! (`intake/owner.rs`).
 //!
 //! ```text
-//!  word 0       16           32
-//!       +------+------------+---------------+
-//!       | sent | received   | capacity      |   bytes; one writer's words share no cache line
-//!       +------+------------+---------------+
-//!        senders receiver     receiver, once
+//!  word 0       16           32              48           256
+//!       +------+------------+---------------+------------+----------------------+
+//!       | sent | received   | capacity      | left, slot | a bit per queue pair |
+//!       +------+------------+---------------+------------+----------------------+
+//!        senders receiver     receiver, once  receiver     receiver
 //! ```
+//!
+//! The first three are bytes. One writer's words share no cache line.
 //!
 //! Other processes write the page, so no value of it is believed: the worst that one can do is to keep
 //! senders waiting, and the engine bounds that, or to let them send what then gets lost. What crashed senders or lost packets leave in the difference is forgotten when the receiver
@@ -26,6 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::MAX_TRANSPORT_BYTES;
 use crate::sys::{self, ClosableFd, OwnFd, SharedPage};
+
+mod owner;
 
 /// Intakes that a link knows at a time: as many as there may be processes. After that the oldest
 /// gives way.
@@ -243,6 +250,11 @@ impl IntakeTable {
     /// The file of this link's own, to be passed to others; `None` once the table is closed.
     pub(crate) fn own_fd(&self) -> Option<Arc<OwnFd>> {
         self.own.as_ref().and_then(|(fd, _)| fd.get())
+    }
+
+    /// One that is known, by its number.
+    pub(crate) fn get(&self, id: IntakeId) -> Option<Arc<Intake>> {
+        self.known().list.get(id.index()).cloned()
     }
 
     /// Closes the file and forgets the others'.

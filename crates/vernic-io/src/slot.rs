@@ -45,7 +45,7 @@ use vernic_wire::Qpn;
 
 use crate::batch::RxPacket;
 use crate::handoff::{self, HandedOver, Head};
-use crate::intake::{Intake, IntakeTable};
+use crate::intake::{Intake, IntakeId, IntakeTable};
 use crate::link::LocalAddr;
 use crate::random::random;
 use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
@@ -395,11 +395,19 @@ impl SlotTable {
     pub fn close(&self) {
         // First: who claims something afterwards finds it closed.
         self.ask.close();
+        self.leave();
         let state = std::mem::take(&mut *self.state());
         self.ours.iter().for_each(|word| word.store(0, Ordering::Release));
         self.intakes.close();
         self.changed();
         drop(state);
+    }
+
+    /// Says to peers of this host that what they miss from now on has ended in order.
+    pub fn leave(&self) {
+        if let Some(intake) = self.intakes.own() {
+            intake.leave();
+        }
     }
 
     /// # Errors
@@ -430,6 +438,9 @@ impl SlotTable {
                     self.check_open()?;
                     state.claims.push(claim);
                     self.set_ours(slot, true);
+                    if let Some(intake) = self.intakes.own() {
+                        intake.set_slot(slot);
+                    }
                     return Ok(slot);
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,
@@ -460,6 +471,27 @@ impl SlotTable {
     /// When the process has no descriptor left to ask with.
     pub fn is_taken(&self, slot: Slot) -> io::Result<bool> {
         is_taken(self.control_name(slot).as_bytes())
+    }
+
+    /// Those of `slots` that no process of this host has.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left to ask with.
+    pub fn vacant(&self, slots: impl Iterator<Item = Slot>) -> io::Result<Vec<Slot>> {
+        let socket = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)?;
+        let is_refused = |slot: &Slot| {
+            let name = self.control_name(*slot);
+            let connected = sys::connect_abstract(socket.as_fd(), name.as_bytes());
+            connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
+        Ok(slots.filter(is_refused).collect())
+    }
+
+    /// Says to peers of this host whether a queue pair of this table answers requests from now on.
+    pub fn set_answering(&self, qpn: Qpn, answers: bool) {
+        if let Some(intake) = self.intakes.own() {
+            intake.set_answering(qpn, answers);
+        }
     }
 
     fn set_ours(&self, slot: Slot, ours: bool) {
@@ -529,6 +561,11 @@ impl SlotTable {
     /// How much is on its way into this link; `None` where the system has no shared memory for it.
     pub fn intake(&self) -> Option<&Arc<Intake>> {
         self.intakes.own()
+    }
+
+    /// The intake of a process that was found.
+    pub fn intake_of(&self, id: IntakeId) -> Option<Arc<Intake>> {
+        self.intakes.get(id)
     }
 
     /// Changes whenever [`copy_intakes`](Self::copy_intakes) would give another list.

@@ -3,6 +3,7 @@
 use vernic_wire::{Rkey, Srqn};
 
 use crate::completion::{AccessFault, Completion, Failure};
+use crate::state::QpAttr;
 use crate::wqe::{RecvWqe, SendWqe};
 
 /// A right that a remote operation needs.
@@ -143,6 +144,14 @@ pub trait Host {
     fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
         let _ = (offset, run);
         Err(PullFault::Unreachable)
+    }
+
+    /// Nanoseconds that the peer of a queue pair with these attributes is waited for though it does
+    /// not answer: as long as that its process and its queue pair are known to be there, or 0.
+    /// Asked when an ACK timeout has run out. By default nothing is known of the peer.
+    fn live_peer_patience(&mut self, attr: &QpAttr) -> u64 {
+        let _ = attr;
+        0
     }
 
     /// Completes every receive still on the queue pair's own queue as flushed.
@@ -322,6 +331,7 @@ pub struct QpCounters {
     pub rx_bytes: u64,
     pub retransmitted_packets: u64,
     pub ack_timeouts: u64,
+    pub patient_timeouts: u64,
     pub tail_probes: u64,
     pub sequence_naks_received: u64,
     pub sequence_naks_sent: u64,

@@ -102,10 +102,20 @@ pub(crate) struct Cx<'a> {
     pub(crate) attr: &'a QpAttr,
     /// Partition key of the attribute's table row (RoCE tables hold the default key only).
     pub(crate) pkey: Pkey,
+    /// The ACK timer's floor, in nanoseconds.
+    pub(crate) ack_floor: u64,
     /// Present.
     pub(crate) now: Time,
     /// Counters to count in.
     pub(crate) counters: &'a mut QpCounters,
+}
+
+impl Cx<'_> {
+    /// How long an answer is waited for, in nanoseconds: what the attribute says, and not less than
+    /// the floor. `None` for ever.
+    pub(crate) fn ack_timeout(&self) -> Option<u64> {
+        self.attr.timeout.nanos().map(|nanos| nanos.max(self.ack_floor))
+    }
 }
 
 /// A queue pair. Its contract stands at the head of this module.
@@ -116,6 +126,8 @@ pub struct Qp {
     counters: QpCounters,
     /// Largest datagram.
     port_mtu: Mtu,
+    /// The ACK timer's floor, in nanoseconds.
+    ack_floor: u64,
     machine: Machine,
 }
 
@@ -145,6 +157,7 @@ macro_rules! cx {
             service: $self.init.qp_type.service(),
             attr: &$self.attr,
             pkey: Pkey::DEFAULT,
+            ack_floor: $self.ack_floor,
             now: $now,
             counters: &mut $self.counters,
         }
@@ -168,6 +181,7 @@ impl Qp {
             attr: QpAttr::default(),
             counters: QpCounters::default(),
             port_mtu: Mtu::B4096,
+            ack_floor: 0,
             machine,
         }
     }
@@ -312,6 +326,13 @@ impl Qp {
     /// Sets the largest datagram: the port's active MTU (IBTA 9.8.3). 4096 bytes if never called.
     pub fn set_port_mtu(&mut self, mtu: Mtu) {
         self.port_mtu = mtu;
+    }
+
+    /// Sets how long an answer is waited for at least, whatever the attribute `timeout` says, in
+    /// nanoseconds: as long as peers whose responders are threads may take. 0 if never called; a
+    /// reset leaves it.
+    pub fn set_ack_floor(&mut self, nanos: u64) {
+        self.ack_floor = nanos;
     }
 
     /// Handles a packet whose destination is this queue pair. The link has verified its ICRC, the
@@ -603,6 +624,14 @@ impl Qp {
         matches!(&self.machine, Machine::Rc(rc) if rc.sq.is_outstanding())
     }
 
+    /// Since when the peer has been silent, if it is waited for since it is known to be there.
+    pub fn silent_since(&self) -> Option<Time> {
+        match &self.machine {
+            Machine::Rc(rc) => rc.silent_since(),
+            Machine::Uc(_) | Machine::Ud(_) => None,
+        }
+    }
+
     /// Whether request packets that were sent are to be sent again.
     pub fn is_repeating(&self) -> bool {
         matches!(&self.machine, Machine::Rc(rc) if rc.sq.next() < rc.sq.high())
@@ -626,12 +655,13 @@ impl Qp {
         }
     }
 
-    /// Time has passed: repeats what was not answered, ends an RNR delay, or gives up.
+    /// Time has passed: repeats what was not answered, ends an RNR delay, or gives up. A peer that
+    /// is known to be there ([`Host::live_peer_patience`]) is asked again, and uses up no retries.
     /// Does nothing before the deadline.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let cx = cx!(self, now);
         if let Machine::Rc(rc) = &mut self.machine
-            && let Err(fatal) = rc.handle_timeout(cx)
+            && let Err(fatal) = rc.handle_timeout(cx, host)
         {
             rc.fail(cx, fatal, host);
             self.enter_error(now, host);

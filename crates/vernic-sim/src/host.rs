@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, QpEvent, QpState,
+    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, QpAttr, QpEvent, QpState,
     RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Time, WcStatus,
 };
 use vernic_wire::{AethCode, Mtu, NakCode, Packet, Qkey, Qpn, Rkey, Service, Srqn};
@@ -102,6 +102,8 @@ pub(crate) struct SideState {
     pub(crate) drain_from: usize,
     /// Receive completions were flushed, so none may succeed any more.
     pub(crate) recv_flushed: bool,
+    /// Nanoseconds that the peer is waited for, which is known to be there.
+    pub(crate) patience: u64,
     /// What was sent in this incarnation: packets, bytes, sequence NAKs, RNR NAKs.
     pub(crate) sent: [u64; 4],
     /// "Last WQE reached" was raised.
@@ -272,6 +274,10 @@ impl Host for SimHost<'_> {
             self.out.reads_out = self.out.reads_out.saturating_sub(1);
         }
         Ok(())
+    }
+
+    fn live_peer_patience(&mut self, _: &QpAttr) -> u64 {
+        self.st.patience
     }
 
     fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {

@@ -440,6 +440,7 @@ impl SideState {
             drained: false,
             drain_from: usize::MAX,
             recv_flushed: false,
+            patience: 0,
             sent: [0; 4],
             last_wqe_reached: false,
             recv_status: None,

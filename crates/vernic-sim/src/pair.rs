@@ -369,6 +369,14 @@ impl RcPair {
     pub fn states(&self) -> (QpState, QpState) {
         (self.world.conns[0].sides[0].qp.state(), self.world.conns[0].sides[1].qp.state())
     }
+    /// From now on A knows that B is there, and waits for it for so many nanoseconds.
+    pub fn a_is_patient(&mut self, nanos: u64) {
+        self.world.conns[0].sides[0].st.patience = nanos;
+    }
+    /// A waits for an answer for so many nanoseconds at least, from its next packet on.
+    pub fn set_ack_floor_of_a(&mut self, nanos: u64) {
+        self.world.conns[0].sides[0].qp.set_ack_floor(nanos);
+    }
     /// Why A failed, in words.
     pub fn failure_a(&self) -> Option<String> {
         self.world.conns[0].sides[0].st.failure.map(|failure| failure.cause.to_string())

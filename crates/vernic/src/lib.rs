@@ -104,7 +104,7 @@ pub use vernic_engine::config::{KEYS, Key, Origin, Settings};
 pub use vernic_engine::{
     AckTimeout, AddressVector, AsyncEvent, Cause, Circumstances, Clocks, Config, CqId, DeviceAttr,
     DeviceCounters, DeviceInfo, DeviceMemory, DmRangeError, DropReason, Element, EventKind,
-    Explanation, Failure, Gid, GidEntry, GidType, LinkCounters, Lkey, LocalAddr, Mtu,
+    Explanation, Failure, Gid, GidEntry, GidType, LinkCounters, LivePeer, Lkey, LocalAddr, Mtu,
     PORT_COUNTERS, Pkey, PortAttr, PortNum, PortState, Psn, Qkey, QpAttr, QpCap, QpCounters,
     QpState, Qpn, RemoteRange, Rkey, RnrTimer, Route, SrqId, Srqn, Transport as DeviceTransport,
     TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire, limits,

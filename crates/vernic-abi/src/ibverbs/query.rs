@@ -27,9 +27,6 @@ const SPEED_100_MBPS: u32 = 400;
 /// Physical states of a port: link up, disabled.
 const LINK_UP: u8 = 5;
 const DISABLED: u8 = 3;
-/// Local ACK delay, the exponent of a time of 4.096 us * 2^n: 1 ms, the time slice after which a
-/// process that was not scheduled answers.
-const ACK_DELAY: u8 = 8;
 /// Page sizes: every one from 4 KiB on, since no page is ever looked at.
 const PAGE_SIZES: u64 = !0xFFF;
 /// Of the completion clock: nanoseconds (as kHz).
@@ -100,7 +97,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         max_srq_wr: count(attr.max_srq_wr),
         max_srq_sge: count(attr.max_srq_sge),
         max_pkeys: attr.max_pkeys,
-        local_ca_ack_delay: ACK_DELAY,
+        local_ca_ack_delay: context.config().ack_delay(),
         phys_port_cnt: attr.ports,
     }
 }

@@ -27,10 +27,6 @@ const MAX_SIDR_REP: usize = 136;
 /// Private data of a rejection.
 const MAX_REJ: usize = 148;
 
-/// How long our acknowledgements take at most, as exponent of 4.096 us: 2.1 ms, for a process that
-/// polls nothing and whose background thread must be woken on a busy machine.
-const ACK_DELAY: u8 = 9;
-
 impl Id {
     /// Asks the peer for a connection; of a datagram id, for its queue pair. The outcome is an event.
     ///
@@ -200,7 +196,7 @@ impl Id {
                 flow_control: param.flow_control,
                 rnr_retry_count: param.rnr_retry_count,
                 srq,
-                target_ack_delay: ACK_DELAY,
+                target_ack_delay: device.context.config().ack_delay(),
                 local_ca_guid: device.context.info().node_guid,
                 private_data: param.private_data,
             };

@@ -25,6 +25,7 @@ use crate::events::{lock, try_lock};
 use crate::lane::{Lane, make_ready};
 use crate::progress::Engine;
 use crate::qp_state::QpSide;
+use crate::watch::fail_orphan;
 
 /// Processes of this host that wait to be met: no more than there are slots.
 const MAX_WANTED: usize = 1 << Slot::BITS;
@@ -133,6 +134,14 @@ impl Engine {
         self.waker.wake();
     }
 
+    /// Whether the process `pid`, which has `slot`, is a neighbour. Not to be called with the lane.
+    pub(crate) fn is_neighbour(&self, slot: Slot, pid: u32) -> bool {
+        let Some(near) = &self.near else { return false };
+        let hood = lock(&near.hood);
+        let known = hood.as_ref().and_then(|hood| hood.find(slot));
+        known.is_some_and(|neighbour| neighbour.pid() == pid)
+    }
+
     /// Handles what neighbours said, meets those that are wanted, and expels those that broke the rules.
     /// Returns when it must be called at the latest. For the background thread.
     ///
@@ -238,27 +247,26 @@ impl Lane {
             }
             let way = &mut core.side.way;
             let used = way.requests == Way::Ring(id) || way.answers == Some(id);
-            *way = QpWay { requests: Way::Barred, ..QpWay::default() };
+            *way = QpWay { requests: Way::Barred, process: way.process, ..QpWay::default() };
             core.side.tickets.connect(None);
             if used && !in_order {
                 failed += 1;
-                qp.with_lane_host(engine, Some(srqs), now, &mut core, |machine, host| {
-                    if let Some(machine) = machine.packets() {
-                        machine.handle_peer_gone(now, host);
-                    }
-                });
-                qp.publish_state(engine, &mut core);
-                budgets.note(&mut core, now);
+                fail_orphan(engine, qp, &mut core, (srqs, timers, budgets), now);
             }
             if core.machine.wants_transmit() {
                 make_ready(ready, qp);
             }
             timers.arm(qp.qpn, &mut core);
         }
+        if !in_order {
+            // One that is cut off may be alive, and reached by the wire. If it is not, the others
+            // fail, too.
+            engine.watch.hasten(&peer.slots, now);
+        }
         if in_order {
             tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");
         } else if failed == 0 {
-            tracing::debug!(pid, neighbour = %id, "a process of this host is gone, or cut off: no queue pair was connected to it");
+            tracing::debug!(pid, neighbour = %id, "a process of this host is gone, or cut off: no queue pair has used it");
         } else {
             tracing::warn!(pid, neighbour = %id, failed, "a process of this host is gone, or cut off: its peers' queue pairs fail");
         }

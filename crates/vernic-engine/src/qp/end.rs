@@ -43,9 +43,10 @@ impl Qp {
         if let Some(past) = past {
             lock(&self.engine().past_failures).keep(past);
         }
-        let QpSide { path, way, peer, stream, failure, chosen, tickets, heard, .. } =
+        let QpSide { path, way, page, peer, stream, failure, chosen, tickets, heard, .. } =
             &mut core.side;
-        (*path, *way, *peer, *stream, *failure) = (None, QpWay::default(), None, None, None);
+        (*path, *way, *page) = (None, QpWay::default(), None);
+        (*peer, *stream, *failure) = (None, None, None);
         *heard = None;
         tickets.connect(None);
         *chosen = Chosen::default();

@@ -6,6 +6,7 @@ pub mod direct;
 pub mod iwarp;
 pub mod near;
 pub mod other;
+pub mod stopped;
 pub mod stranger;
 
 use std::sync::Arc;

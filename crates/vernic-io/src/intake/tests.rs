@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicU64;
 
 use super::*;
+use crate::slot::Slot;
 
 fn intake(capacity: u64) -> Intake {
     let fd = sys::shared_file().unwrap();
@@ -134,4 +135,26 @@ fn a_table_that_is_full_lets_the_oldest_go() {
     let mut list = Vec::new();
     table.copy_to(&mut list);
     assert_eq!(list.len(), MAX_INTAKES);
+}
+
+#[test]
+fn an_owner_says_which_queue_pairs_of_its_first_slot_answer_and_that_it_has_left() {
+    let intake = intake(1 << 20);
+    let (first, second) = (Slot::FIRST, Slot::LAST);
+    let last = Slot::QPNS - 1;
+    assert_eq!(intake.answers(first.qpn(0)), None);
+    [first, second].iter().for_each(|&slot| intake.set_slot(slot));
+    for index in [0, 63, 64, last] {
+        assert_eq!(intake.answers(first.qpn(index)), Some(false));
+        intake.set_answering(first.qpn(index), true);
+        assert_eq!(intake.answers(first.qpn(index)), Some(true));
+    }
+    intake.set_answering(first.qpn(63), false);
+    assert_eq!([62, 63, 64].map(|i| intake.answers(first.qpn(i))), [false, false, true].map(Some));
+    intake.set_answering(second.qpn(1), true);
+    assert_eq!([first.qpn(1), second.qpn(1)].map(|qpn| intake.answers(qpn)), [Some(false), None]);
+    assert!(!intake.has_left());
+    intake.leave();
+    assert!(intake.has_left());
+    assert_eq!([SENT, RECEIVED].map(|word| intake.load(word)), [0, 0]);
 }

@@ -139,3 +139,18 @@ fn messages_that_are_no_questions_are_ignored() {
     assert_eq!(Answer::parse(&answer.emit()), Some(answer));
     assert_eq!(Question::parse(&answer.emit()), None);
 }
+
+#[test]
+fn slots_that_nobody_has_any_more_are_told_from_those_that_somebody_has() {
+    let [asker, other] = [(); 2].map(|()| SlotTable::with_scope(&scope("vacant")).unwrap());
+    let [own, kept, given] = [&asker, &other, &other].map(|table| table.claim().unwrap());
+    let all = [given, own, kept];
+    assert_eq!(asker.vacant(all.into_iter()).unwrap(), []);
+    other.release(given);
+    assert_eq!(asker.vacant(all.into_iter()).unwrap(), [given]);
+    let page = asker.intake_of(asker.intakes.add(other.intake().unwrap())).unwrap();
+    assert!(!page.has_left());
+    other.close();
+    assert_eq!(asker.vacant(all.into_iter()).unwrap(), [given, kept]);
+    assert!(page.has_left());
+}

@@ -50,6 +50,7 @@ macro_rules! cx {
             service: Service::Rc,
             attr: &$self.attr,
             pkey: Pkey::DEFAULT,
+            ack_floor: 0,
             now: $now,
             counters: &mut $self.counters,
         }

@@ -23,6 +23,11 @@ use crate::wqe::SendOp;
 /// of copies is long, but a peer that sends old acknowledgements without end is no reason to wait without end.
 const MOST_ECHOES: u32 = 64;
 
+/// Longest pause between two questions to a silent peer that is known to be there, in nanoseconds,
+/// unless the ACK timeout is longer. So soon it goes on when it answers again and all that it was
+/// sent before was lost.
+const LONGEST_PAUSE: u64 = 250_000_000;
+
 /// `rnr_retry` that never gives up (IBTA 9.7.5.2.8).
 const RNR_FOR_EVER: u8 = 7;
 
@@ -34,6 +39,8 @@ pub(crate) struct Completer {
     trouble_since: Option<Time>,
     /// Repetitions since the last progress: after timeouts and sequence NAKs.
     retries: u32,
+    /// ACK timeouts since the last progress that used up no retry.
+    waits: u32,
     /// Repetitions since the last progress: after RNR NAKs.
     rnr_retries: u32,
     /// `una` for which the requester was already sent back: further signs of the same loss are old.
@@ -64,6 +71,11 @@ impl Completer {
 
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.deadline
+    }
+
+    /// Since when nothing was heard of a peer that is waited for.
+    pub(crate) fn silent_since(&self) -> Option<Time> {
+        self.trouble_since.filter(|_| self.waits != 0)
     }
 
     /// Starts the timers with the first packet in flight.
@@ -147,6 +159,7 @@ impl Completer {
         }
         parts.probe.on_progress();
         self.retries = 0;
+        self.waits = 0;
         self.rnr_retries = 0;
         self.echoes = 0;
         self.trouble_since = None;
@@ -157,7 +170,11 @@ impl Completer {
     }
 
     fn restart_timer(&mut self, parts: &mut Parts<'_>, cx: &Cx<'_>) {
-        let timeout = cx.attr.timeout.nanos().filter(|_| parts.sq.is_outstanding());
+        let timeout = cx.ack_timeout().filter(|_| parts.sq.is_outstanding());
+        self.start_timer(parts, cx, timeout);
+    }
+
+    fn start_timer(&mut self, parts: &mut Parts<'_>, cx: &Cx<'_>, timeout: Option<u64>) {
         self.deadline = timeout.map(|t| cx.now + t);
         // Without retries the application wants to hear of a loss, not to have it repaired.
         parts.probe.restart(cx.now, timeout.filter(|_| cx.attr.retry_cnt > 0));
@@ -307,6 +324,7 @@ impl Completer {
         &mut self,
         parts: &mut Parts<'_>,
         cx: &mut Cx<'_>,
+        host: &mut impl Host,
     ) -> Result<(), Fatal> {
         if parts.req.rnr_until.is_some_and(|t| cx.now >= t) {
             parts.req.rnr_until = None;
@@ -326,12 +344,17 @@ impl Completer {
             self.echoes += 1;
             return Ok(());
         }
+        let timeout = cx.ack_timeout().unwrap_or(0);
+        let began = *self.trouble_since.get_or_insert(cx.now - timeout);
+        let waited = cx.now.since(began);
+        if waited < host.live_peer_patience(cx.attr) {
+            self.wait_for_live_peer(parts, cx, timeout);
+            return Ok(());
+        }
         cx.counters.ack_timeouts += 1;
         self.retries += 1;
-        let began =
-            *self.trouble_since.get_or_insert(cx.now - cx.attr.timeout.nanos().unwrap_or(0));
         if self.retries > u32::from(cx.attr.retry_cnt) {
-            let (tries, waited, heard) = (self.retries, cx.now.since(began), self.heard);
+            let (tries, heard) = (self.retries + self.waits, self.heard);
             let cause = Cause::AckTimeout { tries, waited, heard };
             return Err(Fatal { status: WcStatus::RetryExceeded, cause });
         }
@@ -342,6 +365,18 @@ impl Completer {
         Ok(())
     }
 
+    /// The peer is there and does not answer: it is stopped, or others have its core. What it was
+    /// sent waits for it, so it is asked with the two packets of a probe, ever more rarely, and
+    /// nothing else is sent again.
+    #[cold]
+    fn wait_for_live_peer(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, timeout: u64) {
+        cx.counters.patient_timeouts += 1;
+        let pause = timeout.saturating_mul(1 << self.waits.min(32));
+        self.waits += 1;
+        self.start_timer(parts, cx, Some(pause.min(LONGEST_PAUSE.max(timeout))));
+        self.probe(parts, cx);
+    }
+
     /// The end of an ACK timeout that starts with the newest echo, if that is still to come.
     ///
     /// An echo is the answer to a second copy of something old. The peer is alive, and takes what was sent
@@ -350,16 +385,19 @@ impl Completer {
     /// sent again, so echoes end, and silence behind them counts as ever. Those of a peer that sends them unasked count
     /// [`MOST_ECHOES`] times.
     fn after_echo(&self, parts: &Parts<'_>, cx: &Cx<'_>) -> Option<Time> {
-        let later = self.echo_at? + cx.attr.timeout.nanos()?;
+        let later = self.echo_at? + cx.ack_timeout()?;
         let may = self.echoes < MOST_ECHOES && parts.sq.in_flight() > 0;
         (may && later > cx.now).then_some(later)
     }
 
     /// A probe moves neither the sequence nor the ACK timer, and counts no retry: see `probe`.
     fn probe_if_due(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) {
-        if parts.probe.due().is_none_or(|t| cx.now < t) {
-            return;
+        if parts.probe.due().is_some_and(|t| cx.now >= t) {
+            self.probe(parts, cx);
         }
+    }
+
+    fn probe(&self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) {
         let in_flight = parts.sq.in_flight() > 0;
         if parts.probe.fire(cx.now, in_flight) {
             cx.counters.tail_probes += 1;

@@ -246,8 +246,16 @@ impl Rc {
         earlier(self.requester.rnr_until, earlier(self.completer.deadline(), self.probe.due()))
     }
 
-    pub(crate) fn handle_timeout(&mut self, cx: &mut Cx<'_>) -> Result<(), Fatal> {
-        self.completer.handle_timeout(&mut parts!(self), cx)
+    pub(crate) fn silent_since(&self) -> Option<Time> {
+        self.completer.silent_since()
+    }
+
+    pub(crate) fn handle_timeout(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Fatal> {
+        self.completer.handle_timeout(&mut parts!(self), cx, host)
     }
 
     /// The send side failed: says why, and completes the request that met it.

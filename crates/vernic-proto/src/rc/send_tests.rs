@@ -13,6 +13,7 @@ use crate::*;
 
 mod direct;
 mod gone;
+mod patience;
 mod runs;
 
 /// A device whose memory yields a counter and swallows responses.
@@ -24,6 +25,8 @@ struct TestHost {
     /// Runs that were named: slot, first byte, and what.
     named: Vec<(u32, u32, Run)>,
     unnamed: bool,
+    /// Nanoseconds for which the peer is known to be there.
+    patience: u64,
 }
 
 impl Host for TestHost {
@@ -99,6 +102,9 @@ impl Host for TestHost {
     }
     fn scatter_recv(&mut self, _: u64, _: &[u8]) -> Result<(), AccessFault> {
         Ok(())
+    }
+    fn live_peer_patience(&mut self, _: &QpAttr) -> u64 {
+        self.patience
     }
     fn flush_recv(&mut self, _: Option<RecvWqe>) {}
     fn complete_send(&mut self, c: Completion) {

@@ -132,6 +132,7 @@ impl Rig {
             service: self.service,
             attr: &self.attr,
             pkey: Pkey::DEFAULT,
+            ack_floor: 0,
             now: Time(0),
             counters: &mut self.counters,
         };
@@ -145,6 +146,7 @@ impl Rig {
             service: self.service,
             attr: &self.attr,
             pkey: Pkey::DEFAULT,
+            ack_floor: 0,
             now: Time(0),
             counters: &mut self.counters,
         };
