@@ -231,6 +231,30 @@ fn memory_that_may_only_be_read_cannot_be_mapped_for_writing() {
     assert_eq!(found, 1, "{maps}");
 }
 
+/// How many times this process has the file of the other one's memory mapped.
+fn maps_of(file: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(file)).count()
+}
+
+#[test]
+fn memory_of_which_a_part_is_registered_is_reached_and_not_handed_over() {
+    let mut t = Rig::new("part");
+    let file = t.other.ask("file");
+    t.until_direct();
+    assert_eq!(maps_of(&file), 0);
+    let data = pattern(100_000, 3);
+    t.end.fill(0, &data);
+    let before = t.counters();
+    assert_eq!(t.run(SendOp::Write(t.at(5)), &[t.end.sge(0, 100_000)]), WcStatus::Success);
+    assert_eq!(t.other.ask("sum 5 100000"), sum(&data).to_string());
+    assert_eq!(t.run(SendOp::Read(t.at(5)), &[t.end.sge(200_000, 50_000)]), WcStatus::Success);
+    assert_eq!(t.end.bytes(200_000, 50_000), data[..50_000]);
+    let now = t.counters();
+    assert_eq!((now.writes - before.writes, now.reads - before.reads), (1, 1), "without packets");
+    assert_eq!(maps_of(&file), 0);
+}
+
 /// Whether an entry of `smaps` is as long as the other process's memory.
 fn is_of_bytes(entry: &str) -> bool {
     let size = entry.lines().find_map(|line| line.strip_prefix("Size:")).unwrap();
