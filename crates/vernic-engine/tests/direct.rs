@@ -237,6 +237,15 @@ fn maps_of(file: &str) -> usize {
     maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(file)).count()
 }
 
+/// Waits until the other process's memory is not mapped here, which the device's thread sees to.
+fn until_unmapped(t: &Rig, file: &str) {
+    let since = Instant::now();
+    while maps_of(file) != 0 {
+        assert!(since.elapsed() < PATIENCE, "still mapped: {}", t.end.context.counters());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn memory_of_which_a_part_is_registered_is_reached_and_not_handed_over() {
     let mut t = Rig::new("part");
@@ -253,6 +262,33 @@ fn memory_of_which_a_part_is_registered_is_reached_and_not_handed_over() {
     let now = t.counters();
     assert_eq!((now.writes - before.writes, now.reads - before.reads), (1, 1), "without packets");
     assert_eq!(maps_of(&file), 0);
+}
+
+#[test]
+fn memory_is_unmapped_when_its_region_ends_and_mapped_anew_when_it_changes() {
+    let mut t = Rig::new("mapped");
+    let file = t.other.ask("file");
+    t.until_direct();
+    assert_eq!(maps_of(&file), 1);
+    // One more queue pair reaches it by the same mapping.
+    let second = t.second_qp(QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() });
+    let (since, before) = (Instant::now(), t.counters().writes);
+    while t.counters().writes == before {
+        second.post_send(&[wr(1, SendOp::Write(t.remote), &[t.end.sge(0, 8)])]).unwrap();
+        assert_eq!(t.end.wait(1)[0].status, WcStatus::Success);
+        assert!(since.elapsed() < PATIENCE, "{}", t.end.context.counters());
+    }
+    assert_eq!(maps_of(&file), 1);
+
+    assert_eq!(t.other.ask("rights"), "changed");
+    until_unmapped(&t, &file);
+    t.until_direct();
+    assert_eq!(maps_of(&file), 1);
+
+    assert_eq!(t.other.ask("dereg"), "quiet true soon true");
+    until_unmapped(&t, &file);
+    let there = t.other.ask("counters");
+    assert!(!there.contains("direct_ends_untold"), "{there}");
 }
 
 /// Whether an entry of `smaps` is as long as the other process's memory.

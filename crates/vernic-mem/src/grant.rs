@@ -128,6 +128,9 @@ impl Memory {
         let qp = gates.open_qp(qpn, visitor).ok_or(GrantError::Full)?;
         let base = region.addr();
         let share = find_share(base, len).filter(|share| share.is_all(len));
+        if share.is_some() {
+            gates.note_holder(rkey.value() >> 8, visitor);
+        }
         let sentinel = gates.sentinel();
         Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
     }

@@ -212,6 +212,16 @@ impl There {
                 std::mem::forget(mr);
                 format!("{known} {}", self.mr.as_ref().unwrap().rkey().value())
             }
+            // Gives the region other rights, under the same keys.
+            "rights" => {
+                let access = Some(RIGHTS - Access::REMOTE_READ);
+                // SAFETY: the memory is the same.
+                unsafe {
+                    self.mr.as_ref().unwrap().rereg(MrChange { access, ..MrChange::default() })
+                }
+                .unwrap();
+                "changed".to_owned()
+            }
             // The same memory, by another key; the one before is no more.
             "renew" => {
                 self.mr.take().unwrap().deregister().unwrap();

@@ -419,6 +419,9 @@ impl Visitor for Guest {
     fn cut_off(&self) {
         panic!("it left");
     }
+    fn tell_ended(&self) -> bool {
+        true
+    }
 }
 
 #[test]
