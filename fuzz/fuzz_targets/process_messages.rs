@@ -1,12 +1,14 @@
-//! What other processes of the host send: questions about slots, their answers, and the head of
-//! packets that are handed over. The kernel says whose they are; what is in them is not believed.
+//! What other processes of the host send: questions about slots, their answers, the head of packets
+//! that are handed over, and what is said of access to memory. The kernel says whose they are;
+//! what is in them is not believed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use vernic_engine::fuzzing::ticket_message;
 use vernic_io::fuzzing;
 
 fuzz_target!(|bytes: &[u8]| {
-    for parser in [fuzzing::slot_message, fuzzing::handoff_head] {
+    for parser in [fuzzing::slot_message, fuzzing::handoff_head, ticket_message] {
         if let Some(understood) = parser(bytes) {
             // Reserved bytes may be lost the first time, nothing the second.
             assert_eq!(parser(&understood).as_deref(), Some(&understood[..]));

@@ -40,6 +40,8 @@ pub(crate) struct Guest {
     pulls: AtomicU8,
     /// Counts those that did not leave our memory in time.
     cut_off: Arc<AtomicU64>,
+    /// Counts what a neighbour could not be told.
+    ends_untold: Arc<AtomicU64>,
 }
 
 /// Whether a neighbour copies bytes of our SENDs out of this process's memory by itself.
@@ -121,6 +123,17 @@ impl Visitor for Guest {
             "a process of this host stays inside memory that was taken back: it is granted no more"
         );
     }
+
+    fn tell_ended(&self) -> bool {
+        let Err(error) = self.neighbour.tell(&Told::Ended.emit(), None) else { return true };
+        if self.is_gone() {
+            return true;
+        }
+        self.ends_untold.fetch_add(1, Ordering::Relaxed);
+        let pid = self.neighbour.pid();
+        tracing::debug!(pid, %error, "a process of this host was not told to unmap memory");
+        false
+    }
 }
 
 /// What the lane knows of a neighbour's memory, and the neighbour of ours.
@@ -155,6 +168,7 @@ impl Guests {
             has_gates: AtomicBool::new(false),
             pulls: AtomicU8::new(Pulls::NotAsked as u8),
             cut_off: engine.counters.direct.cut_off.clone(),
+            ends_untold: engine.counters.direct.ends_untold.clone(),
         });
         self.0.push(Host { guest, visitor: None, gates: None, lender: None, reaches: Vec::new() });
     }
@@ -207,8 +221,9 @@ impl Lane {
                 self.tell_consent(engine, from, (asker, rkey), consent)
             }
             Some(Told::Gates) => self.take_gates(from, file),
-            // Their file was lost: they are asked for with the key, when it is asked for again.
-            Some(Told::Offer { asker, .. }) if !self.has_gates_of(from) => {
+            // Over already, which was said before; or the gates' file was lost: they are asked for
+            // with the key, when it is asked for again.
+            Some(Told::Offer { asker, offer, .. }) if !self.is_let(from, offer.key) => {
                 self.is_asked_by(from, asker)
             }
             Some(Told::Offer { asker, rkey, offer }) => {
@@ -220,6 +235,7 @@ impl Lane {
                 // Asked for again after a while: what is in the way may go.
                 self.is_asked_by(from, asker)
             }
+            Some(Told::Ended) => self.let_go(from),
             Some(Told::Lend { sentinel }) => self.borrow(from, sentinel, file),
             Some(Told::Pulls { can }) => {
                 tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
@@ -352,8 +368,28 @@ impl Lane {
         true
     }
 
-    fn has_gates_of(&mut self, from: NeighbourId) -> bool {
-        self.guests.find(from).is_some_and(|host| host.gates.is_some())
+    /// Whether a neighbour's gate is open.
+    fn is_let(&mut self, from: NeighbourId, pass: GatePass) -> bool {
+        let gates = self.guests.find(from).and_then(|host| host.gates.as_ref());
+        gates.is_some_and(|gates| gates.lets(pass))
+    }
+
+    /// Regions of a neighbour have ended: gives up the ways to them, and with the last ticket their
+    /// mapping. False if it never gave any. Looks at queue pairs only if there is a way to give up.
+    fn let_go(&mut self, from: NeighbourId) -> bool {
+        let Some(host) = self.guests.find(from) else { return false };
+        let Some(gates) = &host.gates else { return false };
+        host.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
+        if host.reaches.iter().all(|&(key, ..)| gates.lets(key)) {
+            return true;
+        }
+        for qp in self.table.iter() {
+            let tickets = &mut lock(&qp.core).side.tickets;
+            if tickets.guest().is_some_and(|guest| guest.neighbour.id() == from) {
+                tickets.end_closed();
+            }
+        }
+        true
     }
 
     /// Makes the way to what was offered; where that is not possible, the key is never asked for again.

@@ -99,8 +99,9 @@ pub(crate) struct DirectCounts {
     pub(crate) granted: Count,
     pub(crate) denied: Count,
     pub(crate) bad_messages: Count,
-    /// Added to by any thread.
+    /// Added to by any thread, as the next.
     pub(crate) cut_off: Arc<AtomicU64>,
+    pub(crate) ends_untold: Arc<AtomicU64>,
 }
 
 /// Totals of requests carried out without packets, in the memory of processes of this host.
@@ -136,9 +137,12 @@ pub struct DirectCounters {
     pub bad_messages: u64,
     /// Processes that stayed inside memory that was withdrawn from them for more than a second.
     pub cut_off: u64,
+    /// Times that a process could not be told that memory it has mapped was withdrawn: it keeps the
+    /// mapping until it is told of the next, or until it uses the key again.
+    pub ends_untold: u64,
 }
 
-vernic_io::sum_fields! { DirectCounters: writes, reads, atomics, bytes, refused_no_ticket, refused_range, refused_closed, refused_not_permitted, refused_unreachable, refused_local, granted, denied, bad_messages, cut_off }
+vernic_io::sum_fields! { DirectCounters: writes, reads, atomics, bytes, refused_no_ticket, refused_range, refused_closed, refused_not_permitted, refused_unreachable, refused_local, granted, denied, bad_messages, cut_off, ends_untold }
 
 impl DirectCounters {
     /// Each with its name.
@@ -158,6 +162,7 @@ impl DirectCounters {
             ("direct_denied", self.denied),
             ("direct_bad_messages", self.bad_messages),
             ("direct_cut_off", self.cut_off),
+            ("direct_ends_untold", self.ends_untold),
         ]
         .into_iter()
     }
@@ -202,6 +207,7 @@ impl DirectCounts {
             denied: self.denied.value(),
             bad_messages: self.bad_messages.value(),
             cut_off: self.cut_off.load(Ordering::Relaxed),
+            ends_untold: self.ends_untold.load(Ordering::Relaxed),
         }
     }
 }

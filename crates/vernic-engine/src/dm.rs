@@ -2,7 +2,9 @@
 //! reaches.
 //!
 //! The device is a library in this process, so its memory is a buffer of its own; the application
-//! copies in and out, and reaches it in work requests through zero-based regions.
+//! copies in and out, and reaches it in work requests through zero-based regions. A process of
+//! this host that is granted access to a region of all of it maps it; to a part it has access
+//! through the kernel, and its atomics take packets.
 //!
 //! Limits: [`MAX_DM_BYTES`] in all per open device.
 

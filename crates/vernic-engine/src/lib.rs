@@ -46,6 +46,8 @@ mod dm;
 mod error;
 mod events;
 mod explanation;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gid;
 mod grh;
 mod gsi;

@@ -6,6 +6,7 @@
 //!          <------- GATES + file (before the offer, if the asker says that it does not have them)
 //!          <------- OFFER {range, rights, gates, where} + file of the memory, if it lies in one
 //!          <------- DENY  {why}
+//!          <------- ENDED (later, of regions whose file came along; the gates say which)
 //! ```
 //!
 //! About SENDs that the receiver copies out of the sender's memory (`near/pull.rs`), once per process:
@@ -21,7 +22,8 @@
 //!
 //! Until the answer comes, and if it is no, requests take packets, and the responder says what is wrong with
 //! them: nothing here reports an error. What was granted ends with the gates (`vernic_mem`), without a
-//! message. A message is bytes of this host, numbers in its order; one that is cut off, of an unknown
+//! message; one is sent afterwards so that files do not stay mapped. A message is bytes of this
+//! host, numbers in its order; one that is cut off, of an unknown
 //! kind, or answers nothing that was asked is dropped and counted.
 
 use std::sync::Arc;
@@ -69,6 +71,9 @@ pub(crate) enum Told {
     Offer { asker: Qpn, rkey: Rkey, offer: Offer },
     /// The other answer.
     Deny { asker: Qpn, rkey: Rkey, why: Denial },
+    /// Regions have ended of which files were given. The receiver looks at the gates of what it
+    /// has.
+    Ended,
     /// Bytes of SENDs may be copied out of the sender's memory. The file of its gates comes along.
     Lend { sentinel: Sentinel },
     /// Whether the sender of this can do so.
@@ -99,6 +104,7 @@ const OFFER: u32 = 3;
 const DENY: u32 = 4;
 const LEND: u32 = 5;
 const PULLS: u32 = 6;
+const ENDED: u32 = 7;
 
 /// Takes numbers off a message.
 struct Reader<'a>(&'a [u8]);
@@ -135,6 +141,7 @@ impl Told {
                 push(&[ASK, asker.value(), target.value(), rkey.value(), has_gates]);
             }
             Self::Gates => push(&[GATES]),
+            Self::Ended => push(&[ENDED]),
             Self::Offer { asker, rkey, offer } => {
                 let mapped = u32::from(offer.is_mapped);
                 push(&[OFFER, asker.value(), rkey.value(), offer.access.bits(), mapped]);
@@ -168,6 +175,7 @@ impl Told {
                 Self::Ask { asker, target, rkey, has_gates }
             }
             GATES => Self::Gates,
+            ENDED => Self::Ended,
             OFFER => {
                 let (asker, rkey) = (reader.qpn()?, Rkey(reader.u32()?));
                 Self::Offer { asker, rkey, offer: Offer::parse(&mut reader)? }
@@ -299,6 +307,14 @@ impl QpTickets {
         true
     }
 
+    /// Forgets tickets whose key's gate is closed: they are asked for anew.
+    pub(crate) fn end_closed(&mut self) {
+        self.list.retain(|known| match &known.consent {
+            Consent::Ticket(ticket) => ticket.gates.lets(ticket.offer.key),
+            Consent::No { .. } | Consent::Never => true,
+        });
+    }
+
     /// A ticket is over: it is asked for anew, or never.
     pub(crate) fn end(&mut self, rkey: Rkey, never: bool) {
         if never {
@@ -366,6 +382,7 @@ mod tests {
             Told::Ask { asker, target, rkey, has_gates: false },
             Told::Ask { asker, target, rkey, has_gates: true },
             Told::Gates,
+            Told::Ended,
             Told::Offer { asker, rkey, offer: offer() },
             Told::Offer { asker, rkey, offer: Offer { is_mapped: false, ..offer() } },
             Told::Lend { sentinel: offer().sentinel },

@@ -231,6 +231,66 @@ fn memory_that_may_only_be_read_cannot_be_mapped_for_writing() {
     assert_eq!(found, 1, "{maps}");
 }
 
+/// How many times this process has the file of the other one's memory mapped.
+fn maps_of(file: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(file)).count()
+}
+
+/// Waits until the other process's memory is not mapped here, which the device's thread sees to.
+fn until_unmapped(t: &Rig, file: &str) {
+    let since = Instant::now();
+    while maps_of(file) != 0 {
+        assert!(since.elapsed() < PATIENCE, "still mapped: {}", t.end.context.counters());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn memory_of_which_a_part_is_registered_is_reached_and_not_handed_over() {
+    let mut t = Rig::new("part");
+    let file = t.other.ask("file");
+    t.until_direct();
+    assert_eq!(maps_of(&file), 0);
+    let data = pattern(100_000, 3);
+    t.end.fill(0, &data);
+    let before = t.counters();
+    assert_eq!(t.run(SendOp::Write(t.at(5)), &[t.end.sge(0, 100_000)]), WcStatus::Success);
+    assert_eq!(t.other.ask("sum 5 100000"), sum(&data).to_string());
+    assert_eq!(t.run(SendOp::Read(t.at(5)), &[t.end.sge(200_000, 50_000)]), WcStatus::Success);
+    assert_eq!(t.end.bytes(200_000, 50_000), data[..50_000]);
+    let now = t.counters();
+    assert_eq!((now.writes - before.writes, now.reads - before.reads), (1, 1), "without packets");
+    assert_eq!(maps_of(&file), 0);
+}
+
+#[test]
+fn memory_is_unmapped_when_its_region_ends_and_mapped_anew_when_it_changes() {
+    let mut t = Rig::new("mapped");
+    let file = t.other.ask("file");
+    t.until_direct();
+    assert_eq!(maps_of(&file), 1);
+    // One more queue pair reaches it by the same mapping.
+    let second = t.second_qp(QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() });
+    let (since, before) = (Instant::now(), t.counters().writes);
+    while t.counters().writes == before {
+        second.post_send(&[wr(1, SendOp::Write(t.remote), &[t.end.sge(0, 8)])]).unwrap();
+        assert_eq!(t.end.wait(1)[0].status, WcStatus::Success);
+        assert!(since.elapsed() < PATIENCE, "{}", t.end.context.counters());
+    }
+    assert_eq!(maps_of(&file), 1);
+
+    assert_eq!(t.other.ask("rights"), "changed");
+    until_unmapped(&t, &file);
+    t.until_direct();
+    assert_eq!(maps_of(&file), 1);
+
+    assert_eq!(t.other.ask("dereg"), "quiet true soon true");
+    until_unmapped(&t, &file);
+    let there = t.other.ask("counters");
+    assert!(!there.contains("direct_ends_untold"), "{there}");
+}
+
 /// Whether an entry of `smaps` is as long as the other process's memory.
 fn is_of_bytes(entry: &str) -> bool {
     let size = entry.lines().find_map(|line| line.strip_prefix("Size:")).unwrap();

@@ -55,6 +55,12 @@
 //! the value, all that R1 read was there before S1. A send that succeeds does so after the reader's acknowledgement, and
 //! that is after R3.
 //!
+//! # Files of what has ended
+//!
+//! A visitor that was given the file of a region is told, once its key's gate is closed, to look
+//! at its tickets again ([`Visitor::tell_ended`]), so that it does not keep the file mapped. It is
+//! told of no key: the gates say which ones have ended, also if an earlier message was lost.
+//!
 //! The keys of windows have no gates ([`GrantError::Window`](crate::GrantError::Window)): a work request or a
 //! packet ends or changes them, in the middle of the work of all queue pairs, and nothing waits there.
 //!
@@ -113,6 +119,9 @@ pub trait Visitor: Send + Sync + fmt::Debug {
     fn is_gone(&self) -> bool;
     /// It did not leave in time: it was granted no more, and is not waited for any more. Called once.
     fn cut_off(&self);
+    /// The gates of regions are closed of which it was given files. False if it could not be told:
+    /// it is, with the next that ends. Does not block.
+    fn tell_ended(&self) -> bool;
 }
 
 /// The owner's side. See the module's head.
@@ -132,7 +141,7 @@ pub(crate) struct Gates {
 struct Book {
     random: Random,
     /// By the index part of the key.
-    keys: HashMap<u32, u32>,
+    keys: HashMap<u32, KeyGate>,
     /// With the one visitor that it was opened for: the process that the queue pair is connected to.
     qps: HashMap<Qpn, (u32, VisitorId)>,
     /// Of send queues.
@@ -143,6 +152,15 @@ struct Book {
     /// Those that are waited for.
     visitors: Vec<(VisitorId, Arc<dyn Visitor>)>,
     last_visitor: u64,
+    /// Those that are to be told that regions of which they were given files have ended.
+    untold: Vec<VisitorId>,
+}
+
+#[derive(Debug)]
+struct KeyGate {
+    number: u32,
+    /// Those that were given the region's file.
+    holders: Vec<VisitorId>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -162,6 +180,7 @@ impl Gates {
             fresh: 0,
             visitors: Vec::new(),
             last_visitor: 0,
+            untold: Vec::new(),
         };
         Ok(Self {
             words,
@@ -186,14 +205,26 @@ impl Gates {
     pub(crate) fn open_key(&self, index: u32) -> Option<GatePass> {
         let mut book = lock(&self.book);
         let number = match book.keys.get(&index) {
-            Some(&number) => number,
+            Some(gate) => gate.number,
             None => {
                 let number = self.take(&mut book)?;
-                book.keys.insert(index, number);
+                book.keys.insert(index, KeyGate { number, holders: Vec::new() });
                 number
             }
         };
         self.open(&mut book, number)
+    }
+
+    /// Notes that the visitor is given the file of a key's region: it is told when the key's gate
+    /// is closed.
+    pub(crate) fn note_holder(&self, index: u32, visitor: VisitorId) {
+        let mut book = lock(&self.book);
+        if !book.knows(visitor) {
+            return;
+        }
+        if let Some(gate) = book.keys.get_mut(&index) {
+            add(&mut gate.holders, visitor);
+        }
     }
 
     /// Opens the gate of a queue pair for a visitor, unless it is open for it; `None` if there are too
@@ -271,8 +302,9 @@ impl Gates {
     /// Closes the gate of a key, if it is open. [`settle`](Self::settle) waits for who is inside.
     pub(crate) fn close_key(&self, index: u32) {
         let mut book = lock(&self.book);
-        if let Some(number) = book.keys.remove(&index) {
-            self.close(&mut book, number);
+        if let Some(gate) = book.keys.remove(&index) {
+            self.close(&mut book, gate.number);
+            gate.holders.into_iter().for_each(|visitor| add(&mut book.untold, visitor));
         }
     }
 
@@ -295,7 +327,7 @@ impl Gates {
     /// Closes every gate.
     pub(crate) fn close_all(&self) {
         let mut book = lock(&self.book);
-        let open: Vec<u32> = book.keys.drain().map(|(_, number)| number).collect();
+        let open: Vec<u32> = book.keys.drain().map(|(_, gate)| gate.number).collect();
         let qps: Vec<u32> = book.qps.drain().map(|(_, (number, _))| number).collect();
         let sends: Vec<u32> = book.sends.drain().map(|(_, number)| number).collect();
         open.into_iter().chain(qps).chain(sends).for_each(|number| self.close(&mut book, number));
@@ -311,7 +343,16 @@ impl Gates {
             return;
         }
         fence(Ordering::SeqCst);
-        let visitors = lock(&self.book).visitors.clone();
+        let (visitors, untold) = {
+            let mut book = lock(&self.book);
+            (book.visitors.clone(), std::mem::take(&mut book.untold))
+        };
+        // Before anybody is waited for: one that is stopped hears of it when it goes on.
+        for (id, visitor) in visitors.iter().filter(|(id, _)| untold.contains(id)) {
+            if !visitor.tell_ended() {
+                add(&mut lock(&self.book).untold, *id);
+            }
+        }
         let since = Instant::now();
         for (id, visitor) in visitors {
             if !leaves(&*visitor, &closed, since) {
@@ -343,6 +384,8 @@ impl Gates {
                 self.close(&mut book, number);
             }
         }
+        book.keys.values_mut().for_each(|gate| gate.holders.retain(|holder| *holder != id));
+        book.untold.retain(|visitor| *visitor != id);
         let at = book.visitors.iter().position(|(known, _)| *known == id);
         let gone = at.map(|at| book.visitors.swap_remove(at));
         // Outside the lock: it may be the last to hold on to the neighbour.
@@ -361,6 +404,13 @@ impl Drop for Gates {
 impl Book {
     fn knows(&self, visitor: VisitorId) -> bool {
         self.visitors.iter().any(|(id, _)| *id == visitor)
+    }
+}
+
+/// Adds a visitor that is not there.
+fn add(visitors: &mut Vec<VisitorId>, visitor: VisitorId) {
+    if !visitors.contains(&visitor) {
+        visitors.push(visitor);
     }
 }
 

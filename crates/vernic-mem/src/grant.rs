@@ -32,7 +32,7 @@ pub struct Grant {
     pub key: GatePass,
     /// The queue pair's gate.
     pub qp: GatePass,
-    /// The file that the memory lies in, if all of it lies in one.
+    /// The file that the memory is, if it is all of one: who has a file can map all of it.
     pub share: Option<SharedRange>,
     /// By what the kernel knows this process, where it copies.
     pub sentinel: Sentinel,
@@ -127,7 +127,11 @@ impl Memory {
         let key = gates.open_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
         let qp = gates.open_qp(qpn, visitor).ok_or(GrantError::Full)?;
         let base = region.addr();
-        let (share, sentinel) = (find_share(base, len), gates.sentinel());
+        let share = find_share(base, len).filter(|share| share.is_all(len));
+        if share.is_some() {
+            gates.note_holder(rkey.value() >> 8, visitor);
+        }
+        let sentinel = gates.sentinel();
         Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
     }
 

@@ -1,6 +1,7 @@
 //! The only module with `unsafe`: telling the engine which memory it may access.
 //!
-//! Owns [`StreamMemory`], what a stream has registered (rings and tables, in one mapping of its own),
+//! Owns [`StreamMemory`], what a stream has registered (rings and tables, in two mappings: what
+//! the peer writes, and the rest),
 //! [`SlotMemory`], the same for datagrams, and [`UserMemory`], a buffer that the user has mapped for direct writes, for which the user vouches. All
 //! accesses to the former are racy copies: the peer may write the receive ring and the tables at any
 //! time.
@@ -17,31 +18,34 @@ use crate::wire::{ByteOrder, IomapEntry, Message, RemoteSge};
 
 /// Registered rings and tables of a stream.
 ///
-/// Invariant: each region lies in `buffer`, is referred to from here alone, and is dropped before
-/// `buffer` (fields drop in the order in which they are declared).
+/// What the peer writes, the receive ring and the tables behind it, is one region and all of its
+/// mapping, so that a process of this host can be given the file of it: of a part it would not be.
+///
+/// Invariant: `send` and `messages` lie in `own`, `target` in `shared`; each is referred to from
+/// here alone, and is dropped before its buffer (fields drop in the order in which they are
+/// declared).
 #[derive(Debug)]
 pub(crate) struct StreamMemory {
     send: Arc<Mr>,
-    recv: Arc<Mr>,
-    tables: Arc<Mr>,
+    target: Arc<Mr>,
     /// Messages that come as SENDs, where they do.
     messages: Option<Arc<Mr>>,
-    recv_at: usize,
     tables_at: usize,
     messages_at: usize,
     iomap_entries: u16,
-    buffer: HostBuffer,
+    own: HostBuffer,
+    shared: HostBuffer,
 }
 
-/// Bytes to which parts of the mapping are aligned, so that no two share a cache line.
+/// Bytes to which parts of a mapping are aligned, so that no two share a cache line.
 const ALIGN: usize = 64;
 
 /// Address of the first byte of each region, for the peer: it does not have to know ours.
 const IOVA: u64 = 0;
 
 impl StreamMemory {
-    /// With `messages`, there is room for those that come as SENDs, too. A peer on this host may map what is
-    /// `shared`; it takes a descriptor.
+    /// With `messages`, there is room for those that come as SENDs, too. If `shared`, a peer on
+    /// this host may map what it writes, which takes a descriptor.
     pub(crate) fn new(
         pd: &Arc<Pd>,
         limits: &Limits,
@@ -51,15 +55,17 @@ impl StreamMemory {
         let (send_len, recv_len) = (limits.send_bytes as usize, limits.recv_bytes as usize);
         let iomap_entries = limits.iomap.entries();
         let tables_len = iomap_at() + usize::from(iomap_entries) * IomapEntry::LEN;
-        let recv_at = send_len.next_multiple_of(ALIGN);
-        let tables_at = (recv_at + recv_len).next_multiple_of(ALIGN);
-        let messages_at = (tables_at + tables_len).next_multiple_of(ALIGN);
+        let tables_at = recv_len.next_multiple_of(ALIGN);
+        let messages_at = send_len.next_multiple_of(ALIGN);
         let messages_len =
             if messages { usize::from(limits.recv_messages) * Message::LEN } else { 0 };
-        let len = messages_at + messages_len;
-        let buffer = if shared { HostBuffer::new(len) } else { HostBuffer::private(len) }
-            .map_err(|error| Error::os("allocate the rings of a stream", error))?;
-        let region = |at: usize, len: usize, access| {
+        let failed = |error| Error::os("allocate the rings of a stream", error);
+        let own = HostBuffer::private(messages_at + messages_len).map_err(failed)?;
+        let target_len = tables_at + tables_len;
+        let shared =
+            if shared { HostBuffer::new(target_len) } else { HostBuffer::private(target_len) }
+                .map_err(failed)?;
+        let region = |buffer: &HostBuffer, at: usize, len: usize, access| {
             let addr = buffer.as_mut_ptr().wrapping_add(at);
             // SAFETY: the range is inside the buffer's mapping, readable and writable. The buffer lives
             // longer than the region (invariant; an error below drops the regions before it, too).
@@ -67,22 +73,12 @@ impl StreamMemory {
             unsafe { pd.reg_mr(addr, len as u64, IOVA, access) }
         };
         let peers = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let send = region(0, send_len, Access::empty())?;
-        let recv = region(recv_at, recv_len, peers)?;
-        let tables = region(tables_at, tables_len, peers)?;
-        let messages =
-            messages.then(|| region(messages_at, messages_len, Access::LOCAL_WRITE)).transpose()?;
-        Ok(Self {
-            send,
-            recv,
-            tables,
-            messages,
-            recv_at,
-            tables_at,
-            messages_at,
-            iomap_entries,
-            buffer,
-        })
+        let send = region(&own, 0, send_len, Access::empty())?;
+        let target = region(&shared, 0, target_len, peers)?;
+        let messages = messages
+            .then(|| region(&own, messages_at, messages_len, Access::LOCAL_WRITE))
+            .transpose()?;
+        Ok(Self { send, target, messages, tables_at, messages_at, iomap_entries, own, shared })
     }
 
     /// Where a message goes that comes as a SEND; `None` where none do.
@@ -96,15 +92,16 @@ impl StreamMemory {
     pub(crate) fn message(&self, index: u16) -> Message {
         let mut bytes = [0; Message::LEN];
         let read =
-            self.buffer.read_at(self.messages_at + usize::from(index) * Message::LEN, &mut bytes);
+            self.own.read_at(self.messages_at + usize::from(index) * Message::LEN, &mut bytes);
         debug_assert!(read.is_ok(), "{index} is no message");
         Message::of_send(bytes)
     }
 
     /// Where the peer finds the target list and the receive ring.
     pub(crate) fn places(&self) -> Places {
-        let at = |mr: &Mr| RemoteSge { addr: mr.iova(), rkey: mr.rkey(), length: 0 };
-        Places { target_list: at(&self.tables), recv_ring: at(&self.recv) }
+        let (first, rkey) = (self.target.iova(), self.target.rkey());
+        let at = |offset: usize| RemoteSge { addr: first + offset as u64, rkey, length: 0 };
+        Places { target_list: at(self.tables_at), recv_ring: at(0) }
     }
 
     /// Pieces of the send ring for a work request.
@@ -116,13 +113,13 @@ impl StreamMemory {
 
     /// Copies into the send ring. Spans of the machine are inside.
     pub(crate) fn write_send(&self, span: Span, from: &[u8]) {
-        let written = self.buffer.write_at(span.at as usize, from);
+        let written = self.own.write_at(span.at as usize, from);
         debug_assert!(written.is_ok(), "{span:?} is not in the send ring");
     }
 
     /// Copies out of the receive ring. Spans of the machine are inside.
     pub(crate) fn read_recv(&self, span: Span, to: &mut [u8]) {
-        let read = self.buffer.read_at(self.recv_at + span.at as usize, to);
+        let read = self.shared.read_at(span.at as usize, to);
         debug_assert!(read.is_ok(), "{span:?} is not in the receive ring");
     }
 
@@ -132,7 +129,7 @@ impl StreamMemory {
         let mut bytes = [0; IomapEntry::LEN];
         let entry = |index: u16| {
             let at = at + usize::from(index) * IomapEntry::LEN;
-            self.buffer.read_at(at, &mut bytes).ok()?;
+            self.shared.read_at(at, &mut bytes).ok()?;
             IomapEntry::parse(&bytes, ByteOrder::HOST).ok()
         };
         let mut entries = (0..self.iomap_entries).filter_map(entry);
@@ -149,13 +146,13 @@ impl TargetList for &StreamMemory {
     fn take(&mut self, index: usize) -> RemoteSge {
         let mut bytes = [0; RemoteSge::LEN];
         let at = self.tables_at + index * RemoteSge::LEN;
-        if self.buffer.read_at(at, &mut bytes).is_err() {
+        if self.shared.read_at(at, &mut bytes).is_err() {
             return RemoteSge::default();
         }
         let entry = RemoteSge::from_bytes(&bytes, ByteOrder::HOST);
         // The peer writes the length last. An entry without one may be half written: it stays.
         if entry.length != 0 {
-            let _ = self.buffer.write_at(at, &[0; RemoteSge::LEN]);
+            let _ = self.shared.write_at(at, &[0; RemoteSge::LEN]);
         }
         entry
     }

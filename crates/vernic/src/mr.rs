@@ -13,6 +13,9 @@ use crate::{Access, CreateError, Lkey, Pd, RemoteMr, Rkey};
 
 /// Page-aligned memory to be registered, shared with no reference: see [`memory`](crate::memory).
 ///
+/// It is registered whole, so a peer process of this host that is granted access may map it: what
+/// that peer is not to see belongs into another buffer.
+///
 /// A clone is another handle to the same bytes.
 #[derive(Clone, Debug)]
 pub struct Buffer(Arc<HostBuffer>);

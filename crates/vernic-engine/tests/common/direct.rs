@@ -46,6 +46,8 @@ pub struct There {
     qp: Arc<Qp>,
     buffer: HostBuffer,
     rights: Access,
+    /// Bytes of it that are registered, from the first on.
+    len: usize,
     mr: Option<Arc<Mr>>,
     second: Option<Arc<Qp>>,
     taken: Vec<std::fs::File>,
@@ -71,16 +73,18 @@ impl There {
             _ => HostBuffer::new(BYTES),
         };
         let rights = if memory == "readable" { Access::REMOTE_READ } else { RIGHTS };
+        let len = if memory == "part" { BYTES - 4096 } else { BYTES };
         let (buffer, taken) = (buffer.unwrap(), Vec::new());
-        let mut this = Self { end, qp, buffer, rights, mr: None, second: None, taken };
+        let mut this = Self { end, qp, buffer, rights, len, mr: None, second: None, taken };
         this.register();
         this
     }
 
     fn register(&mut self) {
         let at = self.buffer.as_mut_ptr();
+        let len = self.len as u64;
         // SAFETY: the buffer goes after the region, and is accessed by its racy copies only.
-        let mr = unsafe { self.end.pd.reg_mr(at, BYTES as u64, at.addr() as u64, self.rights) };
+        let mr = unsafe { self.end.pd.reg_mr(at, len, at.addr() as u64, self.rights) };
         self.mr = Some(mr.unwrap());
     }
 
@@ -187,6 +191,12 @@ impl There {
                 repath(&self.end, &self.qp);
                 "changed".to_owned()
             }
+            // The file that the memory lies in.
+            "file" => {
+                use std::os::unix::fs::MetadataExt;
+                let file = self.buffer.shared_fd().unwrap().try_clone_to_owned().unwrap();
+                std::fs::File::from(file).metadata().unwrap().ino().to_string()
+            }
             "state" => format!("{:?}", self.qp.state()),
             "counters" => self.end.context.counters().to_string(),
             // Ends the device as a program does that returns from main.
@@ -201,6 +211,16 @@ impl There {
                 // It stays as long as this process.
                 std::mem::forget(mr);
                 format!("{known} {}", self.mr.as_ref().unwrap().rkey().value())
+            }
+            // Gives the region other rights, under the same keys.
+            "rights" => {
+                let access = Some(RIGHTS - Access::REMOTE_READ);
+                // SAFETY: the memory is the same.
+                unsafe {
+                    self.mr.as_ref().unwrap().rereg(MrChange { access, ..MrChange::default() })
+                }
+                .unwrap();
+                "changed".to_owned()
             }
             // The same memory, by another key; the one before is no more.
             "renew" => {

@@ -78,6 +78,9 @@ struct Guest {
     word: AtomicU64,
     gone: AtomicBool,
     cut: AtomicBool,
+    /// It does not listen.
+    deaf: AtomicBool,
+    told: AtomicU64,
 }
 
 impl Visitor for Guest {
@@ -89,6 +92,10 @@ impl Visitor for Guest {
     }
     fn cut_off(&self) {
         self.cut.store(true, Ordering::Relaxed);
+    }
+    fn tell_ended(&self) -> bool {
+        self.told.fetch_add(1, Ordering::Relaxed);
+        !self.deaf.load(Ordering::Relaxed)
     }
 }
 
@@ -124,6 +131,40 @@ fn a_ticket_opens_its_gates_until_either_is_closed() {
     let (key_2, qp_2) = (gates.open_key(6).unwrap(), gates.open_qp(QP, FIRST).unwrap());
     assert_eq!((key_2.number, qp_2.number), (key.number, qp.number));
     assert!(!enter(key, qp) && enter(key_2, qp_2));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn who_was_given_files_is_told_once_when_their_keys_gates_are_closed() {
+    let (gates, _, guest) = rig();
+    let told = |closed: &[u32]| {
+        closed.iter().for_each(|&index| gates.close_key(index));
+        gates.settle();
+        guest.told.swap(0, Ordering::Relaxed)
+    };
+    let open = |indexes: &[u32]| {
+        for &index in indexes {
+            gates.open_key(index).unwrap();
+            gates.note_holder(index, FIRST);
+            gates.note_holder(index, FIRST);
+        }
+    };
+    open(&[5, 6, 7]);
+    gates.open_key(8).unwrap();
+    assert_eq!(told(&[8]), 0, "it was given no file");
+    assert_eq!((told(&[5, 6]), told(&[])), (1, 0), "of two at once");
+    // What it could not be told it is told later.
+    guest.deaf.store(true, Ordering::Relaxed);
+    assert_eq!(told(&[7]), 1);
+    guest.deaf.store(false, Ordering::Relaxed);
+    gates.open_key(8).unwrap();
+    assert_eq!(told(&[8]), 1);
+    // Of another visitor nothing is left.
+    open(&[5]);
+    gates.remove_visitor(FIRST);
+    gates.note_holder(5, FIRST);
+    assert!(lock(&gates.book).keys[&5].holders.is_empty());
+    assert_eq!(told(&[5]), 0);
 }
 
 /// Closes while somebody is inside, who leaves after a while.

@@ -339,6 +339,23 @@ fn a_grant_says_what_the_responder_would_permit() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has no memory files")]
+fn the_file_is_shared_of_a_region_that_is_all_of_it_alone() {
+    let owner = Owner::new();
+    let buffer = HostBuffer::new(3 * 4096 - 100).unwrap();
+    let is_shared = |from: usize, len: usize| {
+        let at = buffer.as_mut_ptr().wrapping_add(from);
+        // SAFETY: inside the buffer, which nobody accesses.
+        let mr = unsafe { owner.memory.register(owner.pd, at, len as u64, 0, Access::REMOTE_READ) };
+        owner.grant(owner.pd, QP, mr.unwrap().rkey).unwrap().share.is_some()
+    };
+    let all = buffer.len();
+    assert!(is_shared(0, all) && is_shared(0, all + 100) && is_shared(0, 2 * 4096 + 1));
+    assert!(!is_shared(0, 2 * 4096) && !is_shared(0, 1));
+    assert!(!is_shared(8, all - 8) && !is_shared(4096, all - 4096) && !is_shared(8192, 8));
+}
+
+#[test]
 fn every_change_of_a_key_closes_its_gate() {
     let owner = Owner::new();
     let memory = &owner.memory;
@@ -401,6 +418,9 @@ impl Visitor for Guest {
     }
     fn cut_off(&self) {
         panic!("it left");
+    }
+    fn tell_ended(&self) -> bool {
+        true
     }
 }
 

@@ -7,13 +7,10 @@ use std::os::fd::AsRawFd;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::Region;
 #[cfg(not(miri))]
 use super::memfd;
-use super::{Region, shares};
-
-/// Bytes to which the mapping is rounded up: the page of every machine we run on is this or a
-/// multiple, and the kernel rounds up by itself; needed only so that no length is 0.
-const ALIGN: usize = 4096;
+use super::shares::{self, ALIGN};
 
 /// Page-aligned zeroed memory, shared through a memfd where the system has them, so that a peer
 /// process on this host can map it. Freed on drop.
@@ -21,6 +18,11 @@ const ALIGN: usize = 4096;
 /// It is this process's alone: a child of `fork` does not have it, and is ended by SIGSEGV if it
 /// accesses it, as memory that was registered is after `ibv_fork_init`. What a child shall read is
 /// copied out before the fork, or lies in [`HostBuffer::private`].
+///
+/// Another process is given the memfd only if all of the buffer is registered, as one region. Of a
+/// region that is a part it has no more than the part, which the kernel copies for it: 0.3 us and
+/// more for each request, and atomics take packets. What peers are to reach at different times or
+/// with different rights is better in buffers of its own.
 ///
 /// It is meant to be registered, so its bytes may change at any time: there are no references into
 /// it, only copies ([`HostBuffer::read_at`], [`HostBuffer::write_at`]).

@@ -8,6 +8,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Bytes to which memory is rounded up that lies in a file of its own: the page of every machine
+/// we run on is this or a multiple.
+pub(super) const ALIGN: usize = 4096;
+
 /// Memory that lies in a file.
 #[derive(Clone, Debug)]
 struct Share {
@@ -36,9 +40,16 @@ fn shares() -> MutexGuard<'static, BTreeMap<usize, Share>> {
 pub struct SharedRange {
     file: Arc<OwnedFd>,
     offset: u64,
+    /// Bytes of all that lies in the file.
+    all: u64,
 }
 
 impl SharedRange {
+    /// Whether `len` bytes from its beginning on are all of the file, but for the rest of their
+    /// last page: who is given a file can map all of it.
+    pub(crate) fn is_all(&self, len: u64) -> bool {
+        self.offset == 0 && len.checked_next_multiple_of(ALIGN as u64) == Some(self.all)
+    }
     /// The memory file, whose size is sealed.
     pub fn file(&self) -> BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&*self.file)
@@ -109,7 +120,9 @@ pub(crate) fn find(base: usize, len: u64) -> Option<SharedRange> {
     let shares = shares();
     let (&start, share) = shares.range(..=base).next_back()?;
     let inside = base - start;
-    share
-        .has(inside, len)
-        .then(|| SharedRange { file: share.file.clone(), offset: share.offset + inside as u64 })
+    share.has(inside, len).then(|| SharedRange {
+        file: share.file.clone(),
+        offset: share.offset + inside as u64,
+        all: share.len as u64,
+    })
 }
