@@ -371,15 +371,20 @@ impl SlotTable {
     /// with the answer of the slot's socket: until that is there, it is as if the queue was full.
     /// Never blocks.
     pub fn hand_over_to_slot(&self, slot: Slot, packet: &RxPacket<'_>) -> HandedOver {
-        match self.lookup(packet.meta.dst.ip(), slot.qpn(0)) {
-            Lookup::Here(_) => self.hand_over(slot, &Head::of_verified(packet), packet.bytes),
+        self.hand_over_checked(slot, &Head::of_verified(packet), packet.bytes)
+    }
+
+    /// Sends packets on to the process that has `slot` if it is of this user, one datagram each.
+    pub(crate) fn hand_over_checked(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandedOver {
+        match self.lookup(head.meta.dst.ip(), slot.qpn(0)) {
+            Lookup::Here(_) => self.hand_over(slot, head, packets),
             Lookup::NotHere => HandedOver::NoOwner,
             Lookup::Asked | Lookup::Pending => HandedOver::Full,
         }
     }
 
-    /// Sends packets on to the process that has `slot`. Never blocks or allocates.
-    pub(crate) fn hand_over(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandedOver {
+    /// Sends packets on to whatever process has the name of `slot`. Never blocks or allocates.
+    fn hand_over(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandedOver {
         self.send(&self.packets_name(slot), head, packets)
     }
 

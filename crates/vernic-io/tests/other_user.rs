@@ -24,9 +24,13 @@ fn as_nobody<T: Send>(f: impl FnOnce() -> T + Send) -> Option<T> {
 
 /// A connection-keeping Unix socket, and the abstract address `\0name`.
 fn socket(name: &str) -> (libc::c_int, libc::sockaddr_un, libc::socklen_t) {
+    socket_of(libc::SOCK_SEQPACKET, name)
+}
+
+fn socket_of(kind: libc::c_int, name: &str) -> (libc::c_int, libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: a sockaddr_un of zeros is valid; no pointers are passed.
     let (mut addr, fd) = unsafe {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        let kind = kind | libc::SOCK_CLOEXEC;
         (std::mem::zeroed::<libc::sockaddr_un>(), libc::socket(libc::AF_UNIX, kind, 0))
     };
     assert!(fd >= 0);
@@ -75,25 +79,28 @@ fn packets_are_handed_over_among_processes_of_one_user_only() {
     let end = unsafe { libc::recv(stranger, (&raw mut byte).cast(), 1, 0) };
     assert_eq!(end, 0, "it was hung up on");
 
-    // One that has the names of a slot gets no packet for it.
-    let taken = Slot::of(Qpn::new((u32::from(slot.value()) ^ 2) << Slot::INDEX_BITS));
-    as_nobody(|| {
-        let (fd, addr, len) = socket(&format!("{scope}/{}/queue", taken.value()));
-        // SAFETY: the pointer is to `addr`, which is longer than `len`.
-        unsafe {
-            assert_eq!(libc::bind(fd, (&raw const addr).cast(), len), 0);
-            assert_eq!(libc::listen(fd, 8), 0);
+    // One that has a name of a slot, whichever, gets no packet for it.
+    for (bit, name, kind) in [(2, "queue", libc::SOCK_SEQPACKET), (4, "packets", libc::SOCK_DGRAM)]
+    {
+        let taken = Slot::of(Qpn::new((u32::from(slot.value()) ^ bit) << Slot::INDEX_BITS));
+        as_nobody(|| {
+            let (fd, addr, len) = socket_of(kind, &format!("{scope}/{}/{name}", taken.value()));
+            // SAFETY: the pointer is to `addr`, which is longer than `len`.
+            unsafe {
+                assert_eq!(libc::bind(fd, (&raw const addr).cast(), len), 0);
+                assert!(kind == libc::SOCK_DGRAM || libc::listen(fd, 8) == 0);
+            }
+        });
+        let mut tx = TxBatch::new(&receiver.limits());
+        let path = TxPath::new(ip, (ip, vernic_io::ROCE_PORT).into());
+        let [_, qpn @ ..] = taken.qpn(1).value().to_be_bytes();
+        tx.room().unwrap()[5..8].copy_from_slice(&qpn);
+        tx.push(&path, 64);
+        receiver.send(now(), &mut tx);
+        // It stays here, where the engine counts a packet for an unknown queue pair.
+        while receiver.recv(now(), &mut rx) == 0 {
+            assert!(start.elapsed() < PATIENCE, "{name}: {:?}", receiver.counters());
         }
-    });
-    let mut tx = TxBatch::new(&receiver.limits());
-    let path = TxPath::new(ip, (ip, vernic_io::ROCE_PORT).into());
-    let [_, qpn @ ..] = taken.qpn(1).value().to_be_bytes();
-    tx.room().unwrap()[5..8].copy_from_slice(&qpn);
-    tx.push(&path, 64);
-    receiver.send(now(), &mut tx);
-    // It stays here, where the engine counts a packet for an unknown queue pair.
-    while receiver.recv(now(), &mut rx) == 0 {
-        assert!(start.elapsed() < PATIENCE, "{:?}", receiver.counters());
+        assert_eq!(receiver.counters().handed_over, 0, "{name}");
     }
-    assert_eq!(receiver.counters().handed_over, 0);
 }

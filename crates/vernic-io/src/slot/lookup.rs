@@ -3,6 +3,7 @@
 //! Part of [`SlotTable`]. [`SlotTable::query`] waits for the answer, for the control path;
 //! [`SlotTable::lookup`] never does and remembers answers, for the data path.
 
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -154,10 +155,23 @@ impl SlotTable {
         let question = Question { ip, slot }.emit();
         let name = self.control_name(slot);
         let sent = sys::send_abstract(socket.as_fd(), name.as_bytes(), &question, &[]);
-        let answer = if sent.is_ok() { before } else { Lookup::NotHere };
+        let answer = match sent {
+            Ok(()) => before,
+            // Nobody has the name.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Lookup::NotHere,
+            // Its queue is full of questions, or this process lacks something: not asked now.
+            Err(_) if before == Lookup::Asked => return Lookup::Pending,
+            Err(_) => before,
+        };
         let state_now = if answer == Lookup::Asked { Lookup::Pending } else { answer };
+        if state_now == Lookup::NotHere {
+            // A name that nobody has is asked for by one system call, and needs no memory: whoever
+            // sends packets may name any slot.
+            return answer;
+        }
         if state.lookups.len() == MAX_LOOKUPS {
-            state.lookups.swap_remove(0);
+            let oldest = (0..MAX_LOOKUPS).min_by_key(|&at| state.lookups[at].since);
+            state.lookups.swap_remove(oldest.unwrap_or(0));
         }
         state.lookups.push(Remembered { ip, slot, since: now, state: state_now });
         answer
@@ -244,5 +258,27 @@ mod tests {
         table.state().lookups[0].since -= LOOKUP_LIFE;
         assert_eq!(table.lookup(ip, qpn), Lookup::Pending);
         assert_eq!(questions(), 1, "it may answer now");
+    }
+
+    #[test]
+    fn slots_that_nobody_has_take_no_place_of_those_that_are_asked() {
+        let scope = format!("nobody-{}", std::process::id());
+        let table = SlotTable::with_scope(&scope).unwrap();
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let silent: Vec<_> = [1, 2, 3]
+            .map(|value| Slot::of(Qpn::new(value << Slot::INDEX_BITS)))
+            .map(|slot| (slot, new_socket(table.control_name(slot).as_bytes()).unwrap()))
+            .into_iter()
+            .collect();
+        for (slot, _) in &silent {
+            assert_eq!(table.lookup(ip, slot.qpn(1)), Lookup::Asked);
+        }
+        for value in 10..10 + 2 * MAX_LOOKUPS as u32 {
+            let nobodys = Slot::of(Qpn::new(value << Slot::INDEX_BITS));
+            assert_eq!(table.lookup(ip, nobodys.qpn(1)), Lookup::NotHere);
+        }
+        for (slot, _) in &silent {
+            assert_eq!(table.lookup(ip, slot.qpn(1)), Lookup::Pending, "asked once");
+        }
     }
 }

@@ -172,14 +172,17 @@ impl Receive {
     /// sockets, since some kernels do not put one that was connected back among those that share
     /// its port.
     #[cold]
-    fn step_back(&mut self, config: &UdpConfig) {
+    fn step_back(&mut self, now: Nanos, config: &UdpConfig) {
         self.back_at = None;
         // Their flows are steered again if they go on.
         self.sockets.retain(|socket| socket.kind != Kind::Steered);
         for socket in self.sockets.iter_mut().filter(|socket| socket.kind == Kind::Public) {
             match socket::public(socket.bound, config) {
                 Ok(fd) => (socket.fd, socket.overflow) = (Fd::Own(fd), 0),
-                Err(error) => tracing::warn!(%error, "a shared port cannot be used again"),
+                Err(error) => {
+                    tracing::warn!(%error, "a shared port cannot be used again: tried later");
+                    self.back_at = Some(now.plus(ASIDE_NANOS));
+                }
             }
         }
         self.changed();
@@ -279,7 +282,7 @@ impl Receive {
             self.refresh_slots();
         }
         if self.back_at.is_some_and(|at| now >= at) {
-            self.step_back(config);
+            self.step_back(now, config);
         }
         self.exchange.take(batch, counters);
         let mut cooled = false;
