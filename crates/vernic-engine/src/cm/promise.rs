@@ -41,6 +41,13 @@ const AGAIN: Duration = Duration::from_micros(60);
 /// out those that had no traffic lately.
 const QUIET_LOOKS: u32 = 2;
 
+/// Batches that a call takes from the sockets at most: its own datagram is in one of the first, and
+/// traffic that goes on is not waited for.
+const LOOKS_OF_A_CALL: u32 = 8;
+
+/// The same at the end of a process, to which nothing new comes by then: more than the sockets hold.
+const LOOKS_AT_THE_END: u32 = 4096;
+
 /// How long the end of a process waits for peers to say that they know of it: the repeats of a DREQ
 /// within this time reach a peer that hears nine of ten datagrams.
 const FAREWELL: Duration = Duration::from_millis(200);
@@ -113,7 +120,7 @@ impl Engine {
         }
         if sent_home.load(Ordering::Acquire) != before {
             // They share the port.
-            self.engines().for_each(|engine| engine.empty_sockets(until));
+            self.engines().for_each(|engine| engine.empty_sockets(until, LOOKS_OF_A_CALL));
         }
     }
 
@@ -127,17 +134,19 @@ impl Engine {
             lane.streams.is_none()
         });
         if aside == Some(true) {
-            self.empty_sockets(until);
+            self.empty_sockets(until, LOOKS_AT_THE_END);
         }
     }
 
-    /// Handles what lies in the sockets now, and hands over what is for other processes; gives up
-    /// at that time.
-    fn empty_sockets(&self, until: Instant) {
-        let mut quiet = 0;
+    /// Handles what lies in the sockets now, and hands over what is for other processes: until there
+    /// is nothing, or so many batches were taken, since more may come all the time. Gives up at that
+    /// time.
+    fn empty_sockets(&self, until: Instant, batches: u32) {
+        let (mut looks, mut quiet) = (0, 0);
         self.patiently(until, |lane| {
+            looks += 1;
             quiet = if lane.look_at_sockets(self) { quiet + 1 } else { 0 };
-            quiet >= QUIET_LOOKS
+            quiet >= QUIET_LOOKS || looks >= batches
         });
     }
 
