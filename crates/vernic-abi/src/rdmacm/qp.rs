@@ -160,15 +160,18 @@ impl IdObject {
     /// `EINVAL` for a queue pair of another type or device.
     pub(crate) fn heed_qp(&self) -> Result<(), Failure> {
         let shown: Handle<ibv_qp> = Handle::load(&self.base.qp);
-        // What is there as before may have been destroyed, and is not followed.
-        if self.heeded_qp.load(Ordering::Acquire) == shown.raw() {
+        let found = shown.find();
+        // What is there as before may have been destroyed, and is not followed; but another queue pair may have
+        // come to its address since.
+        let is_as_before = self.heeded_qp.load(Ordering::Acquire) == shown.raw();
+        if is_as_before && (found.is_none() || self.engine.qp().is_some()) {
             return Ok(());
         }
-        match shown.find() {
+        match found {
             None => drop(self.engine.detach_qp()),
             Some(qp) => {
-                qp.belong_to(self.as_owner());
                 self.engine.adopt_qp(qp.engine.clone())?;
+                qp.belong_to(self.as_owner());
             }
         }
         shown.store(&self.heeded_qp);
