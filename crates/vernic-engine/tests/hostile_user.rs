@@ -16,6 +16,7 @@ mod common;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use common::cm::*;
@@ -96,8 +97,13 @@ fn send_duplicates(forger: &mut Forger, qpn: Qpn) {
     }
 }
 
+/// Held by a test that counts what its devices send, and by one that makes all devices which share
+/// the port answer.
+static ANSWERS: Mutex<()> = Mutex::new(());
+
 #[test]
 fn duplicates_of_another_user_do_not_bring_a_connection_by_memory_to_the_wire() {
+    let _alone = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
     let pair = near_pair(Service::Rc);
     warm_up(&pair);
     talk(&pair);
@@ -417,6 +423,7 @@ fn rejections(theirs: CommId, ours: CommId) -> Vec<CmMessage> {
 
 #[test]
 fn messages_of_another_user_with_a_wrong_id_or_none_change_no_connection() {
+    let _alone = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
     let (server, client) = (Node::new(), Node::new());
     let service = port(20_001);
     let listener = server.listen(service, Place::Address(HOME.into()));
