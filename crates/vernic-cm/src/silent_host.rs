@@ -2,11 +2,12 @@
 //!
 //! A request that nothing hears is repeated for a minute. Where the host's UDP port of RoCE is closed, no
 //! process there takes RoCE, and the host says so by ICMP: then the request is refused here, as a process
-//! that has no such service would refuse it. Owns the requests that are watched; the keeper's thread looks
-//! at each from [`FIRST_LOOK`] on, until the host has said twice that the port is closed (one of the two may
-//! be a moment between two processes), or nothing.
+//! that has no such service would refuse it. Owns the requests that are watched; the keeper's thread asks
+//! the host from [`FIRST_LOOK`] on, until it says so, until the request is answered, or for [`LONGEST`].
+//! Again and again, since hosts limit what they say by ICMP: Linux to one message a second and peer, of
+//! which the repeats of the request take some.
 //!
-//! Limits: one entry per request, for [`FIRST_LOOK`] and two [`PATIENCE`]s.
+//! Limits: one entry and one socket per request.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,12 +23,12 @@ use crate::route;
 
 /// From the request to the first look: long after any answer of a host of the same network.
 const FIRST_LOOK: Duration = Duration::from_millis(400);
-/// Between the looks at one probe, and between two probes.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long a host's word is waited for: several round trips around the world.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A host must say so often that the port is closed.
-const REFUSALS: u32 = 2;
+/// Between the looks at one probe.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a probe's answer is waited for before the next is sent; twice as long each time.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// A request is repeated for so long, by default.
+const LONGEST: Duration = Duration::from_secs(62);
 
 /// A request whose peer's host is watched.
 struct Watch {
@@ -37,7 +38,8 @@ struct Watch {
     peer: SocketAddr,
     /// The probe that is under way, and until when it is waited for.
     probe: Option<(PortProbe, Instant)>,
-    refusals: u32,
+    patience: Duration,
+    until: Instant,
     next: Instant,
 }
 
@@ -52,9 +54,9 @@ impl fmt::Debug for Watch {
 enum Finding {
     /// Nothing so far.
     Open,
-    /// The host has said often enough that the port is closed.
+    /// The host has said that the port is closed.
     Closed,
-    /// The host says nothing, or cannot be asked.
+    /// The time is up, or the host cannot be asked.
     Nothing,
 }
 
@@ -62,17 +64,14 @@ impl Watch {
     fn look(&mut self, now: Instant) -> Finding {
         self.next = now + PAUSE;
         match &self.probe {
-            Some((probe, _)) if probe.is_refused() => {
-                self.probe = None;
-                self.refusals += 1;
-                if self.refusals == REFUSALS { Finding::Closed } else { Finding::Open }
-            }
+            Some((probe, _)) if probe.is_refused() => Finding::Closed,
             Some((_, until)) if now < *until => Finding::Open,
-            Some(_) => Finding::Nothing,
-            None => {
+            _ if now >= self.until => Finding::Nothing,
+            _ => {
                 let peer = route::with_port(self.peer, ROCE_PORT);
                 let probe = PortProbe::send(route::local(self.local), peer);
-                self.probe = probe.ok().map(|probe| (probe, now + PATIENCE));
+                self.probe = probe.ok().map(|probe| (probe, now + self.patience));
+                self.patience *= 2;
                 if self.probe.is_some() { Finding::Open } else { Finding::Nothing }
             }
         }
@@ -105,8 +104,9 @@ impl SilentHosts {
         local: SocketAddr,
         peer: SocketAddr,
     ) {
-        let (agent, next) = (agent.clone(), Instant::now() + FIRST_LOOK);
-        let watch = Watch { agent, conn, local, peer, probe: None, refusals: 0, next };
+        let (agent, now) = (agent.clone(), Instant::now());
+        let (patience, until, next) = (PATIENCE, now + LONGEST, now + FIRST_LOOK);
+        let watch = Watch { agent, conn, local, peer, probe: None, patience, until, next };
         lock(&self.0).push(watch);
     }
 

@@ -11,7 +11,8 @@
 //! connection is answered by any process of this host that is there (`route.rs`).
 //!
 //! A peer counts as one of this host only after the process has said that it serves the address: the
-//! numbers of slots are other hosts' as well. With `force_wire` nobody is asked, and nobody noticed.
+//! numbers of slots are other hosts' as well. With `force_wire` nobody is asked for it,
+//! and nobody noticed.
 //!
 //! Limits: a process that takes the same slot before the next look hides that the former one is gone. Costs
 //! four system calls per such process and look, and nothing while there are no such connections.
