@@ -25,8 +25,11 @@ use crate::route;
 const FIRST_LOOK: Duration = Duration::from_millis(400);
 /// Between the looks at one probe.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a probe's answer is waited for before the next is sent; twice as long each time.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// How long a probe's answer is waited for before the next is sent: four of them in the second in which a host
+/// says something once.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// So many are sent like that; behind them each is waited for twice as long as the one before.
+const EAGER: u32 = 16;
 /// A request is repeated for so long, by default.
 const LONGEST: Duration = Duration::from_secs(62);
 
@@ -39,6 +42,7 @@ struct Watch {
     /// The probe that is under way, and until when it is waited for.
     probe: Option<(PortProbe, Instant)>,
     patience: Duration,
+    probes: u32,
     until: Instant,
     next: Instant,
 }
@@ -71,7 +75,10 @@ impl Watch {
                 let peer = route::with_port(self.peer, ROCE_PORT);
                 let probe = PortProbe::send(route::local(self.local), peer);
                 self.probe = probe.ok().map(|probe| (probe, now + self.patience));
-                self.patience *= 2;
+                self.probes += 1;
+                if self.probes > EAGER {
+                    self.patience *= 2;
+                }
                 if self.probe.is_some() { Finding::Open } else { Finding::Nothing }
             }
         }
@@ -106,7 +113,8 @@ impl SilentHosts {
     ) {
         let (agent, now) = (agent.clone(), Instant::now());
         let (patience, until, next) = (PATIENCE, now + LONGEST, now + FIRST_LOOK);
-        let watch = Watch { agent, conn, local, peer, probe: None, patience, until, next };
+        let watch =
+            Watch { agent, conn, local, peer, probe: None, patience, probes: 0, until, next };
         lock(&self.0).push(watch);
     }
 
