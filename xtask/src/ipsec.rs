@@ -7,20 +7,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::bench::perftest_low_bandwidth;
-use crate::kernel::{self, Image, Peer, Process, Wanted};
+use crate::kernel::{
+    self, BUILD_FOLDER, Image, KERNEL_LINE_OF_SEVERAL, Peer, Process, Wanted, release_build,
+};
 use crate::pages::Part;
 use crate::plan::Done;
 use crate::{Result, conformance};
-
-/// The release build, by its files, and its folder in the guest.
-const BUILD: [&str; 5] = [
-    "vernic",
-    "libvernic_abi.so",
-    "libvernic_paths.so",
-    "libvernic_providers.so",
-    "libvernic_rspreload.so",
-];
-const FOLDER: &str = "/vernic";
 
 /// The page, and its parts.
 const PAGE: &str = "docs/ipsec.md";
@@ -85,9 +77,8 @@ struct Field {
 impl Field {
     fn new(image: &Image) -> Result<Self> {
         let vernic = conformance::build()?;
-        let release = vernic.parent().ok_or("the build has no folder")?;
-        let carried = BUILD.map(|name| (release.join(name), format!("{FOLDER}/{name}"))).to_vec();
-        let kernel_line = "tsc=reliable no_timer_check";
+        let carried = release_build(&vernic)?;
+        let kernel_line = KERNEL_LINE_OF_SEVERAL;
         let wanted = Wanted { processors: 2, without: "", carried, kernel_line };
         let mut field = Self { peer: Peer::boot(image, &wanted)? };
         field.ask("mkdir -p /var/run")?;
@@ -261,7 +252,8 @@ impl Field {
     }
 
     fn start(&mut self, program: &str, side: usize, options: &str) -> Result<Process> {
-        let run = format!("/usr/bin/ip netns exec {} {FOLDER}/vernic run -d ve --", NAMES[side]);
+        let run =
+            format!("/usr/bin/ip netns exec {} {BUILD_FOLDER}/vernic run -d ve --", NAMES[side]);
         self.peer.guest.start(&format!("{run} {program} {options}"))
     }
 

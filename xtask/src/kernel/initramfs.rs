@@ -54,6 +54,22 @@ const DRIVERS: &[&str] = &["rxe", "siw"];
 /// A program or library of ours, and its path in the guest. What it is linked against comes with it.
 pub(crate) type Carried = (PathBuf, String);
 
+/// The release build, by its files, and its folder in a guest that carries it.
+const BUILD: [&str; 5] = [
+    "vernic",
+    "libvernic_abi.so",
+    "libvernic_paths.so",
+    "libvernic_providers.so",
+    "libvernic_rspreload.so",
+];
+pub(crate) const BUILD_FOLDER: &str = "/vernic";
+
+/// The release build that the command `vernic` lies in, to be carried.
+pub(crate) fn release_build(vernic: &Path) -> Result<Vec<Carried>> {
+    let release = vernic.parent().ok_or("the build has no folder")?;
+    Ok(BUILD.map(|name| (release.join(name), format!("{BUILD_FOLDER}/{name}"))).to_vec())
+}
+
 /// The archive.
 pub(super) fn make(image: &Image, links: &[Link], carried: &[Carried]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();

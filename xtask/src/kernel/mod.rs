@@ -50,8 +50,9 @@ use pair::Ended;
 
 pub(crate) use guest::Process;
 pub(crate) use image::{Image, check as check_image, prepare as prepare_image};
+pub(crate) use initramfs::{BUILD_FOLDER, release_build};
 pub(crate) use links::{Driver, LINKS, Link};
-pub(crate) use peer::{Peer, Wanted};
+pub(crate) use peer::{KERNEL_LINE_OF_SEVERAL, Peer, Wanted};
 
 /// Cases that are expected not to pass, relative to the root.
 const SKIPS: &str = "conformance/kernel/cases.skip";

@@ -36,6 +36,12 @@ const QUEUE_PACKETS: u32 = 16_384;
 /// The kernel's command line.
 const KERNEL_LINE: &str = "console=ttyS0 quiet panic=-1";
 
+/// What a kernel with more than one processor is told: it would distrust their
+/// emulated time stamp counters, and take the time from an emulated device: a system call and
+/// more for each look at a clock, which costs nearly nothing on a real machine. And on a busy machine it sometimes
+/// finds at boot that the emulated timer does not tick.
+pub(crate) const KERNEL_LINE_OF_SEVERAL: &str = "tsc=reliable no_timer_check";
+
 /// Options of its network cards. With event indices QEMU 7.2 without KVM loses interrupts: after some ten
 /// thousand packets a card stands still until it is reset.
 const CARD: &str = "event_idx=off,romfile=";

@@ -9,7 +9,9 @@ use super::super::programs::{perftest_latency, perftest_low_bandwidth};
 use super::table::{Ends, Figure, Work};
 use crate::Result;
 use crate::conformance::{self, PORT, Ready};
-use crate::kernel::{Driver, Image, LINKS, Link, Peer, Process, Wanted};
+use crate::kernel::{
+    Driver, Image, KERNEL_LINE_OF_SEVERAL, LINKS, Link, Peer, Process, Wanted, release_build,
+};
 
 /// Processors of the guest: each end polls on one.
 const PROCESSORS: u32 = 2;
@@ -17,21 +19,6 @@ const PROCESSORS: u32 = 2;
 /// QEMU carries `rep movsb` out byte by byte, but a kernel that finds these features copies with nothing else. Without them
 /// it copies words, so that copies do not outweigh all the rest.
 const WITHOUT: &str = ",-erms,-fsrm";
-
-/// Its kernel would distrust the emulated time stamp counters of more than one processor, and take the time from an
-/// emulated device: a system call and more for each look at a clock, which costs nearly nothing on a real machine.
-/// And on a busy machine it sometimes finds at boot that the emulated timer does not tick.
-const KERNEL_LINE: &str = "tsc=reliable no_timer_check";
-
-/// The release build, by its files, and its folder in the guest.
-const BUILD: [&str; 5] = [
-    "vernic",
-    "libvernic_abi.so",
-    "libvernic_paths.so",
-    "libvernic_providers.so",
-    "libvernic_rspreload.so",
-];
-const FOLDER: &str = "/vernic";
 
 /// What is before `vernic run`. busybox's shell prefers its own `ip`.
 const IN_NAMESPACE: &str = "/usr/bin/ip netns exec vernic /vernic/";
@@ -64,11 +51,15 @@ impl Field {
     /// Builds, boots, and makes Vernic's namespace.
     pub(super) fn new(image: &Image) -> Result<Self> {
         let vernic = conformance::build()?;
-        let release = vernic.parent().ok_or("the build has no folder")?;
-        let carried = BUILD.map(|name| (release.join(name), format!("{FOLDER}/{name}"))).to_vec();
+        let carried = release_build(&vernic)?;
         let mut peer = Peer::boot(
             image,
-            &Wanted { processors: PROCESSORS, without: WITHOUT, carried, kernel_line: KERNEL_LINE },
+            &Wanted {
+                processors: PROCESSORS,
+                without: WITHOUT,
+                carried,
+                kernel_line: KERNEL_LINE_OF_SEVERAL,
+            },
         )?;
         peer.guest.ask(NAMESPACE)?;
         let link = link(Driver::Rxe);
