@@ -1,5 +1,5 @@
-//! CM datagrams from anyone: what is accepted is emitted as it was but for the header's open fields,
-//! and reads the same again.
+//! CM datagrams from anyone: what is accepted is emitted as it was but for the header's open
+//! fields, and reads the same again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

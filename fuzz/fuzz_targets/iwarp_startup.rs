@@ -1,8 +1,9 @@
-//! What a stranger sends to an MPA start-up, at either end, in pieces. Nothing may panic, nothing that
-//! does not belong to the frame may be consumed, and two ends of ours that hear each other agree.
+//! What a stranger sends to an MPA start-up, at either end, in pieces. Nothing may panic, nothing
+//! that does not belong to the frame may be consumed, and two ends of ours that hear each other
+//! agree.
 //!
-//! Input: one byte for the role and the configuration, one for the size of the pieces, the rest is what
-//! the peer sends; with the right key put in front if the configuration byte says so.
+//! Input: one byte for the role and the configuration, one for the size of the pieces, the rest is
+//! what the peer sends; with the right key put in front if the configuration byte says so.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,9 +1,9 @@
 //! An iWARP queue pair against whatever a peer sends, with sends of its own in flight. Nothing may
 //! panic or hang, and what it sends must be a stream of FPDUs, nothing behind a Terminate.
 //!
-//! Input: one byte chooses CRC, markers, placement and role; then steps, each an action byte and its
-//! data. A segment step is a length byte and that many bytes, put into an FPDU with a right CRC (and, if
-//! there are markers, without them); a stream step is the same without a frame.
+//! Input: one byte chooses CRC, markers, placement and role; then steps, each an action byte and
+//! its data. A segment step is a length byte and that many bytes, put into an FPDU with a right CRC
+//! (and, if there are markers, without them); a stream step is the same without a frame.
 #![no_main]
 
 mod host;

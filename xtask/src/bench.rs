@@ -98,8 +98,8 @@ fn measure(quick: bool) -> Result<String> {
     Ok(whole)
 }
 
-/// The JSON of `vernic bench` with the results of that which went through memory, and what was measured
-/// beside it.
+/// The JSON of `vernic bench` with the results of that which went through memory, and what was
+/// measured beside it.
 fn with_more(
     json: &str,
     memory: &str,

@@ -1,5 +1,5 @@
-//! What goes over the wire, judged from outside: benchmarks and connections run with the capture on, tshark
-//! reads the files, and every ICRC is checked.
+//! What goes over the wire, judged from outside: benchmarks and connections run with the capture
+//! on, tshark reads the files, and every ICRC is checked.
 //!
 //! tshark shows the ICRC but does not verify it: that is done by `vernic-wire`, whose own judges
 //! are golden packets of another implementation and a capture of two kernels.
@@ -81,8 +81,8 @@ const WANTED: &[Opcode] = &[
     Opcode::UD_SEND_ONLY,
 ];
 
-/// Attribute ids of the messages of communication management that must be among the captured ones: REQ to
-/// SIDR_REP without MRA, which only slow programs send.
+/// Attribute ids of the messages of communication management that must be among the captured ones:
+/// REQ to SIDR_REP without MRA, which only slow programs send.
 const WANTED_CM: &[u16] = &[0x10, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18];
 
 /// What a packet is: its opcode, and the attribute id of a management datagram.
@@ -181,7 +181,8 @@ pub(crate) fn judge(file: &Path, checksums: Checksums) -> Result<Counts> {
     Ok(counts)
 }
 
-/// One frame: no complaint by tshark, the same opcode and message, a right ICRC, no bytes left over.
+/// One frame: no complaint by tshark, the same opcode and message, a right ICRC, no bytes left
+/// over.
 fn judge_frame(frame: &[u8], shown: &Shown) -> Result<Sort> {
     if !shown.complaints.is_empty() {
         return Err(format!("tshark says: {}", shown.complaints));

@@ -1,8 +1,8 @@
 //! Which clauses of iWARP's RFCs are implemented where: `crates/vernic-proto/IWARP.md`.
 //!
-//! The source cites clauses as "RFC 5041, 7.1, 7.2; RFC 5044, 8". Here is the list of clauses (`table.rs`),
-//! with what there is to say of those that nothing cites. A clause that is neither cited nor explained is an
-//! error, and so is a citation of a clause that does not exist.
+//! The source cites clauses as "RFC 5041, 7.1, 7.2; RFC 5044, 8". Here is the list of clauses
+//! (`table.rs`), with what there is to say of those that nothing cites. A clause that is neither
+//! cited nor explained is an error, and so is a citation of a clause that does not exist.
 
 mod table;
 
@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn citations_are_found_over_lines_and_in_lists() {
         let text = "//! How (RFC 5040, 5.4, 6.2, 7; RFC 5041, 6.2;\n//! RFC\n//! 5044, 8).\n\
-                    /// \"x\" (RFC 5041, 7.1 (1), 7.2). RFC 793, 3. RFC 5044, 6581, 5 and 9.1, figure 3";
+                    /// \"x\" (RFC 5041, 7.1 (1), 7.2). RFC 793, 3. RFC 5044, 6581, 5 and 9.1,
+                    /// figure 3";
         let found: Vec<_> = cited(text).into_iter().map(|(rfc, c)| format!("{rfc} {c}")).collect();
         let expected = [
             "5040 5.4", "5040 6.2", "5040 7", "5041 6.2", "5044 8", "5041 7.1", "5041 7.2",

@@ -1,9 +1,10 @@
 //! Import cycles between the modules of a crate.
 //!
-//! Modules that stand beside each other form floors: each imports from those below it, never from one
-//! that imports from it, at whatever distance. Files and folders below a module count as that module; its
-//! unit tests do not count. What is imported is what `use` and other paths name, through re-exports to the
-//! module that has the item. Calls of methods name no module, and are not seen.
+//! Modules that stand beside each other form floors: each imports from those below it, never from
+//! one that imports from it, at whatever distance. Files and folders below a module count as that
+//! module; its unit tests do not count. What is imported is what `use` and other paths name,
+//! through re-exports to the module that has the item. Calls of methods name no module, and are not
+//! seen.
 //!
 //! [`ALLOWED`] is a ratchet: the cycles that there are, to be made fewer; more, and fewer without
 //! writing that down, are errors.
@@ -17,7 +18,8 @@ use syn::{Item, UseTree};
 
 use crate::{Result, root};
 
-/// Modules of a crate that may be in a cycle with their neighbours; none where a crate is not named.
+/// Modules of a crate that may be in a cycle with their neighbours; none where a crate is not
+/// named.
 const ALLOWED: &[(&str, usize)] = &[
     ("vernic", 16),
     ("vernic-abi", 32),
@@ -133,8 +135,8 @@ impl Krate {
         Ok(())
     }
 
-    /// The module that has what an absolute path names: the longest part of the path that is one, and through its
-    /// re-exports on.
+    /// The module that has what an absolute path names: the longest part of the path that is one,
+    /// and through its re-exports on.
     fn home(&self, path: &[String]) -> ModPath {
         let mut path = path.to_vec();
         // Each turn follows a re-export; a crate has no longer chain than modules.
@@ -290,8 +292,8 @@ impl<'ast> Visit<'ast> for Reader {
     }
 }
 
-/// The knots of a crate: modules beside each other that import each other, at whatever distance, each with a
-/// line that tells an import of each member.
+/// The knots of a crate: modules beside each other that import each other, at whatever distance,
+/// each with a line that tells an import of each member.
 fn knots(krate: &Krate) -> Vec<(Vec<ModPath>, String)> {
     let mut edges: BTreeMap<ModPath, BTreeMap<ModPath, Import>> = BTreeMap::new();
     for (path, module) in &krate.modules {

@@ -1,9 +1,10 @@
 //! What messages cost in instructions of user space, and that it grows only on purpose.
 //!
-//! `crates/vernic/examples/instructions.rs` does the work, both ends in one thread; callgrind counts what is
-//! executed in the function that does it. Two runs of different lengths give what one message
-//! adds. The kernel's part is not counted, and how often a poll finds nothing yet is a matter of luck: so
-//! the least of some attempts is taken. Unlike times, these figures are the same on a busy machine.
+//! `crates/vernic/examples/instructions.rs` does the work, both ends in one thread; callgrind
+//! counts what is executed in the function that does it. Two runs of different lengths give what
+//! one message adds. The kernel's part is not counted, and how often a poll finds nothing yet is a
+//! matter of luck: so the least of some attempts is taken. Unlike times, these figures are the same
+//! on a busy machine.
 //!
 //! The figures that hold are those in BENCHMARKS.md. More than [`TOLERANCE`] above is an error.
 
@@ -107,8 +108,8 @@ fn build() -> Result<String> {
     Ok(root().join(target).join("release/examples/instructions").display().to_string())
 }
 
-/// Instructions that one more message takes: the least of the attempts, which end once it is not above
-/// `enough`.
+/// Instructions that one more message takes: the least of the attempts, which end once it is not
+/// above `enough`.
 fn measure(program: &str, work: &str, enough: u64) -> Result<u64> {
     let [short, long] = MESSAGES;
     let mut least = u64::MAX;

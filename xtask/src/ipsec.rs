@@ -1,7 +1,7 @@
 //! `cargo xtask ipsec`: the recipe of docs/ipsec.md, carried out line by line and measured.
 //!
-//! Two network namespaces of the guest of `cargo xtask kernel`, joined by a veth pair: Debian's kernel has ESP, which
-//! CI's machines may lack. Vernic's release build is carried in.
+//! Two network namespaces of the guest of `cargo xtask kernel`, joined by a veth pair: Debian's
+//! kernel has ESP, which CI's machines may lack. Vernic's release build is carried in.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -119,8 +119,8 @@ impl Field {
         Ok(())
     }
 
-    /// That data arrives whole in both directions at either MTU, that it was encrypted, and that plain packets are
-    /// refused.
+    /// That data arrives whole in both directions at either MTU, that it was encrypted, and that
+    /// plain packets are refused.
     fn prove(&mut self) -> Result {
         for (mtu, path_mtu) in MTUS {
             self.set_mtu(mtu)?;
@@ -212,7 +212,8 @@ impl Field {
         perftest_low_bandwidth(&printed)
     }
 
-    /// A pair of rping or the like, whose options begin with what is theirs; true if the client is waited for long.
+    /// A pair of rping or the like, whose options begin with what is theirs; true if the client is
+    /// waited for long.
     fn pair(
         &mut self,
         program: &str,
@@ -272,7 +273,8 @@ impl Field {
     }
 }
 
-/// The page's commands for one namespace, with its addresses, numbers and keys: keys are the guest's, and go with it.
+/// The page's commands for one namespace, with its addresses, numbers and keys: keys are the
+/// guest's, and go with it.
 fn recipe(page: &str, side: usize) -> Vec<String> {
     let key = |side: usize| format!("0x{}", ["5a", "c3"][side].repeat(20));
     let spi = |side: usize| (0x1000 + side).to_string();

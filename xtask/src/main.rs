@@ -115,11 +115,12 @@ enum Command {
         /// A run of about two minutes; its figures are noisier
         #[arg(long)]
         quick: bool,
-        /// Only what more queue pairs, peers and regions cost; a part of the page of its own, some minutes
+        /// Only what more queue pairs, peers and regions cost; a part of the page of its own, some
+        /// minutes
         #[arg(long, conflicts_with_all = ["from", "quick"])]
         growth: bool,
-        /// Only Vernic beside the kernel's own drivers, inside an emulated machine; a part of the page of its own,
-        /// a quarter of an hour
+        /// Only Vernic beside the kernel's own drivers, inside an emulated machine; a part of the
+        /// page of its own, a quarter of an hour
         #[arg(long, conflicts_with = "growth")]
         guest: bool,
     },

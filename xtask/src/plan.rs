@@ -65,8 +65,8 @@ pub(crate) fn select(all: Vec<Step>, only: &[String], skip: &[String]) -> Result
     Ok(all.into_iter().zip(keep).filter_map(|(step, keep)| keep.then_some(step)).collect())
 }
 
-/// What a step that found something failed with: the findings by name, so that the totals, which are the last
-/// lines of a long log, say what it was.
+/// What a step that found something failed with: the findings by name, so that the totals, which
+/// are the last lines of a long log, say what it was.
 ///
 /// # Errors
 /// If there is any finding.

@@ -128,8 +128,8 @@ fn deny() -> Result {
     run("cargo deny --all-features check bans licenses sources").limit_min(5).go()
 }
 
-/// Features are code that users build, so it is judged too: `vernic`'s `tokio`. Both steps take the same
-/// set, and dependencies are built once for it.
+/// Features are code that users build, so it is judged too: `vernic`'s `tokio`. Both steps take the
+/// same set, and dependencies are built once for it.
 pub(crate) const FEATURES: &str = "--all-features";
 
 /// The golden packets are what scapy makes today, comments (its version) apart.

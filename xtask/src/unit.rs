@@ -1,4 +1,5 @@
-//! The workspace's tests: cargo runs them, and what failed is said once more where one looks, at the end.
+//! The workspace's tests: cargo runs them, and what failed is said once more where one looks, at
+//! the end.
 
 use crate::Result;
 use crate::shell::run;
@@ -8,8 +9,8 @@ use crate::steps::FEATURES;
 /// skipping itself.
 const REQUIRE_TOOLS: &str = "VERNIC_REQUIRE_TOOLS";
 
-/// Up to this many failed tests are run once more, each alone: many of them run processes against each
-/// other, and a machine can be too busy for that. More is no matter of luck.
+/// Up to this many failed tests are run once more, each alone: many of them run processes against
+/// each other, and a machine can be too busy for that. More is no matter of luck.
 const SECOND_ATTEMPTS: usize = 3;
 
 /// Lines of what a failed test printed that are repeated.

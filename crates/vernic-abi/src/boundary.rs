@@ -2,9 +2,9 @@
 //! `errno`.
 //!
 //! A function of the control path is a closure that returns `Result<_, Failure>`, run by one of
-//! [`errno`], [`pointer`], [`minus_one`], [`negative`], [`outcome`] and [`nothing`], which stand for the conventions of
-//! the verbs: a positive errno, NULL with `errno`, -1 with `errno`. A failure leaves a line in the log.
-//! The data path uses [`guard`] alone.
+//! [`errno`], [`pointer`], [`minus_one`], [`negative`], [`outcome`] and [`nothing`], which stand
+//! for the conventions of the verbs: a positive errno, NULL with `errno`, -1 with `errno`. A
+//! failure leaves a line in the log. The data path uses [`guard`] alone.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -269,7 +269,8 @@ pub(crate) fn quiet<T>(call: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     result.map_err(|failure| set_errno(failure.errno)).ok()
 }
 
-/// For calls that return 0 or a positive errno. `errno` is set as well: programs print it (`perror`).
+/// For calls that return 0 or a positive errno. `errno` is set as well: programs print it
+/// (`perror`).
 pub(crate) fn errno(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     match run(name, call) {
         Ok(()) => 0,

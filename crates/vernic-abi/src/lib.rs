@@ -19,8 +19,8 @@
 //! | `abi/exports.txt`, `refusal.rs` | the exported symbols and their versions, and what refuses |
 //! | `log.rs` | lines on standard error, if `VERNIC_LOG` asks |
 //!
-//! Rules: nothing runs and nothing is printed when the library is loaded. Values from C are data: an
-//! unknown enumerator or flag is `EINVAL` or `EOPNOTSUPP`. The data path (`ibverbs/send.rs`,
+//! Rules: nothing runs and nothing is printed when the library is loaded. Values from C are data:
+//! an unknown enumerator or flag is `EINVAL` or `EOPNOTSUPP`. The data path (`ibverbs/send.rs`,
 //! `ibverbs/recv.rs`, `ibverbs/cq.rs`) allocates nothing.
 //!
 //! `unsafe` is in `pointer.rs`, `ibverbs/wr_list.rs`, and at single places that say why.

@@ -1,9 +1,9 @@
 //! The log of the C libraries: lines on standard error, as `VERNIC_LOG` asks for them.
 //!
-//! `VERNIC_LOG` is `off`, `error`, `warn`, `info`, `debug` or `trace`. Without it errors are printed: that a
-//! device cannot be opened, and why, since programs say no more than that it cannot. Set up by the
-//! first call that lists, opens or imports a device, never while the library is loaded: it is
-//! loaded into every child of a program too.
+//! `VERNIC_LOG` is `off`, `error`, `warn`, `info`, `debug` or `trace`. Without it errors are
+//! printed: that a device cannot be opened, and why, since programs say no more than that it
+//! cannot. Set up by the first call that lists, opens or imports a device, never while the library
+//! is loaded: it is loaded into every child of a program too.
 
 use std::ffi::OsStr;
 use std::fmt::{Debug, Write as _};
@@ -72,8 +72,8 @@ impl Subscriber for Lines {
         line.0.push('\n');
         // One write, so that lines of several processes do not mix; without the lock of Rust's
         // standard error, which a thread may hold while another forks. Where nobody reads standard
-        // error there is nobody to tell about it either. By its number, since `write` is a place where a thread may be
-        // cancelled, which the calls that post and poll are not.
+        // error there is nobody to tell about it either. By its number, since `write` is a place
+        // where a thread may be cancelled, which the calls that post and poll are not.
         let (bytes, len) = (line.0.as_ptr(), line.0.len());
         // SAFETY: pointer and length are those of the line, which is only read.
         let _ = unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, bytes, len) };

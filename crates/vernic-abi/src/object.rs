@@ -1,12 +1,14 @@
 //! What C objects keep of the engine.
 //!
-//! An object of C is a box that starts with the struct of C and holds the engine's object behind it.
-//! Owned here: [`Shared`], which the objects of an open device hang on; the counts of who uses whom
-//! ([`Users`]), for `EBUSY`; and which engine object is which C object, for events ([`Registry`]).
+//! An object of C is a box that starts with the struct of C and holds the engine's object behind
+//! it. Owned here: [`Shared`], which the objects of an open device hang on; the counts of who uses
+//! whom ([`Users`]), for `EBUSY`; and which engine object is which C object, for events
+//! ([`Registry`]).
 //!
-//! A context of C may be closed before its objects are destroyed. Its struct then stays where it is,
-//! because the others point to it, until the last of them is gone ([`Shared::close`]); the device itself
-//! ends with its last context, and calls on what is left fail, but for those that destroy it.
+//! A context of C may be closed before its objects are destroyed. Its struct then stays where it
+//! is, because the others point to it, until the last of them is gone ([`Shared::close`]); the
+//! device itself ends with its last context, and calls on what is left fail, but for those that
+//! destroy it.
 //!
 //! A process that was forked has a copy of every object, but not the threads that hold their locks
 //! and do their work: [`Shared::check`] refuses them in the child, without taking any lock.
@@ -47,8 +49,8 @@ pub(crate) struct Registry {
     pub(crate) mrs: HashMap<u32, Handle<ibv_mr>>,
     /// As `pds`.
     pub(crate) dms: HashMap<u32, Weak<DeviceMemory>>,
-    /// Events that were put back into the engine's queue, for further handles of a target. As many as
-    /// wait there at most.
+    /// Events that were put back into the engine's queue, for further handles of a target. As many
+    /// as wait there at most.
     repeats: Vec<Repeat>,
 }
 
@@ -60,9 +62,9 @@ struct Repeat {
 }
 
 impl Registry {
-    /// Whom to tell of an event of a queue pair; nobody, if it was destroyed. Where there are several
-    /// handles of it the event goes back into the queue for each further one, so that the descriptor
-    /// stays readable until all have been told.
+    /// Whom to tell of an event of a queue pair; nobody, if it was destroyed. Where there are
+    /// several handles of it the event goes back into the queue for each further one, so that the
+    /// descriptor stays readable until all have been told.
     pub(crate) fn qp_to_tell(
         &mut self,
         engine: &Context,
@@ -119,8 +121,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let closed = self.closed.get_mut().unwrap_or_else(PoisonError::into_inner);
         for context in closed.drain(..) {
-            // SAFETY: closed once (`close`), and with this goes the last of the objects that pointed to
-            // it: each of them holds the `Shared`.
+            // SAFETY: closed once (`close`), and with this goes the last of the objects that
+            // pointed to it: each of them holds the `Shared`.
             drop(unsafe { context.take_back() });
         }
     }
@@ -165,8 +167,8 @@ impl Shared {
         self.contexts.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// An open context is closed, once for each. With the last the device ends, whatever objects are left:
-    /// the context stays for those that point to it, until nothing does any more.
+    /// An open context is closed, once for each. With the last the device ends, whatever objects
+    /// are left: the context stays for those that point to it, until nothing does any more.
     pub(crate) fn close(&self, context: Handle<ibv_context>) {
         lock(&self.closed).push(context);
         if self.contexts.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -1,14 +1,15 @@
 //! Pointers that cross the border: the only module that follows those of the control path.
 //!
 //! Every type here is one pointer wide and can only be made by C, as an argument of an exported
-//! function or as a field of a struct that such an argument leads to, or by [`Handle::hand_out`] for
-//! an object that this library gives to C. What is behind it rests on the contract of the verbs,
-//! which each SAFETY comment below means by *the contract*:
+//! function or as a field of a struct that such an argument leads to, or by [`Handle::hand_out`]
+//! for an object that this library gives to C. What is behind it rests on the contract of the
+//! verbs, which each SAFETY comment below means by *the contract*:
 //!
 //! 1. an object pointer is NULL, or came from this library and its object was not destroyed since;
 //!    nobody uses an object while or after it is destroyed;
 //! 2. a pointer to a struct or array is NULL, or leads to that many valid elements, which no other
-//!    thread changes during the call; one to be written is writable and not otherwise used meanwhile.
+//!    thread changes during the call; one to be written is writable and not otherwise used
+//!    meanwhile.
 //!
 //! NULL is tested for here, each time, and becomes an error or "absent". More cannot be tested:
 //! whoever breaks the contract breaks rdma-core's library in the same way.
@@ -53,7 +54,8 @@ pub(crate) unsafe trait CObject {
     }
 }
 
-/// A struct of which every bit pattern is a value: integers, floats, pointers, and optional functions.
+/// A struct of which every bit pattern is a value: integers, floats, pointers, and optional
+/// functions.
 ///
 /// # Safety
 /// As said.
@@ -162,8 +164,8 @@ impl<C: CObject> Handle<C> {
             return None;
         }
         // SAFETY: not NULL, so an object of ours that lives (contract, 1), made by `hand_out` of
-        // this `C`: its place is `OFFSET` before. It is not destroyed while the caller's copy of the
-        // handle, an argument of the running call or a field of something that lives, exists.
+        // this `C`: its place is `OFFSET` before. It is not destroyed while the caller's copy of
+        // the handle, an argument of the running call or a field of something that lives, exists.
         Some(unsafe { &*self.object() })
     }
 
@@ -188,14 +190,15 @@ impl<C: CObject> Handle<C> {
     /// Takes an object back from C, which has ended its life.
     ///
     /// # Safety
-    /// The call that destroys the object does this, once, with what C gave it, and no reference from
-    /// [`Handle::get`] is used afterwards.
+    /// The call that destroys the object does this, once, with what C gave it, and no reference
+    /// from [`Handle::get`] is used afterwards.
     pub(crate) unsafe fn take_back(self) -> Box<C::Object> {
         // SAFETY: from `Box::into_raw` in `hand_out`; not taken back before (contract, 1).
         unsafe { Box::from_raw(self.object()) }
     }
 
-    /// As [`take_back`](Self::take_back): the object is dropped, and its place stays until that is, too.
+    /// As [`take_back`](Self::take_back): the object is dropped, and its place stays until that is,
+    /// too.
     ///
     /// # Safety
     /// As of [`take_back`](Self::take_back).
@@ -321,12 +324,12 @@ impl<T: Plain> Out<T> {
     }
 }
 
-/// A struct that grew with the versions of the header. A program has as much of it as the header had
-/// that it was built with, and says with `comp_mask` which of the fields behind that are there.
+/// A struct that grew with the versions of the header. A program has as much of it as the header
+/// had that it was built with, and says with `comp_mask` which of the fields behind that are there.
 ///
 /// # Safety
-/// Every program has the first [`LEAST`](Self::LEAST) bytes, and as many as [`room`](Self::room) says;
-/// zeros are a value of every field.
+/// Every program has the first [`LEAST`](Self::LEAST) bytes, and as many as [`room`](Self::room)
+/// says; zeros are a value of every field.
 pub(crate) unsafe trait Growing: Plain {
     /// Bytes up to `comp_mask` and with it.
     const LEAST: usize;
@@ -387,8 +390,8 @@ impl<T: Growing> Out<T> {
 macro_rules! one_field {
     ($($function:ident: $name:ident, $field:ident, $type:ty;)*) => {$(
         impl Out<$name> {
-            /// Fills this field of a struct that C has filled, and touches nothing else of it: it may be
-            /// shorter than ours, or use what is padding here.
+            /// Fills this field of a struct that C has filled, and touches nothing else of it: it
+            /// may be shorter than ours, or use what is padding here.
             pub(crate) fn $function(self, value: $type) {
                 if !self.0.is_null() {
                     // SAFETY: leads to a writable struct, of which every program has this field
@@ -456,8 +459,8 @@ impl<T: Plain> OutArray<T> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: so many writable elements that nobody else uses meanwhile (contract, 2), of any content (`Plain`);
-        // `Unaligned` has their layout and may be anywhere.
+        // SAFETY: so many writable elements that nobody else uses meanwhile (contract, 2), of any
+        // content (`Plain`); `Unaligned` has their layout and may be anywhere.
         Some(unsafe { slice::from_raw_parts_mut(self.0.cast(), count) })
     }
 }

@@ -1,4 +1,5 @@
-//! What stands behind symbols that have to exist and do nothing: see the kinds in `abi/exports.txt`.
+//! What stands behind symbols that have to exist and do nothing: see the kinds in
+//! `abi/exports.txt`.
 //!
 //! Programs bind all their symbols when they start, so each has to be there. Those here return what
 //! says "not supported" in the convention of their call; they take no arguments, and so may stand

@@ -1,12 +1,12 @@
 //! Calls that wait for an event, and threads that are cancelled or interrupted meanwhile.
 //!
-//! Programs cancel threads that wait (`pthread_cancel`), and glibc then unwinds the thread's stack, at
-//! the next system call that is a point of cancellation. No frame of this library may be in its way:
-//! Rust ends the process where it would have to stop a foreign unwinding, and locks would stay locked.
-//! So calls run [`uncancelled`], and a call that waits is cut into attempts: each looks and returns, and
-//! in between the thread sleeps in [`sleep_until_readable`], with nothing on the stack that is to be
-//! dropped. Whether a waiting call is restarted after a signal depends on the signal's handler
-//! (`SA_RESTART`), as for a system call that waits on a device.
+//! Programs cancel threads that wait (`pthread_cancel`), and glibc then unwinds the thread's stack,
+//! at the next system call that is a point of cancellation. No frame of this library may be in its
+//! way: Rust ends the process where it would have to stop a foreign unwinding, and locks would stay
+//! locked. So calls run [`uncancelled`], and a call that waits is cut into attempts: each looks and
+//! returns, and in between the thread sleeps in [`sleep_until_readable`], with nothing on the stack
+//! that is to be dropped. Whether a waiting call is restarted after a signal depends on the
+//! signal's handler (`SA_RESTART`), as for a system call that waits on a device.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -47,7 +47,8 @@ pub(crate) enum Attempt {
 }
 
 impl Attempt {
-    /// There will be nothing: the thread sleeps until the process ends (`poll` passes over this descriptor).
+    /// There will be nothing: the thread sleeps until the process ends (`poll` passes over this
+    /// descriptor).
     pub(crate) const FOR_EVER: Self = Self::Wait(-1);
 
     /// There is nothing yet.
@@ -65,11 +66,11 @@ impl Attempt {
     }
 }
 
-/// Attempts until one is the last, and sleeps in between. `attempt` owns nothing that is to be dropped: a
-/// cancellation of the thread leaves it where it is.
+/// Attempts until one is the last, and sleeps in between. `attempt` owns nothing that is to be
+/// dropped: a cancellation of the thread leaves it where it is.
 pub(crate) fn attempts(attempt: impl Fn() -> Attempt + Copy) -> c_int {
-    // Each turn follows an event, which another thread may have taken. Nothing bounds the wait but the
-    // program.
+    // Each turn follows an event, which another thread may have taken. Nothing bounds the wait but
+    // the program.
     loop {
         match attempt() {
             Attempt::Done(code) => return code,

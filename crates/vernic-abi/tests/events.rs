@@ -1,5 +1,5 @@
-//! Objects are destroyed in the moment in which their last event is acknowledged, by another thread; and
-//! threads that wait for events are cancelled.
+//! Objects are destroyed in the moment in which their last event is acknowledged, by another
+//! thread; and threads that wait for events are cancelled.
 
 mod common;
 

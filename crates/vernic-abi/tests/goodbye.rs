@@ -1,4 +1,5 @@
-//! A process that ends without a word has acknowledged what it received; and `fork` divides devices.
+//! A process that ends without a word has acknowledged what it received; and `fork` divides
+//! devices.
 
 mod common;
 

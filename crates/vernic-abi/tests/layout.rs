@@ -1,7 +1,7 @@
 //! The structs of C, against the headers that are installed.
 //!
-//! `src/layout/` states sizes and offsets in its `sizes!` and `offsets!`; the compiler has checked that
-//! our structs have them. Here a program of C checks that the header's have them, too.
+//! `src/layout/` states sizes and offsets in its `sizes!` and `offsets!`; the compiler has checked
+//! that our structs have them. Here a program of C checks that the header's have them, too.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The loop of posts and polls that `cargo xtask bench` compares with the same through the Rust API.
+//! The loop of posts and polls that `cargo xtask bench` compares with the same through the Rust
+//! API.
 
 mod common;
 

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use common::Folder;
 
-/// Runs one trial of `preload.c`: RDMA `only`, or TCP, too (`auto`). Returns what it printed as errors; nothing
-/// without a compiler.
+/// Runs one trial of `preload.c`: RDMA `only`, or TCP, too (`auto`). Returns what it printed as
+/// errors; nothing without a compiler.
 fn check(mode: &str, trial: &str, variables: &[(&str, &str)]) -> Option<String> {
     check_in("preload.c", mode, trial, variables)
 }

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use common::Folder;
 
-/// Two network namespaces with a veth pair between them: what runs in the first finds the address .1 there, .2 at
-/// the other end, and nobody at .3. The second is the router to everywhere else.
+/// Two network namespaces with a veth pair between them: what runs in the first finds the address
+/// .1 there, .2 at the other end, and nobody at .3. The second is the router to everywhere else.
 const NETWORK: &str = "
 set -e
 unshare --net sh -c 'while sleep 0.1; do :; done' &

@@ -159,8 +159,8 @@ pub(crate) struct BenchOptions {
     /// All sizes from 2 bytes to 8 MiB, by powers of two
     #[arg(short, long, conflicts_with = "size", help_heading = "What to measure")]
     pub(crate) all: bool,
-    /// Path MTUs in bytes: 256, 512, 1024, 2048, 4096 [default: the largest that both ends have, and
-    /// for RC bandwidth at 1 MiB and more also 1024]
+    /// Path MTUs in bytes: 256, 512, 1024, 2048, 4096 [default: the largest that both ends have,
+    /// and for RC bandwidth at 1 MiB and more also 1024]
     #[arg(short, long, value_delimiter = ',', value_parser = parse_mtu)]
     #[arg(help_heading = "What to measure")]
     pub(crate) mtu: Vec<u32>,
@@ -175,8 +175,8 @@ pub(crate) struct BenchOptions {
     /// Seconds of each measurement [default: 0.2, quick: 0.08]
     #[arg(short = 'D', long, value_parser = parse_seconds, help_heading = "How to measure")]
     pub(crate) duration: Option<f64>,
-    /// Rounds: each measures everything once, medians over rounds are shown [default: 7, quick: 3 or
-    /// as many as fit 24 s]
+    /// Rounds: each measures everything once, medians over rounds are shown [default: 7, quick: 3
+    /// or as many as fit 24 s]
     #[arg(long, help_heading = "How to measure")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,

@@ -1,6 +1,7 @@
 //! `vernic devices`, `vernic info`: what there is, in words and in JSON.
 //!
-//! Each command fills a plain view from the `vernic` crate; views are rendered here and nowhere else.
+//! Each command fills a plain view from the `vernic` crate; views are rendered here and nowhere
+//! else.
 
 use crate::failure::{Doing, Failure, Outcome};
 use crate::select::Chosen;

@@ -58,8 +58,8 @@ impl Failure {
         &self.what
     }
 
-    /// Tells it on standard error, and gives the exit status. Silent when standard output was closed
-    /// by its reader (`vernic info | head`).
+    /// Tells it on standard error, and gives the exit status. Silent when standard output was
+    /// closed by its reader (`vernic info | head`).
     pub(crate) fn report(&self) -> ExitCode {
         match self.kind {
             Kind::BrokenPipe => return ExitCode::SUCCESS,
@@ -69,8 +69,8 @@ impl Failure {
     }
 }
 
-/// A line on standard error. One that is closed has nobody to be told, and is no reason to panic, as
-/// `eprintln` would.
+/// A line on standard error. One that is closed has nobody to be told, and is no reason to panic,
+/// as `eprintln` would.
 pub(crate) fn complain(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

@@ -1,7 +1,8 @@
 //! The `vernic` command: devices, their attributes, settings, programs run on them, a benchmark.
 //!
-//! Uses the safe API of the `vernic` crate only. Exit status: 0 success, 1 failure (the reason is on
-//! standard error), 2 wrong usage; of `vernic run`, the program's own, or 127 and 126 as in a shell.
+//! Uses the safe API of the `vernic` crate only. Exit status: 0 success, 1 failure (the reason is
+//! on standard error), 2 wrong usage; of `vernic run`, the program's own, or 127 and 126 as in a
+//! shell.
 #![forbid(unsafe_code)]
 
 mod args;

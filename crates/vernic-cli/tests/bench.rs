@@ -1,4 +1,5 @@
-//! The bench measures everything that it should, between two processes, and says why when it cannot.
+//! The bench measures everything that it should, between two processes, and says why when it
+//! cannot.
 
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};

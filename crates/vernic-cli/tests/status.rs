@@ -1,4 +1,5 @@
-//! What everyday programs are told of a device that processes have open: counters in `/sys`, and `rdma` of iproute2.
+//! What everyday programs are told of a device that processes have open: counters in `/sys`, and
+//! `rdma` of iproute2.
 
 mod installed;
 
@@ -16,7 +17,8 @@ const MESSAGES: u64 = 10;
 /// Bytes of each.
 const BYTES: usize = 1000;
 
-/// A device with two queue pairs connected to each other, one of which has sent something to the other.
+/// A device with two queue pairs connected to each other, one of which has sent something to the
+/// other.
 struct Pair {
     device: Device,
     qps: [Qp<Rc, Rts>; 2],

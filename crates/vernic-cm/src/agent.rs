@@ -1,7 +1,7 @@
 //! What the manager asks of a RoCE device's exchange of messages.
 //!
-//! Owns nothing: [`CmAgent`](vernic_engine::CmAgent) of the engine does it all, and says what each call
-//! does. The trait is the seam at which tests put an agent that only notes what it is asked.
+//! Owns nothing: [`CmAgent`](vernic_engine::CmAgent) of the engine does it all, and says what each
+//! call does. The trait is the seam at which tests put an agent that only notes what it is asked.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What carries the exchanges of a device's ids with their peers: the seam between RoCE and iWARP.
 //!
-//! What both have is a method here. Connecting, accepting and listening differ in what they take, and each
-//! has its own in `id/`.
+//! What both have is a method here. Connecting, accepting and listening differ in what they take,
+//! and each has its own in `id/`.
 
 use std::sync::Arc;
 

@@ -54,8 +54,8 @@ impl EventChannel {
         self.try_next_after(|_| ())
     }
 
-    /// As [`try_next`](Self::try_next); runs `before` with the id of each event before the event does what
-    /// it does to the id.
+    /// As [`try_next`](Self::try_next); runs `before` with the id of each event before the event
+    /// does what it does to the id.
     pub fn try_next_after(self: &Arc<Self>, before: impl Fn(&Arc<Id>)) -> Option<Event> {
         if self.is_orphan() {
             return None;
@@ -68,8 +68,8 @@ impl EventChannel {
         }
     }
 
-    /// Under the lock of the queue: counts the event, and makes the id of a request, so that whoever
-    /// takes what comes behind it finds that id.
+    /// Under the lock of the queue: counts the event, and makes the id of a request, so that
+    /// whoever takes what comes behind it finds that id.
     fn take(self: &Arc<Self>, entry: Entry) -> Got {
         let (taken, place) = Taken::new(&entry.cell);
         let id = entry.cell.id();

@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
     pub(crate) carrier: Carrier,
-    /// Which services this process has, and where: ids may share, those of both IP versions' wildcards.
+    /// Which services this process has, and where: ids may share, those of both IP versions'
+    /// wildcards.
     services: Mutex<HashMap<(ServiceId, Place), Had>>,
     /// Its netdev was removed.
     removed: AtomicBool,
@@ -173,15 +174,16 @@ impl Devices {
     /// The device of a transport that has `local`.
     ///
     /// # Errors
-    /// [`OpenError::NoSuchAddress`], with the devices and addresses that there are; those of opening
-    /// the device.
+    /// [`OpenError::NoSuchAddress`], with the devices and addresses that there are; those of
+    /// opening the device.
     pub(crate) fn with(
         &self,
         local: LocalAddr,
         transport: Transport,
         shared: &Shared,
     ) -> Result<Arc<Device>, OpenError> {
-        // The table of an open device follows its addresses: the usual case asks the system nothing.
+        // The table of an open device follows its addresses: the usual case asks the system
+        // nothing.
         let has = |device: &Arc<Device>| {
             device.context.info().transport == transport && device.context.has_address(local)
         };
@@ -223,7 +225,8 @@ impl Devices {
         Ok(device)
     }
 
-    /// Forgets the device whose netdev was removed: it is closed when the last id on it is destroyed.
+    /// Forgets the device whose netdev was removed: it is closed when the last id on it is
+    /// destroyed.
     fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
         let mut open = lock(&self.open);
         let place = open.iter().position(|device| device.key() == key)?;

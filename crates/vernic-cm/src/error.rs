@@ -81,8 +81,8 @@ pub enum Error {
         addr: SocketAddr,
         /// By whom.
         by: String,
-        /// Whether it is wanted, or had, for all addresses of this machine: the kernel's rdma_cm then gives another
-        /// error number than for one address.
+        /// Whether it is wanted, or had, for all addresses of this machine: the kernel's rdma_cm
+        /// then gives another error number than for one address.
         everywhere: bool,
     },
     /// Every ephemeral port is taken.

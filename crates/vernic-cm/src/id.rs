@@ -1,10 +1,11 @@
 //! Ids: an id is a listener, a connection, or a datagram address.
 //!
-//! Owns what an id has and the state it is in. The calls are in a file per kind under `id/`; what an
-//! event does when it is taken is in `id/tell.rs`.
+//! Owns what an id has and the state it is in. The calls are in a file per kind under `id/`; what
+//! an event does when it is taken is in `id/tell.rs`.
 //!
 //! Everything that changes is behind one lock per id, held during a call, also while that call asks
-//! the engine. Nothing under the engine's locks takes it. Lock order: id, ports, engine, registry, queue.
+//! the engine. Nothing under the engine's locks takes it. Lock order: id, ports, engine, registry,
+//! queue.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -258,9 +259,9 @@ impl Id {
         Ok(())
     }
 
-    /// Destroys it: its events that nobody has taken are gone, what it listens to or is connected to is
-    /// told, and its port and groups are given back; its queue pair is detached and goes on as it is.
-    /// Waits until every [`Event`](crate::Event) of it that was taken is dropped.
+    /// Destroys it: its events that nobody has taken are gone, what it listens to or is connected
+    /// to is told, and its port and groups are given back; its queue pair is detached and goes on
+    /// as it is. Waits until every [`Event`](crate::Event) of it that was taken is dropped.
     pub fn destroy(&self) {
         if !self.is_orphan() {
             self.shut_down();

@@ -1,10 +1,11 @@
 //! What must be done on nobody's thread: refusals that come up under the engine's locks, listening
-//! on devices that come up later, start-ups of iWARP, destinations whose next hop is looked for, and hosts that
-//! are silent.
+//! on devices that come up later, start-ups of iWARP, destinations whose next hop is looked for,
+//! and hosts that are silent.
 //!
-//! One thread per process, started with the first listener, search, request to another host, or connection of iWARP. It sleeps on its own
-//! descriptor, on changes of the network and on the connections that are being made, holds nothing while it
-//! sleeps, and ends when the manager is gone.
+//! One thread per process, started with the first listener, search, request to another host, or
+//! connection of iWARP. It sleeps on its own descriptor, on changes of the network and on the
+//! connections that are being made, holds nothing while it sleeps, and ends when the manager is
+//! gone.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -95,7 +96,8 @@ fn run(
         let Some(shared) = shared.upgrade() else { return };
         for job in shared.keeper.take() {
             match job {
-                // It may have gone by itself meanwhile. Requests for datagrams have an answer of their own.
+                // It may have gone by itself meanwhile. Requests for datagrams have an answer of
+                // their own.
                 Job::Refuse { device, conn, reason, info } => {
                     if device.carrier.reject(conn, reason, info.as_slice(), &[]).is_err() {
                         device.carrier.destroy(conn);

@@ -3,13 +3,13 @@
 //! Owns the ids of a process (an id is a listener, a connection or a datagram address), their event
 //! channels, port spaces, and the way from an IP address to a connected queue pair: which device,
 //! which path, which attributes in which state. Called by the safe API (`vernic::cm`), by
-//! `librdmacm.so.1` and by rsockets; calls `vernic-engine` for devices, queue pairs and the exchange
-//! of messages.
+//! `librdmacm.so.1` and by rsockets; calls `vernic-engine` for devices, queue pairs and the
+//! exchange of messages.
 //!
-//! Start with [`Manager::new`] and [`Manager::create_id`]. What an id does next is asynchronous: the
-//! call returns, and an [`Event`] on the id's [`EventChannel`] tells the outcome. An event's share of
-//! the work (a queue pair's transitions, the last message of a handshake) is done by the call that
-//! takes the event.
+//! Start with [`Manager::new`] and [`Manager::create_id`]. What an id does next is asynchronous:
+//! the call returns, and an [`Event`] on the id's [`EventChannel`] tells the outcome. An event's
+//! share of the work (a queue pair's transitions, the last message of a handshake) is done by the
+//! call that takes the event.
 //!
 //! ```text
 //!   active                                         passive
@@ -37,15 +37,16 @@
 //! | `search.rs` | destinations whose next hop is not known yet |
 //! | `error.rs` | what is refused, and the errno of it |
 //!
-//! Over iWARP the same ids, calls and events are TCP connections with MPA's start-up: its request, reply and
-//! rejecting reply are REQ, REP and REJ, there is no RTU and no TIMEWAIT, the end of the stream is DREQ, and
-//! ports are TCP's own. Which of both ids use is a setting ([`Config::transport`](vernic_engine::Config)),
-//! for an address does not tell.
+//! Over iWARP the same ids, calls and events are TCP connections with MPA's start-up: its request,
+//! reply and rejecting reply are REQ, REP and REJ, there is no RTU and no TIMEWAIT, the end of the
+//! stream is DREQ, and ports are TCP's own. Which of both ids use is a setting
+//! ([`Config::transport`](vernic_engine::Config)), for an address does not tell.
 //!
-//! Limits: three descriptors for each device at which this process listens to a port of RoCE, one where it is
-//! bound (`vernic_io::slot`); an id has as many events waiting as its state machine can raise, less than ten; requests
-//! of a listener that nobody takes are at most its backlog, events that the program writes itself 1024;
-//! start-ups of iWARP whose request is not here 1024 per listener.
+//! Limits: three descriptors for each device at which this process listens to a port of RoCE, one
+//! where it is bound (`vernic_io::slot`); an id has as many events waiting as its state machine can
+//! raise, less than ten; requests of a listener that nobody takes are at most its backlog, events
+//! that the program writes itself 1024; start-ups of iWARP whose request is not here 1024 per
+//! listener.
 #![deny(unsafe_code)]
 
 mod agent;

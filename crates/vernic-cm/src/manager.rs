@@ -123,10 +123,11 @@ impl Manager {
         &at.shared
     }
 
-    /// Ends what connections and requests this process has, as destroying their ids would: for the end of a program that
-    /// did not do so. The kernel does that for programs that use its `rdma_cm`. Waits for peers of iWARP alone, whose
-    /// connections end only when they have taken what they were sent. Takes half a second at most, whatever this process's
-    /// threads are in the middle of.
+    /// Ends what connections and requests this process has, as destroying their ids would: for the
+    /// end of a program that did not do so. The kernel does that for programs that use its
+    /// `rdma_cm`. Waits for peers of iWARP alone, whose connections end only when they have taken
+    /// what they were sent. Takes half a second at most, whatever this process's threads are in the
+    /// middle of.
     pub fn say_goodbye(&self) {
         let mut at = &self.generation;
         while !at.shared.origin.is_here() {

@@ -11,8 +11,8 @@ pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 /// device and the peer allow, seven repetitions of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
-    /// Bytes that the peer's event carries. At most 56 to connect, 196 to accept; of datagram ids 180
-    /// and 136.
+    /// Bytes that the peer's event carries. At most 56 to connect, 196 to accept; of datagram ids
+    /// 180 and 136.
     pub private_data: &'a [u8],
     /// READs and atomics of the peer that this side keeps for replay; [`ConnParam::MAX`] takes what
     /// device and peer allow.
@@ -32,9 +32,9 @@ pub struct ConnParam<'a> {
     pub qp_num: Option<Qpn>,
     /// Q_Key of a datagram id, told to the peer by accept; 0 takes that of the port space.
     pub qkey: Qkey,
-    /// Not to wait for somebody to listen: where it can be known that nobody does, connect is refused at once,
-    /// even if somebody would in a moment. Not looked at by accept, nor for datagrams; over iWARP it is
-    /// always so.
+    /// Not to wait for somebody to listen: where it can be known that nobody does, connect is
+    /// refused at once, even if somebody would in a moment. Not looked at by accept, nor for
+    /// datagrams; over iWARP it is always so.
     pub impatient: bool,
 }
 

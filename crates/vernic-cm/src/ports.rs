@@ -2,8 +2,8 @@
 //!
 //! The rules are those of the kernel's rdma_cm: a port may be had once per address, a wildcard
 //! address covers every address of its family (`[::]` both families, unless it is told not to), and
-//! ids that ask for it may share a port as long as none of them listens. Port spaces have nothing to
-//! do with each other, nor with the ports of TCP and UDP sockets.
+//! ids that ask for it may share a port as long as none of them listens. Port spaces have nothing
+//! to do with each other, nor with the ports of TCP and UDP sockets.
 //!
 //! Other processes of the host are asked by whoever calls this (`id/bind.rs`).
 
@@ -52,15 +52,16 @@ impl Binding {
     }
 }
 
-/// The ports that processes of this host have claimed, by the kernel's table of the names of services
-/// (`vernic_io::slot`); empty where it cannot be read.
+/// The ports that processes of this host have claimed, by the kernel's table of the names of
+/// services (`vernic_io::slot`); empty where it cannot be read.
 pub(crate) fn claimed_ports(space: PortSpace) -> HashSet<u16> {
     let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     claimed_in(&String::from_utf8_lossy(&table), space)
 }
 
-/// Of the sockets of a name only that counts which claims it. The others, which have one part more in theirs, may be
-/// open for a moment after the name was given back: a thread that sleeps on them closes them when it wakes up.
+/// Of the sockets of a name only that counts which claims it. The others, which have one part more
+/// in theirs, may be open for a moment after the name was given back: a thread that sleeps on them
+/// closes them when it wakes up.
 fn claimed_in(table: &str, space: PortSpace) -> HashSet<u16> {
     let services = table.lines().filter_map(|line| line.split_once("/service/"));
     let numbers = services.filter_map(|(_, rest)| {
@@ -158,8 +159,8 @@ impl Ports {
     }
 }
 
-/// Whether sockets of IPv6 that say nothing of it are for IPv6 alone (`net.ipv6.bindv6only`), which is so
-/// for ids too.
+/// Whether sockets of IPv6 that say nothing of it are for IPv6 alone (`net.ipv6.bindv6only`), which
+/// is so for ids too.
 pub fn v6_only() -> bool {
     let text = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     text.is_ok_and(|text| text.trim() == "1")

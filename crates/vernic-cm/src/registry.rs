@@ -1,13 +1,14 @@
-//! Events on their way: which id they are for, which channel it is on, and how many of them are taken.
+//! Events on their way: which id they are for, which channel it is on, and how many of them are
+//! taken.
 //!
 //! Owns the seats of the ids, each with the queue of the channel that its id is on, and which id a
 //! connection or a listener of the engine belongs to. The engine delivers its events here under its
-//! own locks ([`Sink`]), so nothing here calls it, and nothing is dropped here that does: an entry is
-//! plain data and references to what others hold too. Lock order: registry, queue.
+//! own locks ([`Sink`]), so nothing here calls it, and nothing is dropped here that does: an entry
+//! is plain data and references to what others hold too. Lock order: registry, queue.
 //!
 //! Events are taken from the queues without the registry's lock; each is counted on its id's
-//! [`Cell`] while the queue is locked, so whoever takes the untaken out of the queue and then waits for
-//! the taken misses none.
+//! [`Cell`] while the queue is locked, so whoever takes the untaken out of the queue and then waits
+//! for the taken misses none.
 //!
 //! Limits: an id has a few events at most; requests are bounded by the backlog of their listener;
 //! events that come before their connection is known are at most [`MAX_EARLY`].
@@ -112,8 +113,8 @@ impl Taken {
     }
 }
 
-/// The place of a taken event among those of its id, which have their effect in that order, whichever
-/// threads took them.
+/// The place of a taken event among those of its id, which have their effect in that order,
+/// whichever threads took them.
 #[derive(Debug)]
 pub(crate) struct Place {
     cell: Arc<Cell>,
@@ -309,8 +310,8 @@ impl Drop for Expecting<'_> {
     }
 }
 
-/// Whether a request says of itself what its packets say: programs are told the addresses in it, and
-/// some trust a peer for its address. The kernel looks for the sender's address in its routes.
+/// Whether a request says of itself what its packets say: programs are told the addresses in it,
+/// and some trust a peer for its address. The kernel looks for the sender's address in its routes.
 fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
     let ends = (path.remote.to_ip(), path.local.to_ip());
     header.version == 0 && (header.src, header.dst) == ends
@@ -463,7 +464,8 @@ impl Registry {
             self.keeper.add(Job::Refuse { device, conn, reason, info });
             return;
         }
-        // Those that are over, and were not taken, do not count in the backlog of the engine any more.
+        // Those that are over, and were not taken, do not count in the backlog of the engine any
+        // more.
         if seat.untaken_requests() >= ear.backlog {
             self.keeper.add(Job::Ignore { device, conn });
             return;
@@ -483,8 +485,8 @@ impl Registry {
         }
     }
 
-    /// A request that came over a connection of iWARP, for a listening id; false if that is gone, or has
-    /// `backlog` requests that nobody has taken.
+    /// A request that came over a connection of iWARP, for a listening id; false if that is gone,
+    /// or has `backlog` requests that nobody has taken.
     pub(crate) fn request_stream(
         &self,
         listener: IdKey,

@@ -1,8 +1,9 @@
 //! Destinations whose next hop was asked for its hardware address, and has not answered.
 //!
-//! Owns the searches of a process; the keeper's thread looks at each again and again, and tells its id when it is
-//! over: as soon as the neighbour is known, or when it is not there or the program's time is up. (The kernel's
-//! `rdma_cm` waits for the program's time also where the system has given up before.)
+//! Owns the searches of a process; the keeper's thread looks at each again and again, and tells its
+//! id when it is over: as soon as the neighbour is known, or when it is not there or the program's
+//! time is up. (The kernel's `rdma_cm` waits for the program's time also where the system has given
+//! up before.)
 //!
 //! Limits: one search per id.
 
@@ -18,7 +19,8 @@ use crate::registry::lock;
 
 /// Time to the second look: an answer on a local network takes about as long.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
-/// Longest time between looks. From the first on it doubles, so what is late is noticed late in proportion.
+/// Longest time between looks. From the first on it doubles, so what is late is noticed late in
+/// proportion.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// How a search looks: at what the system knows of the next hop.
@@ -70,7 +72,8 @@ impl Searches {
         lock(&self.0).push(Search { id, look, until, pause, next: now });
     }
 
-    /// Looks for those whose time it is, and tells the ids of those that are over. How long until the next is due.
+    /// Looks for those whose time it is, and tells the ids of those that are over. How long until
+    /// the next is due.
     pub(crate) fn progress(&self) -> Option<Duration> {
         let now = Instant::now();
         let is_due = |search: &mut Search| search.next <= now;
@@ -99,7 +102,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// An id that looks for its next hop, which is in one state after the other; how often it was looked at.
+    /// An id that looks for its next hop, which is in one state after the other; how often it was
+    /// looked at.
     fn searching(
         lab: &Lab,
         timeout: Duration,

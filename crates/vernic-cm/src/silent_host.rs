@@ -1,11 +1,11 @@
 //! Hosts that have not answered a request for a connection by RoCE.
 //!
-//! A request that nothing hears is repeated for a minute. Where the host's UDP port of RoCE is closed, no
-//! process there takes RoCE, and the host says so by ICMP: then the request is refused here, as a process
-//! that has no such service would refuse it. Owns the requests that are watched; the keeper's thread asks
-//! the host from [`FIRST_LOOK`] on, until it says so, until the request is answered, or for [`LONGEST`].
-//! Again and again, since hosts limit what they say by ICMP: Linux to one message a second and peer, of
-//! which the repeats of the request take some.
+//! A request that nothing hears is repeated for a minute. Where the host's UDP port of RoCE is
+//! closed, no process there takes RoCE, and the host says so by ICMP: then the request is refused
+//! here, as a process that has no such service would refuse it. Owns the requests that are watched;
+//! the keeper's thread asks the host from [`FIRST_LOOK`] on, until it says so, until the request is
+//! answered, or for [`LONGEST`]. Again and again, since hosts limit what they say by ICMP: Linux to
+//! one message a second and peer, of which the repeats of the request take some.
 //!
 //! Limits: one entry and one socket per request.
 
@@ -25,8 +25,8 @@ use crate::route;
 const FIRST_LOOK: Duration = Duration::from_millis(400);
 /// Between the looks at one probe.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a probe's answer is waited for before the next is sent: four of them in the second in which a host
-/// says something once.
+/// How long a probe's answer is waited for before the next is sent: four of them in the second in
+/// which a host says something once.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// So many are sent like that; behind them each is waited for twice as long as the one before.
 const EAGER: u32 = 16;

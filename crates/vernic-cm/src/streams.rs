@@ -1,9 +1,10 @@
 //! Connections of iWARP until a queue pair has them: listening sockets, and start-ups under way.
 //!
 //! Owns both, of all devices of the process, under one lock. Ids give commands; the keeper's thread
-//! (`keeper.rs`) sees to what becomes ready ([`Streams::progress`], `streams/progress.rs`) and puts what
-//! happens into the queues of the ids. Once a queue pair has a connection, the engine tells its end
-//! ([`Told`]), under its own locks. Lock order: id, table, registry; the engine's lane, registry.
+//! (`keeper.rs`) sees to what becomes ready ([`Streams::progress`], `streams/progress.rs`) and puts
+//! what happens into the queues of the ids. Once a queue pair has a connection, the engine tells
+//! its end ([`Told`]), under its own locks. Lock order: id, table, registry; the engine's lane,
+//! registry.
 //!
 //! ```text
 //!   active    Asking ---- reply ----> Replied   whoever takes the event gives it to the queue pair
@@ -11,10 +12,10 @@
 //!                                               or rejects: Refusing
 //! ```
 //!
-//! Limits: connections of a listener whose request is not here are at most [`MAX_GREETING`], and a quarter of the
-//! descriptors that the process may have, beyond that the oldest of the address that has most goes;
-//! so it does where no descriptor is left for another. Each has the time of its start-up. Requests
-//! that the program has not taken are at most the listener's backlog.
+//! Limits: connections of a listener whose request is not here are at most [`MAX_GREETING`], and a
+//! quarter of the descriptors that the process may have, beyond that the oldest of the address that
+//! has most goes; so it does where no descriptor is left for another. Each has the time of its
+//! start-up. Requests that the program has not taken are at most the listener's backlog.
 
 use std::collections::HashMap;
 use std::io;
@@ -48,12 +49,12 @@ use due::Due;
 /// Connections of a listener that have not said what they want; few in tests.
 const MAX_GREETING: usize = if cfg!(test) { 4 } else { 1024 };
 
-/// The part of a process's descriptors that connections of a listener may take which have not said what they
-/// want.
+/// The part of a process's descriptors that connections of a listener may take which have not said
+/// what they want.
 const GREETING_SHARE: u64 = 4;
 
-/// Private data of a request: 512 bytes (RFC 5044, 7.1.1), less what says depths and the first message
-/// (RFC 6581, 9).
+/// Private data of a request: 512 bytes (RFC 5044, 7.1.1), less what says depths and the first
+/// message (RFC 6581, 9).
 pub(crate) const MAX_PRIVATE_DATA: usize = 512 - 4;
 
 /// Key of a listener among what is watched: above those of start-ups.
@@ -101,8 +102,8 @@ pub struct StartupCounters {
     /// Ended for newer ones: 1024 of a listener had not asked yet, or there were no descriptors for
     /// both. They were the oldest of the address that had most.
     pub displaced: u64,
-    /// Times that a connection could not be taken, since the process had no descriptor left: it waits in the
-    /// listening socket, which is left alone for a moment.
+    /// Times that a connection could not be taken, since the process had no descriptor left: it
+    /// waits in the listening socket, which is left alone for a moment.
     pub no_descriptor: u64,
     /// Refused: the listener's backlog was full.
     pub refused: u64,
@@ -234,8 +235,8 @@ impl Table {
         self.due.set(conn, patience.map(|patience| Instant::now() + patience));
     }
 
-    /// A number that no start-up has. Connections that queue pairs have keep theirs as ids remember it:
-    /// after 2^32 others nobody does.
+    /// A number that no start-up has. Connections that queue pairs have keep theirs as ids remember
+    /// it: after 2^32 others nobody does.
     fn number(&mut self) -> u32 {
         loop {
             self.next = self.next.wrapping_add(1);
@@ -260,7 +261,8 @@ impl Streams {
         Self { registry, keeper, startup, readiness, table }
     }
 
-    /// Makes the descriptor that is readable while [`progress`](Self::progress) has something to do.
+    /// Makes the descriptor that is readable while [`progress`](Self::progress) has something to
+    /// do.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -288,15 +290,15 @@ impl Streams {
         StartupConfig { ird: depths.ird.into(), ord: depths.ord.into(), ..self.startup }
     }
 
-    /// Asks a peer for a connection, with [`MAX_PRIVATE_DATA`] at most. What comes of it is told to the id,
-    /// also if nobody listens there.
+    /// Asks a peer for a connection, with [`MAX_PRIVATE_DATA`] at most. What comes of it is told to
+    /// the id, also if nobody listens there.
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::Os`].
     pub(crate) fn connect(&self, ask: Ask<'_>) -> Result<ConnId, Error> {
         let Ask { id, device, socket, peer, depths, private_data } = ask;
-        // Either side of an application may send first: the initiator says that it is ready, by a READ, whose
-        // answer tells when the responder is (siw would choose the WRITE if it could).
+        // Either side of an application may send first: the initiator says that it is ready, by a
+        // READ, whose answer tells when the responder is (siw would choose the WRITE if it could).
         let rtr = RtrSet::READ;
         let config = StartupConfig { rtr, ..self.config(depths) };
         let readiness = self.readiness()?;
@@ -321,8 +323,8 @@ impl Streams {
         Ok(conn)
     }
 
-    /// Takes the connection to a peer that has accepted, whose event was taken, and gives it to the queue
-    /// pair. Returns what the peer says.
+    /// Takes the connection to a peer that has accepted, whose event was taken, and gives it to the
+    /// queue pair. Returns what the peer says.
     ///
     /// # Errors
     /// [`Error::Stream`].
@@ -419,8 +421,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Ends a connection that no queue pair has: a request is rejected, and a peer that has accepted is left in
-    /// order.
+    /// Ends a connection that no queue pair has: a request is rejected, and a peer that has
+    /// accepted is left in order.
     pub(crate) fn destroy(&self, conn: ConnId) {
         if self.reject(conn, &[]).is_err() {
             let startup = lock(&self.table).remove(conn);
@@ -430,8 +432,9 @@ impl Streams {
         }
     }
 
-    /// As [`destroy`](Self::destroy), at the wish of its owner, who goes on: where the peer's answer was still to come, or
-    /// this side's was on its way, it hears that nothing comes of it, which nobody else would tell.
+    /// As [`destroy`](Self::destroy), at the wish of its owner, who goes on: where the peer's
+    /// answer was still to come, or this side's was on its way, it hears that nothing comes of it,
+    /// which nobody else would tell.
     pub(crate) fn disconnect(&self, conn: ConnId) {
         let mut table = lock(&self.table);
         let startup = match table.startups.get(&conn).map(|startup| &startup.stage) {

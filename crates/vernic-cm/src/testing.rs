@@ -1,5 +1,5 @@
-//! An agent that notes what it is asked, and events made by hand: states and orders that real peers bring
-//! about rarely, and never when told to.
+//! An agent that notes what it is asked, and events made by hand: states and orders that real peers
+//! bring about rarely, and never when told to.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

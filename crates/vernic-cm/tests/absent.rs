@@ -1,4 +1,5 @@
-//! Hosts that are not there: next hops that nobody answers for, in a network namespace of the test's own.
+//! Hosts that are not there: next hops that nobody answers for, in a network namespace of the
+//! test's own.
 #![allow(clippy::print_stdout)] // what is skipped
 
 mod common;

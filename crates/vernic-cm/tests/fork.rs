@@ -1,6 +1,7 @@
 //! Children of `fork`: the manager goes on in both processes, with devices of their own.
 //!
-//! Without the test harness, whose threads would make a fork of this process one of a process with many.
+//! Without the test harness, whose threads would make a fork of this process one of a process with
+//! many.
 
 #![allow(unsafe_code)]
 #![allow(clippy::print_stdout)] // there is no harness to do it

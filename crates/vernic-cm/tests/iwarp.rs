@@ -195,10 +195,12 @@ fn asked(client: &Side) -> (Arc<Id>, End, TcpStream, [u8; 24]) {
     (id, end, peer, reply)
 }
 
-/// A peer that has accepted, and whose initiator's id is gone, hears its first word, and the end when it has answered.
+/// A peer that has accepted, and whose initiator's id is gone, hears its first word, and the end
+/// when it has answered.
 fn expect_leave(mut peer: TcpStream) {
     peer.set_read_timeout(Some(LONG)).unwrap();
-    // RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040, 4.4: 46 bytes and a CRC, then an empty WRITE as a reminder.
+    // RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040, 4.4: 46 bytes and a CRC, then an empty WRITE as a
+    // reminder.
     let mut first = [0; 52];
     peer.read_exact(&mut first).unwrap();
     assert_eq!((first[1], first[3]), (46, 0x41));

@@ -1,6 +1,7 @@
 //! Connections to a listener of iWARP whose process has no descriptor left for them.
 //!
-//! The test starts this program again, with a low limit; what that one does is in [`the_poor_process`].
+//! The test starts this program again, with a low limit; what that one does is in
+//! [`the_poor_process`].
 
 #![allow(clippy::print_stdout)] // how the processes talk
 

@@ -1,5 +1,5 @@
-//! Several processes: ports among them, a peer that is killed, a child that is forked; and two network
-//! namespaces with a cable between them.
+//! Several processes: ports among them, a peer that is killed, a child that is forked; and two
+//! network namespaces with a cable between them.
 //!
 //! The tests start this program again as the other process; what that one does is in
 //! [`the_other_process`].
@@ -480,7 +480,8 @@ fn bound_elsewhere(side: &Side) {
     assert_eq!(error.errno(), libc::ENETUNREACH, "{error}");
 }
 
-/// Groups of both IP versions, on a netdev that has routes for them and on `lo`, which has none for IPv6.
+/// Groups of both IP versions, on a netdev that has routes for them and on `lo`, which has none for
+/// IPv6.
 fn groups(side: &Side) {
     for (home, group) in [("10.77.1.1:0", "239.7.7.7:0"), ("[fd77:1::1]:0", "[ff15::77]:0")] {
         let member = side.udp();

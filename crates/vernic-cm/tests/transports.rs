@@ -1,5 +1,5 @@
-//! Hosts that speak one transport alone: what a client of RoCE learns of a host of iWARP, and how a client
-//! that may take both finds out. In network namespaces of the test's own.
+//! Hosts that speak one transport alone: what a client of RoCE learns of a host of iWARP, and how a
+//! client that may take both finds out. In network namespaces of the test's own.
 #![allow(clippy::print_stdout)] // how the processes talk
 
 mod common;
@@ -23,7 +23,8 @@ const PATIENCE: Duration = LONG;
 /// Where the far host listens.
 const FAR: &str = "10.81.1.2:7471";
 
-/// A request that nobody answers is given up after 62 s: half of it is early enough for a busy machine.
+/// A request that nobody answers is given up after 62 s: half of it is early enough for a busy
+/// machine.
 const BEFORE_GIVING_UP: Duration = Duration::from_secs(31);
 
 fn side(transport: TransportChoice) -> Side {
@@ -66,7 +67,8 @@ fn the_other_process() {
     told();
 }
 
-/// The far host, whose process listens over the transport that its role names. `None` where there is no veth.
+/// The far host, whose process listens over the transport that its role names. `None` where there
+/// is no veth.
 fn far_host(role: &str) -> Option<Other> {
     if !ip("link add near type veth peer name far") {
         println!("skipped: no veth here");

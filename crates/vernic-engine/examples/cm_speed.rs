@@ -4,8 +4,9 @@
 //! cargo run --release -p vernic-engine --example cm_speed -- [--device lo] [--count 20000] [--at-once 64]
 //! ```
 //!
-//! Both ends are in this process, each with a device of its own, so what goes over the wire is what two
-//! processes would send. A tour comes first: one exchange of each kind, which `cargo xtask capture` looks at.
+//! Both ends are in this process, each with a device of its own, so what goes over the wire is what
+//! two processes would send. A tour comes first: one exchange of each kind, which
+//! `cargo xtask capture` looks at.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;

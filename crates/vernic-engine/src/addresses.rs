@@ -1,5 +1,5 @@
-//! Addresses, MTU and state of a device's netdev while it is open: what changes is brought to the GID table, to every
-//! engine's link, and to the application.
+//! Addresses, MTU and state of a device's netdev while it is open: what changes is brought to the
+//! GID table, to every engine's link, and to the application.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -50,8 +50,8 @@ impl Engine {
         }
     }
 
-    /// Lets every engine use the addresses that are new, and no longer those that are gone. What one of them cannot use
-    /// none shall offer.
+    /// Lets every engine use the addresses that are new, and no longer those that are gone. What
+    /// one of them cannot use none shall offer.
     fn readdress(&self, changes: &GidChanges) {
         let engines: Vec<_> = self.engines().collect();
         for &local in &changes.removed {

@@ -1,12 +1,12 @@
 //! Peers that send what they must not: counted for each, and told in the log.
 //!
-//! Owns [`Alarms`]. Called where a packet is dropped or refused anyway, by whoever has a lane, so it costs nothing
-//! where all is well. The log has at most one warning a second ([`QUIET_NANOS`]), which names the peer with the
-//! most that was not told before, what and how many; what comes in that second is told after it, by the
-//! background thread if by nobody else.
+//! Owns [`Alarms`]. Called where a packet is dropped or refused anyway, by whoever has a lane, so
+//! it costs nothing where all is well. The log has at most one warning a second ([`QUIET_NANOS`]),
+//! which names the peer with the most that was not told before, what and how many; what comes in
+//! that second is told after it, by the background thread if by nobody else.
 //!
-//! A source address is what the packet says. Who forges packets forges that too, so a name here is where to begin to look,
-//! no proof.
+//! A source address is what the packet says. Who forges packets forges that too, so a name here is
+//! where to begin to look, no proof.
 //!
 //! Limit: [`MAX_OFFENDERS`] peers; the one that was quiet for the longest goes for another.
 
@@ -139,7 +139,8 @@ impl Table {
         row.last = now;
     }
 
-    /// A row for another peer, in the place of the one that was quiet for the longest if there is no other.
+    /// A row for another peer, in the place of the one that was quiet for the longest if there is
+    /// no other.
     fn make_row(&mut self, peer: IpAddr, now: Time) -> usize {
         let (total, untold) = (Counts::default(), Counts::default());
         let row = Row { peer, total, untold, last: now };

@@ -10,16 +10,17 @@
 //!   on its wake-up, with the next timer as timeout. An idle device makes no system call at all
 //!   (unless it has connections to other processes of this host: `cm/neighbours.rs`).
 //!
-//! It is woken while it watches if a holder of the lane leaves work that is due before it would look,
-//! or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off if a
-//! completion queue is armed, or if a thread is about to wait for something that is no completion
-//! ([`Engine::caller_rests`]): then it looks whether anybody polls still. If backing off turns out wrong, because
-//! packets waited and nobody had called for a while (a program that polls for its send and then looks at its
-//! memory, as `ib_write_lat` does), it watches for the next [`DISTRUST`] rounds.
+//! It is woken while it watches if a holder of the lane leaves work that is due before it would
+//! look, or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off
+//! if a completion queue is armed, or if a thread is about to wait for something that is no
+//! completion ([`Engine::caller_rests`]): then it looks whether anybody polls still. If backing off
+//! turns out wrong, because packets waited and nobody had called for a while (a program that polls
+//! for its send and then looks at its memory, as `ib_write_lat` does), it watches for the next
+//! [`DISTRUST`] rounds.
 //!
-//! With the setting, each engine's thread *drives* it: it looks again and again, and sleeps as one that watches
-//! only when it has found nothing for [`SPIN_NANOS`]. Who posts wakes it then. Where others compute on its core it
-//! sleeps as soon as it finds nothing ([`Crowd`]).
+//! With the setting, each engine's thread *drives* it: it looks again and again, and sleeps as one
+//! that watches only when it has found nothing for [`SPIN_NANOS`]. Who posts wakes it then. Where
+//! others compute on its core it sleeps as soon as it finds nothing ([`Crowd`]).
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -42,21 +43,22 @@ use crate::threads;
 /// thousands.
 const ACTIVE_CALLS: u64 = 8;
 
-/// Calls in one take-over time that keep this thread away. One that polls makes hundreds even where each
-/// call does much. One that makes a few waits for something else meanwhile, such as its memory to
-/// change, and waits for our next look if nobody watches the sockets.
+/// Calls in one take-over time that keep this thread away. One that polls makes hundreds even where
+/// each call does much. One that makes a few waits for something else meanwhile, such as its memory
+/// to change, and waits for our next look if nobody watches the sockets.
 const STAYING_CALLS: u64 = 16;
 
-/// How long nobody has called when packets are found after a take-over time: the program polled until it had what
-/// it polled for, then waited for something else. Far longer than between two polls.
+/// How long nobody has called when packets are found after a take-over time: the program polled
+/// until it had what it polled for, then waited for something else. Far longer than between two
+/// polls.
 const SILENCE_NANOS: u64 = 50_000;
 
-/// How often it watches after that whatever the calls: a take-over time in vain now and then costs such a
-/// program little, and one that was only not scheduled gets rid of us soon.
+/// How often it watches after that whatever the calls: a take-over time in vain now and then costs
+/// such a program little, and one that was only not scheduled gets rid of us soon.
 const DISTRUST: u32 = 64;
 
-/// How long it looks whether anybody polls after a thread went to rest: far longer than it takes to poll
-/// twice, far shorter than anybody would notice.
+/// How long it looks whether anybody polls after a thread went to rest: far longer than it takes to
+/// poll twice, far shorter than anybody would notice.
 const REST_PAUSE: Duration = Duration::from_micros(50);
 
 /// Calls in that time that mean somebody polls.
@@ -65,16 +67,17 @@ const REST_CALLS: u64 = 2;
 /// Rounds with packets before it looks again whether somebody else makes progress.
 const ROUNDS: usize = 16;
 
-/// How long a thread that drives its engine finds nothing until it sleeps: some round trips of a network, and far
-/// longer than it takes to be woken.
+/// How long a thread that drives its engine finds nothing until it sleeps: some round trips of a
+/// network, and far longer than it takes to be woken.
 const SPIN_NANOS: u64 = 200_000;
 
 /// How long it looks in vain until it offers its core to others, and then again and again.
 const SPINS_PER_YIELD: u32 = 64;
 
-/// How long it sleeps as soon as it finds nothing, after an offer of its core took long. Who offers its core stands
-/// behind all that compute there (30 to 60 ms with ten of them, Linux 6.18), and packets wait; who sleeps runs soon
-/// after it was woken. One such offer in this time is a few percent of it.
+/// How long it sleeps as soon as it finds nothing, after an offer of its core took long. Who offers
+/// its core stands behind all that compute there (30 to 60 ms with ten of them, Linux 6.18), and
+/// packets wait; who sleeps runs soon after it was woken. One such offer in this time is a few
+/// percent of it.
 const CROWDED_NANOS: u64 = 1_000_000_000;
 
 /// How often it looks for changes of the network and what neighbours say while it does not sleep.
@@ -178,7 +181,8 @@ impl Background {
     }
 
     fn run(&mut self) {
-        // A program that spins on its memory may share this thread's core, and wait for its packets.
+        // A program that spins on its memory may share this thread's core, and wait for its
+        // packets.
         if let Err(error) = vernic_io::ask_for_short_slices() {
             tracing::debug!(%error, "no short slices of the processor for the background thread");
         }
@@ -232,8 +236,8 @@ impl Background {
         engine.backs_off.store(false, Ordering::SeqCst);
     }
 
-    /// A thread that may have been the one that polls does so no longer: takes over at once if nobody else
-    /// does, or else leaves the others alone for another `pause`.
+    /// A thread that may have been the one that polls does so no longer: takes over at once if
+    /// nobody else does, or else leaves the others alone for another `pause`.
     fn look_who_polls(&mut self, pause: Duration) {
         let before = self.engine.inline_calls.load(Ordering::Relaxed);
         std::thread::sleep(REST_PAUSE);
@@ -417,8 +421,8 @@ impl Background {
         Look::Idle(next.map(|next| Duration::from_nanos(next.since(now))))
     }
 
-    /// Says to the neighbours that this thread sleeps; false, and nothing said, if one has sent something
-    /// meanwhile. The other half of the proof in `vernic_io::neighbour`.
+    /// Says to the neighbours that this thread sleeps; false, and nothing said, if one has sent
+    /// something meanwhile. The other half of the proof in `vernic_io::neighbour`.
     fn lies_down(&self, lane: &Lane) -> bool {
         let Some(near) = &self.engine.near else { return true };
         near.alarm().announce();

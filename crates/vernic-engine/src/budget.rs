@@ -1,13 +1,15 @@
 //! How much RC has in flight towards one place, all queue pairs together.
 //!
-//! The window of a queue pair (`vernic-proto/src/rc/window.rs`) follows its own path, and knows nothing of
-//! a thousand others that fill the same socket: each may have its least in flight, and the sum overruns
-//! the receiver. Go-back-N then sends more again than new. So the packets in flight to one address and
-//! port are counted, and a queue pair that has requests waits its turn, in order of arrival, while there are
-//! as many as its [`Budget`] allows. It answers all the same. A queue pair that is alone never waits.
+//! The window of a queue pair (`vernic-proto/src/rc/window.rs`) follows its own path, and knows
+//! nothing of a thousand others that fill the same socket: each may have its least in flight, and
+//! the sum overruns the receiver. Go-back-N then sends more again than new. So the packets in
+//! flight to one address and port are counted, and a queue pair that has requests waits its turn,
+//! in order of arrival, while there are as many as its [`Budget`] allows. It answers all the same.
+//! A queue pair that is alone never waits.
 //!
-//! The limit follows the path as a window does: loss takes 30 % off, once in [`SHRINK_NANOS`]; while
-//! somebody waits it grows by an eighth each time that eight times its size has been acknowledged.
+//! The limit follows the path as a window does: loss takes 30 % off, once in [`SHRINK_NANOS`];
+//! while somebody waits it grows by an eighth each time that eight times its size has been
+//! acknowledged.
 //!
 //! ```text
 //!   turn of a queue pair: admits? -- no --> waiting --- room, and its turn ---> turn
@@ -39,8 +41,8 @@ use crate::qp_state::{QpCore, QpInner};
 
 /// Budgets of a device.
 const PLACES: usize = 256;
-/// Packets that may be in flight at first: as many messages of 64 bytes as a socket with the default
-/// buffer of 208 KiB takes, when they come in runs.
+/// Packets that may be in flight at first: as many messages of 64 bytes as a socket with the
+/// default buffer of 208 KiB takes, when they come in runs.
 const INITIAL: u64 = 512;
 /// Packets to which loss does not press a budget: a full GSO run.
 const MIN: u64 = 64;
@@ -49,8 +51,8 @@ const MAX: u64 = 1 << 16;
 /// Signs of loss within this many nanoseconds are of one overrun.
 const SHRINK_NANOS: u64 = 1_000_000;
 
-/// How long a queue pair waits for room at most: some of the round trips of a thousand that take turns, and
-/// a fraction of an ACK timeout.
+/// How long a queue pair waits for room at most: some of the round trips of a thousand that take
+/// turns, and a fraction of an ACK timeout.
 const PATIENCE_NANOS: u64 = 20_000_000;
 
 /// What the lane knows of a queue pair's packets.
@@ -188,8 +190,8 @@ impl Budgets {
         self.budgets.iter().filter_map(|budget| budget.next_at(now)).min()
     }
 
-    /// Puts the next queue pair of those that wait on the ready list, if there is room for it, or it has
-    /// waited for long enough.
+    /// Puts the next queue pair of those that wait on the ready list, if there is room for it, or
+    /// it has waited for long enough.
     #[inline]
     pub(crate) fn let_in(&mut self, ready: &mut VecDeque<Arc<QpInner>>, now: Time) {
         if self.waiting == 0 {

@@ -1,9 +1,10 @@
 //! Closing a device while objects of it are left.
 //!
-//! A device closes with its last object. Where a program forgets some, or other languages have pointers
-//! to them for longer, [`Context::close`] ends the device before, as the kernel does when the descriptor
-//! of a device is closed: afterwards nothing of it moves, and its objects are only there to be
-//! destroyed. Other threads may be inside any call meanwhile; each is over before, or finds what is left.
+//! A device closes with its last object. Where a program forgets some, or other languages have
+//! pointers to them for longer, [`Context::close`] ends the device before, as the kernel does when
+//! the descriptor of a device is closed: afterwards nothing of it moves, and its objects are only
+//! there to be destroyed. Other threads may be inside any call meanwhile; each is over before, or
+//! finds what is left.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -32,8 +33,9 @@ impl Context {
     /// that of asynchronous events and those of channels, and are readable. Nothing can be made on
     /// the device or connected; destroying works.
     ///
-    /// Called when the last object goes, if not before. A second call does nothing, and so does one on an orphan ([`is_orphan`](Self::is_orphan)). The
-    /// layers that use the device's [connection manager](Self::cm) end their work before.
+    /// Called when the last object goes, if not before. A second call does nothing, and so does one
+    /// on an orphan ([`is_orphan`](Self::is_orphan)). The layers that use the device's [connection
+    /// manager](Self::cm) end their work before.
     pub fn close(&self) {
         let engine = self.engine();
         if self.is_orphan() || engine.closed.swap(true, Ordering::AcqRel) {
@@ -121,8 +123,8 @@ impl Lane {
         }
     }
 
-    /// Lets go of all that it shares with other processes, and of packets that the sockets had no room
-    /// for. Returns what is to be dropped.
+    /// Lets go of all that it shares with other processes, and of packets that the sockets had no
+    /// room for. Returns what is to be dropped.
     fn put_down(&mut self) -> (Box<dyn Link>, Pacer, Option<Arc<Intake>>) {
         self.tx.clear();
         self.blocked = false;

@@ -1,9 +1,9 @@
 //! The agent of communication management (CM): connections are made and ended here.
 //!
-//! Owns the machine ([`Cm`], `vernic_proto::cm`), which knows all about messages and nothing about the
-//! world, and brings it the world: commands of the layers above, datagrams from QP1 (`gsi.rs`), time.
-//! What it has to say goes to one [`CmSink`]; what it has to send, out through the lane. Called through
-//! [`CmAgent`] by `vernic-cm`, and by whoever has the lane.
+//! Owns the machine ([`Cm`], `vernic_proto::cm`), which knows all about messages and nothing about
+//! the world, and brings it the world: commands of the layers above, datagrams from QP1 (`gsi.rs`),
+//! time. What it has to say goes to one [`CmSink`]; what it has to send, out through the lane.
+//! Called through [`CmAgent`] by `vernic-cm`, and by whoever has the lane.
 //!
 //! | file | what |
 //! |---|---|
@@ -19,11 +19,11 @@
 //!
 //! # Locks
 //!
-//! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane, then
-//! machine, and from there a queue pair's core, to look when it heard its peer; never the other
-//! way. A command changes the machine, lets go of it, and has the lane send what is to be sent
-//! before it returns ([`Engine::send_promised`]). Events are told under the machine's lock, so that
-//! they are in order; a sink may only take note of them.
+//! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane,
+//! then machine, and from there a queue pair's core, to look when it heard its peer; never the
+//! other way. A command changes the machine, lets go of it, and has the lane send what is to be
+//! sent before it returns ([`Engine::send_promised`]). Events are told under the machine's lock, so
+//! that they are in order; a sink may only take note of them.
 //!
 //! # Communication ids
 //!
@@ -77,8 +77,8 @@ fn slot_of(id: CommId) -> Slot {
 
 /// Where the events of connections go.
 ///
-/// Called under locks of the engine, on any thread: it may take note of the event and wake somebody, but
-/// must not call the engine or wait.
+/// Called under locks of the engine, on any thread: it may take note of the event and wake
+/// somebody, but must not call the engine or wait.
 pub trait CmSink: Send + Sync {
     /// Something happened to a connection or an exchange.
     fn event(&self, event: Event);
@@ -195,8 +195,8 @@ impl CmShared {
         }
     }
 
-    /// For the holder of the lane: `send` calls what it is given for the next datagram to send, until
-    /// there is none. Returns when the machine wants to be called next.
+    /// For the holder of the lane: `send` calls what it is given for the next datagram to send,
+    /// until there is none. Returns when the machine wants to be called next.
     pub(crate) fn drain(
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
@@ -398,8 +398,8 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.sidr_reply(now, conn, reply))
     }
 
-    /// The application has heard of the request: it no longer counts in its listener's backlog. Unknown
-    /// connections are ignored.
+    /// The application has heard of the request: it no longer counts in its listener's backlog.
+    /// Unknown connections are ignored.
     pub fn request_taken(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, _| {
             machine.request_taken(conn);
@@ -407,8 +407,8 @@ impl CmAgent {
         });
     }
 
-    /// The application has no room for the request: it is as if it had not come, and the peer asks again. Unknown
-    /// connections are ignored.
+    /// The application has no room for the request: it is as if it had not come, and the peer asks
+    /// again. Unknown connections are ignored.
     pub fn ignore(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, _| {
             machine.ignore(conn);
@@ -416,7 +416,8 @@ impl CmAgent {
         });
     }
 
-    /// Forgets a connection or exchange, and tells the peer where that is due. Unknown ones are ignored.
+    /// Forgets a connection or exchange, and tells the peer where that is due. Unknown ones are
+    /// ignored.
     pub fn destroy(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, now| {
             machine.destroy(now, conn);
@@ -424,9 +425,9 @@ impl CmAgent {
         });
     }
 
-    /// To be called by a thread before it waits for an event. A thread that polled completions until now has
-    /// kept the background thread away from the sockets; this brings it back at once, not after
-    /// the `takeover_us` of the settings. Costs nothing where nobody polls.
+    /// To be called by a thread before it waits for an event. A thread that polled completions
+    /// until now has kept the background thread away from the sockets; this brings it back at once,
+    /// not after the `takeover_us` of the settings. Costs nothing where nobody polls.
     pub fn about_to_wait(&self) {
         if !self.engine.is_orphan() {
             self.engine.caller_rests();

@@ -101,63 +101,70 @@ config! {
     /// Device to open when the program names neither a device nor an address; empty takes the
     /// first one.
     device: String = String::new(), "VERNIC_DEVICE", "name, as vernic0 or viw0, or netdev, as eth0", text, String::clone;
-    /// Which devices the list of devices has, and which connections by IP address use (rdma_cm): RoCE's
-    /// (vernic0...) or iWARP's (viw0...), which stand beside each other on the same netdevs and addresses.
-    /// `both` lists both, and connections use RoCE, or iWARP where the peer's host has no RoCE (a listener uses
-    /// RoCE). The setting `device` goes before it.
+    /// Which devices the list of devices has, and which connections by IP address use (rdma_cm):
+    /// RoCE's (vernic0...) or iWARP's (viw0...), which stand beside each other on the same netdevs
+    /// and addresses. `both` lists both, and connections use RoCE, or iWARP where the peer's host
+    /// has no RoCE (a listener uses RoCE). The setting `device` goes before it.
     transport: TransportChoice = TransportChoice::Roce, "VERNIC_TRANSPORT", "roce, iwarp or both", transport, show_transport;
     /// Ask peers of iWARP for CRCs over each segment (RFC 5044). They are used if either end asks.
     iwarp_crc: bool = true, "VERNIC_IWARP_CRC", "on or off", switch, show_switch;
-    /// How long a message of iWARP waits for a receive before its connection is ended for want of one. RFC
-    /// 5041 would end it at once, which is 0; there is no "receiver not ready" that would let the peer repeat it.
+    /// How long a message of iWARP waits for a receive before its connection is ended for want of
+    /// one. RFC 5041 would end it at once, which is 0; there is no "receiver not ready" that would
+    /// let the peer repeat it.
     iwarp_recv_wait_us: u64 = 1_000_000, "VERNIC_IWARP_RECV_WAIT_US", "0 to 10000000 microseconds", micros_or_none, show;
-    /// How long a peer that was asked for a connection of iWARP may take to accept or reject it, from when TCP has
-    /// connected.
+    /// How long a peer that was asked for a connection of iWARP may take to accept or reject it,
+    /// from when TCP has connected.
     iwarp_reply_timeout_s: u32 = 60, "VERNIC_IWARP_REPLY_TIMEOUT_S", "1 to 3600 seconds", reply_timeout, show;
-    /// How long nothing may be heard of the host of a connection of iWARP, whether or not something is on its
-    /// way to it, until the connection is lost; 0 leaves it to the system: a quarter of an hour, and for ever
-    /// if nothing is sent. A host that answers whose program is stopped is waited for.
+    /// How long nothing may be heard of the host of a connection of iWARP, whether or not something
+    /// is on its way to it, until the connection is lost; 0 leaves it to the system: a quarter of
+    /// an hour, and for ever if nothing is sent. A host that answers whose program is stopped is
+    /// waited for.
     iwarp_peer_timeout_s: u32 = 30, "VERNIC_IWARP_PEER_TIMEOUT_S", "0 to 32767 seconds", keep_alive, show;
     /// Upper bound of the port's active MTU; 0 takes the largest that fits the netdev.
     mtu: Option<Mtu> = None, "VERNIC_MTU", "0, 256, 512, 1024, 2048 or 4096 bytes", mtu, show_mtu;
     /// Time without a verbs call after which the background thread takes over; the bound of how
     /// long a computing application keeps its peers waiting.
     takeover_us: u64 = 500, "VERNIC_TAKEOVER_US", "1 to 10000000 microseconds", micros, show;
-    /// Threads that move packets, each with sockets and a share of the queue pairs of a RoCE device of its own, on machines
-    /// with cores to spare: calls of the application only leave work and find what is done, and a
-    /// thread without work spins for a while before it sleeps. 0 lets those calls move packets themselves.
+    /// Threads that move packets, each with sockets and a share of the queue pairs of a RoCE device
+    /// of its own, on machines with cores to spare: calls of the application only leave work and
+    /// find what is done, and a thread without work spins for a while before it sleeps. 0 lets
+    /// those calls move packets themselves.
     engine_threads: u8 = 0, "VERNIC_ENGINE_THREADS", "0 to 16", engine_threads, show;
     /// Largest number of packets in flight on one RC queue pair. The default is 4 MiB at the
     /// largest MTU: what a socket's receive buffer holds while its process is not scheduled.
     max_window: u32 = 1024, "VERNIC_MAX_WINDOW", "1 to 65536 packets", window, show;
-    /// Flows: UDP source ports over which queue pairs to one process, or engine, of a host are spread; with
-    /// peers in many processes more are opened, up to 64 for each engine and one for each of its addresses.
+    /// Flows: UDP source ports over which queue pairs to one process, or engine, of a host are
+    /// spread; with peers in many processes more are opened, up to 64 for each engine and one for
+    /// each of its addresses.
     flows: u16 = 4, "VERNIC_FLOWS", "1 to 16", flows, show;
     /// Use UDP_SEGMENT and UDP_GRO to move many packets with one system call.
     offload: bool = true, "VERNIC_OFFLOAD", "on or off", switch, show_switch;
-    /// Use port 4791 also between processes of this host, instead of shared memory and their private
-    /// ports.
+    /// Use port 4791 also between processes of this host, instead of shared memory and their
+    /// private ports.
     force_wire: bool = false, "VERNIC_FORCE_WIRE", "on or off", switch, show_switch;
-    /// Send packets to processes of this host and user through memory that both share, instead of UDP.
-    /// Off with `force_wire`, `capture`, `fault` and `trace`, which are about packets on the wire.
+    /// Send packets to processes of this host and user through memory that both share, instead of
+    /// UDP. Off with `force_wire`, `capture`, `fault` and `trace`, which are about packets on the
+    /// wire.
     same_host: bool = true, "VERNIC_SAME_HOST", "on or off", switch, show_switch;
-    /// Memory through which one other process of this host sends to this one; packets of the size of the
-    /// MTU that it holds may be on the way. Less from the ninth such process on, down to 64 KiB.
+    /// Memory through which one other process of this host sends to this one; packets of the size
+    /// of the MTU that it holds may be on the way. Less from the ninth such process on, down to 64
+    /// KiB.
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
-    /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their memory, without
-    /// packets, and copy their large SENDs out of it, and let them do so in this one's; both ends need it. Off wherever
-    /// `same_host` is.
+    /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their
+    /// memory, without packets, and copy their large SENDs out of it, and let them do so in this
+    /// one's; both ends need it. Off wherever `same_host` is.
     direct: bool = true, "VERNIC_DIRECT", "on or off", switch, show_switch;
-    /// Move memory that programs register for remote access into files, whole pages of it, so that processes of
-    /// this host map it and need no system call to reach it. On request: a program must not write to memory while it
-    /// registers it, and its children of `fork` share it while it is registered.
+    /// Move memory that programs register for remote access into files, whole pages of it, so that
+    /// processes of this host map it and need no system call to reach it. On request: a program
+    /// must not write to memory while it registers it, and its children of `fork` share it while it
+    /// is registered.
     share_memory: bool = false, "VERNIC_SHARE_MEMORY", "on or off", switch, show_switch;
-    /// Let UC and UD wait while a process of this host has not yet received what was sent to it before;
-    /// off, they lose packets when they are faster than it.
+    /// Let UC and UD wait while a process of this host has not yet received what was sent to it
+    /// before; off, they lose packets when they are faster than it.
     pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;
-    /// With whom a device talks: packets, requests for connections and connections of TCP from other addresses are
-    /// dropped and counted, and calls that would talk to them fail. Empty is everybody. (Source addresses can be forged:
-    /// docs/ipsec.md has what helps.)
+    /// With whom a device talks: packets, requests for connections and connections of TCP from
+    /// other addresses are dropped and counted, and calls that would talk to them fail. Empty is
+    /// everybody. (Source addresses can be forged: docs/ipsec.md has what helps.)
     peers: Peers = Peers::default(), "VERNIC_PEERS", "networks and addresses with commas between, as 10.1.0.0/16, fd00::/8", peers, show;
     /// Hear the peer of a connected queue pair from one UDP port alone, the one that it was heard
     /// from first, so that other users of its host cannot send in its name; another port is
@@ -178,13 +185,13 @@ config! {
     /// stopped, in a debugger, in a frozen cgroup, or on a core that others have. Then `timeout`
     /// and `retry_cnt` count, as for peers on other hosts. Not with `fault`.
     live_peer_timeout_s: u32 = 30, "VERNIC_LIVE_PEER_TIMEOUT_S", "0 to 3600 seconds", live_peer_timeout, show;
-    /// How long the peer of a connection may take to answer each message of its making and ending. Messages are
-    /// repeated 15 times, the first few earlier: with the default, which is Linux's, a peer that is not there
-    /// is given up after 62 s.
+    /// How long the peer of a connection may take to answer each message of its making and ending.
+    /// Messages are repeated 15 times, the first few earlier: with the default, which is Linux's, a
+    /// peer that is not there is given up after 62 s.
     cm_response_timeout: u8 = 20, "VERNIC_CM_RESPONSE_TIMEOUT", "8 to 24: 4.096 us * 2^n", cm_response_timeout, show;
     /// File to capture every packet into, pcapng, for Wireshark; empty captures nothing. `%p`
-    /// becomes the process id, `%d` the device's name; of two links with one file, the second adds `-2` to
-    /// the name.
+    /// becomes the process id, `%d` the device's name; of two links with one file, the second adds
+    /// `-2` to the name.
     capture: String = String::new(), "VERNIC_CAPTURE", "path", text, String::clone;
     /// The capture ends before its file is larger than this; 0 is no limit.
     capture_max_bytes: u64 = 1 << 30, "VERNIC_CAPTURE_MAX_BYTES", "0 to 2^63 bytes", bytes, show;

@@ -1,9 +1,11 @@
-//! Neighbours that may be granted access to this process's memory, and what they told about tickets.
+//! Neighbours that may be granted access to this process's memory, and what they told about
+//! tickets.
 //!
-//! Called by the lane when a neighbour is met, has told something, or is gone. Nobody is granted what his packets
-//! would not be: the queue pair must be connected to the one that asks, in a state that takes requests, and the
-//! checks of key, domain, queue pair and rights are the responder's (`vernic_mem::Memory::grant`). What is granted ends
-//! with the gates: the key's when it changes or dies, the queue pair's when it leaves those states.
+//! Called by the lane when a neighbour is met, has told something, or is gone. Nobody is granted
+//! what his packets would not be: the queue pair must be connected to the one that asks, in a state
+//! that takes requests, and the checks of key, domain, queue pair and rights are the responder's
+//! (`vernic_mem::Memory::grant`). What is granted ends with the gates: the key's when it changes or
+//! dies, the queue pair's when it leaves those states.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -99,8 +101,8 @@ impl Guest {
         was_asked || now == Pulls::No as u8 && !can
     }
 
-    /// Asks for consent. Where it cannot be told now, or something of the answer is lost (a file for which this
-    /// process has no descriptor), it is asked again after a while.
+    /// Asks for consent. Where it cannot be told now, or something of the answer is lost (a file
+    /// for which this process has no descriptor), it is asked again after a while.
     pub(crate) fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
         let has_gates = self.has_gates.load(Ordering::Relaxed);
         let _ = self.neighbour.tell(&Told::Ask { asker, target, rkey, has_gates }.emit(), None);
@@ -146,7 +148,8 @@ struct Host {
     gates: Option<Arc<PeerGates>>,
     /// Out of whose memory we copy bytes of its SENDs.
     lender: Option<Lender>,
-    /// Ways to its memory that are in use, by the gate of their key, and whether they may be written.
+    /// Ways to its memory that are in use, by the gate of their key, and whether they may be
+    /// written.
     reaches: Vec<(GatePass, bool, Weak<Reach>)>,
 }
 
@@ -266,8 +269,8 @@ impl Lane {
         if !takes_requests(machine.state()) || machine.attr().dest_qpn != asker {
             return Err(Denial::NotConnected);
         }
-        // The peer may have been too busy to say that it is of this host when the queue pair went to RTR. One
-        // that only answers has no timeout at which it would ask again.
+        // The peer may have been too busy to say that it is of this host when the queue pair went
+        // to RTR. One that only answers has no timeout at which it would ask again.
         if !machine.has_unacknowledged()
             && let Some(path) = &side.path
             && let Some((path, process)) = engine.straighten(path, asker)
@@ -333,7 +336,8 @@ impl Lane {
     fn take_gates(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
         let (Some(host), Some(file)) = (self.guests.find(from), file) else { return false };
         if host.gates.is_some() {
-            // Asked for more than once before they came. Tickets hold on to those that they came with.
+            // Asked for more than once before they came. Tickets hold on to those that they came
+            // with.
             return true;
         }
         match PeerGates::open(file.as_fd()) {
@@ -392,8 +396,8 @@ impl Lane {
         true
     }
 
-    /// Makes the way to what was offered; where that is not possible, the key is never asked for again.
-    /// `None` if the offer breaks the rules.
+    /// Makes the way to what was offered; where that is not possible, the key is never asked for
+    /// again. `None` if the offer breaks the rules.
     fn accept(
         &mut self,
         engine: &Engine,
@@ -437,8 +441,8 @@ impl Lane {
 }
 
 impl Host {
-    /// Lets it visit: from here on it is waited for. Tells it of our gates unless it has them. `None` if that
-    /// is not possible.
+    /// Lets it visit: from here on it is waited for. Tells it of our gates unless it has them.
+    /// `None` if that is not possible.
     fn welcome(&mut self, engine: &Engine, has_gates: bool) -> Option<VisitorId> {
         let memory = &engine.memory;
         if !has_gates {
@@ -488,8 +492,8 @@ pub(crate) fn takes_requests(state: QpState) -> bool {
     matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 
-/// What a queue pair's own rights (`ibv_access_flags`) permit. Of RC alone: its acknowledgements say when
-/// nothing sent before is under way any more.
+/// What a queue pair's own rights (`ibv_access_flags`) permit. Of RC alone: its acknowledgements
+/// say when nothing sent before is under way any more.
 fn rights_of(qp: &QpInner, access: u32) -> Access {
     let service = match qp.qp_type {
         QpType::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,

@@ -54,8 +54,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a device by its name, or by that of its netdev and the settings' transport. `None` takes the
-    /// configured one, or the first.
+    /// Opens a device by its name, or by that of its netdev and the settings' transport. `None`
+    /// takes the configured one, or the first.
     ///
     /// # Errors
     /// [`OpenError`]: no such device, no address, MTU too small, UDP port 4791 held by another
@@ -109,10 +109,11 @@ impl Context {
         Self::assemble(info, config, active_mtu, gids, wires)
     }
 
-    /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None` takes
-    /// the first. Its queue pairs are carried by TCP connections: see [`iwarp`](crate::iwarp). It has no
-    /// packets: settings that change how packets are sent (window, flows, offload, pacing) mean nothing to it,
-    /// and those that show or damage them are refused.
+    /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None`
+    /// takes the first. Its queue pairs are carried by TCP connections: see
+    /// [`iwarp`](crate::iwarp). It has no packets: settings that change how packets are sent
+    /// (window, flows, offload, pacing) mean nothing to it, and those that show or damage them are
+    /// refused.
     ///
     /// # Errors
     /// [`OpenError`]: no such device, no descriptor left; [`OpenError::NoPackets`].
@@ -232,8 +233,8 @@ impl Context {
         self.engines.iter().map(|engine| engine.counters.drops(reason)).sum()
     }
 
-    /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so it may be asked
-    /// for under those of the engine.
+    /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so
+    /// it may be asked for under those of the engine.
     pub fn active_mtu(&self) -> Mtu {
         self.engine().active_mtu()
     }
@@ -257,8 +258,8 @@ impl Context {
         self.gid_table().into_iter().find(|row| row.gid == gid).map(|row| row.index)
     }
 
-    /// The next hop on the way that `av` says, if the system does not know its hardware address and asks for it
-    /// from now on; `None` if packets may go, and of an iWARP device. Never waits.
+    /// The next hop on the way that `av` says, if the system does not know its hardware address and
+    /// asks for it from now on; `None` if packets may go, and of an iWARP device. Never waits.
     pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
         let (engine, row) = (self.engine(), self.gid_entry(av.sgid_index)?);
         if engine.info.transport != Transport::Roce {
@@ -358,8 +359,8 @@ impl Context {
         self.engine().events.wait(|event| event)
     }
 
-    /// Puts an event that was taken behind those that wait: an XRC target has it told to each of its
-    /// handles. False if there is no room for it ([`MAX_EVENTS`](crate::MAX_EVENTS)).
+    /// Puts an event that was taken behind those that wait: an XRC target has it told to each of
+    /// its handles. False if there is no room for it ([`MAX_EVENTS`](crate::MAX_EVENTS)).
     pub fn repeat_async_event(&self, event: AsyncEvent) -> bool {
         !self.is_orphan() && self.engine().events.push(event)
     }
@@ -374,8 +375,9 @@ impl Context {
         if self.is_orphan() { self.engine().own_counters() } else { self.engine().counters() }
     }
 
-    /// As [`counters`](Self::counters), without waiting: `None` if somebody is at what they are read from. For the
-    /// end of a process, which may have interrupted that one on the very thread that calls this.
+    /// As [`counters`](Self::counters), without waiting: `None` if somebody is at what they are
+    /// read from. For the end of a process, which may have interrupted that one on the very thread
+    /// that calls this.
     pub fn try_counters(&self) -> Option<DeviceCounters> {
         let mut total = self.engine().own_counters();
         for engine in self.present() {
@@ -404,8 +406,8 @@ impl Context {
         if self.is_orphan() { 0 } else { self.engines.iter().map(open).sum() }
     }
 
-    /// Why a queue pair failed, if it did. Of those that were reset or destroyed since, the last 64 are
-    /// known, each until its number is in use again. Waits for the lane.
+    /// Why a queue pair failed, if it did. Of those that were reset or destroyed since, the last 64
+    /// are known, each until its number is in use again. Waits for the lane.
     pub fn explain(&self, qpn: Qpn) -> Option<Explanation> {
         if self.is_orphan() {
             return None;
@@ -421,16 +423,17 @@ impl Context {
     }
 
     /// Sends and receives once on this thread, for programs that poll something else than a
-    /// completion queue (their own memory, say). Never blocks. Does nothing where threads of the device do it
-    /// ([`Config::engine_threads`](crate::Config::engine_threads)).
+    /// completion queue (their own memory, say). Never blocks. Does nothing where threads of the
+    /// device do it ([`Config::engine_threads`](crate::Config::engine_threads)).
     pub fn progress(&self) {
         if !self.engine().is_driven() {
             self.try_progress();
         }
     }
 
-    /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done here. Where
-    /// threads of the device do it, what was posted before is sent when this returns, and it is true.
+    /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done
+    /// here. Where threads of the device do it, what was posted before is sent when this returns,
+    /// and it is true.
     pub fn try_progress(&self) -> bool {
         match self.engine().is_driven() {
             _ if self.is_orphan() => false,
@@ -442,8 +445,8 @@ impl Context {
         }
     }
 
-    /// As [`progress`](Self::progress), for a process that is about to end without dropping the context: a capture
-    /// has all of its packets then. False if another thread is at it.
+    /// As [`progress`](Self::progress), for a process that is about to end without dropping the
+    /// context: a capture has all of its packets then. False if another thread is at it.
     pub fn last_progress(&self) -> bool {
         // Each of them, whatever came of the one before.
         let failed = |engine: &&Arc<Engine>| !engine.last_progress();

@@ -172,7 +172,8 @@ pub struct DeviceCounters {
     /// ACK timeouts that used up no retry, since the peer is known to be there: a process of this
     /// host that does not run.
     pub patient_timeouts: u64,
-    /// Tail-loss probes: nothing was answered for some round trips, and two packets were sent again.
+    /// Tail-loss probes: nothing was answered for some round trips, and two packets were sent
+    /// again.
     pub tail_probes: u64,
     /// Congestion notifications received.
     pub cnps_received: u64,
@@ -184,8 +185,8 @@ pub struct DeviceCounters {
     pub refused_peers: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
-    /// Times that a UC or UD queue pair was to send to a process of this host, and had to wait because
-    /// the process had not taken what was sent before.
+    /// Times that a UC or UD queue pair was to send to a process of this host, and had to wait
+    /// because the process had not taken what was sent before.
     pub paced_turns: u64,
     /// Times that such a process was waited for in vain, and packets were sent regardless.
     pub pace_timeouts: u64,
@@ -202,21 +203,24 @@ pub struct DeviceCounters {
     pub near_tx_packets: u64,
     /// Their bytes, headers included.
     pub near_tx_bytes: u64,
-    /// Packets received from processes of this host through shared memory; not among those of the link.
+    /// Packets received from processes of this host through shared memory; not among those of the
+    /// link.
     pub near_rx_packets: u64,
     /// Their bytes, headers included.
     pub near_rx_bytes: u64,
-    /// Times that a queue pair was to send to such a process, and had to wait because the memory was full.
+    /// Times that a queue pair was to send to such a process, and had to wait because the memory
+    /// was full.
     pub near_full_turns: u64,
-    /// Packets that such a process did not take for so long that they were dropped; RC repeats them.
+    /// Packets that such a process did not take for so long that they were dropped; RC repeats
+    /// them.
     pub near_lost: u64,
-    /// Packets received so that stand for some hundred packets of a SEND, whose bytes were copied out of the
-    /// sender's memory.
+    /// Packets received so that stand for some hundred packets of a SEND, whose bytes were copied
+    /// out of the sender's memory.
     pub near_pulled_runs: u64,
     /// The bytes that were copied so; not among those of packets.
     pub near_pulled_bytes: u64,
-    /// Such packets that were refused: their bytes could not be copied, so that they come in packets, or they
-    /// break the rules.
+    /// Such packets that were refused: their bytes could not be copied, so that they come in
+    /// packets, or they break the rules.
     pub near_pulls_refused: u64,
     /// Processes of this host that memory was shared with.
     pub neighbours: NeighbourCounters,
@@ -267,8 +271,8 @@ impl Default for DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Each counter with its name: those of the link, of the device, of iWARP's connections, one per drop
-    /// reason, those of communication management.
+    /// Each counter with its name: those of the link, of the device, of iWARP's connections, one
+    /// per drop reason, those of communication management.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         let device = [
             ("duplicates", self.duplicates),

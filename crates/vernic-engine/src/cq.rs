@@ -7,8 +7,8 @@
 //! Lock order: lane, queue pair, completion queue. The ring's lock is held for copies only.
 //!
 //! Limits: [`MAX_CQE`] entries. One more than fits loses the entry, fails the queue, raises
-//! [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun") and wakes who sleeps on its channel; polling it
-//! is an error once the entries before the lost one are taken.
+//! [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun") and wakes who sleeps on its channel;
+//! polling it is an error once the entries before the lost one are taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -64,8 +64,8 @@ const EMPTY: Completion = Completion {
 /// application that is always served from the ring still sends ACKs.
 const POLLS_PER_PROGRESS: u32 = 16;
 
-/// Polls that found nothing, after which one offers its core to others, where polling makes no progress: some
-/// microseconds.
+/// Polls that found nothing, after which one offers its core to others, where polling makes no
+/// progress: some microseconds.
 const IDLE_POLLS_PER_YIELD: u32 = 512;
 
 /// For which completion the queue raises an event.
@@ -236,8 +236,8 @@ impl Cq {
         self.resize_rounded(depth, depth)
     }
 
-    /// As [`resize`](Self::resize), to a `depth` that was rounded up: what waits has to fit into the
-    /// `asked` entries.
+    /// As [`resize`](Self::resize), to a `depth` that was rounded up: what waits has to fit into
+    /// the `asked` entries.
     ///
     /// # Errors
     /// As [`resize`](Self::resize).

@@ -10,8 +10,8 @@ use crate::config::{Config, TransportChoice};
 use crate::error::OpenError;
 use crate::gid::{GidEntry, GidTable, GidType};
 
-/// Number behind `uverbs` of the first iWARP device: there are fewer RoCE devices, of whose numbers programs
-/// see more.
+/// Number behind `uverbs` of the first iWARP device: there are fewer RoCE devices, of whose numbers
+/// programs see more.
 const FIRST_IWARP_UVERBS: u32 = 256;
 
 /// What carries the queue pairs of a device.
@@ -28,8 +28,8 @@ pub enum Transport {
 /// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last, and behind it what has no
-    /// usable address; of iWARP `viw0` beside `vernic0`, and so on.
+    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last, and
+    /// behind it what has no usable address; of iWARP `viw0` beside `vernic0`, and so on.
     pub name: String,
     /// The number in its name.
     pub number: u32,
@@ -104,8 +104,9 @@ impl DeviceInfo {
         }
     }
 
-    /// The rows of the GID table that the device has when it is opened now. (A row stays empty while
-    /// the system still checks its IPv6 address for duplicates.) An iWARP device has one, its MAC.
+    /// The rows of the GID table that the device has when it is opened now. (A row stays empty
+    /// while the system still checks its IPv6 address for duplicates.) An iWARP device has one, its
+    /// MAC.
     pub fn gids(&self) -> Vec<GidEntry> {
         match self.transport {
             Transport::Roce => self.gid_table().iter().cloned().collect(),
@@ -147,8 +148,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
     Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
 }
 
-/// The devices that a program with these settings sees: all of the settings' transport, or the one that
-/// they name.
+/// The devices that a program with these settings sees: all of the settings' transport, or the one
+/// that they name.
 ///
 /// # Errors
 /// [`OpenError::NoSuchDevice`], [`OpenError::Unusable`] or [`OpenError::NoDevice`] if they name one
@@ -177,8 +178,8 @@ pub fn address_transport(config: &Config) -> Transport {
     }
 }
 
-/// Whether connections by IP address look for a peer's transport: the settings allow both, and name no
-/// device of one of them.
+/// Whether connections by IP address look for a peer's transport: the settings allow both, and name
+/// no device of one of them.
 pub fn looks_for_transport(config: &Config) -> bool {
     let names_one =
         |prefix| config.device.strip_prefix(prefix).is_some_and(|n: &str| n.parse::<u32>().is_ok());
@@ -190,8 +191,8 @@ fn iwarp_number(name: &str) -> Option<u32> {
     name.strip_prefix("viw")?.parse().ok()
 }
 
-/// Chooses a device by its name, or by that of its netdev and the settings' transport; an empty name takes
-/// the first.
+/// Chooses a device by its name, or by that of its netdev and the settings' transport; an empty
+/// name takes the first.
 pub(crate) fn choose_for(name: &str, config: &Config) -> Result<DeviceInfo, OpenError> {
     if iwarp_number(name).is_some() {
         return choose_iwarp(name);

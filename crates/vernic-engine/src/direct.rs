@@ -1,19 +1,20 @@
 //! One-sided requests to a neighbour, carried out by this process in the neighbour's memory.
 //!
-//! Called by the lane in a queue pair's turn. What cannot be done for certain is left to packets, so that
-//! the responder finds every error, and errors are those of packets. Consent comes as a ticket
-//! (`tickets.rs`, `consent.rs`).
+//! Called by the lane in a queue pair's turn. What cannot be done for certain is left to packets,
+//! so that the responder finds every error, and errors are those of packets. Consent comes as a
+//! ticket (`tickets.rs`, `consent.rs`).
 //!
-//! A request is carried out in parts of at most [`PART_BYTES`], each a visit through the gates of its
-//! ticket (`vernic_mem`), so the owner of the memory waits for one part at most. Between parts other
-//! queue pairs have their turn, and so they do between small requests, each of which counts as some bytes
-//! ([`REQUEST_COST`], [`CALL_COST`]): what is done in one call of the lane is bounded in time.
+//! A request is carried out in parts of at most [`PART_BYTES`], each a visit through the gates of
+//! its ticket (`vernic_mem`), so the owner of the memory waits for one part at most. Between parts
+//! other queue pairs have their turn, and so they do between small requests, each of which counts
+//! as some bytes ([`REQUEST_COST`], [`CALL_COST`]): what is done in one call of the lane is bounded
+//! in time.
 //!
-//! A process that has ended, or replaced itself by exec, is no longer the one that consented. Of memory that is
-//! mapped nothing but its own file is touched, and where the kernel copies it is asked in the same call for a word
-//! that no other program has (`vernic_mem::Sentinel`). So its connection is looked at every
-//! [`LOOK_NANOS`] only. What is written to a process that died since then may complete with success, as on a wire
-//! whose last ACK was on the way.
+//! A process that has ended, or replaced itself by exec, is no longer the one that consented. Of
+//! memory that is mapped nothing but its own file is touched, and where the kernel copies it is
+//! asked in the same call for a word that no other program has (`vernic_mem::Sentinel`). So its
+//! connection is looked at every [`LOOK_NANOS`] only. What is written to a process that died since
+//! then may complete with success, as on a wire whose last ACK was on the way.
 
 mod place;
 
@@ -39,17 +40,19 @@ const PART_BYTES: u32 = 256 << 10;
 /// Requests of one turn.
 const TURN_REQUESTS: usize = 64;
 
-/// Bytes that a request counts as at least, whose memory is mapped: some 0.1 us, in which so much is copied.
+/// Bytes that a request counts as at least, whose memory is mapped: some 0.1 us, in which so much
+/// is copied.
 const REQUEST_COST: u32 = 1 << 10;
 
 /// The same of one that the kernel carries out: two system calls, some 0.8 us.
 const CALL_COST: u32 = 4 << 10;
 
-/// A request of this length waits for packets of other requests rather than take packets itself: its copy
-/// costs less than a tenth of what its packets would, and the wait is one round trip.
+/// A request of this length waits for packets of other requests rather than take packets itself:
+/// its copy costs less than a tenth of what its packets would, and the wait is one round trip.
 const WORTH_WAITING: u32 = 16 << 10;
 
-/// How often the connection of a process is looked at, in nanoseconds: a look of 0.2 us costs 0.2 % then.
+/// How often the connection of a process is looked at, in nanoseconds: a look of 0.2 us costs 0.2 %
+/// then.
 const LOOK_NANOS: u64 = 100_000;
 
 /// What became of a queue pair's turn to carry out requests directly.
@@ -121,9 +124,9 @@ pub struct DirectCounters {
     pub refused_range: u64,
     /// ... because the peer has withdrawn its consent: the key or the queue pair has changed.
     pub refused_closed: u64,
-    /// Keys whose requests take packets because the kernel does not permit access to the peer's process: by its
-    /// rules for debuggers, by a filter of system calls, or because the process is of a PID
-    /// namespace that cannot be seen.
+    /// Keys whose requests take packets because the kernel does not permit access to the peer's
+    /// process: by its rules for debuggers, by a filter of system calls, or because the process is
+    /// of a PID namespace that cannot be seen.
     pub refused_not_permitted: u64,
     /// ... because the peer's process or memory is not there, or its file cannot be mapped.
     pub refused_unreachable: u64,
@@ -212,8 +215,8 @@ impl DirectCounts {
     }
 }
 
-/// Carries out what a queue pair can do without packets, until its turn is over. Returns as how many bytes
-/// that counts, too.
+/// Carries out what a queue pair can do without packets, until its turn is over. Returns as how
+/// many bytes that counts, too.
 #[inline]
 pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn, u32) {
     let mut spent = 0;

@@ -46,7 +46,8 @@ impl DeviceMemory {
         if context.is_closed() {
             return Err(CreateError::Closed);
         }
-        // Also in a process that was forked since: it takes memory of that process alone, and no lock.
+        // Also in a process that was forked since: it takes memory of that process alone, and no
+        // lock.
         let limit = |what, value, min, max| Err(CreateError::Limit { what, value, min, max });
         if align_log2 > MAX_DM_ALIGN_LOG2 {
             let (value, max) = (u64::from(align_log2), u64::from(MAX_DM_ALIGN_LOG2));

@@ -241,8 +241,8 @@ pub struct Busy {
     pub by: &'static str,
 }
 
-/// A completion queue was full when a completion came: it is lost, the queue has failed, and so have
-/// the queue pairs whose completions are lost (IBTA 11.6.3.1). It can only be destroyed now.
+/// A completion queue was full when a completion came: it is lost, the queue has failed, and so
+/// have the queue pairs whose completions are lost (IBTA 11.6.3.1). It can only be destroyed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the completion queue of {depth} entries overflowed and lost completions: make it as deep as all queues that feed it together"

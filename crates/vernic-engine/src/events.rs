@@ -7,8 +7,8 @@
 //! packet or completion. Where the system forbids these (a sandbox), a socket has a message while
 //! the queue holds something ([`Count::Bell`]).
 //!
-//! Nothing is acknowledged here: events name objects by number, or hold them. Where C holds pointers
-//! instead, `vernic-abi` counts what was taken and acknowledged, and waits.
+//! Nothing is acknowledged here: events name objects by number, or hold them. Where C holds
+//! pointers instead, `vernic-abi` counts what was taken and acknowledged, and waits.
 //!
 //! Limits: asynchronous events are at most [`MAX_EVENTS`]; further ones are dropped and counted.
 
@@ -34,7 +34,8 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`], without waiting: `None` while somebody has it, perhaps who was interrupted on this very thread.
+/// As [`lock`], without waiting: `None` while somebody has it, perhaps who was interrupted on this
+/// very thread.
 pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -252,8 +253,8 @@ impl<T> EventQueue<T> {
         None
     }
 
-    /// Nothing more will come: the descriptor is readable from now on, and who waits when the queue is
-    /// empty is told.
+    /// Nothing more will come: the descriptor is readable from now on, and who waits when the queue
+    /// is empty is told.
     pub fn close(&self) {
         let queue = lock(&self.queue);
         let is_told = matches!(self.count, Count::Bell(_)) && !queue.is_empty();

@@ -1,7 +1,8 @@
 //! Why a queue pair failed, in values and in words.
 //!
-//! A queue pair that lives keeps its failure itself. That of one that was reset or destroyed is kept by
-//! the device in [`PastFailures`], since completions that were polled before may be asked about later.
+//! A queue pair that lives keeps its failure itself. That of one that was reset or destroyed is
+//! kept by the device in [`PastFailures`], since completions that were polled before may be asked
+//! about later.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -44,9 +45,11 @@ pub struct Circumstances {
     /// The operating system's error, if the kernel last refused packets on this path: it, not the
     /// peer, may be the reason.
     pub refused: Option<i32>,
-    /// The setting `fault`, if this process damages what it sends on purpose, and packets were missed.
+    /// The setting `fault`, if this process damages what it sends on purpose, and packets were
+    /// missed.
     pub faults: Option<String>,
-    /// Seconds after which a silent host is given up, if one was: the setting `iwarp_peer_timeout_s`.
+    /// Seconds after which a silent host is given up, if one was: the setting
+    /// `iwarp_peer_timeout_s`.
     pub patience_s: Option<u32>,
     /// Microseconds that an answer is waited for at least, where the queue pair's `timeout` asks
     /// for less: the setting
@@ -150,8 +153,8 @@ impl fmt::Display for Circumstances {
 #[derive(Debug, Default)]
 pub(crate) struct PastFailures(VecDeque<Explanation>);
 
-/// Enough for an application that looks into its completions soon; bounds the memory of one that makes
-/// queue pairs fail by the thousand.
+/// Enough for an application that looks into its completions soon; bounds the memory of one that
+/// makes queue pairs fail by the thousand.
 const MAX_PAST: usize = 64;
 
 impl PastFailures {

@@ -30,7 +30,8 @@ pub struct GidEntry {
     pub kind: GidType,
     /// Index of the netdev that has the address.
     pub ifindex: u32,
-    /// The local address, with scope id where it is link-local; of iWARP none in particular, unspecified.
+    /// The local address, with scope id where it is link-local; of iWARP none in particular,
+    /// unspecified.
     pub local: LocalAddr,
 }
 

@@ -1,18 +1,19 @@
 //! QP1, the general services interface (GSI): management datagrams (MADs) in and out.
 //!
-//! A device has it without being asked (IBTA 10.2.4.1): the lane takes packets for QPN 1 from the other
-//! ones, checks what a queue pair would, and hands their 256 bytes to the agent of communication
-//! management (`cm.rs`). Here is also what the agent's datagrams become on their way out. There is no
-//! other agent: datagrams of other classes are counted and dropped.
+//! A device has it without being asked (IBTA 10.2.4.1): the lane takes packets for QPN 1 from the
+//! other ones, checks what a queue pair would, and hands their 256 bytes to the agent of
+//! communication management (`cm.rs`). Here is also what the agent's datagrams become on their way
+//! out. There is no other agent: datagrams of other classes are counted and dropped.
 //!
-//! A datagram for another process of this host whose queue is full waits here for a moment: that queue is
-//! short (`net.unix.max_dgram_qlen`, 10 by default of the kernel), and the peer's patience long (seconds until
-//! Linux repeats a request).
+//! A datagram for another process of this host whose queue is full waits here for a moment: that
+//! queue is short (`net.unix.max_dgram_qlen`, 10 by default of the kernel), and the peer's patience
+//! long (seconds until Linux repeats a request).
 //!
 //! Limits: [`MAX_WAITING`] datagrams wait, none longer than [`PATIENCE_NANOS`].
 //!
-//! Called by whoever has the lane. Costs queue pairs nothing: a packet is looked at here when its QPN
-//! is in no table, and nothing is sent or fired before a flag or a deadline of the lane says so.
+//! Called by whoever has the lane. Costs queue pairs nothing: a packet is looked at here when its
+//! QPN is in no table, and nothing is sent or fired before a flag or a deadline of the lane says
+//! so.
 
 use std::collections::VecDeque;
 
@@ -33,10 +34,12 @@ const MAX_WAITING: usize = 1024;
 /// How long one waits: a process that has a core gets to its sockets in a fraction of this.
 const PATIENCE_NANOS: u64 = 50_000_000;
 
-/// When those that wait are tried again: about what it takes to wake a thread and empty a short queue.
+/// When those that wait are tried again: about what it takes to wake a thread and empty a short
+/// queue.
 const AGAIN_NANOS: u64 = 200_000;
 
-/// How many of them are tried at a time: a process that is stopped makes each try a wasted system call.
+/// How many of them are tried at a time: a process that is stopped makes each try a wasted system
+/// call.
 const TRIES: usize = 64;
 
 /// A packet with a datagram for another process.

@@ -1,7 +1,8 @@
 //! What a protocol machine sees of the device: memory, receive queue, completion queues, events.
 //!
 //! [`QpHost`] borrows a queue pair for the time of one call into its machine. Everything here runs
-//! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers to.
+//! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
+//! to.
 
 use vernic_io::slot::Slot;
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
@@ -123,7 +124,8 @@ impl QpHost<'_> {
         Wc { completion, timestamp_ns: self.engine.timestamp_ns(self.now) }
     }
 
-    /// The domain that keys of the peer must be of: on XRC, that of the queue which the request names.
+    /// The domain that keys of the peer must be of: on XRC, that of the queue which the request
+    /// names.
     #[inline]
     fn remote_pd(&self) -> PdId {
         self.side.chosen.named.as_ref().map_or(self.qp.pd, |srq| srq.pd)

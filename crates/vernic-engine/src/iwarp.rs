@@ -1,7 +1,8 @@
-//! Connections of iWARP: TCP connections, their MPA start-up, and the queue pairs that take them over.
+//! Connections of iWARP: TCP connections, their MPA start-up, and the queue pairs that take them
+//! over.
 //!
-//! Owns a connection from its making until [`Handshake::start`] gives it to a queue pair; from then on the
-//! lane has it (`streams.rs`). Called by connection managers; nothing here waits but
+//! Owns a connection from its making until [`Handshake::start`] gives it to a queue pair; from then
+//! on the lane has it (`streams.rs`). Called by connection managers; nothing here waits but
 //! [`Handshake::wait`] and [`Listener::wait`].
 //!
 //! ```text
@@ -11,8 +12,8 @@
 //!     start(qp)             == FPDUs ===        start(qp)
 //! ```
 //!
-//! A queue pair of an iWARP device is created like any other, of service RC; it is brought to Init, and
-//! [`Handshake::start`] brings it to RTS. Which peer it has, and over which addresses, is the
+//! A queue pair of an iWARP device is created like any other, of service RC; it is brought to Init,
+//! and [`Handshake::start`] brings it to RTS. Which peer it has, and over which addresses, is the
 //! connection's.
 
 use std::io;
@@ -49,12 +50,12 @@ pub use listener::Listener;
 
 use leaving::say_last;
 
-/// Nanoseconds before the first word of an initiator is repeated to a silent peer: longer than answers take, and
-/// short beside what connecting takes.
+/// Nanoseconds before the first word of an initiator is repeated to a silent peer: longer than
+/// answers take, and short beside what connecting takes.
 const RTR_REPEAT_NANOS: u64 = 10_000_000;
 
-/// Nanoseconds that a responder waits for an initiator that has not agreed to speak first: far longer than a
-/// reply is on its way.
+/// Nanoseconds that a responder waits for an initiator that has not agreed to speak first: far
+/// longer than a reply is on its way.
 const FENCE_NANOS: u64 = 100_000_000;
 
 /// Bytes received at once during the start-up: a whole frame, and some of what follows it.
@@ -207,8 +208,8 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Begins to connect to a peer, from an address of this machine, with up to 512 bytes of private data
-    /// (508 where depths or peer-to-peer are negotiated).
+    /// Begins to connect to a peer, from an address of this machine, with up to 512 bytes of
+    /// private data (508 where depths or peer-to-peer are negotiated).
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -245,11 +246,12 @@ impl Handshake {
         Self::new(context, connection, Phase::Connecting(private.to_vec()), config, watch)
     }
 
-    /// Waits for the request of a peer that has connected; the peer is asked for, and offered, what `config`
-    /// says, until the connection is accepted with something else.
+    /// Waits for the request of a peer that has connected; the peer is asked for, and offered, what
+    /// `config` says, until the connection is accepted with something else.
     ///
     /// # Errors
-    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`]; [`ConnectError::NotAllowed`], and the connection is closed.
+    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`]; [`ConnectError::NotAllowed`], and the
+    /// connection is closed.
     pub fn respond(
         context: &Arc<Context>,
         connection: Connection,
@@ -319,15 +321,15 @@ impl Handshake {
         self.startup().map_or(&[], Startup::private)
     }
 
-    /// READs and atomics that the peer takes, and wants to have in flight, once its frame is here; `None` if
-    /// it does not say.
+    /// READs and atomics that the peer takes, and wants to have in flight, once its frame is here;
+    /// `None` if it does not say.
     pub fn peer_depths(&self) -> Option<(u32, u32)> {
         let enhanced = self.startup()?.peer_enhanced()?;
         Some((enhanced.ird.depth()?, enhanced.ord.depth()?))
     }
 
-    /// How long it may be left alone at most before [`poll`](Self::poll) is called, whatever its descriptor
-    /// says: then the peer's time is over.
+    /// How long it may be left alone at most before [`poll`](Self::poll) is called, whatever its
+    /// descriptor says: then the peer's time is over.
     pub fn patience(&self) -> Option<Duration> {
         let deadline = self.startup()?.next_deadline()?;
         Some(Duration::from_nanos(deadline.since(self.context.now())))
@@ -384,7 +386,8 @@ impl Handshake {
         }
     }
 
-    /// As [`poll`](Self::poll), until it is [settled](HandshakeState::is_settled) or the time is over.
+    /// As [`poll`](Self::poll), until it is [settled](HandshakeState::is_settled) or the time is
+    /// over.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -434,9 +437,10 @@ impl Handshake {
         stream_of(self.context.config())
     }
 
-    /// Gives the connection to a queue pair in Init (or RTR, RTS), which is in RTS from then on. The size of
-    /// TCP's segments is put into `config`, whatever it says; and FPDUs longer than a segment are sent,
-    /// whether it says so or not, where both ends are within this host and there are no CRCs.
+    /// Gives the connection to a queue pair in Init (or RTR, RTS), which is in RTS from then on.
+    /// The size of TCP's segments is put into `config`, whatever it says; and FPDUs longer than a
+    /// segment are sent, whether it says so or not, where both ends are within this host and there
+    /// are no CRCs.
     ///
     /// # Errors
     /// [`StartError`]; the connection is closed, and the peer told why if both ends had agreed.
@@ -444,8 +448,8 @@ impl Handshake {
         self.start_with(qp, config, None)
     }
 
-    /// As [`start`](Self::start), and `sink` is told how the connection goes on: nothing if this fails, else
-    /// that it has ended, at some time. It is dropped after that.
+    /// As [`start`](Self::start), and `sink` is told how the connection goes on: nothing if this
+    /// fails, else that it has ended, at some time. It is dropped after that.
     ///
     /// # Errors
     /// As of [`start`](Self::start).
@@ -464,8 +468,8 @@ impl Handshake {
         let (error, connection) = match terms {
             Err(error) => (error, Some(connection)),
             Ok((agreed, emss)) => {
-                // Within a host TCP is no network's, and the other end no adapter that takes FPDUs in
-                // whole segments only. CRCs are faster over what stays in the first-level cache.
+                // Within a host TCP is no network's, and the other end no adapter that takes FPDUs
+                // in whole segments only. CRCs are faster over what stays in the first-level cache.
                 let large_fpdus = config.large_fpdus || !agreed.crc && connection.is_within_host();
                 let config = StreamConfig { emss, large_fpdus, ..config };
                 let terms = StreamTerms { agreed: &agreed, config, sink };
@@ -526,8 +530,8 @@ fn bind(
         })
 }
 
-/// How the connection of a queue pair ended, or why it is about to; nothing without one, and once the queue
-/// pair is reset. A [`StreamSink`] is told the same without asking.
+/// How the connection of a queue pair ended, or why it is about to; nothing without one, and once
+/// the queue pair is reset. A [`StreamSink`] is told the same without asking.
 pub fn ending(qp: &Qp) -> Option<Ending> {
     if qp.context().is_orphan() { None } else { lock(&qp.inner().core).machine.ending() }
 }

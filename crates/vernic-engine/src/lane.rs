@@ -1,12 +1,12 @@
 //! The lane: the unit of progress. Whoever holds it moves packets.
 //!
-//! Owns the link, both batches, the tables of queue pairs and XRC shared receive queues, the ready list, the timer wheel and the
-//! multicast groups of a device: everything that packets of several queue pairs share. It sits
-//! behind one mutex in [`Engine`], which data-path threads only try.
+//! Owns the link, both batches, the tables of queue pairs and XRC shared receive queues, the ready
+//! list, the timer wheel and the multicast groups of a device: everything that packets of several
+//! queue pairs share. It sits behind one mutex in [`Engine`], which data-path threads only try.
 //! Receiving is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`; here is what all need.
 //!
-//! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the machine
-//! of communication management (`cm.rs`), and no queue pair beside it.
+//! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the
+//! machine of communication management (`cm.rs`), and no queue pair beside it.
 //!
 //! Limits: a call receives one batch (at most 1 MiB) and sends [`BATCHES_PER_CALL`] batches; the
 //! rest waits for the next call, so no verbs call takes longer than moving that many bytes.
@@ -43,8 +43,8 @@ pub(crate) const BATCHES_PER_CALL: usize = 2;
 /// the kernel to deliver a socket buffer.
 const RETRY_NANOS: u64 = 50_000;
 
-/// How soon a turn that was put off is tried again if a neighbour takes nothing for long: it rings when it
-/// does, so this is for bells that are lost.
+/// How soon a turn that was put off is tried again if a neighbour takes nothing for long: it rings
+/// when it does, so this is for bells that are lost.
 const STUCK_NANOS: u64 = 1_000_000;
 
 /// Timers that one call fires at most.
@@ -54,7 +54,8 @@ const TIMERS_PER_CALL: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) gid: Gid,
-    /// The address on whose netdev it is joined; `None` while the device has none of its IP version.
+    /// The address on whose netdev it is joined; `None` while the device has none of its IP
+    /// version.
     pub(crate) local: Option<LocalAddr>,
     pub(crate) members: Vec<Qpn>,
 }

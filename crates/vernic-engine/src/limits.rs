@@ -32,8 +32,8 @@ pub const MAX_DM_BYTES: u64 = 16 << 20;
 pub const MAX_DM_ALIGN_LOG2: u32 = 12;
 /// Ticks of the completion clock per millisecond: its unit is the nanosecond.
 pub const CLOCK_KHZ: u64 = 1_000_000;
-/// What the port can do (CapabilityMask of PortInfo, IBTA 14.2.5.6): IsCommunicationManagementSupported,
-/// bit 16.
+/// What the port can do (CapabilityMask of PortInfo, IBTA 14.2.5.6):
+/// IsCommunicationManagementSupported, bit 16.
 pub const PORT_CAP_FLAGS: u32 = 1 << 16;
 /// Rows of the GID table: what an address vector's 8-bit index can name.
 pub const MAX_GIDS: usize = 256;

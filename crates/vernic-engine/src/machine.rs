@@ -1,7 +1,7 @@
 //! The protocol machine of a queue pair: of packets, or of a stream.
 //!
-//! What posts, modifies, flushes and looks does not care which ([`Machine`]'s methods have the names
-//! that both share); what moves bytes does, and takes the one that it knows.
+//! What posts, modifies, flushes and looks does not care which ([`Machine`]'s methods have the
+//! names that both share); what moves bytes does, and takes the one that it knows.
 
 use vernic_proto::{
     AttrMask, Disposition, DropReason, Host, ModifyError, PostError, QpAttr, QpCounters, QpState,

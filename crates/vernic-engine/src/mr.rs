@@ -217,8 +217,8 @@ impl Drop for Mr {
     }
 }
 
-/// Moves memory that is about to be registered to where other processes can map it, if the settings ask for it
-/// and it can be done.
+/// Moves memory that is about to be registered to where other processes can map it, if the settings
+/// ask for it and it can be done.
 ///
 /// # Safety
 /// As for [`Pd::reg_mr`] with that setting.
@@ -283,7 +283,8 @@ impl Mw {
         self.rkey.store(rkey.value(), Ordering::Relaxed);
     }
 
-    /// Binds the window at once, outside any send queue, and returns its new key. Nobody is inside with the old one then.
+    /// Binds the window at once, outside any send queue, and returns its new key. Nobody is inside
+    /// with the old one then.
     ///
     /// # Errors
     /// [`BindError`]; nothing changed then.

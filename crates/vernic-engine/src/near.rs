@@ -1,32 +1,36 @@
 //! Packets to and from processes of this host, through memory: the lane's side.
 //!
-//! Owns the ends of the rings of all neighbours (`vernic_io::neighbour`) and the knowledge which slot is
-//! whose. `near/control.rs` meets and loses them, `tx.rs` writes requests and answers of a queue
-//! pair either into the batch of the link or, as [`RingOut`], into a ring, `rx.rs` reads.
+//! Owns the ends of the rings of all neighbours (`vernic_io::neighbour`) and the knowledge which
+//! slot is whose. `near/control.rs` meets and loses them, `tx.rs` writes requests and answers of a
+//! queue pair either into the batch of the link or, as [`RingOut`], into a ring, `rx.rs` reads.
 //!
 //! # Who goes which way
 //!
-//! A ring keeps order, the sockets keep order, but between them there is none. So a queue pair changes its
-//! way only when nothing of it is on the other: one that is acknowledged when no request is without its
-//! acknowledgement, for which it pauses; UC and UD when the peer has taken all that was sent to it (`pacer.rs`), for which
-//! they pause for up to [`DRAIN_NANOS`]. Answers go the way that the last request came. Packets of QP1 and of multicast groups always go by UDP.
+//! A ring keeps order, the sockets keep order, but between them there is none. So a queue pair
+//! changes its way only when nothing of it is on the other: one that is acknowledged when no
+//! request is without its acknowledgement, for which it pauses; UC and UD when the peer has taken
+//! all that was sent to it (`pacer.rs`), for which they pause for up to [`DRAIN_NANOS`]. Answers go
+//! the way that the last request came. Packets of QP1 and of multicast groups always go by UDP.
 //!
 //! From a peer that was heard through a ring nothing is taken by the link any more
 //! ([`QpWay::excludes_link`]): who sends through a ring is known by the kernel's word, who sends by
 //! the link may be any user of the host.
 //!
-//! Large SENDs of RC go through a ring as runs, whose bytes the receiver copies by itself: `near/pull.rs`.
+//! Large SENDs of RC go through a ring as runs, whose bytes the receiver copies by itself:
+//! `near/pull.rs`.
 //!
 //! # When the other does not read
 //!
-//! A full ring puts the queue pair's turn off (`Did::Held`). After [`PATIENCE_NANOS`] at a stretch packets to
-//! it are lost, counted, until there is room, as they would be in a full socket: UC and UD never hang, and RC
-//! ends with its retries. RC without an ACK timeout repeats nothing, so it waits for as long as it takes.
+//! A full ring puts the queue pair's turn off (`Did::Held`). After [`PATIENCE_NANOS`] at a stretch
+//! packets to it are lost, counted, until there is room, as they would be in a full socket: UC and
+//! UD never hang, and RC ends with its retries. RC without an ACK timeout repeats nothing, so it
+//! waits for as long as it takes.
 //!
 //! # Polling
 //!
-//! Looking at a ring costs a load, looking at a socket a system call. While rings have packets, the link is
-//! received from every [`LINK_NANOS`], and in between only if it had something the last time.
+//! Looking at a ring costs a load, looking at a socket a system call. While rings have packets, the
+//! link is received from every [`LINK_NANOS`], and in between only if it had something the last
+//! time.
 
 use std::sync::Arc;
 
@@ -54,26 +58,27 @@ use stage::Stage;
 /// How long a neighbour is waited for at a stretch: as a receiver of UDP by UC and UD (`pacer.rs`).
 const PATIENCE_NANOS: u64 = 100_000_000;
 
-/// How long UC and UD pause so that the peer takes all that was sent to it by UDP: longer than it takes to
-/// forget what never comes (`vernic_io::intake`). Other processes' packets may keep it busy for longer;
-/// after a [`DRAIN_PAUSE_NANOS`] there is another try.
+/// How long UC and UD pause so that the peer takes all that was sent to it by UDP: longer than it
+/// takes to forget what never comes (`vernic_io::intake`). Other processes' packets may keep it
+/// busy for longer; after a [`DRAIN_PAUSE_NANOS`] there is another try.
 const DRAIN_NANOS: u64 = 5_000_000;
 /// See [`DRAIN_NANOS`]: a second.
 const DRAIN_PAUSE_NANOS: u64 = 1_000_000_000;
 
-/// How long after a packet came out of a ring the link is looked at less often: some round trips of a
-/// program that answers at once, and some of its computations.
+/// How long after a packet came out of a ring the link is looked at less often: some round trips of
+/// a program that answers at once, and some of its computations.
 const BUSY_NANOS: u64 = 1_000_000;
 
-/// How often it is looked at then: a packet of the wire waits half of this on average, and a poll that
-/// makes a system call takes ten times as long as one that makes none.
+/// How often it is looked at then: a packet of the wire waits half of this on average, and a poll
+/// that makes a system call takes ten times as long as one that makes none.
 const LINK_NANOS: u64 = 20_000;
 
-/// How soon a neighbour is woken that sleeps and could not be woken: the system had no memory for the message.
+/// How soon a neighbour is woken that sleeps and could not be woken: the system had no memory for
+/// the message.
 const WAKE_NANOS: u64 = 1_000_000;
 
-/// Bytes that one call writes to rings, two rings' worth: so that no call takes long if they are read
-/// meanwhile.
+/// Bytes that one call writes to rings, two rings' worth: so that no call takes long if they are
+/// read meanwhile.
 const BYTES_PER_CALL: usize = 512 * 1024;
 
 /// Slots that there are.
@@ -87,8 +92,8 @@ pub(crate) enum Way {
     Wire,
     /// Through the ring to this neighbour.
     Ring(NeighbourId),
-    /// By the link until it is connected anew: the process that it was connected to is gone, and who has its
-    /// slot now is another.
+    /// By the link until it is connected anew: the process that it was connected to is gone, and
+    /// who has its slot now is another.
     Barred,
 }
 
@@ -100,7 +105,8 @@ pub(crate) struct QpWay {
     pub(crate) answers: Option<NeighbourId>,
     /// The last response has come through a ring.
     pub(crate) is_answered: bool,
-    /// The process of this host that it is connected to: who had the peer's slot when the path was found.
+    /// The process of this host that it is connected to: who had the peer's slot when the path was
+    /// found.
     pub(crate) process: Option<u32>,
 }
 
@@ -164,8 +170,8 @@ impl Origin<'_> {
         self.neighbour.id()
     }
 
-    /// Whether it has the slot of a queue pair: by its own word alone only while the slot's socket has not been
-    /// heard.
+    /// Whether it has the slot of a queue pair: by its own word alone only while the slot's socket
+    /// has not been heard.
     pub(crate) fn has(&self, peer: Qpn) -> bool {
         let slot = Slot::of(peer);
         let owner = self.owners[usize::from(slot.value())];
@@ -314,8 +320,8 @@ impl Near {
         self.peer(id)?.writer.is_some().then_some(id)
     }
 
-    /// As [`neighbour_of`](Self::neighbour_of), for services without acknowledgements: through memory only
-    /// once nothing is on its way to the process by the link, which `is_idle` says.
+    /// As [`neighbour_of`](Self::neighbour_of), for services without acknowledgements: through
+    /// memory only once nothing is on its way to the process by the link, which `is_idle` says.
     #[inline]
     pub(crate) fn way_of_datagram(
         &mut self,
@@ -522,8 +528,8 @@ impl RingOut<'_> {
         }
     }
 
-    /// Space for one more packet, of any size; `None` while the neighbour is waited for. Without any once
-    /// it was waited for in vain the packet is written, and lost.
+    /// Space for one more packet, of any size; `None` while the neighbour is waited for. Without
+    /// any once it was waited for in vain the packet is written, and lost.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         if self.has_room() {

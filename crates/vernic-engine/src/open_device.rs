@@ -1,7 +1,7 @@
 //! What the engines of an open device share: names, memory, events, addresses, states of the port.
 //!
-//! Owns [`Device`], which every [`Engine`](crate::progress::Engine) holds and is looked at through. Nothing
-//! of it is written on the data path.
+//! Owns [`Device`], which every [`Engine`](crate::progress::Engine) holds and is looked at through.
+//! Nothing of it is written on the data path.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

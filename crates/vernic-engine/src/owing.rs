@@ -7,9 +7,10 @@
 //!
 //! Whether waiting is right depends on the peer. One that sends on without the ACK (a ping-pong of
 //! messages, a stream) gains. One that needs its completion before it goes on would lose
-//! [`HOLD_NANOS`] each time. So each queue pair learns: if no more requests came while an ACK waited,
-//! and that happens a few times in a row, the next [`PROMPT_BURSTS`] bursts are acknowledged at the
-//! next poll, or ride with a reply if one is posted first; after those it tries waiting again.
+//! [`HOLD_NANOS`] each time. So each queue pair learns: if no more requests came while an ACK
+//! waited, and that happens a few times in a row, the next [`PROMPT_BURSTS`] bursts are
+//! acknowledged at the next poll, or ride with a reply if one is posted first; after those it tries
+//! waiting again.
 //!
 //! Limits: an ACK waits [`HOLD_NANOS`] while the application calls into the device, until the
 //! background thread takes over if it does not; and never longer than [`HOLD_PACKETS`] packets.
@@ -67,8 +68,8 @@ impl AckHold {
         }
     }
 
-    /// A burst came while an ACK waited. Without requests, which are ACKs of the peer then, it gave the
-    /// ACK nothing more to acknowledge.
+    /// A burst came while an ACK waited. Without requests, which are ACKs of the peer then, it gave
+    /// the ACK nothing more to acknowledge.
     fn meanwhile(&mut self, requests: bool) {
         self.more |= requests;
     }
@@ -193,7 +194,8 @@ mod tests {
 
     #[test]
     fn the_peers_own_acks_are_no_reason_to_wait() {
-        // A ping-pong with one request in flight: both ends hold an ACK, and the other's comes first.
+        // A ping-pong with one request in flight: both ends hold an ACK, and the other's comes
+        // first.
         let mut hold = AckHold { listed: true, ..AckHold::default() };
         for _ in 0..=MISSES {
             hold.more = false;

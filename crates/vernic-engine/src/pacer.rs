@@ -1,11 +1,11 @@
 //! When queue pairs of unreliable services may send to processes of this host.
 //!
-//! UC and UD have no flow control of their own, and a sender is faster than a receiver: without this,
-//! packets would be lost in the receiver's socket where an adapter would have delivered them. Before
-//! such a queue pair writes packets to the private port of another process (or of this one), the
-//! lane asks the [`Intake`] there for room. If there is none the queue pair's turn is put off
-//! ([`Lane::held`](crate::lane::Lane)), others go on, and it is tried again with the next call and by the
-//! background thread every [`RETRY_NANOS`].
+//! UC and UD have no flow control of their own, and a sender is faster than a receiver: without
+//! this, packets would be lost in the receiver's socket where an adapter would have delivered them.
+//! Before such a queue pair writes packets to the private port of another process (or of this one),
+//! the lane asks the [`Intake`] there for room. If there is none the queue pair's turn is put off
+//! ([`Lane::held`](crate::lane::Lane)), others go on, and it is tried again with the next call and
+//! by the background thread every [`RETRY_NANOS`].
 //!
 //! Nobody is waited for longer than [`PATIENCE_NANOS`]: a receiver that is stopped or killed takes
 //! nothing, and packets to it may get lost. As long as it takes nothing it is not waited for again.
@@ -25,8 +25,9 @@ use crate::counters::Counters;
 /// fraction of the time in which a receiver takes what its socket holds.
 pub(crate) const RETRY_NANOS: u64 = 50_000;
 
-/// How long a receiver may keep its senders waiting at a stretch: a hundred milliseconds, some of the
-/// time slices of a busy machine; a process that runs takes its packets within the take-over time.
+/// How long a receiver may keep its senders waiting at a stretch: a hundred milliseconds, some of
+/// the time slices of a busy machine; a process that runs takes its packets within the take-over
+/// time.
 const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// What is asked for at a time: a turn of 64 packets, or of a full GSO run.

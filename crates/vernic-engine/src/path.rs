@@ -29,8 +29,8 @@ pub(crate) struct Resolved {
 }
 
 impl Engine {
-    /// The path of an address vector; `entropy` chooses the number of its flow, which [`flow_to`] makes that for a
-    /// slot.
+    /// The path of an address vector; `entropy` chooses the number of its flow, which [`flow_to`]
+    /// makes that for a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let index = av.sgid_index;
         let (sgid, local) = {

@@ -48,14 +48,14 @@ impl Pd {
     /// [`CreateError::Memory`]: null or wrapping range, rights that contradict each other.
     ///
     /// # Safety
-    /// Until [`Mr::deregister`] has returned `Ok` or the drop of the last reference to the region has
-    /// returned:
+    /// Until [`Mr::deregister`] has returned `Ok` or the drop of the last reference to the region
+    /// has returned:
     /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
     /// - accesses to it by other code are atomic, volatile, in another language or process, or do
     ///   not overlap in time with work requests and remote operations that conflict with them; no
     ///   `&mut` to it and, if it is written, no `&` is used while such operations may run;
-    /// - with the setting `share_memory` and remote rights, nobody writes to it during this call, and no stack
-    ///   lies in it.
+    /// - with the setting `share_memory` and remote rights, nobody writes to it during this call,
+    ///   and no stack lies in it.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reg_mr(
         self: &Arc<Self>,
@@ -66,11 +66,12 @@ impl Pd {
     ) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
         // SAFETY: `Memory::register` asks for the memory until its keys are dead and every lane has
-        // passed a barrier after that. The caller promises it until `Mr::deregister` has returned `Ok`
-        // or `Mr`'s drop has returned. Both do these two things in this order before they return; a
-        // `deregister` that fails changes nothing, and then the promise goes on. No other code frees
-        // the handle. If this call fails there is no key, and nothing to promise. In a process that was
-        // forked later they return at once, where no lane runs that could access the memory.
+        // passed a barrier after that. The caller promises it until `Mr::deregister` has returned
+        // `Ok` or `Mr`'s drop has returned. Both do these two things in this order before they
+        // return; a `deregister` that fails changes nothing, and then the promise goes on. No other
+        // code frees the handle. If this call fails there is no key, and nothing to promise. In a
+        // process that was forked later they return at once, where no lane runs that could access
+        // the memory.
         let engine = self.context.engine();
         // SAFETY: the caller's promise, which is the one that `move_pages` wants.
         let pages = unsafe { move_pages(engine, addr, len, access) };
@@ -79,10 +80,10 @@ impl Pd {
         Ok(Mr::new(self, keys?, (addr as usize, len, iova), access, None, pages))
     }
 
-    /// Registers all memory of the process, present and future, by its addresses: implicit on-demand
-    /// paging. Work that names what is not mapped, or is not writable, fails with a protection error
-    /// and harms nothing. The kernel does the copies, some 0.3 us each; remote atomics are atomic
-    /// among each other, not for CPUs; windows cannot be bound.
+    /// Registers all memory of the process, present and future, by its addresses: implicit
+    /// on-demand paging. Work that names what is not mapped, or is not writable, fails with a
+    /// protection error and harms nothing. The kernel does the copies, some 0.3 us each; remote
+    /// atomics are atomic among each other, not for CPUs; windows cannot be bound.
     ///
     /// # Errors
     /// [`CreateError::Memory`], with [`RegisterError::NoAddressSpace`] where the kernel refuses the

@@ -1,8 +1,9 @@
 //! Whether an engine of a device is inside memory, as the device's other engines see it.
 //!
-//! A local invalidate, or a bind that takes the place of another, must not complete while any engine still moves a
-//! packet that came with the dead key. Who carries it out has the lane of one engine only; it makes the key invalid and
-//! then waits until each other engine was seen without its lane ([`Engine::wait_out_others`]). In order:
+//! A local invalidate, or a bind that takes the place of another, must not complete while any
+//! engine still moves a packet that came with the dead key. Who carries it out has the lane of one
+//! engine only; it makes the key invalid and then waits until each other engine was seen without
+//! its lane ([`Engine::wait_out_others`]). In order:
 //!
 //! ```text
 //!   holder of another lane            who invalidates
@@ -12,11 +13,12 @@
 //!   H4 turn becomes even
 //! ```
 //!
-//! Both fences are in one total order. If H2 comes first, I3 sees H1 and waits for H4; if I2 does, H3 sees I1.
+//! Both fences are in one total order. If H2 comes first, I3 sees H1 and waits for H4; if I2 does,
+//! H3 sees I1.
 //!
-//! Who waits holds a lane itself, but is not inside: its turn is even meanwhile, so two that wait for each other pass.
-//! A holder waits for nobody beside that, so the wait is over after one turn of the slowest: some packets, or a time slice where
-//! there are more threads than cores.
+//! Who waits holds a lane itself, but is not inside: its turn is even meanwhile, so two that wait
+//! for each other pass. A holder waits for nobody beside that, so the wait is over after one turn
+//! of the slowest: some packets, or a time slice where there are more threads than cores.
 //!
 //! A device with one engine has nobody to wait for, and none of this.
 
@@ -29,7 +31,8 @@ use crate::progress::Engine;
 /// Looks at another's turn between two offers of the core.
 const LOOKS_PER_YIELD: u32 = 64;
 
-/// Turns that an engine's lane was taken and let go of: odd while it is held. Written by its holder only.
+/// Turns that an engine's lane was taken and let go of: odd while it is held. Written by its holder
+/// only.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     turn: AtomicU64,
@@ -111,8 +114,8 @@ impl Engine {
         self.config.engine_threads > 1
     }
 
-    /// Returns when no other engine of the device moves anything with a key that was invalid before. For who holds
-    /// this engine's lane, and is in no memory.
+    /// Returns when no other engine of the device moves anything with a key that was invalid
+    /// before. For who holds this engine's lane, and is in no memory.
     pub(crate) fn wait_out_others(&self) {
         if !self.has_fellows() {
             return;

@@ -1,17 +1,17 @@
 //! Progress: who runs the lane when, on whose thread (the model in one page).
 //!
-//! Owns [`Engine`]: a lane behind its lock, the doorbells, counters. A device has one, and calls of the
-//! application make its progress; or, with the setting `engine_threads`, one for each of so many threads, which
-//! make all of it.
+//! Owns [`Engine`]: a lane behind its lock, the doorbells, counters. A device has one, and calls of
+//! the application make its progress; or, with the setting `engine_threads`, one for each of so
+//! many threads, which make all of it.
 //!
 //! # Who runs the lane
 //!
 //! - `post_send` pushes into the send queue and *kicks*: if the lane is free it sends on the
 //!   caller's thread, else it rings the doorbell and leaves.
 //! - `poll` with an empty ring sends what is pending (ACKs), receives a batch, fires timers, and
-//!   looks at the ring again. The ACKs of this batch are left to the next call: the application sees
-//!   its completions, and the bytes that were written to its memory, before any system call for an
-//!   ACK, and its reply goes ahead of it.
+//!   looks at the ring again. The ACKs of this batch are left to the next call: the application
+//!   sees its completions, and the bytes that were written to its memory, before any system call
+//!   for an ACK, and its reply goes ahead of it.
 //! - The background thread (`background.rs`) does all of it when nobody else does.
 //! - The control path locks the lane and waits for it, to change the table or as a barrier.
 //!
@@ -64,22 +64,24 @@ use crate::watch::Watch;
 /// thread: a bound on how long one call can be kept busy by others.
 const MAX_ROUNDS: usize = 8;
 
-/// How long a poller finds nothing until it offers its core to others. Where every spinning process has a
-/// core this changes nothing; where they share one, the peer runs now instead of after the scheduler's
-/// next tick (some ms).
+/// How long a poller finds nothing until it offers its core to others. Where every spinning process
+/// has a core this changes nothing; where they share one, the peer runs now instead of after the
+/// scheduler's next tick (some ms).
 const YIELD_NANOS: u64 = 20_000;
-/// An offer that took longer than this was taken by somebody who computes, not by a peer that answers: the
-/// caller was away for a time slice or more (Linux 6.18 has who yields pay for its whole slice).
+/// An offer that took longer than this was taken by somebody who computes, not by a peer that
+/// answers: the caller was away for a time slice or more (Linux 6.18 has who yields pay for its
+/// whole slice).
 pub(crate) const LONG_YIELD_NANOS: u64 = 500_000;
-/// How long a poller finds nothing until it offers its core again after such an offer: most of a time slice,
-/// so that two peers on cores that others use, too, run at the same time now and then. Else each would give
-/// its slice away before the other has one, and a ping-pong would take time slices per message.
+/// How long a poller finds nothing until it offers its core again after such an offer: most of a
+/// time slice, so that two peers on cores that others use, too, run at the same time now and then.
+/// Else each would give its slice away before the other has one, and a ping-pong would take time
+/// slices per message.
 const WARY_YIELD_NANOS: u64 = 2_000_000;
 /// The same in polls that did not get the lane.
 const POLLS_PER_YIELD: u32 = 64;
-/// Polls in a row, during which no application's thread got the lane, after which who polls on sleeps instead:
-/// some 30 us. Whoever has the lane, or waits for it, does not run then, and may be of a lower priority than the
-/// poller, in which case yielding does not let it.
+/// Polls in a row, during which no application's thread got the lane, after which who polls on
+/// sleeps instead: some 30 us. Whoever has the lane, or waits for it, does not run then, and may be
+/// of a lower priority than the poller, in which case yielding does not let it.
 const POLLS_PER_REST: u32 = 16 * POLLS_PER_YIELD;
 /// For how long: enough for the few microseconds that anybody keeps the lane.
 const GIVE_WAY: Duration = Duration::from_micros(20);
@@ -89,8 +91,8 @@ pub(crate) const LOOKS_BY_ITSELF: u64 = 0;
 /// The background thread sleeps until a descriptor is readable.
 pub(crate) const SLEEPS: u64 = u64::MAX;
 
-/// One engine of a device: a lane, the thread that runs it when nobody else does, and what threads share of
-/// both. What the engines of a device share is its [`Device`].
+/// One engine of a device: a lane, the thread that runs it when nobody else does, and what threads
+/// share of both. What the engines of a device share is its [`Device`].
 pub(crate) struct Engine {
     device: Arc<Device>,
     /// Which of them it is.
@@ -108,8 +110,8 @@ pub(crate) struct Engine {
     /// Control-path threads that wait for the lane: the data path lets them pass.
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
-    /// Queue pairs whose doorbell came when they were closed: the last reference to a device may be theirs, and
-    /// its end passes the lane.
+    /// Queue pairs whose doorbell came when they were closed: the last reference to a device may be
+    /// theirs, and its end passes the lane.
     pub(crate) late: Mutex<Vec<Arc<QpInner>>>,
     has_late: AtomicBool,
     rung: AtomicBool,
@@ -209,8 +211,8 @@ impl Engine {
         }
     }
 
-    /// Whether a thread of the engine makes all progress, and none is made by calls. Not any more once the device
-    /// is closed, and its threads are gone.
+    /// Whether a thread of the engine makes all progress, and none is made by calls. Not any more
+    /// once the device is closed, and its threads are gone.
     #[inline]
     pub(crate) fn is_driven(&self) -> bool {
         self.config.engine_threads != 0 && !self.stop.load(Ordering::Relaxed)
@@ -264,9 +266,10 @@ impl Engine {
         fence(Ordering::SeqCst);
     }
 
-    /// Leaves `qp` in the doorbells for the engine's own thread, and wakes that if it sleeps. It says that it will
-    /// (`looks_at`) before step H2, so that either it sees the doorbell at H3 or this call sees that it sleeps.
-    /// Who stops it says so before it passes the lane, so likewise that passage or this call answers the doorbell.
+    /// Leaves `qp` in the doorbells for the engine's own thread, and wakes that if it sleeps. It
+    /// says that it will (`looks_at`) before step H2, so that either it sees the doorbell at H3 or
+    /// this call sees that it sleeps. Who stops it says so before it passes the lane, so likewise
+    /// that passage or this call answers the doorbell.
     fn ring_driver(&self, qp: &Arc<QpInner>) {
         self.leave_doorbell(qp);
         if self.stop.load(Ordering::Relaxed) {
@@ -301,8 +304,8 @@ impl Engine {
         taken
     }
 
-    /// A poll did not get the lane: now and then lets others run on this core, and rather sleeps if that does not
-    /// help.
+    /// A poll did not get the lane: now and then lets others run on this core, and rather sleeps if
+    /// that does not help.
     #[cold]
     fn poll_in_vain(&self) {
         let polls = self.idle_polls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -326,8 +329,8 @@ impl Engine {
         self.yield_after.store(next_offer_after(took), Ordering::Relaxed);
     }
 
-    /// A poll with the lane `found` something or not: whether its caller has waited so long that it should
-    /// offer its core to others.
+    /// A poll with the lane `found` something or not: whether its caller has waited so long that it
+    /// should offer its core to others.
     #[inline]
     fn has_waited(&self, found: bool, now: Time) -> bool {
         let since = self.idle_since.load(Ordering::Relaxed);
@@ -400,7 +403,8 @@ impl Engine {
         true
     }
 
-    /// Runs `f` with the lane on an application's thread, unless it is taken, in which case it does not run.
+    /// Runs `f` with the lane on an application's thread, unless it is taken, in which case it does
+    /// not run.
     pub(crate) fn with_free_lane(&self, f: impl FnOnce(Time)) {
         self.run_inline(|_, now| f(now));
     }
@@ -528,8 +532,8 @@ impl Engine {
         }
     }
 
-    /// The calling thread is about to wait for something that is no completion, and may have been the
-    /// one that polled: the background thread, if it counts on that, looks anew.
+    /// The calling thread is about to wait for something that is no completion, and may have been
+    /// the one that polled: the background thread, if it counts on that, looks anew.
     pub(crate) fn caller_rests(&self) {
         self.rested.store(true, Ordering::SeqCst);
         if self.backs_off.load(Ordering::SeqCst) {
@@ -549,7 +553,8 @@ pub(crate) fn give_way() {
     std::thread::sleep(GIVE_WAY);
 }
 
-/// After how long a poller that finds nothing offers its core next, if the last offer took `took` nanoseconds.
+/// After how long a poller that finds nothing offers its core next, if the last offer took `took`
+/// nanoseconds.
 fn next_offer_after(took: u64) -> u64 {
     if took > LONG_YIELD_NANOS { WARY_YIELD_NANOS } else { YIELD_NANOS }
 }

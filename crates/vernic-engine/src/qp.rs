@@ -371,8 +371,8 @@ impl Qp {
         self.push_sends(lock(&self.inner.core), wrs.into_iter())
     }
 
-    /// As [`post_send_from`](Self::post_send_from), but with room for all of them or for none: a list
-    /// that does not fit leaves the queue as it was. (Room that another thread takes while the
+    /// As [`post_send_from`](Self::post_send_from), but with room for all of them or for none: a
+    /// list that does not fit leaves the queue as it was. (Room that another thread takes while the
     /// first datagram to a process waits for the process's answer is not seen before.)
     ///
     /// # Errors

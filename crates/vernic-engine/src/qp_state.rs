@@ -1,7 +1,7 @@
 //! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
 //!
-//! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone; `qp.rs`
-//! says who holds it when.
+//! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone;
+//! `qp.rs` says who holds it when.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -73,7 +73,8 @@ pub(crate) struct QpSide {
 }
 
 impl QpSide {
-    /// What the peer still copies of its messages is dropped: the application may change them from now on.
+    /// What the peer still copies of its messages is dropped: the application may change them from
+    /// now on.
     #[inline]
     pub(crate) fn close_send_gate(&mut self, engine: &Engine, qpn: Qpn) {
         if self.send_gate.take().is_some() {
@@ -126,8 +127,8 @@ fn answers(state: QpState) -> bool {
     matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 
-/// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was put
-/// in front of (an RNR delay before an ACK timeout). Others are leftovers and fire for nothing.
+/// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was
+/// put in front of (an RNR delay before an ACK timeout). Others are leftovers and fire for nothing.
 #[derive(Debug, Default)]
 pub(crate) struct TimerEntries {
     next: Option<Time>,
@@ -206,11 +207,12 @@ impl QpInner {
             core.side.close_send_gate(engine, self.qpn);
         }
         if !takes_requests(core.machine.state()) {
-            // Whoever must know that nobody is inside any more lets the gates settle, without the lock.
+            // Whoever must know that nobody is inside any more lets the gates settle, without the
+            // lock.
             engine.memory.close_qp_gate(self.qpn);
         }
-        // The machine flushed when it entered Error. A receive that was posted after that and before
-        // the store saw a state that takes receives; those after the store flush themselves.
+        // The machine flushed when it entered Error. A receive that was posted after that and
+        // before the store saw a state that takes receives; those after the store flush themselves.
         if state == QpState::Error as u8 {
             self.with_host(engine, engine.now(), core, |_, host| host.flush_recv(None));
         }

@@ -183,8 +183,8 @@ impl Lane {
     }
 }
 
-/// Bytes that one call takes from a ring: so many that they stay in the first-level cache's neighbour, and
-/// that no ring keeps others waiting.
+/// Bytes that one call takes from a ring: so many that they stay in the first-level cache's
+/// neighbour, and that no ring keeps others waiting.
 const NEAR_BYTES: u64 = 64 * 1024;
 
 /// The queue pair whose lock is held between two packets.
@@ -293,7 +293,8 @@ impl<'a, 'p> Demux<'a, 'p> {
         let run = pull.map(|pull| pull.named.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
         if qp.service == Service::Ud {
-            // Others hear their peers alone, which were found in the setting when they were connected.
+            // Others hear their peers alone, which were found in the setting when they were
+            // connected.
             if !self.engine.config.peers.contains(packet.meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
@@ -446,8 +447,8 @@ fn identify(
     Err(DropReason::WrongPort)
 }
 
-/// A request has come another way than the one before: its answers go that way, too, if it leads to the process
-/// that the queue pair is connected to. What a neighbour sends may name any queue pair.
+/// A request has come another way than the one before: its answers go that way, too, if it leads to
+/// the process that the queue pair is connected to. What a neighbour sends may name any queue pair.
 #[cold]
 fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
     let QpCore { machine, side } = core;
@@ -458,8 +459,8 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
         return;
     }
     if path.dst_port() == ROCE_PORT {
-        // The peer was too busy to say that it is of this host, or it is not, and only has the same slot
-        // there. Who only answers never asks again.
+        // The peer was too busy to say that it is of this host, or it is not, and only has the same
+        // slot there. Who only answers never asks again.
         if engine.slots.lookup(path.dst().ip(), peer) == Lookup::NotHere {
             return;
         }

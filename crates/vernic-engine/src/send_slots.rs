@@ -190,8 +190,9 @@ impl SendSlots {
         }
     }
 
-    /// Says where the bytes of a run of the message in `slot` lie, from byte `offset` on; `None` where another process
-    /// cannot copy them: they are kept here, in too many pieces, or in no memory of their own.
+    /// Says where the bytes of a run of the message in `slot` lie, from byte `offset` on; `None`
+    /// where another process cannot copy them: they are kept here, in too many pieces, or in no
+    /// memory of their own.
     pub(crate) fn name(
         &mut self,
         (memory, pd): (&Memory, PdId),
@@ -207,8 +208,8 @@ impl SendSlots {
         Ok(count.map(|count| Named::new(run, pass, pieces, count)))
     }
 
-    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's memory, while
-    /// access `holds`.
+    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's
+    /// memory, while access `holds`.
     #[inline]
     pub(crate) fn write_peer(
         &mut self,
@@ -235,8 +236,8 @@ impl SendSlots {
         memory.write_peer(pd, sges, cursor, offset, len, to, holds)
     }
 
-    /// Copies `len` bytes of another process's memory into the list of the request in `slot`, from byte
-    /// `offset` of the message on, while access `holds`.
+    /// Copies `len` bytes of another process's memory into the list of the request in `slot`, from
+    /// byte `offset` of the message on, while access `holds`.
     #[inline]
     pub(crate) fn read_peer(
         &mut self,
@@ -252,8 +253,8 @@ impl SendSlots {
         memory.read_peer(pd, sges, cursor, offset, len, from, holds)
     }
 
-    /// Runs an atomic on another process's memory, and stores what was there into the list of the request in
-    /// `slot`.
+    /// Runs an atomic on another process's memory, and stores what was there into the list of the
+    /// request in `slot`.
     pub(crate) fn atomic_peer(
         &mut self,
         (memory, pd): (&Memory, PdId),

@@ -1,12 +1,14 @@
 //! What the process tells of an open device to who asks: counters, numbers of objects, queue pairs.
 //!
-//! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) hands out, and with it the names under which the
-//! port's counters are shown. The text is made when somebody asks, from what the engines count anyway, so it
-//! costs them nothing before. Called by the background thread of the first engine.
+//! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) hands out, and with it the names
+//! under which the port's counters are shown. The text is made when somebody asks, from what the
+//! engines count anyway, so it costs them nothing before. Called by the background thread of the
+//! first engine.
 //!
-//! Counters begin when the device is opened, and end with it. Those of the port are about packets, by the wire or
-//! by shared memory, headers included. Bytes that one process copies straight out of or into the memory of another
-//! (`direct_*`, `near_pulled_*`) travel in no packet, and are in the other list only.
+//! Counters begin when the device is opened, and end with it. Those of the port are about packets,
+//! by the wire or by shared memory, headers included. Bytes that one process copies straight out of
+//! or into the memory of another (`direct_*`, `near_pulled_*`) travel in no packet, and are in the
+//! other list only.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;

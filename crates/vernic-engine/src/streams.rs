@@ -1,10 +1,10 @@
 //! The lane's part of iWARP: connections, and the machines that they belong to.
 //!
-//! Owns the connections of queue pairs, each from [`Lane::bind_stream`] until both ends have closed, the
-//! connection is lost, or the queue pair is reset or destroyed; and tells whoever made a connection how it
-//! ends ([`StreamSink`]). Called by the lane: bytes in
-//! ([`Lane::receive_streams`]), FPDUs out ([`Lane::transmit_streams`]). Runs under the lane's lock, and
-//! takes a queue pair's core after it, as packets do.
+//! Owns the connections of queue pairs, each from [`Lane::bind_stream`] until both ends have
+//! closed, the connection is lost, or the queue pair is reset or destroyed; and tells whoever made
+//! a connection how it ends ([`StreamSink`]). Called by the lane: bytes in
+//! ([`Lane::receive_streams`]), FPDUs out ([`Lane::transmit_streams`]). Runs under the lane's lock,
+//! and takes a queue pair's core after it, as packets do.
 //!
 //! ```text
 //!   socket -> buffer -> iwarp::Qp::handle_bytes      what is left over waits in Conn::rest
@@ -54,8 +54,9 @@ use orphan::{LIMITS, Orphans};
 use ready::Watch;
 use vitals::Vital;
 
-/// Bytes of the buffer that all connections use in turn: eight of the longest FPDUs. Of half as much the kernel
-/// makes shorter segments, which cost a tenth of the throughput; twice as much leaves the second-level cache.
+/// Bytes of the buffer that all connections use in turn: eight of the longest FPDUs. Of half as
+/// much the kernel makes shorter segments, which cost a tenth of the throughput; twice as much
+/// leaves the second-level cache.
 const BUFFER_BYTES: usize = 8 * MAX_FPDU;
 
 /// Bytes of one connection and direction in a turn.
@@ -67,16 +68,16 @@ pub(crate) const HELD_NANOS: u64 = 1_000_000;
 
 /// Where the news of a connection go.
 ///
-/// Called under locks of the engine, on any thread: it may take note and wake somebody, but must not call
-/// the engine or wait.
+/// Called under locks of the engine, on any thread: it may take note and wake somebody, but must
+/// not call the engine or wait.
 pub trait StreamSink: Send + Sync {
-    /// Both ends may send: the initiator from the start, the responder once the initiator's first message
-    /// is here. Told once, or never.
+    /// Both ends may send: the initiator from the start, the responder once the initiator's first
+    /// message is here. Told once, or never.
     fn established(&self, qpn: Qpn) {
         let _ = qpn;
     }
-    /// The connection is over, or about to be: the queue pair leaves RTS by itself, finishes what it can
-    /// and enters Error, where what is left is flushed. Told exactly once, whatever ends it.
+    /// The connection is over, or about to be: the queue pair leaves RTS by itself, finishes what
+    /// it can and enters Error, where what is left is flushed. Told exactly once, whatever ends it.
     fn ended(&self, qpn: Qpn, ending: Ending);
 }
 
@@ -229,7 +230,8 @@ impl Streams {
         self.close(engine)
     }
 
-    /// Takes a connection out: its queue pair lets go of it, what the connection was given still arrives.
+    /// Takes a connection out: its queue pair lets go of it, what the connection was given still
+    /// arrives.
     pub(crate) fn remove(&mut self, engine: &Engine, qpn: Qpn, now: Time) {
         let Some(mut conn) = self.connections.remove(&qpn.value()) else { return };
         self.holding.forget(&mut conn);
@@ -347,8 +349,8 @@ pub(crate) struct StreamTerms<'a> {
 }
 
 impl Lane {
-    /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received behind
-    /// the start-up.
+    /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received
+    /// behind the start-up.
     pub(crate) fn bind_stream(
         &mut self,
         engine: &Engine,
@@ -421,8 +423,8 @@ impl Lane {
         result.map_err(|error| (BindStreamError::Os(error), None))
     }
 
-    /// Takes over a connection whose start-up is complete, but that no queue pair has taken: its first words are
-    /// said, and then the last ones.
+    /// Takes over a connection whose start-up is complete, but that no queue pair has taken: its
+    /// first words are said, and then the last ones.
     pub(crate) fn leave_stream(
         &mut self,
         engine: &Engine,
@@ -441,8 +443,8 @@ impl Lane {
         streams.adopt(&engine.counters.streams, orphan, now);
     }
 
-    /// Takes over a connection that its owner has left before the peer's reply: where that accepts, the first word
-    /// is said, and then it is left.
+    /// Takes over a connection that its owner has left before the peer's reply: where that accepts,
+    /// the first word is said, and then it is left.
     pub(crate) fn leave_unanswered(
         &mut self,
         engine: &Engine,
@@ -454,8 +456,8 @@ impl Lane {
         streams.adopt(&engine.counters.streams, orphan, engine.now());
     }
 
-    /// Receives from connections that are ready, and tries again what waits for receives; returns how
-    /// many had something. Not all are asked each time, unless `all` of them shall be.
+    /// Receives from connections that are ready, and tries again what waits for receives; returns
+    /// how many had something. Not all are asked each time, unless `all` of them shall be.
     pub(crate) fn receive_streams(&mut self, engine: &Engine, now: Time, all: bool) -> usize {
         let Some(streams) = &mut self.streams else { return 0 };
         let mut ready = std::mem::take(&mut streams.ready);
@@ -508,7 +510,8 @@ impl Lane {
         }
     }
 
-    /// After a turn: the connection, the state, the timer, and another turn if there is more to send.
+    /// After a turn: the connection, the state, the timer, and another turn if there is more to
+    /// send.
     fn end_stream_turn(
         &mut self,
         engine: &Engine,

@@ -1,4 +1,5 @@
-//! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the lane's tables.
+//! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the
+//! lane's tables.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -172,14 +173,14 @@ impl Engine {
     }
 }
 
-/// Whether a group spans a single interface, loopback of multicast apart (RFC 4291, section 2.7, erratum
-/// 3480): scope 1, with any flags.
+/// Whether a group spans a single interface, loopback of multicast apart (RFC 4291, section 2.7,
+/// erratum 3480): scope 1, with any flags.
 fn is_interface_local(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
 }
 
-/// How many queue pairs a device has in each of its groups: what its limits are about, whichever engines they are
-/// of. Its lock is taken before a lane's.
+/// How many queue pairs a device has in each of its groups: what its limits are about, whichever
+/// engines they are of. Its lock is taken before a lane's.
 #[derive(Debug, Default)]
 pub(crate) struct GroupMembers(HashMap<Gid, u32>);
 
@@ -210,8 +211,8 @@ impl GroupMembers {
 }
 
 impl Lane {
-    /// An address is gone, and with it the link gave up the sockets of its groups. Their members stay
-    /// attached.
+    /// An address is gone, and with it the link gave up the sockets of its groups. Their members
+    /// stay attached.
     pub(crate) fn leave_home(&mut self, local: LocalAddr) {
         for group in self.groups.iter_mut().filter(|group| group.local == Some(local)) {
             group.local = None;

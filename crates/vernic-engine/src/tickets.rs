@@ -1,4 +1,5 @@
-//! Tickets: consent of a neighbour to be accessed without packets, asked for once per queue pair and key.
+//! Tickets: consent of a neighbour to be accessed without packets, asked for once per queue pair
+//! and key.
 //!
 //! ```text
 //!   initiator                                            target
@@ -9,7 +10,8 @@
 //!          <------- ENDED (later, of regions whose file came along; the gates say which)
 //! ```
 //!
-//! About SENDs that the receiver copies out of the sender's memory (`near/pull.rs`), once per process:
+//! About SENDs that the receiver copies out of the sender's memory (`near/pull.rs`), once per
+//! process:
 //!
 //! ```text
 //!   sender                                               receiver
@@ -17,14 +19,15 @@
 //!          <------- PULLS {whether it can}; told again when it cannot any more
 //! ```
 //!
-//! Where keys are used once each, an answer would come too late, and cost the target more than the packets: a queue pair
-//! that has seen so many of them asks only for keys that come again ([`ONCE`]).
+//! Where keys are used once each, an answer would come too late, and cost the target more than the
+//! packets: a queue pair that has seen so many of them asks only for keys that come again
+//! ([`ONCE`]).
 //!
-//! Until the answer comes, and if it is no, requests take packets, and the responder says what is wrong with
-//! them: nothing here reports an error. What was granted ends with the gates (`vernic_mem`), without a
-//! message; one is sent afterwards so that files do not stay mapped. A message is bytes of this
-//! host, numbers in its order; one that is cut off, of an unknown
-//! kind, or answers nothing that was asked is dropped and counted.
+//! Until the answer comes, and if it is no, requests take packets, and the responder says what is
+//! wrong with them: nothing here reports an error. What was granted ends with the gates
+//! (`vernic_mem`), without a message; one is sent afterwards so that files do not stay mapped. A
+//! message is bytes of this host, numbers in its order; one that is cut off, of an unknown kind, or
+//! answers nothing that was asked is dropped and counted.
 
 use std::sync::Arc;
 
@@ -37,14 +40,15 @@ use crate::consent::Guest;
 /// Tickets of one queue pair; beyond that the one used longest ago goes.
 const MAX_TICKETS: usize = 64;
 
-/// Requests that take packets before a key is asked for again: the peer may not know us yet. Twice as many each
-/// time.
+/// Requests that take packets before a key is asked for again: the peer may not know us yet. Twice
+/// as many each time.
 const FIRST_PAUSE: u32 = 8;
 /// At most so many: about once per millisecond of small requests.
 const LONGEST_PAUSE: u32 = 1024;
 
-/// Keys of a queue pair that were used once so far, after which the next is asked for when it is used again. A program
-/// that registers memory for one transfer each does so for ever; one that has many keys uses them again.
+/// Keys of a queue pair that were used once so far, after which the next is asked for when it is
+/// used again. A program that registers memory for one transfer each does so for ever; one that has
+/// many keys uses them again.
 const ONCE: usize = 8;
 
 /// Why a neighbour does not consent.
@@ -55,8 +59,8 @@ pub(crate) enum Denial {
     NotConnected = 0,
     /// The key, its rights or the queue pair's do not allow it.
     Refused = 1,
-    /// The memory is of a kind that only packets reach, the kernel lets in another process, or there are no gates
-    /// left.
+    /// The memory is of a kind that only packets reach, the kernel lets in another process, or
+    /// there are no gates left.
     Unreachable = 2,
 }
 
@@ -212,8 +216,8 @@ impl Offer {
 }
 
 impl Offer {
-    /// Where in the range `len` bytes at `addr` begin; `None` if it does not cover all of them, or may not be
-    /// written.
+    /// Where in the range `len` bytes at `addr` begin; `None` if it does not cover all of them, or
+    /// may not be written.
     pub(crate) fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
         self.place(addr, len, Access::REMOTE_WRITE)
     }
@@ -292,8 +296,8 @@ impl QpTickets {
         self.guest.as_ref()
     }
 
-    /// The neighbour, and what is known of a key; the latter is `None` if it has to be asked for, which
-    /// is then noted.
+    /// The neighbour, and what is known of a key; the latter is `None` if it has to be asked for,
+    /// which is then noted.
     #[inline]
     pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&Guest, Option<&Consent>)> {
         Some((self.guest.as_ref()?, known(&mut self.list, rkey)))

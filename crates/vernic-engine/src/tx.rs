@@ -1,8 +1,9 @@
 //! Sending: from the ready list to the link.
 //!
 //! Queue pairs take turns. A turn builds up to [`TURN_PACKETS`] request packets and then up to as
-//! many response packets, straight into the batch: requests first, so that a short ACK rides as
-//! the last segment of the same run, unless the application sleeps for its completions ([`Order`]). A full batch is sent and filled again.
+//! many response packets, straight into the batch: requests first, so that a short ACK rides as the
+//! last segment of the same run, unless the application sleeps for its completions ([`Order`]). A
+//! full batch is sent and filled again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,11 +33,14 @@ const TURN_BYTES: usize = 60 * 1024;
 /// Requests that a queue pair has in flight from which on a post may wait for company.
 const COMPANY_FLIGHT: u64 = 16;
 
-/// How long ago somebody must have polled for a post to wait for the next poll, while the background thread leaves the sockets to
-/// those who poll: some calls into the kernel, which a program makes between two polls. Who looks at its memory instead would wait for that thread to notice.
+/// How long ago somebody must have polled for a post to wait for the next poll, while the
+/// background thread leaves the sockets to those who poll: some calls into the kernel, which a
+/// program makes between two polls. Who looks at its memory instead would wait for that thread to
+/// notice.
 const COMPANY_NANOS: u64 = 100_000;
 
-/// Bytes of a batch that do not wait for company: half a GSO run, for whose copy the call into the kernel is little.
+/// Bytes of a batch that do not wait for company: half a GSO run, for whose copy the call into the
+/// kernel is little.
 const COMPANY_BYTES: usize = 30 * 1024;
 
 /// Shortest time between warnings that the kernel refuses packets: a second.
@@ -75,10 +79,11 @@ impl Lane {
         }
     }
 
-    /// Sends what was just posted to `qp`, ahead of everything else that is ready: its poster
-    /// waits for it. A short burst goes alone, and acknowledgements that are due leave with the next
-    /// poll, while the answer is on its way; a long one goes with all that is ready. One that stands behind
-    /// many others may wait for company ([`waits_for_company`](Self::waits_for_company)).
+    /// Sends what was just posted to `qp`, ahead of everything else that is ready: its poster waits
+    /// for it. A short burst goes alone, and acknowledgements that are due leave with the next
+    /// poll, while the answer is on its way; a long one goes with all that is ready. One that
+    /// stands behind many others may wait for company
+    /// ([`waits_for_company`](Self::waits_for_company)).
     pub(crate) fn transmit_posted(&mut self, engine: &Engine, qp: &Arc<QpInner>, now: Time) {
         if qp.is_stream {
             make_ready(&mut self.ready, qp);
@@ -124,11 +129,13 @@ impl Lane {
         }
     }
 
-    /// Whether what was posted stays in the batch until there is more: a message that stands behind many others is not
-    /// what anybody waits for, and each call into the kernel costs as much as the packets of dozens of small messages.
-    /// So it waits until the batch has a quarter as many packets as its queue pair has requests in flight, 64 at most, and not beyond the
-    /// next poll that finds nothing, nor the background thread's next look, which must be within its take-over time. While that
-    /// thread leaves the sockets to those who poll, somebody must have polled just now.
+    /// Whether what was posted stays in the batch until there is more: a message that stands behind
+    /// many others is not what anybody waits for, and each call into the kernel costs as much as
+    /// the packets of dozens of small messages. So it waits until the batch has a quarter as many
+    /// packets as its queue pair has requests in flight, 64 at most, and not beyond the next poll
+    /// that finds nothing, nor the background thread's next look, which must be within its
+    /// take-over time. While that thread leaves the sockets to those who poll, somebody must have
+    /// polled just now.
     #[inline]
     fn waits_for_company(&self, engine: &Engine, in_flight: u64, now: Time) -> bool {
         if in_flight < COMPANY_FLIGHT {
@@ -159,8 +166,8 @@ impl Lane {
         !report.blocked
     }
 
-    /// The kernel refused `packets`. A refusal of another kind than the last is worth a warning, which
-    /// all services need: unreliable ones have no other sign of it.
+    /// The kernel refused `packets`. A refusal of another kind than the last is worth a warning,
+    /// which all services need: unreliable ones have no other sign of it.
     #[cold]
     fn tell_refusal(&mut self, engine: &Engine, refusal: (TxPath, i32), packets: usize, now: Time) {
         let known = lock(&engine.refusal).replace(refusal) == Some(refusal);
@@ -181,8 +188,8 @@ impl Lane {
         // Of those that wait in a budget at least one may go on, also while others are always
         // ready.
         self.budgets.let_in(&mut self.ready, now);
-        // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not come
-        // back.
+        // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
+        // come back.
         while !self.tx.is_full() && !self.near.is_done() {
             if self.ready.is_empty() {
                 self.budgets.let_in(&mut self.ready, now);
@@ -250,7 +257,8 @@ enum Did {
 }
 
 impl Did {
-    /// Of two halves of a turn: who must wait comes back by itself, and has its other half then, too.
+    /// Of two halves of a turn: who must wait comes back by itself, and has its other half then,
+    /// too.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Held, _) | (_, Self::Held) => Self::Held,
@@ -275,9 +283,9 @@ fn is_paced(machine: &Qp) -> bool {
 enum Order {
     /// The application's next message is not kept waiting by an ACK.
     RequestsFirst,
-    /// Where applications sleep for their completions, an ACK costs little beside the wake-up. It goes
-    /// ahead of the reply, as from hardware: the peer's send completes before the reply arrives, and
-    /// programs that wait for one event of either kind count on that (perftest's do).
+    /// Where applications sleep for their completions, an ACK costs little beside the wake-up. It
+    /// goes ahead of the reply, as from hardware: the peer's send completes before the reply
+    /// arrives, and programs that wait for one event of either kind count on that (perftest's do).
     AnswersFirst,
 }
 
@@ -432,9 +440,9 @@ enum Choice {
     Pause,
 }
 
-/// Requests go through a ring as soon as there is one and none is on its way by the link. Since a queue pair that
-/// always has something to send always has something on its way, it pauses for that: a round trip, once. Not where a
-/// loss would then go unnoticed, or could not be repaired.
+/// Requests go through a ring as soon as there is one and none is on its way by the link. Since a
+/// queue pair that always has something to send always has something on its way, it pauses for
+/// that: a round trip, once. Not where a loss would then go unnoticed, or could not be repaired.
 #[inline]
 fn choose_way(machine: &mut Qp, host: &mut QpHost<'_>, outs: &Outs<'_>) -> Choice {
     let near = &outs.near;
@@ -456,7 +464,8 @@ fn choose_way(machine: &mut Qp, host: &mut QpHost<'_>, outs: &Outs<'_>) -> Choic
     Choice::Go
 }
 
-/// Which packets of SENDs may travel as one: through a ring, to a neighbour that copies their bytes by itself.
+/// Which packets of SENDs may travel as one: through a ring, to a neighbour that copies their bytes
+/// by itself.
 #[inline]
 fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
     let guest = host.side.tickets.guest().filter(|_| host.side.way.is_ring())?;
@@ -697,7 +706,8 @@ mod tests {
         drain();
 
         let soon = (engine.now() + engine.patience()).nanos();
-        // Few in flight: each leaves at once. Then they gather until a quarter of all in flight wait.
+        // Few in flight: each leaves at once. Then they gather until a quarter of all in flight
+        // wait.
         let few = COMPANY_FLIGHT as usize;
         assert_eq!(post(few, soon), vec![0; few]);
         assert_eq!(post(6, soon), [1, 2, 3, 0, 1, 2]);

@@ -1,16 +1,17 @@
-//! XRC (IBTA annex A14): domains, their shared receive queues by number, and the queue pairs of both
-//! halves of a connection.
+//! XRC (IBTA annex A14): domains, their shared receive queues by number, and the queue pairs of
+//! both halves of a connection.
 //!
-//! An initiator ([`Pd::create_xrc_ini`]) has a send queue alone. A target ([`Xrcd::create_tgt`]) has
-//! no queue: each request names a shared receive queue of the target's domain by its number
+//! An initiator ([`Pd::create_xrc_ini`]) has a send queue alone. A target ([`Xrcd::create_tgt`])
+//! has no queue: each request names a shared receive queue of the target's domain by its number
 //! ([`Srq::number`](crate::Srq::number)), takes its receive there, completes on that queue's
 //! completion queue with the target's number, and reaches memory of that queue's protection domain.
 //!
 //! The lane owns the table of numbers; a target remembers the queue named last, so that packets for
 //! one queue look it up once. Destroying a queue takes it out of both, under the lane.
 //!
-//! Limits: a domain is one of an open device in one process. Those who open it by the same file share
-//! it within the device; other processes and other opens of the device have domains of their own.
+//! Limits: a domain is one of an open device in one process. Those who open it by the same file
+//! share it within the device; other processes and other opens of the device have domains of their
+//! own.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -218,8 +219,8 @@ impl Xrcd {
         Ok(qp)
     }
 
-    /// Another handle of a target of this domain. It is destroyed when [`Qp::destroy`] was called for
-    /// each handle, the one of its creation included, or when no reference is left.
+    /// Another handle of a target of this domain. It is destroyed when [`Qp::destroy`] was called
+    /// for each handle, the one of its creation included, or when no reference is left.
     ///
     /// # Errors
     /// [`XrcdError::NoTarget`].

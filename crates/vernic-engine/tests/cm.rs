@@ -1,5 +1,5 @@
-//! Connection management over QP1: between devices of one process, between processes, and what reaches
-//! the wrong one.
+//! Connection management over QP1: between devices of one process, between processes, and what
+//! reaches the wrong one.
 //!
 //! The tests start this program again as the other process; what that one does is in
 //! [`the_other_process`].
@@ -140,7 +140,8 @@ fn a_request_for_an_unknown_service_is_rejected_before_it_is_repeated() {
     assert!(start.elapsed() < PATIENCE / 4, "no timeout was waited for");
 }
 
-/// Asks `ip` for a connection, which shall not wait for somebody to listen; the reason of its rejection.
+/// Asks `ip` for a connection, which shall not wait for somebody to listen; the reason of its
+/// rejection.
 fn refused_now(node: &Node, ip: IpAddr, service: ServiceId) -> RejReason {
     let path = CmPath::new(Gid::from_ip(HOME), Gid::from_ip(ip));
     let conn = node.cm().connect_now(&params(path, service, b"")).unwrap();
@@ -382,8 +383,8 @@ fn the_other_process() {
 
 #[test]
 fn processes_that_share_an_address_each_get_the_requests_for_their_services() {
-    // By the wire requests are repeated after a millisecond, and a copy that a process of another test takes late, when
-    // its connection is over, is a new request.
+    // By the wire requests are repeated after a millisecond, and a copy that a process of another
+    // test takes late, when its connection is over, is a new request.
     if runs_alone("processes_that_share_an_address_each_get_the_requests_for_their_services") {
         return;
     }

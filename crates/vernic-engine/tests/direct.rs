@@ -1,5 +1,6 @@
-//! One-sided requests between processes of one host that take no packets: that they are done, and that nothing but
-//! their way differs from packets. Who takes memory back, or dies, is in `direct_peers.rs`.
+//! One-sided requests between processes of one host that take no packets: that they are done, and
+//! that nothing but their way differs from packets. Who takes memory back, or dies, is in
+//! `direct_peers.rs`.
 
 #![allow(unsafe_code)] // memory that is registered
 
@@ -153,7 +154,8 @@ fn a_flood_of_small_requests_leaves_the_lane_to_others_in_between() {
             let wcs = t.end.wait(4000);
             assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
         }
-        // One call of the lane writes half a mebibyte, in which each counts as one kibibyte at least.
+        // One call of the lane writes half a mebibyte, in which each counts as one kibibyte at
+        // least.
         assert!(most < 1000, "{memory}: {most} of 4000 in one call");
     }
 }

@@ -1,5 +1,6 @@
-//! One-sided requests without packets, to and from processes that take their memory back, stop, end, or may not be
-//! reached: that all of them are safe, and that whatever is not possible takes packets.
+//! One-sided requests without packets, to and from processes that take their memory back, stop,
+//! end, or may not be reached: that all of them are safe, and that whatever is not possible takes
+//! packets.
 
 #![allow(clippy::print_stdout, unsafe_code)] // what is skipped; system calls that have no safe form
 
@@ -247,7 +248,8 @@ fn where_settings_forbid_it_everything_takes_packets() {
     assert_eq!(t.counters(), DirectCounters::default());
 }
 
-/// Writes by packets alone because the kernel does not let this process do it otherwise, which is found out once.
+/// Writes by packets alone because the kernel does not let this process do it otherwise, which is
+/// found out once.
 fn nothing_is_permitted(t: &mut Rig) {
     let since = Instant::now();
     let until_refused = |t: &Rig, remote: Remote, count: u64| {

@@ -1,5 +1,6 @@
-//! Devices whose packets are moved by threads of their own (`engine_threads`): queue pairs are spread over them, what
-//! they share works across them, and no call of the application is needed for progress.
+//! Devices whose packets are moved by threads of their own (`engine_threads`): queue pairs are
+//! spread over them, what they share works across them, and no call of the application is needed
+//! for progress.
 
 mod common;
 

@@ -100,7 +100,8 @@ fn probes_find_losses_long_before_the_ack_timeout_and_the_device_counts_them() {
     let setup = Setup { mtu: Mtu::B1024, timeout: AckTimeout::new(20), ..Setup::default() };
     let [a, b] = [1, 2].map(|seed| faulty(&format!("loss=0.2,seed={seed}")));
     let t = Pair::with(Service::Rc, setup, a, b);
-    // About 80 of these WRITEs or their ACKs are lost, with nothing behind them. The ACK timeout is 4.3 s.
+    // About 80 of these WRITEs or their ACKs are lost, with nothing behind them. The ACK timeout is
+    // 4.3 s.
     for n in 0..200 {
         t.a_qp.post_send(&[wr(n, SendOp::Write(t.b.remote(0)), &[t.a.sge(0, 8)])]).unwrap();
         let wcs = t.a.wait_beside(1, || t.b.context.progress());

@@ -39,8 +39,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs `child` in a forked process and `parent` meanwhile in this one; both get an end of a pipe in
-/// each direction.
+/// Runs `child` in a forked process and `parent` meanwhile in this one; both get an end of a pipe
+/// in each direction.
 fn fork_with(child: impl FnOnce(File, File), parent: impl FnOnce(File, File)) {
     let ((child_in, parent_out), (parent_in, child_out)) = (pipe(), pipe());
     // SAFETY: the child runs in this function only, on the one thread that it has, and ends in it.
@@ -203,7 +203,8 @@ fn locks_held_at_the_fork_do_not_hang_the_child() {
     srq.destroy().unwrap();
 }
 
-/// What a new device draws: its slot, a key, the number of a connection, and one that is for anybody.
+/// What a new device draws: its slot, a key, the number of a connection, and one that is for
+/// anybody.
 fn draw() -> [u64; 4] {
     let (end, node) = (End::new(), Node::new());
     let conn = node.connect(std::net::Ipv4Addr::LOCALHOST.into(), port(9), b"");

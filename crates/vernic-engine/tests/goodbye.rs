@@ -11,7 +11,8 @@ use common::*;
 use vernic_engine::*;
 use vernic_proto::cm::{CmPath, ConnectParams, EventKind};
 
-/// Receives a message at `b`, ends `b` at once by `end`, and expects that `a` learns of its success.
+/// Receives a message at `b`, ends `b` at once by `end`, and expects that `a` learns of its
+/// success.
 fn last_message_is_acknowledged(end: impl Fn(&Qp)) {
     let mut config = test_config();
     // The background thread shall not come to the rescue.

@@ -1,5 +1,5 @@
-//! How bytes get from the memory of one end of an iWARP connection to that of the other: copied, or by the
-//! kernel from and to where they lie.
+//! How bytes get from the memory of one end of an iWARP connection to that of the other: copied, or
+//! by the kernel from and to where they lie.
 
 mod common;
 
@@ -57,7 +57,8 @@ fn exchange(pair: &Pair) -> (StreamCounters, StreamCounters) {
 fn without_crcs_long_messages_are_gathered_and_placed_by_the_kernel() {
     let (a, b) = exchange(&pair_with(LO, plain(), default_stream()));
     let len = LEN as u64;
-    // All of what was sent but the 1-byte piece's FPDU, perhaps, and what the socket was too full for.
+    // All of what was sent but the 1-byte piece's FPDU, perhaps, and what the socket was too full
+    // for.
     assert!(a.gathered_bytes > 2 * len - 200_000, "{a:?}");
     assert!(b.gathered_bytes > len - 200_000, "{b:?}");
     // How much is placed is a matter of where the stream happens to be cut.

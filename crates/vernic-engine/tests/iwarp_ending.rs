@@ -28,7 +28,8 @@ impl Told {
         self.qp.modify(&attr, AttrMask::STATE).unwrap();
     }
 
-    /// The receive that was posted is flushed, the owner told why, and the application of an error alone.
+    /// The receive that was posted is flushed, the owner told why, and the application of an error
+    /// alone.
     fn expect(&self, ending: Ending, events: &[EventKind]) {
         assert_eq!(self.owner.next(), News::Ended(ending));
         until_error(&self.end, &self.qp);
@@ -42,7 +43,8 @@ impl Told {
     }
 }
 
-/// A connection, both ends established, a receive posted at each: the initiator's end, and the responder's.
+/// A connection, both ends established, a receive posted at each: the initiator's end, and the
+/// responder's.
 fn pair(stream: StreamConfig) -> (Told, Told) {
     let (a, b) = (end(), end());
     let (ours, theirs) = shake(&a, &b, LO, startup());

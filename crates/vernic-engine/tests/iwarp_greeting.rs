@@ -1,5 +1,5 @@
-//! How an initiator of iWARP leaves a peer that has accepted, and may not be in full operation: it waits for the
-//! answer to its first word, an empty READ.
+//! How an initiator of iWARP leaves a peer that has accepted, and may not be in full operation: it
+//! waits for the answer to its first word, an empty READ.
 
 mod common;
 
@@ -20,7 +20,8 @@ use vernic_wire::iwarp::{
 /// A frame of the start-up with depths.
 type Frame = [u8; MpaStart::LEN + MpaEnhanced::LEN];
 
-/// An initiator that TCP has just connected to a peer, made by hand, and that has not looked yet. It wants no CRCs.
+/// An initiator that TCP has just connected to a peer, made by hand, and that has not looked yet.
+/// It wants no CRCs.
 fn connected() -> (End, Handshake, TcpStream) {
     let end = end();
     let listener = TcpListener::bind(SocketAddr::new(LO, 0)).unwrap();
@@ -82,7 +83,8 @@ fn read_fpdu(peer: &mut TcpStream) -> Option<(DdpHeader, Vec<u8>)> {
     Some((segment.header, segment.body.to_vec()))
 }
 
-/// The first word comes, and then a reminder of it, not the end. The number that the answer carries.
+/// The first word comes, and then a reminder of it, not the end. The number that the answer
+/// carries.
 fn expect_word(peer: &mut TcpStream) -> Rkey {
     let (header, body) = read_fpdu(peer).unwrap();
     assert_eq!(header.control().opcode, RdmapOpcode::READ_REQUEST);

@@ -25,8 +25,8 @@ fn empty_send(msn: u8) -> [u8; 24] {
     fpdu
 }
 
-/// An end that has completed a WRITE to a peer that reads nothing, and has itself not read all that the peer
-/// has sent, for want of a receive.
+/// An end that has completed a WRITE to a peer that reads nothing, and has itself not read all that
+/// the peer has sent, for want of a receive.
 fn unread() -> (End, Arc<Qp>, TcpStream) {
     let end = End::on(Context::open_iwarp(Some("lo"), test_config()).unwrap(), None);
     let qp = queue_pair(&end);

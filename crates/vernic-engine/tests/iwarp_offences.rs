@@ -1,5 +1,5 @@
-//! What a queue pair does over a socket when its peer breaks a rule: the exact Terminate, the end of the
-//! connection, one event, all that was posted flushed, and a count. Every rule is broken in
+//! What a queue pair does over a socket when its peer breaks a rule: the exact Terminate, the end
+//! of the connection, one event, all that was posted flushed, and a count. Every rule is broken in
 //! `vernic-proto/src/iwarp/tests/violations.rs`; here is one of each layer and kind.
 
 mod common;
@@ -45,8 +45,8 @@ fn write(stag: Rkey, offset: u64, change: impl FnOnce(&mut Tagged)) -> DdpHeader
     DdpHeader::Tagged(header)
 }
 
-/// What is sent to memory of `len` bytes from `base` on with key `stag`, what it earns, and as what the
-/// application hears of it.
+/// What is sent to memory of `len` bytes from `base` on with key `stag`, what it earns, and as what
+/// the application hears of it.
 fn offences(stag: Rkey, base: u64, len: u64) -> Vec<(Vec<u8>, T, EventKind)> {
     let (access, request) = (EventKind::QpAccessError, EventKind::QpRequestError);
     let same = |_: &mut Untagged| ();

@@ -86,7 +86,8 @@ fn two_processes_exchange_messages_and_the_death_of_one_fails_what_is_in_flight(
     qp.post_recv(&[RecvWr { wr_id: 9, sges: &[] }]).unwrap();
     qp.post_send(&[wr(4, SendOp::Read(remote), &back)]).unwrap();
     drop(other);
-    // The answer may have been on its way, and then the peer has closed in order as far as anybody can see.
+    // The answer may have been on its way, and then the peer has closed in order as far as anybody
+    // can see.
     let done = end.wait(2);
     let flushed = done.iter().find(|wc| wc.wr_id == 9).unwrap();
     assert_eq!((flushed.status, qp.state()), (WcStatus::Flushed, QpState::Error));

@@ -1,5 +1,5 @@
-//! Packets between devices of one host through memory: that they go there, and keep their order and meaning.
-//! What processes are needed for is in `near_processes.rs`.
+//! Packets between devices of one host through memory: that they go there, and keep their order and
+//! meaning. What processes are needed for is in `near_processes.rs`.
 
 mod common;
 

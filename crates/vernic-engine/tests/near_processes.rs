@@ -1,5 +1,5 @@
-//! Processes of one host that share memory for packets: what becomes of a peer that ends, stops, does not read,
-//! or is of another PID namespace.
+//! Processes of one host that share memory for packets: what becomes of a peer that ends, stops,
+//! does not read, or is of another PID namespace.
 //!
 //! The tests start this program again as the other process; what that one does is in
 //! [`the_other_process`].
@@ -416,8 +416,8 @@ fn a_full_ring_keeps_others_alone(role: &str, flood: impl Fn(&End, &Qp, Qpn, Rem
         end.context.counters().near_tx_packets > before
     });
     let counters = || end.context.counters();
-    // Packets wait for 100 ms before they are lost, in which others go on. On a busy machine that time may
-    // pass by itself.
+    // Packets wait for 100 ms before they are lost, in which others go on. On a busy machine that
+    // time may pass by itself.
     let is_alone = |_| {
         stopped.stop();
         let before = counters();

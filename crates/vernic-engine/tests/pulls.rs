@@ -1,5 +1,5 @@
-//! Large SENDs to and from processes of this host by one copy: that their bytes are those that were sent, whatever
-//! becomes of the sender, and that packets carry what cannot be copied so.
+//! Large SENDs to and from processes of this host by one copy: that their bytes are those that were
+//! sent, whatever becomes of the sender, and that packets carry what cannot be copied so.
 
 #![allow(clippy::print_stdout)] // how the processes talk
 
@@ -84,7 +84,8 @@ fn every_byte_of_messages_of_all_sizes_and_lists_arrives_where_it_shall() {
     };
     for mtu in [Mtu::B1024, Mtu::B4096] {
         let pair = pair(Setup { mtu, ..Setup::default() });
-        // At path MTU 1024 a run of 128 KiB takes a window of 256 packets, which may not grow to that.
+        // At path MTU 1024 a run of 128 KiB takes a window of 256 packets, which may not grow to
+        // that.
         if mtu == Mtu::B4096 {
             until_pulled(&pair);
         }

@@ -8,8 +8,9 @@ use crate::link::{
     Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
 };
 
-/// The link of a device that was closed: nothing goes out, nothing comes in. Takes the place of another,
-/// whose sockets close then, while queue pairs are still there to be destroyed; keeps that link's totals.
+/// The link of a device that was closed: nothing goes out, nothing comes in. Takes the place of
+/// another, whose sockets close then, while queue pairs are still there to be destroyed; keeps that
+/// link's totals.
 #[derive(Debug)]
 pub struct ClosedLink {
     limits: LinkLimits,

@@ -8,8 +8,8 @@
 //!   that hands over and each that takes, made with the first packet (`udp/exchange.rs`). It is as
 //!   deep as a socket, since a burst may be over before its flow can be steered (`udp/steer.rs`).
 //! - Datagrams of connection management have no slot; the engine sends those on by the name of
-//!   their service, or by the slot in an id that they carry, to the `packets` socket of that slot or
-//!   name. They are few, and repeated by their senders. Packets take this way too where a queue
+//!   their service, or by the slot in an id that they carry, to the `packets` socket of that slot
+//!   or name. They are few, and repeated by their senders. Packets take this way too where a queue
 //!   cannot be made: no memory file, no descriptor.
 //!
 //! Either way they are behind a head that says how they came:

@@ -1,11 +1,11 @@
 //! How much is on its way into a process of this host, so that senders do not overrun its sockets.
 //!
 //! An [`Intake`] is a page of memory that its process shares with those that ask for its private
-//! port (`slot.rs`). Senders of unreliable services add what they are about to send, the receiver adds
-//! what it has taken; the difference is in flight, and is kept below a part of what a socket of the
-//! receiver holds. RC needs none of that: its acknowledgements bound what is in flight. What RC
-//! looks at is the rest of the page, which can be read when the process is stopped, or gone, too:
-//! which of its queue pairs answer requests, and whether it closed its device in order
+//! port (`slot.rs`). Senders of unreliable services add what they are about to send, the receiver
+//! adds what it has taken; the difference is in flight, and is kept below a part of what a socket
+//! of the receiver holds. RC needs none of that: its acknowledgements bound what is in flight. What
+//! RC looks at is the rest of the page, which can be read when the process is stopped, or gone,
+//! too: which of its queue pairs answer requests, and whether it closed its device in order
 //! (`intake/owner.rs`).
 //!
 //! ```text
@@ -18,9 +18,10 @@
 //!
 //! The first three are bytes. One writer's words share no cache line.
 //!
-//! Other processes write the page, so no value of it is believed: the worst that one can do is to keep
-//! senders waiting, and the engine bounds that, or to let them send what then gets lost. What crashed senders or lost packets leave in the difference is forgotten when the receiver
-//! finds nothing to receive for a while ([`Intake::settle`]).
+//! Other processes write the page, so no value of it is believed: the worst that one can do is to
+//! keep senders waiting, and the engine bounds that, or to let them send what then gets lost. What
+//! crashed senders or lost packets leave in the difference is forgotten when the receiver finds
+//! nothing to receive for a while ([`Intake::settle`]).
 //!
 //! Limits: [`MAX_INTAKES`] known at a time, a page each.
 
@@ -43,9 +44,9 @@ pub const MAX_INTAKES: usize = 1023;
 /// side.
 const OVERHEAD_BYTES: u64 = 768;
 
-/// Share of a socket's buffer that may be in flight, in eighths. A lone packet of 4 KiB takes 8.4 KiB
-/// of the buffer, 1.7 times our estimate, and the kernel gives a quarter of the buffer back only after
-/// the rest was received. What remains is for RC, which is not counted.
+/// Share of a socket's buffer that may be in flight, in eighths. A lone packet of 4 KiB takes 8.4
+/// KiB of the buffer, 1.7 times our estimate, and the kernel gives a quarter of the buffer back
+/// only after the rest was received. What remains is for RC, which is not counted.
 const SHARE_EIGHTHS: u64 = 3;
 
 /// The largest packet's estimate: an intake always grants as much, if nothing is in flight.
@@ -184,8 +185,8 @@ impl Intake {
         self.page.word(RECEIVED).store(if over { sent } else { received }, Ordering::Relaxed);
     }
 
-    /// For the receiver, when it found nothing: forgets what never comes. `seen` is its memory: what
-    /// was sent, and since when it is that much; `now` in nanoseconds.
+    /// For the receiver, when it found nothing: forgets what never comes. `seen` is its memory:
+    /// what was sent, and since when it is that much; `now` in nanoseconds.
     #[inline]
     pub fn settle(&self, seen: &mut (u64, u64), now: u64) {
         let sent = self.load(SENT);
@@ -204,8 +205,9 @@ impl Intake {
     }
 }
 
-/// How long nothing may come of what was announced until it is taken to be lost: two milliseconds, far
-/// more than lies between a sender's announcement and its system call, unless it was scheduled away.
+/// How long nothing may come of what was announced until it is taken to be lost: two milliseconds,
+/// far more than lies between a sender's announcement and its system call, unless it was scheduled
+/// away.
 const SETTLE_NANOS: u64 = 2_000_000;
 
 /// The intakes that a link knows: its own, and those of others.

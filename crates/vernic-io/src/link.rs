@@ -25,9 +25,9 @@
 //!
 //! # The ICRC
 //!
-//! It covers the IPv4 Identification and the UDP ports (IBTA annex A17, RoCEv2), so only the link can know it. On transmit, segment `i` of a run leaves with
-//! Identification `i` and DF set. On receive the Identification cannot be seen through a UDP
-//! socket: see [`Icrc`].
+//! It covers the IPv4 Identification and the UDP ports (IBTA annex A17, RoCEv2), so only the link
+//! can know it. On transmit, segment `i` of a run leaves with Identification `i` and DF set. On
+//! receive the Identification cannot be seen through a UDP socket: see [`Icrc`].
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::RawFd;
@@ -326,8 +326,8 @@ pub trait Link: Send {
     fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc;
 
     /// The engine has taken a packet that another process handed over: its ICRC, queue pair, source
-    /// and place in the sequence were right, so its flow belongs here. To be called for one packet of
-    /// each buffer. What was not accepted says nothing: anybody may send it.
+    /// and place in the sequence were right, so its flow belongs here. To be called for one packet
+    /// of each buffer. What was not accepted says nothing: anybody may send it.
     fn note_accepted(&mut self, packet: &RxPacket<'_>, now: Nanos) {
         let _ = (packet, now);
     }
@@ -346,7 +346,8 @@ pub trait Link: Send {
         None
     }
 
-    /// Writes out what is kept for company: the process is about to end, and nothing may be dropped any more.
+    /// Writes out what is kept for company: the process is about to end, and nothing may be dropped
+    /// any more.
     fn flush(&mut self) {}
 
     /// The process or the link is about to end: nothing new comes to sockets whose port other

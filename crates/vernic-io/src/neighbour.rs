@@ -1,9 +1,9 @@
-//! Neighbours: other processes of this host, network namespace and user, and this one itself, to which
-//! packets go through memory instead of UDP.
+//! Neighbours: other processes of this host, network namespace and user, and this one itself, to
+//! which packets go through memory instead of UDP.
 //!
-//! What this module owns: how two engines meet, the memory and the connection that they share
-//! from then on, and the end of it. Who calls it: the engine. It knows packets as bytes with addresses, and
-//! nothing of queue pairs.
+//! What this module owns: how two engines meet, the memory and the connection that they share from
+//! then on, and the end of it. Who calls it: the engine. It knows packets as bytes with addresses,
+//! and nothing of queue pairs.
 //!
 //! ```text
 //!      caller                                          called
@@ -16,21 +16,21 @@
 //!
 //! - Each passes the ring that the other is to write to (`neighbour/ring.rs`) and a page that only
 //!   itself can write (`neighbour/page.rs`).
-//! - One connection per pair of engines: if both call at once, the call of the one with the lower random
-//!   number stays.
-//! - The kernel names the process at the other end (`SO_PEERCRED`): one of another user is refused. A
-//!   process that ends, is killed or replaces itself by exec hangs up; one that closes in order says so
-//!   before.
+//! - One connection per pair of engines: if both call at once, the call of the one with the lower
+//!   random number stays.
+//! - The kernel names the process at the other end (`SO_PEERCRED`): one of another user is refused.
+//!   A process that ends, is killed or replaces itself by exec hangs up; one that closes in order
+//!   says so before.
 //! - An engine is its own neighbour, too, over a connection within the process: nothing is special.
 //!
 //! # Hostile neighbours
 //!
-//! A process of our user may do anything with what it shares with us. Sizes of files are sealed before
-//! they are mapped; what is read is a private copy; what breaks a rule ends the neighbour
+//! A process of our user may do anything with what it shares with us. Sizes of files are sealed
+//! before they are mapped; what is read is a private copy; what breaks a rule ends the neighbour
 //! ([`Neighbourhood::expel`]); who does not answer for [`PATIENCE`] is given up; of those that
 //! called and have not said hello [`MAX_STRANGERS`] are kept; the bell cannot block. A neighbour
-//! can say of any slot that it is its own: the engine believes it only if the slot's own socket named
-//! the same process.
+//! can say of any slot that it is its own: the engine believes it only if the slot's own socket
+//! named the same process.
 //!
 //! | file | what |
 //! |---|---|
@@ -75,8 +75,9 @@ use hello::Said;
 use page::OwnPage;
 use ring::RingMemory;
 
-/// Neighbours at a time; who comes later is not met, and packets go by UDP. Each takes two rings, which get smaller
-/// as neighbours get more: 36 MiB at most in all where the settings say 256 KiB, half of it for each end.
+/// Neighbours at a time; who comes later is not met, and packets go by UDP. Each takes two rings,
+/// which get smaller as neighbours get more: 36 MiB at most in all where the settings say 256 KiB,
+/// half of it for each end.
 pub const MAX_NEIGHBOURS: usize = 256;
 
 /// Connections at a time on which nobody has said hello yet; after that the oldest is closed.
@@ -123,13 +124,14 @@ impl Neighbour {
         self.id
     }
 
-    /// Its process id, as the kernel names it here; 0 if it is of a PID namespace that cannot be seen.
+    /// Its process id, as the kernel names it here; 0 if it is of a PID namespace that cannot be
+    /// seen.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The word in which this process says where in the neighbour's memory it is, 0 for nowhere. Written
-    /// by this process, looked at by the neighbour; any value may be in it.
+    /// The word in which this process says where in the neighbour's memory it is, 0 for nowhere.
+    /// Written by this process, looked at by the neighbour; any value may be in it.
     #[inline]
     pub fn inside(&self) -> &AtomicU64 {
         self.outgoing.inside()
@@ -148,21 +150,22 @@ impl Neighbour {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Whether the process at the other end has ended, replaced itself by exec, or closed the device: one
-    /// system call.
+    /// Whether the process at the other end has ended, replaced itself by exec, or closed the
+    /// device: one system call.
     pub fn has_hung_up(&self) -> bool {
         let Some(fd) = self.connection.get() else { return true };
         let mut fds = [sys::PollFd::hang_up(fd.as_raw_fd())];
         self.is_gone() || !matches!(sys::poll(&mut fds, Some(Duration::ZERO)), Ok(0))
     }
 
-    /// Sends a message of up to [`MAX_TOLD_BYTES`] bytes to the neighbour's engine, with a file or without;
-    /// it gets it as [`Event::Message`]. Never blocks. Messages of one neighbour arrive in order; one with
-    /// a file is lost, and counted there, where the neighbour has no descriptor left for it.
+    /// Sends a message of up to [`MAX_TOLD_BYTES`] bytes to the neighbour's engine, with a file or
+    /// without; it gets it as [`Event::Message`]. Never blocks. Messages of one neighbour arrive in
+    /// order; one with a file is lost, and counted there, where the neighbour has no descriptor
+    /// left for it.
     ///
     /// # Errors
-    /// `NotConnected` once it is gone, `InvalidInput` for too many bytes, `WouldBlock` if it has not
-    /// read what it was told before (some ten messages), and what the system says.
+    /// `NotConnected` once it is gone, `InvalidInput` for too many bytes, `WouldBlock` if it has
+    /// not read what it was told before (some ten messages), and what the system says.
     pub fn tell(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         if bytes.len() > MAX_TOLD_BYTES {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -215,8 +218,8 @@ pub enum Event {
         /// The file that came along.
         file: Option<OwnedFd>,
     },
-    /// It is gone, and so is the memory that is shared with it once its ends of rings are dropped. Comes
-    /// last of all that is about it.
+    /// It is gone, and so is the memory that is shared with it once its ends of rings are dropped.
+    /// Comes last of all that is about it.
     Gone {
         /// Who.
         from: NeighbourId,
@@ -249,11 +252,11 @@ pub struct NeighbourCounters {
     pub met: u64,
     /// Neighbours gone again.
     pub gone: u64,
-    /// Callers that were refused or given up: of another user or version, with files that are not what they
-    /// must be, silent, or too many.
+    /// Callers that were refused or given up: of another user or version, with files that are not
+    /// what they must be, silent, or too many.
     pub refused: u64,
-    /// Times that something could not be done since this process had no descriptor, or the system no
-    /// memory, left for it: a meeting, which is tried again, or a file that a neighbour sent.
+    /// Times that something could not be done since this process had no descriptor, or the system
+    /// no memory, left for it: a meeting, which is tried again, or a file that a neighbour sent.
     pub short: u64,
     /// Neighbours that broke the rules and were expelled; among those that are gone.
     pub expelled: u64,

@@ -68,9 +68,9 @@ pub struct NetDevError {
     source: io::Error,
 }
 
-/// All devices that are up and have an address. Programs take the first: it is the one of a default route, of those
-/// that have an address beyond the own link; `lo` is the last, but for devices whose addresses are not ready, or
-/// taken by others.
+/// All devices that are up and have an address. Programs take the first: it is the one of a default
+/// route, of those that have an address beyond the own link; `lo` is the last, but for devices
+/// whose addresses are not ready, or taken by others.
 ///
 /// # Errors
 /// When the operating system does not list its interfaces.
@@ -123,8 +123,9 @@ fn place(device: &NetDev, unready: &[(u32, Ipv6Addr)]) -> impl Ord + use<> {
 /// The kernel's table of IPv6 addresses.
 const IF_INET6: &str = "/proc/thread-self/net/if_inet6";
 
-/// Device and address of each line of [`IF_INET6`] (address, index, prefix length, scope, flags, device) that cannot be
-/// bound to: nobody has confirmed yet that it is free (RFC 4862), or somebody else has it.
+/// Device and address of each line of [`IF_INET6`] (address, index, prefix length, scope, flags,
+/// device) that cannot be bound to: nobody has confirmed yet that it is free (RFC 4862), or
+/// somebody else has it.
 fn unready_addresses(text: &str) -> Vec<(u32, Ipv6Addr)> {
     let unready = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -170,7 +171,8 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// The devices that [`list`] leaves out: for the error when none is left, or the one asked for is not.
+/// The devices that [`list`] leaves out: for the error when none is left, or the one asked for is
+/// not.
 ///
 /// # Errors
 /// When the operating system does not list its interfaces.

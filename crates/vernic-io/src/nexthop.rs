@@ -1,12 +1,13 @@
 //! The next hop: whether the machine that packets to an address go to first is there.
 //!
-//! The system asks for its hardware address (ARP, RFC 826; neighbour discovery, RFC 4861) when a first packet is to
-//! go there, and keeps the answer in its neighbour table, which everybody may read by netlink. Owns nothing.
-//! Called by the connection manager when an address is resolved, never on the data path.
+//! The system asks for its hardware address (ARP, RFC 826; neighbour discovery, RFC 4861) when a
+//! first packet is to go there, and keeps the answer in its neighbour table, which everybody may
+//! read by netlink. Owns nothing. Called by the connection manager when an address is resolved,
+//! never on the data path.
 //!
-//! Only a search that is under way, or has failed, says that somebody may not be there. Everything else lets packets
-//! go: routes to this host, devices without hardware addresses, a sandbox without netlink, and Linux before 5.0, which
-//! cannot be asked for one entry.
+//! Only a search that is under way, or has failed, says that somebody may not be there. Everything
+//! else lets packets go: routes to this host, devices without hardware addresses, a sandbox without
+//! netlink, and Linux before 5.0, which cannot be asked for one entry.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,8 +16,8 @@ use std::os::fd::AsFd;
 use crate::link::LocalAddr;
 use crate::sys::{self, OwnFd};
 
-/// The port that throws away what comes (RFC 863): what the datagram that begins a search is for. Devices of
-/// RoCE would count an empty one to their own port as an error.
+/// The port that throws away what comes (RFC 863): what the datagram that begins a search is for.
+/// Devices of RoCE would count an empty one to their own port as an error.
 const DISCARD_PORT: u16 = 9;
 
 /// Routers that the datagram may pass: none, for it is to be heard of by the next hop alone.
@@ -29,7 +30,8 @@ pub enum HopState {
     Open,
     /// It was asked for its hardware address, and has not answered.
     Asked,
-    /// It was asked as often as the system does (three times, a second apart, by default), and is not there.
+    /// It was asked as often as the system does (three times, a second apart, by default), and is
+    /// not there.
     Absent,
 }
 
@@ -42,11 +44,11 @@ pub struct NextHop {
 }
 
 impl NextHop {
-    /// Has the system look for the next hop on the way from `local`, an address of the network device with index
-    /// `netdev`, to `peer`, if it has to. `None` if packets may go.
+    /// Has the system look for the next hop on the way from `local`, an address of the network
+    /// device with index `netdev`, to `peer`, if it has to. `None` if packets may go.
     ///
-    /// Asks the system once if the peer is a neighbour that is known, and sends nothing then. Else an empty datagram
-    /// goes to the next hop. Never blocks.
+    /// Asks the system once if the peer is a neighbour that is known, and sends nothing then. Else
+    /// an empty datagram goes to the next hop. Never blocks.
     pub fn seek(local: LocalAddr, netdev: u32, peer: SocketAddr) -> Option<Self> {
         let ip = peer.ip();
         if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || ip == local.ip {
@@ -62,8 +64,8 @@ impl NextHop {
             return None;
         }
         send_nothing(local, peer).ok()?;
-        // Not asked now though something was sent: the datagram went another way than the system's tables tell, and what
-        // they say of this hop says nothing.
+        // Not asked now though something was sent: the datagram went another way than the system's
+        // tables tell, and what they say of this hop says nothing.
         (netlink.state(hop) == HopState::Asked).then_some(hop)
     }
 
@@ -104,7 +106,8 @@ impl Netlink {
         sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE).map(Self)
     }
 
-    /// Whether packets may go to a neighbour without asking for it. `None` if the system does not say.
+    /// Whether packets may go to a neighbour without asking for it. `None` if the system does not
+    /// say.
     fn is_known(&self, hop: NextHop) -> Option<bool> {
         match self.neighbour(hop) {
             Ok(bits) => Some(is_usable(bits)),
@@ -171,8 +174,8 @@ impl Request {
         Self(bytes)
     }
 
-    /// Appends an attribute: its length with these four bytes, its type, its value. All values are multiples of four
-    /// bytes, as the next attribute must begin at.
+    /// Appends an attribute: its length with these four bytes, its type, its value. All values are
+    /// multiples of four bytes, as the next attribute must begin at.
     fn add(&mut self, kind: u16, value: &[u8]) {
         self.0.extend((4 + value.len() as u16).to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -203,7 +206,8 @@ fn answer(bytes: &[u8], kind: u16) -> io::Result<&[u8]> {
     if found == kind { Ok(body) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// The next hop of the route to `to` in an answer; `None` if packets go to no other machine, or nobody knows where.
+/// The next hop of the route to `to` in an answer; `None` if packets go to no other machine, or
+/// nobody knows where.
 fn next_hop(route: &[u8], to: IpAddr) -> Option<NextHop> {
     if *route.get(7)? != libc::RTN_UNICAST {
         return None;
@@ -381,7 +385,8 @@ mod tests {
         for peer in ["127.0.0.1:7", "127.9.9.9:7", "0.0.0.0:7", "224.0.0.9:7"] {
             assert_eq!(NextHop::seek(lo, 1, peer.parse().unwrap()), None, "{peer}");
         }
-        // What the system says of an address that is its own, and of a neighbour that nobody asked for.
+        // What the system says of an address that is its own, and of a neighbour that nobody asked
+        // for.
         let Ok(netlink) = Netlink::new() else {
             println!("skipped: no netlink here");
             return;

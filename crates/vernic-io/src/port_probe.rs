@@ -1,9 +1,10 @@
-//! A closed UDP port of another host, as that host says by ICMP (RFC 792, RFC 4443: port unreachable).
+//! A closed UDP port of another host, as that host says by ICMP (RFC 792, RFC 4443: port
+//! unreachable).
 //!
-//! Owns a connected socket, which is what the system tells such a message to. The empty datagram that asks
-//! is noticed by nothing where the port is open, but by adapters of RoCE, which may count it as damaged: so
-//! it is for peers that have been silent. No answer says nothing: the port is open, or a firewall drops.
-//! Called by the connection manager, never on the data path.
+//! Owns a connected socket, which is what the system tells such a message to. The empty datagram
+//! that asks is noticed by nothing where the port is open, but by adapters of RoCE, which may count
+//! it as damaged: so it is for peers that have been silent. No answer says nothing: the port is
+//! open, or a firewall drops. Called by the connection manager, never on the data path.
 
 use std::io;
 use std::net::SocketAddr;

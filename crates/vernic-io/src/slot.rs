@@ -12,9 +12,10 @@
 //! taken, and the search for a free one begins at random, so that the QPNs of a process that
 //! restarts are not those of its former life.
 //!
-//! A slot's four low bits are its [class](Slot::class). The slots of a table are of one class while there are free
-//! ones, and those of a process's tables of different classes, so senders that give each class UDP source ports of
-//! its own ([`flow_to`](crate::batch::flow_to)) send no flow that is for two engines of a device.
+//! A slot's four low bits are its [class](Slot::class). The slots of a table are of one class while
+//! there are free ones, and those of a process's tables of different classes, so senders that give
+//! each class UDP source ports of its own ([`flow_to`](crate::batch::flow_to)) send no flow that is
+//! for two engines of a device.
 //!
 //! Each slot has three sockets:
 //! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP
@@ -194,7 +195,8 @@ impl State {
 #[derive(Debug)]
 pub struct SlotTable {
     state: Mutex<State>,
-    /// For questions that nobody waits for, and packets that are handed over; closed with the table.
+    /// For questions that nobody waits for, and packets that are handed over; closed with the
+    /// table.
     ask: ClosableFd,
     generation: AtomicU64,
     /// One bit per slot that is ours.
@@ -205,8 +207,8 @@ pub struct SlotTable {
     class: u16,
 }
 
-/// A socket of a table, as its link has it: closed when its slot or name is given back, even if the link
-/// has not noticed yet.
+/// A socket of a table, as its link has it: closed when its slot or name is given back, even if the
+/// link has not noticed yet.
 #[derive(Debug)]
 pub(crate) struct LentFd {
     fd: Weak<OwnFd>,
@@ -305,8 +307,8 @@ impl SlotTable {
         Self::with_scope("vernic")
     }
 
-    /// A table with a name space of its own (the first 20 ASCII characters of `scope`): for tests that
-    /// must not meet the host's processes.
+    /// A table with a name space of its own (the first 20 ASCII characters of `scope`): for tests
+    /// that must not meet the host's processes.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -366,10 +368,10 @@ impl SlotTable {
         self.state().claims.iter().map(|claim| claim.slot).collect()
     }
 
-    /// Sends a packet of connection management on to the process that has `slot`. Its ICRC must have
-    /// been found good: the receiver believes it. Only to one of this user, as the kernel names it
-    /// with the answer of the slot's socket: until that is there, it is as if the queue was full.
-    /// Never blocks.
+    /// Sends a packet of connection management on to the process that has `slot`. Its ICRC must
+    /// have been found good: the receiver believes it. Only to one of this user, as the kernel
+    /// names it with the answer of the slot's socket: until that is there, it is as if the queue
+    /// was full. Never blocks.
     pub fn hand_over_to_slot(&self, slot: Slot, packet: &RxPacket<'_>) -> HandedOver {
         self.hand_over_checked(slot, &Head::of_verified(packet), packet.bytes)
     }
@@ -395,8 +397,8 @@ impl SlotTable {
         }
     }
 
-    /// Ends the table: its slots and names are others', their sockets are closed, and so is the page
-    /// that peers look at. Nothing is claimed or found any more.
+    /// Ends the table: its slots and names are others', their sockets are closed, and so is the
+    /// page that peers look at. Nothing is claimed or found any more.
     pub fn close(&self) {
         // First: who claims something afterwards finds it closed.
         self.ask.close();
@@ -425,7 +427,8 @@ impl SlotTable {
     /// Takes a free slot; the engine allocates the QPNs in it.
     ///
     /// # Errors
-    /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened, or the table is closed.
+    /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened, or the table is
+    /// closed.
     pub fn claim(&self) -> Result<Slot, SlotError> {
         self.claim_from(random() % u64::from(Slot::LAST.0))
     }

@@ -1,9 +1,10 @@
 //! What a process tells of a device that it has open, to anybody of the same user who asks.
 //!
-//! Owns [`StatusSocket`]: a listening socket with the abstract name `\0vernic/status/<device>/<number>`. It is in
-//! `/proc/net/unix` of the network namespace, so whoever wants to know what all processes do with a device finds
-//! each of them, and it vanishes with the process. Who connects is told a text, and the connection ends. The kernel
-//! names both ends: another user (but for root) is told nothing, and an asker sees whom it has asked.
+//! Owns [`StatusSocket`]: a listening socket with the abstract name
+//! `\0vernic/status/<device>/<number>`. It is in `/proc/net/unix` of the network namespace, so
+//! whoever wants to know what all processes do with a device finds each of them, and it vanishes
+//! with the process. Who connects is told a text, and the connection ends. The kernel names both
+//! ends: another user (but for root) is told nothing, and an asker sees whom it has asked.
 //!
 //! ```text
 //!   device vernic0          one line each; further kinds of lines may come, and are skipped by who does not know them
@@ -16,10 +17,12 @@
 //!   end                           nothing was lost
 //! ```
 //!
-//! The text is the engine's (`vernic-engine/src/status.rs`), which serves the socket from its background thread. Its
-//! readers are programs of others, by `vernic-paths`. Nothing here is on the data path.
+//! The text is the engine's (`vernic-engine/src/status.rs`), which serves the socket from its
+//! background thread. Its readers are programs of others, by `vernic-paths`. Nothing here is on the
+//! data path.
 //!
-//! Limit: one descriptor per open device. What the socket's buffer does not take at once is cut off, and so is `end`.
+//! Limit: one descriptor per open device. What the socket's buffer does not take at once is cut
+//! off, and so is `end`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};

@@ -1,8 +1,8 @@
 //! Thin safe wrappers over system calls: the only module of this crate with `unsafe`.
 //!
 //! Owns nothing but the translation between Rust types and the C structures of the kernel. Each
-//! function makes one system call (`ifaddrs` aside) and returns its error as it is. No policy: what to do
-//! about an error is for the callers, the other modules of this crate.
+//! function makes one system call (`ifaddrs` aside) and returns its error as it is. No policy: what
+//! to do about an error is for the callers, the other modules of this crate.
 //!
 //! Limits: 32 messages per `sendmmsg`/`recvmmsg`; nothing here allocates but
 //! the list of interfaces.
@@ -49,9 +49,9 @@ fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
-/// The same for `libc::syscall`, by way of which calls are made that the data path needs. A thread of the
-/// program that is being cancelled (`pthread_cancel`) would end inside the C library's own functions for
-/// them, with the engine's locks held and half of its work done.
+/// The same for `libc::syscall`, by way of which calls are made that the data path needs. A thread
+/// of the program that is being cancelled (`pthread_cancel`) would end inside the C library's own
+/// functions for them, with the engine's locks held and half of its work done.
 fn checked(ret: libc::c_long) -> io::Result<usize> {
     usize::try_from(ret).map_err(|_| io::Error::last_os_error())
 }
@@ -164,7 +164,8 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects a datagram socket, which from now on receives from `addr` only; or begins to connect a stream.
+/// Connects a datagram socket, which from now on receives from `addr` only; or begins to connect a
+/// stream.
 pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     let (addr, len) = SockAddr::new(addr);
     // SAFETY: pointer and length describe `addr`, which lives through the call.
@@ -247,8 +248,8 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
     let spec = spec.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     let (fds, count) = (fds.as_mut_ptr(), fds.len());
     let no_mask = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: `PollFd` is a transparent `pollfd`; pointer and count describe the slice; `spec`, which
-    // the kernel may write the time left to, lives through the call.
+    // SAFETY: `PollFd` is a transparent `pollfd`; pointer and count describe the slice; `spec`,
+    // which the kernel may write the time left to, lives through the call.
     match checked(unsafe { libc::syscall(libc::SYS_ppoll, fds, count, spec, no_mask, 0) }) {
         Ok(n) => Ok(n),
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),

@@ -1,9 +1,9 @@
 //! The RoCEv2 link: UDP sockets (IBTA annex A17), no privilege, no kernel module.
 //!
-//! Owns the sockets of one device: per active address one for port 4791, a private one for peers
-//! on this host, and one to send from; and up to [`MAX_FLOW_SOCKETS`] more to send from in all. Each that is sent from has
-//! one beside it that keeps its port from other users. Called by the engine through [`Link`]; calls `sys` and
-//! `vernic-wire`'s ICRC.
+//! Owns the sockets of one device: per active address one for port 4791, a private one for peers on
+//! this host, and one to send from; and up to [`MAX_FLOW_SOCKETS`] more to send from in all. Each
+//! that is sent from has one beside it that keeps its port from other users. Called by the engine
+//! through [`Link`]; calls `sys` and `vernic-wire`'s ICRC.
 //!
 //! | file | what |
 //! |---|---|
@@ -55,9 +55,10 @@ pub const FLOWS: u16 = 16;
 /// Source ports per address if each flow has its own. Opened when a flow first needs one.
 pub const SOURCE_PORTS: usize = (FLOWS * Slot::CLASSES) as usize;
 
-/// Sockets that a link sends flows from, beside one for each address: with those that keep their ports an eighth of the
-/// descriptors that a process may have by default (1024). The second and further flows of a class of slots get half of them, so that there are some
-/// left for other classes; beyond that flows share, first with their own class.
+/// Sockets that a link sends flows from, beside one for each address: with those that keep their
+/// ports an eighth of the descriptors that a process may have by default (1024). The second and
+/// further flows of a class of slots get half of them, so that there are some left for other
+/// classes; beyond that flows share, first with their own class.
 pub const MAX_FLOW_SOCKETS: usize = 64;
 
 /// How a [`UdpLink`] is to be made.

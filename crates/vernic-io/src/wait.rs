@@ -24,8 +24,8 @@ impl Waker {
     }
 }
 
-/// Adds one to the count of an event descriptor, which another crate owns; never waits for one that is
-/// non-blocking or far from its limit.
+/// Adds one to the count of an event descriptor, which another crate owns; never waits for one that
+/// is non-blocking or far from its limit.
 pub fn raise(event: BorrowedFd<'_>) {
     // As of `Waker::wake`.
     let _ = sys::write(event, &1u64.to_ne_bytes());

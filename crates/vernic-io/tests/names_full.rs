@@ -1,5 +1,5 @@
-//! A device with all of its names in use. Apart from the other tests: it needs more descriptors than a
-//! process may have in many places.
+//! A device with all of its names in use. Apart from the other tests: it needs more descriptors
+//! than a process may have in many places.
 
 #![allow(clippy::print_stdout)]
 

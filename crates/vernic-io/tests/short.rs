@@ -1,5 +1,6 @@
-//! Neighbours of a process that has no descriptors left, or may not share memory: it stays on the wire, says
-//! why, does not spin, and meets them later. Apart from the other tests: limits are the process's.
+//! Neighbours of a process that has no descriptors left, or may not share memory: it stays on the
+//! wire, says why, does not spin, and meets them later. Apart from the other tests: limits are the
+//! process's.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Devices that are opened at once. Apart from the other tests: they have tables of slots, too, and classes are dealt
-//! out among all tables of a process.
+//! Devices that are opened at once. Apart from the other tests: they have tables of slots, too, and
+//! classes are dealt out among all tables of a process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

@@ -1,15 +1,16 @@
 //! Gates: how the owner of memory ends accesses that another process makes by itself.
 //!
-//! A process of this host that was granted access to a region or window ([`Memory::grant`]) reaches the bytes
-//! without the owner's help, and nobody checks its accesses one by one. What it holds is a ticket, and a
-//! ticket names *gates*: the key's, and the queue pair's. A gate is a word in a file that the owner
-//! writes and others map read-only: 0 is closed, another value is that of the tickets that it lets through,
-//! drawn at random, so that a ticket of an earlier use of the gate opens nothing.
+//! A process of this host that was granted access to a region or window ([`Memory::grant`]) reaches
+//! the bytes without the owner's help, and nobody checks its accesses one by one. What it holds is
+//! a ticket, and a ticket names *gates*: the key's, and the queue pair's. A gate is a word in a
+//! file that the owner writes and others map read-only: 0 is closed, another value is that of the
+//! tickets that it lets through, drawn at random, so that a ticket of an earlier use of the gate
+//! opens nothing.
 //!
 //! # Why nobody is inside after a gate was closed
 //!
-//! A visitor says in a word of its own ([`Visit`]), which the owner can read, that it is inside before it looks at
-//! the gates, and takes the word back when it has copied:
+//! A visitor says in a word of its own ([`Visit`]), which the owner can read, that it is inside
+//! before it looks at the gates, and takes the word back when it has copied:
 //!
 //! ```text
 //!   visitor                                   owner
@@ -20,29 +21,30 @@
 //!   V5 inside = nothing (release)
 //! ```
 //!
-//! Both fences are in one total order. If O2 comes first, V3 sees the gate closed, and V4 does not happen. If V2
-//! comes first, O3 sees V1 or something later: while the visitor is inside the owner waits, and the release of V5 makes what
-//! it copied visible to the owner, and over before O4. A visitor whose V1 comes after O3 comes after O2.
-//! Neither's copies move up before V3: an acquire fence follows it.
-//! The word of a visitor changes with each visit (it carries a count), so the owner does not wait for a
-//! later visit to another use of the gate.
+//! Both fences are in one total order. If O2 comes first, V3 sees the gate closed, and V4 does not
+//! happen. If V2 comes first, O3 sees V1 or something later: while the visitor is inside the owner
+//! waits, and the release of V5 makes what it copied visible to the owner, and over before O4. A
+//! visitor whose V1 comes after O3 comes after O2. Neither's copies move up before V3: an acquire
+//! fence follows it. The word of a visitor changes with each visit (it carries a count), so the
+//! owner does not wait for a later visit to another use of the gate.
 //!
 //! # Who does not leave
 //!
-//! A visit is bounded by what it copies (some 50 us), but a visitor may be stopped or lie. The owner waits for
-//! [`PATIENCE`], for all that are inside at once, then cuts off who is still there
-//! ([`Visitor::cut_off`]): the gate of every queue pair through which it was granted anything is closed, so that
-//! none of its tickets opens anything any more, it is granted nothing more, and it is never waited for
-//! again. One that is gone is not waited for.
+//! A visit is bounded by what it copies (some 50 us), but a visitor may be stopped or lie. The
+//! owner waits for [`PATIENCE`], for all that are inside at once, then cuts off who is still there
+//! ([`Visitor::cut_off`]): the gate of every queue pair through which it was granted anything is
+//! closed, so that none of its tickets opens anything any more, it is granted nothing more, and it
+//! is never waited for again. One that is gone is not waited for.
 //!
-//! What a visitor that was cut off may still do is end the piece that it was copying when it was stopped: it
-//! looks at its gates again before each ([`Visit::holds`]).
+//! What a visitor that was cut off may still do is end the piece that it was copying when it was
+//! stopped: it looks at its gates again before each ([`Visit::holds`]).
 //!
 //! # The gate of a send queue
 //!
-//! A neighbour may copy the bytes of SENDs out of this process's memory by itself ([`Memory::locate`](crate::Memory::locate)),
-//! into a receive that it completes afterwards. Nobody waits for it: the gate of the queue pair's send queue, of which
-//! each message names the pass ([`Memory::open_send_gate`](crate::Memory::open_send_gate)), is looked at *after* the copy.
+//! A neighbour may copy the bytes of SENDs out of this process's memory by itself
+//! ([`Memory::locate`](crate::Memory::locate)), into a receive that it completes afterwards. Nobody
+//! waits for it: the gate of the queue pair's send queue, of which each message names the pass
+//! ([`Memory::open_send_gate`](crate::Memory::open_send_gate)), is looked at *after* the copy.
 //!
 //! ```text
 //!   reader                                    owner
@@ -51,9 +53,9 @@
 //!   R3 gate has the value? completes          S3 the application writes other bytes there
 //! ```
 //!
-//! If R1 has read a byte that S3 wrote, R3 sees S1, which S2 ordered before S3: what was copied is dropped. If R3 sees
-//! the value, all that R1 read was there before S1. A send that succeeds does so after the reader's acknowledgement, and
-//! that is after R3.
+//! If R1 has read a byte that S3 wrote, R3 sees S1, which S2 ordered before S3: what was copied is
+//! dropped. If R3 sees the value, all that R1 read was there before S1. A send that succeeds does
+//! so after the reader's acknowledgement, and that is after R3.
 //!
 //! # Files of what has ended
 //!
@@ -61,8 +63,9 @@
 //! at its tickets again ([`Visitor::tell_ended`]), so that it does not keep the file mapped. It is
 //! told of no key: the gates say which ones have ended, also if an earlier message was lost.
 //!
-//! The keys of windows have no gates ([`GrantError::Window`](crate::GrantError::Window)): a work request or a
-//! packet ends or changes them, in the middle of the work of all queue pairs, and nothing waits there.
+//! The keys of windows have no gates ([`GrantError::Window`](crate::GrantError::Window)): a work
+//! request or a packet ends or changes them, in the middle of the work of all queue pairs, and
+//! nothing waits there.
 //!
 //! Limits: [`MAX_GATES`] open at a time, 8 bytes of file each, used from the first on.
 
@@ -82,15 +85,15 @@ use crate::racy::{Sentinel, SentinelPage, SharedWords};
 /// Gates open at a time: keys and queue pairs that other processes hold tickets of. 8 MiB of file.
 pub const MAX_GATES: u32 = 1 << 20;
 
-/// How long a visitor may stay inside a gate that was closed: a thousand times what a visit takes, as long as
-/// the longest stall of a busy machine.
+/// How long a visitor may stay inside a gate that was closed: a thousand times what a visit takes,
+/// as long as the longest stall of a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Gates that memory is taken for at once: a page of most machines.
 const GATES_AT_ONCE: u32 = 512;
 
-/// Bits of a gate in a visitor's word: one more than its number, 0 is none. The key's is lowest, the queue
-/// pair's next, then a count of visits.
+/// Bits of a gate in a visitor's word: one more than its number, 0 is none. The key's is lowest,
+/// the queue pair's next, then a count of visits.
 const GATE_BITS: u32 = 21;
 const GATE_MASK: u64 = (1 << GATE_BITS) - 1;
 const _: () = assert!((MAX_GATES as u64) <= GATE_MASK);
@@ -117,7 +120,8 @@ pub trait Visitor: Send + Sync + fmt::Debug {
     fn inside(&self) -> u64;
     /// Its process has ended, or is no longer the one that was granted access.
     fn is_gone(&self) -> bool;
-    /// It did not leave in time: it was granted no more, and is not waited for any more. Called once.
+    /// It did not leave in time: it was granted no more, and is not waited for any more. Called
+    /// once.
     fn cut_off(&self);
     /// The gates of regions are closed of which it was given files. False if it could not be told:
     /// it is, with the next that ends. Does not block.
@@ -142,7 +146,8 @@ struct Book {
     random: Random,
     /// By the index part of the key.
     keys: HashMap<u32, KeyGate>,
-    /// With the one visitor that it was opened for: the process that the queue pair is connected to.
+    /// With the one visitor that it was opened for: the process that the queue pair is connected
+    /// to.
     qps: HashMap<Qpn, (u32, VisitorId)>,
     /// Of send queues.
     sends: HashMap<Qpn, u32>,
@@ -227,8 +232,8 @@ impl Gates {
         }
     }
 
-    /// Opens the gate of a queue pair for a visitor, unless it is open for it; `None` if there are too
-    /// many, or if nobody waits for the visitor (any more).
+    /// Opens the gate of a queue pair for a visitor, unless it is open for it; `None` if there are
+    /// too many, or if nobody waits for the visitor (any more).
     pub(crate) fn open_qp(&self, qpn: Qpn, visitor: VisitorId) -> Option<GatePass> {
         let mut book = lock(&self.book);
         if !book.knows(visitor) {
@@ -247,7 +252,8 @@ impl Gates {
         self.open(&mut book, number)
     }
 
-    /// Opens the gate of a queue pair's send queue, unless it is open; `None` if there are too many.
+    /// Opens the gate of a queue pair's send queue, unless it is open; `None` if there are too
+    /// many.
     pub(crate) fn open_send(&self, qpn: Qpn) -> Option<GatePass> {
         let mut book = lock(&self.book);
         let number = match book.sends.get(&qpn) {
@@ -261,7 +267,8 @@ impl Gates {
         self.open(&mut book, number)
     }
 
-    /// Closes the gate of a queue pair's send queue, if it is open. Nobody goes inside, so nobody is waited for.
+    /// Closes the gate of a queue pair's send queue, if it is open. Nobody goes inside, so nobody
+    /// is waited for.
     pub(crate) fn close_send(&self, qpn: Qpn) {
         let mut book = lock(&self.book);
         if let Some(number) = book.sends.remove(&qpn) {
@@ -308,7 +315,8 @@ impl Gates {
         }
     }
 
-    /// Closes the gate of a queue pair, if it is open. [`settle`](Self::settle) waits for who is inside.
+    /// Closes the gate of a queue pair, if it is open. [`settle`](Self::settle) waits for who is
+    /// inside.
     pub(crate) fn close_qp(&self, qpn: Qpn) {
         let mut book = lock(&self.book);
         if let Some((number, _)) = book.qps.remove(&qpn) {
@@ -333,8 +341,8 @@ impl Gates {
         open.into_iter().chain(qps).chain(sends).for_each(|number| self.close(&mut book, number));
     }
 
-    /// Returns when nobody is inside a gate that was closed before the call: within [`PATIENCE`], however
-    /// many do not leave, or twice that if another thread waits already.
+    /// Returns when nobody is inside a gate that was closed before the call: within [`PATIENCE`],
+    /// however many do not leave, or twice that if another thread waits already.
     pub(crate) fn settle(&self) {
         // Whoever holds it may be waiting for a gate of ours.
         let _settling = lock(&self.settling);
@@ -375,7 +383,8 @@ impl Gates {
         id
     }
 
-    /// Closes what was opened for it, so that it enters nothing any more, and waits for it no longer.
+    /// Closes what was opened for it, so that it enters nothing any more, and waits for it no
+    /// longer.
     pub(crate) fn remove_visitor(&self, id: VisitorId) {
         let mut book = lock(&self.book);
         let opened = book.qps.iter().filter(|(_, (_, visitor))| *visitor == id);
@@ -414,8 +423,8 @@ fn add(visitors: &mut Vec<VisitorId>, visitor: VisitorId) {
     }
 }
 
-/// Waits until the visitor is in none of the gates, or is gone; false if it loses our patience, which began
-/// at `since`.
+/// Waits until the visitor is in none of the gates, or is gone; false if it loses our patience,
+/// which began at `since`.
 fn leaves(visitor: &dyn Visitor, closed: &[u32], since: Instant) -> bool {
     let seen = visitor.inside();
     if !gates_of(seen).any(|number| closed.contains(&number)) {
@@ -471,8 +480,8 @@ impl PeerGates {
         self.is_open(pass)
     }
 
-    /// As [`lets`](Self::lets), for who has read what the gate is for: if it does, what was read was there while it
-    /// was open.
+    /// As [`lets`](Self::lets), for who has read what the gate is for: if it does, what was read
+    /// was there while it was open.
     #[inline]
     pub fn still_lets(&self, pass: GatePass) -> bool {
         // No read before moves down behind the look.
@@ -480,9 +489,9 @@ impl PeerGates {
         self.is_open(pass)
     }
 
-    /// Goes inside, if both gates of a ticket let it. `inside` is the visitor's word, which the owner sees and
-    /// no other thread writes. Accesses are permitted until the visit is dropped, and only while it
-    /// [holds](Visit::holds).
+    /// Goes inside, if both gates of a ticket let it. `inside` is the visitor's word, which the
+    /// owner sees and no other thread writes. Accesses are permitted until the visit is dropped,
+    /// and only while it [holds](Visit::holds).
     #[inline]
     pub fn enter<'w>(
         &'w self,
@@ -515,8 +524,9 @@ pub struct Visit<'w> {
 }
 
 impl Visit<'_> {
-    /// Whether both gates are open still. If not, the owner waits for the end of the visit, or has lost
-    /// its patience with a visitor that was stopped meanwhile: nothing may be accessed any more.
+    /// Whether both gates are open still. If not, the owner waits for the end of the visit, or has
+    /// lost its patience with a visitor that was stopped meanwhile: nothing may be accessed any
+    /// more.
     #[inline]
     pub fn holds(&self) -> bool {
         let open = self.gates.is_open(self.key) && self.gates.is_open(self.qp);

@@ -1,7 +1,8 @@
 //! Access for another process of this host: what a ticket to a region says.
 //!
-//! The checks are those of the data path, made once. What they depend on closes the key's gate when it
-//! changes (`gates`); the queue pair's part of it is its owner's concern ([`Memory::close_qp_gate`]).
+//! The checks are those of the data path, made once. What they depend on closes the key's gate when
+//! it changes (`gates`); the queue pair's part of it is its owner's concern
+//! ([`Memory::close_qp_gate`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -47,7 +48,8 @@ pub enum GrantError {
     /// The key gives none of the rights in question.
     #[error("the key gives no right to write, read or run atomics")]
     Rights,
-    /// It is the key of a window, which a packet or a work request may end: see the head of `gates`.
+    /// It is the key of a window, which a packet or a work request may end: see the head of
+    /// `gates`.
     #[error("the key is of a memory window")]
     Window,
     /// It has no bytes, or is no memory of its own: the whole address space.
@@ -83,7 +85,8 @@ impl Memory {
         self.make_gates().map(Gates::file)
     }
 
-    /// By what a visitor of this device knows that this process is still the one that granted it access.
+    /// By what a visitor of this device knows that this process is still the one that granted it
+    /// access.
     ///
     /// # Errors
     /// What the system says about memory, and memory files.
@@ -91,8 +94,8 @@ impl Memory {
         self.make_gates().map(Gates::sentinel)
     }
 
-    /// Grants a visitor access to what `rkey` opens for packets of the queue pair, by the same checks. It ends
-    /// when the key dies or changes, which waits for visitors that are inside, with
+    /// Grants a visitor access to what `rkey` opens for packets of the queue pair, by the same
+    /// checks. It ends when the key dies or changes, which waits for visitors that are inside, with
     /// [`close_qp_gate`](Self::close_qp_gate), or when the visitor is removed or cut off.
     ///
     /// # Errors
@@ -135,30 +138,32 @@ impl Memory {
         Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
     }
 
-    /// Ends what was granted through a queue pair, for it is about to leave the states in which it takes
-    /// requests, or its rights change. [`settle_gates`](Self::settle_gates) waits for who is inside.
+    /// Ends what was granted through a queue pair, for it is about to leave the states in which it
+    /// takes requests, or its rights change. [`settle_gates`](Self::settle_gates) waits for who is
+    /// inside.
     pub fn close_qp_gate(&self, qpn: Qpn) {
         if let Some(gates) = self.gates.get() {
             gates.close_qp(qpn);
         }
     }
 
-    /// The pass that says of bytes of a queue pair's sends, while another process copies them by itself, that they
-    /// are what was sent. Opens the gate of its send queue unless it is open; `None` if there are no gates (left).
+    /// The pass that says of bytes of a queue pair's sends, while another process copies them by
+    /// itself, that they are what was sent. Opens the gate of its send queue unless it is open;
+    /// `None` if there are no gates (left).
     pub fn open_send_gate(&self, qpn: Qpn) -> Option<GatePass> {
         self.make_gates().ok()?.open_send(qpn)
     }
 
-    /// Ends what that pass says: the application is about to be told that it may change the bytes though nobody has
-    /// acknowledged them.
+    /// Ends what that pass says: the application is about to be told that it may change the bytes
+    /// though nobody has acknowledged them.
     pub fn close_send_gate(&self, qpn: Qpn) {
         if let Some(gates) = self.gates.get() {
             gates.close_send(qpn);
         }
     }
 
-    /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or after
-    /// [`PATIENCE`](crate::PATIENCE), or twice that, where visitors do not leave.
+    /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or
+    /// after [`PATIENCE`](crate::PATIENCE), or twice that, where visitors do not leave.
     pub fn settle_gates(&self) {
         if let Some(gates) = self.gates.get() {
             gates.settle();

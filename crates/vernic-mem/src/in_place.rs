@@ -1,11 +1,11 @@
 //! Accesses that the kernel carries out: pieces of registered memory for a system call.
 //!
-//! The checks are those of the copies (`data.rs`), and so is what an access may rely on: it begins when
-//! [`Memory::in_place`] is called and ends when that returns, and who ends a key meanwhile waits for it as
-//! the [crate head](crate) says. Pieces cannot leave it.
+//! The checks are those of the copies (`data.rs`), and so is what an access may rely on: it begins
+//! when [`Memory::in_place`] is called and ends when that returns, and who ends a key meanwhile
+//! waits for it as the [crate head](crate) says. Pieces cannot leave it.
 //!
-//! The kernel promises no order in which the bytes that it copies become visible: who needs the last
-//! ones last stores them by itself.
+//! The kernel promises no order in which the bytes that it copies become visible: who needs the
+//! last ones last stores them by itself.
 
 use vernic_wire::{Qpn, Rkey};
 
@@ -25,8 +25,8 @@ pub struct InPlace<'s> {
 pub enum Named {
     /// All of them were given.
     Pieces,
-    /// Those that were given are to be forgotten, and the bytes copied: there is no plain memory behind a
-    /// key (the null region, the address space), or no room for so many pieces.
+    /// Those that were given are to be forgotten, and the bytes copied: there is no plain memory
+    /// behind a key (the null region, the address space), or no room for so many pieces.
     Copy,
 }
 
@@ -43,8 +43,8 @@ fn named(taken: Option<bool>) -> Named {
 }
 
 impl<'s> InPlace<'s> {
-    /// `range` of the message that the list holds, (offset, bytes), to be read. `take` is given the pieces in
-    /// order, and says whether it had room for this one.
+    /// `range` of the message that the list holds, (offset, bytes), to be read. `take` is given the
+    /// pieces in order, and says whether it had room for this one.
     ///
     /// # Errors
     /// [`AccessError`].

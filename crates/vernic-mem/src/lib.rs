@@ -19,34 +19,35 @@
 //!
 //! # When may the application free its memory?
 //!
-//! [`Memory::deregister`] kills the key: an access that *starts* afterwards is refused. One that has
-//! passed its check may still be copying. So the caller of `deregister` must let every lane that was
-//! running pass a barrier (take and release each lane's lock) before it tells the application that
-//! the region is gone. The engine does so; it is the second half of the safety contract of
-//! [`Memory::register`].
+//! [`Memory::deregister`] kills the key: an access that *starts* afterwards is refused. One that
+//! has passed its check may still be copying. So the caller of `deregister` must let every lane
+//! that was running pass a barrier (take and release each lane's lock) before it tells the
+//! application that the region is gone. The engine does so; it is the second half of the safety
+//! contract of [`Memory::register`].
 //!
 //! `deregister` is refused while windows are bound, as the verb has to be. An owner who drops the
-//! memory cannot take no for an answer: [`Memory::retire`] unbinds the region's windows and ends the
-//! region under one hold of the control lock.
+//! memory cannot take no for an answer: [`Memory::retire`] unbinds the region's windows and ends
+//! the region under one hold of the control lock.
 //!
 //! # What a spinning reader may rely on
 //!
 //! Programs poll the last byte of a buffer that a remote WRITE fills. Each write here stores in
 //! ascending order of addresses, and the naturally aligned word (up to 8 bytes) that holds the last
-//! byte is stored last, with release order: whoever sees the last byte (acquire) sees all the others.
-//! An aligned 8-byte word inside the range is stored and loaded whole. Of what this process writes into
-//! another's memory ([`Memory::write_peer`]) only that last word is ordered, and words are whole if both ends are
-//! aligned alike.
+//! byte is stored last, with release order: whoever sees the last byte (acquire) sees all the
+//! others. An aligned 8-byte word inside the range is stored and loaded whole. Of what this process
+//! writes into another's memory ([`Memory::write_peer`]) only that last word is ordered, and words
+//! are whole if both ends are aligned alike.
 //!
 //! # Memory of other processes
 //!
 //! A process of this host may be granted access to a region ([`Memory::grant`]): it then copies by
-//! itself, with [`Memory::write_peer`] and its like, until the owner closes the key's gate, as every change of the
-//! key does; `gates` has the order of it.
+//! itself, with [`Memory::write_peer`] and its like, until the owner closes the key's gate, as
+//! every change of the key does; `gates` has the order of it.
 //!
 //! Limits: 16,776,191 keys, 2^47 bytes per region, [`u32::MAX`] protection domains over a lifetime.
 //!
-//! Clauses: IBTA 10.6 (memory management), 11.2.8 (verbs for it), 9.7.4.1 and 9.9 (responder checks).
+//! Clauses: IBTA 10.6 (memory management), 11.2.8 (verbs for it), 9.7.4.1 and 9.9 (responder
+//! checks).
 #![deny(unsafe_code)]
 
 mod access;

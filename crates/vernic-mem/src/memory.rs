@@ -34,8 +34,8 @@ impl fmt::Display for PdId {
     }
 }
 
-/// Names a region on the control path. A handle of a region that is gone is refused, never taken for
-/// another's.
+/// Names a region on the control path. A handle of a region that is gone is refused, never taken
+/// for another's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MrHandle {
     pub(crate) slot: u32,
@@ -198,9 +198,9 @@ impl Memory {
         }
     }
 
-    /// Registers `len` bytes from `addr` on, known to work requests and peers as `iova` and up (IBTA
-    /// 10.6.4, 11.2.8.2). Costs the same for any length: no page is touched. Length 0 is permitted;
-    /// such a region serves accesses of length 0.
+    /// Registers `len` bytes from `addr` on, known to work requests and peers as `iova` and up
+    /// (IBTA 10.6.4, 11.2.8.2). Costs the same for any length: no page is touched. Length 0 is
+    /// permitted; such a region serves accesses of length 0.
     ///
     /// # Safety
     /// From now until (1) [`Memory::deregister`] has returned `Ok`, or [`Memory::retire`] has
@@ -243,12 +243,12 @@ impl Memory {
     /// on-demand paging (`ibv_reg_mr` of everything with `IBV_ACCESS_ON_DEMAND`). An access to what
     /// is not mapped, or not writable, is refused with [`Check::Unmapped`](crate::Check::Unmapped).
     ///
-    /// Accesses go through the kernel: some 0.3 us each. 8-byte operations are atomic with respect to
-    /// the others of this process, not to CPUs. Windows cannot be bound to it.
+    /// Accesses go through the kernel: some 0.3 us each. 8-byte operations are atomic with respect
+    /// to the others of this process, not to CPUs. Windows cannot be bound to it.
     ///
     /// # Safety
-    /// As for [`Memory::register`], of all memory that work requests and peers name; but it need not
-    /// stay mapped, nor be writable.
+    /// As for [`Memory::register`], of all memory that work requests and peers name; but it need
+    /// not stay mapped, nor be writable.
     ///
     /// # Errors
     /// [`RegisterError`]: [`NoAddressSpace`](RegisterError::NoAddressSpace) where the kernel refuses
@@ -402,9 +402,9 @@ impl Memory {
         Ok((slot, control.keys.key_for(slot, last)))
     }
 
-    /// Shows `entry` to the data path, and closes its key's gate: what was granted was for the entry
-    /// before. The caller holds the control lock, and lets the gates settle without it if that was a
-    /// live entry.
+    /// Shows `entry` to the data path, and closes its key's gate: what was granted was for the
+    /// entry before. The caller holds the control lock, and lets the gates settle without it if
+    /// that was a live entry.
     pub(crate) fn publish(&self, slot: u32, entry: &Entry) {
         if let Some(slot) = self.table.get(slot) {
             slot.publish(entry);

@@ -1,8 +1,8 @@
 //! Copies between registered memory of this process and memory of another one that granted access.
 //!
-//! The local side is checked as ever. The other side is checked by its owner when access was granted, and by the
-//! bounds of the [`Reach`] here; whether the access still stands is the gates' to say, and whoever calls is
-//! inside them ([`PeerGates::enter`](crate::PeerGates::enter)).
+//! The local side is checked as ever. The other side is checked by its owner when access was
+//! granted, and by the bounds of the [`Reach`] here; whether the access still stands is the gates'
+//! to say, and whoever calls is inside them ([`PeerGates::enter`](crate::PeerGates::enter)).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use crate::{
 /// Bytes copied at a time where a buffer is between: pieces of special regions.
 const BOUNCE: usize = 4096;
 
-/// Bytes of mapped memory that are copied between two looks at the gates, some 2 us: what a process that is
-/// stopped while it copies may still write when it goes on.
+/// Bytes of mapped memory that are copied between two looks at the gates, some 2 us: what a process
+/// that is stopped while it copies may still write when it goes on.
 const PIECE: u64 = 16 << 10;
 
 /// How another process's memory is reached. Offsets count from the first byte that was granted.
@@ -35,7 +35,8 @@ pub enum Reach {
 pub enum PeerFault {
     /// The local memory refuses.
     Local(AccessError),
-    /// The other process's memory cannot be reached: what the kernel says, or `EINVAL` out of bounds.
+    /// The other process's memory cannot be reached: what the kernel says, or `EINVAL` out of
+    /// bounds.
     Peer(io::Error),
     /// Access has ended meanwhile.
     Closed,
@@ -119,9 +120,10 @@ impl Reach {
 }
 
 impl Memory {
-    /// Copies `len` bytes of the message that `sges` describes, from byte `offset` on, to `at`: an RDMA WRITE, or a part
-    /// of it. `holds` says whether access still stands ([`Visit::holds`](crate::Visit::holds)), and is asked before each
-    /// 16 KiB of mapped memory, and each call of the kernel.
+    /// Copies `len` bytes of the message that `sges` describes, from byte `offset` on, to `at`: an
+    /// RDMA WRITE, or a part of it. `holds` says whether access still stands
+    /// ([`Visit::holds`](crate::Visit::holds)), and is asked before each 16 KiB of mapped memory,
+    /// and each call of the kernel.
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -161,8 +163,8 @@ impl Memory {
         }
     }
 
-    /// Copies `len` bytes from `at` to the message that `sges` describes, from byte `offset` on: an RDMA READ, or a part
-    /// of it. `holds` as for [`write_peer`](Self::write_peer).
+    /// Copies `len` bytes from `at` to the message that `sges` describes, from byte `offset` on: an
+    /// RDMA READ, or a part of it. `holds` as for [`write_peer`](Self::write_peer).
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -202,10 +204,10 @@ impl Memory {
         }
     }
 
-    /// Where `len` bytes of the message that `sges` describes lie in this process, from byte `offset` on, for another
-    /// process to copy ([`pull`](Self::pull)): fills `pieces` from the first on and returns how many there are. `None`
-    /// if there are not enough of them, or where the bytes are in no memory of their own: the null region, the whole
-    /// address space.
+    /// Where `len` bytes of the message that `sges` describes lie in this process, from byte
+    /// `offset` on, for another process to copy ([`pull`](Self::pull)): fills `pieces` from the
+    /// first on and returns how many there are. `None` if there are not enough of them, or where
+    /// the bytes are in no memory of their own: the null region, the whole address space.
     ///
     /// # Errors
     /// As [`read_local`](Self::read_local).
@@ -238,9 +240,9 @@ impl Memory {
         }
     }
 
-    /// Copies all bytes of a list of another process's memory to the message that `sges` describes, from byte
-    /// `offset` on. Whether they still are what the other process meant is for the caller to find out afterwards
-    /// ([`PeerGates::still_lets`](crate::PeerGates::still_lets)).
+    /// Copies all bytes of a list of another process's memory to the message that `sges` describes,
+    /// from byte `offset` on. Whether they still are what the other process meant is for the caller
+    /// to find out afterwards ([`PeerGates::still_lets`](crate::PeerGates::still_lets)).
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -257,9 +259,10 @@ impl Memory {
         read_process(pieces, 0, || true, |batch, at| batch.read_list(from, at))
     }
 
-    /// Runs an atomic on the word at `at` of another process's memory and stores what it was into the first 8 bytes
-    /// of the message that `sges` describes. The place for it is found before, so that nothing can go
-    /// wrong once the atomic has run: **the lane must not pass a barrier meanwhile**, as with any access.
+    /// Runs an atomic on the word at `at` of another process's memory and stores what it was into
+    /// the first 8 bytes of the message that `sges` describes. The place for it is found before, so
+    /// that nothing can go wrong once the atomic has run: **the lane must not pass a barrier
+    /// meanwhile**, as with any access.
     ///
     /// # Errors
     /// [`PeerFault`]: as [`write_local`](Self::write_local) and [`Reach::atomic`]; local too for a list that

@@ -104,8 +104,8 @@ fn keys_may_come_and_go_under_the_data_path() {
     assert!(around[..64].iter().chain(&around[72..]).all(|&b| b == 0));
 }
 
-/// One thread binds windows to whatever region it last heard of and frees some of them; when a region
-/// is retired no key that was ever bound to it opens anything.
+/// One thread binds windows to whatever region it last heard of and frees some of them; when a
+/// region is retired no key that was ever bound to it opens anything.
 #[test]
 fn retired_region_is_out_of_reach_whatever_binds_meanwhile() {
     let rounds = if cfg!(miri) { 20 } else { 20_000 };

@@ -1,5 +1,5 @@
-//! A process that replaces itself keeps its number, and nobody writes to what it is now, or reads it: what the kernel
-//! does is tried here with a real one.
+//! A process that replaces itself keeps its number, and nobody writes to what it is now, or reads
+//! it: what the kernel does is tried here with a real one.
 
 #![cfg(not(miri))]
 #![allow(unsafe_code, clippy::print_stdout)] // memory at a given address, exec; how the processes talk

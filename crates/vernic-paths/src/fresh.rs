@@ -1,14 +1,15 @@
 //! Files whose content must be true when they are opened: counters.
 //!
-//! `ports/1/counters` and `ports/1/hw_counters` of a device that is shown hold empty files, which say which
-//! counters there are. Whoever opens one gets in its place a file of its own, in memory, with the sum of what the
-//! processes of this user count now ([`status`]); 0 if none has the device open. If one of them does
-//! not say, opening fails with ETIMEDOUT: a smaller number would be a wrong one. As in `/sys`, who wants a newer
-//! value opens the file again.
+//! `ports/1/counters` and `ports/1/hw_counters` of a device that is shown hold empty files, which
+//! say which counters there are. Whoever opens one gets in its place a file of its own, in memory,
+//! with the sum of what the processes of this user count now ([`status`]); 0 if none has the device
+//! open. If one of them does not say, opening fails with ETIMEDOUT: a smaller number would be a
+//! wrong one. As in `/sys`, who wants a newer value opens the file again.
 //!
-//! A file is known after it was opened, by the name that the kernel has for it, so links, the working directory
-//! and descriptors of folders lead here too. A path is looked at so only if it may be one: it is shown, or
-//! relative, and its last name has nothing but small letters, digits and `_`.
+//! A file is known after it was opened, by the name that the kernel has for it, so links, the
+//! working directory and descriptors of folders lead here too. A path is looked at so only if it
+//! may be one: it is shown, or relative, and its last name has nothing but small letters, digits
+//! and `_`.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
@@ -28,7 +29,8 @@ pub(crate) unsafe fn kept<T>(opened: T, _path: *const c_char) -> T {
     opened
 }
 
-/// A descriptor that was opened by a path: itself, with the content of now; -1, closed, with an error in `errno`.
+/// A descriptor that was opened by a path: itself, with the content of now; -1, closed, with an
+/// error in `errno`.
 ///
 /// # Safety
 /// `path` is the C string by which it was opened; nobody else has `fd` yet, unless it is negative.
@@ -48,7 +50,8 @@ pub(crate) unsafe fn descriptor(fd: c_int, path: *const c_char) -> c_int {
     }
 }
 
-/// A stream that was opened by a path: itself, with the content of now; NULL, closed, with an error in `errno`.
+/// A stream that was opened by a path: itself, with the content of now; NULL, closed, with an error
+/// in `errno`.
 ///
 /// # Safety
 /// As of [`descriptor`]; `file` is NULL or a stream that nobody has read.
@@ -109,7 +112,8 @@ unsafe fn may_be_counter(path: *const c_char) -> bool {
 fn real_name(fd: c_int, buffer: &mut [u8]) -> Option<&[u8]> {
     let link = format!("/proc/self/fd/{fd}\0");
     let (at, size) = (buffer.as_mut_ptr(), buffer.len());
-    // SAFETY: a C string, and a buffer of that size. By number, since the function of this name is ours.
+    // SAFETY: a C string, and a buffer of that size. By number, since the function of this name is
+    // ours.
     let len =
         unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), at, size) };
     buffer.get(..usize::try_from(len).ok()?)

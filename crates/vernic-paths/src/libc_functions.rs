@@ -1,9 +1,9 @@
 //! The functions that stand before those of libc.
 //!
-//! Each has the name and signature of libc's, lets [`Room::lead`] look at its path, and calls the next
-//! function of that name. Variadic `open` takes its mode as a third fixed argument: on every Linux
-//! target of Rust's, an integer travels the same way in both. All share one contract with their
-//! callers, that of the C function.
+//! Each has the name and signature of libc's, lets [`Room::lead`] look at its path, and calls the
+//! next function of that name. Variadic `open` takes its mode as a third fixed argument: on every
+//! Linux target of Rust's, an integer travels the same way in both. All share one contract with
+//! their callers, that of the C function.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -47,8 +47,8 @@ const fn name(text: &'static str) -> &'static CStr {
     }
 }
 
-/// `function(arguments, [path] arguments) -> result or what it returns for an error;`, behind what is done with
-/// the result of each.
+/// `function(arguments, [path] arguments) -> result or what it returns for an error;`, behind what
+/// is done with the result of each.
 macro_rules! stand_before {
     ($finish:path; $($function:ident($($before:ident: $b:ty,)* [path] $(, $after:ident: $a:ty)*)
         -> $result:ty, or $failure:expr;)+) => {$(

@@ -1,15 +1,17 @@
-//! Answers the netlink family of RDMA (`NETLINK_RDMA`), by which `rdma` of iproute2 looks at devices.
+//! Answers the netlink family of RDMA (`NETLINK_RDMA`), by which `rdma` of iproute2 looks at
+//! devices.
 //!
-//! The kernel has this family only with its RDMA core, and would show its own devices there. A program that asks
-//! for such a socket gets a netlink socket of the family that is there for users (`NETLINK_USERSOCK`) instead, so
-//! binding, its address, options, polling, receiving and closing are the system's. Nobody
-//! has port 0 of that family, where the kernel would be: what is sent there fails with ECONNREFUSED, and only then
-//! is it looked at here ([`nldev`]). The answers are sent into the socket from another one,
-//! before the call returns. So nothing is remembered, and a `send` that succeeds costs a comparison.
+//! The kernel has this family only with its RDMA core, and would show its own devices there. A
+//! program that asks for such a socket gets a netlink socket of the family that is there for users
+//! (`NETLINK_USERSOCK`) instead, so binding, its address, options, polling, receiving and closing
+//! are the system's. Nobody has port 0 of that family, where the kernel would be: what is sent
+//! there fails with ECONNREFUSED, and only then is it looked at here ([`nldev`]). The answers are
+//! sent into the socket from another one, before the call returns. So nothing is remembered, and a
+//! `send` that succeeds costs a comparison.
 //!
-//! Limits: what is sent by `write`, and notifications (`rdma monitor`). The sender's address of an answer is a
-//! user's port instead of 0. Nobody but the kernel's own rules keeps other users of the host from sending into
-//! such a socket; libraries compare sequence numbers.
+//! Limits: what is sent by `write`, and notifications (`rdma monitor`). The sender's address of an
+//! answer is a user's port instead of 0. Nobody but the kernel's own rules keeps other users of the
+//! host from sending into such a socket; libraries compare sequence numbers.
 
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
@@ -36,8 +38,8 @@ macro_rules! next {
             return -1;
         }
         type Function = unsafe extern "C" fn($($type),*) -> $result;
-        // SAFETY: libc's function of this name has this signature; the arguments are those of the caller, who
-        // keeps its contract.
+        // SAFETY: libc's function of this name has this signature; the arguments are those of the
+        // caller, who keeps its contract.
         unsafe { std::mem::transmute::<*mut c_void, Function>(address)($($argument),*) }
     }};
 }
@@ -103,7 +105,8 @@ fn was_refused() -> bool {
     unsafe { *libc::__errno_location() == libc::ECONNREFUSED }
 }
 
-/// Answers a request that the system has refused; false, with `errno` as it was, if it is none for us.
+/// Answers a request that the system has refused; false, with `errno` as it was, if it is none for
+/// us.
 ///
 /// # Safety
 /// The pieces are memory of the caller's that can be read.
@@ -120,7 +123,8 @@ unsafe fn answered(fd: c_int, pieces: &[libc::iovec]) -> bool {
         let mut request = Vec::new();
         for piece in pieces.iter().filter(|piece| is_ours && piece.iov_len != 0) {
             let len = piece.iov_len.min(MAX_REQUEST_BYTES);
-            // SAFETY: as the caller says; nobody writes to it while the call that was given it runs.
+            // SAFETY: as the caller says; nobody writes to it while the call that was given it
+            // runs.
             let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), len) };
             request.extend_from_slice(bytes);
         }

@@ -1,8 +1,9 @@
 //! Requests of `NETLINK_RDMA` and what is answered: <rdma/rdma_netlink.h>, client `RDMA_NL_NLDEV`.
 //!
-//! Devices are those of the folder that is shown, with what its files say; counters, numbers of objects and queue
-//! pairs are what the processes of this user tell when they are asked ([`status`]). What nobody can know here
-//! (`RES_CM_ID_GET`, keys and domains one by one) and what would change something is EOPNOTSUPP.
+//! Devices are those of the folder that is shown, with what its files say; counters, numbers of
+//! objects and queue pairs are what the processes of this user tell when they are asked
+//! ([`status`]). What nobody can know here (`RES_CM_ID_GET`, keys and domains one by one) and what
+//! would change something is EOPNOTSUPP.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
@@ -15,10 +16,11 @@ use crate::status;
 
 mod message;
 
-/// Bytes of an answer from which on the next attribute begins another: readers have room for a page.
+/// Bytes of an answer from which on the next attribute begins another: readers have room for a
+/// page.
 const FULL_BYTES: usize = 3500;
-/// Most answers: all are sent before one is read, so they must fit the buffer of a netlink socket (208 KiB, of which
-/// each takes some 5).
+/// Most answers: all are sent before one is read, so they must fit the buffer of a netlink socket
+/// (208 KiB, of which each takes some 5).
 const MAX_ANSWERS: usize = 32;
 /// Most queue pairs in one answer, of 68 bytes each.
 const QPS_PER_ANSWER: usize = FULL_BYTES / 68;
@@ -79,7 +81,8 @@ fn answer(request: &Request, sys: &Path) -> Result<Vec<Message>, i32> {
 fn system() -> Message {
     let mut message = Message::new();
     message.byte(attr::SYS_NETNS_MODE, NETNS_EXCLUSIVE);
-    // Memory is reached by the addresses that it has in the process, whose copies a fork's child has.
+    // Memory is reached by the addresses that it has in the process, whose copies a fork's child
+    // has.
     message.byte(attr::SYS_COPY_ON_FORK, 1);
     message
 }
@@ -176,7 +179,8 @@ fn port(device: &Device, messages: &mut Vec<Message>) -> Result<(), i32> {
     Ok(())
 }
 
-/// How many objects of each kind there are, over all processes, in the order in which one tells them.
+/// How many objects of each kind there are, over all processes, in the order in which one tells
+/// them.
 fn summary(device: &Device, messages: &mut Vec<Message>) -> Result<(), i32> {
     let texts = device.texts()?;
     let mut message = device.message();
@@ -243,8 +247,8 @@ fn queue_pairs(device: &Device, messages: &mut Vec<Message>) -> Result<(), i32> 
     Ok(())
 }
 
-/// What `ports/1/hw_counters` has and has counted, by the names of its files. (All of them would not fit a reader's
-/// page.) Objects have no counters of their own.
+/// What `ports/1/hw_counters` has and has counted, by the names of its files. (All of them would
+/// not fit a reader's page.) Objects have no counters of their own.
 fn statistics(device: &Device, messages: &mut Vec<Message>) -> Result<(), i32> {
     let texts = device.texts()?;
     let folder = device.folder.join("ports/1/hw_counters");
@@ -253,7 +257,8 @@ fn statistics(device: &Device, messages: &mut Vec<Message>) -> Result<(), i32> {
     names.sort();
     let values = names.iter().map(|name| (name, status::sum(&texts, ["hw", name])));
     let mut counted = values.filter(|(_, value)| *value != 0).peekable();
-    // Each turn takes one value at least, but for the only one of a device that has counted nothing.
+    // Each turn takes one value at least, but for the only one of a device that has counted
+    // nothing.
     loop {
         let mut message = device.message();
         message.number(attr::PORT_INDEX, 1);

@@ -54,8 +54,8 @@ impl Room {
 
 /// The folder of what is shown, if something is.
 pub(crate) fn folder() -> Option<&'static CStr> {
-    // SAFETY: a C string; a program that changes its environment while another thread of it opens files
-    // has this race with libc's own readers, too.
+    // SAFETY: a C string; a program that changes its environment while another thread of it opens
+    // files has this race with libc's own readers, too.
     let folder = unsafe { libc::getenv(FOLDER.as_ptr()) };
     if folder.is_null() {
         return None;
@@ -65,8 +65,8 @@ pub(crate) fn folder() -> Option<&'static CStr> {
     (!folder.is_empty()).then_some(folder)
 }
 
-/// Whether a path is one of those shown, or below one. Slashes that follow one another count as one;
-/// other spellings (`.`, `..`) are not looked through.
+/// Whether a path is one of those shown, or below one. Slashes that follow one another count as
+/// one; other spellings (`.`, `..`) are not looked through.
 ///
 /// # Safety
 /// `path` is a C string.

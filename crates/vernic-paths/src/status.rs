@@ -1,9 +1,9 @@
 //! What the processes of this host tell of a device that they have open.
 //!
-//! Each has a listening socket `\0vernic/status/<device>/<number>` in the network namespace. Who connects is told a
-//! text, one line for each thing that is known, and `end`. Everybody of this user is asked at the same time (root
-//! asks all); what counts is the sum over them. A process that does not answer in time makes the sum unknown, not
-//! smaller.
+//! Each has a listening socket `\0vernic/status/<device>/<number>` in the network namespace. Who
+//! connects is told a text, one line for each thing that is known, and `end`. Everybody of this
+//! user is asked at the same time (root asks all); what counts is the sum over them. A process that
+//! does not answer in time makes the sum unknown, not smaller.
 
 use std::ffi::c_int;
 use std::io::{self, Read as _};
@@ -12,8 +12,8 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long all processes together are waited for. One that runs answers in a millisecond; one that is stopped
-/// does not.
+/// How long all processes together are waited for. One that runs answers in a millisecond; one that
+/// is stopped does not.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause before one with a full queue is asked again.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -36,7 +36,8 @@ pub(crate) fn ask(device: &str) -> Result<Vec<String>, Silent> {
     texts.filter_map(Result::transpose).collect()
 }
 
-/// The sum of a value over texts: of the lines that begin with these words. One that lacks it has not counted it.
+/// The sum of a value over texts: of the lines that begin with these words. One that lacks it has
+/// not counted it.
 pub(crate) fn sum(texts: &[String], words: [&str; 2]) -> u64 {
     let values = texts.iter().flat_map(|text| lines(text, words[0])).filter_map(|rest| {
         let (name, value) = rest.split_once(' ')?;
@@ -101,7 +102,8 @@ fn try_connect(name: &str) -> io::Result<UnixStream> {
     }
 }
 
-/// Whether the process at the other end, as the kernel names it, is this user's. Root hears everybody.
+/// Whether the process at the other end, as the kernel names it, is this user's. Root hears
+/// everybody.
 fn is_for_us(stream: &UnixStream) -> bool {
     // SAFETY: a ucred is integers.
     let mut peer: libc::ucred = unsafe { std::mem::zeroed() };

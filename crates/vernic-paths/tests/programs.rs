@@ -155,7 +155,8 @@ fn a_program_in_c_finds_the_files_by_every_function() {
     assert!(!alone.status.success(), "{alone:?}");
 }
 
-/// Processes that have a device open, as far as others see them: one for each text. They say it to whoever asks.
+/// Processes that have a device open, as far as others see them: one for each text. They say it to
+/// whoever asks.
 struct Processes {
     device: String,
     stop: Arc<AtomicBool>,

@@ -257,8 +257,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// A 32-bit code for `vendor_err`: family in the high half, detail in the low half. The page of the
-    /// `vernic` command has them as a table.
+    /// A 32-bit code for `vendor_err`: family in the high half, detail in the low half. The page of
+    /// the `vernic` command has them as a table.
     pub fn vendor_err(&self) -> u32 {
         let (family, detail): (u32, u32) = match self {
             Self::AckTimeout { tries, heard, .. } => {
@@ -351,7 +351,8 @@ impl fmt::Display for Cause {
                 if let Some(asked) = asked {
                     write!(f, "; it was asked for {asked}")?;
                 }
-                // A NAK carries its class and no more: which check failed is known where it was made.
+                // A NAK carries its class and no more: which check failed is known where it was
+                // made.
                 write!(
                     f,
                     "; the peer's log and its queue pair's explanation say which check failed"

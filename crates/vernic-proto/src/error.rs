@@ -34,7 +34,8 @@ pub enum ErrorClass {
     RemoteOperational = 10,
     /// The key of a SEND WITH INVALIDATE cannot be invalidated.
     Invalidate = 11,
-    /// An XRC request that names no shared receive queue, or another than its message's first packet.
+    /// An XRC request that names no shared receive queue, or another than its message's first
+    /// packet.
     SrqUnknown = 12,
     /// An XRC request for a shared receive queue of another XRC domain.
     XrcDomain = 13,

@@ -76,7 +76,8 @@ pub trait Host {
     /// Carries out a local operation of the send queue: invalidate or bind.
     fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault>;
 
-    /// Whether the peer may do `need` on `len` bytes at `addr`. Zero bytes need no key (IBTA C9-88).
+    /// Whether the peer may do `need` on `len` bytes at `addr`. Zero bytes need no key (IBTA
+    /// C9-88).
     fn check_remote(
         &mut self,
         rkey: Rkey,
@@ -124,10 +125,11 @@ pub trait Host {
     /// Stores bytes at `offset` of the current receive.
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault>;
 
-    /// Says in `buf` where the bytes of a run of the send request in `slot` lie, from byte `offset` on, for
-    /// the peer's [`pull_recv`](Self::pull_recv). Returns how many bytes that took, a multiple of 4; `None` if it
-    /// cannot be said, and the bytes must travel themselves. Called only where
-    /// [`Qp::set_runs`](crate::Qp::set_runs) permits runs; by default nothing can be said.
+    /// Says in `buf` where the bytes of a run of the send request in `slot` lie, from byte `offset`
+    /// on, for the peer's [`pull_recv`](Self::pull_recv). Returns how many bytes that took, a
+    /// multiple of 4; `None` if it cannot be said, and the bytes must travel themselves. Called
+    /// only where [`Qp::set_runs`](crate::Qp::set_runs) permits runs; by default nothing can be
+    /// said.
     fn name_payload(
         &mut self,
         slot: u32,
@@ -139,8 +141,8 @@ pub trait Host {
         Ok(None)
     }
 
-    /// Copies the bytes of the run that is being handled ([`RxMeta::run`]) out of the peer's memory to `offset` of
-    /// the current receive. By default no peer's memory can be reached.
+    /// Copies the bytes of the run that is being handled ([`RxMeta::run`]) out of the peer's memory
+    /// to `offset` of the current receive. By default no peer's memory can be reached.
     fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
         let _ = (offset, run);
         Err(PullFault::Unreachable)
@@ -171,9 +173,9 @@ pub trait Host {
     fn failure(&mut self, failure: Failure);
 }
 
-/// Packets of one SEND of RC that travel as one: it has the headers of the last of them and the number of the
-/// first, and in place of the payload the place of all their bytes in the sender's memory, out of which the receiver
-/// copies them itself.
+/// Packets of one SEND of RC that travel as one: it has the headers of the last of them and the
+/// number of the first, and in place of the payload the place of all their bytes in the sender's
+/// memory, out of which the receiver copies them itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Payload bytes of all packets.
@@ -272,8 +274,8 @@ drop_reasons! {
     Icrc = "icrc",
     /// No queue pair has the destination number.
     UnknownQpn = "unknown_qpn",
-    /// The opcode belongs to another service than the queue pair's, or to the other end's half of an
-    /// XRC connection.
+    /// The opcode belongs to another service than the queue pair's, or to the other end's half of
+    /// an XRC connection.
     WrongService = "wrong_service",
     /// The partition key does not match.
     Pkey = "pkey",
@@ -303,7 +305,8 @@ drop_reasons! {
     NoReceive = "no_receive",
     /// An unreliable message refused by a memory check.
     AccessRefused = "access_refused",
-    /// The payload's length is wrong for an unreliable message, or its opcode forbids one on an answer.
+    /// The payload's length is wrong for an unreliable message, or its opcode forbids one on an
+    /// answer.
     Length = "length",
     /// A multicast group that nobody here joined.
     NotAttached = "not_attached",

@@ -61,7 +61,8 @@ impl Message {
         }
     }
 
-    /// The message once `packet`, or the packets of a run, checked by [`check_length`](Self::check_length), is placed.
+    /// The message once `packet`, or the packets of a run, checked by
+    /// [`check_length`](Self::check_length), is placed.
     pub(crate) fn after(&self, packet: &Packet<'_>, run: Option<Run>) -> Self {
         if packet.info().position.ends() {
             return Self::None;
@@ -154,8 +155,8 @@ pub(crate) fn takes_receive(packet: &Packet<'_>) -> bool {
     }
 }
 
-/// Whether a receive completes where the packet's message ends. One may have been taken for a message that never came
-/// about, and waits for the next that takes one.
+/// Whether a receive completes where the packet's message ends. One may have been taken for a
+/// message that never came about, and waits for the next that takes one.
 pub(crate) fn fills_receive(packet: &Packet<'_>) -> bool {
     packet.info().kind == Kind::Send || takes_receive(packet)
 }

@@ -5,8 +5,8 @@
 //! violation means. Called by the engine with packets and time; it answers through [`Host`]. Uses
 //! nothing but `vernic-wire`: no clock, socket, thread, random number or unsafe code.
 //!
-//! Start reading at [`Qp`], or at [`cm`] for how queue pairs get connected; at [`iwarp`] for queue pairs
-//! over TCP.
+//! Start reading at [`Qp`], or at [`cm`] for how queue pairs get connected; at [`iwarp`] for queue
+//! pairs over TCP.
 #![forbid(unsafe_code)]
 
 pub mod cm;

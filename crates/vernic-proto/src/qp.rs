@@ -6,15 +6,16 @@
 //! 1. calls [`handle_packet`](Qp::handle_packet) for each packet addressed to it,
 //! 2. calls [`poll_request`](Qp::poll_request) and [`poll_response`](Qp::poll_response) while they
 //!    return packets and there is room to send,
-//! 3. calls [`handle_timeout`](Qp::handle_timeout) when [`next_deadline`](Qp::next_deadline) has come.
+//! 3. calls [`handle_timeout`](Qp::handle_timeout) when [`next_deadline`](Qp::next_deadline) has
+//!    come.
 //!
-//! Whether step 2 has work is [`wants_transmit`](Qp::wants_transmit), valid until the next call with
-//! `&mut self`. Acknowledgements are coalesced: however many packets are handled before step 2, one
-//! leaves. Completions, memory accesses and events go through [`Host`] inside these calls.
+//! Whether step 2 has work is [`wants_transmit`](Qp::wants_transmit), valid until the next call
+//! with `&mut self`. Acknowledgements are coalesced: however many packets are handled before step
+//! 2, one leaves. Completions, memory accesses and events go through [`Host`] inside these calls.
 //!
-//! `poll_request` returns `None` while the window is closed, a fence or an RNR delay holds; the call
-//! that lifts the block makes `wants_transmit` true again. Every method's work is bounded by the
-//! size of the packet or of the queues.
+//! `poll_request` returns `None` while the window is closed, a fence or an RNR delay holds; the
+//! call that lifts the block makes `wants_transmit` true again. Every method's work is bounded by
+//! the size of the packet or of the queues.
 
 use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 
@@ -45,8 +46,8 @@ pub struct QpInit {
     pub max_send_wr: u32,
     /// Largest number of packets in flight on this queue pair (RC), 1 to 2^22.
     pub max_window: u32,
-    /// The receive queue is shared: no end-to-end credits, no flush of receives. So it is for an XRC
-    /// target, and an XRC initiator has none.
+    /// The receive queue is shared: no end-to-end credits, no flush of receives. So it is for an
+    /// XRC target, and an XRC initiator has none.
     pub shared_rq: bool,
 }
 
@@ -217,10 +218,11 @@ impl Qp {
 
     /// Checks the change against the table of transitions and carries it out.
     ///
-    /// `max_rd_atomic` 0 is refused while requests are queued that need it: they could neither be sent
-    /// nor complete. Posting one afterwards is [`PostError::NoReadDepth`].
+    /// `max_rd_atomic` 0 is refused while requests are queued that need it: they could neither be
+    /// sent nor complete. Posting one afterwards is [`PostError::NoReadDepth`].
     ///
-    /// Entering Error flushes both queues through `host`; entering Reset forgets everything silently.
+    /// Entering Error flushes both queues through `host`; entering Reset forgets everything
+    /// silently.
     pub fn modify(
         &mut self,
         attr: &QpAttr,
@@ -474,8 +476,8 @@ impl Qp {
         }
     }
 
-    /// As [`poll_request`](Self::poll_request), of the packets that repeat what was sent since the peer has been
-    /// silent: what was not sent before stays where it is.
+    /// As [`poll_request`](Self::poll_request), of the packets that repeat what was sent since the
+    /// peer has been silent: what was not sent before stays where it is.
     pub fn poll_probe(
         &mut self,
         now: Time,
@@ -490,8 +492,8 @@ impl Qp {
         rc.poll_probe(cx, host, buf).map(|len| Transmit { len, ah: None, run: None })
     }
 
-    /// Where the datagram goes that [`poll_request`](Self::poll_request) would write next. `None` if
-    /// there is none, or it is no datagram.
+    /// Where the datagram goes that [`poll_request`](Self::poll_request) would write next. `None`
+    /// if there is none, or it is no datagram.
     pub fn next_dest(&self) -> Option<UdDest> {
         match &self.machine {
             Machine::Ud(ud) => ud.sq.at_cursor().and_then(|(_, entry)| entry.wqe.dest),
@@ -531,8 +533,8 @@ impl Qp {
         }
     }
 
-    /// Which packets of SENDs may travel as one ([`Run`]), until it is said anew; none at first, and on other
-    /// services than RC. What is sent again travels in packets all the same.
+    /// Which packets of SENDs may travel as one ([`Run`]), until it is said anew; none at first,
+    /// and on other services than RC. What is sent again travels in packets all the same.
     #[inline]
     pub fn set_runs(&mut self, runs: Option<RunLimits>) {
         if let Machine::Rc(rc) = &mut self.machine
@@ -554,8 +556,8 @@ impl Qp {
         }
     }
 
-    /// Packets of RC that an acknowledgement or an answer is awaited for, those of READ responses among
-    /// them; none of other services.
+    /// Packets of RC that an acknowledgement or an answer is awaited for, those of READ responses
+    /// among them; none of other services.
     #[inline]
     pub fn packets_in_flight(&self) -> u64 {
         match &self.machine {
@@ -586,8 +588,8 @@ impl Qp {
         }
     }
 
-    /// Whether [`poll_probe`](Self::poll_probe) may have something: the peer has been silent for longer than its
-    /// answers take. [`poll_request`](Self::poll_request) begins with it.
+    /// Whether [`poll_probe`](Self::poll_probe) may have something: the peer has been silent for
+    /// longer than its answers take. [`poll_request`](Self::poll_request) begins with it.
     #[inline]
     pub fn is_probing(&self) -> bool {
         matches!(&self.machine, Machine::Rc(rc) if rc.is_probing())
@@ -598,8 +600,8 @@ impl Qp {
         matches!(&self.machine, Machine::Rc(rc) if rc.wants_responses())
     }
 
-    /// Whether all that [`poll_response`](Self::poll_response) has is a positive acknowledgement. It
-    /// may wait a while for more to acknowledge (IBTA 9.7.5.1.2); READ and atomic responses and
+    /// Whether all that [`poll_response`](Self::poll_response) has is a positive acknowledgement.
+    /// It may wait a while for more to acknowledge (IBTA 9.7.5.1.2); READ and atomic responses and
     /// NAKs should not.
     pub fn owes_only_ack(&self) -> bool {
         matches!(&self.machine, Machine::Rc(rc) if rc.owes_only_ack())
@@ -618,8 +620,8 @@ impl Qp {
         }
     }
 
-    /// Whether request packets are on the way that were not acknowledged. Never of services that acknowledge
-    /// nothing.
+    /// Whether request packets are on the way that were not acknowledged. Never of services that
+    /// acknowledge nothing.
     pub fn has_unacknowledged(&self) -> bool {
         matches!(&self.machine, Machine::Rc(rc) if rc.sq.is_outstanding())
     }
@@ -637,9 +639,9 @@ impl Qp {
         matches!(&self.machine, Machine::Rc(rc) if rc.sq.next() < rc.sq.high())
     }
 
-    /// The process of the peer is known to have ended: as if all retries had failed at once. The oldest
-    /// request completes with RETRY_EXC, and the queue pair enters Error; if there is none, the
-    /// application is told by an event. Services that acknowledge nothing do not care.
+    /// The process of the peer is known to have ended: as if all retries had failed at once. The
+    /// oldest request completes with RETRY_EXC, and the queue pair enters Error; if there is none,
+    /// the application is told by an event. Services that acknowledge nothing do not care.
     pub fn handle_peer_gone(&mut self, now: Time, host: &mut impl Host) {
         let connected = matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let cx = cx!(self, now);

@@ -96,7 +96,8 @@ impl Segment<'_> {
         Ok(end)
     }
 
-    /// As [`write`](Self::write), of packets that travel as one: `None` if their bytes must travel themselves.
+    /// As [`write`](Self::write), of packets that travel as one: `None` if their bytes must travel
+    /// themselves.
     pub(crate) fn write_run(
         &self,
         cx: &Cx<'_>,

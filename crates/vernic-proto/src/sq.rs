@@ -7,12 +7,12 @@
 //!                    | unacknowledged |  sent before go-back |
 //! ```
 //! `una` is the oldest sequence number that is not both acknowledged and, for READs and atomics,
-//! answered; `next` the one sent next; `high` one past the highest ever sent. Going back moves `next`
-//! to an earlier number and `cursor` with it. Numbers are extended to 64 bits, so they compare as
-//! integers; the wire's 24 bits are restored by [`SendQueue::psn`].
+//! answered; `next` the one sent next; `high` one past the highest ever sent. Going back moves
+//! `next` to an earlier number and `cursor` with it. Numbers are extended to 64 bits, so they
+//! compare as integers; the wire's 24 bits are restored by [`SendQueue::psn`].
 //!
-//! Used by the RC requester and completer, by UC and UD, where `una` follows `next`, and by iWARP, where
-//! a message is one number, acknowledged when it is complete.
+//! Used by the RC requester and completer, by UC and UD, where `una` follows `next`, and by iWARP,
+//! where a message is one number, acknowledged when it is complete.
 
 use vernic_wire::Psn;
 
@@ -28,7 +28,8 @@ pub(crate) struct Entry {
     pub(crate) wqe: SendWqe,
     /// Sequence number of its first packet; meaningful once started.
     pub(crate) first: u64,
-    /// Sequence numbers that it takes: packets sent, or for READ responses expected; 0 for local ones.
+    /// Sequence numbers that it takes: packets sent, or for READ responses expected; 0 for local
+    /// ones.
     pub(crate) packets: u32,
     /// Message number, 24 bits, from 1; compared with the peer's MSN plus credits (IBTA 9.7.7.2).
     pub(crate) ssn: u32,
@@ -312,8 +313,8 @@ impl SendQueue {
         }
     }
 
-    /// How far up to `limit` plain acknowledgement carries: to the first request that still waits for
-    /// response packets of its own.
+    /// How far up to `limit` plain acknowledgement carries: to the first request that still waits
+    /// for response packets of its own.
     pub(crate) fn plain_until(&self, limit: u64) -> u64 {
         let mut reached = self.una;
         let mut index = self.head;

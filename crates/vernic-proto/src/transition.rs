@@ -1,17 +1,18 @@
 //! The one table of state transitions and the check of a modify against it (IBTA 10.3.1, 11.2.5.2).
 //!
-//! Owns which transitions exist for which type of queue pair, which attributes each needs and takes, and the
-//! ranges of the attributes. [`Qp::modify`](crate::Qp::modify) calls [`check_modify`] before it
-//! touches anything; the check is a pure function.
+//! Owns which transitions exist for which type of queue pair, which attributes each needs and
+//! takes, and the ranges of the attributes. [`Qp::modify`](crate::Qp::modify) calls
+//! [`check_modify`] before it touches anything; the check is a pure function.
 //!
-//! The XRC columns are those of Linux (`ib_modify_qp_is_ok`): the initiator has what of RC belongs to
-//! the requester, the target what belongs to the responder, and SQ_PSN and TIMEOUT, which it must be
-//! given and never uses. On the way up each also takes, and never uses, what RC would need: perftest
-//! brings up both halves with one list of attributes.
+//! The XRC columns are those of Linux (`ib_modify_qp_is_ok`): the initiator has what of RC belongs
+//! to the requester, the target what belongs to the responder, and SQ_PSN and TIMEOUT, which it
+//! must be given and never uses. On the way up each also takes, and never uses, what RC would need:
+//! perftest brings up both halves with one list of attributes.
 //!
-//! The iWARP column needs nothing: what the others are told here, the start-up of the connection agrees
-//! upon. What RC takes on the way up and in RTS it takes too, as drivers of iWARP do, and of that uses the access
-//! flags and the claimed state alone. SQD there is the closing of a stream, from which there is no way back.
+//! The iWARP column needs nothing: what the others are told here, the start-up of the connection
+//! agrees upon. What RC takes on the way up and in RTS it takes too, as drivers of iWARP do, and of
+//! that uses the access flags and the claimed state alone. SQD there is the closing of a stream,
+//! from which there is no way back.
 //!
 //! Left out of the rows, and so refused instead of ignored: `ALT_PATH` and `PATH_MIG_STATE` (there
 //! is no automatic path migration), `CAP` (queues are not resized) and `RATE_LIMIT` (no pacing by

@@ -3,10 +3,11 @@
 //! Owns the expected sequence number, the message in progress and the receive that it fills; sends
 //! through [`Sender`]. Called by [`Qp`](crate::Qp).
 //!
-//! A message that misses a packet, or breaks a rule, is dropped whole: the receive it had taken stays
-//! the current one and is filled by the next message; of a WRITE, packets before the fault have been
-//! stored. The next first or only packet restarts the sequence. That holds for a message too
-//! long for its receive as well (IBTA 9.9.3, class D); the receiver sees it in the drop counters.
+//! A message that misses a packet, or breaks a rule, is dropped whole: the receive it had taken
+//! stays the current one and is filled by the next message; of a WRITE, packets before the fault
+//! have been stored. The next first or only packet restarts the sequence. That holds for a message
+//! too long for its receive as well (IBTA 9.9.3, class D); the receiver sees it in the drop
+//! counters.
 //!
 //! Since nobody hears of a WRITE that is refused, keys could be tried at the rate of the link. So
 //! more than [`FORGIVEN_KEYS`] wrong ones within a second end the connection, as the first one does
@@ -260,8 +261,8 @@ impl Uc {
         }
     }
 
-    /// At the end of a message that takes one, the receive completes. A WRITE without immediate data
-    /// leaves a receive alone that an earlier, broken message had taken.
+    /// At the end of a message that takes one, the receive completes. A WRITE without immediate
+    /// data leaves a receive alone that an earlier, broken message had taken.
     fn complete(
         &mut self,
         cx: &mut Cx<'_>,

@@ -1,7 +1,7 @@
 //! Refusals, one for each kind of result that C functions have.
 //!
-//! Functions of every signature jump here. Arguments lie in registers, or where the caller takes them
-//! away again; none is looked at.
+//! Functions of every signature jump here. Arguments lie in registers, or where the caller takes
+//! them away again; none is looked at.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -1,12 +1,12 @@
 //! `epoll` over sockets of RDMA and other descriptors.
 //!
-//! Other descriptors are in an epoll descriptor of the kernel's, whose number this has; the channels of
-//! the sockets are in a second one, which is in the first. A socket is looked at again when its channel
-//! has an event, when somebody changed it ([`Wake`]), or when it was ready at the last look; all others
-//! are armed and cost nothing.
+//! Other descriptors are in an epoll descriptor of the kernel's, whose number this has; the
+//! channels of the sockets are in a second one, which is in the first. A socket is looked at again
+//! when its channel has an event, when somebody changed it ([`Wake`]), or when it was ready at the
+//! last look; all others are armed and cost nothing.
 //!
-//! Limits: as many sockets as the process has; a wait reports as many events as it has room for, and
-//! others the next time, so that none is starved.
+//! Limits: as many sockets as the process has; a wait reports as many events as it has room for,
+//! and others the next time, so that none is starved.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsRawFd, RawFd};
@@ -24,7 +24,8 @@ use crate::wake::{Sleeper, Wake, lock};
 
 /// The data of the kernel's event that stands for sockets; other descriptors have their number.
 const SOCKETS: u64 = u64::MAX;
-/// The data of the event that stands for a changed socket; channels have the number of their socket.
+/// The data of the event that stands for a changed socket; channels have the number of their
+/// socket.
 const CHANGED: u64 = u64::MAX;
 
 /// Events of the kernel that are taken at once.
@@ -36,7 +37,8 @@ const OTHERS_EVERY: usize = 8;
 /// Among so many members one is looked for that makes progress: listeners do not.
 const CANDIDATES: usize = 8;
 
-/// One in so many turns of polling looks at the channels of sockets that are armed since an earlier wait.
+/// One in so many turns of polling looks at the channels of sockets that are armed since an earlier
+/// wait.
 const CHANNELS_EVERY: usize = 4;
 
 /// An event that was reported.
@@ -86,7 +88,8 @@ impl Core {
 struct Changes {
     sleeper: Arc<Sleeper>,
     numbers: Mutex<HashSet<RawFd>>,
-    /// The thread that looks at the sockets just now, under the lock of the set: it sees what it changes.
+    /// The thread that looks at the sockets just now, under the lock of the set: it sees what it
+    /// changes.
     looker: AtomicUsize,
 }
 
@@ -154,7 +157,8 @@ impl Epoll {
     /// `epoll_ctl`.
     ///
     /// # Errors
-    /// [`Error::Os`] as the kernel says it, of sockets as of other descriptors: ENOENT, EEXIST, EINVAL.
+    /// [`Error::Os`] as the kernel says it, of sockets as of other descriptors: ENOENT, EEXIST,
+    /// EINVAL.
     pub fn ctl(
         &self,
         op: c_int,
@@ -232,8 +236,8 @@ impl Epoll {
         }
     }
 
-    /// Waits until something in the set is ready, for `timeout` at most (`None` for ever), and fills
-    /// `reports`: how many.
+    /// Waits until something in the set is ready, for `timeout` at most (`None` for ever), and
+    /// fills `reports`: how many.
     ///
     /// # Errors
     /// [`Error::Interrupted`], [`Error::Os`].
@@ -269,13 +273,15 @@ impl Epoll {
         }
     }
 
-    /// Makes progress, and looks at the sockets that are due. Those that are not ready stay due in a `turn` of
-    /// those that poll; else they are armed. How many are ready, and whether there was one that makes progress.
+    /// Makes progress, and looks at the sockets that are due. Those that are not ready stay due in
+    /// a `turn` of those that poll; else they are armed. How many are ready, and whether there was
+    /// one that makes progress.
     fn look(&self, reports: &mut [EpollReport], turn: Option<usize>) -> (usize, bool) {
         let mut guard = lock(&self.core);
         let core = &mut *guard;
         self.changes.looker.store(this_thread(), Ordering::Relaxed);
-        // Sockets of one device share its progress; what completes makes channels of armed ones readable.
+        // Sockets of one device share its progress; what completes makes channels of armed ones
+        // readable.
         let recent = core.due.iter().filter_map(|number| core.members.get(number));
         let mut candidates = recent.chain(core.members.values()).take(CANDIDATES);
         let progressing = candidates.find(|member| member.socket.makes_progress());

@@ -1,8 +1,8 @@
 //! Sockets over RDMA: rsockets, so that programs written for TCP and UDP run over RDMA.
 //!
 //! Owns the protocol (what travels, the machine of a stream) and the sockets over it: listening and
-//! connecting by IP address, bytes through registered rings, datagrams, `poll` and `epoll`. Called by
-//! `librdmacm.so.1`; calls `vernic-cm` for connections and `vernic-engine` for queue pairs.
+//! connecting by IP address, bytes through registered rings, datagrams, `poll` and `epoll`. Called
+//! by `librdmacm.so.1`; calls `vernic-cm` for connections and `vernic-engine` for queue pairs.
 //! Wire-compatible with rdma-core's rsockets.
 //!
 //! Start with [`Runtime::new`] and [`Runtime::socket`].
@@ -18,8 +18,8 @@
 //! | `shared` `service` `wake` `patience` | what the sockets of a process share; the thread behind them; who sleeps, and when |
 //! | `memory` `sys` | `unsafe`: registering memory, descriptors that are only numbers |
 //!
-//! Limits: those of [`stream::Limits`] per connection, some 300 KiB of address space with the defaults,
-//! of which pages are touched as data comes; two descriptors per connection.
+//! Limits: those of [`stream::Limits`] per connection, some 300 KiB of address space with the
+//! defaults, of which pages are touched as data comes; two descriptors per connection.
 #![deny(unsafe_code)]
 
 mod connection;

@@ -1,10 +1,11 @@
 //! Connections on their way to a user that accepts.
 //!
 //! A request is answered at once, so that the peer's call returns as it does with TCP, and the
-//! connection waits to be accepted. When more wait than the backlog says, requests wait unanswered; the
-//! connection manager asks peers to be patient meanwhile.
+//! connection waits to be accepted. When more wait than the backlog says, requests wait unanswered;
+//! the connection manager asks peers to be patient meanwhile.
 //!
-//! Limits: the backlog, at most [`MAX_BACKLOG`], and [`MAX_REQUESTS`] requests beyond it; more are refused.
+//! Limits: the backlog, at most [`MAX_BACKLOG`], and [`MAX_REQUESTS`] requests beyond it; more are
+//! refused.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -112,8 +113,8 @@ impl Listener {
         if kept > listener.backlog { None } else { listener.requests.pop_front() }
     }
 
-    /// Keeps a connection that was answered. Its outcome may be known already; if it is not, it will be
-    /// told after this, since that takes the lock that is held here.
+    /// Keeps a connection that was answered. Its outcome may be known already; if it is not, it
+    /// will be told after this, since that takes the lock that is held here.
     fn keep(socket: &StreamSocket, made: Arc<StreamSocket>) {
         let mut lost = None;
         match &mut *lock(&socket.state) {

@@ -1,10 +1,9 @@
 //! The only module with `unsafe`: telling the engine which memory it may access.
 //!
-//! Owns [`StreamMemory`], what a stream has registered (rings and tables, in two mappings: what
-//! the peer writes, and the rest),
-//! [`SlotMemory`], the same for datagrams, and [`UserMemory`], a buffer that the user has mapped for direct writes, for which the user vouches. All
-//! accesses to the former are racy copies: the peer may write the receive ring and the tables at any
-//! time.
+//! Owns [`StreamMemory`], what a stream has registered (rings and tables, in two mappings: what the
+//! peer writes, and the rest), [`SlotMemory`], the same for datagrams, and [`UserMemory`], a buffer
+//! that the user has mapped for direct writes, for which the user vouches. All accesses to the
+//! former are racy copies: the peer may write the receive ring and the tables at any time.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -67,9 +66,9 @@ impl StreamMemory {
                 .map_err(failed)?;
         let region = |buffer: &HostBuffer, at: usize, len: usize, access| {
             let addr = buffer.as_mut_ptr().wrapping_add(at);
-            // SAFETY: the range is inside the buffer's mapping, readable and writable. The buffer lives
-            // longer than the region (invariant; an error below drops the regions before it, too).
-            // There are no references into it: all accesses are the buffer's racy copies.
+            // SAFETY: the range is inside the buffer's mapping, readable and writable. The buffer
+            // lives longer than the region (invariant; an error below drops the regions before it,
+            // too). There are no references into it: all accesses are the buffer's racy copies.
             unsafe { pd.reg_mr(addr, len as u64, IOVA, access) }
         };
         let peers = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

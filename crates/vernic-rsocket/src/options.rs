@@ -21,14 +21,15 @@ pub const RDMA_RQSIZE: c_int = 1;
 pub const RDMA_INLINE: c_int = 2;
 /// Buffers that the peer may map.
 pub const RDMA_IOMAPSIZE: c_int = 3;
-/// The path of the connection (`struct ibv_path_data`), to be read only: the system's routes decide it.
+/// The path of the connection (`struct ibv_path_data`), to be read only: the system's routes decide
+/// it.
 pub const RDMA_ROUTE: c_int = 4;
 /// Bytes that wait to be read. Of this implementation alone, to be read only.
 pub const RDMA_UNREAD: c_int = 0x100;
 /// Bytes that were sent and not acknowledged. Of this implementation alone, to be read only.
 pub const RDMA_UNSENT: c_int = 0x101;
-/// Datagrams that came and were dropped: no room, no sense, or a sender that says to be another. Of this
-/// implementation alone, to be read only.
+/// Datagrams that came and were dropped: no room, no sense, or a sender that says to be another. Of
+/// this implementation alone, to be read only.
 pub const RDMA_DROPPED: c_int = 0x102;
 
 /// Largest value of `TCP_KEEPIDLE` and its like that Linux takes, seconds.

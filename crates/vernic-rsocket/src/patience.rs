@@ -1,19 +1,19 @@
 //! How long a thread that waits looks again and again before it sleeps, or lets others run.
 //!
-//! Who sleeps is woken by the device's thread, which is woken by the packet: two switches between threads,
-//! which take longer than many an answer. So a thread whose last wait was short looks for longer, up to
-//! [`LONGER`]; one that waits long sleeps after the
+//! Who sleeps is woken by the device's thread, which is woken by the packet: two switches between
+//! threads, which take longer than many an answer. So a thread whose last wait was short looks for
+//! longer, up to [`LONGER`]; one that waits long sleeps after the
 //! [`polling_time`](crate::Settings::polling_time), which at 0 means at once in any case.
 //!
-//! A program may also look for itself, by calls that do not wait. Where the threads that would bring what it looks for
-//! share its core and come behind it (`SCHED_FIFO`), they would never run; so such a call lets them ([`looked`]). Where there is a
-//! connection the engine sees to that.
+//! A program may also look for itself, by calls that do not wait. Where the threads that would
+//! bring what it looks for share its core and come behind it (`SCHED_FIFO`), they would never run;
+//! so such a call lets them ([`looked`]). Where there is a connection the engine sees to that.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// A wait of at most this is a short one. Twice the time of an exchange with a peer that sleeps, too (50 us, on
-/// two processors), so that two who both sleep find out of it.
+/// A wait of at most this is a short one. Twice the time of an exchange with a peer that sleeps,
+/// too (50 us, on two processors), so that two who both sleep find out of it.
 const LONGER: Duration = Duration::from_micros(100);
 
 thread_local! {
@@ -21,23 +21,25 @@ thread_local! {
     static SHORT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// After so long of nothing but fruitless looks a thread offers its core to others, as the engine does for who polls
-/// completions.
+/// After so long of nothing but fruitless looks a thread offers its core to others, as the engine
+/// does for who polls completions.
 const OFFER_AFTER: Duration = Duration::from_micros(20);
 
-/// An offer that took longer than this was taken by somebody who computes: the caller was away for a time slice.
+/// An offer that took longer than this was taken by somebody who computes: the caller was away for
+/// a time slice.
 const LONG_OFFER: Duration = Duration::from_micros(500);
 
 /// After such an offer, the next one comes after so long: most of a time slice.
 const OFFER_WARILY_AFTER: Duration = Duration::from_millis(2);
 
 thread_local! {
-    /// Since when the looks of this thread have found nothing, and after how long of that it offers its core.
+    /// Since when the looks of this thread have found nothing, and after how long of that it offers
+    /// its core.
     static LOOKS: Cell<(Option<Instant>, Duration)> = const { Cell::new((None, OFFER_AFTER)) };
 }
 
-/// A call that does not wait has looked for something that threads of this library bring, and has `found` it or not.
-/// Under no lock: it may let others run.
+/// A call that does not wait has looked for something that threads of this library bring, and has
+/// `found` it or not. Under no lock: it may let others run.
 pub(crate) fn looked(found: bool) {
     // A thread that ends has no memory any more.
     let Ok((since, after)) = LOOKS.try_with(Cell::get) else { return };

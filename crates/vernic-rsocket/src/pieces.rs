@@ -41,8 +41,8 @@ impl<'a> Outgoing<'a> {
         &[]
     }
 
-    /// Reads a byte of each page of the next `len` bytes, so that they are there when they are copied: a program may have them
-    /// in a file, or fetch them itself (`userfaultfd`).
+    /// Reads a byte of each page of the next `len` bytes, so that they are there when they are
+    /// copied: a program may have them in a file, or fetch them itself (`userfaultfd`).
     pub(crate) fn touch(&self, len: usize) {
         let mut ahead = self.clone();
         let look = |byte: Option<&u8>| _ = std::hint::black_box(byte.copied());

@@ -1,7 +1,7 @@
 //! `poll` over sockets of RDMA and other descriptors.
 //!
-//! Looks again and again for a while ([`Patience`]), then arms every socket, looks once more, and sleeps on
-//! the descriptors of all.
+//! Looks again and again for a while ([`Patience`]), then arms every socket, looks once more, and
+//! sleeps on the descriptors of all.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
@@ -37,8 +37,8 @@ pub struct PollItem {
     pub revents: i16,
 }
 
-/// Waits until an entry has an event that it asks for, for `timeout` at most (`None` for ever). How many
-/// have one.
+/// Waits until an entry has an event that it asks for, for `timeout` at most (`None` for ever). How
+/// many have one.
 ///
 /// # Errors
 /// [`Error::Interrupted`], [`Error::Os`].
@@ -98,7 +98,8 @@ impl PollItem {
     }
 }
 
-/// Lets others run after looks that found nothing, if there is a socket and none whose look does that.
+/// Lets others run after looks that found nothing, if there is a socket and none whose look does
+/// that.
 fn offer_core(items: &[PollItem], ready: usize) {
     let mut sockets = items.iter().filter_map(PollItem::socket).peekable();
     if ready > 0 || sockets.peek().is_some() && !sockets.any(Socket::makes_progress) {

@@ -1,7 +1,8 @@
 //! The thread that does what must be done while no call of the user runs.
 //!
-//! It takes the events of the connection manager, sees closed connections through to their end, sends
-//! signs of life, and reads the UDP sockets of datagrams. One per process, started with the first need.
+//! It takes the events of the connection manager, sees closed connections through to their end,
+//! sends signs of life, and reads the UDP sockets of datagrams. One per process, started with the
+//! first need.
 //!
 //! Limits: a closed connection is seen through for [`PATIENCE`] at most.
 

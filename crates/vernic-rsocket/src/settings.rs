@@ -1,7 +1,7 @@
 //! Sizes that sockets start with, and the files in which an administrator sets others.
 //!
-//! The files are those of rdma-core's rsockets: one number each, in `/etc/rdma/rsocket`. What cannot be
-//! read keeps its default.
+//! The files are those of rdma-core's rsockets: one number each, in `/etc/rdma/rsocket`. What
+//! cannot be read keeps its default.
 
 use std::path::Path;
 use std::time::Duration;

@@ -113,11 +113,11 @@ impl Runtime {
         DatagramSocket::new(&self.shared, family)
     }
 
-    /// Closes every stream and waits until what was sent has arrived, for `patience` at most: before the
-    /// process ends, as the kernel does it for TCP after that.
+    /// Closes every stream and waits until what was sent has arrived, for `patience` at most:
+    /// before the process ends, as the kernel does it for TCP after that.
     ///
-    /// On a thread of its own: a program that jumped out of a call, from a handler of a signal, has left
-    /// locks behind that nobody opens any more.
+    /// On a thread of its own: a program that jumped out of a call, from a handler of a signal, has
+    /// left locks behind that nobody opens any more.
     pub fn finish(&self, patience: Duration) {
         if self.is_orphan() || self.shared.last_key.load(Ordering::Relaxed) == 0 {
             return;

@@ -181,7 +181,8 @@ impl Socket {
     /// A connection that a peer has made, and who that is.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`], [`Error::Interrupted`], [`Error::State`] for one that does not listen.
+    /// [`Error::WouldBlock`], [`Error::Interrupted`], [`Error::State`] for one that does not
+    /// listen.
     pub fn accept(&self) -> Result<Self, Error> {
         let stream = self.stream("accept")?;
         let accepted = stream.accept(stream.is_nonblocking())?;
@@ -200,12 +201,13 @@ impl Socket {
         }
     }
 
-    /// Sends. Of a stream the first bytes, as many as there is room for if it does not wait; a datagram
-    /// goes to `to` (streams do not look at it), or to where the socket is connected.
+    /// Sends. Of a stream the first bytes, as many as there is room for if it does not wait; a
+    /// datagram goes to `to` (streams do not look at it), or to where the socket is connected.
     ///
     /// # Errors
     /// [`Error::WouldBlock`], [`Error::Interrupted`]; [`Error::Shut`], [`Error::Failed`],
-    /// [`Error::NotConnected`] of streams; [`Error::TooLong`], [`Error::NoDestination`] of datagrams.
+    /// [`Error::NotConnected`] of streams; [`Error::TooLong`], [`Error::NoDestination`] of
+    /// datagrams.
     pub fn send(
         &self,
         pieces: &[IoSlice<'_>],
@@ -224,8 +226,8 @@ impl Socket {
         }
     }
 
-    /// Receives. Of a stream what there is, or all that there is room for with `MSG_WAITALL`; a whole
-    /// datagram.
+    /// Receives. Of a stream what there is, or all that there is room for with `MSG_WAITALL`; a
+    /// whole datagram.
     ///
     /// # Errors
     /// [`Error::WouldBlock`], [`Error::Interrupted`], [`Error::Failed`], [`Error::NotConnected`].
@@ -350,7 +352,8 @@ impl Socket {
         }
     }
 
-    /// Makes sure that what comes next can be slept for, on these descriptors. Look again after that.
+    /// Makes sure that what comes next can be slept for, on these descriptors. Look again after
+    /// that.
     pub(crate) fn arm(&self, fds: &mut Vec<RawFd>) {
         match &self.0.inner {
             Inner::Stream(stream) => {
@@ -395,17 +398,18 @@ impl Socket {
         }
     }
 
-    /// Maps a buffer of the program's, so that the peer writes directly into it (with an `offset`, which
-    /// stands for its first byte), or for use on this side alone.
+    /// Maps a buffer of the program's, so that the peer writes directly into it (with an `offset`,
+    /// which stands for its first byte), or for use on this side alone.
     ///
     /// # Errors
     /// [`Error::NotConnected`], [`Error::Unsupported`] for datagrams, [`Error::Mapping`],
     /// [`Error::Create`].
     ///
     /// # Safety
-    /// Until [`unmap`](Self::unmap) has returned, or the socket was closed and its connection has ended:
-    /// `addr..addr + len` stays mapped, readable and writable; all other accesses to it are atomic or
-    /// volatile, from another language or process, or do not overlap in time with the peer's writes.
+    /// Until [`unmap`](Self::unmap) has returned, or the socket was closed and its connection has
+    /// ended: `addr..addr + len` stays mapped, readable and writable; all other accesses to it are
+    /// atomic or volatile, from another language or process, or do not overlap in time with the
+    /// peer's writes.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn map(&self, addr: *mut u8, len: usize, offset: Option<u64>) -> Result<(), Error> {
         let connection = self.stream("map")?.connection(true)?;
@@ -421,8 +425,8 @@ impl Socket {
         self.stream("unmap")?.connection(true)?.unmap(addr, len)
     }
 
-    /// Writes to where the peer has mapped `offset` and on; ends early where nothing is mapped. Data
-    /// that is sent afterwards arrives afterwards.
+    /// Writes to where the peer has mapped `offset` and on; ends early where nothing is mapped.
+    /// Data that is sent afterwards arrives afterwards.
     ///
     /// # Errors
     /// As of [`send`](Self::send).

@@ -1,11 +1,11 @@
 //! A stream's socket: from nothing over listening or connecting to a connection, and to its end.
 //!
-//! Owns the id of the connection manager and the state. Events come from the service thread (`events`);
-//! whoever waits for one sleeps on its own descriptor and is woken by
-//! [`Wakers`]. Bytes are the business of [`Connection`].
+//! Owns the id of the connection manager and the state. Events come from the service thread
+//! (`events`); whoever waits for one sleeps on its own descriptor and is woken by [`Wakers`]. Bytes
+//! are the business of [`Connection`].
 //!
-//! Lock order: `state` (a listener's before that of a connection it has), then those of a connection, of the service, of the connection manager. An id is
-//! destroyed under no lock.
+//! Lock order: `state` (a listener's before that of a connection it has), then those of a
+//! connection, of the service, of the connection manager. An id is destroyed under no lock.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -27,15 +27,15 @@ use crate::wake::{Entered, Sleeper, Wakers, lock};
 use crate::wire::ConnData;
 use crate::{Error, Failure, Readiness};
 
-/// A connection on which nothing is under way sends a sign of life every so often, and fails if none is
-/// answered. The kernel tells the peers of a process that was killed; here nobody is left to do it, and who
-/// only receives would wait for ever.
+/// A connection on which nothing is under way sends a sign of life every so often, and fails if
+/// none is answered. The kernel tells the peers of a process that was killed; here nobody is left
+/// to do it, and who only receives would wait for ever.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 mod events;
 
-/// How long the next hop may be looked for: until the system finds that nobody is there, which it does after 3 s unless
-/// it is told otherwise. So TCP fails, too.
+/// How long the next hop may be looked for: until the system finds that nobody is there, which it
+/// does after 3 s unless it is told otherwise. So TCP fails, too.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Repetitions of a connection, after silence and after RNR NAK (7: for ever).
@@ -498,8 +498,8 @@ impl StreamSocket {
         self.connected().map_or(DEFAULT_MTU_BYTES, path_mtu)
     }
 
-    /// The path, as `struct ibv_path_data`: flags, a reserved word, and a path record (IBTA 15.2.5.16)
-    /// whose fields are big-endian.
+    /// The path, as `struct ibv_path_data`: flags, a reserved word, and a path record (IBTA
+    /// 15.2.5.16) whose fields are big-endian.
     pub(crate) fn route(&self) -> Result<Vec<u8>, Error> {
         /// A field that means exactly this value, and not at most or at least.
         const EXACTLY: u8 = 2 << 6;

@@ -1,8 +1,8 @@
 //! System calls over descriptors that are only numbers: `poll`, `epoll`.
 //!
-//! Programs name descriptors by number, and the kernel says which of them are none; there is nothing to
-//! borrow. So these calls are made here, and are safe: the kernel looks at nothing but the numbers and
-//! the arrays, whose lengths it is told.
+//! Programs name descriptors by number, and the kernel says which of them are none; there is
+//! nothing to borrow. So these calls are made here, and are safe: the kernel looks at nothing but
+//! the numbers and the arrays, whose lengths it is told.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -23,8 +23,8 @@ pub(crate) fn poll(fds: &mut [pollfd], deadline: Option<Instant>) -> Result<usiz
     usize::try_from(count).map_err(|_| Error::os("poll", io::Error::last_os_error()))
 }
 
-/// [`poll`] of a call that moves bytes or makes a connection: goes on after a signal if the program's handlers say so, and
-/// it has no time limit, as the system's calls do.
+/// [`poll`] of a call that moves bytes or makes a connection: goes on after a signal if the
+/// program's handlers say so, and it has no time limit, as the system's calls do.
 ///
 /// # Errors
 /// As of [`poll`].

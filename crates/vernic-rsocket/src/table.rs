@@ -50,8 +50,8 @@ impl Table {
         entries.get(usize::try_from(number).ok()?)?.clone()
     }
 
-    /// As [`remove`](Self::remove) in a child of the process whose table this is: the number is free in
-    /// the child, and the parent's socket is as it was.
+    /// As [`remove`](Self::remove) in a child of the process whose table this is: the number is
+    /// free in the child, and the parent's socket is as it was.
     pub fn close_inherited(&self, number: RawFd) -> bool {
         // A thread of the parent may have held the lock at the fork.
         let Ok(mut entries) = self.entries.try_write() else { return false };
@@ -63,8 +63,8 @@ impl Table {
         true
     }
 
-    /// Forgets a number, and leaves every set with it. The number is free when the last copy of what it
-    /// stood for is dropped.
+    /// Forgets a number, and leaves every set with it. The number is free when the last copy of
+    /// what it stood for is dropped.
     pub fn remove(&self, number: RawFd) -> Option<Numbered> {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let removed = entries.get_mut(usize::try_from(number).ok()?)?.take()?;

@@ -1,12 +1,12 @@
 //! Who sleeps until a socket changes, and how it is woken.
 //!
-//! A thread that waits for a socket sleeps on the descriptor of its completion channel, and on one of its
-//! own ([`Sleeper`]): another thread may have taken the event, or the change may be none of
-//! completions. It enters itself into the socket's [`Wakers`] first, then looks at the socket once more,
-//! then sleeps; whoever changes the socket wakes what is entered. So no change is missed.
+//! A thread that waits for a socket sleeps on the descriptor of its completion channel, and on one
+//! of its own ([`Sleeper`]): another thread may have taken the event, or the change may be none of
+//! completions. It enters itself into the socket's [`Wakers`] first, then looks at the socket once
+//! more, then sleeps; whoever changes the socket wakes what is entered. So no change is missed.
 //!
-//! Limits: one sleeper per thread and one entry of it per socket, while it waits; one entry per set of
-//! sockets that a socket is in.
+//! Limits: one sleeper per thread and one entry of it per socket, while it waits; one entry per set
+//! of sockets that a socket is in.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,8 +25,8 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Something that wants to know when a socket changes.
 pub(crate) trait Wake: Send + Sync {
-    /// The socket that was entered with `token` has changed. Called under locks of the socket: may only
-    /// take note and write to a descriptor.
+    /// The socket that was entered with `token` has changed. Called under locks of the socket: may
+    /// only take note and write to a descriptor.
     fn wake(&self, token: usize);
 }
 
@@ -109,8 +109,8 @@ impl Wakers {
     pub(crate) fn enter(&self, who: Arc<dyn Wake>, token: usize) {
         let mut list = lock(&self.list);
         list.push((who, token));
-        // The one who enters looks at the socket after this, and the one who changes it looks at this
-        // after the change: one of them sees the other.
+        // The one who enters looks at the socket after this, and the one who changes it looks at
+        // this after the change: one of them sees the other.
         self.count.store(list.len(), Ordering::SeqCst);
     }
 

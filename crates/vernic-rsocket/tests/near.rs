@@ -18,8 +18,8 @@ use vernic_rsocket::{RDMA_IOMAPSIZE, Runtime, SOL_RDMA, Settings, Socket};
 /// Tells the other process where to connect to.
 const PEER: &str = "VERNIC_NEAR_TEST_PEER";
 
-/// Bytes that the other process has room for on a connection that it closes: a copy takes so long that it closes in the
-/// middle of some.
+/// Bytes that the other process has room for on a connection that it closes: a copy takes so long
+/// that it closes in the middle of some.
 const RING: i32 = 32 << 20;
 /// Bytes that it takes before.
 const CLOSES_AFTER: usize = 16 << 20;
@@ -35,8 +35,8 @@ fn runtime_and_manager() -> (Arc<Runtime>, Arc<Manager>) {
     (Arc::new(Runtime::new(&manager, Settings::default()).unwrap()), manager)
 }
 
-/// Not a test of its own: what the other process runs. It sends back what comes, on each of two connections, or closes
-/// them.
+/// Not a test of its own: what the other process runs. It sends back what comes, on each of two
+/// connections, or closes them.
 #[test]
 fn the_other_process() {
     let Ok(peer) = std::env::var(PEER) else { return };
@@ -191,7 +191,8 @@ fn who_sends_to_a_neighbour_that_closes_is_told_of_its_end_and_of_no_reset() {
     assert!(other.wait().unwrap().success());
 }
 
-/// A program may have what it sends in memory that is filled only when it is looked at, by one who needs the network for it.
+/// A program may have what it sends in memory that is filled only when it is looked at, by one who
+/// needs the network for it.
 #[test]
 fn bytes_that_must_be_fetched_first_keep_nobody_from_the_device() {
     let _alone = alone();

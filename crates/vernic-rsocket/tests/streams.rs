@@ -407,7 +407,8 @@ fn hundreds_of_connections_work_side_by_side_and_leave_nothing_behind() {
         client.connect(place).unwrap();
         pairs.push((client, listener.accept().unwrap()));
     }
-    // Two descriptors for each end, and two of the listener and this thread, which sleeps on one from its first wait on.
+    // Two descriptors for each end, and two of the listener and this thread, which sleeps on one
+    // from its first wait on.
     let taken = open_descriptors() - before;
     assert!(taken <= 4 * COUNT + 2, "{taken}");
     for (n, (client, _)) in pairs.iter().enumerate() {
@@ -506,8 +507,8 @@ fn who_lingers_waits_for_its_own_connection_and_no_other() {
     let mut config = Config::default();
     config.set("force_wire", "on").unwrap();
     let runtime = runtime_with(config);
-    // The end of a connection whose peer is gone takes seconds. Should the machine have stood still for as
-    // long, it is tried again.
+    // The end of a connection whose peer is gone takes seconds. Should the machine have stood still
+    // for as long, it is tried again.
     let waits_for_its_own = (0..3).any(|_| {
         let (mut peer, port) = peer_to_be_killed();
         let lost = stream(&runtime);

@@ -29,11 +29,11 @@ pub(crate) struct Config {
     /// Sizes of new sockets: send queue, receive queue, inline data; 0 for the default.
     pub(crate) sizes: [c_int; 3],
     pub(crate) fork_safe: bool,
-    /// The devices are iWARP's, over which a port of the program would be TCP's and RDMA's at once: no socket
-    /// goes over them.
+    /// The devices are iWARP's, over which a port of the program would be TCP's and RDMA's at once:
+    /// no socket goes over them.
     pub(crate) is_iwarp: bool,
-    /// Lines of the file that are about this program: domain, type, protocol; 0 for any. `None` without
-    /// a file.
+    /// Lines of the file that are about this program: domain, type, protocol; 0 for any. `None`
+    /// without a file.
     choices: Option<Vec<[c_int; 3]>>,
 }
 
@@ -172,8 +172,8 @@ fn word(word: &str, known: &[(&str, c_int)]) -> Option<c_int> {
     known.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, number)| *number)
 }
 
-/// The start of the names of threads that belong to the device and to sockets over RDMA: their own UDP
-/// sockets go through untouched.
+/// The start of the names of threads that belong to the device and to sockets over RDMA: their own
+/// UDP sockets go through untouched.
 const OWN_THREADS: &[u8] = b"vernic";
 
 /// Whether this thread is one of the library's own.

@@ -1,7 +1,7 @@
 //! Connecting: by RDMA first, and by TCP where there is no way by RDMA.
 //!
-//! Who is refused by both, or by the one that it may use, may ask again on the same socket, and gets RDMA when the peer
-//! listens by then.
+//! Who is refused by both, or by the one that it may use, may ask again on the same socket, and
+//! gets RDMA when the peer listens by then.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -117,7 +117,8 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, length: sockle
     }
 }
 
-/// How long the program wants a call to wait at most, by an option of the system's socket; `None` for ever.
+/// How long the program wants a call to wait at most, by an option of the system's socket; `None`
+/// for ever.
 pub(crate) fn time_limit(fd: c_int, option: c_int) -> Option<Duration> {
     let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let mut length = size_of::<libc::timeval>() as socklen_t;
@@ -134,12 +135,13 @@ fn is_nonblocking(fd: c_int) -> bool {
     unsafe { next::fcntl(fd, libc::F_GETFL, 0) }.max(0) & libc::O_NONBLOCK != 0
 }
 
-/// How long a connection is waited for until it is looked whether the program's descriptor is the same socket still.
+/// How long a connection is waited for until it is looked whether the program's descriptor is the
+/// same socket still.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Waits for a connection that was asked for, which goes on if the wait is cut short: by a signal, or because the program
-/// wants to wait no longer (`SO_SNDTIMEO`), which is the error `late`. `EBADF` if another thread has closed the descriptor, or
-/// another file has its number.
+/// Waits for a connection that was asked for, which goes on if the wait is cut short: by a signal,
+/// or because the program wants to wait no longer (`SO_SNDTIMEO`), which is the error `late`.
+/// `EBADF` if another thread has closed the descriptor, or another file has its number.
 fn wait_for(fd: c_int, entry: &Arc<Entry>, late: c_int) -> c_int {
     let outcome = Kept::new(fd, entry).and_then(|kept| {
         wait_with(&kept, fd, entry, late)?;
@@ -157,7 +159,8 @@ fn wait_for(fd: c_int, entry: &Arc<Entry>, late: c_int) -> c_int {
 fn wait_with(kept: &Kept, fd: c_int, entry: &Arc<Entry>, late: c_int) -> Result<(), c_int> {
     let patience = time_limit(kept.copy, libc::SO_SNDTIMEO);
     let deadline = patience.map(|patience| Instant::now() + patience);
-    // Each turn but the last ends because of a signal, of another thread, or to look at the descriptor.
+    // Each turn but the last ends because of a signal, of another thread, or to look at the
+    // descriptor.
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let wait = left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN));
@@ -186,7 +189,8 @@ fn wait_with(kept: &Kept, fd: c_int, entry: &Arc<Entry>, late: c_int) -> Result<
     }
 }
 
-/// The socket of the system that a call waits with, whatever the program's threads do with its descriptor meanwhile.
+/// The socket of the system that a call waits with, whatever the program's threads do with its
+/// descriptor meanwhile.
 struct Kept {
     copy: c_int,
 }
@@ -201,7 +205,8 @@ impl Kept {
             return Err(errno());
         }
         let kept = Self { copy };
-        // What the descriptor is now, it was when it was copied; unless TCP has been asked meanwhile.
+        // What the descriptor is now, it was when it was copied; unless TCP has been asked
+        // meanwhile.
         match find(fd) {
             Some(found) if Arc::ptr_eq(&found, entry) => Ok(kept),
             _ if entry.stage() == Stage::Tcp => Ok(kept),
@@ -262,8 +267,8 @@ fn ask_by_tcp(fd: c_int, peer: &Address) -> c_int {
     }
 }
 
-/// Has a socket that was refused ask again: the reason that the program was not told of, or 0 if it knows, and the
-/// next attempt may begin at once; EBADF if another thread has closed it.
+/// Has a socket that was refused ask again: the reason that the program was not told of, or 0 if it
+/// knows, and the next attempt may begin at once; EBADF if another thread has closed it.
 fn begin_anew(entry: &Arc<Entry>) -> c_int {
     let error = rdmacm::int(entry.number(), libc::SOL_SOCKET, libc::SO_ERROR);
     let why = error.unwrap_or(libc::EBADF);
@@ -318,15 +323,15 @@ fn connect_rdma(entry: &Entry, peer: &Address) -> c_int {
     why
 }
 
-/// How long a thread waits for the one that has a socket ask by TCP: a few system calls. A child of a fork in
-/// the middle of it, or the handler of a signal, waits in vain.
+/// How long a thread waits for the one that has a socket ask by TCP: a few system calls. A child of
+/// a fork in the middle of it, or the handler of a signal, waits in vain.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// Looks what became of a connection that was asked for, and falls back to TCP if it will not be one over
-/// RDMA. Of the threads that find so one does it, and the others wait for that.
+/// Looks what became of a connection that was asked for, and falls back to TCP if it will not be
+/// one over RDMA. Of the threads that find so one does it, and the others wait for that.
 ///
-/// [`Stage::Connecting`] as long as it is not known, or not done; [`Stage::Refused`] if there will be none;
-/// [`Stage::Asked`] as long as TCP has no connection.
+/// [`Stage::Connecting`] as long as it is not known, or not done; [`Stage::Refused`] if there will
+/// be none; [`Stage::Asked`] as long as TCP has no connection.
 pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
     match entry.stage() {
         Stage::Connecting => {}
@@ -339,8 +344,8 @@ pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
         None => return Stage::Connecting,
     };
     let events = rdmacm::ready(entry.number(), libc::POLLOUT);
-    // One that was made and has ended since has a peer; where that cannot be asked, it has no error, but one that broke
-    // before anybody used it.
+    // One that was made and has ended since has a peer; where that cannot be asked, it has no
+    // error, but one that broke before anybody used it.
     let failed = match rdmacm::tells_peers() {
         true => {
             let is_over = events & (libc::POLLERR | libc::POLLHUP) != 0;
@@ -372,7 +377,8 @@ pub(crate) fn settle(entry: &Arc<Entry>) -> Stage {
     settled(entry)
 }
 
-/// Has a connection that was asked for by RDMA asked for by TCP, without waiting: 0, or why there is none yet.
+/// Has a connection that was asked for by RDMA asked for by TCP, without waiting: 0, or why there
+/// is none yet.
 fn fall_back(entry: &Arc<Entry>, peer: &Address) -> c_int {
     let Some(fd) = table::fds_of(entry).first().copied() else { return 0 };
     // SAFETY: no pointers.
@@ -383,7 +389,8 @@ fn fall_back(entry: &Arc<Entry>, peer: &Address) -> c_int {
     asked
 }
 
-/// Looks what became of a connection that was asked for by TCP. One that is there is none of this library's any more.
+/// Looks what became of a connection that was asked for by TCP. One that is there is none of this
+/// library's any more.
 fn settle_tcp(entry: &Arc<Entry>) -> Stage {
     let before = errno();
     let state = table::fds_of(entry).first().map(|fd| tcp_state(*fd));

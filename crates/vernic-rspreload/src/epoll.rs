@@ -1,8 +1,8 @@
 //! `epoll`: sets that may hold sockets over RDMA.
 //!
-//! A set is one of `repoll_create`, whose number is an epoll descriptor of the kernel's, which the program
-//! gets. A socket that listens is in it with both of its sockets; one that connects is looked after until
-//! it is known which it is, and its TCP socket takes its place if need be.
+//! A set is one of `repoll_create`, whose number is an epoll descriptor of the kernel's, which the
+//! program gets. A socket that listens is in it with both of its sockets; one that connects is
+//! looked after until it is known which it is, and its TCP socket takes its place if need be.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -37,7 +37,8 @@ static CONNECTING: Mutex<Vec<Arc<Entry>>> = Mutex::new(Vec::new());
 /// A thread begins to wait for a set, or ends that: how many others wait.
 fn count_waiter(set: c_int, change: impl FnOnce(usize) -> usize) -> usize {
     let mut sets = lock(&SETS);
-    // A set that was closed meanwhile, or one made anew of the same number, counts nobody of before.
+    // A set that was closed meanwhile, or one made anew of the same number, counts nobody of
+    // before.
     let Some(known) = sets.iter_mut().find(|known| known.number == set) else { return 0 };
     known.waiters = change(known.waiters);
     known.waiters
@@ -158,8 +159,8 @@ unsafe extern "C" fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epo
     }
 }
 
-/// Changes the membership of a socket that asks by TCP: an ordinary one, and noted, since it may ask by RDMA again.
-/// `None` for any other.
+/// Changes the membership of a socket that asks by TCP: an ordinary one, and noted, since it may
+/// ask by RDMA again. `None` for any other.
 fn change_asked(
     set: c_int,
     op: c_int,
@@ -182,8 +183,8 @@ fn change_asked(
     Some(result)
 }
 
-/// Changes the membership of a socket over RDMA; `None` for one that is an ordinary socket, and an ordinary
-/// member.
+/// Changes the membership of a socket over RDMA; `None` for one that is an ordinary socket, and an
+/// ordinary member.
 fn change_member(
     set: c_int,
     op: c_int,
@@ -233,7 +234,8 @@ fn watch(entry: &Arc<Entry>) {
     }
 }
 
-/// Has somebody who waits for a set that a socket is in look when the attempt to connect it ends: it has begun.
+/// Has somebody who waits for a set that a socket is in look when the attempt to connect it ends:
+/// it has begun.
 pub(crate) fn rouse(entry: &Entry) {
     let sets: Vec<c_int> = lock(&entry.sets).members.iter().map(|member| member.set).collect();
     sets.into_iter().for_each(ring);
@@ -242,7 +244,8 @@ pub(crate) fn rouse(entry: &Entry) {
 fn ring(set: c_int) {
     let (sets, one) = (lock(&SETS), 1_u64);
     if let Some(Set { bell, .. }) = sets.iter().find(|known| known.number == set) {
-        // SAFETY: eight bytes. It does not wait, and fails only if it was rung more often than can be counted.
+        // SAFETY: eight bytes. It does not wait, and fails only if it was rung more often than can
+        // be counted.
         unsafe { next::write(*bell, (&raw const one).cast(), size_of::<u64>()) };
     }
 }
@@ -254,9 +257,9 @@ pub(crate) fn add_tcp(entry: &Entry, fd: c_int) {
     }
 }
 
-/// A socket gets another socket over RDMA, of number `new`, which takes the place that its present one has in sets, or its
-/// TCP socket `fd` if it has none. The number of the one that it had, which is the caller's to close, or -1; the new one if
-/// the socket is closed.
+/// A socket gets another socket over RDMA, of number `new`, which takes the place that its present
+/// one has in sets, or its TCP socket `fd` if it has none. The number of the one that it had, which
+/// is the caller's to close, or -1; the new one if the socket is closed.
 pub(crate) fn replace(entry: &Arc<Entry>, fd: c_int, new: c_int) -> c_int {
     let mut sets = lock(&entry.sets);
     if sets.closed {
@@ -274,14 +277,15 @@ pub(crate) fn replace(entry: &Arc<Entry>, fd: c_int, new: c_int) -> c_int {
     old
 }
 
-/// Has `new` take the place of `old` in a set. False if that was not in it, as in another of the same number: the program
-/// has closed the one that it was in.
+/// Has `new` take the place of `old` in a set. False if that was not in it, as in another of the
+/// same number: the program has closed the one that it was in.
 fn is_moved(set: c_int, old: c_int, new: c_int, events: u32, data: u64) -> bool {
     change(set, libc::EPOLL_CTL_DEL, old, 0, 0) == 0
         && change(set, libc::EPOLL_CTL_ADD, new, events, data) == 0
 }
 
-/// A socket goes over TCP for good: the TCP socket takes its place in the sets. Which they are, and what for.
+/// A socket goes over TCP for good: the TCP socket takes its place in the sets. Which they are, and
+/// what for.
 pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) -> Vec<Membership> {
     let mut sets = lock(&entry.sets);
     sets.moved = true;
@@ -299,7 +303,8 @@ pub(crate) fn move_to_tcp(entry: &Entry, fd: c_int) -> Vec<Membership> {
 
 /// The sockets in `set` that are being connected.
 fn watched(set: c_int) -> Vec<Arc<Entry>> {
-    // Those that are known, and those that were closed while they connected, need no looking after any more.
+    // Those that are known, and those that were closed while they connected, need no looking after
+    // any more.
     let is_open = |entry: &Arc<Entry>| entry.stage().may_connect() && Arc::strong_count(entry) > 1;
     let (connecting, over): (Vec<_>, Vec<_>) = {
         let mut all = lock(&CONNECTING);
@@ -351,7 +356,8 @@ unsafe extern "C" fn epoll_wait(
     told
 }
 
-/// Waits for a set: what `epoll_wait` returns, and whether a connection is being made that ends by time.
+/// Waits for a set: what `epoll_wait` returns, and whether a connection is being made that ends by
+/// time.
 fn wait_until(
     set: c_int,
     events: *mut epoll_event,
@@ -384,8 +390,8 @@ fn wait_until(
     }
 }
 
-/// Gives events the program's data, and removes those of sockets that have left the set, as those whose
-/// place their TCP sockets have taken: it may be the end of the attempt by RDMA.
+/// Gives events the program's data, and removes those of sockets that have left the set, as those
+/// whose place their TCP sockets have taken: it may be the end of the attempt by RDMA.
 ///
 /// # Safety
 /// The array has `count` events that are initialised.

@@ -1,13 +1,15 @@
-//! Connections that go over to RDMA with their first use, maybe in a child of the process that made them.
+//! Connections that go over to RDMA with their first use, maybe in a child of the process that made
+//! them.
 //!
-//! A connection over RDMA stays with the process that made it. Servers that accept and then fork are
-//! served all the same if both sides set `RDMAV_FORK_SAFE`: connections are made over TCP, and go over
-//! to RDMA with the first use on the accepting side. That side listens by RDMA on the same port, says so
-//! with four zero bytes over TCP, and the other side, which waits for them before its first use, connects.
-//! The exchange is that of rdma-core's library.
+//! A connection over RDMA stays with the process that made it. Servers that accept and then fork
+//! are served all the same if both sides set `RDMAV_FORK_SAFE`: connections are made over TCP, and
+//! go over to RDMA with the first use on the accepting side. That side listens by RDMA on the same
+//! port, says so with four zero bytes over TCP, and the other side, which waits for them before its
+//! first use, connects. The exchange is that of rdma-core's library.
 //!
-//! Limits, as there: a server that waits (`poll`) for its client to speak before it reads or writes waits in
-//! vain, since the client waits for the four bytes; and one child at a time listens on the port (`turn.rs`).
+//! Limits, as there: a server that waits (`poll`) for its client to speak before it reads or writes
+//! waits in vain, since the client waits for the four bytes; and one child at a time listens on the
+//! port (`turn.rs`).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -24,12 +26,12 @@ use crate::turn::Turn;
 /// What the accepting side says when it listens by RDMA.
 const READY: [u8; 4] = [0; 4];
 
-/// Pause between two looks of a thread that waits for another one's exchange, which takes some round trips and
-/// may take as long as the peer likes.
+/// Pause between two looks of a thread that waits for another one's exchange, which takes some
+/// round trips and may take as long as the peer likes.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Has a connection over TCP go over to RDMA, if it waits for its first use. If that fails it stays where
-/// it is. Of the threads that find it so one does it, and the others wait for that.
+/// Has a connection over TCP go over to RDMA, if it waits for its first use. If that fails it stays
+/// where it is. Of the threads that find it so one does it, and the others wait for that.
 pub(crate) fn go_over(fd: c_int, entry: &Arc<Entry>) {
     let before = errno();
     // Each turn waits for a thread that does it, and which is there.
@@ -132,8 +134,8 @@ fn connect(fd: c_int) -> Option<c_int> {
     set_nonblocking(fd, false);
     let mut said = [0xFF_u8; READY.len()];
     let place = said.as_mut_ptr().cast();
-    // SAFETY: room for so many bytes. They are left where they are: if it is no such server, they are the
-    // program's.
+    // SAFETY: room for so many bytes. They are left where they are: if it is no such server, they
+    // are the program's.
     let count = unsafe { next::recv(fd, place, said.len(), libc::MSG_PEEK) };
     set_nonblocking(fd, flags & libc::O_NONBLOCK != 0);
     if count != READY.len() as isize || said != READY {

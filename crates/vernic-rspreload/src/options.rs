@@ -163,8 +163,8 @@ fn change_nonblocking(fd: c_int, entry: &Entry, nonblocking: bool) {
     }
 }
 
-/// `fcntl`, and `fcntl64`, which is the same where offsets have 64 bits anyway. The argument is variadic
-/// in C; an integer or a pointer travels the same way as a third that is fixed.
+/// `fcntl`, and `fcntl64`, which is the same where offsets have 64 bits anyway. The argument is
+/// variadic in C; an integer or a pointer travels the same way as a third that is fixed.
 unsafe fn change(
     fd: c_int,
     command: c_int,

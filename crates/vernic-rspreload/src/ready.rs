@@ -1,7 +1,7 @@
 //! `poll` and `select`.
 //!
-//! A socket that listens is waited for on both of its sockets; one that connects is looked after until it
-//! is known which it is.
+//! A socket that listens is waited for on both of its sockets; one that connects is looked after
+//! until it is known which it is.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr;
@@ -36,8 +36,9 @@ struct Plan {
     may_change: bool,
 }
 
-/// How long what may change without an event is waited for at once: another thread may connect a socket that nobody has
-/// connected, or close one between the moment that its number was read and the wait.
+/// How long what may change without an event is waited for at once: another thread may connect a
+/// socket that nobody has connected, or close one between the moment that its number was read and
+/// the wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 impl Plan {
@@ -185,8 +186,9 @@ unsafe fn check(count: nfds_t, room: usize) {
     }
 }
 
-/// Runs `call` with the signals of `mask` blocked, unless it is NULL. A signal may come between the change
-/// of the mask and the wait, which the system would exclude; it then ends the wait only if it comes again.
+/// Runs `call` with the signals of `mask` blocked, unless it is NULL. A signal may come between the
+/// change of the mask and the wait, which the system would exclude; it then ends the wait only if
+/// it comes again.
 pub(crate) unsafe fn masked<T>(mask: *const sigset_t, call: impl FnOnce() -> T) -> T {
     if mask.is_null() {
         return call();
@@ -264,7 +266,8 @@ impl Set {
 
     /// The word that has a descriptor's bit.
     unsafe fn word(self, fd: usize) -> Option<&'static mut c_ulong> {
-        // SAFETY: the contract: NULL, or a set with room for every descriptor below the call's count.
+        // SAFETY: the contract: NULL, or a set with room for every descriptor below the call's
+        // count.
         unsafe { self.0.wrapping_add(fd / WORD_BITS).as_mut() }.filter(|_| !self.0.is_null())
     }
 

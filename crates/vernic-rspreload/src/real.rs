@@ -45,8 +45,8 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// `function(arguments) -> result;`: each calls the next function of that name, and fails with ENOSYS if
-/// there is none.
+/// `function(arguments) -> result;`: each calls the next function of that name, and fails with
+/// ENOSYS if there is none.
 macro_rules! next_functions {
     ($($function:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)+) => {$(
         /// The next function of this name.
@@ -64,7 +64,8 @@ macro_rules! next_functions {
                 crate::real::set_errno(libc::ENOSYS);
                 return -1;
             }
-            // SAFETY: libc's function of this name has this signature; the caller keeps the contract.
+            // SAFETY: libc's function of this name has this signature; the caller keeps the
+            // contract.
             unsafe {
                 std::mem::transmute::<*mut std::ffi::c_void, Function>(address)($($argument),*)
             }

@@ -13,8 +13,8 @@ use crate::real::{errno, is_inside, next, set_errno};
 use crate::table::{self, Entry, SetOption, Stage, find, lock};
 use crate::{epoll, forked, ready};
 
-/// Ports that are tried for a socket that asks for any: the one that is free for RDMA may be taken for
-/// TCP.
+/// Ports that are tried for a socket that asks for any: the one that is free for RDMA may be taken
+/// for TCP.
 const PORTS_TRIED: u32 = 16;
 
 /// A socket over RDMA with the sizes that the environment asks for; -1 if there is none.
@@ -44,8 +44,8 @@ pub(crate) fn close_rsocket(number: c_int) {
     set_errno(before);
 }
 
-/// The socket is an ordinary one from now on, in epoll sets, too. That over RDMA ends when nobody looks at it
-/// any more.
+/// The socket is an ordinary one from now on, in epoll sets, too. That over RDMA ends when nobody
+/// looks at it any more.
 pub(crate) fn become_tcp(entry: &Arc<Entry>) {
     entry.set_stage(Stage::Settling);
     if let Some(fd) = table::fds_of(entry).first() {
@@ -54,7 +54,8 @@ pub(crate) fn become_tcp(entry: &Arc<Entry>) {
     leave(entry);
 }
 
-/// As [`become_tcp`], of one that TCP may yet refuse: then it asks by RDMA again if the program asks again.
+/// As [`become_tcp`], of one that TCP may yet refuse: then it asks by RDMA again if the program
+/// asks again.
 pub(crate) fn wait_for_tcp(entry: &Arc<Entry>) {
     entry.set_stage(Stage::Settling);
     let asked = Entry::new(entry.domain, false, -1, Stage::Asked);
@@ -169,8 +170,8 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t
     -1
 }
 
-/// A new socket over RDMA in the place of one that was bound or refused, with all that the program has set, and in its
-/// epoll sets. False if there can be none: the old one stays.
+/// A new socket over RDMA in the place of one that was bound or refused, with all that the program
+/// has set, and in its epoll sets. False if there can be none: the old one stays.
 fn replace_rsocket(entry: &Arc<Entry>) -> bool {
     let before = errno();
     let (number, fd) = (entry.number(), table::fds_of(entry).first().copied().unwrap_or(-1));
@@ -193,9 +194,10 @@ fn replace_rsocket(entry: &Arc<Entry>) -> bool {
     new >= 0
 }
 
-/// Gives a socket that was refused in stage `from` a new one over RDMA, bound as the old one was, so that it may ask
-/// again, as one of TCP may. Where there can be none, the next attempt tries to make one, too; one that has none is an
-/// ordinary socket then. Of threads that do this at once, the first does it.
+/// Gives a socket that was refused in stage `from` a new one over RDMA, bound as the old one was,
+/// so that it may ask again, as one of TCP may. Where there can be none, the next attempt tries to
+/// make one, too; one that has none is an ordinary socket then. Of threads that do this at once,
+/// the first does it.
 pub(crate) fn renew(entry: &Arc<Entry>, from: Stage) {
     if !entry.change_stage(from, Stage::Settling) {
         return;
@@ -365,7 +367,8 @@ unsafe extern "C" fn accept4(
     }
 }
 
-/// Whether a call without a time limit that was to wait goes on: a signal came, and the program wants it so.
+/// Whether a call without a time limit that was to wait goes on: a signal came, and the program
+/// wants it so.
 pub(crate) fn goes_on() -> bool {
     errno() == libc::EINTR && vernic_signals::restarts()
 }

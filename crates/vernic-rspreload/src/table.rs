@@ -1,7 +1,8 @@
 //! Which descriptors are sockets of this library, and what each is.
 //!
-//! A bit per descriptor says whether it is one, so that all others cost one look at memory. The sockets
-//! themselves are behind a lock that is held for a few instructions, and by no thread during a fork.
+//! A bit per descriptor says whether it is one, so that all others cost one look at memory. The
+//! sockets themselves are behind a lock that is held for a few instructions, and by no thread
+//! during a fork.
 //!
 //! Limits: descriptors below 2^20, the kernel's own default bound; others are ordinary ones.
 
@@ -30,11 +31,13 @@ pub(crate) enum Stage {
     Settling,
     /// There is no connection, as is told next. It may ask again.
     Refused,
-    /// The peer was asked by TCP, after RDMA, and has not answered: an ordinary socket, unless it is refused.
+    /// The peer was asked by TCP, after RDMA, and has not answered: an ordinary socket, unless it
+    /// is refused.
     Asked,
     /// Over RDMA.
     Rdma,
-    /// Over TCP, until its first use: see `forked`. It is the side that accepted, or that connected.
+    /// Over TCP, until its first use: see `forked`. It is the side that accepted, or that
+    /// connected.
     Passive,
     Active,
     /// Over TCP for good: no socket of this library any more, but somebody may hold it still.
@@ -128,7 +131,8 @@ pub(crate) struct Entry {
     /// What the program has bound it to, its port the one of both sockets.
     pub(crate) bound: Mutex<Option<Address>>,
     pub(crate) sets: Mutex<Sets>,
-    /// Options that the socket over RDMA has taken before it was connected or listened, for another in its place.
+    /// Options that the socket over RDMA has taken before it was connected or listened, for another
+    /// in its place.
     pub(crate) options: Mutex<Vec<SetOption>>,
 }
 
@@ -223,7 +227,8 @@ impl Entry {
 }
 
 impl Drop for Entry {
-    /// Not before: a thread that was about to wait for it would wait for another of the same number.
+    /// Not before: a thread that was about to wait for it would wait for another of the same
+    /// number.
     fn drop(&mut self) {
         crate::sockets::close_rsocket(self.take_number());
     }
@@ -236,8 +241,8 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// One bit per descriptor that is a socket of this library.
 static MARKED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
-/// The sockets, by descriptor, behind a lock of its own kind: the function that runs in a child of `fork`
-/// can release it.
+/// The sockets, by descriptor, behind a lock of its own kind: the function that runs in a child of
+/// `fork` can release it.
 struct Table {
     taken: AtomicBool,
     entries: UnsafeCell<Vec<Option<Arc<Entry>>>>,
@@ -284,8 +289,8 @@ fn install() {
     }
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if !INSTALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: functions that live as long as this library, which is never unloaded. Without memory
-        // for them forks may find the lock taken by a thread that is gone.
+        // SAFETY: functions that live as long as this library, which is never unloaded. Without
+        // memory for them forks may find the lock taken by a thread that is gone.
         unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
     }
 }
@@ -321,7 +326,8 @@ pub(crate) fn insert(fd: c_int, entry: Arc<Entry>) -> bool {
     true
 }
 
-/// A descriptor is no socket of this library any more. The socket, if this was the last descriptor of it.
+/// A descriptor is no socket of this library any more. The socket, if this was the last descriptor
+/// of it.
 pub(crate) fn remove(fd: c_int) -> Option<Arc<Entry>> {
     let (word, bit) = place(fd)?;
     if word.fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
@@ -331,8 +337,8 @@ pub(crate) fn remove(fd: c_int) -> Option<Arc<Entry>> {
     (entry.fds.fetch_sub(1, Ordering::AcqRel) == 1).then_some(entry)
 }
 
-/// Every descriptor of a socket is another's from now on, or none of this library's: those that it has now, which a
-/// program may close and get again meanwhile.
+/// Every descriptor of a socket is another's from now on, or none of this library's: those that it
+/// has now, which a program may close and get again meanwhile.
 pub(crate) fn replace(entry: &Arc<Entry>, other: Option<&Arc<Entry>>) {
     // Dropped without the lock: that may end the socket.
     let _replaced: Vec<Arc<Entry>> = TABLE.with(|entries| {

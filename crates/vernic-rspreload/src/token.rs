@@ -1,12 +1,13 @@
-//! What stands for the data of a socket over RDMA in a set, so that its events are known from all others.
+//! What stands for the data of a socket over RDMA in a set, so that its events are known from all
+//! others.
 //!
-//! A program may attach the same data to as many descriptors as it likes. A socket over RDMA is therefore
-//! entered into a set with a number of its own, which becomes the program's data when an event of it is
-//! reported, and nothing once the socket has left the set: what was reported then is no business of the
-//! program.
+//! A program may attach the same data to as many descriptors as it likes. A socket over RDMA is
+//! therefore entered into a set with a number of its own, which becomes the program's data when an
+//! event of it is reported, and nothing once the socket has left the set: what was reported then is
+//! no business of the program.
 //!
-//! Limits: a program whose own data begin with the 32 bits that this process has drawn for its tokens, the
-//! first of them set (so no address), misses the events of those.
+//! Limits: a program whose own data begin with the 32 bits that this process has drawn for its
+//! tokens, the first of them set (so no address), misses the events of those.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -1,13 +1,16 @@
-//! Whose turn it is to have a connection go over to RDMA: one process's at a time, since it listens on the port of all.
+//! Whose turn it is to have a connection go over to RDMA: one process's at a time, since it listens
+//! on the port of all.
 //!
-//! The turn is a semaphore of the system, known by name to all processes and to rdma-core's library. A process that is
-//! killed in its turn does not give it back. So processes of this library keep an account beside it: a file that is locked by
-//! whose turn it is, which the system unlocks when that process ends, and in which it says that it has the semaphore. Who
-//! gets the lock and reads so has inherited the turn.
+//! The turn is a semaphore of the system, known by name to all processes and to rdma-core's
+//! library. A process that is killed in its turn does not give it back. So processes of this
+//! library keep an account beside it: a file that is locked by whose turn it is, which the system
+//! unlocks when that process ends, and in which it says that it has the semaphore. Who gets the
+//! lock and reads so has inherited the turn.
 //!
-//! Limits: a process of another library leaves no account, nor does one that is killed in the few instructions between the two.
-//! After [`PATIENCE`] a process goes on without the turn: a port that somebody listens on cannot be taken in any case. The
-//! semaphore stays as it is then (`/dev/shm/sem.rsocket_fork`; who removes it ends the waits, if nobody uses it).
+//! Limits: a process of another library leaves no account, nor does one that is killed in the few
+//! instructions between the two. After [`PATIENCE`] a process goes on without the turn: a port that
+//! somebody listens on cannot be taken in any case. The semaphore stays as it is then
+//! (`/dev/shm/sem.rsocket_fork`; who removes it ends the waits, if nobody uses it).
 
 use std::ffi::{CStr, c_int};
 use std::time::{Duration, Instant, SystemTime};
@@ -26,7 +29,8 @@ const RIGHTS: libc::mode_t = 0o660;
 const HAS: u8 = b'1';
 const HAS_NOT: u8 = b'0';
 
-/// How long the turn is waited for. An exchange takes some round trips, unless the peer makes it wait.
+/// How long the turn is waited for. An exchange takes some round trips, unless the peer makes it
+/// wait.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Pause between two looks at the lock.

@@ -1,8 +1,8 @@
 //! Whether a call that was interrupted by a signal is to go on.
 //!
-//! The kernel restarts a call that waits for a device if the signal's handler has `SA_RESTART`, and ends it with
-//! `EINTR` if not. `poll`, on which calls of Vernic's libraries sleep, it never restarts, and does not say which
-//! signal it was. So they ask here.
+//! The kernel restarts a call that waits for a device if the signal's handler has `SA_RESTART`, and
+//! ends it with `EINTR` if not. `poll`, on which calls of Vernic's libraries sleep, it never
+//! restarts, and does not say which signal it was. So they ask here.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -10,12 +10,14 @@ use std::ptr;
 /// Highest number of a signal (`_NSIG` of Linux).
 const LAST_SIGNAL: libc::c_int = 64;
 
-/// Signals of a thread's own faults: they come to no thread that sleeps. (Rust's runtime handles two of them.)
+/// Signals of a thread's own faults: they come to no thread that sleeps. (Rust's runtime handles
+/// two of them.)
 const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Whether a call that waits goes on after a signal: every handler that the program has installed has `SA_RESTART`. A
-/// program with handlers of both kinds hears of every signal (`EINTR`), as it must of some.
+/// Whether a call that waits goes on after a signal: every handler that the program has installed
+/// has `SA_RESTART`. A program with handlers of both kinds hears of every signal (`EINTR`), as it
+/// must of some.
 pub fn restarts() -> bool {
     let mut signals = (1..=LAST_SIGNAL).filter(|signal| !FAULTS.contains(signal));
     signals.all(|signal| {

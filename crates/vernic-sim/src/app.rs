@@ -175,7 +175,8 @@ impl World {
         let plan = &self.conns[c].plan;
         let side = &self.conns[c].sides[s];
         let mut flags = SendFlags::SIGNALED;
-        // A queue full of unsignaled requests would never become free: every so often one is signaled.
+        // A queue full of unsignaled requests would never become free: every so often one is
+        // signaled.
         let every = (plan.sides[s].sq / 2).max(1) as usize;
         let must =
             side.remaining <= 1 || (self.conns[c].flows[s].msgs.len() + 1).is_multiple_of(every);

@@ -1,4 +1,5 @@
-//! What every part of a run may use: the virtual clock, the counters, the first violation, the trace.
+//! What every part of a run may use: the virtual clock, the counters, the first violation, the
+//! trace.
 //!
 //! Owns no protocol state. The first violation wins; the loop stops at it.
 

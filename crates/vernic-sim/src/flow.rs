@@ -1,4 +1,5 @@
-//! One direction of a connection as the oracle knows it: the messages posted, and how far they came.
+//! One direction of a connection as the oracle knows it: the messages posted, and how far they
+//! came.
 //!
 //! ```text
 //!   msgs      0 ........ next_done ............. executed .......... emitted ....... posted

@@ -12,13 +12,13 @@
 //!     | StreamHost                 delivered in any pieces                   | StreamHost
 //!     +--- End 0: memory, model, requests, receives                End 1 ----+
 //! ```
-//! TCP neither loses nor reorders, so there is no network to simulate, only who does what next: each
-//! step picks one of the things that could happen ([`world`]). An end posts, makes an FPDU, has some bytes of
-//! its own taken, gets some bytes delivered; in some runs byte by byte, so a stream is cut at every
-//! boundary. Time passes a little with each step, and leaps to the next deadline when nothing else can
-//! happen. The fault of a run, if it has one: a byte that changes on the way, a reset, a half that ends
-//! too early, a silence, an application that goes to Error, a request that the peer must refuse, a
-//! missing receive.
+//! TCP neither loses nor reorders, so there is no network to simulate, only who does what next:
+//! each step picks one of the things that could happen ([`world`]). An end posts, makes an FPDU,
+//! has some bytes of its own taken, gets some bytes delivered; in some runs byte by byte, so a
+//! stream is cut at every boundary. Time passes a little with each step, and leaps to the next
+//! deadline when nothing else can happen. The fault of a run, if it has one: a byte that changes on
+//! the way, a reset, a half that ends too early, a silence, an application that goes to Error, a
+//! request that the peer must refuse, a missing receive.
 //!
 //! # What is proven
 //!
@@ -36,9 +36,10 @@
 //! That the oracle can fail is tested: [`Mutation`].
 //!
 //! # Limits
-//! One connection; no shared receive queues and no windows (the keys of `invalidate` are granted for each
-//! request). Where bytes change and no CRC protects them, or payload is placed before its CRC is checked,
-//! only safety is judged: no panic, no access beyond a grant, one completion for each request.
+//! One connection; no shared receive queues and no windows (the keys of `invalidate` are granted
+//! for each request). Where bytes change and no CRC protects them, or payload is placed before its
+//! CRC is checked, only safety is judged: no panic, no access beyond a grant, one completion for
+//! each request.
 
 mod books;
 mod ending;

@@ -1,8 +1,8 @@
 //! The oracle's check of a handled packet: what it did against what was said of it.
 //!
 //! Before the packet is handled, [`expect`] works out which piece of which message it is. After it,
-//! [`judge`] compares the effects with the disposition: an accepted packet did exactly its piece, and
-//! was the next one (RC); a duplicate, a dropped and a refused one changed nothing.
+//! [`judge`] compares the effects with the disposition: an accepted packet did exactly its piece,
+//! and was the next one (RC); a duplicate, a dropped and a refused one changed nothing.
 //!
 //! Called by the world's delivery; reads the flows, changes how far they are executed.
 

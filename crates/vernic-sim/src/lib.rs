@@ -2,9 +2,9 @@
 //! around the real queue pairs of `vernic-proto`.
 //!
 //! Owns no protocol. Called by its own command and by tests (those of `vernic-proto` too, through
-//! [`RcPair`]); calls `vernic-proto` and `vernic-wire`. A run depends on its seed and on nothing else:
-//! no wall clock, no addresses, no hash order; one generator ([xoshiro256**](rng)) descends from the
-//! seed. A violation prints one line with the command that replays it.
+//! [`RcPair`]); calls `vernic-proto` and `vernic-wire`. A run depends on its seed and on nothing
+//! else: no wall clock, no addresses, no hash order; one generator ([xoshiro256**](rng)) descends
+//! from the seed. A violation prints one line with the command that replays it.
 //!
 //! # How a run works
 //!
@@ -18,11 +18,11 @@
 //!                         v                 v                                 v
 //!                      memory, model    judge, wirecheck, complete         memory, model
 //! ```
-//! - [`plan`] draws topology, attributes, traffic and faults; each seed switches on a random subset of
-//!   the features (swarm testing), so that rare combinations meet.
+//! - [`plan`] draws topology, attributes, traffic and faults; each seed switches on a random subset
+//!   of the features (swarm testing), so that rare combinations meet.
 //! - [`world`] is the loop. The run ends when no event is left: nothing here is periodic, so a
-//!   protocol that has finished falls silent, and one that has not is caught by the bounds on events
-//!   and virtual time.
+//!   protocol that has finished falls silent, and one that has not is caught by the bounds on
+//!   events and virtual time.
 //! - *Safety phase*: all faults on. At a drawn time the world *heals*: no more losses, receives are
 //!   posted at once, failed connections are made anew and carry a few more messages. *Liveness
 //!   phase*: all that was posted must finish, and no new connection may fail.
@@ -51,8 +51,8 @@
 //! That the oracle can fail is tested: [`Mutation`] breaks the host or the network on purpose.
 //!
 //! # Limits
-//! Two ends per connection (no multicast); one path; keys and completion queues are the engine's and
-//! are modelled, not tested, here.
+//! Two ends per connection (no multicast); one path; keys and completion queues are the engine's
+//! and are modelled, not tested, here.
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links)] // who reads these pages reads the code
 

@@ -1,7 +1,7 @@
 //! Connections come, break, and come again; chaos.
 //!
-//! Owns building the world from the plan, the modify sequences, every [`Chaos`], and healing. Called
-//! by the world's loop.
+//! Owns building the world from the plan, the modify sequences, every [`Chaos`], and healing.
+//! Called by the world's loop.
 
 use vernic_proto::{AddressVector, AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
 use vernic_wire::{AckTimeout, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};

@@ -3,10 +3,10 @@
 //! ```text
 //!   mem, model:  | guard | area of side 0 | guard | area | guard | ... | atomic cells | guard |
 //! ```
-//! `mem` is what the host writes on behalf of the protocol; `model` is what the oracle works out from
-//! the messages alone. They are compared when a message is done and, guards included, at the end.
-//! Keys name ranges with rights, a protection domain and, for windows, a queue pair; a revoked key
-//! stays in the table as stale and is never valid again.
+//! `mem` is what the host writes on behalf of the protocol; `model` is what the oracle works out
+//! from the messages alone. They are compared when a message is done and, guards included, at the
+//! end. Keys name ranges with rights, a protection domain and, for windows, a queue pair; a revoked
+//! key stays in the table as stale and is never valid again.
 //!
 //! Called by the host and by the applications of the simulation; calls nothing.
 

@@ -1,8 +1,9 @@
 //! The network: what becomes of a packet between two queue pairs.
 //!
 //! Owns the packets in flight and the state of each direction. A packet is serialized, delayed, and
-//! perhaps lost, cut off, repeated, overtaken, or corrupted. A corrupted packet stands for one whose
-//! ICRC fails: it is parsed, to prove that parsing bears it, and dropped. Called by the world.
+//! perhaps lost, cut off, repeated, overtaken, or corrupted. A corrupted packet stands for one
+//! whose ICRC fails: it is parsed, to prove that parsing bears it, and dropped. Called by the
+//! world.
 
 use vernic_proto::Time;
 use vernic_wire::Packet;

@@ -18,9 +18,10 @@
 //!     A wc 0 Write Success"#]]);
 //! ```
 //!
-//! The pair lives in the simulator's world: virtual time, the oracle's memory and all its checks are
-//! there too; a violation fails the test. A's sequence starts at 0, B's at 1000; a packet takes 1 us
-//! unless told otherwise. Orders to the sides and to the wire are carried out by [`RcPair::run`].
+//! The pair lives in the simulator's world: virtual time, the oracle's memory and all its checks
+//! are there too; a violation fails the test. A's sequence starts at 0, B's at 1000; a packet takes
+//! 1 us unless told otherwise. Orders to the sides and to the wire are carried out by
+//! [`RcPair::run`].
 
 use expect_test::Expect;
 use vernic_proto::{QpCounters, QpState, Remote, SendFlags, SendOp};
@@ -63,8 +64,9 @@ pub struct PairConfig {
 }
 
 impl Default for PairConfig {
-    /// MTU 1024, PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for ever), RNR timer 10 us,
-    /// 4 READs, a window of 128 packets, 1 us from side to side, own receive queues.
+    /// MTU 1024, PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for
+    /// ever), RNR timer 10 us, 4 READs, a window of 128 packets, 1 us from side to side, own
+    /// receive queues.
     fn default() -> Self {
         Self {
             mtu: Mtu::B1024,
@@ -267,7 +269,8 @@ impl Wire {
     }
 }
 
-/// Two RC queue pairs, or the two halves of an XRC connection, connected and in RTS, and the wire between them.
+/// Two RC queue pairs, or the two halves of an XRC connection, connected and in RTS, and the wire
+/// between them.
 #[derive(Debug)]
 pub struct RcPair {
     /// The first side.
@@ -348,8 +351,8 @@ impl RcPair {
     pub fn nanos(&self) -> u64 {
         self.world.ctx.now.nanos()
     }
-    /// Nanoseconds that the last [`run`](Self::run) took, from its beginning to the last thing that its
-    /// trace shows; timers may have run out for nothing since.
+    /// Nanoseconds that the last [`run`](Self::run) took, from its beginning to the last thing that
+    /// its trace shows; timers may have run out for nothing since.
     pub fn took_nanos(&self) -> u64 {
         self.world.ctx.said_at.nanos() - self.begun
     }

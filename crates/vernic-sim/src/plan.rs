@@ -1,8 +1,9 @@
 //! What a seed stands for: topology, attributes, traffic and faults of one run.
 //!
-//! Swarm testing (Groce et al., 2012): each seed switches a random subset of the features on, so that
-//! rare combinations occur and no feature always hides another. Drawn once, before the run; the run
-//! reads it only. All times in nanoseconds of virtual time, probabilities in parts per million.
+//! Swarm testing (Groce et al., 2012): each seed switches a random subset of the features on, so
+//! that rare combinations occur and no feature always hides another. Drawn once, before the run;
+//! the run reads it only. All times in nanoseconds of virtual time, probabilities in parts per
+//! million.
 
 use vernic_wire::{Mtu, Service};
 

@@ -1,8 +1,8 @@
 //! The only source of chance: xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64.
 //!
-//! Owns nothing but its four words. Everything random in a run is drawn from generators that descend
-//! from the seed through [`Rng::fork`], so a run depends on its seed and on nothing else. Not for
-//! cryptography.
+//! Owns nothing but its four words. Everything random in a run is drawn from generators that
+//! descend from the seed through [`Rng::fork`], so a run depends on its seed and on nothing else.
+//! Not for cryptography.
 
 /// A small, fast, reproducible generator. Period 2^256 - 1.
 #[derive(Clone, Debug)]

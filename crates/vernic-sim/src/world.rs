@@ -1,9 +1,9 @@
 //! The run: event queue in virtual time, and the calls into the queue pairs.
 //!
 //! Owns everything of a run. One event at a time is taken from the queue, in order of time and, at
-//! the same time, of insertion; each ends with [`World::settle`], which plays the engine: it asks the
-//! queue pair what it wants next and puts that into the queue. The run ends when the queue is empty:
-//! nothing in the simulation is periodic, so a protocol that has finished falls silent.
+//! the same time, of insertion; each ends with [`World::settle`], which plays the engine: it asks
+//! the queue pair what it wants next and puts that into the queue. The run ends when the queue is
+//! empty: nothing in the simulation is periodic, so a protocol that has finished falls silent.
 //!
 //! Bounds: [`MAX_EVENTS`] events, [`PATIENCE`] of virtual time after healing.
 

@@ -24,8 +24,8 @@ fn a_seed_gives_the_same_run_again() {
     }
 }
 
-/// Runs a broken host or connection until it has struck `wanted` times; returns how often the oracle
-/// noticed.
+/// Runs a broken host or connection until it has struck `wanted` times; returns how often the
+/// oracle noticed.
 fn noticed(mutation: Mutation, wanted: u32) -> u32 {
     let (mut struck, mut noticed) = (0, 0);
     for seed in 1..800 {

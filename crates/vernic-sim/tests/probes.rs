@@ -1,5 +1,5 @@
-//! Scenarios of losses that no packet behind them reveals: each is found by a probe after a few round
-//! trips of silence, not by the ACK timeout of 67 ms.
+//! Scenarios of losses that no packet behind them reveals: each is found by a probe after a few
+//! round trips of silence, not by the ACK timeout of 67 ms.
 
 use vernic_sim::{PairConfig, RcPair, expect};
 use vernic_wire::Psn;
@@ -24,8 +24,8 @@ fn warm(config: PairConfig) -> RcPair {
     t
 }
 
-/// In the last run `probes` were sent, the last of them after `silences`, and everything was repaired by
-/// then; the ACK timeout had no part in it.
+/// In the last run `probes` were sent, the last of them after `silences`, and everything was
+/// repaired by then; the ACK timeout had no part in it.
 #[track_caller]
 fn repaired_by(t: &RcPair, probes: u64, silences: u64) {
     let counters = t.counters_a();

@@ -1,4 +1,5 @@
-//! Scenarios of XRC connections (IBTA A14): A is the initiator, B the target with two shared queues.
+//! Scenarios of XRC connections (IBTA A14): A is the initiator, B the target with two shared
+//! queues.
 
 use vernic_proto::QpState;
 use vernic_sim::{PairConfig, RcPair, expect};

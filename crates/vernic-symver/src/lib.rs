@@ -1,10 +1,10 @@
 //! For build scripts: a `cdylib` whose C functions carry symbol versions, from a list.
 //!
-//! Programs that were linked against a library with versioned symbols do not start with one that has
-//! none. rustc gives a `cdylib` an anonymous version script of its own, which cannot be combined with
-//! a second one as long as the names in question are Rust's. So the public names are not Rust
-//! functions: each is a jump, written in assembly, to a Rust function of another name, and the
-//! versions come from a second script. Both are made from one list, `abi/exports.txt`:
+//! Programs that were linked against a library with versioned symbols do not start with one that
+//! has none. rustc gives a `cdylib` an anonymous version script of its own, which cannot be
+//! combined with a second one as long as the names in question are Rust's. So the public names are
+//! not Rust functions: each is a jump, written in assembly, to a Rust function of another name, and
+//! the versions come from a second script. Both are made from one list, `abi/exports.txt`:
 //!
 //! ```text
 //! # symbol                version        answered by
@@ -12,17 +12,18 @@
 //! verbs_allow_everything  IBVERBS_1.1    data:8
 //! ```
 //!
-//! The third column is the path of a function in the crate (`extern "C"`, of that symbol's signature),
-//! or `data:SIZE` for an object of SIZE zero bytes. A function may have several lines, one per version that
-//! programs import it with; the first is what they are linked against. A build script that has the list is one line,
-//! [`build`]; the crate includes what it writes:
+//! The third column is the path of a function in the crate (`extern "C"`, of that symbol's
+//! signature), or `data:SIZE` for an object of SIZE zero bytes. A function may have several lines,
+//! one per version that programs import it with; the first is what they are linked against. A build
+//! script that has the list is one line, [`build`]; the crate includes what it writes:
 //!
 //! ```text
 //! include!(concat!(env!("OUT_DIR"), "/trampolines.rs"));
 //! ```
 //!
-//! LLD, which rustc uses by itself on x86-64, takes the second script. GNU ld refuses it; where there
-//! is no LLD, or `SYMVER_LD=bfd` asks for it, a wrapper around GNU ld replaces rustc's script by ours.
+//! LLD, which rustc uses by itself on x86-64, takes the second script. GNU ld refuses it; where
+//! there is no LLD, or `SYMVER_LD=bfd` asks for it, a wrapper around GNU ld replaces rustc's script
+//! by ours.
 //!
 //! A test of such a crate holds the library against the list: [`check`].
 #![forbid(unsafe_code)]
@@ -64,15 +65,16 @@ pub enum Answer {
 }
 
 impl Export {
-    /// The name with its version, as the linker writes it: `@@` for what programs are linked against.
+    /// The name with its version, as the linker writes it: `@@` for what programs are linked
+    /// against.
     fn versioned(&self) -> String {
         let at = if self.is_further { "@" } else { "@@" };
         format!("{}{at}{}", self.symbol, self.version)
     }
 }
 
-/// The whole work of a build script: reads the crate's list, writes `trampolines.rs` and the version
-/// script, and tells cargo how to link.
+/// The whole work of a build script: reads the crate's list, writes `trampolines.rs` and the
+/// version script, and tells cargo how to link.
 ///
 /// # Panics
 /// A build script's way to fail: the list is missing or wrong, or the output cannot be written.
@@ -97,8 +99,8 @@ pub fn build() {
 /// Reads a list.
 ///
 /// # Errors
-/// A sentence that names the line: it has not three columns, repeats a symbol in one version, or gives a
-/// further version another answer.
+/// A sentence that names the line: it has not three columns, repeats a symbol in one version, or
+/// gives a further version another answer.
 pub fn parse(list: &str) -> Result<Vec<Export>, String> {
     let mut exports: Vec<Export> = Vec::new();
     for (number, line) in list.lines().enumerate() {
@@ -127,8 +129,8 @@ pub fn parse(list: &str) -> Result<Vec<Export>, String> {
     if exports.is_empty() { Err("the list is empty".into()) } else { Ok(exports) }
 }
 
-/// Whether a library that was built exports what the list says, with its versions, and nothing else.
-/// For tests.
+/// Whether a library that was built exports what the list says, with its versions, and nothing
+/// else. For tests.
 ///
 /// # Errors
 /// What is missing and what is too much, or why neither is known: the list is wrong, or `readelf`

@@ -1,9 +1,9 @@
 //! Communication management (CM) datagrams: what connects queue pairs before they can talk (IBTA
 //! chapter 12).
 //!
-//! Each is a management datagram of class 7, version 2, method SEND: 24 bytes of [`MadHeader`], whose
-//! attribute id says which message, and 232 bytes of the message. They go from QP 1 to QP 1 with the
-//! Q_Key [`GSI_QKEY`].
+//! Each is a management datagram of class 7, version 2, method SEND: 24 bytes of [`MadHeader`],
+//! whose attribute id says which message, and 232 bytes of the message. They go from QP 1 to QP 1
+//! with the Q_Key [`GSI_QKEY`].
 //!
 //! ```text
 //!  byte   0..23        24..255
@@ -205,8 +205,8 @@ impl CmMessage {
     /// Reads the datagram at the start of `bytes`.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] below 256 bytes; [`ParseError::Field`] for another class, version or
-    /// method, and for an attribute id that is no CM message.
+    /// [`ParseError::Truncated`] below 256 bytes; [`ParseError::Field`] for another class, version
+    /// or method, and for an attribute id that is no CM message.
     pub fn parse(bytes: &[u8]) -> Result<(MadHeader, Self), ParseError> {
         let mad: &[u8; MAD_LEN] = crate::error::head(bytes)?;
         let header = MadHeader::parse(mad)?;

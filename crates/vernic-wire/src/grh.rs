@@ -21,7 +21,8 @@ const fn gid(bytes: &[u8]) -> Gid {
     }
 }
 
-/// Global route header: routes packets of InfiniBand and RoCEv1; also the first bytes of a UD buffer.
+/// Global route header: routes packets of InfiniBand and RoCEv1; also the first bytes of a UD
+/// buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grh {
     /// 6.

@@ -1,8 +1,8 @@
 //! Invariant CRC (ICRC): the last 4 bytes of every packet (IBTA 7.8.1, A17.3.3).
 //!
-//! Owns the computation over IPv4, IPv6 (RoCEv2), GRH (RoCEv1) and LRH (InfiniBand), and the algebra
-//! that verifies a packet whose IPv4 Identification the receiver cannot see. Called by links, per
-//! packet; calls `crc32fast`. No allocation, no state but [`IdentSolver`]'s cache.
+//! Owns the computation over IPv4, IPv6 (RoCEv2), GRH (RoCEv1) and LRH (InfiniBand), and the
+//! algebra that verifies a packet whose IPv4 Identification the receiver cannot see. Called by
+//! links, per packet; calls `crc32fast`. No allocation, no state but [`IdentSolver`]'s cache.
 //!
 //! The ICRC is the CRC-32 of Ethernet (reflected, polynomial 0x04C11DB7, start and end inverted),
 //! stored with its low byte first, over a pseudo packet in which everything a router may change is
@@ -17,11 +17,11 @@
 //!
 //! The IPv4 Identification is covered, but a UDP socket neither chooses nor sees it. When sending,
 //! the link arranges for a known value. When receiving: a CRC is linear, so the difference between
-//! the received ICRC and the one computed with a guessed Identification is the difference of the two
-//! Identifications times a power of x that depends only on how many bytes follow. [`IdentSolver`]
-//! divides by that power; the packet is good if what is left fits into the 16 bits of the field.
-//! That is a check of 16 bits where a right guess is one of 32: guess well (0, index in the batch,
-//! successor of the flow's last) and solve only what is left.
+//! the received ICRC and the one computed with a guessed Identification is the difference of the
+//! two Identifications times a power of x that depends only on how many bytes follow.
+//! [`IdentSolver`] divides by that power; the packet is good if what is left fits into the 16 bits
+//! of the field. That is a check of 16 bits where a right guess is one of 32: guess well (0, index
+//! in the batch, successor of the flow's last) and solve only what is left.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -128,8 +128,8 @@ impl IcrcFlow {
     /// The ICRC of `transport`, which is BTH to pad, without the ICRC. `ident` is the IPv4
     /// Identification, without meaning over IPv6. The result's little-endian bytes go on the wire.
     ///
-    /// Bytes beyond what the length fields can say (65,535) have no right ICRC, and neither has less
-    /// than a BTH; the result is then a number without meaning.
+    /// Bytes beyond what the length fields can say (65,535) have no right ICRC, and neither has
+    /// less than a BTH; the result is then a number without meaning.
     #[inline]
     pub fn compute(&self, ident: u16, transport: &[u8]) -> u32 {
         let udp_len = (Udp::LEN + transport.len() + LEN) as u16;

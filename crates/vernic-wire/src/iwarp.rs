@@ -9,11 +9,13 @@
 //!     20         0 to 512                            2      | DdpHeader | RDMAP header | 0-3   4
 //!                                                           |  14 / 18  | and payload  |
 //! ```
-//! What follows the length is an FPDU's; a [`Marker`] stands in the stream at every 512th byte where
-//! the receiver asked for them. What an RDMAP message is, which queue it goes to and which header
-//! follows, is a row of [`RdmapOpcode`]'s table; what a Terminate says is a row of [`TermCode`]'s.
+//! What follows the length is an FPDU's; a [`Marker`] stands in the stream at every 512th byte
+//! where the receiver asked for them. What an RDMAP message is, which queue it goes to and which
+//! header follows, is a row of [`RdmapOpcode`]'s table; what a Terminate says is a row of
+//! [`TermCode`]'s.
 //!
-//! A Steering Tag (STag) is what InfiniBand calls an R_Key, and has its type, [`Rkey`](crate::Rkey).
+//! A Steering Tag (STag) is what InfiniBand calls an R_Key, and has its type,
+//! [`Rkey`](crate::Rkey).
 
 mod atomic_request;
 mod atomic_response;

@@ -2,16 +2,17 @@
 //!
 //! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
 //! opcode table that says which of them a packet has, the invariant CRC, management datagrams of
-//! communication management, the Ethernet, IP and UDP headers around them in captures; and [`iwarp`],
-//! the formats of RDMA over TCP. Everyone above
-//! calls it; it calls nothing of ours, holds no state, allocates nothing, has no clock and no
-//! `unsafe`.
+//! communication management, the Ethernet, IP and UDP headers around them in captures; and
+//! [`iwarp`], the formats of RDMA over TCP. Everyone above calls it; it calls nothing of ours,
+//! holds no state, allocates nothing, has no clock and no `unsafe`.
 //!
 //! - One header per file, with the same shape: layout picture, `LEN`, repr, `parse`, `emit`,
 //!   `Display`, tests. Learn [`Bth`] and you know all.
 //! - Parsing never panics and never rejects a value only because it is unknown: fields with open
-//!   value sets are newtypes with named constants. Reserved bits are kept, so `emit(parse(b)) == b`.
-//! - Emitting is total but for a buffer that is too short, which is the caller's mistake and panics.
+//!   value sets are newtypes with named constants. Reserved bits are kept, so
+//!   `emit(parse(b)) == b`.
+//! - Emitting is total but for a buffer that is too short, which is the caller's mistake and
+//!   panics.
 //! - [`Packet`] is the receive path's view: checked once, then read without checks that can fail.
 //!   [`Headers`] is the send path's repr.
 #![no_std]

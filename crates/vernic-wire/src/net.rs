@@ -2,8 +2,8 @@
 //!
 //! Owns what captures need: the pcapng writer puts these headers before packets that a UDP socket
 //! carries without showing them, and tests take captures apart and put them together again, byte
-//! for byte. Not on the data path. Limits: no VLAN tag, no IPv4 option, no IPv6 extension header, no
-//! fragment; such frames are a [`ParseError::Field`](crate::ParseError::Field).
+//! for byte. Not on the data path. Limits: no VLAN tag, no IPv4 option, no IPv6 extension header,
+//! no fragment; such frames are a [`ParseError::Field`](crate::ParseError::Field).
 
 mod ethernet;
 mod frame;

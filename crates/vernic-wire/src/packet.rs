@@ -72,8 +72,8 @@ macro_rules! extension_accessors {
 impl<'a> Packet<'a> {
     /// Checks `transport`: BTH to pad, without the ICRC.
     ///
-    /// A request whose payload its opcode forbids parses, for its responder has to refuse it by name
-    /// (IBTA 9.7.4.1.6); [`payload_fits`](Self::payload_fits) tells.
+    /// A request whose payload its opcode forbids parses, for its responder has to refuse it by
+    /// name (IBTA 9.7.4.1.6); [`payload_fits`](Self::payload_fits) tells.
     ///
     /// # Errors
     /// Any [`ParseError`] but `Field`; each is a reason to drop the packet.

@@ -1,5 +1,6 @@
-//! CM messages of two Linux kernels (rdma_rxe), from the capture: parsed, emitted again byte for byte,
-//! and what they say is what tshark shows. And every message that we make, as arbitrary bytes.
+//! CM messages of two Linux kernels (rdma_rxe), from the capture: parsed, emitted again byte for
+//! byte, and what they say is what tshark shows. And every message that we make, as arbitrary
+//! bytes.
 
 mod common;
 

@@ -1,8 +1,8 @@
-//! tshark as the judge of the CM messages that we emit: one of every kind, over IPv4 and IPv6; nothing
-//! may be malformed, and fields must read as they were written.
+//! tshark as the judge of the CM messages that we emit: one of every kind, over IPv4 and IPv6;
+//! nothing may be malformed, and fields must read as they were written.
 //!
-//! tshark 4.0 knows the fields of REQ, REP, RTU, REJ, DREQ and DREP, and shows the others as bytes. Needs
-//! `tshark`, as `tshark.rs` does.
+//! tshark 4.0 knows the fields of REQ, REP, RTU, REJ, DREQ and DREP, and shows the others as bytes.
+//! Needs `tshark`, as `tshark.rs` does.
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Every byte that two Linux kernels (siw) sent each other over iWARP, in a capture of rping,
-//! rstream, perftest, NVMe-oF, iSER and NFS over RDMA: parsed, and put together again byte for byte.
+//! rstream, perftest, NVMe-oF, iSER and NFS over RDMA: parsed, and put together again byte for
+//! byte.
 
 mod common;
 

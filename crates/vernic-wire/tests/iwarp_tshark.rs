@@ -143,7 +143,8 @@ impl Conversation {
         self.frame(side, 24, &bytes, expected);
     }
 
-    /// Whether the initiator's next FPDU, with a ULPDU of this length, would end where a marker begins.
+    /// Whether the initiator's next FPDU, with a ULPDU of this length, would end where a marker
+    /// begins.
     fn ends_at_marker(&self, ulpdu_len: usize) -> bool {
         let len = FpduHeader { ulpdu_len: ulpdu_len as u16 }.fpdu_len() as u32;
         let markers = markers_in(self.sent[0], len);
@@ -365,7 +366,8 @@ fn markers_are_found_where_they_were_put() {
     // Payloads of such lengths that markers fall into headers, payload, pad and between FPDUs.
     for index in 0..200 {
         let (mut body, header) = (vec![0xA5; index * 7 % 1400], header_of(RdmapOpcode::WRITE, 1));
-        // tshark (4.0) takes a marker just behind an FPDU for a part of it, and then waits for more.
+        // tshark (4.0) takes a marker just behind an FPDU for a part of it, and then waits for
+        // more.
         if conversation.ends_at_marker(header.len() + body.len()) {
             body.extend([0xA5; 4]);
         }

@@ -22,8 +22,8 @@ use vernic_wire::{
 enum Depth {
     /// All headers.
     Full,
-    /// The BTH; the rest it shows as bytes, for it does not know these opcodes (4.0): XRC's headers,
-    /// FLUSH, ATOMIC WRITE, CNP.
+    /// The BTH; the rest it shows as bytes, for it does not know these opcodes (4.0): XRC's
+    /// headers, FLUSH, ATOMIC WRITE, CNP.
     Bth,
     /// The BTH, and what follows wrongly: it takes the reliable datagram opcodes for those of a
     /// vendor's dynamically connected transport, which has 8 bytes more. Scapy judges these, see
@@ -160,7 +160,8 @@ fn expectation(headers: &Headers, payload: &[u8]) -> Vec<(&'static str, Value)> 
     ]);
     let (transport, icrc) = payload.split_last_chunk::<{ icrc::LEN }>().unwrap();
     fields.push(("infiniband.invariant.crc", Value::Number(u32::from_be_bytes(*icrc).into())));
-    // tshark shows the pad as part of the data, and takes the first 4 bytes of UD for an IPoIB header.
+    // tshark shows the pad as part of the data, and takes the first 4 bytes of UD for an IPoIB
+    // header.
     let skipped = if info.service == Service::Ud { 4 } else { 0 };
     fields.push(("data.data", Value::bytes(&transport[headers.len() + skipped..])));
     fields

@@ -1,7 +1,7 @@
 //! Datagrams to a queue pair that is found by IP address and port, as `rdma_cm` finds them (SIDR).
 //!
-//! `cm_datagrams server [PORT]`, then `cm_datagrams client HOST [PORT]`; or without arguments for both
-//! ends at once.
+//! `cm_datagrams server [PORT]`, then `cm_datagrams client HOST [PORT]`; or without arguments for
+//! both ends at once.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 mod common;

@@ -1,9 +1,9 @@
-//! SEND there and back over a connection that is made by IP address and port, as `rdma_cm` makes them.
-//! Compare `rc_pingpong`, where both ends exchange what they must know over TCP: here that is the
-//! connection manager's work, and the peer may be a program of C on `librdmacm`.
+//! SEND there and back over a connection that is made by IP address and port, as `rdma_cm` makes
+//! them. Compare `rc_pingpong`, where both ends exchange what they must know over TCP: here that is
+//! the connection manager's work, and the peer may be a program of C on `librdmacm`.
 //!
-//! `cm_pingpong server [PORT]`, then `cm_pingpong client HOST [PORT]`; or without arguments for both ends
-//! at once.
+//! `cm_pingpong server [PORT]`, then `cm_pingpong client HOST [PORT]`; or without arguments for
+//! both ends at once.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 mod common;

@@ -6,9 +6,10 @@
 //! growth regions N BYTES  N regions of BYTES together that are never touched but for one page each, written in turn
 //! ```
 //!
-//! Each prints a line `name value` per figure; `cargo xtask bench` draws them over N. Messages are *large* (WRITEs of 64 KiB,
-//! 16 in flight) and *small* (lists of 16 WRITEs of 64 bytes, 16 lists in flight), however many there are of
-//! the rest; a measurement begins when every queue pair has had a turn, and ends after so many more.
+//! Each prints a line `name value` per figure; `cargo xtask bench` draws them over N. Messages are
+//! *large* (WRITEs of 64 KiB, 16 in flight) and *small* (lists of 16 WRITEs of 64 bytes, 16 lists
+//! in flight), however many there are of the rest; a measurement begins when every queue pair has
+//! had a turn, and ends after so many more.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 use std::net::{TcpListener, TcpStream};
@@ -162,8 +163,8 @@ impl Load {
         Ok(())
     }
 
-    /// Lists of so many messages of so many bytes, a list in each queue pair's turn. How many messages
-    /// were complete, in how many seconds.
+    /// Lists of so many messages of so many bytes, a list in each queue pair's turn. How many
+    /// messages were complete, in how many seconds.
     fn in_turn(&self, list: usize, bytes: usize) -> Result<(f64, f64), Error> {
         let mut flight = Flight::new(self.qps.len());
         let (mut lists, mut began) = (0, None);
@@ -249,7 +250,8 @@ fn regions(count: usize, bytes: usize) -> Result<(), Error> {
     let qp = make(&pd, &cq, 1)?;
     let itself = qp.endpoint();
     let qp = qp.init(InitAttr::granting(Access::NONE.remote_write()))?.connect(itself)?;
-    // A stride that has no divisor in common with any power of ten visits all of them, and none soon again.
+    // A stride that has no divisor in common with any power of ten visits all of them, and none
+    // soon again.
     let targets = (0..count).map(|at| all[at * 617 % count].remote()).collect();
     let qps = vec![qp];
     let load = Load { qps, targets, source, cq };
@@ -261,7 +263,8 @@ fn regions(count: usize, bytes: usize) -> Result<(), Error> {
 }
 
 impl Load {
-    /// Lists of small messages by one queue pair, each message to another region; nanoseconds of a message.
+    /// Lists of small messages by one queue pair, each message to another region; nanoseconds of a
+    /// message.
     fn one_by_one(&self) -> Result<f64, Error> {
         let qp = &self.qps[0];
         let mut targets = self.targets.iter().cycle();

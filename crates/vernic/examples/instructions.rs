@@ -1,5 +1,5 @@
-//! What a message costs in instructions: one thread drives both queue pairs of this process, and all
-//! that the library does for the message, at both ends, happens in `measured`.
+//! What a message costs in instructions: one thread drives both queue pairs of this process, and
+//! all that the library does for the message, at both ends, happens in `measured`.
 //!
 //! `instructions WORK MESSAGES`. `cargo xtask instructions` runs it under callgrind and counts; by
 //! itself it prints nothing.

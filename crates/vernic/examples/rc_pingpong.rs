@@ -1,6 +1,7 @@
 //! SEND there and back over a reliable connection.
 //!
-//! `rc_pingpong server`, then `rc_pingpong client HOST`; or without arguments for both ends at once.
+//! `rc_pingpong server`, then `rc_pingpong client HOST`; or without arguments for both ends at
+//! once.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 mod common;

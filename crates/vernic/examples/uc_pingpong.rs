@@ -1,7 +1,8 @@
 //! SEND there and back over an unreliable connection: a message that loses a packet never arrives,
 //! so the client sends again when the answer stays away (`common/lossy.rs`).
 //!
-//! `uc_pingpong server`, then `uc_pingpong client HOST`; or without arguments for both ends at once.
+//! `uc_pingpong server`, then `uc_pingpong client HOST`; or without arguments for both ends at
+//! once.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 mod common;

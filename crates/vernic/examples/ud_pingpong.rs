@@ -2,7 +2,8 @@
 //! clients could share its queue pair. A datagram may be lost, so the client sends again when the
 //! answer stays away (`common/lossy.rs`).
 //!
-//! `ud_pingpong server`, then `ud_pingpong client HOST`; or without arguments for both ends at once.
+//! `ud_pingpong server`, then `ud_pingpong client HOST`; or without arguments for both ends at
+//! once.
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! One-sided operations: the client works in the server's memory while the server sleeps. At the end
-//! it reaches too far, to show how a failure explains itself.
+//! One-sided operations: the client works in the server's memory while the server sleeps. At the
+//! end it reaches too far, to show how a failure explains itself.
 //!
 //! `write_read_atomic server`, then `write_read_atomic client HOST`; or without arguments for both
 //! ends at once.

@@ -1,5 +1,5 @@
-//! Several receivers behind one connection: each has a shared receive queue of its own, and the sender
-//! names the one that it means.
+//! Several receivers behind one connection: each has a shared receive queue of its own, and the
+//! sender names the one that it means.
 //!
 //! `xrc_pingpong server`, then `xrc_pingpong client HOST`; or without arguments for both ends at
 //! once.

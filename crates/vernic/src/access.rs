@@ -4,7 +4,8 @@ use std::fmt;
 
 use vernic_mem::Access as Bits;
 
-/// Rights to a memory region, a memory window, or what a queue pair lets its peer do (IBTA 10.6.3.1).
+/// Rights to a memory region, a memory window, or what a queue pair lets its peer do (IBTA
+/// 10.6.3.1).
 ///
 /// The start is [`Access::NONE`]: a region that local work requests may read, and nobody else. Each
 /// method adds one right; those that make no sense alone bring what they need (a peer may only

@@ -15,11 +15,11 @@ const YIELD: Duration = Duration::from_micros(200);
 /// Then it sleeps this long between polls.
 const NAP: Duration = Duration::from_micros(100);
 
-/// A completion queue. A clone is another handle to it; the last one, queue pairs included, destroys
-/// it.
+/// A completion queue. A clone is another handle to it; the last one, queue pairs included,
+/// destroys it.
 ///
-/// Polling is also what drives the device: with no completion waiting, [`Cq::poll`] makes progress on
-/// the caller's thread.
+/// Polling is also what drives the device: with no completion waiting, [`Cq::poll`] makes progress
+/// on the caller's thread.
 #[derive(Clone, Debug)]
 pub struct Cq {
     inner: Arc<engine::Cq>,
@@ -39,7 +39,8 @@ impl Cq {
         self.inner.id()
     }
 
-    /// Completions that it holds at most. One more loses it, and fails the queue and the queue pair.
+    /// Completions that it holds at most. One more loses it, and fails the queue and the queue
+    /// pair.
     pub fn depth(&self) -> u32 {
         self.inner.depth()
     }
@@ -70,8 +71,8 @@ impl Cq {
     /// As [`Cq::poll`], but waits up to `timeout` for the first completion.
     ///
     /// It polls at first, then lets other threads run in between, then naps: right for a reply that
-    /// is due. A program with nothing to do for long sleeps on a [`CompChannel`](crate::CompChannel)
-    /// instead.
+    /// is due. A program with nothing to do for long sleeps on a
+    /// [`CompChannel`](crate::CompChannel) instead.
     ///
     /// # Errors
     /// [`WaitError`]: nothing came, or the queue overflowed.
@@ -129,8 +130,8 @@ impl Cq {
     }
 
     /// Arms the queue: its next completion raises an event on its channel, once. Completions that
-    /// wait already raise none, so poll once more after arming (IBTA 11.4.2.2). Without a channel it
-    /// does nothing.
+    /// wait already raise none, so poll once more after arming (IBTA 11.4.2.2). Without a channel
+    /// it does nothing.
     pub fn arm(&self) {
         self.inner.req_notify(false);
     }

@@ -13,8 +13,8 @@ use crate::{
     CompChannel, Config, Cq, CreateError, Error, Gid, OpenError, Pd, PortNum, WhyWire, Xrcd,
 };
 
-/// An open device: one per usable netdev of this machine. A clone is another handle to it; it closes
-/// with the last handle and the last object that was made from it.
+/// An open device: one per usable netdev of this machine. A clone is another handle to it; it
+/// closes with the last handle and the last object that was made from it.
 ///
 /// ```
 /// use vernic::Device;
@@ -36,8 +36,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// The RoCE devices of this machine, the one of the default route first, `lo` last: each netdev that is
-    /// up and has an address. Opens none. Beside each stands an iWARP device
+    /// The RoCE devices of this machine, the one of the default route first, `lo` last: each netdev
+    /// that is up and has an address. Opens none. Beside each stands an iWARP device
     /// ([`DeviceInfo::into_iwarp`]), which is for connections by address ([`cm`](crate::cm)).
     ///
     /// # Errors
@@ -46,8 +46,8 @@ impl Device {
         engine::devices()
     }
 
-    /// The devices that a program with these settings sees: those of the setting `transport`, or the one
-    /// that the setting `device` names.
+    /// The devices that a program with these settings sees: those of the setting `transport`, or
+    /// the one that the setting `device` names.
     ///
     /// # Errors
     /// [`OpenError`] if the system does not list its netdevs, or the one named is not there.
@@ -85,8 +85,8 @@ impl Device {
     /// answer to "which device and which GID index?" where a TCP connection to the peer exists.
     ///
     /// # Errors
-    /// As [`Device::open`]; [`OpenError::NoSuchAddress`] if no device has it. The setting `device` plays
-    /// no part: the address decides.
+    /// As [`Device::open`]; [`OpenError::NoSuchAddress`] if no device has it. The setting `device`
+    /// plays no part: the address decides.
     ///
     /// ```no_run
     /// # use vernic::Device;
@@ -101,8 +101,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Opens the device that `config` names, with exactly its settings: neither file nor environment
-    /// is looked at.
+    /// Opens the device that `config` names, with exactly its settings: neither file nor
+    /// environment is looked at.
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -137,8 +137,8 @@ impl Device {
         self.context.is_orphan()
     }
 
-    /// The clock of completions ([`Wc::timestamp_ns`](crate::Wc::timestamp_ns)) and the time of day,
-    /// both now.
+    /// The clock of completions ([`Wc::timestamp_ns`](crate::Wc::timestamp_ns)) and the time of
+    /// day, both now.
     pub fn clocks(&self) -> Clocks {
         self.context.clocks()
     }
@@ -257,20 +257,20 @@ impl Device {
         Events::new(self.clone())
     }
 
-    /// Totals since it was opened: packets, bytes, system calls, and one count per reason for which a
-    /// packet was dropped. Briefly stops the device: not for the data path.
+    /// Totals since it was opened: packets, bytes, system calls, and one count per reason for which
+    /// a packet was dropped. Briefly stops the device: not for the data path.
     pub fn counters(&self) -> DeviceCounters {
         self.context.counters()
     }
 
-    /// Why its packets never go through memory that is shared with other processes of this host; `None` if
-    /// they may.
+    /// Why its packets never go through memory that is shared with other processes of this host;
+    /// `None` if they may.
     pub fn why_wire(&self) -> Option<WhyWire> {
         self.context.why_wire()
     }
 
-    /// Sends and receives once on this thread, for programs that spin on memory instead of polling a
-    /// completion queue. Never blocks.
+    /// Sends and receives once on this thread, for programs that spin on memory instead of polling
+    /// a completion queue. Never blocks.
     pub fn progress(&self) {
         self.context.progress();
     }

@@ -30,8 +30,8 @@ impl Events {
         Self { device }
     }
 
-    /// Sleeps until an event comes. `None` after `timeout`, and early when a signal comes; without a
-    /// timeout it waits for ever.
+    /// Sleeps until an event comes. `None` after `timeout`, and early when a signal comes; without
+    /// a timeout it waits for ever.
     ///
     /// # Errors
     /// What `poll` says about the descriptor.

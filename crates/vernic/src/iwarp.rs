@@ -1,9 +1,9 @@
 //! iWARP: queue pairs carried by TCP connections that the program makes itself.
 //!
-//! A device of iWARP is opened by its name (`viw0`, which stands beside `vernic0` on the same netdev:
-//! [`DeviceInfo::into_iwarp`](crate::DeviceInfo::into_iwarp)). Its queue pairs are [`Rc`]; instead of
-//! telling each other an [`Endpoint`](crate::Endpoint), one end listens at a TCP address and the other
-//! connects to it. With many peers, [`cm`](crate::cm) does the same by events.
+//! A device of iWARP is opened by its name (`viw0`, which stands beside `vernic0` on the same
+//! netdev: [`DeviceInfo::into_iwarp`](crate::DeviceInfo::into_iwarp)). Its queue pairs are [`Rc`];
+//! instead of telling each other an [`Endpoint`](crate::Endpoint), one end listens at a TCP address
+//! and the other connects to it. With many peers, [`cm`](crate::cm) does the same by events.
 //!
 //! ```
 //! use std::net::{Ipv4Addr, SocketAddr};
@@ -55,8 +55,9 @@ use crate::{Device, Init, Qp, Rc, Rts};
 /// How connections are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Ask for a CRC over everything, in both directions; one end that asks is enough. On by default, as RFC
-    /// 5044 wants it: TCP's checksum misses what broken hardware does. Without, payload is copied less.
+    /// Ask for a CRC over everything, in both directions; one end that asks is enough. On by
+    /// default, as RFC 5044 wants it: TCP's checksum misses what broken hardware does. Without,
+    /// payload is copied less.
     pub crc: bool,
     /// READs that may be in flight in each direction, 0 to 128; 16 by default.
     pub read_depth: u8,
@@ -73,8 +74,8 @@ impl Default for Options {
 impl Options {
     fn startup(&self) -> engine::StartupConfig {
         let depth = u32::from(self.read_depth.min(128));
-        // The initiator's first message is an empty READ, so that the responder may speak first, and its answer tells
-        // when the responder is there.
+        // The initiator's first message is an empty READ, so that the responder may speak first,
+        // and its answer tells when the responder is there.
         engine::StartupConfig {
             crc: self.crc,
             ird: depth,
@@ -180,9 +181,9 @@ impl Listener {
         self.inner.local_addr()
     }
 
-    /// Waits for the next connection whose peer asks for one, and gives it to a queue pair. What else
-    /// connects is passed over: port scans, peers that do not speak MPA, that say nothing, or that are gone
-    /// before they are answered.
+    /// Waits for the next connection whose peer asks for one, and gives it to a queue pair. What
+    /// else connects is passed over: port scans, peers that do not speak MPA, that say nothing, or
+    /// that are gone before they are answered.
     ///
     /// # Errors
     /// [`IwarpError`]; the queue pair is destroyed.
@@ -211,8 +212,8 @@ impl Listener {
 }
 
 impl Qp<Rc, Init> {
-    /// Connects, over TCP, from an address of this machine to a [`Listener`]: the device must be one of
-    /// iWARP.
+    /// Connects, over TCP, from an address of this machine to a [`Listener`]: the device must be
+    /// one of iWARP.
     ///
     /// # Errors
     /// [`IwarpError`]; the queue pair is destroyed.

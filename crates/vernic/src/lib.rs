@@ -1,8 +1,9 @@
 //! RDMA verbs without RDMA hardware: the safe Rust API of Vernic.
 //!
-//! Vernic is an RDMA NIC in user space. It speaks RoCEv2 on the wire through ordinary UDP sockets: no
-//! kernel module, no root. This crate is its face for Rust programs: the verbs, with types that make
-//! misuse a compile error where they can, and errors that explain themselves where they cannot.
+//! Vernic is an RDMA NIC in user space. It speaks RoCEv2 on the wire through ordinary UDP sockets:
+//! no kernel module, no root. This crate is its face for Rust programs: the verbs, with types that
+//! make misuse a compile error where they can, and errors that explain themselves where they
+//! cannot.
 //!
 //! Two queue pairs, one process, one RDMA WRITE:
 //! ```

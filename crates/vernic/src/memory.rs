@@ -3,11 +3,12 @@
 //! # Why there are only copies
 //!
 //! A registered region can change at any moment: a receive completes, a peer WRITEs, an atomic
-//! runs. A `&[u8]` over such bytes would be undefined behaviour, a `&mut [u8]` more so, and a scheme
-//! of loans checked at run time would have to know when *peers* are done, which nobody knows. So no
-//! reference into a [`Buffer`] exists: not in this API, and not in the engine below it. The program
-//! copies in and out, and each copy is made of accesses that may race by definition: naturally
-//! aligned words of 8 bytes are read and written whole, bytes ascend, the last word is stored last.
+//! runs. A `&[u8]` over such bytes would be undefined behaviour, a `&mut [u8]` more so, and a
+//! scheme of loans checked at run time would have to know when *peers* are done, which nobody
+//! knows. So no reference into a [`Buffer`] exists: not in this API, and not in the engine below
+//! it. The program copies in and out, and each copy is made of accesses that may race by
+//! definition: naturally aligned words of 8 bytes are read and written whole, bytes ascend, the
+//! last word is stored last.
 //!
 //! What follows:
 //! - reading while the device writes is allowed and gives some mix of old and new words, never

@@ -1,4 +1,5 @@
-//! Memory that work requests and peers may reach, and how the program looks at it. See [`crate::memory`].
+//! Memory that work requests and peers may reach, and how the program looks at it. See
+//! [`crate::memory`].
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -185,12 +186,13 @@ impl Mr {
         Ok(bytes)
     }
 
-    /// The 8 bytes at `offset` as a host-endian number, for programs that wait for a peer's WRITE or
-    /// atomic by looking at memory. At a multiple of 8 they are read whole, and a program that sees
-    /// the last byte of a message there sees all the others too.
+    /// The 8 bytes at `offset` as a host-endian number, for programs that wait for a peer's WRITE
+    /// or atomic by looking at memory. At a multiple of 8 they are read whole, and a program that
+    /// sees the last byte of a message there sees all the others too.
     ///
     /// The device makes progress in verbs calls and, when they stop, in its background thread: a
-    /// loop of nothing but this waits for that thread. Call [`Device::progress`](crate::Device::progress) in it.
+    /// loop of nothing but this waits for that thread. Call
+    /// [`Device::progress`](crate::Device::progress) in it.
     ///
     /// # Errors
     /// [`RangeError`] if the 8 bytes are not inside.

@@ -22,7 +22,8 @@ pub trait WindowType: Sealed + std::fmt::Debug {
 #[derive(Clone, Copy, Debug)]
 pub struct Type1;
 /// Bound by a work request, reachable through the queue pair on which it was bound (2B), and
-/// invalidated by [`SendBatch::local_inv`](crate::SendBatch::local_inv) or by the peer's SEND with invalidate.
+/// invalidated by [`SendBatch::local_inv`](crate::SendBatch::local_inv) or by the peer's SEND with
+/// invalidate.
 #[derive(Clone, Copy, Debug)]
 pub struct Type2;
 

@@ -88,7 +88,8 @@ impl Pd {
         Mw::new(self)
     }
 
-    /// A shared receive queue of `max_wr` receives (1 to 32,768) of up to `max_sge` pieces (0 to 32).
+    /// A shared receive queue of `max_wr` receives (1 to 32,768) of up to `max_sge` pieces (0 to
+    /// 32).
     ///
     /// # Errors
     /// [`CreateError::Limit`].
@@ -96,11 +97,12 @@ impl Pd {
         Srq::new(self, max_wr, max_sge)
     }
 
-    /// A shared receive queue of an XRC domain, whose receives complete on `cq`. Requests that name it
-    /// reach memory of this protection domain.
+    /// A shared receive queue of an XRC domain, whose receives complete on `cq`. Requests that name
+    /// it reach memory of this protection domain.
     ///
     /// # Errors
-    /// [`CreateError::Limit`]; [`CreateError::OtherDevice`] if domain or completion queue are another's.
+    /// [`CreateError::Limit`]; [`CreateError::OtherDevice`] if domain or completion queue are
+    /// another's.
     pub fn create_xrc_srq(
         &self,
         domain: &Xrcd,

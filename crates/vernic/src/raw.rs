@@ -44,7 +44,8 @@ impl Registered {
     /// Changes the rights.
     pub(crate) fn rereg(&self, access: Access) -> Result<(), CreateError> {
         let change = engine::MrChange { access: Some(access.mem()), ..Default::default() };
-        // SAFETY: the memory stays the buffer's, which is readable and writable whatever the rights.
+        // SAFETY: the memory stays the buffer's, which is readable and writable whatever the
+        // rights.
         unsafe { self.mr.rereg(change) }
     }
 
@@ -66,8 +67,9 @@ fn iova(addr: *mut u8, access: Access) -> u64 {
 
 /// A region over memory that the caller owns (shared with C, mapped from a file) or the device.
 ///
-/// Made by [`Pd::register_raw`] and [`Pd::register_dm`]. There are no methods to look at the bytes: the caller has them.
-/// Dropping it ends the registration and waits for accesses in flight; then the memory may go.
+/// Made by [`Pd::register_raw`] and [`Pd::register_dm`]. There are no methods to look at the bytes:
+/// the caller has them. Dropping it ends the registration and waits for accesses in flight; then
+/// the memory may go.
 #[derive(Debug)]
 pub struct RawMr {
     mr: Arc<engine::Mr>,

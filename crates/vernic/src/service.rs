@@ -43,8 +43,8 @@ pub struct Uc;
 #[derive(Clone, Copy, Debug)]
 pub struct Ud;
 
-/// The initiator of an XRC connection: it sends what RC sends, each request to a shared receive queue that it
-/// names, and receives nothing. See [`Xrcd`](crate::Xrcd).
+/// The initiator of an XRC connection: it sends what RC sends, each request to a shared receive
+/// queue that it names, and receives nothing. See [`Xrcd`](crate::Xrcd).
 #[derive(Clone, Copy, Debug)]
 pub struct XrcIni;
 

@@ -93,8 +93,8 @@ impl<K: SrqKind> Srq<K> {
         RecvBatch::new(crate::qp::RecvTarget::Srq(&self.inner))
     }
 
-    /// Raises [`EventKind::SrqLimitReached`](crate::EventKind) once, when fewer than `limit` receives remain; at
-    /// once if that is so already; 0 disarms.
+    /// Raises [`EventKind::SrqLimitReached`](crate::EventKind) once, when fewer than `limit`
+    /// receives remain; at once if that is so already; 0 disarms.
     ///
     /// # Errors
     /// [`ResizeError::SrqLimit`] if the limit exceeds the queue's size.

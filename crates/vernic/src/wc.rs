@@ -141,8 +141,8 @@ impl WcError {
         self.wc.status()
     }
     /// What failed first on the queue pair, in values. `None` if the queue pair did not fail itself
-    /// (the application moved it to Error), or was reset or destroyed so long ago that the device has
-    /// forgotten it: it keeps the last 64 failures of such queue pairs.
+    /// (the application moved it to Error), or was reset or destroyed so long ago that the device
+    /// has forgotten it: it keeps the last 64 failures of such queue pairs.
     pub fn explanation(&self) -> Option<&Explanation> {
         self.explanation.as_deref()
     }

@@ -1,4 +1,5 @@
-//! XRC, the extended reliable connection (IBTA A14): one connection feeds many shared receive queues.
+//! XRC, the extended reliable connection (IBTA A14): one connection feeds many shared receive
+//! queues.
 
 use std::sync::Arc;
 
@@ -7,14 +8,14 @@ use vernic_engine::{self as engine, XrcdError, XrcdOpen};
 use crate::service::{Reset, XrcTgt};
 use crate::{CreateError, Device, Qp};
 
-/// An XRC domain: targets, and the shared receive queues that their peers may name. A clone is another
-/// handle to it; what was made in it keeps it.
+/// An XRC domain: targets, and the shared receive queues that their peers may name. A clone is
+/// another handle to it; what was made in it keeps it.
 ///
-/// With RC, two hosts that run n threads each, which all talk to each other, need n times n connections, or
-/// must agree on who receives for whom. With XRC each thread has a shared receive queue, with a completion
-/// queue and a protection domain of its own, and a connection is for all of them: the sender names the
-/// queue. A connection goes one way, from an [initiator](crate::Pd::xrc_ini) to a
-/// [target](Self::create_tgt).
+/// With RC, two hosts that run n threads each, which all talk to each other, need n times n
+/// connections, or must agree on who receives for whom. With XRC each thread has a shared receive
+/// queue, with a completion queue and a protection domain of its own, and a connection is for all
+/// of them: the sender names the queue. A connection goes one way, from an
+/// [initiator](crate::Pd::xrc_ini) to a [target](Self::create_tgt).
 ///
 /// ```
 /// use std::time::Duration;
@@ -99,8 +100,8 @@ impl Xrcd {
         &self.device
     }
 
-    /// The target of a connection, in Reset. It answers for every shared receive queue of the domain,
-    /// those that are made later included.
+    /// The target of a connection, in Reset. It answers for every shared receive queue of the
+    /// domain, those that are made later included.
     ///
     /// # Errors
     /// [`CreateError::NoQpn`]: no number left.
@@ -108,7 +109,8 @@ impl Xrcd {
         Qp::target(self.inner.create_tgt()?, &self.device, None)
     }
 
-    /// As [`create_tgt`](Self::create_tgt), with the row of the port's GID table that is its address.
+    /// As [`create_tgt`](Self::create_tgt), with the row of the port's GID table that is its
+    /// address.
     ///
     /// # Errors
     /// [`CreateError::NoQpn`]; [`CreateError::Path`] if the index names no row.

@@ -30,7 +30,8 @@ fn a_listener_passes_over_what_does_not_speak_mpa_and_takes_who_does() {
         socket.write_all(bytes).unwrap();
         socket
     };
-    // One that says nothing and stays, a port scan, a browser, one that ends in the middle of its request.
+    // One that says nothing and stays, a port scan, a browser, one that ends in the middle of its
+    // request.
     let silent = stranger(b"");
     drop(stranger(b""));
     let browser = stranger(b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n");

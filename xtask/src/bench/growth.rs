@@ -1,7 +1,7 @@
 //! What more queue pairs, peers and memory regions cost: `cargo xtask bench --growth`.
 //!
-//! `crates/vernic/examples/growth.rs` does the work and prints the figures; here it is run over ranges, in
-//! rounds, and the medians become a part of BENCHMARKS.md of their own, with charts.
+//! `crates/vernic/examples/growth.rs` does the work and prints the figures; here it is run over
+//! ranges, in rounds, and the medians become a part of BENCHMARKS.md of their own, with charts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -43,7 +43,8 @@ struct Range {
     over: &'static [u64],
     title: &'static str,
     x: &'static str,
-    /// Figures, as the program names them, and as people do; those that are drawn, beside the first one.
+    /// Figures, as the program names them, and as people do; those that are drawn, beside the first
+    /// one.
     figures: &'static [(&'static str, &'static str, bool)],
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct Commands<'a> {
     pub(crate) memory: &'a str,
 }
 
-/// The machine, the commands, and the tables: bars, those that `others` of the page have among them, results,
-/// baselines, and unmodified programs.
+/// The machine, the commands, and the tables: bars, those that `others` of the page have among
+/// them, results, baselines, and unmodified programs.
 pub(crate) fn tables(
     report: &Report,
     machine: &str,

@@ -1,5 +1,6 @@
 //! The JSON of `vernic bench --json`: one object with `results`, `baselines` and, after a run of
-//! everything, `resources`. `cargo xtask bench` adds `same_host`, `programs` and `machine` before it keeps it.
+//! everything, `resources`. `cargo xtask bench` adds `same_host`, `programs` and `machine` before
+//! it keeps it.
 //!
 //! The names are a contract with whoever reads the JSON by machine, so an unknown or misspelt field
 //! in an entry is an error here. Fields that do not apply to an entry are left out of it.

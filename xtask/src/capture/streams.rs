@@ -1,7 +1,8 @@
-//! Captured connections of iWARP: tshark's view of the FPDUs and that of `vernic-wire`, which must agree.
+//! Captured connections of iWARP: tshark's view of the FPDUs and that of `vernic-wire`, which must
+//! agree.
 //!
-//! tshark puts the bytes of each TCP connection in order for itself, and here they are put in order once more. It does not
-//! insist on the CRCs; that is done here.
+//! tshark puts the bytes of each TCP connection in order for itself, and here they are put in order
+//! once more. It does not insist on the CRCs; that is done here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +47,8 @@ const FIELDS: &[&str] = &[
     "iwarp_mpa.res.not_set0",
 ];
 
-/// One capture. Both must see the same FPDUs in each direction, and all of each stream must be such.
+/// One capture. Both must see the same FPDUs in each direction, and all of each stream must be
+/// such.
 pub(crate) fn judge(file: &Path) -> Result<FpduCounts> {
     // It guesses what payloads are, and calls short ones malformed.
     let mut tshark = run("tshark -n -T fields --disable-protocol rpcordma");
@@ -162,8 +164,8 @@ fn start_up(bytes: &[u8], key: Option<MpaKey>) -> Result<(MpaStart, usize)> {
     Ok((start, MpaStart::LEN + usize::from(start.private_len)))
 }
 
-/// The opcodes of a stream's FPDUs, each of which must be whole and well-formed. The last one may be cut off: the
-/// connection ended.
+/// The opcodes of a stream's FPDUs, each of which must be whole and well-formed. The last one may
+/// be cut off: the connection ended.
 fn opcodes(bytes: &[u8], other: &[u8]) -> Result<Vec<u8>> {
     let (start, mut at) = start_up(bytes, None)?;
     let (answer, _) = start_up(other, Some(start.key))?;

@@ -1,9 +1,9 @@
 //! What is run: programs with options, each in one or several places.
 //!
-//! A case is one program as server and client in two processes (or alone, if it only lists devices);
-//! those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`, applications that
-//! others wrote in `applications.rs`, those of uDAPL in `dapl.rs`, all over iWARP in `iwarp.rs`.
-//! Its name is its command line and its place, and unique.
+//! A case is one program as server and client in two processes (or alone, if it only lists
+//! devices); those of the connection manager are in `manager.rs`, those of sockets in `sockets.rs`,
+//! applications that others wrote in `applications.rs`, those of uDAPL in `dapl.rs`, all over iWARP
+//! in `iwarp.rs`. Its name is its command line and its place, and unique.
 
 use super::network::Place;
 
@@ -312,8 +312,8 @@ fn of_tool(tool: &'static Tool, service: &'static str, place: Place) -> Vec<Case
     let iterations: u64 = if place == Place::Loss { 100 } else { 500 };
     let limit_s = if service.starts_with('U') { unreliable_limit_s(place) } else { 20 };
     let plain = Variant { tool, service, place, iterations, limit_s, ..Variant::default_of(tool) };
-    // CI runs the whole matrix in one place over RC, less over the other services, and elsewhere what
-    // depends on the place. Each case takes a second before it starts.
+    // CI runs the whole matrix in one place over RC, less over the other services, and elsewhere
+    // what depends on the place. Each case takes a second before it starts.
     let (once, rc) = (place == Place::Loopback, service == "RC");
     let mut cases = vec![plain.case("", true)];
     if tool.sizes {
@@ -363,9 +363,9 @@ fn of_tool(tool: &'static Tool, service: &'static str, place: Place) -> Vec<Case
     cases
 }
 
-/// Multicast. The group that perftest takes by itself is ff01:0:2:c985::. Beside GIDs of IPv4 it refuses it
-/// ("Incompatibility issue with GID types"), on every device; and being interface-local it does not reach
-/// another host over sockets.
+/// Multicast. The group that perftest takes by itself is ff01:0:2:c985::. Beside GIDs of IPv4 it
+/// refuses it ("Incompatibility issue with GID types"), on every device; and being interface-local
+/// it does not reach another host over sockets.
 fn multicast(place: Place) -> &'static str {
     match place {
         Place::Ipv6 => "-g -M 255:14:0:0:0:0:0:0:0:0:0:0:0:0:77:4",

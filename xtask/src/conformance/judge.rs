@@ -73,12 +73,12 @@ fn complains(line: &str) -> bool {
     COMPLAINTS.iter().any(|word| line.contains(word))
 }
 
-/// What perftest says when it could not measure the processor's clock, as on a busy machine: the times
-/// in its table are then infinite, or no numbers.
+/// What perftest says when it could not measure the processor's clock, as on a busy machine: the
+/// times in its table are then infinite, or no numbers.
 const NO_CLOCK: &str = "Correlation coefficient";
 
-/// Where tables of latencies have the standard deviation, which perftest says is no number where single times are
-/// 100 ms, as on a busy machine; tables of bandwidths are shorter.
+/// Where tables of latencies have the standard deviation, which perftest says is no number where
+/// single times are 100 ms, as on a busy machine; tables of bandwidths are shorter.
 const STDEV: usize = 4;
 
 /// A row for each size, with the iterations asked for, and measurements above zero.

@@ -1,4 +1,5 @@
-//! `cargo xtask conformance`: Debian's verbs programs, unmodified, and rdma-core's own Python tests.
+//! `cargo xtask conformance`: Debian's verbs programs, unmodified, and rdma-core's own Python
+//! tests.
 //!
 //! The judges are written by others and linked against others' libraries; here is only how they are
 //! started, and what must come out. Everything runs through `vernic run`, in network namespaces
@@ -48,8 +49,8 @@ const PROGRAMS: &str = "conformance/programs.skip";
 /// What to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Only cases whose name has this in it (`*` stands for anything), or the Python tests: `pyverbs`, those
-    /// over iWARP alone `pyverbs-iwarp` (repeatable)
+    /// Only cases whose name has this in it (`*` stands for anything), or the Python tests:
+    /// `pyverbs`, those over iWARP alone `pyverbs-iwarp` (repeatable)
     #[arg(long, value_name = "FILTER")]
     only: Vec<String>,
     /// All cases, those that are skipped too, and not only the share that CI runs
@@ -123,8 +124,8 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(Path::new(target).join("release/vernic"))
 }
 
-/// A case that fails is run a second time, and counts as passed then: a pair of spinning processes and
-/// their clocks are at the mercy of what else the machine does. More such cases than this are a
+/// A case that fails is run a second time, and counts as passed then: a pair of spinning processes
+/// and their clocks are at the mercy of what else the machine does. More such cases than this are a
 /// finding: then it is not the machine.
 const MOST_AGAIN: usize = 6;
 

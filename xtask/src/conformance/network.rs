@@ -1,7 +1,7 @@
 //! Private network namespaces: the places where cases run.
 //!
-//! Three namespaces: one with `lo` alone, and two with a veth pair between them that has addresses of
-//! both IP versions. Made once, removed when [`Network`] is dropped.
+//! Three namespaces: one with `lo` alone, and two with a veth pair between them that has addresses
+//! of both IP versions. Made once, removed when [`Network`] is dropped.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -71,7 +71,8 @@ impl Place {
         }
     }
 
-    /// Options of `vernic run` for the server (0) and the client (1). Each side loses other packets.
+    /// Options of `vernic run` for the server (0) and the client (1). Each side loses other
+    /// packets.
     pub(super) fn around(self, side: usize) -> &'static [&'static str] {
         match (self, side) {
             (Self::Loss, 0) => &["--loss", "0.01", "--seed", "1"],

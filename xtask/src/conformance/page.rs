@@ -1,4 +1,5 @@
-//! The generated tables of conformance/README.md: which programs are run, which verbs are supported.
+//! The generated tables of conformance/README.md: which programs are run, which verbs are
+//! supported.
 //!
 //! Programs come from the list of cases. Verbs come from the C library's own list of exports and
 //! from the table of functions of its contexts; those that refuse need a reason in
@@ -154,7 +155,8 @@ fn functions(exports: &str, context: &str) -> Result<BTreeMap<String, bool>> {
     for line in exports.lines().filter(|line| !line.trim_start().starts_with('#')) {
         let columns: Vec<&str> = line.split_whitespace().collect();
         let [symbol, version, answer] = columns[..] else { continue };
-        // Private names are for rdma-core's own drivers; a leading underscore is a macro's function.
+        // Private names are for rdma-core's own drivers; a leading underscore is a macro's
+        // function.
         if !version.contains("PRIVATE") {
             let name = symbol.trim_start_matches('_').to_owned();
             let refuses = REFUSING.iter().any(|room| answer.starts_with(room));

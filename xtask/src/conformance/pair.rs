@@ -173,7 +173,8 @@ impl Side {
 
     /// Ends the process if it runs, and returns all that it printed.
     fn end(mut self) -> (usize, String) {
-        // With its children: fio's would hold its port. Errors mean that all have ended by themselves.
+        // With its children: fio's would hold its port. Errors mean that all have ended by
+        // themselves.
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.child.wait();
@@ -217,7 +218,8 @@ fn arguments(case: &Case, side: usize, network: &Network) -> Vec<String> {
     }
 }
 
-/// Whether a process has entered its network namespace, and `count` of its kind are there for others.
+/// Whether a process has entered its network namespace, and `count` of its kind are there for
+/// others.
 pub(crate) fn is_ready(process: u32, ready: Ready, count: usize) -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     if namespace(&process.to_string()) == namespace("self") {
@@ -234,8 +236,8 @@ pub(crate) fn is_ready(process: u32, ready: Ready, count: usize) -> bool {
     }
 }
 
-/// Whether the kernel's table of TCP or UDP sockets has one of a port, in this state: 0A is a TCP socket that
-/// listens, 07 a UDP socket that is not connected.
+/// Whether the kernel's table of TCP or UDP sockets has one of a port, in this state: 0A is a TCP
+/// socket that listens, 07 a UDP socket that is not connected.
 fn has_socket(tcp: &str, port: u16, state: &str) -> bool {
     let port = format!(":{port:04X}");
     tcp.lines().any(|line| {

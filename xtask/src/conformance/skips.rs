@@ -1,8 +1,8 @@
 //! Lists of what is expected not to pass, each entry with its reason.
 //!
-//! A line is `PATTERN: reason`; `*` in the pattern stands for anything. An entry that matches nothing
-//! any more, or something that passes, is an error: a list can only shrink by itself. What passes or
-//! not by chance has `? ` before its pattern, and may do either.
+//! A line is `PATTERN: reason`; `*` in the pattern stands for anything. An entry that matches
+//! nothing any more, or something that passes, is an error: a list can only shrink by itself. What
+//! passes or not by chance has `? ` before its pattern, and may do either.
 
 use crate::{Result, root};
 
@@ -58,7 +58,8 @@ impl Skips {
         self.entries.iter().find(|entry| matches(&entry.pattern, name))
     }
 
-    /// What is wrong with the list: entries that cover none of `names`, or one of those that `passed`.
+    /// What is wrong with the list: entries that cover none of `names`, or one of those that
+    /// `passed`.
     pub(crate) fn rotten(&self, names: &[String], passed: &[String]) -> Vec<String> {
         let mut findings = Vec::new();
         for Entry { pattern, by_chance, line, .. } in &self.entries {

@@ -1,10 +1,12 @@
-//! rdma-core's own Python tests, as Debian's python3-pyverbs brings them, of a RoCE and of an iWARP device.
+//! rdma-core's own Python tests, as Debian's python3-pyverbs brings them, of a RoCE and of an iWARP
+//! device.
 //!
-//! Of an iWARP device they skip what sends by themselves, since its GID looks like none to them (as that of the
-//! kernel's siw does); what connects by IP address is told to use it all the same.
+//! Of an iWARP device they skip what sends by themselves, since its GID looks like none to them (as
+//! that of the kernel's siw does); what connects by IP address is told to use it all the same.
 //!
-//! Each file of tests is a process of its own, so that one that crashes takes only its own tests along,
-//! which then count as failed. The tests print their outcomes through `conformance/suite.py`.
+//! Each file of tests is a process of its own, so that one that crashes takes only its own tests
+//! along, which then count as failed. The tests print their outcomes through
+//! `conformance/suite.py`.
 
 use std::collections::BTreeMap;
 use std::fs;

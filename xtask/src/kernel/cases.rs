@@ -1,4 +1,5 @@
-//! What is run: a program here, on Vernic, against the same program in the guest, on the kernel's driver.
+//! What is run: a program here, on Vernic, against the same program in the guest, on the kernel's
+//! driver.
 //!
 //! A case's name is its command line and its place, and unique. Programs that connect by IP address
 //! (`rdma_cm`) are in `manager.rs`.
@@ -153,10 +154,11 @@ pub(super) enum Expected {
     Output(Output),
     /// These lines and no others, of server and client.
     Lines([&'static str; 2]),
-    /// The same, while strangers in the guest send Vernic, the server, packets whose ICRC is wrong; each is
-    /// counted, and has no other effect.
+    /// The same, while strangers in the guest send Vernic, the server, packets whose ICRC is wrong;
+    /// each is counted, and has no other effect.
     Forged([&'static str; 2]),
-    /// Once both run, this side (0 is the server) is killed; the other then has this line, and ends.
+    /// Once both run, this side (0 is the server) is killed; the other then has this line, and
+    /// ends.
     Killed { side: usize, survivor: &'static str },
     /// Once both run, their connection by address is reset; these lines come out.
     Reset([&'static str; 2]),
@@ -225,8 +227,8 @@ pub(super) fn all() -> Vec<Case> {
         for (number, place) in Place::of(driver).into_iter().enumerate() {
             for list in lists {
                 let mut list = list(place);
-                // CI runs each case in one place, or in two where they are fewer, and in each place a share
-                // of all.
+                // CI runs each case in one place, or in two where they are fewer, and in each place
+                // a share of all.
                 for (index, case) in list.iter_mut().enumerate() {
                     case.in_ci = (index + number) % apart == 0 && case.in_ci;
                 }

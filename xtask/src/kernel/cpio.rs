@@ -4,8 +4,9 @@
 //!   "070701" | 13 fields of 8 hexadecimal digits | name, NUL | to 4 bytes | data | to 4 bytes
 //! ```
 //!
-//! Written here, because it takes a page, and needs neither a folder to put together, nor root, nor a
-//! further program. The kernel takes it uncompressed, which is the quickest for an emulated processor.
+//! Written here, because it takes a page, and needs neither a folder to put together, nor root, nor
+//! a further program. The kernel takes it uncompressed, which is the quickest for an emulated
+//! processor.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Commands in the guest: lines of shell over a virtio serial port, which is a socket here.
 //!
-//! One line is answered before the next is sent. What takes long is started in the background of the
-//! guest's shell, with its output in a file there, and asked about.
+//! One line is answered before the next is sent. What takes long is started in the background of
+//! the guest's shell, with its output in a file there, and asked about.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::IpAddr;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::conformance::Ready;
 
-/// An answer takes no longer, on however slow a machine: commands that take long are not waited for.
+/// An answer takes no longer, on however slow a machine: commands that take long are not waited
+/// for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What ends an answer, before its number and the exit status.

@@ -1,8 +1,8 @@
-//! The kernel that the guest boots: Debian's, with its modules, unpacked and not installed, and siw beside
-//! them (`siw.rs`).
+//! The kernel that the guest boots: Debian's, with its modules, unpacked and not installed, and siw
+//! beside them (`siw.rs`).
 //!
-//! Owns the folder `target/kernel/image`, which is made once: `vmlinuz`, the modules that the guest needs
-//! and their order.
+//! Owns the folder `target/kernel/image`, which is made once: `vmlinuz`, the modules that the guest
+//! needs and their order.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ const TOOLS: &[Tool] = &[
 /// Debian's package that stands for its newest kernel.
 const KERNEL: &str = "linux-image-amd64";
 
-/// Modules that the guest loads, with all that they need; what is built in is passed over. In this order,
-/// each after what it needs.
+/// Modules that the guest loads, with all that they need; what is built in is passed over. In this
+/// order, each after what it needs.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -125,7 +125,8 @@ pub(crate) fn prepare() -> Result<Image> {
     Ok(Image { folder })
 }
 
-/// Downloads the kernel's package and keeps of it what is needed: 12 MB of 400. Builds siw beside it.
+/// Downloads the kernel's package and keeps of it what is needed: 12 MB of 400. Builds siw beside
+/// it.
 fn unpack(folder: &Path) -> Result {
     run("apt-get update -q").limit_min(5).go()?;
     let depends = run(&format!("apt-cache depends {KERNEL}")).output().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! What the guest has: modules, Debian's programs with their libraries, files of ours, the script that it
-//! starts with.
+//! What the guest has: modules, Debian's programs with their libraries, files of ours, the script
+//! that it starts with.
 //!
-//! Put together anew for each boot, which takes a moment: it is never older than what it is made of.
+//! Put together anew for each boot, which takes a moment: it is never older than what it is made
+//! of.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,8 @@ const LOADED: &[&str] = &["libgcc_s.so.1"];
 /// Drivers of libibverbs that the guest needs: `libNAME-rdmavVERSION.so`.
 const DRIVERS: &[&str] = &["rxe", "siw"];
 
-/// A program or library of ours, and its path in the guest. What it is linked against comes with it.
+/// A program or library of ours, and its path in the guest. What it is linked against comes with
+/// it.
 pub(crate) type Carried = (PathBuf, String);
 
 /// The release build, by its files, and its folder in a guest that carries it.
@@ -156,8 +158,8 @@ fn on_path(program: &str) -> Result<PathBuf> {
     found.ok_or_else(|| format!("the guest needs `{program}`, which is not on the PATH"))
 }
 
-/// The script that the guest starts with. Then it takes lines of shell from its serial port `agent`.
-/// busybox's shell prefers its own `ip` and `tc` to programs on the PATH.
+/// The script that the guest starts with. Then it takes lines of shell from its serial port
+/// `agent`. busybox's shell prefers its own `ip` and `tc` to programs on the PATH.
 fn init(links: &[Link]) -> String {
     let mut text = String::from(
         "#!/bin/sh
@@ -175,8 +177,8 @@ ulimit -l unlimited
 ",
     );
     for (number, link) in links.iter().enumerate() {
-        // The link-local address is fixed, or it would come later and change the order of GIDs. Without
-        // one the kernel cannot ask for a neighbour on behalf of a queue pair.
+        // The link-local address is fixed, or it would come later and change the order of GIDs.
+        // Without one the kernel cannot ask for a neighbour on behalf of a queue pair.
         let Link { driver, mtu, peer4, peer6, device, .. } = link;
         let driver = driver.name();
         text += &format!(

@@ -1,4 +1,5 @@
-//! What is particular to iWARP, whose peer is `siw`: what both ends agree on when a connection begins.
+//! What is particular to iWARP, whose peer is `siw`: what both ends agree on when a connection
+//! begins.
 
 use super::cases::{Case, Expected, Fault, Place, Program};
 use super::manager::{self, RPING, Roles, Rows, TCP, UCMATOSE, said};
@@ -96,8 +97,8 @@ pub(super) fn refused(rows: &mut Rows) {
     rows.add("ucmatose", "-c 1", elsewhere, Expected::Refused(line));
 }
 
-/// perftest with messages of one byte, and of many segments. A server in the guest takes seconds to fill its buffers with noise,
-/// before it can be connected to the second time.
+/// perftest with messages of one byte, and of many segments. A server in the guest takes seconds to
+/// fill its buffers with noise, before it can be connected to the second time.
 pub(super) fn sizes(rows: &mut Rows, roles: Roles) {
     let fault = if rows.place.to_kernel { Fault::Silent } else { Fault::None };
     for (program, size) in [
@@ -138,7 +139,8 @@ struct Refused {
     vernic: &'static str,
 }
 
-/// siw tells no event of a wrong key or of a receive that is missing, and flushes no receive when it refuses a READ.
+/// siw tells no event of a wrong key or of a receive that is missing, and flushes no receive when
+/// it refuses a READ.
 const REFUSED: &[Refused] = &[
     refused_access("iwarp-write-key", "receive: WR_FLUSH_ERR\nevent: none"),
     refused_access("iwarp-write-bounds", "receive: WR_FLUSH_ERR\nevent: QP_ACCESS_ERR"),
@@ -159,8 +161,8 @@ const fn refused_access(scenario: &'static str, siw: &'static str) -> Refused {
     Refused { scenario, siw, vernic: "receive: WR_FLUSH_ERR\nevent: QP_ACCESS_ERR" }
 }
 
-/// Our judge: data, and both ends' news of a request that is refused. But for READs it is complete when TCP
-/// has it, before it is refused.
+/// Our judge: data, and both ends' news of a request that is refused. But for READs it is complete
+/// when TCP has it, before it is refused.
 fn probes(place: Place) -> Vec<Case> {
     let case = |options: &str, lines| Case {
         program: PROBE,

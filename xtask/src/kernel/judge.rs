@@ -51,15 +51,16 @@ pub(super) fn judge(case: &Case, ended: Result, server: &str, client: &str) -> R
     }
 }
 
-/// What perftest says on siw when its last message, which ends the connection, is called failed; its programs disagree
-/// about the exit status, and about a space.
+/// What perftest says on siw when its last message, which ends the connection, is called failed;
+/// its programs disagree about the exit status, and about a space.
 const LAST_WORD: &str = " Bad wc status 2
  Unable to write to socket/rdma_cm
 Failed to close connection between server and client
 ";
 
-/// The output of perftest on siw but for its last message: that was sent whole, and then siw found that its peer had
-/// closed, which had received it, before it looked whether it was done. All that is measured was measured.
+/// The output of perftest on siw but for its last message: that was sent whole, and then siw found
+/// that its peer had closed, which had received it, before it looked whether it was done. All that
+/// is measured was measured.
 fn but_for_last_word(client: &str) -> Option<String> {
     let client = client.replace("\n Failed to close", "\nFailed to close");
     client.contains(LAST_WORD).then(|| client.replace(LAST_WORD, "\n"))

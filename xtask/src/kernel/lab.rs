@@ -52,7 +52,8 @@ impl Lab {
         Ok(Self { peer, vernic, probe, gids, image })
     }
 
-    /// Boots another guest in place of one that is stuck, and says what that one's kernel said last.
+    /// Boots another guest in place of one that is stuck, and says what that one's kernel said
+    /// last.
     pub(super) fn reboot(&mut self) -> Result {
         let console = self.peer.console();
         let lines: Vec<&str> = console.lines().collect();

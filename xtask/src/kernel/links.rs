@@ -1,8 +1,8 @@
-//! The links between this machine and the guest: one for each MTU and each of the kernel's drivers, each with
-//! addresses of both versions.
+//! The links between this machine and the guest: one for each MTU and each of the kernel's drivers,
+//! each with addresses of both versions.
 
-/// A driver of the kernel. Connections by IP address would not know which of two on one netdev is meant, so
-/// each has netdevs of its own.
+/// A driver of the kernel. Connections by IP address would not know which of two on one netdev is
+/// meant, so each has netdevs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     /// RoCEv2.

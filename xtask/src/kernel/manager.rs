@@ -1,4 +1,5 @@
-//! Programs that connect by IP address (`rdma_cm`): rdmacm-utils, rsockets among them, and perftest with `-R`.
+//! Programs that connect by IP address (`rdma_cm`): rdmacm-utils, rsockets among them, and perftest
+//! with `-R`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,8 +7,8 @@ use super::cases::{Case, Expected, Fault, Place, Program};
 use super::iwarp::{self, Agreed};
 use crate::conformance::{Output, Ready};
 
-/// How server and client of such a program are called. In their options `SERVER` stands for the server's
-/// address, `OWN` for that of the side itself.
+/// How server and client of such a program are called. In their options `SERVER` stands for the
+/// server's address, `OWN` for that of the side itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Roles {
     /// Options of the server.
@@ -114,7 +115,8 @@ fn faults(place: Place) -> &'static [Fault] {
     if place.is_iwarp() { &[Fault::Link] } else { &[Fault::Loss, Fault::Link] }
 }
 
-/// WRITEs, READs and SENDs whose every byte is compared (`-V`); the client says so by its exit status.
+/// WRITEs, READs and SENDs whose every byte is compared (`-V`); the client says so by its exit
+/// status.
 fn rping(rows: &mut Rows) {
     let end = said(&["DISCONNECT EVENT"], &[]);
     let shown = said(&["rdma-ping-19", "DISCONNECT EVENT"], &["rdma-ping-19"]);
@@ -265,7 +267,8 @@ fn perftest(rows: &mut Rows) {
     }
 }
 
-/// Programs that know IPv4 only: what is not shared by all places comes last, or CI's shares were others.
+/// Programs that know IPv4 only: what is not shared by all places comes last, or CI's shares were
+/// others.
 fn ipv4(rows: &mut Rows) {
     perftest(rows);
     // It listens on 0.0.0.0.

@@ -1,8 +1,9 @@
-//! `cargo xtask kernel`: the Linux kernel's own drivers as the peer, `rdma_rxe` (RoCEv2) and `siw` (iWARP).
+//! `cargo xtask kernel`: the Linux kernel's own drivers as the peer, `rdma_rxe` (RoCEv2) and `siw`
+//! (iWARP).
 //!
-//! A Debian kernel runs in an emulator, on links that lie in a network namespace of their own; programs
-//! that others wrote, and one of ours that knows what IBTA asks for, run with one end here, on Vernic, and
-//! the other end there, in both directions.
+//! A Debian kernel runs in an emulator, on links that lie in a network namespace of their own;
+//! programs that others wrote, and one of ours that knows what IBTA asks for, run with one end
+//! here, on Vernic, and the other end there, in both directions.
 //!
 //! | file | owns |
 //! |---|---|
@@ -57,8 +58,8 @@ pub(crate) use peer::{KERNEL_LINE_OF_SEVERAL, Peer, Wanted};
 /// Cases that are expected not to pass, relative to the root.
 const SKIPS: &str = "conformance/kernel/cases.skip";
 
-/// A case that fails is run a second time, and counts as passed then: an emulated machine that shares its
-/// processors with others may be late. More such cases than this are a finding.
+/// A case that fails is run a second time, and counts as passed then: an emulated machine that
+/// shares its processors with others may be late. More such cases than this are a finding.
 const MOST_AGAIN: usize = 6;
 
 /// What to run.
@@ -83,11 +84,12 @@ pub(crate) struct Arguments {
     /// target/kernel/results.tsv was removed
     #[arg(long)]
     write: bool,
-    /// Leave the guest and its network up at the end, and say how to use them; with `--only none`, boot only
+    /// Leave the guest and its network up at the end, and say how to use them; with `--only none`,
+    /// boot only
     #[arg(long)]
     keep: bool,
-    /// Instead of cases, see which end waits when data goes to `rdma_rxe` and from it; with `--write`, into
-    /// conformance/kernel/README.md
+    /// Instead of cases, see which end waits when data goes to `rdma_rxe` and from it; with
+    /// `--write`, into conformance/kernel/README.md
     #[arg(long)]
     who_waits: bool,
     /// Run this line of shell in the guest that was kept, and nothing else
@@ -120,7 +122,8 @@ pub(crate) fn kernel(arguments: &Arguments) -> Result {
     run(arguments, image::prepare()?)
 }
 
-/// The cases that are asked for. A filter reaches beyond the share of CI: who names a case wants it run.
+/// The cases that are asked for. A filter reaches beyond the share of CI: who names a case wants it
+/// run.
 fn chosen<'a>(cases: &'a [Case], arguments: &Arguments) -> Vec<&'a Case> {
     let all = arguments.full || !arguments.only.is_empty();
     let wanted = |case: &&Case| {

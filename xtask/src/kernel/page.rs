@@ -68,7 +68,8 @@ fn meanings<'a>(cases: impl Iterator<Item = &'a Case>) -> Vec<String> {
     words
 }
 
-/// A row per program, service and fault, a column per place: passed of run, or the number that all passed.
+/// A row per program, service and fault, a column per place: passed of run, or the number that all
+/// passed.
 pub(super) fn matrix(driver: Driver, ran: &[Ran<'_>]) -> String {
     let places: Vec<String> = Place::of(driver).into_iter().map(Place::name).collect();
     let mut rows: BTreeMap<String, BTreeMap<String, [usize; 2]>> = BTreeMap::new();

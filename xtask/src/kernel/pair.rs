@@ -172,7 +172,8 @@ fn running(side: &Side, guest: &mut Guest, deadline: Instant) -> Result {
     Ok(())
 }
 
-/// Resets the connection of iWARP between both sides: this machine's TCP aborts it, and says so to the guest's.
+/// Resets the connection of iWARP between both sides: this machine's TCP aborts it, and says so to
+/// the guest's.
 fn reset(lab: &Lab) -> Result {
     let line = format!("ip netns exec {} ss -HKtn", lab.peer.namespace);
     let port = format!("( sport = :{CM_PORT} or dport = :{CM_PORT} )");

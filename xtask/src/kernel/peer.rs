@@ -1,8 +1,8 @@
 //! The guest and its network, from boot to end.
 //!
-//! A network namespace that carries our process id, a tap device for each link in it, QEMU beside them. All
-//! of it goes when [`Peer`] is dropped, and also when this process is ended in any other way: a shell waits
-//! for the end of a pipe that only we hold.
+//! A network namespace that carries our process id, a tap device for each link in it, QEMU beside
+//! them. All of it goes when [`Peer`] is dropped, and also when this process is ended in any other
+//! way: a shell waits for the end of a pipe that only we hold.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,21 +29,21 @@ const BOOT: Duration = Duration::from_secs(180);
 /// Memory of the guest, MiB: messages of 64 MiB, in the buffers of both directions of perftest.
 const MEMORY_MIB: u32 = 1024;
 
-/// Packets that wait for the guest's card. UC and UD have no flow control: what we may have in flight towards a
-/// slow guest (128 messages of 64 KiB) must fit, or it is lost.
+/// Packets that wait for the guest's card. UC and UD have no flow control: what we may have in
+/// flight towards a slow guest (128 messages of 64 KiB) must fit, or it is lost.
 const QUEUE_PACKETS: u32 = 16_384;
 
 /// The kernel's command line.
 const KERNEL_LINE: &str = "console=ttyS0 quiet panic=-1";
 
-/// What a kernel with more than one processor is told: it would distrust their
-/// emulated time stamp counters, and take the time from an emulated device: a system call and
-/// more for each look at a clock, which costs nearly nothing on a real machine. And on a busy machine it sometimes
-/// finds at boot that the emulated timer does not tick.
+/// What a kernel with more than one processor is told: it would distrust their emulated time stamp
+/// counters, and take the time from an emulated device: a system call and more for each look at a
+/// clock, which costs nearly nothing on a real machine. And on a busy machine it sometimes finds at
+/// boot that the emulated timer does not tick.
 pub(crate) const KERNEL_LINE_OF_SEVERAL: &str = "tsc=reliable no_timer_check";
 
-/// Options of its network cards. With event indices QEMU 7.2 without KVM loses interrupts: after some ten
-/// thousand packets a card stands still until it is reset.
+/// Options of its network cards. With event indices QEMU 7.2 without KVM loses interrupts: after
+/// some ten thousand packets a card stands still until it is reset.
 const CARD: &str = "event_idx=off,romfile=";
 
 /// What guests differ in.
@@ -149,7 +149,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether the guest's device is active, and has the GIDs of its addresses: iWARP's has its MAC alone.
+    /// Whether the guest's device is active, and has the GIDs of its addresses: iWARP's has its MAC
+    /// alone.
     fn is_up(&mut self, link: &Link) -> Result<bool> {
         let state = format!("/sys/class/infiniband/{}/ports/1/state", link.device);
         let mut up = self.guest.run(&format!("grep -q ACTIVE {state}"))?.0 == 0;
@@ -235,7 +236,8 @@ fn qemu(namespace: &str, image: &Image, wanted: &Wanted, folder: &Path) -> Resul
     command.spawn().map_err(|e| format!("cannot start QEMU: {e}"))
 }
 
-/// A shell that waits until this process is gone or says so, and then ends what is in the namespace.
+/// A shell that waits until this process is gone or says so, and then ends what is in the
+/// namespace.
 fn undertaker(namespace: &str, folder: &Path) -> Result<Child> {
     let script = "trap '' INT TERM HUP
         cat >/dev/null

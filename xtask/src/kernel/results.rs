@@ -1,6 +1,7 @@
 //! Results of this run and of earlier ones: the matrix of all cases may come from several runs.
 //!
-//! A file with a line for each case that was run, its name and its verdict; the last line of a name counts.
+//! A file with a line for each case that was run, its name and its verdict; the last line of a name
+//! counts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

@@ -1,5 +1,5 @@
-//! What our own judge, `probe`, must say at both ends: data that arrives, and requests that fail with the
-//! status that IBTA gives each end, whichever of the two is the kernel's.
+//! What our own judge, `probe`, must say at both ends: data that arrives, and requests that fail
+//! with the status that IBTA gives each end, whichever of the two is the kernel's.
 
 use super::cases::{Case, Expected, Fault, Place, Program};
 use super::iwarp::Agreed;
@@ -18,8 +18,8 @@ const fn both(line: &'static str) -> [&'static str; 2] {
     [line, line]
 }
 
-/// A request that the responder refuses. Both queue pairs are in error then (IBTA 9.9.2.4.1, 9.9.3), what
-/// waits in them is flushed (10.3.1).
+/// A request that the responder refuses. Both queue pairs are in error then (IBTA 9.9.2.4.1,
+/// 9.9.3), what waits in them is flushed (10.3.1).
 const REFUSED: &str = "receive: WR_FLUSH_ERR\nstate: ERR";
 const NO_ACCESS: &str = "request: REM_ACCESS_ERR\nbehind it: WR_FLUSH_ERR\nstate: ERR";
 const NO_REQUEST: &str = "request: REM_INV_REQ_ERR\nbehind it: WR_FLUSH_ERR\nstate: ERR";

@@ -1,8 +1,10 @@
-//! The module `siw`, the kernel's iWARP over TCP sockets, which Debian's kernel leaves out: built from Debian's
-//! package of the kernel's source, against the headers of the kernel that the guest boots.
+//! The module `siw`, the kernel's iWARP over TCP sockets, which Debian's kernel leaves out: built
+//! from Debian's package of the kernel's source, against the headers of the kernel that the guest
+//! boots.
 //!
-//! Its source has constants that earlier versions had as parameters of the module: whether it asks for CRCs,
-//! which revision of MPA it speaks, and so on. They are made parameters again, so that a guest can be both.
+//! Its source has constants that earlier versions had as parameters of the module: whether it asks
+//! for CRCs, which revision of MPA it speaks, and so on. They are made parameters again, so that a
+//! guest can be both.
 
 use std::fs;
 use std::path::Path;
@@ -35,9 +37,11 @@ const TOOLS: &[Tool] = &[
     ("modinfo", &["modinfo", "--version"], "kmod"),
 ];
 
-/// Builds it for a version of the kernel, as `6.1.0-1-amd64`, and leaves it in the folder of the image.
+/// Builds it for a version of the kernel, as `6.1.0-1-amd64`, and leaves it in the folder of the
+/// image.
 ///
-/// The kernel's source is one archive of 140 MB: most of the time goes into fetching and unpacking it.
+/// The kernel's source is one archive of 140 MB: most of the time goes into fetching and unpacking
+/// it.
 pub(super) fn build(image: &Path, version: &str) -> Result {
     tools::install(TOOLS)?;
     let headers = format!("/usr/src/linux-headers-{version}");

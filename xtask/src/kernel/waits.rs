@@ -1,8 +1,10 @@
-//! `cargo xtask kernel --who-waits`: which end is the slow one when data goes to the kernel's driver, and from it.
+//! `cargo xtask kernel --who-waits`: which end is the slow one when data goes to the kernel's
+//! driver, and from it.
 //!
-//! A side that waits for the other is idle. So runs of bandwidth programs are watched from their start to their end: what the
-//! guest's processor did (`/proc/stat` there), and how much processor time our process took (what the
-//! system counts of children that have ended). Runs are long, so that setting up counts little.
+//! A side that waits for the other is idle. So runs of bandwidth programs are watched from their
+//! start to their end: what the guest's processor did (`/proc/stat` there), and how much processor
+//! time our process took (what the system counts of children that have ended). Runs are long, so
+//! that setting up counts little.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,7 +36,8 @@ const TICKS_PER_S: f64 = 100.0;
 /// A run may take so long, seconds.
 const LIMIT_S: u64 = 600;
 
-/// What is run: program, its options, netdev MTU, whether data goes to the guest, and what of it sleeps here.
+/// What is run: program, its options, netdev MTU, whether data goes to the guest, and what of it
+/// sleeps here.
 const RUNS: [(&str, &str, u64, bool, &str); 4] = [
     ("ib_write_bw", "", 9000, true, "polls"),
     ("ib_send_bw", "-e", 1500, true, "sleeps"),

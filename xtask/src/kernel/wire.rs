@@ -1,5 +1,5 @@
-//! What both ends put on the wire, judged by a third: some cases run once more while their link is captured,
-//! and every packet must be one that tshark and `vernic-wire` read alike.
+//! What both ends put on the wire, judged by a third: some cases run once more while their link is
+//! captured, and every packet must be one that tshark and `vernic-wire` read alike.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ use crate::capture::{self, Checksums};
 use crate::shell::run;
 use crate::{Result, root};
 
-/// Scenarios of our judge that are captured: every operation, NAKs of each kind, repeats after loss.
+/// Scenarios of our judge that are captured: every operation, NAKs of each kind, repeats after
+/// loss.
 const SCENARIOS: &[&str] = &[
     "verify",
     "uc-verify",
@@ -45,7 +46,8 @@ const IWARP_SCENARIOS: &[&str] = &[
 const PLACES: [&str; 4] =
     ["ipv4-1500-to-kernel", "ipv6-9000-from-kernel", "ipv4-1500-to-siw", "ipv6-9000-from-siw"];
 
-/// Opcodes that must be among the captured ones on each link, or the run did not show what it is for.
+/// Opcodes that must be among the captured ones on each link, or the run did not show what it is
+/// for.
 const WANTED: &[Opcode] = &[
     Opcode::RC_SEND_ONLY_IMM,
     Opcode::RC_SEND_ONLY_INV,

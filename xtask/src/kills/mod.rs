@@ -1,4 +1,5 @@
-//! `cargo xtask kills`: pairs of unmodified programs of one host, one of which is killed at a random moment.
+//! `cargo xtask kills`: pairs of unmodified programs of one host, one of which is killed at a
+//! random moment.
 //!
 //! The survivor must end, or be told, within [`trial::BOUND`] if it was connected. Nothing but a
 //! trial's number and the seed decides which program, which way, which side and which moment, so a

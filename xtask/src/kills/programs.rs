@@ -9,7 +9,8 @@ pub(super) struct Program {
     pub(super) name: &'static str,
     /// Options of both sides.
     pub(super) options: &'static str,
-    /// Further options of the server and of the client. `GID` stands for the index of the address's GID.
+    /// Further options of the server and of the client. `GID` stands for the index of the address's
+    /// GID.
     pub(super) own: [&'static str; 2],
     /// Further options of `vernic run`.
     pub(super) around: &'static str,
@@ -70,7 +71,8 @@ const PORT_SPACE_TCP: u16 = 0x106;
 const RPING_PORT: u16 = 7174;
 const RSTREAM_PORT: u16 = 7471;
 
-/// Perftest, whose processes meet over a TCP connection of their own; or by the connection manager (`-R`).
+/// Perftest, whose processes meet over a TCP connection of their own; or by the connection manager
+/// (`-R`).
 const fn perftest(name: &'static str) -> Program {
     Program {
         name,

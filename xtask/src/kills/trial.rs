@@ -1,4 +1,5 @@
-//! One kill: a server and a client in a namespace of their own, one of them killed, the other watched.
+//! One kill: a server and a client in a namespace of their own, one of them killed, the other
+//! watched.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -24,8 +25,8 @@ const TICK: Duration = Duration::from_millis(5);
 /// Lines of the log that say that the process had a connection.
 const CONNECTED: &[&str] = &["peer is on this host", " Established "];
 
-/// Lines of the log that say that its queue pairs, and so the process, learned of its end. What the program makes
-/// of that is its own: rstream asks again and again after the end of a stream.
+/// Lines of the log that say that its queue pairs, and so the process, learned of its end. What the
+/// program makes of that is its own: rstream asks again and again after the end of a stream.
 const TOLD: &[&str] = &[
     "queue pair failed",
     "its peers' queue pairs fail",

@@ -211,7 +211,8 @@ pub(crate) extern "C" fn ibv_create_ah_from_wc(
     })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: for drivers that build Ethernet headers, which the system does here.
+/// `ibv_resolve_eth_l2_from_gid`: for drivers that build Ethernet headers, which the system does
+/// here.
 pub(crate) extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: Handle<ibv_context>,
     _attr: In<ibv_ah_attr>,

@@ -24,8 +24,8 @@ pub(crate) const COMP_VECTORS: c_int = 1;
 pub(crate) struct ContextObject {
     verbs: verbs_context,
     shared: Weak<Shared>,
-    /// What C owns while it is open: the device, and the descriptor behind `cmd_fd`, which tells this
-    /// device from others, also after `dup` (`import.rs`).
+    /// What C owns while it is open: the device, and the descriptor behind `cmd_fd`, which tells
+    /// this device from others, also after `dup` (`import.rs`).
     owned: Mutex<Option<(Arc<Shared>, OwnedFd)>>,
     closed: AtomicBool,
     /// Of the connection manager, which keeps it open until the process ends.
@@ -81,8 +81,8 @@ impl ContextObject {
         Ok(Self::hand_out(device, shared, cmd_fd, is_kept))
     }
 
-    /// As the context that the program gets for a device it opens, for one that the connection manager
-    /// has open: closing it does nothing.
+    /// As the context that the program gets for a device it opens, for one that the connection
+    /// manager has open: closing it does nothing.
     ///
     /// # Errors
     /// The system's, when the process has no descriptor left.
@@ -212,8 +212,8 @@ pub(crate) extern "C" fn ibv_open_device(device: Handle<ibv_device>) -> Handle<i
     })
 }
 
-/// `ibv_close_device`. With its last context the device ends: objects that are left are good for nothing
-/// but to be destroyed. The contexts of `rdma_cm_id`s are not the program's, and stay open.
+/// `ibv_close_device`. With its last context the device ends: objects that are left are good for
+/// nothing but to be destroyed. The contexts of `rdma_cm_id`s are not the program's, and stay open.
 pub(crate) extern "C" fn ibv_close_device(context: Handle<ibv_context>) -> c_int {
     boundary::errno("ibv_close_device", || {
         let object = context.get()?;

@@ -43,16 +43,16 @@ unsafe impl CObject for ibv_cq {
     const NAME: &'static str = "a completion queue";
 }
 
-/// Entries that the smallest queue has. Programs that worked on hardware, which rounds up too, may ask
-/// for fewer than they have outstanding: one of perftest's asks for 1, and sends again before it has
-/// polled.
+/// Entries that the smallest queue has. Programs that worked on hardware, which rounds up too, may
+/// ask for fewer than they have outstanding: one of perftest's asks for 1, and sends again before
+/// it has polled.
 const MIN_CQE: u32 = 64;
 
 /// How long a change of size waits for what was posted before it to be carried out.
 const SETTLING: Duration = Duration::from_millis(20);
 
-/// Entries of a queue for which `asked` were asked: at least as many (IBTA 11.2.8.1). What cannot be
-/// given stays as it is, to be refused.
+/// Entries of a queue for which `asked` were asked: at least as many (IBTA 11.2.8.1). What cannot
+/// be given stays as it is, to be refused.
 fn rounded(asked: u32) -> u32 {
     match asked {
         1..=MAX_CQE => asked.next_power_of_two().clamp(MIN_CQE, MAX_CQE),
@@ -175,15 +175,15 @@ pub(crate) extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_resize_cq`: `EINVAL` where more completions wait than entries are asked for, also if the queue
-/// would be rounded up to hold them.
+/// `ibv_resize_cq`: `EINVAL` where more completions wait than entries are asked for, also if the
+/// queue would be rounded up to hold them.
 pub(crate) extern "C" fn ibv_resize_cq(cq: Handle<ibv_cq>, cqe: c_int) -> c_int {
     boundary::errno("ibv_resize_cq", || {
         let object = cq.get()?;
         object.shared.check()?;
         let cqe = u32::try_from(cqe).map_err(|_| Failure::invalid(format!("{cqe} entries")))?;
-        // What was posted may wait for the lane, which another thread has; hardware has done it by now, and what it
-        // completed has to fit.
+        // What was posted may wait for the lane, which another thread has; hardware has done it by
+        // now, and what it completed has to fit.
         let until = Instant::now() + SETTLING;
         while !object.shared.engine.try_progress() && Instant::now() < until {
             std::thread::yield_now();
@@ -255,9 +255,9 @@ pub(crate) fn tag(wc: &Wc) -> (u32, c_uint) {
     }
 }
 
-/// `ibv_poll_cq`: how many completions it took, or a negative errno; `-EIO` of a queue that overflowed,
-/// once the device is closed, and in a process that was forked since: whoever polls until something comes
-/// would poll for ever.
+/// `ibv_poll_cq`: how many completions it took, or a negative errno; `-EIO` of a queue that
+/// overflowed, once the device is closed, and in a process that was forked since: whoever polls
+/// until something comes would poll for ever.
 pub(crate) extern "C" fn poll_cq(
     cq: Handle<ibv_cq>,
     max: c_int,

@@ -1,8 +1,8 @@
 //! Completion queues whose completions are read field by field (`ibv_start_poll`, `ibv_wc_read_*`).
 //!
 //! `ibv_start_poll` takes a completion off the queue and keeps it in the object, where the
-//! `ibv_wc_read_*` calls find it, until `ibv_next_poll` takes the next or `ibv_end_poll` ends. As with
-//! rdma-core's drivers, one thread at a time polls: others wait in `ibv_start_poll`.
+//! `ibv_wc_read_*` calls find it, until `ibv_next_poll` takes the next or `ibv_end_poll` ends. As
+//! with rdma-core's drivers, one thread at a time polls: others wait in `ibv_start_poll`.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
@@ -47,8 +47,8 @@ struct Current {
     wall_offset_ns: u64,
 }
 
-// SAFETY: `current` is written only while `lock` is held, by the thread that polls; it is read by that
-// thread, as the contract of `ibv_wc_read_*` says.
+// SAFETY: `current` is written only while `lock` is held, by the thread that polls; it is read by
+// that thread, as the contract of `ibv_wc_read_*` says.
 unsafe impl Sync for Polling {}
 
 impl Polling {
@@ -109,8 +109,8 @@ pub(crate) extern "C" fn create_cq_ex(
             return Err(Failure::unsupported(format_args!("comp_mask {unknown:#x}")));
         }
         let flags = if attr.comp_mask & cq_init_mask::FLAGS != 0 { attr.flags } else { 0 };
-        // IGNORE_OVERRUN asks that overruns go unnoticed; here they never do, which breaks no program
-        // that leaves room, as it has to.
+        // IGNORE_OVERRUN asks that overruns go unnoticed; here they never do, which breaks no
+        // program that leaves room, as it has to.
         let unknown = flags & !(cq_flags::SINGLE_THREADED | cq_flags::IGNORE_OVERRUN);
         if unknown != 0 {
             return Err(Failure::unsupported(format_args!("flags {unknown:#x}")));

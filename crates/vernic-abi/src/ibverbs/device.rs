@@ -100,7 +100,8 @@ pub(crate) fn chars<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// The devices that the program shall see: those of the settings' transport, or the one that they name.
+/// The devices that the program shall see: those of the settings' transport, or the one that they
+/// name.
 pub(crate) fn shown() -> Result<Vec<DeviceInfo>, Failure> {
     let devices = Config::load()
         .map_err(OpenError::from)
@@ -129,7 +130,8 @@ pub(crate) extern "C" fn ibv_free_device_list(list: *mut Handle<ibv_device>) {
     unsafe { libc::free(list.cast()) };
 }
 
-/// `ibv_get_device_name`: the field of the struct, which may be a copy of the program's; NULL for NULL.
+/// `ibv_get_device_name`: the field of the struct, which may be a copy of the program's; NULL for
+/// NULL.
 pub(crate) extern "C" fn ibv_get_device_name(device: Handle<ibv_device>) -> Text {
     match device.is_null() {
         true => Text::NULL,

@@ -56,8 +56,8 @@ impl DmObject {
     }
 }
 
-/// `ibv_alloc_dm`. Also in a process that was forked since the device was opened: there the memory can
-/// be copied to and from, by that process alone.
+/// `ibv_alloc_dm`. Also in a process that was forked since the device was opened: there the memory
+/// can be copied to and from, by that process alone.
 pub(crate) extern "C" fn alloc_dm(
     context: Handle<ibv_context>,
     attr: In<ibv_alloc_dm_attr>,

@@ -75,8 +75,8 @@ fn entry(row: &GidEntry) -> ibv_gid_entry {
     }
 }
 
-/// `_ibv_query_gid_ex`: one filled row. Programs look for the end of the table with it, so that a row
-/// is empty is not worth a line in the log.
+/// `_ibv_query_gid_ex`: one filled row. Programs look for the end of the table with it, so that a
+/// row is empty is not worth a line in the log.
 pub(crate) extern "C" fn _ibv_query_gid_ex(
     context: Handle<ibv_context>,
     port: u32,

@@ -1,8 +1,8 @@
 //! Sharing a device between contexts of one process, by `cmd_fd`.
 //!
-//! A context's `cmd_fd` is a file without content of its own, whose identity `dup` keeps: that is how
-//! a context is found again. The device lives in the process that opened it, so a descriptor that came
-//! from another process is refused.
+//! A context's `cmd_fd` is a file without content of its own, whose identity `dup` keeps: that is
+//! how a context is found again. The device lives in the process that opened it, so a descriptor
+//! that came from another process is refused.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -21,9 +21,9 @@ use crate::pointer::Handle;
 
 use super::context::ContextObject;
 
-/// How long the end of the program waits for a thread that is at work on a device: a few time slices of
-/// the scheduler, if it was interrupted. A bound, because this very thread may have been, by a signal whose
-/// handler ends the program.
+/// How long the end of the program waits for a thread that is at work on a device: a few time
+/// slices of the scheduler, if it was interrupted. A bound, because this very thread may have been,
+/// by a signal whose handler ends the program.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Which file it is: its device and inode.
@@ -73,8 +73,8 @@ pub(crate) fn note(
 }
 
 /// Sends what the open devices still owe when the program ends: an acknowledgement that waits for
-/// company, above all. A device of hardware has sent it before the program saw the completion. What a capture keeps is
-/// written to its file.
+/// company, above all. A device of hardware has sent it before the program saw the completion. What
+/// a capture keeps is written to its file.
 pub(crate) fn say_goodbye() {
     // Dropped behind nothing: a device that ends here closes sockets, which passes the gate.
     for shared in open_devices() {
@@ -101,7 +101,8 @@ pub(crate) fn say_goodbye() {
     }
 }
 
-/// Tries until it succeeds, or the time is over: the end may have interrupted who stands in the way.
+/// Tries until it succeeds, or the time is over: the end may have interrupted who stands in the
+/// way.
 fn patiently<T>(until: Instant, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         let found = attempt();
@@ -134,8 +135,8 @@ fn find(wanted: Identity) -> Option<(Handle<ibv_device>, Arc<Shared>)> {
     Some((known.device, known.shared.upgrade()?))
 }
 
-/// `ibv_import_device`. On success the descriptor is the context's, and closed with it, as the manual
-/// page says.
+/// `ibv_import_device`. On success the descriptor is the context's, and closed with it, as the
+/// manual page says.
 pub(crate) extern "C" fn ibv_import_device(cmd_fd: c_int) -> Handle<ibv_context> {
     log::init();
     boundary::pointer("ibv_import_device", || {

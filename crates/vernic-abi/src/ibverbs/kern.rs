@@ -1,5 +1,5 @@
-//! Exported leftovers: conversions from the kernel's structs, of which there are none here, sysfs, and
-//! calls of later releases that are refused but have results.
+//! Exported leftovers: conversions from the kernel's structs, of which there are none here, sysfs,
+//! and calls of later releases that are refused but have results.
 
 use std::ffi::{OsStr, c_int, c_void};
 use std::io::Read as _;
@@ -43,8 +43,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> Text {
     Text::of(c"/sys")
 }
 
-/// `ibv_read_sysfs_file`: the text of a file without its last newline, and its length; -1 if it cannot
-/// be read.
+/// `ibv_read_sysfs_file`: the text of a file without its last newline, and its length; -1 if it
+/// cannot be read.
 pub(crate) extern "C" fn ibv_read_sysfs_file(
     folder: Text,
     file: Text,

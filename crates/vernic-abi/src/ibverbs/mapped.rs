@@ -1,9 +1,9 @@
 //! Whether memory that is registered can be accessed as its rights say.
 //!
 //! Hardware pins what is registered, and so finds out. Nothing is pinned here, and a region of
-//! terabytes costs nothing; only its first and last page are looked at, which finds what programs get
-//! wrong: a wrong pointer, a length beyond the end, memory that must not be written. What is unmapped
-//! after it was registered is not found: see the limits in README.md.
+//! terabytes costs nothing; only its first and last page are looked at, which finds what programs
+//! get wrong: a wrong pointer, a length beyond the end, memory that must not be written. What is
+//! unmapped after it was registered is not found: see the limits in README.md.
 
 use std::ffi::{c_int, c_void};
 use std::fs;
@@ -50,7 +50,8 @@ fn is_accessible(byte: usize, write: bool) -> bool {
         return true;
     }
     match std::io::Error::last_os_error().raw_os_error() {
-        // An old kernel, memory of a device, or rights that are missing: the list of mappings tells.
+        // An old kernel, memory of a device, or rights that are missing: the list of mappings
+        // tells.
         Some(EINVAL) => is_listed(byte, write),
         _ => false,
     }

@@ -100,8 +100,8 @@ fn register(
     if !access.contains(Access::ON_DEMAND) {
         mapped::check(addr, length, access)?;
     }
-    // SAFETY: whoever registers memory promises to the verbs what `reg_mr` asks for: it stays mapped
-    // until it is deregistered, and is accessed by this program, which is not Rust, only.
+    // SAFETY: whoever registers memory promises to the verbs what `reg_mr` asks for: it stays
+    // mapped until it is deregistered, and is accessed by this program, which is not Rust, only.
     let mr = unsafe { domain.engine()?.reg_mr(addr.cast(), length as u64, iova, access)? };
     MrObject::hand_out(pd, mr, addr, None)
 }
@@ -128,8 +128,8 @@ pub(crate) extern "C" fn ibv_reg_mr_iova(
     boundary::pointer("ibv_reg_mr_iova", || register(pd, addr, length, iova, access as c_uint))
 }
 
-/// `ibv_reg_mr_iova2`: what the macros `ibv_reg_mr` and `ibv_reg_mr_iova` call for rights that older
-/// libraries do not know.
+/// `ibv_reg_mr_iova2`: what the macros `ibv_reg_mr` and `ibv_reg_mr_iova` call for rights that
+/// older libraries do not know.
 pub(crate) extern "C" fn ibv_reg_mr_iova2(
     pd: Handle<ibv_pd>,
     addr: *mut c_void,
@@ -140,8 +140,8 @@ pub(crate) extern "C" fn ibv_reg_mr_iova2(
     boundary::pointer("ibv_reg_mr_iova2", || register(pd, addr, length, iova, access))
 }
 
-/// `ibv_dereg_mr`: `EBUSY` while windows are bound to it. Of an import it ends the region, too, as the
-/// manual page says; what else the program has of it then is good for ending it only.
+/// `ibv_dereg_mr`: `EBUSY` while windows are bound to it. Of an import it ends the region, too, as
+/// the manual page says; what else the program has of it then is good for ending it only.
 pub(crate) extern "C" fn ibv_dereg_mr(mr: Handle<ibv_mr>) -> c_int {
     boundary::errno("ibv_dereg_mr", || {
         let object = mr.get()?;

@@ -1,9 +1,10 @@
 //! Protection domains, thread domains, parent domains.
 //!
 //! A parent domain is a protection domain under another name, which a thread domain and allocators
-//! hang on. Everything made with it is in the protection domain behind it. The thread domain promises
-//! that one thread at a time uses what is made with it, which needs nothing here. The allocators are
-//! for memory that a driver shares with a device; there is no such device, and so no such memory.
+//! hang on. Everything made with it is in the protection domain behind it. The thread domain
+//! promises that one thread at a time uses what is made with it, which needs nothing here. The
+//! allocators are for memory that a driver shares with a device; there is no such device, and so no
+//! such memory.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Weak};
@@ -75,7 +76,8 @@ impl PdObject {
         Self::hand_out(context, shared, domain, kind)
     }
 
-    /// A domain of the connection manager, for ids that are given none: deallocating it does nothing.
+    /// A domain of the connection manager, for ids that are given none: deallocating it does
+    /// nothing.
     pub(crate) fn keep(context: Handle<ibv_context>, shared: &Arc<Shared>) -> Handle<ibv_pd> {
         Self::alloc(context, shared, Kind::Kept)
     }
@@ -103,8 +105,8 @@ pub(crate) extern "C" fn ibv_alloc_pd(context: Handle<ibv_context>) -> Handle<ib
     })
 }
 
-/// `ibv_dealloc_pd`, of protection and parent domains: `EBUSY` while anything lives in it. That of an
-/// `rdma_cm_id` that was given none is not the program's, and stays.
+/// `ibv_dealloc_pd`, of protection and parent domains: `EBUSY` while anything lives in it. That of
+/// an `rdma_cm_id` that was given none is not the program's, and stays.
 pub(crate) extern "C" fn ibv_dealloc_pd(pd: Handle<ibv_pd>) -> c_int {
     boundary::errno("ibv_dealloc_pd", || {
         let object = pd.get()?;

@@ -97,13 +97,13 @@ impl Request {
     }
 }
 
-/// Inline bytes that every queue pair takes: devices put them where the scatter list would be, and so have
-/// room for as many as one of its entries has. Programs send a key and an address that way and ask for no
-/// room (rdma_xclient). ATOMIC WRITE brings its 8 bytes inline.
+/// Inline bytes that every queue pair takes: devices put them where the scatter list would be, and
+/// so have room for as many as one of its entries has. Programs send a key and an address that way
+/// and ask for no room (rdma_xclient). ATOMIC WRITE brings its 8 bytes inline.
 const LEAST_INLINE: u32 = size_of::<vernic_engine::Sge>() as u32;
 
-/// The sizes in the engine's terms. Where receives come from a shared queue, those of the queue pair's
-/// own are not looked at.
+/// The sizes in the engine's terms. Where receives come from a shared queue, those of the queue
+/// pair's own are not looked at.
 fn sizes(request: &Request, shares: bool) -> QpCap {
     let cap = &request.init.cap;
     QpCap {
@@ -115,8 +115,9 @@ fn sizes(request: &Request, shares: bool) -> QpCap {
     }
 }
 
-/// Why the engine made no queue pair. Libraries that programs use (libfabric's verbs provider, UCX) learn how much
-/// inline data a device takes by asking for more and more: that is told once per device.
+/// Why the engine made no queue pair. Libraries that programs use (libfabric's verbs provider, UCX)
+/// learn how much inline data a device takes by asking for more and more: that is told once per
+/// device.
 #[cold]
 fn refusal(shared: &Shared, error: CreateError) -> Failure {
     let is_known = match error {
@@ -401,8 +402,8 @@ pub(crate) extern "C" fn ibv_destroy_qp(qp: Handle<ibv_qp>) -> c_int {
         if object.shared.is_orphan() {
             return Ok(());
         }
-        // Nobody is told of it any more from here on; and before its number is free for others. Under
-        // the lock, so that one that stays for being busy misses no event.
+        // Nobody is told of it any more from here on; and before its number is free for others.
+        // Under the lock, so that one that stays for being busy misses no event.
         let mut registry = object.shared.registry();
         object.engine.destroy()?;
         if let Entry::Occupied(mut handles) = registry.qps.entry(object.engine.qpn()) {

@@ -105,9 +105,11 @@ pub(crate) fn from_engine(attr: &QpAttr) -> ibv_qp_attr {
     }
 }
 
-/// How long a next hop has to answer for its hardware address: as long as the kernel's drivers of RoCE wait.
+/// How long a next hop has to answer for its hardware address: as long as the kernel's drivers of
+/// RoCE wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// Time to the second look at what the system knows: an answer on a local network takes about as long.
+/// Time to the second look at what the system knows: an answer on a local network takes about as
+/// long.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 /// Longest time between looks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);

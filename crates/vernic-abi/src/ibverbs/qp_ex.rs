@@ -1,11 +1,13 @@
 //! The `ibv_wr_*` calls: a batch of sends, made by one call per part.
 //!
-//! From `ibv_wr_start` to `ibv_wr_complete` a thread owns the [`Builder`] of a queue pair; others wait
-//! in `ibv_wr_start`. Each call that names an operation adds a request, each that sets data or an
-//! address completes the last one. Inline data are copied by the call that brings them. Nothing is
-//! posted before `ibv_wr_complete`, which posts all or, after any call with a wrong argument, nothing.
+//! From `ibv_wr_start` to `ibv_wr_complete` a thread owns the [`Builder`] of a queue pair; others
+//! wait in `ibv_wr_start`. Each call that names an operation adds a request, each that sets data or
+//! an address completes the last one. Inline data are copied by the call that brings them. Nothing
+//! is posted before `ibv_wr_complete`, which posts all or, after any call with a wrong argument,
+//! nothing.
 //!
-//! Limits: as many requests, entries and inline bytes as the queue pair was made for; allocated then.
+//! Limits: as many requests, entries and inline bytes as the queue pair was made for; allocated
+//! then.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -229,8 +231,8 @@ fn with(qp: Handle<ibv_qp>, call: impl FnOnce(&QpObject, &mut Batch)) {
     guard((), || {
         let Some(object) = qp.find() else { return };
         let Some(builder) = &object.builder else { return };
-        // SAFETY: the calling thread is between `ibv_wr_start` and `ibv_wr_complete`, so it holds the
-        // lock, and no other reference to the batch exists (each lives within one call).
+        // SAFETY: the calling thread is between `ibv_wr_start` and `ibv_wr_complete`, so it holds
+        // the lock, and no other reference to the batch exists (each lives within one call).
         call(object, unsafe { &mut *builder.batch.get() });
     });
 }

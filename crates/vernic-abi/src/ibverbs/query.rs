@@ -18,8 +18,9 @@ use crate::pointer::{Handle, In, Out, OutArray, plain};
 
 plain! { ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input, ibv_port_attr, ibv_values_ex }
 
-/// Port width 4X and speed of 10 Gb/s a lane, as their fields have them: 40 Gb/s, the nearest to what
-/// the device reaches between processes of a host (BENCHMARKS.md). Programs choose protocols by it.
+/// Port width 4X and speed of 10 Gb/s a lane, as their fields have them: 40 Gb/s, the nearest to
+/// what the device reaches between processes of a host (BENCHMARKS.md). Programs choose protocols
+/// by it.
 const WIDTH_4X: u8 = 2;
 const SPEED_10_GBPS: u8 = 4;
 /// The same in units of 100 Mb/s.

@@ -1,6 +1,7 @@
-//! Refusals that programs run into by the thousand: posts, and queue pairs that are made to learn a limit. The log has
-//! the first of each cause per open device at level `warn`, the others at `debug`; all of them there where a full queue
-//! is the cause, by which many programs know that it is time to poll.
+//! Refusals that programs run into by the thousand: posts, and queue pairs that are made to learn a
+//! limit. The log has the first of each cause per open device at level `warn`, the others at
+//! `debug`; all of them there where a full queue is the cause, by which many programs know that it
+//! is time to poll.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -95,8 +96,8 @@ impl From<&PostRecvError> for Cause {
     }
 }
 
-/// The causes that the user of a device was told: a bit for each. Taken without a lock, since any thread posts, and one
-/// may be of the process that this one is forked from.
+/// The causes that the user of a device was told: a bit for each. Taken without a lock, since any
+/// thread posts, and one may be of the process that this one is forked from.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(AtomicU32);
 

@@ -60,7 +60,8 @@ impl SrqObject {
         xrc: Option<&Xrc>,
     ) -> Result<Handle<ibv_srq>, Failure> {
         let domain = pd.get()?;
-        // The limit is armed by `ibv_modify_srq`: here it is not looked at, as the manual page says.
+        // The limit is armed by `ibv_modify_srq`: here it is not looked at, as the manual page
+        // says.
         let init = SrqInit { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
         let mut uses = vec![domain.users.hold()];
         let engine = match xrc {

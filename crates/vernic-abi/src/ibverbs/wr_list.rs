@@ -1,12 +1,13 @@
-//! Lists of work requests, as C posts them, turned into the engine's one by one: nothing is gathered
-//! and nothing allocated on the way.
+//! Lists of work requests, as C posts them, turned into the engine's one by one: nothing is
+//! gathered and nothing allocated on the way.
 //!
-//! With `pointer.rs` the only module that follows pointers of C; they rest on the contract there, and
-//! on that of posting: a list ends with NULL, and what its requests point to stays as it is until the
-//! call has returned.
+//! With `pointer.rs` the only module that follows pointers of C; they rest on the contract there,
+//! and on that of posting: a list ends with NULL, and what its requests point to stays as it is
+//! until the call has returned.
 //!
-//! Requests and lists of entries that lie inside packed structs, as those of libiscsi do, are not aligned. C on this
-//! machine does not mind, so neither do we: they are copied ([`Copies`]), which aligned ones never are.
+//! Requests and lists of entries that lie inside packed structs, as those of libiscsi do, are not
+//! aligned. C on this machine does not mind, so neither do we: they are copied ([`Copies`]), which
+//! aligned ones never are.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -57,8 +58,8 @@ impl<T: Copy> Kept<T> {
         let copy: Rc<[T]> = (0..count).map(|i| unsafe { from.add(i).read_unaligned() }).collect();
         let kept = Rc::as_ptr(&copy);
         self.0.borrow_mut().push(copy);
-        // SAFETY: what is behind an `Rc` stays where it is when the vector moves; nobody writes it, and it is freed when
-        // `self` goes, which the result borrows.
+        // SAFETY: what is behind an `Rc` stays where it is when the vector moves; nobody writes it,
+        // and it is freed when `self` goes, which the result borrows.
         unsafe { &*kept }
     }
 }
@@ -134,7 +135,8 @@ impl<'a, T: Plain> List<'a, T> {
     /// The next request.
     #[inline]
     fn look(&mut self) -> Option<&'a T> {
-        // SAFETY: NULL or a request of the list, which stays as it is while it is posted (contract above).
+        // SAFETY: NULL or a request of the list, which stays as it is while it is posted (contract
+        // above).
         let [wr] = (unsafe { elements(self.next, 1, &self.copies.requests) })? else { return None };
         self.current = self.next;
         Some(wr)

@@ -1,7 +1,7 @@
 //! The connection manager: `rdma/rdma_cma.h`.
 //!
-//! What a program may read while calls on other threads change it is made of atomics. Addresses and the
-//! path record are so many words, which a call stores one by one.
+//! What a program may read while calls on other threads change it is made of atomics. Addresses and
+//! the path record are so many words, which a call stores one by one.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};

@@ -1,10 +1,10 @@
 //! The C side of the border: structs, constants and function tables of `infiniband/verbs.h` and
 //! `rdma/rdma_cma.h`.
 //!
-//! One file per family of objects. Names are those of the header, so that a reader finds them there.
-//! An enumeration of C is an integer here: its values come from programs, and may be anything. Each
-//! struct is checked for size and offsets when this is compiled (x86-64 and other 64-bit targets lay
-//! them out alike), and against the installed headers by `tests/layout.rs`.
+//! One file per family of objects. Names are those of the header, so that a reader finds them
+//! there. An enumeration of C is an integer here: its values come from programs, and may be
+//! anything. Each struct is checked for size and offsets when this is compiled (x86-64 and other
+//! 64-bit targets lay them out alike), and against the installed headers by `tests/layout.rs`.
 #![allow(non_camel_case_types, reason = "the names of the header")]
 
 pub(crate) mod ah;

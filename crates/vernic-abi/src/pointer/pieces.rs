@@ -1,4 +1,5 @@
-//! Bytes of the program in pieces: `struct iovec`, `struct msghdr`, and what else calls for sockets take.
+//! Bytes of the program in pieces: `struct iovec`, `struct msghdr`, and what else calls for sockets
+//! take.
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
@@ -68,7 +69,8 @@ impl Pieces {
                 return Ok(IoSlice::new(&[]));
             }
             check(piece)?;
-            // SAFETY: so many bytes, which nobody changes during the call (contract of `pointer.rs`, 2).
+            // SAFETY: so many bytes, which nobody changes during the call (contract of
+            // `pointer.rs`, 2).
             let bytes = unsafe { slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
             Ok(IoSlice::new(bytes))
         };
@@ -125,8 +127,8 @@ fn check(piece: &iovec) -> Result<(), Failure> {
 }
 
 impl SockAddr {
-    /// Fills an address of C's, as much of it as there is room for, and says how long it is. NULL for
-    /// either wants nothing.
+    /// Fills an address of C's, as much of it as there is room for, and says how long it is. NULL
+    /// for either wants nothing.
     pub(crate) fn fill(self, length: Out<socklen_t>, address: std::net::SocketAddr) {
         let Ok(room) = length.require("a length") else { return };
         if self.raw().is_null() {

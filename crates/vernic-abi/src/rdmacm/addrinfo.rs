@@ -1,7 +1,7 @@
 //! Names and services to addresses: `rdma_getaddrinfo`, which asks the system's `getaddrinfo`.
 //!
-//! What a call returns is made of pieces of `malloc`, as programs expect: some replace an address in it
-//! by one of their own before they free it.
+//! What a call returns is made of pieces of `malloc`, as programs expect: some replace an address
+//! in it by one of their own before they free it.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -341,7 +341,8 @@ pub(crate) extern "C-unwind" fn rdma_resolve_addrinfo(
     })
 }
 
-/// `rdma_query_addrinfo`, since rdma-core 58: what `rdma_resolve_addrinfo` found; `ENODATA` if nothing.
+/// `rdma_query_addrinfo`, since rdma-core 58: what `rdma_resolve_addrinfo` found; `ENODATA` if
+/// nothing.
 pub(crate) extern "C" fn rdma_query_addrinfo(
     id: Handle<rdma_cm_id>,
     result: Out<*mut rdma_addrinfo>,
@@ -365,8 +366,8 @@ pub(crate) extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
     let mut at = list;
     // As many turns as the list has entries.
     while !at.is_null() {
-        // SAFETY: NULL, or from `rdma_getaddrinfo` and not freed before (contract of `pointer.rs`, 1);
-        // its parts are NULL or of `malloc`, also those that the program put there.
+        // SAFETY: NULL, or from `rdma_getaddrinfo` and not freed before (contract of `pointer.rs`,
+        // 1); its parts are NULL or of `malloc`, also those that the program put there.
         unsafe {
             let entry = at.read();
             libc::free(entry.ai_src_addr.raw().cast());

@@ -1,8 +1,9 @@
 //! Event channels.
 //!
-//! Programs destroy a channel while a thread of theirs waits on it, or is about to (rping does). With a
-//! kernel that thread waits for ever, or reads a descriptor in memory that was just freed. Here it waits
-//! for ever in both cases: the memory of the channels that were destroyed last is kept.
+//! Programs destroy a channel while a thread of theirs waits on it, or is about to (rping does).
+//! With a kernel that thread waits for ever, or reads a descriptor in memory that was just freed.
+//! Here it waits for ever in both cases: the memory of the channels that were destroyed last is
+//! kept.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -83,7 +84,8 @@ impl ChannelObject {
     pub(crate) fn destroy(channel: Handle<rdma_event_channel>) -> Result<(), Failure> {
         let object = channel.get()?;
         let engine = lock(&object.engine).take().ok_or_else(gone)?;
-        // In a child of `fork` a thread that is not there may hold the lock: then it is never freed.
+        // In a child of `fork` a thread that is not there may hold the lock: then it is never
+        // freed.
         if let Ok(mut destroyed) = DESTROYED.try_lock() {
             destroyed.push_back(channel);
             if destroyed.len() > KEPT
@@ -103,8 +105,8 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> Handle<rdma_event_channe
     boundary::pointer("rdma_create_event_channel", ChannelObject::create)
 }
 
-/// `rdma_destroy_event_channel`. Ids that are left on it stay until they are destroyed, but nobody can
-/// take their events.
+/// `rdma_destroy_event_channel`. Ids that are left on it stay until they are destroyed, but nobody
+/// can take their events.
 pub(crate) extern "C" fn rdma_destroy_event_channel(channel: Handle<rdma_event_channel>) {
     boundary::nothing("rdma_destroy_event_channel", || {
         if channel.get()?.engine()?.is_orphan() {

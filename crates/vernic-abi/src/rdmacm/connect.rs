@@ -13,8 +13,8 @@ use crate::pointer::{Bytes, Handle, In, plain};
 
 plain! { rdma_conn_param }
 
-/// Parameters of C in the engine's terms; for NULL what manual pages say: as much as the device has, and
-/// seven repetitions.
+/// Parameters of C in the engine's terms; for NULL what manual pages say: as much as the device
+/// has, and seven repetitions.
 fn with_param<T>(
     id: &IdObject,
     param: In<rdma_conn_param>,
@@ -58,8 +58,8 @@ pub(crate) extern "C-unwind" fn rdma_connect(
     })
 }
 
-/// `rdma_accept`. A datagram id has answered when it returns; others wait for the connection, if they are
-/// synchronous.
+/// `rdma_accept`. A datagram id has answered when it returns; others wait for the connection, if
+/// they are synchronous.
 pub(crate) extern "C-unwind" fn rdma_accept(
     id: Handle<rdma_cm_id>,
     param: In<rdma_conn_param>,
@@ -92,7 +92,8 @@ pub(crate) extern "C" fn rdma_reject(
     })
 }
 
-/// `rdma_reject_ece`: as `rdma_reject`, for the reason that the peer's vendor option is not supported.
+/// `rdma_reject_ece`: as `rdma_reject`, for the reason that the peer's vendor option is not
+/// supported.
 pub(crate) extern "C" fn rdma_reject_ece(
     id: Handle<rdma_cm_id>,
     private_data: Bytes,

@@ -21,9 +21,9 @@ pub(crate) struct Endpoint {
 /// How long an address or route of an endpoint may take, ms: what rdma-core's takes.
 const TIMEOUT_MS: c_int = 2000;
 
-/// `rdma_create_ep`: a synchronous id at the address; with a queue pair if `init` is given. A passive one
-/// (`RAI_PASSIVE`) is bound, shows the protection domain, and its requests get queue pairs in it; any other has its
-/// route resolved.
+/// `rdma_create_ep`: a synchronous id at the address; with a queue pair if `init` is given. A
+/// passive one (`RAI_PASSIVE`) is bound, shows the protection domain, and its requests get queue
+/// pairs in it; any other has its route resolved.
 pub(crate) extern "C-unwind" fn rdma_create_ep(
     out: Out<Handle<rdma_cm_id>>,
     address: In<rdma_addrinfo>,
@@ -80,7 +80,8 @@ fn listen_at(
     Ok(())
 }
 
-/// Resolves address and route, and makes the queue pair. Nothing here is to be dropped while it waits.
+/// Resolves address and route, and makes the queue pair. Nothing here is to be dropped while it
+/// waits.
 fn connect_to(
     id: Handle<rdma_cm_id>,
     address: &rdma_addrinfo,
@@ -115,8 +116,8 @@ pub(crate) extern "C" fn rdma_destroy_ep(id: Handle<rdma_cm_id>) {
     });
 }
 
-/// `rdma_get_request`: waits for the next request of a synchronous listener. Its id is synchronous, too,
-/// and has the listener's kind of queue pair.
+/// `rdma_get_request`: waits for the next request of a synchronous listener. Its id is synchronous,
+/// too, and has the listener's kind of queue pair.
 pub(crate) extern "C-unwind" fn rdma_get_request(
     listener: Handle<rdma_cm_id>,
     out: Out<Handle<rdma_cm_id>>,

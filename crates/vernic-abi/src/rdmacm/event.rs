@@ -71,7 +71,8 @@ fn heed(id: &Arc<Id>) {
     }
 }
 
-/// Makes an event one of C's; `None` of an id that the program does not know, or does not know any more.
+/// Makes an event one of C's; `None` of an id that the program does not know, or does not know any
+/// more.
 fn tell(event: Event) -> Option<Handle<rdma_cm_event>> {
     let process = process().ok()?;
     let (id, listen_id) = match &event.listen_id {
@@ -251,8 +252,8 @@ pub(crate) fn acknowledge(event: Handle<rdma_cm_event>) {
     drop(unsafe { event.take_back() });
 }
 
-/// `rdma_write_cm_event`, since rdma-core 58: an event of the program's own, for whoever waits on the
-/// id's channel.
+/// `rdma_write_cm_event`, since rdma-core 58: an event of the program's own, for whoever waits on
+/// the id's channel.
 pub(crate) extern "C" fn rdma_write_cm_event(
     id: Handle<rdma_cm_id>,
     event: c_uint,

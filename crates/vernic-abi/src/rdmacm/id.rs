@@ -1,8 +1,8 @@
 //! Ids: the objects of C, and what they show.
 //!
 //! An id of the engine (`vernic_cm::Id`) knows what it is; an `rdma_cm_id` shows it in fields that
-//! programs read without a call. They are stored where a call changes what they show, or takes an event
-//! that tells of a change ([`IdObject::show`]).
+//! programs read without a call. They are stored where a call changes what they show, or takes an
+//! event that tells of a change ([`IdObject::show`]).
 //!
 //! An id without a channel is synchronous: it has a channel of its own, and each call waits for its
 //! event, which stays in the field `event` until the next ([`complete`]).
@@ -94,8 +94,8 @@ impl IdObject {
     /// An id for C.
     ///
     /// # Errors
-    /// `EINVAL` for a port space or type of queue pairs that there is not, `EIO` for a channel that was
-    /// made before a fork, the system's when the process has no descriptor left.
+    /// `EINVAL` for a port space or type of queue pairs that there is not, `EIO` for a channel that
+    /// was made before a fork, the system's when the process has no descriptor left.
     pub(crate) fn create(request: &Request) -> Result<Handle<rdma_cm_id>, Failure> {
         let space = u16::try_from(request.port_space).ok().map(PortSpace);
         let space = space.filter(|space| space.name().is_some()).ok_or_else(|| {
@@ -264,10 +264,11 @@ impl IdObject {
         Ok(())
     }
 
-    /// Whether its address says nothing about the device. To programs of a kernel's `rdma_cm` a loopback
-    /// address that an id is bound to is one of any device, and `verbs` stays NULL until there is a peer:
-    /// libfabric looks for its devices so. Where the netdev `lo` is all there is, there is no other device
-    /// to mean; where it is not among those there are, it is no device of the program's at all.
+    /// Whether its address says nothing about the device. To programs of a kernel's `rdma_cm` a
+    /// loopback address that an id is bound to is one of any device, and `verbs` stays NULL until
+    /// there is a peer: libfabric looks for its devices so. Where the netdev `lo` is all there is,
+    /// there is no other device to mean; where it is not among those there are, it is no device of
+    /// the program's at all.
     fn is_of_any_device(&self, context: &Context) -> bool {
         let is_loopback = self.engine.local_addr().is_some_and(|local| local.ip().is_loopback());
         is_loopback
@@ -308,7 +309,8 @@ impl IdObject {
     /// are acknowledged.
     ///
     /// # Errors
-    /// `EINVAL` for a synchronous id that is to become one, `EIO` for a channel of before a fork; the system's.
+    /// `EINVAL` for a synchronous id that is to become one, `EIO` for a channel of before a fork;
+    /// the system's.
     pub(crate) fn migrate(&self, channel: Handle<rdma_event_channel>) -> Result<(), Failure> {
         if channel.is_null() && self.is_synchronous() {
             return Err(Failure::invalid(
@@ -378,8 +380,8 @@ pub(crate) enum Begun {
     Waits,
 }
 
-/// A call that ends with an event, for which a synchronous id waits. `begin` is run once, and may be
-/// followed by a cancellation of the thread.
+/// A call that ends with an event, for which a synchronous id waits. `begin` is run once, and may
+/// be followed by a cancellation of the thread.
 pub(crate) fn and_complete(
     name: &'static str,
     id: Handle<rdma_cm_id>,
@@ -399,8 +401,8 @@ pub(crate) fn and_complete(
     }
 }
 
-/// Waits for the event of a synchronous id, which stays in its field; -1 and `errno` for one that tells
-/// of a failure.
+/// Waits for the event of a synchronous id, which stays in its field; -1 and `errno` for one that
+/// tells of a failure.
 fn complete(name: &'static str, id: Handle<rdma_cm_id>) -> c_int {
     attempts(|| {
         let attempt = boundary::outcome(name, || {

@@ -1,11 +1,12 @@
 //! Which ids there are.
 //!
-//! An id is an address that a program keeps, and may go on using after it has destroyed the id: perftest does where
-//! its second connection is refused. Calls on what is no id are refused, and nothing there is looked at. The places
-//! of the ids that were destroyed last are kept, so that their addresses are not soon those of others.
+//! An id is an address that a program keeps, and may go on using after it has destroyed the id:
+//! perftest does where its second connection is refused. Calls on what is no id are refused, and
+//! nothing there is looked at. The places of the ids that were destroyed last are kept, so that
+//! their addresses are not soon those of others.
 //!
-//! Locked behind the gate only, so that no child of `fork` inherits the lock. A child knows its parent's ids, which
-//! are told apart by what they are.
+//! Locked behind the gate only, so that no child of `fork` inherits the lock. A child knows its
+//! parent's ids, which are told apart by what they are.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;

@@ -60,8 +60,8 @@ pub(crate) extern "C" fn rdma_set_local_ece(id: Handle<rdma_cm_id>, ece: In<ibv_
     })
 }
 
-/// `rdma_get_remote_ece`: of vendor 0, which says that the peer has sent none. It is for programs that bring
-/// up their queue pairs themselves.
+/// `rdma_get_remote_ece`: of vendor 0, which says that the peer has sent none. It is for programs
+/// that bring up their queue pairs themselves.
 pub(crate) extern "C" fn rdma_get_remote_ece(id: Handle<rdma_cm_id>, ece: Out<ibv_ece>) -> c_int {
     boundary::minus_one("rdma_get_remote_ece", || {
         let id = id.get()?;

@@ -1,5 +1,5 @@
-//! Paths, as programs read them in an id: the record that InfiniBand's subnet administration would give,
-//! with what RoCE has of it.
+//! Paths, as programs read them in an id: the record that InfiniBand's subnet administration would
+//! give, with what RoCE has of it.
 
 use std::mem::offset_of;
 
@@ -17,8 +17,8 @@ const EXACTLY: u8 = 2;
 /// `IBV_RATE_40_GBPS`, what the port says of itself (`ibverbs/query.rs`).
 const RATE: u8 = 7;
 
-/// How long a packet may live on the path, an exponent of 4.096 us * 2^n: half of the ACK timeout that
-/// ids ask for (2^17), which covers both ways.
+/// How long a packet may live on the path, an exponent of 4.096 us * 2^n: half of the ACK timeout
+/// that ids ask for (2^17), which covers both ways.
 const LIFE_TIME: u8 = 16;
 
 /// The record of a path, as bytes of `ibv_sa_path_rec`.
@@ -40,7 +40,8 @@ pub(crate) fn record(path: &CmPath, context: &Context) -> [u8; size_of::<ibv_sa_
     bytes
 }
 
-/// Shows the GIDs of an id, and its partition. Over iWARP its own is the device's, and the peer's is not known.
+/// Shows the GIDs of an id, and its partition. Over iWARP its own is the device's, and the peer's
+/// is not known.
 pub(crate) fn show_gids(shown: &rdma_ib_addr, id: &Id) {
     if let Some(context) = id.context().filter(|c| c.info().transport == Transport::Iwarp) {
         if let Some(row) = context.gid_entry(0) {

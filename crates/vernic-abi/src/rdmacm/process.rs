@@ -1,11 +1,11 @@
-//! What the connection manager has once per process: devices that are open for it, and which id of the
-//! engine is which of C's.
+//! What the connection manager has once per process: devices that are open for it, and which id of
+//! the engine is which of C's.
 //!
 //! A child of `fork` has none of its parent's, whose locks threads may hold that are not there: it
 //! starts anew, with what its parent had left where it is ([`process`]).
 //!
-//! Devices stay open, and their protection domains live, until the process ends: programs keep pointers
-//! to both after the last id is gone. There are as many as the machine has netdevs.
+//! Devices stay open, and their protection domains live, until the process ends: programs keep
+//! pointers to both after the last id is gone. There are as many as the machine has netdevs.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -110,8 +110,8 @@ impl Process {
 /// What was made last: never freed. A process may be forked at any time, so there is no lock.
 static MADE: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
-/// Ends the connections of a program that ends without doing so: their peers learn of it, as they do
-/// from a kernel.
+/// Ends the connections of a program that ends without doing so: their peers learn of it, as they
+/// do from a kernel.
 pub(crate) fn say_goodbye() {
     // SAFETY: null, or leaked by `process`.
     let made = unsafe { MADE.load(Ordering::Acquire).as_ref() };

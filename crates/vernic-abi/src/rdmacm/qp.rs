@@ -1,5 +1,5 @@
-//! Queue pairs of ids: made with what the id has where the program gives nothing, brought up and down by
-//! the id.
+//! Queue pairs of ids: made with what the id has where the program gives nothing, brought up and
+//! down by the id.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ fn entries(count: u32) -> c_int {
     c_int::try_from(count.max(1)).unwrap_or(c_int::MAX)
 }
 
-/// A channel and a completion queue on it. The program finds both in the id, and the id with its events.
+/// A channel and a completion queue on it. The program finds both in the id, and the id with its
+/// events.
 fn create_cq(
     id: Handle<rdma_cm_id>,
     entries: c_int,
@@ -86,8 +87,8 @@ impl IdObject {
         Ok(cq)
     }
 
-    /// Destroys completion queues of its own. One that something uses stays. Where a program has made one for both
-    /// directions, that is destroyed once.
+    /// Destroys completion queues of its own. One that something uses stays. Where a program has
+    /// made one for both directions, that is destroyed once.
     pub(crate) fn destroy_cqs(&self) {
         let base = &self.base;
         let (cqs, channels) =
@@ -152,17 +153,17 @@ impl IdObject {
         Ok(())
     }
 
-    /// Heeds what the program has made of the field `qp`: it may put a queue pair there that it has made
-    /// itself or that another id had, or take the one away that was there. Looked at by each call that does
-    /// something with the queue pair, and before an event does.
+    /// Heeds what the program has made of the field `qp`: it may put a queue pair there that it has
+    /// made itself or that another id had, or take the one away that was there. Looked at by each
+    /// call that does something with the queue pair, and before an event does.
     ///
     /// # Errors
     /// `EINVAL` for a queue pair of another type or device.
     pub(crate) fn heed_qp(&self) -> Result<(), Failure> {
         let shown: Handle<ibv_qp> = Handle::load(&self.base.qp);
         let found = shown.find();
-        // What is there as before may have been destroyed, and is not followed; but another queue pair may have
-        // come to its address since.
+        // What is there as before may have been destroyed, and is not followed; but another queue
+        // pair may have come to its address since.
         let is_as_before = self.heeded_qp.load(Ordering::Acquire) == shown.raw();
         if is_as_before && (found.is_none() || self.engine.qp().is_some()) {
             return Ok(());
@@ -178,7 +179,8 @@ impl IdObject {
         Ok(())
     }
 
-    /// Lets go of a queue pair that the program has taken away, before the id ends; follows nothing.
+    /// Lets go of a queue pair that the program has taken away, before the id ends; follows
+    /// nothing.
     pub(crate) fn release_qp(&self) {
         let shown: Handle<ibv_qp> = Handle::load(&self.base.qp);
         if self.heeded_qp.load(Ordering::Acquire) != shown.raw() {
@@ -267,8 +269,8 @@ impl Out<ibv_qp_init_attr_ex> {
     }
 }
 
-/// `rdma_create_qp`. Without a protection domain that of the id's device is taken, without completion
-/// queues the id gets some of its own.
+/// `rdma_create_qp`. Without a protection domain that of the id's device is taken, without
+/// completion queues the id gets some of its own.
 pub(crate) extern "C" fn rdma_create_qp(
     id: Handle<rdma_cm_id>,
     pd: Handle<ibv_pd>,

@@ -8,7 +8,8 @@ use crate::boundary::{self, Failure};
 use crate::layout::cm::rdma_cm_id;
 use crate::pointer::{Handle, SockAddr};
 
-/// A timeout of C's. A negative one is very long, as for the kernel, which takes it for a number without sign.
+/// A timeout of C's. A negative one is very long, as for the kernel, which takes it for a number
+/// without sign.
 fn timeout(ms: c_int) -> Duration {
     Duration::from_millis(ms.cast_unsigned().into())
 }

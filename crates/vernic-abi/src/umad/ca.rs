@@ -1,4 +1,5 @@
-//! Devices and ports. What is handed out beside the caller's structs is of `calloc`, until its release.
+//! Devices and ports. What is handed out beside the caller's structs is of `calloc`, until its
+//! release.
 
 use std::ffi::{c_char, c_int};
 
@@ -99,8 +100,8 @@ pub(crate) extern "C" fn umad_get_cas_names(
     count as c_int
 }
 
-/// `umad_get_ca_portguids`: of port 0, which a device that is no switch has not, and port 1; how many
-/// places are filled.
+/// `umad_get_ca_portguids`: of port 0, which a device that is no switch has not, and port 1; how
+/// many places are filled.
 pub(crate) extern "C" fn umad_get_ca_portguids(
     ca: Text,
     mut guids: OutArray<u64>,
@@ -168,7 +169,8 @@ pub(crate) extern "C" fn umad_get_port(name: Text, number: c_int, out: Out<umad_
 }
 
 fn forget_pkeys(port: umad_port) {
-    // SAFETY: NULL, or of `calloc` in `allocate`, and not freed before (contract of `pointer.rs`, 1).
+    // SAFETY: NULL, or of `calloc` in `allocate`, and not freed before (contract of `pointer.rs`,
+    // 1).
     unsafe { libc::free(port.pkeys.cast()) };
 }
 

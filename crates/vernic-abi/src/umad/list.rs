@@ -39,7 +39,8 @@ pub(crate) extern "C" fn umad_get_ca_device_list() -> *mut umad_device_node {
     }
 }
 
-/// The nodes of a list, in their order. As many turns as it has nodes, which the program must not have made a ring of.
+/// The nodes of a list, in their order. As many turns as it has nodes, which the program must not
+/// have made a ring of.
 fn nodes(list: *mut umad_device_node) -> Vec<(*mut umad_device_node, umad_device_node)> {
     let (mut nodes, mut at) = (Vec::new(), list);
     while let Ok(node) = Out::of_raw(at).require("a node") {

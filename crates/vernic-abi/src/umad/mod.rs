@@ -1,5 +1,5 @@
-//! libibumad: which devices and ports there are. There are no management datagrams, as RoCE has no subnet manager:
-//! ports cannot be opened for them.
+//! libibumad: which devices and ports there are. There are no management datagrams, as RoCE has no
+//! subnet manager: ports cannot be opened for them.
 //!
 //! | file | what |
 //! |---|---|

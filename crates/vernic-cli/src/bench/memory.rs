@@ -5,8 +5,8 @@
 
 use crate::failure::{Failure, Outcome};
 
-/// Fails if `bytes` are more than half of what is available: on one machine both sides take as much.
-/// Where the system does not say what is available (no /proc), the allocation decides.
+/// Fails if `bytes` are more than half of what is available: on one machine both sides take as
+/// much. Where the system does not say what is available (no /proc), the allocation decides.
 pub(crate) fn check(bytes: usize) -> Outcome<()> {
     match std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text)) {
         Some(available) => check_against(bytes, available),

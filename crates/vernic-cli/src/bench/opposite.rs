@@ -1,9 +1,9 @@
-//! The other side of a bench, as the active side sees it: a child process of its own, or a server on
-//! another host.
+//! The other side of a bench, as the active side sees it: a child process of its own, or a server
+//! on another host.
 //!
 //! No process outlives its bench. The child's control thread ends it when the connection closes,
-//! whatever the reason (end, error, Ctrl-C, SIGKILL of the parent), and dropping [`Child`] waits for it
-//! and kills it if it does not go by itself.
+//! whatever the reason (end, error, Ctrl-C, SIGKILL of the parent), and dropping [`Child`] waits
+//! for it and kills it if it does not go by itself.
 
 use super::control::{Control, Message, unexpected};
 use crate::args::{DeviceOptions, SECOND_PROCESS};

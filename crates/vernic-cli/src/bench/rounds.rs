@@ -31,8 +31,8 @@ pub(crate) struct Plan {
     pub(crate) budget: Duration,
 }
 
-/// Measures `tasks` in rounds, as `plan` says. A task that fails is not tried again; its failure is kept with
-/// its series, and `opposite` gives a fresh session for the tasks that follow.
+/// Measures `tasks` in rounds, as `plan` says. A task that fails is not tried again; its failure is
+/// kept with its series, and `opposite` gives a fresh session for the tasks that follow.
 pub(crate) fn run(
     opposite: &Opposite,
     session: Session,

@@ -1,12 +1,12 @@
 //! `vernic bench server`: clients one after the other, whoever else knocks at the port.
 //!
-//! A thread accepts. Each connection has a thread of its own until it has said hello, so that one that says
-//! nothing, or something else, holds up nobody. Clients that did say hello wait in a queue for the thread
-//! that serves, which measures with one client at a time.
+//! A thread accepts. Each connection has a thread of its own until it has said hello, so that one
+//! that says nothing, or something else, holds up nobody. Clients that did say hello wait in a
+//! queue for the thread that serves, which measures with one client at a time.
 //!
 //! Limits: [`MAX_GREETED`] connections that have not said hello, for [`HELLO_TIMEOUT`] each, and
-//! [`MAX_WAITING`] clients in the queue; further ones are turned away. A client that falls silent is given up
-//! after [`side::PATIENCE`] between measurements, and within seconds in one.
+//! [`MAX_WAITING`] clients in the queue; further ones are turned away. A client that falls silent
+//! is given up after [`side::PATIENCE`] between measurements, and within seconds in one.
 
 use super::control::{Control, Message};
 use super::side;
@@ -76,8 +76,8 @@ pub(super) fn run(options: &ServerOptions) -> Outcome<()> {
     }
 }
 
-/// Fails unless some device can be opened, and one has the GID index that was asked for: which device it
-/// will be, the client's address decides.
+/// Fails unless some device can be opened, and one has the GID index that was asked for: which
+/// device it will be, the client's address decides.
 fn check_devices(gid_index: Option<u32>) -> Outcome<()> {
     let devices = Device::list().doing(|| "list the RDMA devices".into())?;
     let mut failed = None;

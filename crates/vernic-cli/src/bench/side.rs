@@ -202,8 +202,8 @@ pub(super) fn throughput(size: u64, messages: u64, elapsed: Duration) -> Reading
     }
 }
 
-/// Longest silence of an active side between two measurements: it measures memory by itself, for up to
-/// an hour (`-D`) and its warm-up.
+/// Longest silence of an active side between two measurements: it measures memory by itself, for up
+/// to an hour (`-D`) and its warm-up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 
 /// Answers the active side until it says goodbye.

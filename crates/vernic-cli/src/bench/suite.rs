@@ -58,8 +58,8 @@ const MAX_UDP: u64 = 65_507;
 const TCP_STREAMS: [u64; 3] = [64 << 10, 256 << 10, MIB];
 
 /// The baselines that a verbs measurement is set beside: a UDP ping-pong for latency, UDP datagrams
-/// for small messages, and for large ones several TCP streams, of which the fastest counts. For what TCP
-/// carries, a TCP ping-pong. Empty where no datagram is that large.
+/// for small messages, and for large ones several TCP streams, of which the fastest counts. For
+/// what TCP carries, a TCP ping-pong. Empty where no datagram is that large.
 pub(crate) fn references(spec: &Spec) -> Vec<Task> {
     let (baseline, sizes) = match spec.kind {
         Kind::Latency if spec.service.tcp().is_some() => (Baseline::TcpPingPong, vec![spec.size]),
@@ -160,8 +160,8 @@ fn specs(options: &BenchOptions, max_mtu: u32) -> Outcome<Vec<Spec>> {
     }
 }
 
-/// The MTUs to measure at: those asked for, else the largest, and for RC bandwidth 1024 as well, what
-/// an Ethernet of 1500 bytes carries.
+/// The MTUs to measure at: those asked for, else the largest, and for RC bandwidth 1024 as well,
+/// what an Ethernet of 1500 bytes carries.
 fn mtus_of(options: &BenchOptions, max: u32, kind: Kind, service: Service, size: u64) -> Vec<u32> {
     if service.tcp().is_some() {
         return vec![options.mtu.first().copied().unwrap_or(max)];

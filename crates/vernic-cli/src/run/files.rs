@@ -1,9 +1,10 @@
 //! The files of devices, as the kernel shows them for its own.
 //!
-//! Contents follow the kernel's documentation of `/sys/class/infiniband` (stable/sysfs-class-infiniband).
-//! They are a snapshot: addresses that come later are seen by the library, and here by the next
-//! `vernic run`. Files of counters are empty: `libvernic_paths.so` puts the values of now in their place when they are
-//! opened, the sums over the processes of this user that have the device open.
+//! Contents follow the kernel's documentation of `/sys/class/infiniband`
+//! (stable/sysfs-class-infiniband). They are a snapshot: addresses that come later are seen by the
+//! library, and here by the next `vernic run`. Files of counters are empty: `libvernic_paths.so`
+//! puts the values of now in their place when they are opened, the sums over the processes of this
+//! user that have the device open.
 
 use super::Entry;
 use vernic::{DeviceCounters, DeviceInfo, DeviceTransport, PORT_COUNTERS, limits};

@@ -1,10 +1,11 @@
 //! The user's folder that holds links and files.
 //!
-//! It lies in `$XDG_RUNTIME_DIR/vernic`, else in `/tmp/vernic-UID` (`$TMPDIR` before `/tmp`), where only
-//! the user may look. Every content has a folder of its own there, named by its hash: runs that need
-//! the same share it, runs that need another make another, whole and then renamed, and nobody
-//! changes one that is there, but for putting back what is missing: systems clean `/tmp` file by file. A
-//! folder that nobody asked for in a day and that no process has in its environment is removed.
+//! It lies in `$XDG_RUNTIME_DIR/vernic`, else in `/tmp/vernic-UID` (`$TMPDIR` before `/tmp`), where
+//! only the user may look. Every content has a folder of its own there, named by its hash: runs
+//! that need the same share it, runs that need another make another, whole and then renamed, and
+//! nobody changes one that is there, but for putting back what is missing: systems clean `/tmp`
+//! file by file. A folder that nobody asked for in a day and that no process has in its environment
+//! is removed.
 
 use crate::failure::{Doing as _, Failure, Outcome};
 use std::ffi::OsStr;
@@ -99,8 +100,8 @@ fn prepare_in(base: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (entries, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
     let folder = base.join(format!("{:016x}", hasher.finish()));
-    // Only who removes or mends folders holds it exclusively, for moments. It ends with this process's
-    // exec.
+    // Only who removes or mends folders holds it exclusively, for moments. It ends with this
+    // process's exec.
     let lock = File::create(base.join(LOCK))?;
     lock.lock_shared()?;
     if !folder.is_dir() {

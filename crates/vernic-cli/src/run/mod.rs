@@ -2,8 +2,8 @@
 //!
 //! A program finds the libraries through `LD_LIBRARY_PATH`, in a folder of symbolic links that bear
 //! their usual names; the files of devices through the preloaded `libvernic_paths.so`; the settings
-//! through the environment. `vernic run` prepares all that and becomes the program (`exec`), so that
-//! process id, signals and exit status are the program's own.
+//! through the environment. `vernic run` prepares all that and becomes the program (`exec`), so
+//! that process id, signals and exit status are the program's own.
 //!
 //! | file | owns |
 //! |---|---|

@@ -14,8 +14,8 @@ pub(crate) struct Options {
     /// Device that programs shall use, as vernic0 or viw0, or its netdev, as eth0
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     device: Option<String>,
-    /// Use iWARP devices (viw0...): TCP carries what programs send. Not with --rsockets: a port of the
-    /// program would be TCP's and RDMA's at once
+    /// Use iWARP devices (viw0...): TCP carries what programs send. Not with --rsockets: a port of
+    /// the program would be TCP's and RDMA's at once
     #[arg(long, conflicts_with = "rsockets")]
     iwarp: bool,
     /// Lose this share of the packets sent, 0 to 1
@@ -46,8 +46,9 @@ pub(crate) struct Options {
     /// Use UDP port 4791 also between processes of this host
     #[arg(long)]
     force_wire: bool,
-    /// Move memory that the program registers for remote access to where processes of this host can map it:
-    /// faster, if it does not write to memory while it registers it, nor forks and goes on in the child
+    /// Move memory that the program registers for remote access to where processes of this host can
+    /// map it: faster, if it does not write to memory while it registers it, nor forks and goes on
+    /// in the child
     #[arg(long)]
     share_memory: bool,
     /// Vendor that devices name, as 0x2c9
@@ -62,8 +63,8 @@ pub(crate) struct Options {
     /// Do not show /sys/class/infiniband and /dev/infiniband
     #[arg(long)]
     pub(super) no_paths: bool,
-    /// Let a program that speaks TCP connect over RDMA: where that is possible, else over TCP (`auto`),
-    /// or over RDMA alone (`only`)
+    /// Let a program that speaks TCP connect over RDMA: where that is possible, else over TCP
+    /// (`auto`), or over RDMA alone (`only`)
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "auto", value_parser = ["auto", "only"])]
     pub(super) rsockets: Option<String>,
@@ -201,8 +202,8 @@ impl Options {
     }
 }
 
-/// Whether a file can be written there: else the program is the one to say so, in the middle of its own
-/// words. Leaves things as they are. The file's real name may be another, in the same folder.
+/// Whether a file can be written there: else the program is the one to say so, in the middle of its
+/// own words. Leaves things as they are. The file's real name may be another, in the same folder.
 fn check_writable(path: &Path) -> Result<(), String> {
     let refused = |error: io::Error| error.to_string();
     if path.is_dir() {
@@ -224,7 +225,8 @@ fn check_writable(path: &Path) -> Result<(), String> {
     }
 }
 
-/// A device that is named and not there would otherwise be found out by the program, in its own words.
+/// A device that is named and not there would otherwise be found out by the program, in its own
+/// words.
 fn devices(config: &Config) -> Outcome<Vec<DeviceInfo>> {
     Device::list_for(config).map_err(|error| match error {
         OpenError::NetDev(_) => Failure::new(format!("cannot list the RDMA devices: {error}")),

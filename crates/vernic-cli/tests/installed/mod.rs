@@ -1,5 +1,5 @@
-//! The command, installed into a folder of a test's own, with empty files for the libraries that everyday programs do
-//! not load.
+//! The command, installed into a folder of a test's own, with empty files for the libraries that
+//! everyday programs do not load.
 #![allow(dead_code, unreachable_pub)]
 
 use std::fs;

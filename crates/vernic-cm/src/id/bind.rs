@@ -47,13 +47,13 @@ pub(crate) enum Purpose {
 }
 
 impl Id {
-    /// Binds it to an address and a port. Port 0 takes a free one, a wildcard address stands for all of
-    /// this machine; any other address decides the device.
+    /// Binds it to an address and a port. Port 0 takes a free one, a wildcard address stands for
+    /// all of this machine; any other address decides the device.
     ///
     /// # Errors
     /// [`Error::State`] for an id that is bound already; [`Error::Device`] for an address that no
-    /// device has, with those that there are; [`Error::InUse`], [`Error::NoPort`], [`Error::Scope`],
-    /// [`Error::Privileged`].
+    /// device has, with those that there are; [`Error::InUse`], [`Error::NoPort`],
+    /// [`Error::Scope`], [`Error::Privileged`].
     pub fn bind_addr(&self, addr: SocketAddr) -> Result<(), Error> {
         let mut inner = self.enter("bind_addr")?;
         self.bind_inner(&mut inner, "bind_addr", addr, Purpose::Unknown)
@@ -91,7 +91,8 @@ impl Id {
             inner.state = State::Bound;
             return Ok(());
         }
-        // Whoever connects may have the port of another process's listener: nobody asks for it there.
+        // Whoever connects may have the port of another process's listener: nobody asks for it
+        // there.
         let elsewhere = match (addr.port(), purpose) {
             (0, Purpose::Unknown) => claimed_ports(self.port_space()),
             _ => HashSet::new(),
@@ -100,7 +101,8 @@ impl Id {
             lock(&self.shared.ports)
                 .bind(self.port_space(), addr.port(), binding, |port| elsewhere.contains(&port))?;
         let local = route::with_port(place.with_port(0), port);
-        // A port that the program names others may name too; one that it was given nobody else knows.
+        // A port that the program names others may name too; one that it was given nobody else
+        // knows.
         if addr.port() != 0 && !inner.options.reuse_addr {
             match self.reserve(device.as_ref(), place, port) {
                 Ok(reserved) => inner.reserved = reserved,
@@ -117,8 +119,8 @@ impl Id {
         Ok(())
     }
 
-    /// Keeps a port from other processes: at an address of a device, or on all devices that there are and that
-    /// can be opened.
+    /// Keeps a port from other processes: at an address of a device, or on all devices that there
+    /// are and that can be opened.
     fn reserve(
         &self,
         device: Option<&Arc<Device>>,

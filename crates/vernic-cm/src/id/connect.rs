@@ -28,12 +28,13 @@ const MAX_SIDR_REP: usize = 136;
 const MAX_REJ: usize = 148;
 
 impl Id {
-    /// Asks the peer for a connection; of a datagram id, for its queue pair. The outcome is an event.
+    /// Asks the peer for a connection; of a datagram id, for its queue pair. The outcome is an
+    /// event.
     ///
     /// # Errors
-    /// [`Error::State`] for an id whose route is not resolved; [`Error::NoQp`] for one with neither a
-    /// queue pair nor the number of one; [`Error::TooLong`], [`Error::Value`]; [`Error::Cm`] where the
-    /// device has too many connections.
+    /// [`Error::State`] for an id whose route is not resolved; [`Error::NoQp`] for one with neither
+    /// a queue pair nor the number of one; [`Error::TooLong`], [`Error::Value`]; [`Error::Cm`]
+    /// where the device has too many connections.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<(), Error> {
         let mut inner = self.enter("connect")?;
         if inner.state != State::RouteResolved {
@@ -254,8 +255,8 @@ impl Id {
         Ok(())
     }
 
-    /// Tells the peer that this side's queue pair, which the program brings up itself, is ready: after
-    /// [`EventKind::ConnectResponse`](crate::EventKind::ConnectResponse).
+    /// Tells the peer that this side's queue pair, which the program brings up itself, is ready:
+    /// after [`EventKind::ConnectResponse`](crate::EventKind::ConnectResponse).
     ///
     /// # Errors
     /// [`Error::State`]; [`Error::HasQp`] for an id that brings its queue pair up itself;
@@ -280,7 +281,8 @@ impl Id {
     }
 
     /// Says that the connection is there, as the queue pair has received a packet of it.
-    /// [`EventKind::Established`](crate::EventKind::Established) follows, if it did not come before.
+    /// [`EventKind::Established`](crate::EventKind::Established) follows, if it did not come
+    /// before.
     ///
     /// # Errors
     /// [`Error::State`] for an id that has accepted nothing, [`Error::Cm`].
@@ -303,12 +305,13 @@ impl Id {
     }
 
     /// Ends the connection, or agrees to its end: moves its queue pair to Error and tells the peer.
-    /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not come before; where there is no
-    /// connection yet, [`EventKind::ConnectError`](crate::EventKind::ConnectError) at last.
+    /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not come
+    /// before; where there is no connection yet,
+    /// [`EventKind::ConnectError`](crate::EventKind::ConnectError) at last.
     ///
     /// # Errors
-    /// [`Error::State`] for an id without a connection, [`Error::Cm`]. One that is going down, or is over
-    /// already, is no error: both sides may say so at once.
+    /// [`Error::State`] for an id without a connection, [`Error::Cm`]. One that is going down, or
+    /// is over already, is no error: both sides may say so at once.
     pub fn disconnect(&self) -> Result<(), Error> {
         let inner = self.enter("disconnect")?;
         let connected = matches!(inner.state, State::Connect | State::Disconnect);
@@ -334,8 +337,8 @@ impl Id {
         }
     }
 
-    /// Waits for the next event of its channel: the outcome of the last call, for an id with a channel
-    /// of its own.
+    /// Waits for the next event of its channel: the outcome of the last call, for an id with a
+    /// channel of its own.
     ///
     /// # Errors
     /// [`Error::Failed`] for an event that tells a failure; [`Error::Os`] as

@@ -32,9 +32,9 @@ pub(crate) struct Post {
 }
 
 impl Id {
-    /// Listens for requests to its port, at most `backlog` of them waiting to be taken (0, and more than
-    /// 1024, are 1024). A new id is bound to the IPv4 wildcard and a free port. A wildcard covers every
-    /// device, and the addresses and devices that come later.
+    /// Listens for requests to its port, at most `backlog` of them waiting to be taken (0, and more
+    /// than 1024, are 1024). A new id is bound to the IPv4 wildcard and a free port. A wildcard
+    /// covers every device, and the addresses and devices that come later.
     ///
     /// # Errors
     /// [`Error::State`]; [`Error::InUse`] if another id of this process or another process of this
@@ -159,8 +159,8 @@ impl Id {
         }
     }
 
-    /// The device's netdev was removed: a wildcard listens there no more, and the owner of an id that is on
-    /// it is told.
+    /// The device's netdev was removed: a wildcard listens there no more, and the owner of an id
+    /// that is on it is told.
     pub(crate) fn part_from(&self, device: &Arc<Device>) {
         let mut inner = lock(&self.inner);
         if inner.state == State::Destroyed {

@@ -1,8 +1,8 @@
 //! Multicast groups of datagram ids.
 //!
-//! On RoCE a group is an IP multicast address: its GID is the IPv6 address itself or the IPv4-mapped
-//! one, and nobody need be asked for it. So joining attaches the id's queue pair, when the event is
-//! taken, and tells where to send.
+//! On RoCE a group is an IP multicast address: its GID is the IPv6 address itself or the
+//! IPv4-mapped one, and nobody need be asked for it. So joining attaches the id's queue pair, when
+//! the event is taken, and tells where to send.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,14 +54,15 @@ impl Membership {
 
 impl Id {
     /// Joins a multicast group: an IPv4 or IPv6 multicast address; its port means nothing.
-    /// [`EventKind::MulticastJoin`] tells where to send, and carries `context`; from then on the id's
-    /// queue pair, if it has one then, receives what is sent there. A sender gets what it sends itself
-    /// if it has joined (IBTA 10.5.2.1).
+    /// [`EventKind::MulticastJoin`] tells where to send, and carries `context`; from then on the
+    /// id's queue pair, if it has one then, receives what is sent there. A sender gets what it
+    /// sends itself if it has joined (IBTA 10.5.2.1).
     ///
     /// # Errors
-    /// [`Error::NoDevice`] for an id that is bound to no address, [`Error::Value`] for one that is not
-    /// for datagrams, [`Error::Group`] for an address that is no group or that the device has no address of
-    /// the kind for, [`Error::NoRoute`] for one that the system sends nothing to, [`Error::Joined`].
+    /// [`Error::NoDevice`] for an id that is bound to no address, [`Error::Value`] for one that is
+    /// not for datagrams, [`Error::Group`] for an address that is no group or that the device has
+    /// no address of the kind for, [`Error::NoRoute`] for one that the system sends nothing to,
+    /// [`Error::Joined`].
     pub fn join_multicast(
         &self,
         group: SocketAddr,

@@ -24,8 +24,8 @@ impl Id {
     /// datagram's to RTS.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::HasQp`], [`Error::WrongQp`] for a queue pair of another type or
-    /// device, [`Error::Modify`].
+    /// [`Error::NoDevice`], [`Error::HasQp`], [`Error::WrongQp`] for a queue pair of another type
+    /// or device, [`Error::Modify`].
     pub fn attach_qp(&self, qp: Arc<Qp>) -> Result<(), Error> {
         let mut inner = self.enter("attach_qp")?;
         let device = inner.device.as_ref().ok_or(Error::NoDevice { call: "attach_qp" })?;
@@ -45,8 +45,8 @@ impl Id {
         Ok(())
     }
 
-    /// Makes a queue pair that the program has brought along the id's, in the state that it is in. What the id
-    /// had before goes on by itself.
+    /// Makes a queue pair that the program has brought along the id's, in the state that it is in.
+    /// What the id had before goes on by itself.
     ///
     /// # Errors
     /// [`Error::WrongQp`] for a queue pair of another type or device; the id has none then.
@@ -56,8 +56,8 @@ impl Id {
         inner.qp = None;
         self.fits(&qp)?;
         if let Some(device) = &inner.device {
-            // By messages a connection is made for any queue pair of the device, by a stream for one of
-            // the context that has the stream.
+            // By messages a connection is made for any queue pair of the device, by a stream for
+            // one of the context that has the stream.
             let suits = match device.carrier.agent() {
                 Some(_) => qp.context().info().name == device.context.info().name,
                 None => Arc::ptr_eq(qp.context(), &device.context),

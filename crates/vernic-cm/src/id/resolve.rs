@@ -1,7 +1,7 @@
 //! From a destination to device and route.
 //!
-//! Both steps are done when the call returns, unless the system does not know the next hop on the way; programs learn of
-//! it by an event, as they expect.
+//! Both steps are done when the call returns, unless the system does not know the next hop on the
+//! way; programs learn of it by an event, as they expect.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,29 +18,30 @@ use crate::registry::{What, lock};
 use crate::route;
 use crate::search::Look;
 
-/// Longest wait for a host's word that it has no RoCE: a few round trips of a near network, address resolution
-/// included. It comes at once, or never.
+/// Longest wait for a host's word that it has no RoCE: a few round trips of a near network, address
+/// resolution included. It comes at once, or never.
 const TRANSPORT_WAIT: Duration = Duration::from_millis(100);
 
 impl Id {
-    /// Looks for the way to `dst`: the source address (`src` if it is given, else the system's choice),
-    /// and with it the device that has this address, always. Tells so by
-    /// [`EventKind::AddrResolved`]. A new id is bound to the source address, and to its port or to a free
-    /// one. A wildcard `dst` is this machine.
+    /// Looks for the way to `dst`: the source address (`src` if it is given, else the system's
+    /// choice), and with it the device that has this address, always. Tells so by
+    /// [`EventKind::AddrResolved`]. A new id is bound to the source address, and to its port or to
+    /// a free one. A wildcard `dst` is this machine.
     ///
-    /// That event comes at once where the system knows the next hop on the way. Else the system asks for it (ARP,
-    /// neighbour discovery), and the event comes with the answer; or [`EventKind::AddrError`] does, with the status
-    /// `-ETIMEDOUT` after `timeout` without an answer, `-EHOSTUNREACH` if the system has given up before (after 3 s, by
-    /// default). The id is bound then, and may try again.
+    /// That event comes at once where the system knows the next hop on the way. Else the system
+    /// asks for it (ARP, neighbour discovery), and the event comes with the answer; or
+    /// [`EventKind::AddrError`] does, with the status `-ETIMEDOUT` after `timeout` without an
+    /// answer, `-EHOSTUNREACH` if the system has given up before (after 3 s, by default). The id is
+    /// bound then, and may try again.
     ///
-    /// Where the settings allow both transports, a new id of a connection takes iWARP if the peer's host has no RoCE;
-    /// that another host has is known by its silence, for 100 ms.
+    /// Where the settings allow both transports, a new id of a connection takes iWARP if the peer's
+    /// host has no RoCE; that another host has is known by its silence, for 100 ms.
     ///
     /// # Errors
     /// [`Error::State`] for an id that is neither new nor bound; [`Error::NoRoute`];
     /// [`Error::Device`] for a source that no device has, with those that there are;
-    /// [`Error::Family`], [`Error::Scope`]; those of [`bind_addr`](Self::bind_addr). The id stays as
-    /// it was.
+    /// [`Error::Family`], [`Error::Scope`]; those of [`bind_addr`](Self::bind_addr). The id stays
+    /// as it was.
     pub fn resolve_addr(
         &self,
         src: Option<SocketAddr>,
@@ -85,9 +86,9 @@ impl Id {
         Ok(())
     }
 
-    /// The transport by which a peer can be reached, where the settings allow both: RoCE, but iWARP where no process of
-    /// this host has the peer's port by RoCE, or another host says that nothing takes RoCE there. A host that says
-    /// nothing is waited for, for [`TRANSPORT_WAIT`].
+    /// The transport by which a peer can be reached, where the settings allow both: RoCE, but iWARP
+    /// where no process of this host has the peer's port by RoCE, or another host says that nothing
+    /// takes RoCE there. A host that says nothing is waited for, for [`TRANSPORT_WAIT`].
     fn transport_of(&self, found: SocketAddr, dst: SocketAddr) -> Transport {
         let local = route::local(found);
         if dst.ip().is_unspecified() || dst.ip() == found.ip() {

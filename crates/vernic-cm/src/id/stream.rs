@@ -1,4 +1,5 @@
-//! What ids do over iWARP: their ports are sockets, and a connection is a stream that the queue pair gets.
+//! What ids do over iWARP: their ports are sockets, and a connection is a stream that the queue
+//! pair gets.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -112,8 +113,8 @@ impl Id {
         Ok(())
     }
 
-    /// A connection could not be begun, and its socket is gone: the id gets another with its address, so that it
-    /// may try again.
+    /// A connection could not be begun, and its socket is gone: the id gets another with its
+    /// address, so that it may try again.
     fn retake_socket(&self, inner: &mut Inner) {
         let (Some(local), Some(binding)) = (inner.local, inner.bound) else { return };
         match Bound::new(&local, binding.af_only, binding.reuse) {
@@ -206,8 +207,8 @@ impl Id {
 }
 
 impl Inner {
-    /// Closes the stream of its queue pair, if it has one: what was posted before is finished, and the peer
-    /// hears the end of it.
+    /// Closes the stream of its queue pair, if it has one: what was posted before is finished, and
+    /// the peer hears the end of it.
     pub(super) fn close_stream(&self) {
         if let Some(qp) = &self.qp {
             let attr = QpAttr { state: QpState::Sqd, ..QpAttr::default() };

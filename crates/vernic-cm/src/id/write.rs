@@ -34,8 +34,8 @@ impl Written {
 }
 
 impl Id {
-    /// Writes an event to its own channel, for whoever waits there: with this status and argument, which
-    /// mean what the program says.
+    /// Writes an event to its own channel, for whoever waits there: with this status and argument,
+    /// which mean what the program says.
     ///
     /// # Errors
     /// [`Error::Value`] for a kind that is not the program's to write

@@ -27,8 +27,8 @@ use crate::route;
 /// Connections that are taken from a listener in a turn; the rest waits for the next.
 const TURN: usize = 64;
 
-/// How long a listening socket is left alone where the process has no descriptor for a connection that waits:
-/// others go on meanwhile, and nothing spins.
+/// How long a listening socket is left alone where the process has no descriptor for a connection
+/// that waits: others go on meanwhile, and nothing spins.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 
 /// Connections of a listener that have not said what they want, at most.
@@ -37,8 +37,8 @@ fn max_greeting() -> usize {
     (share.min(MAX_GREETING as u64) as usize).max(1)
 }
 
-/// How a start-up looks to programs that did not get to the peer: events and statuses are those of the
-/// kernel's `rdma_cm` over iWARP.
+/// How a start-up looks to programs that did not get to the peer: events and statuses are those of
+/// the kernel's `rdma_cm` over iWARP.
 pub(super) fn unreachable(kind: ErrorKind) -> StreamEvent {
     let (kind, errno) = match kind {
         ErrorKind::ConnectionRefused => (EventKind::Rejected, libc::ECONNREFUSED),
@@ -72,8 +72,8 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 }
 
 impl Streams {
-    /// Does what there is to do, and returns how long there is nothing more, whatever the descriptor says;
-    /// `None` is for ever.
+    /// Does what there is to do, and returns how long there is nothing more, whatever the
+    /// descriptor says; `None` is for ever.
     pub(crate) fn progress(&self, shared: &Arc<Shared>) -> Option<Duration> {
         let mut ready = Vec::new();
         if let Some(readiness) = self.readiness.get() {

@@ -1,14 +1,15 @@
 //! Requests that came before somebody listens.
 //!
-//! Programs tell each other by other means that one of them will connect, and the one that will listen
-//! does so a moment later: qperf tells its port before it listens on it, perftest stops listening after its
-//! first connection and listens anew for the next. With hardware, where resolving an address and making
-//! a queue pair takes a millisecond, nobody notices. Here the request is faster, and would be rejected.
+//! Programs tell each other by other means that one of them will connect, and the one that will
+//! listen does so a moment later: qperf tells its port before it listens on it, perftest stops
+//! listening after its first connection and listens anew for the next. With hardware, where
+//! resolving an address and making a queue pair takes a millisecond, nobody notices. Here the
+//! request is faster, and would be rejected.
 //!
-//! So a request for a service that nobody on this host listens for waits here. It is looked for again
-//! after [`FIRST_LOOK_NANOS`] and then each time after twice as long, [`LOOKS`] times, and rejected only then,
-//! 127 ms after it came: too late to be of use to anybody, long before the requester asks again (0.5 s
-//! unless it says otherwise).
+//! So a request for a service that nobody on this host listens for waits here. It is looked for
+//! again after [`FIRST_LOOK_NANOS`] and then each time after twice as long, [`LOOKS`] times, and
+//! rejected only then, 127 ms after it came: too late to be of use to anybody, long before the
+//! requester asks again (0.5 s unless it says otherwise).
 //!
 //! Limits: [`MAX_EARLY`] requests wait. Of one more and those that wait, the oldest of the address
 //! that has most is rejected at once, so nobody's flood takes the places of others.
@@ -23,8 +24,8 @@ use crate::rx::gid_of;
 /// Requests that wait at a time: more than one program starts at once, far less than harm.
 const MAX_EARLY: usize = 64;
 
-/// When a request is looked at for the first time after it came, in nanoseconds: a few system calls of
-/// the process that is about to listen.
+/// When a request is looked at for the first time after it came, in nanoseconds: a few system calls
+/// of the process that is about to listen.
 const FIRST_LOOK_NANOS: u64 = 1_000_000;
 
 /// How often it is looked at.

@@ -1,10 +1,12 @@
-//! Requests that this process has handed to others, so that what their sender takes back follows them.
+//! Requests that this process has handed to others, so that what their sender takes back follows
+//! them.
 //!
-//! A peer that no longer waits for the answer to its REQ says so by a REJ, and cannot name whom it is for: it
-//! has never heard an id of ours. Its datagrams about one connection leave from one port, so they all reach
-//! the process that the REQ has reached; that knows here to whom it went. Where the REJ reaches another
-//! process, because one has come or gone meanwhile, it is a counted drop: the request that it was about stays
-//! until its owner answers it, and the peer refuses that answer, or until it expires.
+//! A peer that no longer waits for the answer to its REQ says so by a REJ, and cannot name whom it
+//! is for: it has never heard an id of ours. Its datagrams about one connection leave from one
+//! port, so they all reach the process that the REQ has reached; that knows here to whom it went.
+//! Where the REJ reaches another process, because one has come or gone meanwhile, it is a counted
+//! drop: the request that it was about stays until its owner answers it, and the peer refuses that
+//! answer, or until it expires.
 //!
 //! Limits: the last [`MAX_FORWARDED`] requests.
 

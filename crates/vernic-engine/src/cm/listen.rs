@@ -1,9 +1,9 @@
 //! Listeners, and their names among the processes of this host.
 //!
-//! Part of [`CmAgent`]. A service at a place belongs to one process of the host: whoever claims its name
-//! first (`vernic_io::slot`). The name of an address and that of its netdev are two, and each is taken while
-//! the other is: a claim is made first and looked for overlaps then, so of two that are made at once at
-//! most one lasts.
+//! Part of [`CmAgent`]. A service at a place belongs to one process of the host: whoever claims its
+//! name first (`vernic_io::slot`). The name of an address and that of its netdev are two, and each
+//! is taken while the other is: a claim is made first and looked for overlaps then, so of two that
+//! are made at once at most one lasts.
 //!
 //! Limits: as many listeners and claims as the link has names ([`MAX_NAMES`]).
 //!
@@ -92,7 +92,8 @@ impl Listening {
 }
 
 impl Engine {
-    /// The name of a service at a place of this device, and the GID that a listener there has, if one.
+    /// The name of a service at a place of this device, and the GID that a listener there has, if
+    /// one.
     fn name_of(
         &self,
         service: ServiceId,
@@ -153,8 +154,8 @@ impl CmAgent {
         if self.engine.is_orphan() { Err(ListenError::Orphan) } else { Ok(()) }
     }
 
-    /// Claims a service at a place of this device without listening for it: a port that is bound. Nobody else
-    /// on this host can claim it or listen there; requests for it are rejected.
+    /// Claims a service at a place of this device without listening for it: a port that is bound.
+    /// Nobody else on this host can claim it or listen there; requests for it are rejected.
     ///
     /// # Errors
     /// [`ListenError`]; also [`ListenError::InUse`] if this device has it already.
@@ -187,8 +188,8 @@ impl CmAgent {
         }
     }
 
-    /// Whether a process of this host, perhaps this one, has claimed the service at the place or at one that
-    /// overlaps.
+    /// Whether a process of this host, perhaps this one, has claimed the service at the place or at
+    /// one that overlaps.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -203,9 +204,9 @@ impl CmAgent {
         Ok(false)
     }
 
-    /// Listens for requests: at one address of this device, or at all that it has and will have. At most
-    /// `backlog` requests wait to be taken ([`request_taken`](Self::request_taken)) or answered. Claims the
-    /// service, unless it is reserved by this device.
+    /// Listens for requests: at one address of this device, or at all that it has and will have. At
+    /// most `backlog` requests wait to be taken ([`request_taken`](Self::request_taken)) or
+    /// answered. Claims the service, unless it is reserved by this device.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -267,8 +268,8 @@ impl CmAgent {
         }
     }
 
-    /// Ends a listener and gives its service back, reserved or not. Its requests stay. Unknown ones are
-    /// ignored.
+    /// Ends a listener and gives its service back, reserved or not. Its requests stay. Unknown ones
+    /// are ignored.
     pub fn stop_listening(&self, listener: ListenerId) {
         if self.engine.is_orphan() {
             return;

@@ -1,4 +1,5 @@
-//! Processes of this host that have connections with this one, and what becomes of those when one is gone.
+//! Processes of this host that have connections with this one, and what becomes of those when one
+//! is gone.
 //!
 //! A process that is killed says nothing, and there is nobody who would for it: with hardware the
 //! kernel ends its connections. But its slots go with it, which every other process of this host
@@ -10,12 +11,13 @@
 //! Peers on other hosts learn it from their queue pairs' retries. What they then send about the
 //! connection is answered by any process of this host that is there (`route.rs`).
 //!
-//! A peer counts as one of this host only after the process has said that it serves the address: the
-//! numbers of slots are other hosts' as well. With `force_wire` nobody is asked for it,
-//! and nobody noticed.
+//! A peer counts as one of this host only after the process has said that it serves the address:
+//! the numbers of slots are other hosts' as well. With `force_wire` nobody is asked for it, and
+//! nobody noticed.
 //!
-//! Limits: a process that takes the same slot before the next look hides that the former one is gone. Costs
-//! four system calls per such process and look, and nothing while there are no such connections.
+//! Limits: a process that takes the same slot before the next look hides that the former one is
+//! gone. Costs four system calls per such process and look, and nothing while there are no such
+//! connections.
 //!
 //! [`Cm::end_gone`]: vernic_proto::cm::Cm::end_gone
 
@@ -58,8 +60,8 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// A connection has its other end `at` an address, with the process that has `slot`, of which `found` is
-    /// known.
+    /// A connection has its other end `at` an address, with the process that has `slot`, of which
+    /// `found` is known.
     pub(super) fn meet(&mut self, at: Gid, slot: Slot, found: Lookup, now: Time) {
         let is_sure = match found {
             Lookup::Here(process) if process.pid != std::process::id() => true,
@@ -107,7 +109,8 @@ impl Neighbours {
 }
 
 impl Engine {
-    /// For the holder of the lane: looks for processes of this host that are gone, if it is time to.
+    /// For the holder of the lane: looks for processes of this host that are gone, if it is time
+    /// to.
     pub(crate) fn look_at_neighbours(&self, now: Time) {
         let mut neighbours = lock(&self.cm.neighbours);
         if neighbours.due.is_none_or(|due| due > now) {

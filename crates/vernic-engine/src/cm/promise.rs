@@ -45,7 +45,8 @@ const QUIET_LOOKS: u32 = 2;
 /// traffic that goes on is not waited for.
 const LOOKS_OF_A_CALL: u32 = 8;
 
-/// The same at the end of a process, to which nothing new comes by then: more than the sockets hold.
+/// The same at the end of a process, to which nothing new comes by then: more than the sockets
+/// hold.
 const LOOKS_AT_THE_END: u32 = 4096;
 
 /// How long the end of a process waits for peers to say that they know of it: the repeats of a DREQ
@@ -138,9 +139,9 @@ impl Engine {
         }
     }
 
-    /// Handles what lies in the sockets now, and hands over what is for other processes: until there
-    /// is nothing, or so many batches were taken, since more may come all the time. Gives up at that
-    /// time.
+    /// Handles what lies in the sockets now, and hands over what is for other processes: until
+    /// there is nothing, or so many batches were taken, since more may come all the time. Gives up
+    /// at that time.
     fn empty_sockets(&self, until: Instant, batches: u32) {
         let (mut looks, mut quiet) = (0, 0);
         self.patiently(until, |lane| {

@@ -1,16 +1,16 @@
 //! Whose a datagram is that came in, and by which path one goes out.
 //!
 //! All processes of a user share port 4791, and the kernel chooses among their sockets by a hash of
-//! addresses and ports. So any process may receive any datagram, and sends on what is another's: a request by
-//! the name of its service, and what takes one back the same way (`forwarded.rs`), everything else by the slot in
-//! the communication id that it is for. What
-//! nobody has is answered here: REJ for a request, what the machine says to unknown ids for the rest.
-//! No datagram is sent on twice. A request that nobody listens for waits a moment first (`early.rs`).
+//! addresses and ports. So any process may receive any datagram, and sends on what is another's: a
+//! request by the name of its service, and what takes one back the same way (`forwarded.rs`),
+//! everything else by the slot in the communication id that it is for. What nobody has is answered
+//! here: REJ for a request, what the machine says to unknown ids for the rest. No datagram is sent
+//! on twice. A request that nobody listens for waits a moment first (`early.rs`).
 //!
-//! A process that is stopped shares the port too, and swallows what is hashed to it. So a datagram to a
-//! process of this host goes to its private port where that is known; and one that was not answered
-//! leaves from other source ports each time, and not always to the private port, so that sooner or later it
-//! reaches somebody who lives. With `force_wire` everything goes to port 4791.
+//! A process that is stopped shares the port too, and swallows what is hashed to it. So a datagram
+//! to a process of this host goes to its private port where that is known; and one that was not
+//! answered leaves from other source ports each time, and not always to the private port, so that
+//! sooner or later it reaches somebody who lives. With `force_wire` everything goes to port 4791.
 //!
 //! Limits: the names and private ports of others are known for a second (`vernic_io::slot`).
 
@@ -58,8 +58,8 @@ fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
 }
 
 impl Engine {
-    /// Takes a datagram for QP1: hands it to its owner, this process or another. The holder of the lane
-    /// calls.
+    /// Takes a datagram for QP1: hands it to its owner, this process or another. The holder of the
+    /// lane calls.
     pub(crate) fn take_mad(
         &self,
         table: &mut QpTable,
@@ -117,7 +117,8 @@ impl Engine {
         }
     }
 
-    /// Whether anybody on this host has the name of a service at `local`, an address of this device.
+    /// Whether anybody on this host has the name of a service at `local`, an address of this
+    /// device.
     pub(super) fn is_claimed(&self, service: ServiceId, local: LocalAddr) -> bool {
         let names = self.names_of(service, local);
         names.iter().any(|name| self.slots.is_claimed(name).unwrap_or(true))
@@ -208,8 +209,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends a datagram on if it is another process's; [`HandedOver::NoOwner`] if it is to be handled
-    /// here.
+    /// Sends a datagram on if it is another process's; [`HandedOver::NoOwner`] if it is to be
+    /// handled here.
     fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For) -> HandedOver {
         match *whose {
             For::Owner(id) => {
@@ -243,7 +244,8 @@ impl Engine {
     }
 
     /// Waits for the process of this host that is the other end of a connection to say where it
-    /// receives, if it was asked when its message came and has not answered yet. Holds no lock meanwhile.
+    /// receives, if it was asked when its message came and has not answered yet. Holds no lock
+    /// meanwhile.
     pub(super) fn find_peer(&self, conn: ConnId) {
         if self.config.force_wire || self.is_orphan() {
             return;
@@ -286,8 +288,8 @@ impl Engine {
             .map(|place| ServiceName { service, place })
     }
 
-    /// Looks for the process of this host that listens for `service` at the other end of `path`, so that
-    /// [`mad_path`](Self::mad_path) knows it. May wait, and holds no lock meanwhile.
+    /// Looks for the process of this host that listens for `service` at the other end of `path`, so
+    /// that [`mad_path`](Self::mad_path) knows it. May wait, and holds no lock meanwhile.
     pub(super) fn find_listener(&self, path: &CmPath, service: ServiceId) {
         if self.config.force_wire || self.is_orphan() {
             return;

@@ -82,8 +82,8 @@ fn packet_with(message: impl Into<CmMessage>) -> Vec<u8> {
     bytes
 }
 
-/// Messages for a connection of `owner` reach `other`, more than the queue between the two holds; returns
-/// how many of them. Neither has a background thread.
+/// Messages for a connection of `owner` reach `other`, more than the queue between the two holds;
+/// returns how many of them. Neither has a background thread.
 fn overrun(other: &Context, owner: &Context) -> u64 {
     let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap();
     let count = queue.trim().parse::<u64>().unwrap() + 30;

@@ -1,8 +1,8 @@
 //! The setting `peers`: with whom a device talks.
 //!
-//! Owns [`Peers`], a list of networks. Asked when a path is made, when a connection is begun or asked for, and for
-//! packets of services without a connection; packets of connected queue pairs come from their peer or are
-//! dropped anyway.
+//! Owns [`Peers`], a list of networks. Asked when a path is made, when a connection is begun or
+//! asked for, and for packets of services without a connection; packets of connected queue pairs
+//! come from their peer or are dropped anyway.
 
 use std::fmt;
 use std::net::IpAddr;

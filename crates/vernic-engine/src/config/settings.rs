@@ -5,8 +5,8 @@
 //!
 //! The file is the one that `VERNIC_CONFIG` names (none, if that is empty); without the variable it
 //! is the first that exists of `$XDG_CONFIG_HOME/vernic.conf` (where the variable is unset or not
-//! absolute, `$HOME/.config/vernic.conf`) and `/etc/vernic.conf`. It holds lines `key = value` and `#`
-//! comments.
+//! absolute, `$HOME/.config/vernic.conf`) and `/etc/vernic.conf`. It holds lines `key = value` and
+//! `#` comments.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,9 +16,9 @@ use super::{CONFIG_VARIABLE, Config, ConfigError, KEYS, Key};
 
 /// What all variables of settings begin with.
 const PREFIX: &str = "VERNIC_";
-/// Variables with our prefix that are no settings: of the command's bench, and of the tests.
-/// One names the folder of device files that `vernic run` shows to programs, two are of the library that
-/// lets programs for TCP use rsockets.
+/// Variables with our prefix that are no settings: of the command's bench, and of the tests. One
+/// names the folder of device files that `vernic run` shows to programs, two are of the library
+/// that lets programs for TCP use rsockets.
 const OTHER_VARIABLES: [&str; 7] = [
     "VERNIC_BENCH_TOKEN",
     "VERNIC_LOG",
@@ -152,7 +152,8 @@ impl Settings {
         })
     }
 
-    /// A mistyped variable is an error: nobody shall believe that faults are injected when none are.
+    /// A mistyped variable is an error: nobody shall believe that faults are injected when none
+    /// are.
     fn take_variable(&mut self, variable: &str, value: &str) -> Result<(), ConfigError> {
         match KEYS.iter().position(|key| key.variable == variable) {
             Some(place) => {

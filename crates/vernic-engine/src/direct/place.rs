@@ -1,11 +1,12 @@
 //! Bytes put into a neighbour's memory on the caller's thread, outside of the send queue.
 //!
-//! For protocols that write to where the peer looks only after a message has said so. Their bytes need no
-//! place in the queue's order, no acknowledgement, and no buffer that stays as it is until then: it is one
-//! copy, from wherever they are. What else a direct request needs is the same: a ticket, and a visit through its gates.
+//! For protocols that write to where the peer looks only after a message has said so. Their bytes
+//! need no place in the queue's order, no acknowledgement, and no buffer that stays as it is until
+//! then: it is one copy, from wherever they are. What else a direct request needs is the same: a
+//! ticket, and a visit through its gates.
 //!
-//! Only memory that is mapped here is written to: a copy of the kernel's costs as much as packets of a few KiB, and may
-//! fail half-way.
+//! Only memory that is mapped here is written to: a copy of the kernel's costs as much as packets
+//! of a few KiB, and may fail half-way.
 
 use vernic_mem::Reach;
 use vernic_proto::{QpState, Remote, Time};
@@ -33,17 +34,19 @@ pub enum Placed {
 }
 
 impl Qp {
-    /// Puts `len` bytes into the peer's memory at `to`, before it returns, where the peer is a process of this
-    /// host that has consented (setting `direct`) and whose memory is mapped here. `fill` is called
-    /// with a function that takes the bytes, in as many pieces as it likes; what is beyond `len` is left
-    /// out.
+    /// Puts `len` bytes into the peer's memory at `to`, before it returns, where the peer is a
+    /// process of this host that has consented (setting `direct`) and whose memory is mapped here.
+    /// `fill` is called with a function that takes the bytes, in as many pieces as it likes; what
+    /// is beyond `len` is left out.
     ///
-    /// The bytes are in no order with requests that were posted before. The peer sees them before it sees
-    /// anything of a request that is posted afterwards. The first call for a key asks for consent.
+    /// The bytes are in no order with requests that were posted before. The peer sees them before
+    /// it sees anything of a request that is posted afterwards. The first call for a key asks for
+    /// consent.
     ///
-    /// What it needs is held meanwhile: no other thread makes progress on this device, or engine. It does not wait for
-    /// that, so where a thread of the device makes all progress (`engine_threads`) it is [`Placed::Not`] most times
-    /// while there is traffic; a WRITE does the same then, after one more copy.
+    /// What it needs is held meanwhile: no other thread makes progress on this device, or engine.
+    /// It does not wait for that, so where a thread of the device makes all progress
+    /// (`engine_threads`) it is [`Placed::Not`] most times while there is traffic; a WRITE does the
+    /// same then, after one more copy.
     pub fn place(&self, to: Remote, len: u32, fill: impl FnOnce(&mut dyn FnMut(&[u8]))) -> Placed {
         let engine = self.engine();
         if len == 0 || engine.is_orphan() {

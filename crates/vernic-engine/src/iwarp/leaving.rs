@@ -7,12 +7,14 @@ use crate::context::Context;
 use crate::streams::Unanswered;
 
 impl Handshake {
-    /// Closes it, in order if both ends have agreed: a peer that may wait for this end's first word gets that, and
-    /// the end when it has answered, or a second later. If this end has asked, and the answer may be on its way, that is
-    /// waited for, a second at most: a peer that has accepted is left as if this end had heard of it before.
-    /// Dropping it may be an end that a peer is not prepared for.
+    /// Closes it, in order if both ends have agreed: a peer that may wait for this end's first word
+    /// gets that, and the end when it has answered, or a second later. If this end has asked, and
+    /// the answer may be on its way, that is waited for, a second at most: a peer that has accepted
+    /// is left as if this end had heard of it before. Dropping it may be an end that a peer is not
+    /// prepared for.
     pub fn leave(mut self) {
-        // Of a connection that is just made the peer's system may not have told the peer: it gets its request, too.
+        // Of a connection that is just made the peer's system may not have told the peer: it gets
+        // its request, too.
         self.poll();
         if !self.context.is_orphan() {
             self.watch_for(None);

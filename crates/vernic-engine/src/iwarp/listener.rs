@@ -16,8 +16,8 @@ use super::{
 use crate::context::Context;
 use crate::events::lock;
 
-/// Connections whose request is not here, at most; beyond that the oldest goes. Few: who has many peers has a
-/// connection manager.
+/// Connections whose request is not here, at most; beyond that the oldest goes. Few: who has many
+/// peers has a connection manager.
 const MAX_GREETING: usize = 64;
 
 /// Key of the listening socket, and of connections whose request is waited for.
@@ -41,8 +41,8 @@ struct Greeting {
 }
 
 impl Listener {
-    /// Listens at an address; port 0 chooses one. Peers are asked for, and offered, what `config` says,
-    /// until a connection is accepted with something else.
+    /// Listens at an address; port 0 chooses one. Peers are asked for, and offered, what `config`
+    /// says, until a connection is accepted with something else.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -73,8 +73,8 @@ impl Listener {
         self.readiness.raw_fd()
     }
 
-    /// The next connection, if there is one. Its start-up has not begun; private data and terms come with
-    /// the peer's request.
+    /// The next connection, if there is one. Its start-up has not begun; private data and terms
+    /// come with the peer's request.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -102,10 +102,10 @@ impl Listener {
         self.accept()
     }
 
-    /// Waits for some time until the request of a peer is here: its connection, to be accepted or rejected.
-    /// What comes to nothing meanwhile is [passed over](Self::passed_over): a port scan, somebody who does
-    /// not speak MPA, or says nothing for as long as a start-up may take. Of 64 that say nothing the oldest goes
-    /// for another, and likewise where no descriptor is left.
+    /// Waits for some time until the request of a peer is here: its connection, to be accepted or
+    /// rejected. What comes to nothing meanwhile is [passed over](Self::passed_over): a port scan,
+    /// somebody who does not speak MPA, or says nothing for as long as a start-up may take. Of 64
+    /// that say nothing the oldest goes for another, and likewise where no descriptor is left.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].

@@ -294,8 +294,9 @@ fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Posts `op` to `qp` while another holds the lane of `other`, as one that places a packet does. It is carried out then,
-/// which `is_done` tells, and completes; or, if it `waits`, not before that lane is let go of.
+/// Posts `op` to `qp` while another holds the lane of `other`, as one that places a packet does. It
+/// is carried out then, which `is_done` tells, and completes; or, if it `waits`, not before that
+/// lane is let go of.
 fn completes_beside(
     other: &Engine,
     (qp, cq): (&Qp, &Cq),

@@ -1,8 +1,9 @@
 //! Meeting and losing neighbours: what the engine does off the data path.
 //!
-//! Whoever finds that a peer is a process of this host leaves it in a list ([`Engine::want_neighbour`]) and
-//! wakes the background thread, which alone serves the connections of the neighbours
-//! ([`Engine::serve_neighbours`]) and brings what happened to the lane. Nobody waits for a meeting.
+//! Whoever finds that a peer is a process of this host leaves it in a list
+//! ([`Engine::want_neighbour`]) and wakes the background thread, which alone serves the connections
+//! of the neighbours ([`Engine::serve_neighbours`]) and brings what happened to the lane. Nobody
+//! waits for a meeting.
 //!
 //! Lock order: the neighbourhood, then the lane.
 
@@ -79,8 +80,8 @@ impl NearControl {
         Some(hood.as_ref().map_or(*past, Neighbourhood::counters))
     }
 
-    /// Why the process that has a slot is no neighbour, if something is known to be in the way. Not to be
-    /// called with the lane.
+    /// Why the process that has a slot is no neighbour, if something is known to be in the way. Not
+    /// to be called with the lane.
     pub(crate) fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
         lock(&self.hood).as_ref()?.hindrance(slot)
     }
@@ -96,8 +97,8 @@ impl NearControl {
     }
 }
 
-/// Says that a device shares no memory. What one lacks the others lack, too, and so does each of a device's engines, so
-/// each cause is a warning once per process.
+/// Says that a device shares no memory. What one lacks the others lack, too, and so does each of a
+/// device's engines, so each cause is a warning once per process.
 #[cold]
 fn tell_unshared(error: &io::Error) {
     /// A bit for each [`Hindrance`].
@@ -120,8 +121,8 @@ impl Engine {
         }
     }
 
-    /// The process `pid` of this host has `slot`, says the slot's own socket: it is to be met, unless it
-    /// was.
+    /// The process `pid` of this host has `slot`, says the slot's own socket: it is to be met,
+    /// unless it was.
     pub(crate) fn want_neighbour(&self, slot: Slot, pid: u32) {
         let Some(near) = &self.near else { return };
         let mut wanted = lock(&near.wanted);
@@ -142,10 +143,11 @@ impl Engine {
         known.is_some_and(|neighbour| neighbour.pid() == pid)
     }
 
-    /// Handles what neighbours said, meets those that are wanted, and expels those that broke the rules.
-    /// Returns when it must be called at the latest. For the background thread.
+    /// Handles what neighbours said, meets those that are wanted, and expels those that broke the
+    /// rules. Returns when it must be called at the latest. For the background thread.
     ///
-    /// Takes the lane only if something has happened: threads that poll have to wait for it meanwhile.
+    /// Takes the lane only if something has happened: threads that poll have to wait for it
+    /// meanwhile.
     pub(crate) fn serve_neighbours(&self) -> Option<Time> {
         let near = self.near.as_ref()?;
         let mut hood = lock(&near.hood);
@@ -183,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// As [`close_neighbours`](Self::close_neighbours), where the process ends; false if somebody is at it, perhaps who
-    /// was interrupted on this very thread.
+    /// As [`close_neighbours`](Self::close_neighbours), where the process ends; false if somebody
+    /// is at it, perhaps who was interrupted on this very thread.
     pub(crate) fn try_close_neighbours(&self) -> bool {
         let Some(near) = &self.near else { return true };
         let Some(hood) = try_lock(&near.hood).map(|mut hood| hood.take()) else { return false };
@@ -212,8 +214,8 @@ impl Lane {
             Event::Met { neighbour, reader } => {
                 let (pid, id) = (neighbour.pid(), neighbour.id());
                 tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
-                // Of one whose process has no number here nobody can say which process it is: packets
-                // it may send, as anybody of this user, but not touch memory.
+                // Of one whose process has no number here nobody can say which process it is:
+                // packets it may send, as anybody of this user, but not touch memory.
                 if engine.config.direct && pid != 0 {
                     self.guests.add(engine, neighbour.clone());
                 }
@@ -232,8 +234,8 @@ impl Lane {
 
     /// A neighbour is gone. What it had sent is received first.
     fn lose_neighbour(&mut self, engine: &Engine, id: NeighbourId, in_order: bool, now: Time) {
-        // Bounded: nobody writes any more, and a process that does all the same is cut off at a ring's
-        // worth.
+        // Bounded: nobody writes any more, and a process that does all the same is cut off at a
+        // ring's worth.
         self.receive_rest(engine, id, now);
         self.guests.remove(engine, id);
         let Some(peer) = self.near.part(id) else { return };
@@ -273,8 +275,8 @@ impl Lane {
     }
 }
 
-/// Whether a connected queue pair is connected to a neighbour, and not to another process that has taken a slot of
-/// it since.
+/// Whether a connected queue pair is connected to a neighbour, and not to another process that has
+/// taken a slot of it since.
 fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
     side.way.requests == Way::Ring(id)
         || side.way.answers == Some(id)

@@ -1,9 +1,10 @@
 //! Large SENDs by one copy: the receiver copies the bytes out of the sender's memory.
 //!
-//! Packets through a ring are copied twice, into it and out of it. Where the receiver has said that it can
-//! (`consent.rs`), a record of the ring stands for some hundred packets of one SEND, a *run*: the headers of the last,
-//! the number of the first, and in place of the payload where their bytes are. Everything else is as ever: the
-//! protocol machines count packets, acknowledge, and repeat, in packets.
+//! Packets through a ring are copied twice, into it and out of it. Where the receiver has said that
+//! it can (`consent.rs`), a record of the ring stands for some hundred packets of one SEND, a
+//! *run*: the headers of the last, the number of the first, and in place of the payload where their
+//! bytes are. Everything else is as ever: the protocol machines count packets, acknowledge, and
+//! repeat, in packets.
 //!
 //! ```text
 //!  byte  0        4         8      12       16           24
@@ -13,11 +14,13 @@
 //!       +--------+---------+------+--------+------------+---------------+----
 //! ```
 //!
-//! The gate is that of the sender's send queue (`vernic_mem`): it closes before the application hears that the
-//! bytes are its own again though nobody acknowledged them, and is looked at after the copy.
+//! The gate is that of the sender's send queue (`vernic_mem`): it closes before the application
+//! hears that the bytes are its own again though nobody acknowledged them, and is looked at after
+//! the copy.
 //!
-//! What a record says is the other process's word. Its lengths are checked here and, against sequence numbers, path MTU
-//! and receive, by the responder; its addresses are those of the other process, and mean nothing here.
+//! What a record says is the other process's word. Its lengths are checked here and, against
+//! sequence numbers, path MTU and receive, by the responder; its addresses are those of the other
+//! process, and mean nothing here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,11 +31,12 @@ use vernic_proto::{Run, RunLimits};
 
 use crate::tickets::Told;
 
-/// Bytes from which a run is better than packets. At 64 KiB a system call for each, and its work for each page,
-/// cost a fifth more than copying twice; at 256 KiB they save two fifths.
+/// Bytes from which a run is better than packets. At 64 KiB a system call for each, and its work
+/// for each page, cost a fifth more than copying twice; at 256 KiB they save two fifths.
 const MIN_BYTES: u32 = 128 << 10;
 
-/// Most bytes of a run. More gains nothing, and the sender's process waits for as long where one is read.
+/// Most bytes of a run. More gains nothing, and the sender's process waits for as long where one is
+/// read.
 const MAX_BYTES: u32 = 512 << 10;
 
 /// Which runs are sent.

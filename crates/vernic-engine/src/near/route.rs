@@ -50,8 +50,8 @@ pub enum WhyWire {
     NotHere,
     /// The peer's process is not met yet.
     NotMet,
-    /// The peer's process could not be met; that is tried again in the next minutes, and for each new
-    /// queue pair.
+    /// The peer's process could not be met; that is tried again in the next minutes, and for each
+    /// new queue pair.
     Hindered(Hindrance),
     /// It is met, and packets are still on the wire, or none was sent since.
     NotYet,
@@ -118,8 +118,8 @@ impl Qp {
 }
 
 impl Context {
-    /// Why the packets of this device never go through shared memory; `None` if they do where the peer is a
-    /// process of this host that shares memory, too.
+    /// Why the packets of this device never go through shared memory; `None` if they do where the
+    /// peer is a process of this host that shares memory, too.
     pub fn why_wire(&self) -> Option<WhyWire> {
         self.engine().why_wire()
     }

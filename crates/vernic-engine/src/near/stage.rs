@@ -1,16 +1,16 @@
 //! Packets of one turn on their way into a ring.
 //!
-//! A packet is stored in pieces of some bytes, and copied in bigger ones a moment later. A processor has such a load
-//! wait for all stores before it; stores to a ring wait for cache lines that the reader had last, each for as long as
-//! a message takes. So nothing is loaded between stores to a ring: packets are built here, in private memory, and go
-//! to the ring together.
+//! A packet is stored in pieces of some bytes, and copied in bigger ones a moment later. A
+//! processor has such a load wait for all stores before it; stores to a ring wait for cache lines
+//! that the reader had last, each for as long as a message takes. So nothing is loaded between
+//! stores to a ring: packets are built here, in private memory, and go to the ring together.
 
 use vernic_io::TxPath;
 use vernic_io::batch::MAX_TRANSPORT_BYTES;
 use vernic_io::neighbour::{RingWriter, record_bytes};
 
-/// Bytes of packets after which they go to the ring: a list of small messages, or one large packet, which is copied
-/// while it is in the first-level cache.
+/// Bytes of packets after which they go to the ring: a list of small messages, or one large packet,
+/// which is copied while it is in the first-level cache.
 const FLUSH_BYTES: usize = 2048;
 /// Packets begin at multiples of this.
 const ALIGN: usize = 16;
@@ -53,7 +53,8 @@ impl Stage {
         &mut self.bytes[self.used..]
     }
 
-    /// The packet in that space is sent; true if it is time to [`flush`](Self::flush), before there is room again.
+    /// The packet in that space is sent; true if it is time to [`flush`](Self::flush), before there
+    /// is room again.
     #[inline]
     pub(super) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) -> bool {
         self.packets.push((*path, len, is_run));

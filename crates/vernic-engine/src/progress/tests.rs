@@ -1,5 +1,5 @@
-//! The claims of the module's head, tried: no doorbell is left behind, no socket unwatched, no group
-//! left when its address comes back.
+//! The claims of the module's head, tried: no doorbell is left behind, no socket unwatched, no
+//! group left when its address comes back.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;

@@ -38,7 +38,8 @@ impl Qp {
         }
     }
 
-    /// What entering Reset forgets beside the machine. Why it failed, if it did, the device remembers.
+    /// What entering Reset forgets beside the machine. Why it failed, if it did, the device
+    /// remembers.
     pub(super) fn forget(&self, core: &mut QpCore, past: Option<Explanation>) {
         if let Some(past) = past {
             lock(&self.engine().past_failures).keep(past);

@@ -45,21 +45,24 @@ counters! {
     without_crc = "iwarp_connections_without_crc",
     /// Connections that were lost: reset, timed out, closed in the middle of something.
     lost = "iwarp_connections_lost",
-    /// Streams that this end ended for a violation or a failure, with a Terminate if it could be sent.
+    /// Streams that this end ended for a violation or a failure, with a Terminate if it could be
+    /// sent.
     terminates_sent = "iwarp_terminates_sent",
     /// Streams that the peer ended with a Terminate.
     terminates_received = "iwarp_terminates_received",
-    /// Streams that ended because the CRC of an FPDU was wrong (RFC 5044, 8); among the Terminates sent.
+    /// Streams that ended because the CRC of an FPDU was wrong (RFC 5044, 8); among the Terminates
+    /// sent.
     crc_errors = "iwarp_crc_errors",
     /// FPDUs received whole (RFC 5044, 4.1).
     rx_fpdus = "iwarp_rx_fpdus",
     /// FPDUs sent.
     tx_fpdus = "iwarp_tx_fpdus",
-    /// Connections without a queue pair that were left to the system, since too many waited, before their peers had
-    /// acknowledged all: it goes on sending, and resets those whose peers say something more.
+    /// Connections without a queue pair that were left to the system, since too many waited, before
+    /// their peers had acknowledged all: it goes on sending, and resets those whose peers say
+    /// something more.
     left_to_system = "iwarp_left_to_system",
-    /// Connections without a queue pair that were reset before their peers had acknowledged all: they had had their
-    /// time, or too many waited.
+    /// Connections without a queue pair that were reset before their peers had acknowledged all:
+    /// they had had their time, or too many waited.
     reset_unacknowledged = "iwarp_reset_unacknowledged",
     /// Connections whose message waited for a receive no longer, since too many others waited:
     /// their streams ended.

@@ -1,12 +1,12 @@
 //! Connections that no queue pair has any more, until what they were given has arrived.
 //!
-//! A socket that is closed while bytes of the peer are unread resets the connection (RFC 9293, 3.10.4; RFC
-//! 2525, 2.17), and with it goes what the peer has not received: requests among it that were completed,
-//! since a request is complete when the socket has taken it. So a connection whose queue pair lets go of it
-//! says what is left, closes its sending half, and is read and thrown away until the peer has closed, too.
-//! Where the peer may not be in full operation yet, the end waits until something comes of it, a second at most
-//! ([`Hold`]); and before that for its reply, a second at most, where it was asked for a connection that nobody wants
-//! any more ([`Unanswered`]).
+//! A socket that is closed while bytes of the peer are unread resets the connection (RFC 9293,
+//! 3.10.4; RFC 2525, 2.17), and with it goes what the peer has not received: requests among it that
+//! were completed, since a request is complete when the socket has taken it. So a connection whose
+//! queue pair lets go of it says what is left, closes its sending half, and is read and thrown away
+//! until the peer has closed, too. Where the peer may not be in full operation yet, the end waits
+//! until something comes of it, a second at most ([`Hold`]); and before that for its reply, a
+//! second at most, where it was asked for a connection that nobody wants any more ([`Unanswered`]).
 //!
 //! ```text
 //!   Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
@@ -38,8 +38,9 @@ pub(super) struct Limits {
     pub(super) count: usize,
 }
 
-/// Half a minute: several repetitions on a path that loses packets. 256 MiB: what a fast peer sends until it
-/// hears of the end, on a long path. 256 orphans, each with a call's bytes to send at most: 128 MiB.
+/// Half a minute: several repetitions on a path that loses packets. 256 MiB: what a fast peer sends
+/// until it hears of the end, on a long path. 256 orphans, each with a call's bytes to send at
+/// most: 128 MiB.
 pub(super) const LIMITS: Limits = Limits { nanos: 30_000_000_000, bytes: 256 << 20, count: 256 };
 
 /// Keys of orphans among what is watched: above the numbers of queue pairs.
@@ -48,14 +49,15 @@ const KEYS: u64 = 1 << 32;
 /// How long a device that closes waits for peers to acknowledge what they were sent.
 pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a process that ends does. What their sockets have the system sends on, though a peer that says something
-/// more has it reset them.
+/// How long a process that ends does. What their sockets have the system sends on, though a peer
+/// that says something more has it reset them.
 pub(crate) const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Nanoseconds that the end waits for an answer to the first word.
 const HOLD_NANOS: u64 = 1_000_000_000;
 
-/// Nanoseconds after which a peer is reminded of the first word; each time it takes four times as long.
+/// Nanoseconds after which a peer is reminded of the first word; each time it takes four times as
+/// long.
 const REMIND_NANOS: u64 = 10_000_000;
 
 /// Pause between two looks meanwhile: nothing tells of acknowledgements.
@@ -77,8 +79,8 @@ pub(crate) struct Orphan {
     unanswered: Option<Unanswered>,
 }
 
-/// Why an orphan does not end though it has said all: the peer has not answered the first word, and may not be
-/// prepared for an end.
+/// Why an orphan does not end though it has said all: the peer has not answered the first word, and
+/// may not be prepared for an end.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     /// What is said now and then, so that it looks.
@@ -91,8 +93,8 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Of a connection whose first word was sent, and what is to be said last; none where the first word is not
-    /// answered.
+    /// Of a connection whose first word was sent, and what is to be said last; none where the first
+    /// word is not answered.
     pub(crate) fn new(agreed: &Agreed, last: Vec<u8>, now: Time) -> Option<Self> {
         let Greeting { again, .. } = Greeting::of(agreed)?;
         let next = (now + REMIND_NANOS, REMIND_NANOS);
@@ -131,7 +133,8 @@ impl Orphan {
         Self { unanswered: Some(unanswered), ..self }
     }
 
-    /// Says what is left, and throws away what came: a buffer at most, the rest is for the next call.
+    /// Says what is left, and throws away what came: a buffer at most, the rest is for the next
+    /// call.
     fn go_on(&mut self, buffer: &mut [u8], now: Time) -> Step {
         let mut heard = 0;
         if !self.ended {
@@ -243,7 +246,8 @@ impl Orphans {
         key >= KEYS
     }
 
-    /// Takes a connection, with what it has not taken; `watched`: under which key it was watched, for what.
+    /// Takes a connection, with what it has not taken; `watched`: under which key it was watched,
+    /// for what.
     pub(super) fn adopt(
         &mut self,
         watch: &mut Watch,
@@ -271,8 +275,9 @@ impl Orphans {
         }
     }
 
-    /// There is one too many. Of what its peer has acknowledged nothing is lost, nor of one that was only asked for; what
-    /// the socket has, the system goes on sending when it is closed, unless the peer says something more.
+    /// There is one too many. Of what its peer has acknowledged nothing is lost, nor of one that
+    /// was only asked for; what the socket has, the system goes on sending when it is closed,
+    /// unless the peer says something more.
     fn make_room(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let is_whole = |one: &Watched| one.orphan.is_shut;
         let at = self.list.iter().position(|one| one.orphan.is_settled());
@@ -356,8 +361,8 @@ impl Orphans {
     }
 }
 
-/// The device closes, or its process ends: waits until the peers have acknowledged what they were sent, for
-/// `patience` at most. What was acknowledged arrives, whatever becomes of the connection.
+/// The device closes, or its process ends: waits until the peers have acknowledged what they were
+/// sent, for `patience` at most. What was acknowledged arrives, whatever becomes of the connection.
 pub(crate) fn settle(mut orphans: Vec<Orphan>, clock: impl Fn() -> Time, patience: Duration) {
     let mut buffer = vec![0; 1 << 16];
     let until = Instant::now() + patience;

@@ -1,23 +1,24 @@
 //! Which connections to look at in a poll.
 //!
-//! A call of epoll costs as much as a receive, and tells nothing that a receive would not. So those that had
-//! something lately are simply received from, and epoll is asked every [`POLLS_PER_LOOK`]th time, when
-//! there are none, or when there are many. The background thread, which sleeps on epoll, always asks.
+//! A call of epoll costs as much as a receive, and tells nothing that a receive would not. So those
+//! that had something lately are simply received from, and epoll is asked every
+//! [`POLLS_PER_LOOK`]th time, when there are none, or when there are many. The background thread,
+//! which sleeps on epoll, always asks.
 
 use std::io;
 
 use vernic_io::tcp::{Connection, Interest, Readiness, Ready};
 
-/// Connections that are received from without being asked about. More would cost more than epoll, which
-/// tells of many in one call.
+/// Connections that are received from without being asked about. More would cost more than epoll,
+/// which tells of many in one call.
 const MAX_BUSY: usize = 4;
 
 /// Polls from one look at all connections to the next: a connection that was silent waits for some
 /// microseconds of a program's spinning at most.
 const POLLS_PER_LOOK: u32 = 16;
 
-/// Looks in a row at which all were silent, after which none is busy any more: about a millisecond of
-/// spinning.
+/// Looks in a row at which all were silent, after which none is busy any more: about a millisecond
+/// of spinning.
 const SILENT_LOOKS: u32 = 256;
 
 /// What the descriptors of connections are ready for.
@@ -64,8 +65,8 @@ impl Watch {
         self.full = self.full + usize::from(to.send) - usize::from(from.send);
     }
 
-    /// Watches one under a key of its own, that was [removed](Self::remove), but not closed, or never was watched
-    /// here.
+    /// Watches one under a key of its own, that was [removed](Self::remove), but not closed, or
+    /// never was watched here.
     pub(super) fn rename(
         &mut self,
         connection: &Connection,
@@ -73,7 +74,8 @@ impl Watch {
         interest: Interest,
         was_watched: bool,
     ) {
-        // It fails for one that could not be watched before: nobody hears of it, until its time is over.
+        // It fails for one that could not be watched before: nobody hears of it, until its time is
+        // over.
         let _ = match was_watched {
             true => self.readiness.change(connection, key, interest),
             false => self.readiness.watch(connection, key, interest),

@@ -1,10 +1,11 @@
 //! Bytes of connections on their way in.
 //!
-//! Long payload whose place is known goes from the socket to that place, with what follows it behind it
-//! into the buffer: one system call, no copy of our own. Its last [`LAST_BYTES`] take the way through the
-//! buffer all the same: programs spin on the last byte of what is written to them, and only a copy of our
-//! own stores it last. So does everything else: headers, short payload (a system call for each costs more
-//! than the copy), payload that has to be checked before it is placed, memory that is no plain range.
+//! Long payload whose place is known goes from the socket to that place, with what follows it
+//! behind it into the buffer: one system call, no copy of our own. Its last [`LAST_BYTES`] take the
+//! way through the buffer all the same: programs spin on the last byte of what is written to them,
+//! and only a copy of our own stores it last. So does everything else: headers, short payload (a
+//! system call for each costs more than the copy), payload that has to be checked before it is
+//! placed, memory that is no plain range.
 //!
 //! ```text
 //!   recvmsg:  [ payload ........................ ][ 8 bytes, pad, CRC, the next FPDU's headers ]
@@ -22,16 +23,17 @@ use crate::host::{QpHost, fault};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 
-/// Payload from which on it goes straight to its place, bytes. Below, the system call that each FPDU then
-/// needs costs more than copying: it is as long as copying some 16 KiB that are in the cache.
+/// Payload from which on it goes straight to its place, bytes. Below, the system call that each
+/// FPDU then needs costs more than copying: it is as long as copying some 16 KiB that are in the
+/// cache.
 const PLACE_BYTES: u32 = 16 << 10;
 
-/// Bytes at the end of a segment's payload that our own copy stores: a word, which is stored whole if
-/// it is aligned.
+/// Bytes at the end of a segment's payload that our own copy stores: a word, which is stored whole
+/// if it is aligned.
 const LAST_BYTES: u32 = 8;
 
-/// Bytes behind payload in its place: its last bytes, pad, CRC, the next FPDU's length and header, and
-/// a short message or two.
+/// Bytes behind payload in its place: its last bytes, pad, CRC, the next FPDU's length and header,
+/// and a short message or two.
 const BEHIND_BYTES: usize = 256;
 
 /// What a system call brought.
@@ -42,7 +44,8 @@ struct Got {
 }
 
 impl Streams {
-    /// Receives a turn's bytes, or hears that the connection is `broken`; true if there was anything.
+    /// Receives a turn's bytes, or hears that the connection is `broken`; true if there was
+    /// anything.
     pub(super) fn receive(
         &mut self,
         engine: &Engine,
@@ -140,8 +143,8 @@ impl Conn {
         self.is_long = is_long && core.machine.stream().is_some_and(|qp| qp.places_payload());
     }
 
-    /// Receives payload into its place, and what follows it into the buffer; nothing if that is not how
-    /// the next bytes are received.
+    /// Receives payload into its place, and what follows it into the buffer; nothing if that is not
+    /// how the next bytes are received.
     fn recv_in_place(
         &mut self,
         engine: &Engine,
@@ -179,8 +182,8 @@ impl Conn {
         Some(Got { received, room })
     }
 
-    /// Receives all but the end of the payload for `place` there, and what follows into `behind`; with the
-    /// CRC of the place taken on. Nothing if the place is no plain memory.
+    /// Receives all but the end of the payload for `place` there, and what follows into `behind`;
+    /// with the CRC of the place taken on. Nothing if the place is no plain memory.
     fn recv_pieces(
         &self,
         engine: &Engine,
@@ -261,8 +264,8 @@ impl Conn {
         taken.unwrap_or(bytes.len())
     }
 
-    /// A receive may have been posted meanwhile; true if nothing waits any more. What waits stays where it
-    /// is: it may be long, and is tried with each poll.
+    /// A receive may have been posted meanwhile; true if nothing waits any more. What waits stays
+    /// where it is: it may be long, and is tried with each poll.
     fn retry(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if let Some(machine) = core.machine.stream().filter(|_| self.is_impatient) {
             machine.hold_no_more();

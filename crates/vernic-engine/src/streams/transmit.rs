@@ -1,17 +1,17 @@
 //! Bytes of connections on their way out.
 //!
-//! Long payload that no CRC covers goes to the socket from where it lies, with the headers of its FPDU from
-//! the buffer: up to [`MAX_PIECES`] pieces in one system call. Everything else is put together in the
-//! buffer: short payload (a copy costs less than a piece), payload under a CRC, which would be wrong if
-//! the application changed it meanwhile, memory that is no plain range.
+//! Long payload that no CRC covers goes to the socket from where it lies, with the headers of its
+//! FPDU from the buffer: up to [`MAX_PIECES`] pieces in one system call. Everything else is put
+//! together in the buffer: short payload (a copy costs less than a piece), payload under a CRC,
+//! which would be wrong if the application changed it meanwhile, memory that is no plain range.
 //!
 //! ```text
 //!   sendmsg:  [ headers ][ payload ........... ][ tail, headers ][ payload .... ][ tail ]
 //!               buffer     registered memory      buffer           registered      buffer
 //! ```
-//! What the socket does not take is copied at once, under the same lock: from then on the application may
-//! be told that a request is flushed, and use its memory for something else, while the FPDU that was
-//! begun still has to be ended.
+//! What the socket does not take is copied at once, under the same lock: from then on the
+//! application may be told that a request is flushed, and use its memory for something else, while
+//! the FPDU that was begun still has to be ended.
 
 use std::ops::Range;
 
@@ -25,12 +25,13 @@ use crate::host::{QpHost, fault};
 use crate::progress::Engine;
 use crate::qp_state::{QpCore, QpInner};
 
-/// Payload from which on it is named instead of copied, bytes: what the kernel spends on a piece more is
-/// about a copy of so many bytes.
+/// Payload from which on it is named instead of copied, bytes: what the kernel spends on a piece
+/// more is about a copy of so many bytes.
 const GATHER_BYTES: u32 = 2048;
 
-/// Bytes after which no FPDU is added to a system call: it bounds what is copied where the socket is full.
-/// A quarter of it makes the kernel send many short segments, which costs a quarter of the throughput.
+/// Bytes after which no FPDU is added to a system call: it bounds what is copied where the socket
+/// is full. A quarter of it makes the kernel send many short segments, which costs a quarter of the
+/// throughput.
 const CALL_BYTES: usize = 512 << 10;
 
 /// A part of what one system call sends.
@@ -69,8 +70,8 @@ fn is_gathered(machine: &iwarp::Qp, fpdu: &Fpdu) -> bool {
     fpdu.payload_len() >= GATHER_BYTES && !machine.copies_payload()
 }
 
-/// Puts FPDUs into the buffer until the payload of one is better named, there are no more, or no room.
-/// Returns the bytes, and whether it was the first of these.
+/// Puts FPDUs into the buffer until the payload of one is better named, there are no more, or no
+/// room. Returns the bytes, and whether it was the first of these.
 fn fill_buffer(
     machine: &mut iwarp::Qp,
     host: &mut QpHost<'_>,
@@ -153,9 +154,9 @@ impl<'s> Parts<'s> {
         named.map(|_| if is_full { Added::Full } else { Added::Copy })
     }
 
-    /// Adds FPDUs until there are enough. One whose payload cannot be read fails its request, and may end the
-    /// stream, after which memory is the application's again: so where memory is named already it is left to the
-    /// next call, when that has been sent.
+    /// Adds FPDUs until there are enough. One whose payload cannot be read fails its request, and
+    /// may end the stream, after which memory is the application's again: so where memory is named
+    /// already it is left to the next call, when that has been sent.
     fn fill(
         &mut self,
         access: InPlace<'s>,
@@ -164,8 +165,8 @@ impl<'s> Parts<'s> {
         now: Time,
         buffer: &mut [u8],
     ) {
-        // Bounded by the buffer, and by the pieces; a refused FPDU makes its request stand, or ends the
-        // stream.
+        // Bounded by the buffer, and by the pieces; a refused FPDU makes its request stand, or ends
+        // the stream.
         while buffer.len() - self.used >= MAX_FPDU
             && self.total < CALL_BYTES
             && let Some(fpdu) = machine.poll_fpdu(now, host)
@@ -281,7 +282,8 @@ impl Conn {
         self.out.is_empty()
     }
 
-    /// Sends pieces behind those that were sent before; true if all were taken. The others are kept.
+    /// Sends pieces behind those that were sent before; true if all were taken. The others are
+    /// kept.
     fn send(
         &mut self,
         engine: &Engine,
@@ -305,7 +307,8 @@ impl Conn {
         self.out.is_empty()
     }
 
-    /// The connection has taken some bytes, or is lost: tells the machine, and returns how many there were.
+    /// The connection has taken some bytes, or is lost: tells the machine, and returns how many
+    /// there were.
     fn took(
         &mut self,
         engine: &Engine,

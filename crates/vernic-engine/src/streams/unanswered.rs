@@ -1,9 +1,9 @@
 //! Connections that a peer was asked for, and that nobody wants any more before its reply is here.
 //!
-//! The reply may be on its way, and a peer that has accepted may not be prepared for the end of the connection before
-//! it has heard the initiator's first word. So the reply is waited for: for a second, far longer than it is on its way,
-//! since of a peer whose application has not decided yet nothing is known either then. Owned by an orphan
-//! (`orphan.rs`), which says what follows from it.
+//! The reply may be on its way, and a peer that has accepted may not be prepared for the end of the
+//! connection before it has heard the initiator's first word. So the reply is waited for: for a
+//! second, far longer than it is on its way, since of a peer whose application has not decided yet
+//! nothing is known either then. Owned by an orphan (`orphan.rs`), which says what follows from it.
 
 use vernic_proto::Time;
 use vernic_proto::iwarp::{Agreed, Startup, StartupState, StreamEnd};
@@ -39,7 +39,8 @@ impl Unanswered {
         self.until
     }
 
-    /// Takes what came, and whether more can come. Behind its reply a peer says nothing before the first word.
+    /// Takes what came, and whether more can come. Behind its reply a peer says nothing before the
+    /// first word.
     pub(super) fn hear(&mut self, bytes: &[u8], ended: bool, now: Time) -> Answer {
         let Self { startup, until } = self;
         startup.handle_bytes(bytes);

@@ -1,13 +1,14 @@
 //! Whether the hosts of peers are there.
 //!
-//! TCP by itself gives a vanished host up after a quarter of an hour if something is on its way to it, and
-//! never if nothing is. The kernel asks silent peers (keep-alive, RFC 9293, 3.8.4); here connections are
-//! looked at on which something is on its way, a few times per [timeout](crate::Config::iwarp_peer_timeout_s).
-//! Not by TCP_USER_TIMEOUT: it also ends connections whose peer answers, but whose program is stopped and
-//! takes nothing. Such a peer is waited for, as long as its TCP acknowledges.
+//! TCP by itself gives a vanished host up after a quarter of an hour if something is on its way to
+//! it, and never if nothing is. The kernel asks silent peers (keep-alive, RFC 9293, 3.8.4); here
+//! connections are looked at on which something is on its way, a few times per
+//! [timeout](crate::Config::iwarp_peer_timeout_s). Not by TCP_USER_TIMEOUT: it also ends
+//! connections whose peer answers, but whose program is stopped and takes nothing. Such a peer is
+//! waited for, as long as its TCP acknowledges.
 //!
-//! A peer whose window is closed is asked at ever longer intervals, two minutes at most: where it vanishes
-//! meanwhile, that is noticed so much later.
+//! A peer whose window is closed is asked at ever longer intervals, two minutes at most: where it
+//! vanishes meanwhile, that is noticed so much later.
 
 use std::time::Duration;
 

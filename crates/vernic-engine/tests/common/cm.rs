@@ -163,7 +163,8 @@ fn said<const N: usize>(data: &PrivateData<N>) -> Vec<u8> {
     bytes[..len].to_vec()
 }
 
-/// A queue pair number that no connection of these tests had before: one that had is taken for stale.
+/// A queue pair number that no connection of these tests had before: one that had is taken for
+/// stale.
 fn new_qpn() -> Qpn {
     static NEXT: AtomicU32 = AtomicU32::new(0x100);
     Qpn::new(NEXT.fetch_add(1, Ordering::Relaxed))

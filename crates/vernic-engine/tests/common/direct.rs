@@ -1,4 +1,5 @@
-//! A process and another one, started from the same binary, whose memory it reaches without packets.
+//! A process and another one, started from the same binary, whose memory it reaches without
+//! packets.
 //!
 //! What the other one does is in [`serve`], line by line as it is told.
 
@@ -261,8 +262,8 @@ impl There {
                 self.taken.clear();
                 "fed".to_owned()
             }
-            // Writes a word to a peer, over and over; answers how many took no packets, and how many files
-            // of the peer were lost.
+            // Writes a word to a peer, over and over; answers how many took no packets, and how
+            // many files of the peer were lost.
             "write" => {
                 let remote = Remote { addr: n[0], rkey: Rkey(n[1] as u32) };
                 for _ in 0..n[2] {
@@ -412,7 +413,8 @@ impl Rig {
     }
 }
 
-/// Takes from the calling thread, and from those that it starts, the right to look into other processes.
+/// Takes from the calling thread, and from those that it starts, the right to look into other
+/// processes.
 pub fn give_up_privilege() {
     /// Version 3 of `capget` and `capset`, and the number of the right (`linux/capability.h`).
     const VERSION: u32 = 0x2008_0522;
@@ -428,8 +430,8 @@ pub fn give_up_privilege() {
     }
 }
 
-/// Has the kernel answer a system call of the calling thread, and of those that it starts, with an error, as
-/// containers do; of `all` threads that there are, too.
+/// Has the kernel answer a system call of the calling thread, and of those that it starts, with an
+/// error, as containers do; of `all` threads that there are, too.
 pub fn filter_system_calls(call: libc::c_long, errno: i32, all: bool) {
     let step = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut program = [

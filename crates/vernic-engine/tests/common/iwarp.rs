@@ -1,4 +1,5 @@
-//! Queue pairs of iWARP devices on `lo`, connected within the process, and what their owner is told.
+//! Queue pairs of iWARP devices on `lo`, connected within the process, and what their owner is
+//! told.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -146,7 +147,8 @@ impl StreamSink for Owner {
     }
 }
 
-/// A peer made by hand, without CRCs, whose start-up with a queue pair in Init is complete: its socket.
+/// A peer made by hand, without CRCs, whose start-up with a queue pair in Init is complete: its
+/// socket.
 pub fn raw_peer(
     end: &End,
     qp: &Qp,

@@ -32,7 +32,8 @@ impl Other {
         Self { child, out }
     }
 
-    /// The same in a network namespace of its own, of which it is root. `None`, and said, where there is none.
+    /// The same in a network namespace of its own, of which it is root. `None`, and said, where
+    /// there is none.
     pub fn in_a_namespace(role: &str) -> Option<Self> {
         unshared().map(|mut command| Self::run(&mut command, role))
     }
@@ -94,8 +95,8 @@ pub fn take_descriptors() -> Vec<std::fs::File> {
 /// Set where a test has a network namespace to itself.
 const ALONE: &str = "VERNIC_TEST_ALONE";
 
-/// A command that runs this binary in a network namespace of its own, with `lo` up. `None`, and said, where
-/// that cannot be.
+/// A command that runs this binary in a network namespace of its own, with `lo` up. `None`, and
+/// said, where that cannot be.
 #[allow(clippy::print_stdout)] // what is skipped
 fn unshared() -> Option<Command> {
     let unshare = |shell: &str| {
@@ -113,8 +114,8 @@ fn unshared() -> Option<Command> {
     Some(command)
 }
 
-/// Runs a test in a network namespace of its own: a process that is stopped must not share port 4791 with
-/// other tests. False where this is that run.
+/// Runs a test in a network namespace of its own: a process that is stopped must not share port
+/// 4791 with other tests. False where this is that run.
 pub fn runs_alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return false;

@@ -19,8 +19,8 @@ const DESCRIPTORS: [&str; 4] = ["/dev/fd", "/dev/stdout", "/dev/stderr", "/proc/
 const MAX_NAMES: u32 = 10_000;
 
 /// A file that is written block by block: bytes gather in memory until
-/// [`write_out`](Self::write_out), which is called between blocks. So the file ends with a whole block
-/// whenever its process ends.
+/// [`write_out`](Self::write_out), which is called between blocks. So the file ends with a whole
+/// block whenever its process ends.
 pub(super) struct Blocks {
     file: OwnFd,
     waiting: Vec<u8>,

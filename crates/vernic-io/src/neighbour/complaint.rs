@@ -1,4 +1,5 @@
-//! What users are told of processes that packets do not reach through memory: once for each process and cause.
+//! What users are told of processes that packets do not reach through memory: once for each process
+//! and cause.
 
 use std::fmt;
 
@@ -10,7 +11,8 @@ const MAX_TOLD: usize = 32;
 /// Who is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The process of this number; 0 stands for any of another PID namespace, as it does for the kernel.
+    /// The process of this number; 0 stands for any of another PID namespace, as it does for the
+    /// kernel.
     Process(u32),
     /// One that cannot be said: who has its slot was not reached.
     Unknown,

@@ -1,11 +1,12 @@
 //! Positions in a ring, and who must be woken: the part of it that several processes must agree on.
 //!
-//! A ring has one writer and one reader. Each keeps its own position; positions count bytes since the ring was
-//! made and never wrap in practice (2^64). What is written begins with a word that is not 0, its *mark*, and the
-//! word behind the last is 0: the reader looks at the place where its next record would begin, so one cache line
-//! tells it that there is a record and brings the record, or the begin of it. The reader publishes its position
-//! in a word; the writer looks at that only when the room that it knows of is not enough. A value that the other
-//! cannot have meant honestly is [`Broken`].
+//! A ring has one writer and one reader. Each keeps its own position; positions count bytes since
+//! the ring was made and never wrap in practice (2^64). What is written begins with a word that is
+//! not 0, its *mark*, and the word behind the last is 0: the reader looks at the place where its
+//! next record would begin, so one cache line tells it that there is a record and brings the
+//! record, or the begin of it. The reader publishes its position in a word; the writer looks at
+//! that only when the room that it knows of is not enough. A value that the other cannot have meant
+//! honestly is [`Broken`].
 //!
 //! ```text
 //!   writer                                   reader
@@ -15,8 +16,9 @@
 //!   P4 mark of the first (Release)
 //! ```
 //!
-//! Whoever sees P4 sees P1 to P3, so of what is published together the reader sees all or nothing, and it never
-//! takes bytes of an older record for a mark: they are overwritten (P1) before it can come there.
+//! Whoever sees P4 sees P1 to P3, so of what is published together the reader sees all or nothing,
+//! and it never takes bytes of an older record for a mark: they are overwritten (P1) before it can
+//! come there.
 //!
 //! # No lost wake-up
 //!
@@ -28,11 +30,11 @@
 //!   W4 asleep != 0? ring the bell       S4 sleep until the bell rings; asleep = 0
 //! ```
 //!
-//! Both fences are in one total order: if W3 comes first, S3 sees W2; if S2 comes first, W4 sees S1.
-//! A bell that was rung stays rung until it is heard, so it does not matter whether S4 has begun, and
-//! a writer rings once for each number that it sees: the bell is a system call. One that fails does not count:
-//! W4 is done again after a while ([`WriteCursor::must_ring`]). Whoever sleeps with another number by then has
-//! looked at the rings after W2.
+//! Both fences are in one total order: if W3 comes first, S3 sees W2; if S2 comes first, W4 sees
+//! S1. A bell that was rung stays rung until it is heard, so it does not matter whether S4 has
+//! begun, and a writer rings once for each number that it sees: the bell is a system call. One that
+//! fails does not count: W4 is done again after a while ([`WriteCursor::must_ring`]). Whoever
+//! sleeps with another number by then has looked at the rings after W2.
 //!
 //! Generic over the words, so that the model checker runs this very code (`cursor/model.rs`).
 
@@ -111,8 +113,8 @@ impl WriteCursor {
         Ok(self.capacity - (self.tail - self.head) >= bytes)
     }
 
-    /// A record of so many bytes was written but for its mark, which is not 0 and goes to the word `here`; the word
-    /// `next` follows the record. There was room for both.
+    /// A record of so many bytes was written but for its mark, which is not 0 and goes to the word
+    /// `here`; the word `next` follows the record. There was room for both.
     #[inline]
     pub(super) fn advance(&mut self, bytes: u64, mark: u64, here: &impl Word, next: &impl Word) {
         next.store(0, Ordering::Relaxed);
@@ -130,7 +132,8 @@ impl WriteCursor {
         self.tail != self.published
     }
 
-    /// Lets the reader see what was written, whose first word is `first`; true if the bell must be rung.
+    /// Lets the reader see what was written, whose first word is `first`; true if the bell must be
+    /// rung.
     #[inline]
     #[must_use]
     pub(super) fn publish<W: Word>(&mut self, first: &W, asleep: impl FnOnce() -> u64) -> bool {
@@ -140,7 +143,8 @@ impl WriteCursor {
         self.must_ring(asleep())
     }
 
-    /// Whether the bell must be rung for the sleep with this number, 0 if nobody sleeps: counts as rung then.
+    /// Whether the bell must be rung for the sleep with this number, 0 if nobody sleeps: counts as
+    /// rung then.
     #[inline]
     #[must_use]
     pub(super) fn must_ring(&mut self, sleep: u64) -> bool {
@@ -182,7 +186,8 @@ impl ReadCursor {
         Some(here.load(Ordering::Acquire)).filter(|&mark| mark != 0)
     }
 
-    /// There is a record of so many bytes. More than fits beside what is not released was never written.
+    /// There is a record of so many bytes. More than fits beside what is not released was never
+    /// written.
     #[inline]
     pub(super) fn advance(&mut self, bytes: u64) -> Result<(), Broken> {
         if self.unreleased() + bytes > self.capacity {
@@ -206,7 +211,8 @@ impl ReadCursor {
     }
 }
 
-/// Says that its owner is about to sleep, for the `number`th time; to be followed by a look at every ring.
+/// Says that its owner is about to sleep, for the `number`th time; to be followed by a look at
+/// every ring.
 pub(super) fn announce<W: Word>(asleep: &W, number: u64) {
     asleep.store(number, Ordering::Relaxed);
     W::full_fence();

@@ -9,8 +9,8 @@
 //!       +-------+-------+-------------------------------------------------------+
 //! ```
 //!
-//! Numbers are in the order of bytes of this machine: both ends are on it. The last byte of the magic is
-//! the version; who speaks another one is not met, and packets go by UDP.
+//! Numbers are in the order of bytes of this machine: both ends are on it. The last byte of the
+//! magic is the version; who speaks another one is not met, and packets go by UDP.
 
 use crate::slot::Slot;
 

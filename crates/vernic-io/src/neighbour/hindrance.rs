@@ -13,8 +13,9 @@ const FIRST_PAUSE_NANOS: u64 = 1_000_000_000;
 /// Pauses do not get longer than 64 s.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// Tries of one meeting, some two minutes in all, after which only somebody who wants it anew (a new queue
-/// pair) has it tried again: the process may never share memory, and who is idle should sleep.
+/// Tries of one meeting, some two minutes in all, after which only somebody who wants it anew (a
+/// new queue pair) has it tried again: the process may never share memory, and who is idle should
+/// sleep.
 const MAX_TRIES: u32 = 8;
 
 /// Why a process of this host is no neighbour.
@@ -35,7 +36,8 @@ pub enum Hindrance {
     Door,
     /// It takes the call and does not answer.
     Silent,
-    /// It hung up: it has no descriptor or memory left, or as many neighbours as can be, or is of another version.
+    /// It hung up: it has no descriptor or memory left, or as many neighbours as can be, or is of
+    /// another version.
     HungUp,
     /// What it says is not understood, or the system refused something else.
     Other,
@@ -60,8 +62,9 @@ impl Hindrance {
         }
     }
 
-    /// The failures of one meeting after which users are told of it: what is missing here at once, what may pass when it
-    /// has not, and what is somebody's choice, or passes, never. (A peer without descriptors for its socket says so itself.)
+    /// The failures of one meeting after which users are told of it: what is missing here at once,
+    /// what may pass when it has not, and what is somebody's choice, or passes, never. (A peer
+    /// without descriptors for its socket says so itself.)
     pub(super) const fn tries_to_tell(self) -> u32 {
         match self {
             Self::Descriptors | Self::Memory => 1,
@@ -152,7 +155,8 @@ impl Hindrances {
         }
     }
 
-    /// The slots that are to be tried again now. Others may have them by now than who could not be met.
+    /// The slots that are to be tried again now. Others may have them by now than who could not be
+    /// met.
     pub(super) fn due(&self, now: Nanos) -> Vec<Slot> {
         let due = self.0.iter().filter(|f| !f.is_given_up() && f.pause_ends() <= now);
         due.map(|failed| failed.slot).collect()

@@ -30,8 +30,8 @@ const MAX_SERVED: usize = 32;
 /// How soon a message that found no room is tried again.
 const RETRY_NANOS: u64 = 1_000_000;
 
-/// Neighbours whose rings have the capacity that the settings say. A process has so many busy ones at most, or
-/// few packets for each; with more, memory counts.
+/// Neighbours whose rings have the capacity that the settings say. A process has so many busy ones
+/// at most, or few packets for each; with more, memory counts.
 const FULL_RINGS: usize = 8;
 
 /// The neighbours of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
@@ -61,9 +61,9 @@ pub struct Neighbourhood {
 }
 
 impl Neighbourhood {
-    /// Nobody is known yet. Neighbours find this device by the slots of `slots`, and write to rings of
-    /// `ring_bytes`, or less from the ninth neighbour on, a power of two from [`MIN_RING_BYTES`](super::MIN_RING_BYTES) to
-    /// [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
+    /// Nobody is known yet. Neighbours find this device by the slots of `slots`, and write to rings
+    /// of `ring_bytes`, or less from the ninth neighbour on, a power of two from
+    /// [`MIN_RING_BYTES`](super::MIN_RING_BYTES) to [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
     ///
     /// # Errors
     /// `InvalidInput` for another size; where the system has no memory that can be shared.
@@ -93,8 +93,8 @@ impl Neighbourhood {
         })
     }
 
-    /// The descriptor to sleep on: readable when [`serve`](Self::serve) has something to do, which a
-    /// neighbour's bell is, too.
+    /// The descriptor to sleep on: readable when [`serve`](Self::serve) has something to do, which
+    /// a neighbour's bell is, too.
     pub fn raw_fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
@@ -122,8 +122,8 @@ impl Neighbourhood {
         strangers.chain(muted).chain(others.into_iter().flatten()).min()
     }
 
-    /// Why the process that has this slot, which somebody wanted to meet, is no neighbour; `None` if
-    /// nothing is known to be in the way.
+    /// Why the process that has this slot, which somebody wanted to meet, is no neighbour; `None`
+    /// if nothing is known to be in the way.
     pub fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
         self.hindrances.why(slot)
     }
@@ -145,8 +145,9 @@ impl Neighbourhood {
         }
     }
 
-    /// Why a meeting with the process `pid` failed. Of two calls at once one ends, with a hang-up or in silence, and the
-    /// other is to be taken; if that failed for what ran out here, the peer has no part in it.
+    /// Why a meeting with the process `pid` failed. Of two calls at once one ends, with a hang-up
+    /// or in silence, and the other is to be taken; if that failed for what ran out here, the peer
+    /// has no part in it.
     fn why(&self, error: &io::Error, pid: Option<u32>, now: Nanos) -> Hindrance {
         let own = || self.shortages.of(pid?, now);
         match Hindrance::of(error) {
@@ -178,9 +179,9 @@ impl Neighbourhood {
         open.into_iter().find(|open| open.slots.contains(&slot)).map(|open| &open.neighbour)
     }
 
-    /// Begins to meet the process `pid`, which has this slot, unless that is done or under way. Does not wait;
-    /// who is met is told by [`serve`](Self::serve), or here, of ourselves. What fails is tried again, some
-    /// times in the next minutes.
+    /// Begins to meet the process `pid`, which has this slot, unless that is done or under way.
+    /// Does not wait; who is met is told by [`serve`](Self::serve), or here, of ourselves. What
+    /// fails is tried again, some times in the next minutes.
     pub fn meet(&mut self, slot: Slot, pid: u32, now: Nanos, events: &mut Vec<Event>) {
         self.meet_owner(slot, Some(pid), now, events);
     }
@@ -313,8 +314,9 @@ impl Neighbourhood {
         Ok(writer)
     }
 
-    /// Handles what has come over the connections, and gives up those that do not answer. Appends what has
-    /// happened to `events`; the caller drops what they bring after `Gone`. Nothing blocks.
+    /// Handles what has come over the connections, and gives up those that do not answer. Appends
+    /// what has happened to `events`; the caller drops what they bring after `Gone`. Nothing
+    /// blocks.
     pub fn serve(&mut self, now: Nanos, events: &mut Vec<Event>) {
         if self.closed {
             return;
@@ -405,7 +407,8 @@ impl Neighbourhood {
                 if !self.takes_call_of(&hello, pid) {
                     return Ok(());
                 }
-                // Whoever is welcomed sends through memory at once, and takes a hang-up for our death.
+                // Whoever is welcomed sends through memory at once, and takes a hang-up for our
+                // death.
                 self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
                 let ring_bytes = self.next_ring_bytes();
                 let incoming = Incoming::new(ring_bytes)?;
@@ -427,7 +430,8 @@ impl Neighbourhood {
                 let writer = self.welcome(key, connection, pid, &hello, memory, passed, events)?;
                 let at = self.place_of(key).ok_or(io::ErrorKind::NotFound)?;
                 let Some(open) = &mut self.open[at] else { return Ok(()) };
-                // Without room for it the connection is lost, which is noticed with the next message.
+                // Without room for it the connection is lost, which is noticed with the next
+                // message.
                 let _ = open.neighbour.say(&Said::Ready, &[]);
                 let from = open.neighbour.id;
                 events.push(Event::Ready { from, writer });
@@ -438,14 +442,15 @@ impl Neighbourhood {
         }
     }
 
-    /// Whether the engine that says hello is a neighbour already, over another connection, or this one.
+    /// Whether the engine that says hello is a neighbour already, over another connection, or this
+    /// one.
     fn knows(&self, hello: &Hello, pid: u32) -> bool {
         let is_it = |open: &Open| open.engine == hello.engine && open.neighbour.pid == pid;
         hello.engine == self.engine || self.open.iter().flatten().any(is_it)
     }
 
-    /// Whether a caller becomes a neighbour on its connection. If we call it at the same time, one of the
-    /// two calls ends here, and the same one at the other end.
+    /// Whether a caller becomes a neighbour on its connection. If we call it at the same time, one
+    /// of the two calls ends here, and the same one at the other end.
     fn takes_call_of(&mut self, hello: &Hello, pid: u32) -> bool {
         if self.knows(hello, pid) {
             return false;
@@ -512,8 +517,8 @@ impl Neighbourhood {
         events.push(Event::Gone { from: open.neighbour.id, in_order });
     }
 
-    /// Ends a neighbour that broke a rule, its ring's say: nothing of it is heard any more. `Gone` is
-    /// appended to `events`, unless it is gone already.
+    /// Ends a neighbour that broke a rule, its ring's say: nothing of it is heard any more. `Gone`
+    /// is appended to `events`, unless it is gone already.
     pub fn expel(&mut self, id: NeighbourId, events: &mut Vec<Event>) {
         let is_it = |open: &Option<Open>| open.as_ref().is_some_and(|o| o.neighbour.id == id);
         if let Some(at) = self.open.iter().position(is_it) {
@@ -538,8 +543,8 @@ impl Neighbourhood {
     }
 }
 
-/// Capacity of a ring among so many others: half of `most` beyond [`FULL_RINGS`], a quarter beyond twice as many,
-/// and so on.
+/// Capacity of a ring among so many others: half of `most` beyond [`FULL_RINGS`], a quarter beyond
+/// twice as many, and so on.
 fn ring_bytes_among(neighbours: usize, most: u32) -> u32 {
     let halvings = match neighbours / FULL_RINGS {
         0 => 0,

@@ -14,19 +14,21 @@
 //!       +--------+----+----+----------+---------+-------------+----------------------+
 //!        the mark: not 0, since no packet is empty
 //! ```
-//! The top bit of `len` says that the packet is a run: it stands for several, and its payload says where their bytes are.
-//! The rest of `len` is the packet's length all the same, and to the ring it is a packet as any other.
+//! The top bit of `len` says that the packet is a run: it stands for several, and its payload says
+//! where their bytes are. The rest of `len` is the packet's length all the same, and to the ring it
+//! is a packet as any other.
 //!
 //! A record stands for a UDP packet: instead of the headers of IP and UDP it has addresses, traffic
 //! class and hop limit, and no ICRC, since memory does not flip bits on the way. The mark, the word
-//! `head` and the bell are `cursor.rs`'s. `waits` is the position of a writer that found the ring full, else 0; the
-//! reader that makes room rings back. That is a help, not a promise: the word may be missed, so a writer
-//! looks again by itself after a while. `inside` is for whoever reads or writes the other's memory
-//! directly ([`Neighbour`](super::Neighbour)).
+//! `head` and the bell are `cursor.rs`'s. `waits` is the position of a writer that found the ring
+//! full, else 0; the reader that makes room rings back. That is a help, not a promise: the word may
+//! be missed, so a writer looks again by itself after a while. `inside` is for whoever reads or
+//! writes the other's memory directly ([`Neighbour`](super::Neighbour)).
 //!
-//! The other end may write anything anywhere at any time. So a record's header is copied out before it
-//! is looked at, and the packet before it is parsed; positions and lengths are checked against what
-//! the ring holds; what breaks the rules is [`RingBroken`], after which the ring is not used any more.
+//! The other end may write anything anywhere at any time. So a record's header is copied out before
+//! it is looked at, and the packet before it is parsed; positions and lengths are checked against
+//! what the ring holds; what breaks the rules is [`RingBroken`], after which the ring is not used
+//! any more.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -148,8 +150,8 @@ impl RingMemory {
     }
 }
 
-/// What wakes the process at the other end: a message over the connection. (Not an event descriptor of
-/// its own: writing to one that it passed could be made to block.)
+/// What wakes the process at the other end: a message over the connection. (Not an event descriptor
+/// of its own: writing to one that it passed could be made to block.)
 #[derive(Debug)]
 pub(super) struct Bell {
     pub(super) page: PeerPage,
@@ -157,15 +159,16 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// False if the other process sleeps on, and must be woken by another try: the system has no memory for the
-    /// message, say.
+    /// False if the other process sleeps on, and must be woken by another try: the system has no
+    /// memory for the message, say.
     #[cold]
     #[must_use]
     fn ring(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, WouldBlock};
         let Some(fd) = self.connection.get() else { return true };
         let Err(error) = sys::send(fd.as_fd(), &RING_BYTES) else { return true };
-        // Where there is no room, there is something to read, which wakes as well; who is gone sleeps no more.
+        // Where there is no room, there is something to read, which wakes as well; who is gone
+        // sleeps no more.
         let is_rung =
             matches!(error.kind(), WouldBlock | BrokenPipe | ConnectionReset | NotConnected);
         if !is_rung {
@@ -199,8 +202,9 @@ impl RingWriter {
         Self { memory, cursor, bell, owes_bell: false }
     }
 
-    /// Whether a packet of any size may be pushed, after some whose records take `ahead` bytes. If not, the reader wakes
-    /// this process when it has made room; look again after a while all the same.
+    /// Whether a packet of any size may be pushed, after some whose records take `ahead` bytes. If
+    /// not, the reader wakes this process when it has made room; look again after a while all the
+    /// same.
     ///
     /// # Errors
     /// [`RingBroken`].
@@ -220,14 +224,15 @@ impl RingWriter {
     }
 
     /// Writes one packet, BTH to the end of the padded payload, for which there is room
-    /// ([`has_room`](Self::has_room)); its reader sees it after [`publish`](Self::publish), and that it `is_run`.
+    /// ([`has_room`](Self::has_room)); its reader sees it after [`publish`](Self::publish), and
+    /// that it `is_run`.
     #[inline]
     pub fn push(&mut self, path: &TxPath, transport: &[u8], is_run: bool) {
         debug_assert!(!transport.is_empty() && transport.len() <= MAX_TRANSPORT_BYTES);
         let Self { memory, cursor, .. } = self;
         let at = cursor.at();
-        // First: it loads what was stored a moment ago in smaller pieces, which waits for all stores before it, and those
-        // of the header wait for the cache line.
+        // First: it loads what was stored a moment ago in smaller pieces, which waits for all
+        // stores before it, and those of the header wait for the cache line.
         memory.records().copy_in(at + RECORD_HEAD as u64, transport);
         let [mark, rest @ ..] = RecordHead::new(path, transport.len(), is_run).words();
         let [here, words @ ..] = memory.head(at);
@@ -236,8 +241,9 @@ impl RingWriter {
         cursor.advance(bytes, mark, here, memory.mark(at + bytes));
     }
 
-    /// Asks for the cache lines of packets that are pushed next, whose records take so many bytes in all: the reader
-    /// had them last, and each takes as long as some messages. Stores would wait for them one by one.
+    /// Asks for the cache lines of packets that are pushed next, whose records take so many bytes
+    /// in all: the reader had them last, and each takes as long as some messages. Stores would wait
+    /// for them one by one.
     #[inline]
     pub fn prefetch(&self, bytes: usize) {
         let first = self.cursor.at();
@@ -247,8 +253,8 @@ impl RingWriter {
     }
 
     /// Lets the reader see what was written, and wakes it if it sleeps. Does nothing if nothing was
-    /// written. False if it sleeps and could not be woken: [`wake_again`](Self::wake_again) is to be called
-    /// after a while.
+    /// written. False if it sleeps and could not be woken: [`wake_again`](Self::wake_again) is to
+    /// be called after a while.
     #[inline]
     #[must_use]
     pub fn publish(&mut self) -> bool {
@@ -271,7 +277,8 @@ impl RingWriter {
         is_rung
     }
 
-    /// Wakes the reader if it could not be woken before and sleeps still. False if it cannot be woken now either.
+    /// Wakes the reader if it could not be woken before and sleeps still. False if it cannot be
+    /// woken now either.
     pub fn wake_again(&mut self) -> bool {
         let must_ring = self.owes_bell && self.cursor.must_ring(self.bell.page.asleep());
         if must_ring {
@@ -282,7 +289,8 @@ impl RingWriter {
     }
 }
 
-/// Where a packet is copied to before anything of it is looked at: as long as the longest, with its ICRC.
+/// Where a packet is copied to before anything of it is looked at: as long as the longest, with its
+/// ICRC.
 pub type PacketBuffer = [u8; MAX_PACKET_BYTES];
 
 /// The end of a ring that packets are read from.
@@ -308,7 +316,8 @@ impl Origin {
         Self { words, meta: RecordHead::from_words(words).meta() }
     }
 
-    /// Word by word: a comparison of memory would load in other pieces what was stored a moment ago.
+    /// Word by word: a comparison of memory would load in other pieces what was stored a moment
+    /// ago.
     #[inline]
     fn has(&self, words: [u64; RECORD_HEAD / 8]) -> bool {
         self.words.iter().zip(words).fold(0, |differ, (known, word)| differ | (known ^ word)) == 0
@@ -334,8 +343,8 @@ impl RingReader {
         self.mark().is_some()
     }
 
-    /// Copies the next packet to `buffer`; returns its length without the ICRC, of which there are no bytes.
-    /// [`origin`](Self::origin) says how it came.
+    /// Copies the next packet to `buffer`; returns its length without the ICRC, of which there are
+    /// no bytes. [`origin`](Self::origin) says how it came.
     ///
     /// # Errors
     /// [`RingBroken`]: nothing may be read from it any more.
@@ -371,8 +380,8 @@ impl RingReader {
         self.last_is_run
     }
 
-    /// Lets the writer overwrite what was read, and wakes it if it waits for that and enough is free.
-    /// Does nothing if nothing was read.
+    /// Lets the writer overwrite what was read, and wakes it if it waits for that and enough is
+    /// free. Does nothing if nothing was read.
     #[inline]
     pub fn release(&mut self) {
         if self.cursor.unreleased() == 0 {

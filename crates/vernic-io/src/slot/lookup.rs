@@ -123,8 +123,8 @@ impl SlotTable {
     }
 
     /// As [`query`](Self::query), but never waits: the first call sends the question, a later one
-    /// finds the answer. An answer is asked for again after a second, and holds until the new one is
-    /// there or its process is gone.
+    /// finds the answer. An answer is asked for again after a second, and holds until the new one
+    /// is there or its process is gone.
     pub fn lookup(&self, ip: IpAddr, qpn: Qpn) -> Lookup {
         let slot = Slot::of(qpn);
         if !slot.is_ordinary() {
@@ -215,8 +215,8 @@ impl SlotTable {
     }
 }
 
-/// Waits a while for an answer at `socket`, and serves those who ask meanwhile: whoever is asked may be asking us,
-/// and wait as we do. `None` once `end` is reached.
+/// Waits a while for an answer at `socket`, and serves those who ask meanwhile: whoever is asked
+/// may be asking us, and wait as we do. `None` once `end` is reached.
 fn wait_at(socket: BorrowedFd<'_>, end: Instant) -> Option<()> {
     let tables = tables();
     tables.iter().for_each(|table| table.serve());

@@ -7,7 +7,8 @@
 //!       +-------+----------------+--------+--------------+
 //! ```
 //!
-//! With an answer that names a port comes a descriptor, if the process has shared memory: `intake.rs`.
+//! With an answer that names a port comes a descriptor, if the process has shared memory:
+//! `intake.rs`.
 //!
 //! The last byte of the magic is the version: processes with different versions of Vernic do not
 //! understand each other, and meet on port 4791.

@@ -1,23 +1,25 @@
-//! Names of services: which process of this host listens for which service of connection management.
+//! Names of services: which process of this host listens for which service of connection
+//! management.
 //!
-//! Part of [`SlotTable`]. Processes share QP1 as they share port 4791, so a connection request may reach
-//! any of them. Its service id (IBTA A11.2) and the address that it came to make the name of an
-//! abstract socket, `\0vernic/service/<service id>/<address>`, or `.../netdev<index>` for a listener
-//! on all addresses of a netdev. As with slots the kernel keeps the list: who binds the name first has
-//! it, and it vanishes with the process.
+//! Part of [`SlotTable`]. Processes share QP1 as they share port 4791, so a connection request may
+//! reach any of them. Its service id (IBTA A11.2) and the address that it came to make the name of
+//! an abstract socket, `\0vernic/service/<service id>/<address>`, or `.../netdev<index>` for a
+//! listener on all addresses of a netdev. As with slots the kernel keeps the list: who binds the
+//! name first has it, and it vanishes with the process.
 //!
 //! A name has two stages:
 //! - *claimed*: nobody else on the host can take it. Its socket is bound, and nobody reads it: a
 //!   port that is bound and not listened on.
-//! - *open*: as with a slot, a second socket, `.../questions`, answers them ("on which private UDP port do
-//!   you receive for this address?"), and a third, `.../packets`, takes packets that reached another process.
+//! - *open*: as with a slot, a second socket, `.../questions`, answers them ("on which private UDP
+//!   port do you receive for this address?"), and a third, `.../packets`, takes packets that
+//!   reached another process.
 //!
-//! A thread that sleeps on a socket keeps it bound for some microseconds after it was closed. Nobody sleeps
-//! on the first one, so a name is free as soon as it is given back; who opens it then waits for the
-//! other two.
+//! A thread that sleeps on a socket keeps it bound for some microseconds after it was closed.
+//! Nobody sleeps on the first one, so a name is free as soon as it is given back; who opens it then
+//! waits for the other two.
 //!
-//! Questions and packets of other users are ignored. Names of services hold no user id: an address's
-//! port 4791, without which a name is of no use, belongs to one user.
+//! Questions and packets of other users are ignored. Names of services hold no user id: an
+//! address's port 4791, without which a name is of no use, belongs to one user.
 //!
 //! Limits: [`MAX_NAMES`] names per table; a descriptor for each, three if it is open.
 
@@ -41,8 +43,8 @@ use crate::sys::OwnFd;
 /// system's limit is a high one (4096 is the usual hard limit).
 pub const MAX_NAMES: usize = 4096;
 
-/// How long the sockets of whoever had a name before are waited for: until a thread of theirs has come
-/// round, which may have to wait for a core.
+/// How long the sockets of whoever had a name before are waited for: until a thread of theirs has
+/// come round, which may have to wait for a core.
 const CLOSING: Duration = Duration::from_millis(100);
 /// Pause between two looks.
 const CLOSING_PAUSE: Duration = Duration::from_micros(100);
@@ -182,12 +184,13 @@ impl SlotTable {
         Ok(())
     }
 
-    /// From now on this table's link receives what others hand over to the name, and answers questions
-    /// about it. A name that is open stays so. May wait for a moment for whoever had it before.
+    /// From now on this table's link receives what others hand over to the name, and answers
+    /// questions about it. A name that is open stays so. May wait for a moment for whoever had it
+    /// before.
     ///
     /// # Errors
-    /// [`NameError::NotClaimed`]; [`NameError::InUse`] if somebody has it open who did not claim it;
-    /// [`NameError::Os`].
+    /// [`NameError::NotClaimed`]; [`NameError::InUse`] if somebody has it open who did not claim
+    /// it; [`NameError::Os`].
     pub fn open_name(&self, name: &ServiceName) -> Result<(), NameError> {
         let is_open = |state: &State| {
             let named = state.names.iter().find(|named| named.name == *name);
@@ -251,9 +254,9 @@ impl SlotTable {
         taken.map_err(|source| NameError::Os { name: *name, source })
     }
 
-    /// Looks for the process of this host and user that has the name open, and where it receives for
-    /// `ip`; waits up to `timeout` for its answer, which is believed for a second. A name that nobody
-    /// has is told by one system call, without waiting. For the control path.
+    /// Looks for the process of this host and user that has the name open, and where it receives
+    /// for `ip`; waits up to `timeout` for its answer, which is believed for a second. A name that
+    /// nobody has is told by one system call, without waiting. For the control path.
     pub fn find_server(
         &self,
         name: &ServiceName,
@@ -276,8 +279,8 @@ impl SlotTable {
         Some(peer)
     }
 
-    /// As [`find_server`](Self::find_server), but asks nobody: knows what this process has, and for a
-    /// second what it was answered.
+    /// As [`find_server`](Self::find_server), but asks nobody: knows what this process has, and for
+    /// a second what it was answered.
     pub fn known_server(&self, name: &ServiceName, ip: IpAddr) -> Option<PeerProcess> {
         let tables = tables();
         if let Some(owner) = tables.iter().find(|t| t.scope == self.scope && t.has_open(name)) {
@@ -293,8 +296,8 @@ impl SlotTable {
         self.state().names.iter().any(|named| named.name == *name && named.open.is_some())
     }
 
-    /// Sends a packet on to the process that has the name open. Its ICRC must have been found good: the
-    /// receiver believes it. Never blocks or allocates.
+    /// Sends a packet on to the process that has the name open. Its ICRC must have been found good:
+    /// the receiver believes it. Never blocks or allocates.
     pub fn hand_over_to_name(&self, name: &ServiceName, packet: &RxPacket<'_>) -> HandedOver {
         let to = self.service_name(name, PACKETS);
         self.send(&to, &Head::of_verified(packet), packet.bytes)

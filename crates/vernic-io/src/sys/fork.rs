@@ -2,8 +2,8 @@
 //!
 //! A child of `fork` inherits every descriptor, the same socket as its parent's: it would keep the
 //! parent's ports and slots taken after the parent is gone, and read its packets. So each
-//! descriptor of this crate is an [`OwnFd`], marked in one table of bits. `pthread_atfork` has three
-//! functions of ours called: before the fork one waits until no thread is between opening (or
+//! descriptor of this crate is an [`OwnFd`], marked in one table of bits. `pthread_atfork` has
+//! three functions of ours called: before the fork one waits until no thread is between opening (or
 //! closing) a descriptor and marking it, in the child one closes all that are marked and counts the
 //! fork. From then on everything made before belongs to another process ([`Origin::is_here`] says
 //! so), and is left alone: its threads are gone and its locks may be held for ever.
@@ -23,13 +23,13 @@ use std::time::Duration;
 /// Descriptors are below this: `fs.nr_open` as the kernel has it by default.
 const MAX_FDS: usize = 1 << 20;
 
-/// Pause between two looks whether the gate is free. Who yields instead stands behind all that compute on its core,
-/// again and again (Linux 6.18: 30 to 60 ms each time with ten of them).
+/// Pause between two looks whether the gate is free. Who yields instead stands behind all that
+/// compute on its core, again and again (Linux 6.18: 30 to 60 ms each time with ten of them).
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// How often a forking thread looks whether it may go on: a second or less. Nobody keeps it waiting for longer
-/// than a few system calls; but a program that forks in a signal handler may have interrupted the very thread that
-/// it waits for.
+/// How often a forking thread looks whether it may go on: a second or less. Nobody keeps it waiting
+/// for longer than a few system calls; but a program that forks in a signal handler may have
+/// interrupted the very thread that it waits for.
 const MAX_WAITS: u32 = 10_000;
 
 /// The process in which something was made: of two processes related by fork, which.
@@ -63,10 +63,10 @@ static PASSING: AtomicU64 = AtomicU64::new(0);
 /// What one that forks counts: more than all threads inside.
 const FORK: u64 = 1 << 32;
 
-/// While it lives, no thread forks but one that has waited for a second: what is locked behind the gate only, no child
-/// inherits locked. Any number of threads are behind it at the same time. For a few system calls at most. Not to be
-/// nested: opening and closing a socket passes the gate, too, so no object of this crate may be made or dropped behind
-/// it.
+/// While it lives, no thread forks but one that has waited for a second: what is locked behind the
+/// gate only, no child inherits locked. Any number of threads are behind it at the same time. For a
+/// few system calls at most. Not to be nested: opening and closing a socket passes the gate, too,
+/// so no object of this crate may be made or dropped behind it.
 #[derive(Debug)]
 pub struct Gate(Origin);
 
@@ -94,8 +94,9 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // In a child that was forked behind it the gate is free already: also where a signal's handler forked in the midst of
-        // entering or of this, when it looks as if it had been entered here.
+        // In a child that was forked behind it the gate is free already: also where a signal's
+        // handler forked in the midst of entering or of this, when it looks as if it had been
+        // entered here.
         if self.0.is_here() {
             let leave = |passing: u64| passing.checked_sub(1);
             let _ = PASSING.fetch_update(Ordering::Release, Ordering::Relaxed, leave);
@@ -119,8 +120,8 @@ fn shut(waits: u32) {
     }
 }
 
-/// Sleeps for [`PAUSE`], or until a signal comes: by number, since the C library's own call for it is one where a thread of
-/// the program may be cancelled, and `fork` is none.
+/// Sleeps for [`PAUSE`], or until a signal comes: by number, since the C library's own call for it
+/// is one where a thread of the program may be cancelled, and `fork` is none.
 fn pause() {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() };
     let rest = std::ptr::null_mut::<libc::timespec>();
@@ -151,8 +152,8 @@ extern "C" fn child() {
     PASSING.store(0, Ordering::Relaxed);
 }
 
-/// Has the three functions called. Behind the gate. Two threads may do so at once the first time: called twice each,
-/// the functions do the same.
+/// Has the three functions called. Behind the gate. Two threads may do so at once the first time:
+/// called twice each, the functions do the same.
 fn install() -> io::Result<()> {
     if INSTALLED.load(Ordering::Relaxed) {
         return Ok(());
@@ -181,8 +182,8 @@ impl OwnFd {
         Self::mark(open()?)
     }
 
-    /// As [`open`](Self::open), for any number of descriptors at once: those that `open` adds to the list.
-    /// Those beyond the limit are closed, and counted in the last value.
+    /// As [`open`](Self::open), for any number of descriptors at once: those that `open` adds to
+    /// the list. Those beyond the limit are closed, and counted in the last value.
     pub(super) fn open_many<T>(
         open: impl FnOnce(&mut Vec<RawFd>) -> io::Result<T>,
     ) -> io::Result<(T, Vec<Self>, usize)> {
@@ -233,7 +234,8 @@ impl OwnFd {
     }
 }
 
-/// A descriptor that one thread may close while others use it: it closes when the last of them is done.
+/// A descriptor that one thread may close while others use it: it closes when the last of them is
+/// done.
 #[derive(Debug)]
 pub(crate) struct ClosableFd(Mutex<Option<Arc<OwnFd>>>);
 
@@ -262,8 +264,8 @@ impl AsRawFd for OwnFd {
 
 impl AsFd for OwnFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open until this is dropped; a child that inherited this closes the descriptor, and
-        // does not use what is of another origin.
+        // SAFETY: open until this is dropped; a child that inherited this closes the descriptor,
+        // and does not use what is of another origin.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 }

@@ -1,9 +1,9 @@
 //! Memory files of any size that processes share: a sealed `memfd`, mapped whole.
 //!
-//! As of a page (`shared.rs`), nothing about a file of another process is believed: its size is sealed
-//! and checked before it is mapped, so that no access can fault, and it is accessed as atomics only,
-//! any value of which is valid. Bytes are copied in and out by words, so that whoever looks at them
-//! looks at a copy of its own.
+//! As of a page (`shared.rs`), nothing about a file of another process is believed: its size is
+//! sealed and checked before it is mapped, so that no access can fault, and it is accessed as
+//! atomics only, any value of which is valid. Bytes are copied in and out by words, so that whoever
+//! looks at them looks at a copy of its own.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,8 +20,8 @@ const WORD: usize = size_of::<u64>();
 /// (Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
 
-/// A new memory file of `len` bytes, all zero, whose size is sealed; closed on exec. It takes memory as it is
-/// accessed.
+/// A new memory file of `len` bytes, all zero, whose size is sealed; closed on exec. It takes
+/// memory as it is accessed.
 pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string of C that lives through the call.
@@ -58,8 +58,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// # Errors
-    /// `InvalidData` for anything else than a memory file of `len` bytes, a multiple of the page size,
-    /// whose size is sealed.
+    /// `InvalidData` for anything else than a memory file of `len` bytes, a multiple of the page
+    /// size, whose size is sealed.
     fn map(fd: BorrowedFd<'_>, len: usize, protection: libc::c_int) -> io::Result<Self> {
         // Only files in memory have seals, so no file system of a stranger is behind an access.
         // SAFETY: no pointers are passed.
@@ -69,13 +69,13 @@ impl Mapping {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let (anywhere, shared) = (std::ptr::null_mut(), libc::MAP_SHARED);
-        // SAFETY: a new mapping at a place of the kernel's choice; nothing of this process is there.
+        // SAFETY: a new mapping at a place of the kernel's choice; nothing of this process is
+        // there.
         let at = unsafe { libc::mmap(anywhere, len, protection, shared, fd.as_raw_fd(), 0) };
         match NonNull::new(at) {
             Some(at) if at.as_ptr() != libc::MAP_FAILED => {
-                // A child of fork has no business with it. Where this is refused it has, and leaves it
-                // alone, as all of its parent's.
-                // SAFETY: the range was just mapped.
+                // A child of fork has no business with it. Where this is refused it has, and leaves
+                // it alone, as all of its parent's. SAFETY: the range was just mapped.
                 let _ = unsafe { libc::madvise(at.as_ptr(), len, libc::MADV_DONTFORK) };
                 Ok(Self { at: at.cast(), words: len / WORD })
             }
@@ -85,10 +85,10 @@ impl Mapping {
 
     #[inline]
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped and readable until this is dropped; aligned as pages are; the file is as long
-        // as the mapping and cannot become shorter. Others change the words at any time, which atomics
-        // allow; of a mapping that is not writable, only `ReadMapping` has the words, and only loads
-        // them, relaxed.
+        // SAFETY: mapped and readable until this is dropped; aligned as pages are; the file is as
+        // long as the mapping and cannot become shorter. Others change the words at any time, which
+        // atomics allow; of a mapping that is not writable, only `ReadMapping` has the words, and
+        // only loads them, relaxed.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.words) }
     }
 }
@@ -140,8 +140,8 @@ impl ReadMemory {
     }
 }
 
-/// Copies `bytes` to words that others may look at meanwhile, the last one filled up with zeros. What
-/// the words cannot hold is left out.
+/// Copies `bytes` to words that others may look at meanwhile, the last one filled up with zeros.
+/// What the words cannot hold is left out.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
     let whole = vernic_mem::put_words(words, bytes);
@@ -153,12 +153,12 @@ pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Asks for the cache line of a word, to be written soon: other cores lose it now, and nobody waits for that. A hint,
-/// which changes no byte.
+/// Asks for the cache line of a word, to be written soon: other cores lose it now, and nobody waits
+/// for that. A hint, which changes no byte.
 #[inline]
 pub(crate) fn prefetch_for_write(word: &AtomicU64) {
-    // SAFETY: neither reads nor writes for the program, and never faults; the memory is mapped besides. Processors without
-    // the instruction take it for none.
+    // SAFETY: neither reads nor writes for the program, and never faults; the memory is mapped
+    // besides. Processors without the instruction take it for none.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         std::arch::asm!("prefetchw [{word}]", word = in(reg) word, options(nostack, preserves_flags));
@@ -171,7 +171,8 @@ pub(crate) fn prefetch_for_write(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Copies words that others may change meanwhile to `bytes`. What the words do not have is left as it was.
+/// Copies words that others may change meanwhile to `bytes`. What the words do not have is left as
+/// it was.
 #[inline]
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
     let whole = vernic_mem::take_words(words, bytes);

@@ -1,8 +1,8 @@
 //! `sendmsg`, `sendmmsg`, `recvmsg` and `recvmmsg` on UDP sockets, with their control messages.
 //!
-//! The calls of a ping-pong (`sendto`, `sendmsg`, `recvmsg`) are made by number: the C library's are
-//! cancellation points of `pthread_cancel`, which in a process of several threads costs two atomic
-//! operations each time: 5 % of the time of a polling ping-pong by `perf`.
+//! The calls of a ping-pong (`sendto`, `sendmsg`, `recvmsg`) are made by number: the C library's
+//! are cancellation points of `pthread_cancel`, which in a process of several threads costs two
+//! atomic operations each time: 5 % of the time of a polling ping-pong by `perf`.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};

@@ -1,5 +1,5 @@
-//! Connections between processes of one host that keep the borders of messages (`SOCK_SEQPACKET`), and
-//! files that travel with the messages.
+//! Connections between processes of one host that keep the borders of messages (`SOCK_SEQPACKET`),
+//! and files that travel with the messages.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -53,8 +53,8 @@ pub(crate) fn send_packet(
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: plain arithmetic on a length.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as _;
-        // SAFETY: a control message with `MAX_FILES` descriptors is shorter than `control`, which is
-        // aligned for its header, so the first header is inside, and its data too.
+        // SAFETY: a control message with `MAX_FILES` descriptors is shorter than `control`, which
+        // is aligned for its header, so the first header is inside, and its data too.
         unsafe {
             let cmsg = libc::CMSG_FIRSTHDR(&raw const message);
             (*cmsg).cmsg_level = libc::SOL_SOCKET;
@@ -67,8 +67,8 @@ pub(crate) fn send_packet(
         }
     }
     let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-    // SAFETY: the header points to `iov`, `control` and `bytes`, which live through the call and which
-    // the kernel only reads.
+    // SAFETY: the header points to `iov`, `control` and `bytes`, which live through the call and
+    // which the kernel only reads.
     let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) };
     super::checked(sent).map(drop)
 }
@@ -86,7 +86,8 @@ pub(crate) struct Packet {
     pub(crate) files: Vec<OwnFd>,
 }
 
-/// Receives one message of a connection, with its files, which no child of fork inherits. Never blocks.
+/// Receives one message of a connection, with its files, which no child of fork inherits. Never
+/// blocks.
 ///
 /// # Errors
 /// Of the system: `WouldBlock` if there is none.
@@ -101,8 +102,8 @@ pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Pack
     message.msg_controllen = control.0.len() as _;
     let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
     let (len, files, unmarked) = OwnFd::open_many(|opened| {
-        // SAFETY: the header points to `iov`, `control` and `buf`, which live through the call and are
-        // as long as it says.
+        // SAFETY: the header points to `iov`, `control` and `buf`, which live through the call and
+        // are as long as it says.
         let len = super::checked(unsafe {
             libc::syscall(libc::SYS_recvmsg, fd, &raw mut message, flags)
         })?;
@@ -112,8 +113,8 @@ pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Pack
     })?;
     let had = |flag| message.msg_flags & flag != 0;
     let truncated = had(libc::MSG_TRUNC) || files.len() > MAX_FILES;
-    // There is room for more than one may send: where the kernel leaves out some of fewer, it had no
-    // descriptors for them.
+    // There is room for more than one may send: where the kernel leaves out some of fewer, it had
+    // no descriptors for them.
     let lost_files = !truncated && (had(libc::MSG_CTRUNC) || unmarked != 0);
     Ok(Packet { len, truncated, lost_files, files })
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU64;
 
 use super::{OwnFd, check};
 
-/// Bytes of the file and of the mapping: a page on x86-64 and most others. Where pages are larger, the
-/// kernel rounds the mapping up, and only these bytes are accessed.
+/// Bytes of the file and of the mapping: a page on x86-64 and most others. Where pages are larger,
+/// the kernel rounds the mapping up, and only these bytes are accessed.
 const BYTES: usize = 4096;
 
 /// Words of 64 bits in a [`SharedPage`].
@@ -48,17 +48,17 @@ pub(crate) fn shared_file() -> io::Result<OwnFd> {
 /// Gives a memory file `len` bytes, so that no later access finds the host without memory.
 ///
 /// # Errors
-/// Of the system; `EFBIG` where the limit of files' sizes (`ulimit -f`) is lower, instead of the signal that
-/// the kernel would send.
+/// Of the system; `EFBIG` where the limit of files' sizes (`ulimit -f`) is lower, instead of the
+/// signal that the kernel would send.
 pub(super) fn give_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
     check_size(len)?;
     // SAFETY: no pointers are passed.
     check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
 }
 
-/// Gives a memory file `len` bytes that take memory as they are accessed, as those of any program do. Where the
-/// kernel counts what it has promised (`vm.overcommit_memory` 2, or unknown), an access could find that too much,
-/// which is a signal: there they take it at once.
+/// Gives a memory file `len` bytes that take memory as they are accessed, as those of any program
+/// do. Where the kernel counts what it has promised (`vm.overcommit_memory` 2, or unknown), an
+/// access could find that too much, which is a signal: there they take it at once.
 ///
 /// # Errors
 /// As of [`give_memory`].
@@ -73,8 +73,8 @@ pub(super) fn promise_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
     check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) }).map(drop)
 }
 
-/// Whether a kernel with this policy refuses memory when it is accessed, and not with the end of a process that has
-/// too much, as any memory.
+/// Whether a kernel with this policy refuses memory when it is accessed, and not with the end of a
+/// process that has too much, as any memory.
 fn counts_promises(policy: Option<&str>) -> bool {
     !policy.is_some_and(|policy| matches!(policy.trim(), "0" | "1"))
 }
@@ -116,7 +116,8 @@ impl SharedPage {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice; nothing of this process is there.
+        // SAFETY: a new mapping at a place of the kernel's choice; nothing of this process is
+        // there.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

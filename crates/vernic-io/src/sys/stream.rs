@@ -85,14 +85,16 @@ pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let (fd, at, len) = (fd.as_raw_fd(), bytes.as_ptr(), bytes.len());
     let none = std::ptr::null::<libc::sockaddr>();
-    // SAFETY: pointer and length describe `bytes`, which the kernel only reads; no address is passed.
+    // SAFETY: pointer and length describe `bytes`, which the kernel only reads; no address is
+    // passed.
     checked(unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, none, 0) })
 }
 
 /// Most pieces that one call takes.
 pub(crate) const MAX_PIECES: usize = 64;
 
-/// As [`recv`], into pieces of memory, one after the other; what is beyond [`MAX_PIECES`] stays out.
+/// As [`recv`], into pieces of memory, one after the other; what is beyond [`MAX_PIECES`] stays
+/// out.
 pub(crate) fn recv_pieces(
     fd: BorrowedFd<'_>,
     pieces: &mut [RacySliceMut<'_>],
@@ -103,8 +105,8 @@ pub(crate) fn recv_pieces(
     head.msg_iov = RacySliceMut::as_iovecs(pieces);
     head.msg_iovlen = count as _;
     let at = &raw mut head;
-    // SAFETY: `head` lives through the call and describes `pieces`, each of which is memory that may be
-    // written as long as it lives.
+    // SAFETY: `head` lives through the call and describes `pieces`, each of which is memory that
+    // may be written as long as it lives.
     checked(unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), at, libc::MSG_DONTWAIT) })
 }
 
@@ -117,8 +119,8 @@ pub(crate) fn send_pieces(fd: BorrowedFd<'_>, pieces: &[RacySlice<'_>]) -> io::R
     head.msg_iov = RacySlice::as_iovecs(pieces).cast_mut();
     head.msg_iovlen = count as _;
     let at = &raw const head;
-    // SAFETY: `head` lives through the call and describes `pieces`, each of which is memory that may be
-    // read as long as it lives, and is only read.
+    // SAFETY: `head` lives through the call and describes `pieces`, each of which is memory that
+    // may be read as long as it lives, and is only read.
     checked(unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), at, flags) })
 }
 
@@ -136,8 +138,8 @@ pub(crate) enum EpollOp {
     Remove,
 }
 
-/// Adds a descriptor to the list, changes what is waited for, or takes it out; `key` comes back with its
-/// readiness.
+/// Adds a descriptor to the list, changes what is waited for, or takes it out; `key` comes back
+/// with its readiness.
 pub(crate) fn epoll_watch(
     epoll: BorrowedFd<'_>,
     op: EpollOp,

@@ -5,8 +5,9 @@ use std::io;
 /// The slice that a thread asks for, nanoseconds: the shortest that Linux grants.
 const SLICE_NANOS: u64 = 100_000;
 
-/// Asks for short slices for the calling thread, if it is an ordinary one: from Linux 6.12 on, a woken thread with
-/// a shorter slice goes ahead of one that computes. Older kernels take it and do nothing.
+/// Asks for short slices for the calling thread, if it is an ordinary one: from Linux 6.12 on, a
+/// woken thread with a shorter slice goes ahead of one that computes. Older kernels take it and do
+/// nothing.
 ///
 /// # Errors
 /// What the system says.
@@ -14,7 +15,8 @@ pub fn ask_for_short_slices() -> io::Result<()> {
     let size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: the structure is of integers, all of which may be 0.
     let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `size` bytes to `attr`, which has so many; thread 0 is the caller.
+    // SAFETY: the kernel writes at most `size` bytes to `attr`, which has so many; thread 0 is the
+    // caller.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) };
     if got != 0 {
         return Err(io::Error::last_os_error());

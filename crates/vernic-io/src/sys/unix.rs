@@ -196,8 +196,8 @@ pub(crate) fn recv_abstract(
     })
 }
 
-/// The credentials and the first descriptor among the control messages. The kernel closes descriptors
-/// that found no room; further ones that found room are closed here.
+/// The credentials and the first descriptor among the control messages. The kernel closes
+/// descriptors that found no room; further ones that found room are closed here.
 ///
 /// # Safety
 /// `message` must have been filled by a receive call, and its control buffer be alive. To be called

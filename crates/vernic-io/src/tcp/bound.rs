@@ -7,26 +7,27 @@ use std::os::fd::AsFd;
 use super::Connection;
 use crate::sys::{self, OwnFd};
 
-/// A listening socket's queue: connections whose handshake is done and which nobody has accepted. The
-/// kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.
+/// A listening socket's queue: connections whose handshake is done and which nobody has accepted.
+/// The kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.
 const BACKLOG: i32 = 1024;
 
 fn family(addr: &SocketAddr) -> i32 {
     if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
 }
 
-/// A socket that has an address of this machine, and a port that no other socket listens on: to listen, or
-/// to connect from.
+/// A socket that has an address of this machine, and a port that no other socket listens on: to
+/// listen, or to connect from.
 #[derive(Debug)]
 pub struct Bound {
     fd: OwnFd,
 }
 
 impl Bound {
-    /// Takes an address and a port; port 0 takes one that is free. `v6_only` lets the IPv6 wildcard stand
-    /// for IPv6 alone; else it stands for IPv4 as well. No other socket gets the port, of whichever process,
-    /// unless both say that they `share` it: then one of them may listen. A port whose earlier owner has
-    /// connections in TIME-WAIT may be taken, and then that is not so until it listens.
+    /// Takes an address and a port; port 0 takes one that is free. `v6_only` lets the IPv6 wildcard
+    /// stand for IPv6 alone; else it stands for IPv4 as well. No other socket gets the port, of
+    /// whichever process, unless both say that they `share` it: then one of them may listen. A port
+    /// whose earlier owner has connections in TIME-WAIT may be taken, and then that is not so until
+    /// it listens.
     ///
     /// # Errors
     /// Of the system: the address is not this machine's, or the port is taken.
@@ -51,14 +52,14 @@ impl Bound {
         Ok(this)
     }
 
-    /// Lets the port be taken anew while connections over it are in TIME-WAIT: they have this from the socket
-    /// that made them.
+    /// Lets the port be taken anew while connections over it are in TIME-WAIT: they have this from
+    /// the socket that made them.
     fn set_reuse(&self) -> io::Result<()> {
         sys::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
     }
 
-    /// The type of service, or traffic class, of all that is sent, also of connections that it will take when
-    /// it listens. Its two low bits are TCP's (ECN).
+    /// The type of service, or traffic class, of all that is sent, also of connections that it will
+    /// take when it listens. Its two low bits are TCP's (ECN).
     ///
     /// # Errors
     /// Of the system: none is known.
@@ -89,8 +90,8 @@ impl Bound {
         }
     }
 
-    /// Begins to connect to `peer`. [`Connection::connecting`] tells how it goes; it can be sent to when it
-    /// is done.
+    /// Begins to connect to `peer`. [`Connection::connecting`] tells how it goes; it can be sent to
+    /// when it is done.
     ///
     /// # Errors
     /// Of the system: there is no way to the peer, or nobody listens there.
@@ -130,7 +131,8 @@ impl Listener {
     /// The next connection, if there is one.
     ///
     /// # Errors
-    /// Of the system: no descriptor is left. A connection that was lost before it was taken is none.
+    /// Of the system: no descriptor is left. A connection that was lost before it was taken is
+    /// none.
     pub fn accept(&self) -> io::Result<Option<Connection>> {
         match sys::accept(self.fd.as_fd()) {
             Ok(fd) => Connection::new(fd).map(Some),

@@ -95,8 +95,8 @@ impl Connection {
         Ok(Self { fd })
     }
 
-    /// Begins to connect to `peer`, from an address of this machine. [`connecting`](Self::connecting)
-    /// tells how it goes; it can be sent to when it is done.
+    /// Begins to connect to `peer`, from an address of this machine.
+    /// [`connecting`](Self::connecting) tells how it goes; it can be sent to when it is done.
     ///
     /// # Errors
     /// Of the system: the address is not this machine's, there is no way to the peer.
@@ -134,15 +134,16 @@ impl Connection {
         sys::local_addr(self.fd.as_fd())
     }
 
-    /// Whether both ends have one address, so that both are within this host. False where it cannot be told.
+    /// Whether both ends have one address, so that both are within this host. False where it cannot
+    /// be told.
     pub fn is_within_host(&self) -> bool {
         let ip = |addr: io::Result<SocketAddr>| addr.ok().map(|addr| addr.ip());
         let local = ip(self.local_addr());
         local.is_some() && local == ip(self.peer_addr())
     }
 
-    /// Bytes of payload in a segment, the effective maximum segment size (RFC 5044, 2): 1460 and the
-    /// like, less what options take.
+    /// Bytes of payload in a segment, the effective maximum segment size (RFC 5044, 2): 1460 and
+    /// the like, less what options take.
     ///
     /// # Errors
     /// Of the system.
@@ -178,9 +179,9 @@ impl Connection {
         Sent::of(sys::send_pieces(self.fd.as_fd(), pieces))
     }
 
-    /// Asks a peer that has been silent for a while whether it is there; if nothing answers for `timeout`, in whole
-    /// seconds, the connection is lost (RFC 9293, 3.8.4). That is while nothing is on its way: then
-    /// [`vitals`](Self::vitals) tell.
+    /// Asks a peer that has been silent for a while whether it is there; if nothing answers for
+    /// `timeout`, in whole seconds, the connection is lost (RFC 9293, 3.8.4). That is while nothing
+    /// is on its way: then [`vitals`](Self::vitals) tell.
     ///
     /// # Errors
     /// Of the system: none is known.
@@ -207,8 +208,8 @@ impl Connection {
         Ok(Vitals { waits, silent: Duration::from_millis(info.tcpi_last_ack_recv.into()) })
     }
 
-    /// Whether the peer's TCP has acknowledged all that was sent, and the closing of the sending half if
-    /// that was closed. True of a connection that is lost.
+    /// Whether the peer's TCP has acknowledged all that was sent, and the closing of the sending
+    /// half if that was closed. True of a connection that is lost.
     pub fn is_acknowledged(&self) -> bool {
         sys::unacknowledged(self.fd.as_fd()).is_ok_and(|bytes| bytes == 0)
     }

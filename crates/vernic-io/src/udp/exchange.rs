@@ -113,7 +113,8 @@ impl Exchange {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 return HandedOver::NoOwner;
             }
-            // No such door, or no means for a queue: one by one, to a process that the kernel has named.
+            // No such door, or no means for a queue: one by one, to a process that the kernel has
+            // named.
             Err(_) => return slots.hand_over_checked(slot, head, packets),
         };
         let outlet = &mut self.outlets[at];

@@ -97,9 +97,10 @@ enum Guard {
     Forbidden,
 }
 
-/// Takes a port on all addresses, so that no other user sends from it. Peers know us by our address and port (the engine's
-/// `source.rs`), but to be bound to them does not keep others from sending from them: a socket that has the same port on
-/// another of the host's addresses, as 127.0.0.2, may name ours as the source of a packet (`IP_PKTINFO`).
+/// Takes a port on all addresses, so that no other user sends from it. Peers know us by our address
+/// and port (the engine's `source.rs`), but to be bound to them does not keep others from sending
+/// from them: a socket that has the same port on another of the host's addresses, as 127.0.0.2, may
+/// name ours as the source of a packet (`IP_PKTINFO`).
 fn guard(local: LocalAddr, port: u16) -> Result<Guard, LinkError> {
     let fd = new_socket(local)?;
     let _ = sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
@@ -117,7 +118,8 @@ fn guard(local: LocalAddr, port: u16) -> Result<Guard, LinkError> {
     }
 }
 
-/// Binds a socket to a port that its guard has. They share it for the moment, which only sockets of one user can.
+/// Binds a socket to a port that its guard has. They share it for the moment, which only sockets of
+/// one user can.
 fn bind_beside(fd: &OwnFd, addr: SocketAddr, guard: Option<&OwnFd>) -> io::Result<()> {
     let share = |shared| {
         [Some(fd), guard].into_iter().flatten().try_for_each(|fd| {
@@ -205,8 +207,8 @@ pub(crate) fn steered(
     Ok(fd)
 }
 
-/// Whether the kernel would send packets from `local` to the multicast address `group`: it looks for a
-/// route when a socket is connected.
+/// Whether the kernel would send packets from `local` to the multicast address `group`: it looks
+/// for a route when a socket is connected.
 ///
 /// # Errors
 /// [`LinkError::NoRoute`] if not; [`LinkError::Os`].

@@ -6,9 +6,10 @@
 //! exact match, which the kernel prefers (since Linux 5.0 also among sockets that share a port). It
 //! needs no privilege, takes nothing from other flows, and vanishes with the process.
 //!
-//! Only packets that the engine accepted count ([`Link::note_accepted`](crate::Link::note_accepted)):
-//! what has a wrong ICRC, no queue pair, another source or an old sequence number, anybody may have
-//! sent in the name of the flow, which would then be brought to the wrong process for good.
+//! Only packets that the engine accepted count
+//! ([`Link::note_accepted`](crate::Link::note_accepted)): what has a wrong ICRC, no queue pair,
+//! another source or an old sequence number, anybody may have sent in the name of the flow, which
+//! would then be brought to the wrong process for good.
 //!
 //! The alternative is a classic BPF program that picks the process by QPN
 //! (`SO_ATTACH_REUSEPORT_CBPF`). It picks by index in the group of sockets, and the index of the
@@ -16,18 +17,18 @@
 //! time; and one program serves the whole group, whoever attached it.
 //!
 //! A flow that carries packets for two processes is steered to one and handed over by it to the
-//! other, which by then is not able to steer it: correct, at the price it had before. Senders of this kind
-//! avoid it (`batch::flow_to`).
+//! other, which by then is not able to steer it: correct, at the price it had before. Senders of
+//! this kind avoid it (`batch::flow_to`).
 //!
-//! Limits: [`MAX_STEERED`] sockets; one that is idle for [`IDLE_NANOS`] is closed. Of more than [`WAYS`] flows whose
-//! ports end in the same bits, those that come most often are counted.
+//! Limits: [`MAX_STEERED`] sockets; one that is idle for [`IDLE_NANOS`] is closed. Of more than
+//! [`WAYS`] flows whose ports end in the same bits, those that come most often are counted.
 
 use std::net::SocketAddr;
 
 use crate::link::Nanos;
 
-/// Buffers of one flow handed over before it is steered: each is copied and may cost two system calls, a
-/// socket costs ten.
+/// Buffers of one flow handed over before it is steered: each is copied and may cost two system
+/// calls, a socket costs ten.
 pub(crate) const HAND_OVERS: u32 = 4;
 
 /// Most flows steered at a time.
@@ -61,8 +62,8 @@ impl Steering {
         Self { flows: Box::new([[None; WAYS]; SETS]) }
     }
 
-    /// Notes that a buffer from `src` to `dst` was handed over to us and accepted. Returns true when it is
-    /// time to steer the flow: once, and again each [`IDLE_NANOS`] if hand-overs go on.
+    /// Notes that a buffer from `src` to `dst` was handed over to us and accepted. Returns true
+    /// when it is time to steer the flow: once, and again each [`IDLE_NANOS`] if hand-overs go on.
     pub(crate) fn note(&mut self, src: SocketAddr, dst: SocketAddr, now: Nanos) -> bool {
         let set = &mut self.flows[usize::from(src.port()) % SETS];
         let fresh = |flow: &Counted| now < flow.since.plus(IDLE_NANOS);

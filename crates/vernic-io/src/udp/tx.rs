@@ -29,7 +29,8 @@ struct Source {
     local: LocalAddr,
     /// In the order in which they were opened; the first came with the address.
     ports: Vec<Transmitter>,
-    /// Which of them a flow leaves from, once it was asked for: for good, since ICRCs are made for its port.
+    /// Which of them a flow leaves from, once it was asked for: for good, since ICRCs are made for
+    /// its port.
     by_flow: Box<[Option<u8>; SOURCE_PORTS]>,
     segmented: bool,
 }
@@ -141,9 +142,10 @@ impl Transmit {
         Some(KnownPath { path: *path, port, flow, segmented: source.segmented })
     }
 
-    /// Says which socket of a source a flow leaves from: its own, unless there are enough, or no descriptors or ports
-    /// for it; else that of the first flow of its class; else the first of all. Flows of one class go to the same
-    /// engines, so those that share a socket are steered together.
+    /// Says which socket of a source a flow leaves from: its own, unless there are enough, or no
+    /// descriptors or ports for it; else that of the first flow of its class; else the first of
+    /// all. Flows of one class go to the same engines, so those that share a socket are steered
+    /// together.
     fn assign(&mut self, at: usize, flow: u16, config: &UdpConfig) -> u8 {
         let place = usize::from(flow) % SOURCE_PORTS;
         if let Some(known) = self.sources[at].by_flow[place] {
@@ -175,8 +177,8 @@ impl Transmit {
         Some(place)
     }
 
-    /// Says which port is tried first for a flow: the same each time that the address comes back, since peers know
-    /// us by it, and neighbouring ones for neighbouring flows.
+    /// Says which port is tried first for a flow: the same each time that the address comes back,
+    /// since peers know us by it, and neighbouring ones for neighbouring flows.
     fn first_port(&self, local: LocalAddr, flow: usize) -> u32 {
         let mut hasher = DefaultHasher::new();
         (self.seed, local).hash(&mut hasher);

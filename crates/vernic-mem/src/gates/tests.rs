@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// One state of the protocol of the module's head, its fences taken for the order that they give: sequential
-/// consistency.
+/// One state of the protocol of the module's head, its fences taken for the order that they give:
+/// sequential consistency.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
     gate: u64,
@@ -243,7 +243,8 @@ fn who_was_cut_off_enters_nothing_is_granted_nothing_and_is_never_waited_for_aga
     assert!(!peer.lets(qp) && !peer.lets(own_2) && peer.lets(others));
     assert!(peer.enter(&other.word, other_key, own_2).is_none());
     assert!(gates.open_qp(qp_2, FIRST).is_none() && !gates.knows(FIRST));
-    // It is still inside, and nobody waits: neither for that gate, used by others now, nor for another.
+    // It is still inside, and nobody waits: neither for that gate, used by others now, nor for
+    // another.
     let again = gates.open_key(7).unwrap().number;
     assert!([key.number, qp.number, own_2.number].contains(&again));
     for index in [6, 7] {

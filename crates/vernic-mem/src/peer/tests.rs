@@ -1,5 +1,5 @@
-//! Copies to and from memory that stands for another process's: a second mapping of a file, or this very
-//! process reached through the kernel.
+//! Copies to and from memory that stands for another process's: a second mapping of a file, or this
+//! very process reached through the kernel.
 #![cfg(not(miri))]
 
 use std::os::fd::AsFd;
@@ -550,7 +550,8 @@ fn a_list_of_another_process_is_copied_to_a_list_of_ours_in_its_order() {
     let list = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
     let expected: Vec<u8> =
         from.iter().flat_map(|&(at, n)| &source[at..at + n as usize]).copied().collect();
-    // More pieces than one system call takes, a null region among them, and a byte that is left alone.
+    // More pieces than one system call takes, a null region among them, and a byte that is left
+    // alone.
     let mut sges: Vec<Sge> = (0..40).map(|i| rig.sge(1 + i * 300, 255 + i as u32)).collect();
     sges.insert(11, Sge { addr: 0, length: 777, lkey: rig.null.lkey });
     let offset = 5;

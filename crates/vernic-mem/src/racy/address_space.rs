@@ -1,10 +1,10 @@
 //! The whole address space of the process, reached through the kernel.
 //!
-//! A region over everything (implicit on-demand paging) has no promise to lean on: what a peer names
-//! may be unmapped, read-only, or go away at this moment. Only the kernel can copy and find that out
-//! in one step, so each access here is a `process_vm_readv` or `process_vm_writev` on this very
-//! process, which fails where a plain access would be a signal. A process may always do that to
-//! itself, unless a sandbox forbids the calls; [`is_reachable`] finds out.
+//! A region over everything (implicit on-demand paging) has no promise to lean on: what a peer
+//! names may be unmapped, read-only, or go away at this moment. Only the kernel can copy and find
+//! that out in one step, so each access here is a `process_vm_readv` or `process_vm_writev` on this
+//! very process, which fails where a plain access would be a signal. A process may always do that
+//! to itself, unless a sandbox forbids the calls; [`is_reachable`] finds out.
 //!
 //! About 0.3 us per access, and at most a packet each.
 
@@ -25,9 +25,9 @@ pub(super) fn load(addr: u64, dst: &mut [u8]) -> Option<()> {
     (n == dst.len() as isize).then_some(())
 }
 
-/// Copies `src` to `addr` and on, ascending, the aligned word that holds the last byte as a piece of
-/// its own after the others. `None` if not all of it is mapped and writable; the pages before the
-/// first that is not may have been written.
+/// Copies `src` to `addr` and on, ascending, the aligned word that holds the last byte as a piece
+/// of its own after the others. `None` if not all of it is mapped and writable; the pages before
+/// the first that is not may have been written.
 ///
 /// # Safety
 /// No Rust reference is used to the bytes meanwhile; they may be anything else, or nothing.

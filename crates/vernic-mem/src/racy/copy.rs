@@ -9,12 +9,12 @@
 //!
 //! On x86-64 the bulk moves are assembly (16-byte moves: part of the base instruction set, so there
 //! is nothing to detect): the compiler sees neither a race nor a `memcpy` that it might reorder.
-//! Elsewhere, and under Miri, they are relaxed 8-byte atomics. (Miri's emulation of weak memory stops
-//! at accesses of different sizes to the same bytes: run it with
+//! Elsewhere, and under Miri, they are relaxed 8-byte atomics. (Miri's emulation of weak memory
+//! stops at accesses of different sizes to the same bytes: run it with
 //! `-Zmiri-disable-weak-memory-emulation`.)
 //!
-//! A region without write rights may be read-only memory: it is only loaded from, by relaxed loads of
-//! at most 8 bytes, which the atomic types permit there.
+//! A region without write rights may be read-only memory: it is only loaded from, by relaxed loads
+//! of at most 8 bytes, which the atomic types permit there.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -36,8 +36,8 @@ pub(super) unsafe fn load(src: *const u8, dst: &mut [u8]) {
     let n = dst.len();
     let dst = dst.as_mut_ptr();
     let head = to_boundary(src.addr()).min(n);
-    // SAFETY: the three ranges partition `0..n`, valid at `src` by contract and at `dst` as a slice.
-    // `src + head` is a multiple of 8, or nothing is left.
+    // SAFETY: the three ranges partition `0..n`, valid at `src` by contract and at `dst` as a
+    // slice. `src + head` is a multiple of 8, or nothing is left.
     unsafe {
         if head > 0 {
             load_units(src, dst, head);
@@ -86,19 +86,19 @@ pub(super) unsafe fn store(dst: *mut u8, src: &[u8]) {
     }
 }
 
-/// Copies `n` bytes of racy memory at `src` to racy memory at `dst`, the last aligned word last and as a
-/// release. What comes before it becomes visible in any order.
+/// Copies `n` bytes of racy memory at `src` to racy memory at `dst`, the last aligned word last and
+/// as a release. What comes before it becomes visible in any order.
 ///
 /// # Safety
-/// `src..src + n` is mapped and readable, `dst..dst + n` mapped and writable during the call. They may
-/// overlap if what results need not be either's bytes.
+/// `src..src + n` is mapped and readable, `dst..dst + n` mapped and writable during the call. They
+/// may overlap if what results need not be either's bytes.
 #[inline]
 pub(super) unsafe fn transfer(mut dst: *mut u8, mut src: *const u8, mut n: usize) {
     if n >= DIRECT_MIN && (dst.addr() ^ src.addr()) & (WORD - 1) == 0 {
         let head = to_boundary(dst.addr());
         let mut word = [0; WORD];
-        // SAFETY: `head` < 8 bytes, then a multiple of 8 bytes between multiples of 8, at least one; both
-        // inside the ranges.
+        // SAFETY: `head` < 8 bytes, then a multiple of 8 bytes between multiples of 8, at least
+        // one; both inside the ranges.
         unsafe {
             load(src, &mut word[..head]);
             store_units(dst, word.as_ptr(), head);
@@ -121,18 +121,20 @@ pub(super) unsafe fn transfer(mut dst: *mut u8, mut src: *const u8, mut n: usize
     }
 }
 
-/// Copies to words that others access meanwhile, as many as `words` has and `bytes` has whole; returns how many. They
-/// become visible in any order, and before what is stored after them with release order.
+/// Copies to words that others access meanwhile, as many as `words` has and `bytes` has whole;
+/// returns how many. They become visible in any order, and before what is stored after them with
+/// release order.
 #[inline]
 pub fn put_words(words: &[AtomicU64], bytes: &[u8]) -> usize {
     let count = words.len().min(bytes.len() / WORD);
-    // SAFETY: so many words are there on either side, those of atomics to be written through a shared reference; a slice of
-    // bytes that is borrowed does not overlap them.
+    // SAFETY: so many words are there on either side, those of atomics to be written through a
+    // shared reference; a slice of bytes that is borrowed does not overlap them.
     unsafe { put(words.as_ptr().cast_mut().cast(), bytes.as_ptr(), count * WORD) };
     count
 }
 
-/// Copies from words that others may change meanwhile, as many as `words` has and fit whole into `bytes`; returns how many.
+/// Copies from words that others may change meanwhile, as many as `words` has and fit whole into
+/// `bytes`; returns how many.
 #[inline]
 pub fn take_words(words: &[AtomicU64], bytes: &mut [u8]) -> usize {
     let count = words.len().min(bytes.len() / WORD);
@@ -153,7 +155,8 @@ unsafe fn load_units(mut src: *const u8, mut dst: *mut u8, mut n: usize) {
     // At most 5 rounds: units 1, 2, 4 up and 2, 1 down.
     while n > 0 {
         let unit = unit_at(src.addr(), n);
-        // SAFETY: `unit` divides the address and is at most `n`. The atomics exist for the load only.
+        // SAFETY: `unit` divides the address and is at most `n`. The atomics exist for the load
+        // only.
         unsafe {
             match unit {
                 4 => {
@@ -244,21 +247,22 @@ mod x86_64 {
         unsafe { copy_words(dst, src, n) }
     }
 
-    /// Bytes from which the processor's own copying is faster than a loop: it takes some 30 ns to start, and does not
-    /// fetch lines that it will overwrite from the core that had them.
+    /// Bytes from which the processor's own copying is faster than a loop: it takes some 30 ns to
+    /// start, and does not fetch lines that it will overwrite from the core that had them.
     const STRING_MIN: usize = 512;
 
-    /// Whether the processor's own copying may be slow: on AMD's Zen 3 it is where the destination lies less than a cache line
-    /// behind a multiple of 4096 bytes from the source. 64 KiB took three times as long at a distance of 16 bytes, and a loop
-    /// as long as ever.
+    /// Whether the processor's own copying may be slow: on AMD's Zen 3 it is where the destination
+    /// lies less than a cache line behind a multiple of 4096 bytes from the source. 64 KiB took
+    /// three times as long at a distance of 16 bytes, and a loop as long as ever.
     #[inline(always)]
     fn aliases(dst: *const u8, src: *const u8) -> bool {
         (1..64).contains(&(dst.addr().wrapping_sub(src.addr()) & 4095))
     }
 
-    /// Copies `n` bytes, a multiple of 8, between racy memory, both multiples of 8, or from private memory, wherever it
-    /// is. Long copies are string moves of words: the processor may make their stores visible in another order, but none of
-    /// them after a store that follows the instruction.
+    /// Copies `n` bytes, a multiple of 8, between racy memory, both multiples of 8, or from private
+    /// memory, wherever it is. Long copies are string moves of words: the processor may make their
+    /// stores visible in another order, but none of them after a store that follows the
+    /// instruction.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable for `n` bytes.
@@ -268,8 +272,8 @@ mod x86_64 {
             // SAFETY: the caller's contract, unchanged.
             return unsafe { copy_words(dst, src, n) };
         }
-        // SAFETY: reads and writes `n` bytes, ascending (the direction flag is clear by the ABI), and touches
-        // neither the stack nor flags.
+        // SAFETY: reads and writes `n` bytes, ascending (the direction flag is clear by the ABI),
+        // and touches neither the stack nor flags.
         unsafe {
             asm!(
                 "rep movsq",

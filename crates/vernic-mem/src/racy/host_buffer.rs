@@ -48,8 +48,8 @@ impl HostBuffer {
         Self::with(len, Sharing::Memfd)
     }
 
-    /// As [`new`](Self::new), but of this process alone: it takes no descriptor, and a child of `fork`
-    /// has a copy.
+    /// As [`new`](Self::new), but of this process alone: it takes no descriptor, and a child of
+    /// `fork` has a copy.
     ///
     /// # Errors
     /// As of [`new`](Self::new).
@@ -95,11 +95,12 @@ impl HostBuffer {
         self.fd.as_deref().map(AsFd::as_fd)
     }
 
-    /// Copies `dst.len()` bytes from `offset` on. Bytes that a peer writes meanwhile may be seen old
-    /// or new, aligned 8-byte words whole.
+    /// Copies `dst.len()` bytes from `offset` on. Bytes that a peer writes meanwhile may be seen
+    /// old or new, aligned 8-byte words whole.
     ///
     /// # Errors
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the range is not inside; nothing is copied.
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the range is not inside; nothing is
+    /// copied.
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> io::Result<()> {
         self.region.load(offset as u64, dst).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }

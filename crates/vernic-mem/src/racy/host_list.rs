@@ -34,8 +34,8 @@ impl<'a> HostList<'a> {
         let mut rest = dst;
         for piece in self.0.iter().filter(|piece| piece.length != 0) {
             let (now, later) = rest.split_at_mut(piece.length as usize);
-            // SAFETY: mapped and readable (`HostList::new`); `now` is a reference of ours, which the
-            // application's memory does not overlap.
+            // SAFETY: mapped and readable (`HostList::new`); `now` is a reference of ours, which
+            // the application's memory does not overlap.
             unsafe { copy::load(std::ptr::with_exposed_provenance(piece.addr as usize), now) };
             rest = later;
         }

@@ -36,9 +36,10 @@ pub(super) fn seal(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
 }
 
 /// Bytes of a file that can become neither shorter nor longer; `None` for any other. Only files in
-/// memory have seals, so no file system of a stranger is behind an access. Those of huge pages are refused:
-/// pages that are missing, or that their owner gives back, need not come again, and an access is a signal
-/// then. Ordinary pages are made when they are accessed, from the same memory as any others.
+/// memory have seals, so no file system of a stranger is behind an access. Those of huge pages are
+/// refused: pages that are missing, or that their owner gives back, need not come again, and an
+/// access is a signal then. Ordinary pages are made when they are accessed, from the same memory as
+/// any others.
 pub(super) fn fixed_size(fd: BorrowedFd<'_>) -> Option<u64> {
     let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     // SAFETY: a structure of zeros is valid.
@@ -60,8 +61,8 @@ pub(super) fn fixed_size(fd: BorrowedFd<'_>) -> Option<u64> {
     if told < 0 { None } else { u64::try_from(stat.st_size).ok() }
 }
 
-/// Maps `len` > 0 bytes of the file from `offset`, a multiple of the page size, on, where the kernel
-/// likes, shared, without setting memory aside, and not in a child of `fork`.
+/// Maps `len` > 0 bytes of the file from `offset`, a multiple of the page size, on, where the
+/// kernel likes, shared, without setting memory aside, and not in a child of `fork`.
 pub(super) fn map(fd: RawFd, offset: u64, len: usize, protection: i32) -> io::Result<NonNull<u8>> {
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -77,8 +78,8 @@ pub(super) fn map(fd: RawFd, offset: u64, len: usize, protection: i32) -> io::Re
     Ok(at.cast())
 }
 
-/// Maps `len` > 0 bytes of the file from `offset` on at `at`, in the place of what is there, readable and
-/// writable, shared or private as `kind` says.
+/// Maps `len` > 0 bytes of the file from `offset` on at `at`, in the place of what is there,
+/// readable and writable, shared or private as `kind` says.
 ///
 /// # Safety
 /// What is there may go, and no reference to it is in use.
@@ -111,7 +112,8 @@ pub(super) fn used_part(fd: &OwnedFd, from: u64, end: u64) -> Option<std::ops::R
     Some(start..stop)
 }
 
-/// Has the kernel make each page of a private mapping the process's own, as a write would, and without writing.
+/// Has the kernel make each page of a private mapping the process's own, as a write would, and
+/// without writing.
 pub(super) fn make_own(at: usize, len: usize) -> io::Result<()> {
     let place = std::ptr::with_exposed_provenance_mut(at);
     // SAFETY: no byte changes, and what is not mapped is an error.

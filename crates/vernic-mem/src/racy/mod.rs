@@ -3,8 +3,9 @@
 //! Owns the promise that [`crate::Memory::register`] takes from its caller ("these bytes stay
 //! mapped until the region is deregistered and the lanes have passed") and everything that leans on
 //! it: [`Region`] carries the promise and checks bounds, [`Slot`] publishes it to the data path,
-//! `copy` does the accesses (`address_space` those to a region over everything), [`HostBuffer`] is memory of our own to
-//! register, [`PeerMemory`] and [`PeerProcess`] are memory of other processes that offered it.
+//! `copy` does the accesses (`address_space` those to a region over everything), [`HostBuffer`] is
+//! memory of our own to register, [`PeerMemory`] and [`PeerProcess`] are memory of other processes
+//! that offered it.
 //!
 //! The other side of every access here may be a C program, another thread or another process, which
 //! reads and writes the same bytes at the same time. So nothing in this module forms a reference to

@@ -1,18 +1,19 @@
 //! Memory of the application that is moved into a file, so that other processes can map it.
 //!
-//! Whole pages of ordinary private memory are copied into a memory file, which is then mapped at the same
-//! address in one step: pointers stay what they are. At the end ([`SharedPages`] is dropped) the file is
-//! mapped privately, in one step again, so nothing that is written meanwhile is lost; the kernel makes each page the
-//! process's own; and the file's are given back. From then on a child of `fork` has its own copy, and pages
-//! that the application gives back (`MADV_DONTNEED`) read as zero, as before.
+//! Whole pages of ordinary private memory are copied into a memory file, which is then mapped at
+//! the same address in one step: pointers stay what they are. At the end ([`SharedPages`] is
+//! dropped) the file is mapped privately, in one step again, so nothing that is written meanwhile
+//! is lost; the kernel makes each page the process's own; and the file's are given back. From then
+//! on a child of `fork` has its own copy, and pages that the application gives back
+//! (`MADV_DONTNEED`) read as zero, as before.
 //!
-//! In between the memory differs from what it was: a child of `fork` shares it, `mlock`, `madvise` and
-//! `mbind` are forgotten, and it is not merged into huge pages. Whoever writes to it *while* it is moved may
-//! find the write lost, which is why this is done only where somebody asked for it, and why only whole pages are
-//! moved: no other object lies in them.
+//! In between the memory differs from what it was: a child of `fork` shares it, `mlock`, `madvise`
+//! and `mbind` are forgotten, and it is not merged into huge pages. Whoever writes to it *while* it
+//! is moved may find the write lost, which is why this is done only where somebody asked for it,
+//! and why only whole pages are moved: no other object lies in them.
 //!
-//! Who has it unmapped, moved or replaced meanwhile, against his promise, keeps what he has there: only what is
-//! still the file is touched at the end.
+//! Who has it unmapped, moved or replaced meanwhile, against his promise, keeps what he has there:
+//! only what is still the file is touched at the end.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +29,8 @@ pub const MAX_SHARED_BYTES: u64 = 1 << 30;
 /// Why memory stays where it is.
 #[derive(Debug, thiserror::Error)]
 pub enum NotShared {
-    /// It is not a number of whole pages: what else lies in the first or last one is not ours to move.
+    /// It is not a number of whole pages: what else lies in the first or last one is not ours to
+    /// move.
     #[error("it does not begin and end where pages do")]
     NotWholePages,
     /// See [`MAX_SHARED_BYTES`].
@@ -48,7 +50,8 @@ pub enum NotShared {
     System(#[from] io::Error),
 }
 
-/// Holds pages in their file. Dropped, they are the process's own again, unless somebody else holds them.
+/// Holds pages in their file. Dropped, they are the process's own again, unless somebody else holds
+/// them.
 #[derive(Debug)]
 pub struct SharedPages {
     base: usize,
@@ -63,14 +66,15 @@ fn moving() -> MutexGuard<'static, ()> {
     MOVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Moves `len` > 0 bytes at `addr` into a file, unless they lie in one already; `None` if that is not of this
-/// function's making.
+/// Moves `len` > 0 bytes at `addr` into a file, unless they lie in one already; `None` if that is
+/// not of this function's making.
 ///
 /// # Errors
 /// [`NotShared`]; nothing has changed then.
 ///
 /// # Safety
-/// Nobody writes to the memory during the call, no stack lies in it, and no Rust reference to it is in use.
+/// Nobody writes to the memory during the call, no stack lies in it, and no Rust reference to it is
+/// in use.
 pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, NotShared> {
     let _moving = moving();
     let pid = std::process::id();
@@ -97,8 +101,8 @@ pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, 
     memfd::seal(&file, memfd::FIXED_SIZE)?;
     let is_of_file = areas.iter().any(|area| area.inode != 0);
     copy_used(&file, addr, len, page, is_of_file)?;
-    // SAFETY: these are pages of private memory, all of them mapped, with no reference in use; what replaces
-    // them has the same bytes, as nobody writes meanwhile.
+    // SAFETY: these are pages of private memory, all of them mapped, with no reference in use; what
+    // replaces them has the same bytes, as nobody writes meanwhile.
     unsafe { memfd::map_at(&file, 0, addr, len as usize, libc::MAP_SHARED)? };
     shares::enter_held(addr, len as usize, &Arc::new(file));
     Ok(Some(SharedPages { base: addr, pid }))

@@ -1,12 +1,13 @@
 //! Memory of another process of this host: mapped from a file, or reached through the kernel.
 //!
-//! What the other process says of it is not believed: a file is mapped only if its size is sealed and holds
-//! what was named, every access checks its bounds, and where the kernel copies, it checks the addresses
-//! there as it does so. The bytes themselves are the other process's, which offered them.
+//! What the other process says of it is not believed: a file is mapped only if its size is sealed
+//! and holds what was named, every access checks its bounds, and where the kernel copies, it checks
+//! the addresses there as it does so. The bytes themselves are the other process's, which offered
+//! them.
 //!
-//! Through the kernel a copy costs some 0.3 us and the pinning of each page. The other process may be
-//! gone by then, and another program have its number: each copy begins with a word that only the right one has
-//! (`sentinel.rs`).
+//! Through the kernel a copy costs some 0.3 us and the pinning of each page. The other process may
+//! be gone by then, and another program have its number: each copy begins with a word that only the
+//! right one has (`sentinel.rs`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -45,7 +46,8 @@ impl PeerMemory {
     /// Maps `len` > 0 bytes from `offset` on, to be written as well if `writable`.
     ///
     /// # Errors
-    /// `InvalidData` for anything but a memory file of fixed size that holds them; what `mmap` says.
+    /// `InvalidData` for anything but a memory file of fixed size that holds them; what `mmap`
+    /// says.
     #[cfg(not(miri))]
     pub fn map(file: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
         use std::os::fd::AsRawFd;
@@ -57,8 +59,8 @@ impl PeerMemory {
         let mapped = usize::try_from(end - (offset - lead)).map_err(|_| invalid())?;
         let write = if writable { libc::PROT_WRITE } else { 0 };
         let base = memfd::map(file.as_raw_fd(), offset - lead, mapped, libc::PROT_READ | write)?;
-        // SAFETY: inside the mapping, to which there are no references, and which lives as long as this
-        // value; the file cannot become shorter. It is written only if `writable`: see below.
+        // SAFETY: inside the mapping, to which there are no references, and which lives as long as
+        // this value; the file cannot become shorter. It is written only if `writable`: see below.
         let region = unsafe { Region::new(base.as_ptr().add(lead as usize), len) };
         Ok(Self { region, writable, base, mapped })
     }
@@ -75,7 +77,8 @@ impl PeerMemory {
         (self.writable || !to_write).then_some(self.region)
     }
 
-    /// Runs `op` on the 8-byte word at `at`; `None` if it is out of bounds, not aligned or not writable.
+    /// Runs `op` on the 8-byte word at `at`; `None` if it is out of bounds, not aligned or not
+    /// writable.
     pub(crate) fn with_word<T>(&self, at: u64, op: impl FnOnce(&AtomicU64) -> T) -> Option<T> {
         self.region(true)?.with_word(at, op)
     }
@@ -129,14 +132,14 @@ impl PeerList<'_> {
     /// Looks for the sentinel, and for nothing else.
     ///
     /// # Errors
-    /// What the kernel says of reading from that process: `EPERM`, `ESRCH`, `ENOSYS`; `EFAULT` if it is another
-    /// program than the one that named the sentinel.
+    /// What the kernel says of reading from that process: `EPERM`, `ESRCH`, `ENOSYS`; `EFAULT` if
+    /// it is another program than the one that named the sentinel.
     pub fn find_process(pid: i32, sentinel: Sentinel) -> io::Result<()> {
         Batch::<false>::new().read_list(&PeerList { pid, sentinel, pieces: &[] }, 0)
     }
 
-    /// The `len` bytes from byte `at` of the list on, behind the place of the sentinel, and how many pieces that
-    /// makes with it; `None` if it does not hold them.
+    /// The `len` bytes from byte `at` of the list on, behind the place of the sentinel, and how
+    /// many pieces that makes with it; `None` if it does not hold them.
     fn part(&self, at: u64, len: usize) -> Option<([libc::iovec; 1 + LIST], usize)> {
         let mut parts = [sentinel_of(self.sentinel); 1 + LIST];
         let (mut skip, mut left, mut count) = (at, len as u64, 1);
@@ -177,8 +180,8 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         self.bytes
     }
 
-    /// Adds a part of a region; the caller has checked the right to write it, where it is written. `None`,
-    /// and nothing done, if the part is not inside, or of a special region.
+    /// Adds a part of a region; the caller has checked the right to write it, where it is written.
+    /// `None`, and nothing done, if the part is not inside, or of a special region.
     pub(crate) fn push_region(&mut self, region: Region, offset: u64, len: u64) -> Option<()> {
         let (base, len) = region.part(offset, len)?.parts();
         self.push(base, len as usize);
@@ -199,7 +202,8 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         addr.map(|addr| (addr, len)).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// Runs `call` with the local pieces, the first of which is the sentinel's place: `word`. Both ends begin with it.
+    /// Runs `call` with the local pieces, the first of which is the sentinel's place: `word`. Both
+    /// ends begin with it.
     fn copy(
         &mut self,
         word: &mut u64,
@@ -227,12 +231,13 @@ impl<'a> Batch<'a, true> {
         self.push(bytes.as_ptr().cast_mut(), bytes.len());
     }
 
-    /// Copies all pieces to `at` of the other process's range, ascending, the aligned word that holds the
-    /// last byte as a piece of its own after the others. Empties the batch.
+    /// Copies all pieces to `at` of the other process's range, ascending, the aligned word that
+    /// holds the last byte as a piece of its own after the others. Empties the batch.
     ///
     /// # Errors
-    /// What the kernel says: `EPERM`, `ESRCH`, `EFAULT` (also if only a part could be copied, and nothing if it is
-    /// another program than the one that granted access), `EINVAL` if the range does not hold it.
+    /// What the kernel says: `EPERM`, `ESRCH`, `EFAULT` (also if only a part could be copied, and
+    /// nothing if it is another program than the one that granted access), `EINVAL` if the range
+    /// does not hold it.
     pub(crate) fn write_to(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
         let (addr, len) = self.place(peer, at)?;
         let last = (addr.wrapping_add(len - 1) & !7).max(addr);
@@ -240,9 +245,9 @@ impl<'a> Batch<'a, true> {
         let remote = [sentinel_of(peer.sentinel), remote(addr, head), remote(last, len - head)];
         let mut word = peer.sentinel.value;
         self.copy(&mut word, |local, n| {
-            // SAFETY: the local pieces are a word of ours, bytes that are borrowed (`push_bytes`) or registered
-            // memory, whose promise covers this call, and are only read; the others are only touched by the
-            // kernel, in the other process.
+            // SAFETY: the local pieces are a word of ours, bytes that are borrowed (`push_bytes`)
+            // or registered memory, whose promise covers this call, and are only read; the others
+            // are only touched by the kernel, in the other process.
             unsafe { libc::process_vm_writev(peer.pid, local, n, remote.as_ptr(), 3, 0) }
         })
     }
@@ -278,9 +283,10 @@ impl<'a> Batch<'a, false> {
         let mut word = 0;
         self.copy(&mut word, |local, n| {
             let (pieces, count) = (from.as_ptr(), from.len() as libc::c_ulong);
-            // SAFETY: the local pieces are a word of ours, bytes that are borrowed mutably (`push_bytes`) or
-            // registered memory, whose promise covers this call and whose right to be written was checked; the
-            // others are only read by the kernel, in the other process.
+            // SAFETY: the local pieces are a word of ours, bytes that are borrowed mutably
+            // (`push_bytes`) or registered memory, whose promise covers this call and whose right
+            // to be written was checked; the others are only read by the kernel, in the other
+            // process.
             unsafe { libc::process_vm_readv(pid, local, n, pieces, count, 0) }
         })?;
         let is_it = word == sentinel.value;
@@ -299,11 +305,11 @@ fn remote(addr: u64, len: u64) -> libc::iovec {
     libc::iovec { iov_base: base, iov_len: len as usize }
 }
 
-/// Lets the process with this number copy from and to this one, where the kernel asks the owner of a process who
-/// may: with Yama's `ptrace_scope` of 1, found out once. The kernel keeps one such process at a time
-/// (`PR_SET_PTRACER`), so who was let in stays as long as it lives, and others are not: `false`. What the application
-/// has named itself is replaced. Elsewhere nothing changes: either the user alone decides, or nobody may whom
-/// the owner names.
+/// Lets the process with this number copy from and to this one, where the kernel asks the owner of
+/// a process who may: with Yama's `ptrace_scope` of 1, found out once. The kernel keeps one such
+/// process at a time (`PR_SET_PTRACER`), so who was let in stays as long as it lives, and others
+/// are not: `false`. What the application has named itself is replaced. Elsewhere nothing changes:
+/// either the user alone decides, or nobody may whom the owner names.
 pub fn admit(pid: u32) -> bool {
     static ASKS: OnceLock<bool> = OnceLock::new();
     static ADMITTED: Mutex<Option<Admitted>> = Mutex::new(None);
@@ -336,7 +342,8 @@ fn may_be_named(before: Option<Admitted>, now: Admitted, lives: impl Fn(u32) -> 
     before.is_none_or(|before| before == now || before.by != now.by || !lives(before.pid))
 }
 
-/// Whether Yama with this setting asks the owner of a process: not without it (`None`), nor where it decides alone.
+/// Whether Yama with this setting asks the owner of a process: not without it (`None`), nor where
+/// it decides alone.
 fn asks_owner(ptrace_scope: Option<&str>) -> bool {
     ptrace_scope.is_some_and(|scope| scope.trim() == "1")
 }

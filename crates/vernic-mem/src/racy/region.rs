@@ -96,8 +96,8 @@ impl Region {
             .then(|| Self { base: self.base.wrapping_add(offset as usize), len })
     }
 
-    /// Copies `dst.len()` bytes from `offset` on into `dst`. `None`, and nothing done, out of bounds;
-    /// `None` in the address space where nothing is mapped.
+    /// Copies `dst.len()` bytes from `offset` on into `dst`. `None`, and nothing done, out of
+    /// bounds; `None` in the address space where nothing is mapped.
     #[inline(always)]
     pub(crate) fn load(self, offset: u64, dst: &mut [u8]) -> Option<()> {
         if !self.contains(offset, dst.len() as u64) {
@@ -113,7 +113,8 @@ impl Region {
     }
 
     /// Copies `src` to `offset` and on, ascending, last aligned word last and as a release. `None`,
-    /// and nothing done, out of bounds; `None` in the address space where nothing writable is mapped.
+    /// and nothing done, out of bounds; `None` in the address space where nothing writable is
+    /// mapped.
     #[inline(always)]
     pub(crate) fn store(self, offset: u64, src: &[u8]) -> Option<()> {
         if !self.contains(offset, src.len() as u64) {
@@ -127,9 +128,9 @@ impl Region {
         Some(())
     }
 
-    /// Copies `len` bytes from `offset` on to `to_offset` of another region, the last aligned word last and
-    /// as a release. `None`, and nothing done, out of either's bounds, or if one is special. The right
-    /// to write is the caller's concern.
+    /// Copies `len` bytes from `offset` on to `to_offset` of another region, the last aligned word
+    /// last and as a release. `None`, and nothing done, out of either's bounds, or if one is
+    /// special. The right to write is the caller's concern.
     #[inline]
     pub(crate) fn transfer(self, offset: u64, to: Self, to_offset: u64, len: u64) -> Option<()> {
         let special = self.is_special() || to.is_special();
@@ -138,8 +139,8 @@ impl Region {
         }
         let src = self.base.wrapping_add(offset as usize);
         let dst = to.base.wrapping_add(to_offset as usize);
-        // SAFETY: both ranges lie inside their regions (checked above), whose bytes are mapped, the first
-        // readable, the second writable because the caller checked the right.
+        // SAFETY: both ranges lie inside their regions (checked above), whose bytes are mapped, the
+        // first readable, the second writable because the caller checked the right.
         unsafe { copy::transfer(dst, src, len as usize) };
         Some(())
     }
@@ -188,7 +189,8 @@ impl Region {
     }
 }
 
-/// Orders all earlier accesses to any region before all later ones: what FLUSH does on plain memory.
+/// Orders all earlier accesses to any region before all later ones: what FLUSH does on plain
+/// memory.
 pub(crate) fn flush_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }

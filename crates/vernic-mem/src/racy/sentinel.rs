@@ -1,13 +1,14 @@
-//! A word that is in one program's memory alone: how a copy by the kernel knows that the process is still the one
-//! that granted access.
+//! A word that is in one program's memory alone: how a copy by the kernel knows that the process is
+//! still the one that granted access.
 //!
-//! A process that calls exec keeps its number and has other memory; one that ends leaves its number to another. Its
-//! connection is closed then, but nothing that is looked at before a copy says what the process is when the kernel
-//! copies. What the kernel does promise is that one call works on one address space, piece by piece, and ends at the
-//! first piece that is not there. So each call begins with a word that its owner has put at an address of its own,
-//! drawn at random from those that a process has: after exec there is nothing, but for 1 of 60,000 programs that map a
-//! gibibyte, and the call ends before it has touched anything else. A call that began before exec goes on in
-//! memory that nobody sees any more.
+//! A process that calls exec keeps its number and has other memory; one that ends leaves its number
+//! to another. Its connection is closed then, but nothing that is looked at before a copy says what
+//! the process is when the kernel copies. What the kernel does promise is that one call works on
+//! one address space, piece by piece, and ends at the first piece that is not there. So each call
+//! begins with a word that its owner has put at an address of its own, drawn at random from those
+//! that a process has: after exec there is nothing, but for 1 of 60,000 programs that map a
+//! gibibyte, and the call ends before it has touched anything else. A call that began before exec
+//! goes on in memory that nobody sees any more.
 //!
 //! What is written there is what is there. What is read there is compared.
 
@@ -28,8 +29,8 @@ pub struct Sentinel {
     pub value: u64,
 }
 
-/// Addresses below are where programs and libraries are put where nothing is random, those from `END` on are
-/// not a program's own on most machines.
+/// Addresses below are where programs and libraries are put where nothing is random, those from
+/// `END` on are not a program's own on most machines.
 #[cfg(not(miri))]
 const START: u64 = 1 << 33;
 /// See [`START`]: 46 bits are half of what x86-64 and most others have.
@@ -75,13 +76,15 @@ impl SentinelPage {
     }
 }
 
-/// A page of this process alone at an address, 0 for one of the kernel's choice; a child of `fork` does not have it.
+/// A page of this process alone at an address, 0 for one of the kernel's choice; a child of `fork`
+/// does not have it.
 #[cfg(not(miri))]
 fn map_page(at: usize, how: libc::c_int) -> io::Result<NonNull<u8>> {
     let (len, rights) = (page_size() as usize, libc::PROT_READ | libc::PROT_WRITE);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
     let place = std::ptr::without_provenance_mut(at);
-    // SAFETY: a new mapping in the place of nothing: kernels before 4.17 do not know the flag, and put it elsewhere.
+    // SAFETY: a new mapping in the place of nothing: kernels before 4.17 do not know the flag, and
+    // put it elsewhere.
     let page = unsafe { libc::mmap(place, len, rights, flags, -1, 0) };
     match NonNull::new(page) {
         Some(page) if page.as_ptr() != libc::MAP_FAILED => {

@@ -1,7 +1,7 @@
 //! Which memory of this process lies in files that other processes can map.
 //!
-//! One list for the process, by address: who makes such memory enters it, and takes it out before it goes.
-//! Looked at when a peer asks for access, never on the data path.
+//! One list for the process, by address: who makes such memory enters it, and takes it out before
+//! it goes. Looked at when a peer asks for access, never on the data path.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -88,8 +88,8 @@ pub(super) fn enter_held(base: usize, len: usize, file: &Arc<OwnedFd>) {
     shares().insert(base, Share { len, file: file.clone(), offset: 0, holders: Some(1) });
 }
 
-/// Holds the memory that `base..base + len` lies in once more, and says where that begins; `Some(None)` if it lies in
-/// a file but was not moved there, `None` if it does not.
+/// Holds the memory that `base..base + len` lies in once more, and says where that begins;
+/// `Some(None)` if it lies in a file but was not moved there, `None` if it does not.
 #[cfg(not(miri))]
 pub(super) fn hold(base: usize, len: u64) -> Option<Option<usize>> {
     let mut shares = shares();

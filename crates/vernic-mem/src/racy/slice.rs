@@ -1,18 +1,18 @@
-//! Pieces of memory for system calls that copy by themselves, between a socket and memory that others
-//! may access meanwhile.
+//! Pieces of memory for system calls that copy by themselves, between a socket and memory that
+//! others may access meanwhile.
 //!
-//! A piece is an address and a length, laid out as the kernel wants them. Nobody follows it but the kernel
-//! and the copies of this module. It lives as long as the buffer that it was made of, or as the access
-//! within which a region gave it ([`During`]): pieces of registered memory cannot outlive the call in
-//! which their keys were checked.
+//! A piece is an address and a length, laid out as the kernel wants them. Nobody follows it but the
+//! kernel and the copies of this module. It lives as long as the buffer that it was made of, or as
+//! the access within which a region gave it ([`During`]): pieces of registered memory cannot
+//! outlive the call in which their keys were checked.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use super::{Region, copy};
 
-/// The time of one access to registered memory. A key that is killed meanwhile is waited for, as for a copy
-/// that has passed its check.
+/// The time of one access to registered memory. A key that is killed meanwhile is waited for, as
+/// for a copy that has passed its check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct During<'s>(PhantomData<&'s ()>);
 
@@ -22,7 +22,8 @@ pub(crate) fn during<T>(work: impl for<'s> FnOnce(During<'s>) -> T) -> T {
 }
 
 impl Region {
-    /// The part `offset..offset + len` to be read; `None` if it is not inside, or of a special region.
+    /// The part `offset..offset + len` to be read; `None` if it is not inside, or of a special
+    /// region.
     pub(crate) fn read_piece<'s>(
         self,
         _: During<'s>,
@@ -30,8 +31,8 @@ impl Region {
         len: u64,
     ) -> Option<RacySlice<'s>> {
         let (base, len) = self.part(offset, len)?.parts();
-        // SAFETY: inside a region, which stays mapped and readable until no access is under way any more
-        // (`Region::new`), and the access that this belongs to outlives `'s`.
+        // SAFETY: inside a region, which stays mapped and readable until no access is under way any
+        // more (`Region::new`), and the access that this belongs to outlives `'s`.
         Some(unsafe { RacySlice::new(base, usize::try_from(len).ok()?) })
     }
 
@@ -101,8 +102,8 @@ impl<'s> RacySlice<'s> {
         unsafe { copy::load(self.vec.iov_base.cast(), &mut bytes[at..]) };
     }
 
-    /// The pieces as the kernel takes them: address and count, valid for reading of the named bytes as
-    /// long as the pieces are.
+    /// The pieces as the kernel takes them: address and count, valid for reading of the named bytes
+    /// as long as the pieces are.
     pub const fn as_iovecs(pieces: &[Self]) -> *const libc::iovec {
         pieces.as_ptr().cast()
     }
@@ -123,7 +124,8 @@ impl<'s> RacySliceMut<'s> {
     /// Vouches for `base..base + len`.
     ///
     /// # Safety
-    /// During `'s` the bytes are mapped and writable, do not wrap, and no reference to them is used.
+    /// During `'s` the bytes are mapped and writable, do not wrap, and no reference to them is
+    /// used.
     const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { vec: libc::iovec { iov_base: base.cast(), iov_len: len }, life: PhantomData }
     }
@@ -142,8 +144,8 @@ impl<'s> RacySliceMut<'s> {
         RacySlice { vec: self.vec, life: PhantomData }
     }
 
-    /// The pieces as the kernel takes them: address and count, valid for writing of the named bytes as
-    /// long as the pieces are.
+    /// The pieces as the kernel takes them: address and count, valid for writing of the named bytes
+    /// as long as the pieces are.
     pub const fn as_iovecs(pieces: &mut [Self]) -> *mut libc::iovec {
         pieces.as_mut_ptr().cast()
     }
@@ -157,7 +159,8 @@ impl<'s> From<&'s mut [u8]> for RacySliceMut<'s> {
 }
 
 impl RacySlice<'_> {
-    /// Bytes that [`for_chunks`](Self::for_chunks) shows at once: they stay in the first-level cache.
+    /// Bytes that [`for_chunks`](Self::for_chunks) shows at once: they stay in the first-level
+    /// cache.
     const CHUNK: usize = 4096;
 
     /// Shows the first `len` bytes as they are now, copied piece by piece.

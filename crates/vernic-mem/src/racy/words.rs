@@ -1,8 +1,8 @@
 //! A file of 64-bit words that one process writes and others read.
 //!
-//! The writer makes it and seals it: its size is fixed, and nobody but the mapping that there is can write
-//! it. A reader maps it only after it has seen the seals, so that no access can fault; of the words it
-//! believes nothing, any value is one.
+//! The writer makes it and seals it: its size is fixed, and nobody but the mapping that there is
+//! can write it. A reader maps it only after it has seen the seals, so that no access can fault; of
+//! the words it believes nothing, any value is one.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -30,8 +30,9 @@ impl SharedWords {
     #[inline(always)]
     pub(crate) fn word(&self, number: u32) -> Option<&AtomicU64> {
         let number = number as usize;
-        // SAFETY: `count` words are mapped from `base` on, aligned as pages are, until `self` is dropped;
-        // the file cannot become shorter. Others change the words at any time, which atomics allow.
+        // SAFETY: `count` words are mapped from `base` on, aligned as pages are, until `self` is
+        // dropped; the file cannot become shorter. Others change the words at any time, which
+        // atomics allow.
         (number < self.count).then(|| unsafe { self.base.add(number).as_ref() })
     }
 }
@@ -57,7 +58,8 @@ impl SharedWords {
         Self::map(&fd, count, libc::PROT_READ)
     }
 
-    /// Takes the memory of so many words of a file of ours, which touching them could find missing otherwise.
+    /// Takes the memory of so many words of a file of ours, which touching them could find missing
+    /// otherwise.
     ///
     /// # Errors
     /// What the system says about memory.

@@ -1,4 +1,5 @@
-//! Bytes of netlink messages: a header, then attributes, each of a length, a type and a value, at multiples of 4.
+//! Bytes of netlink messages: a header, then attributes, each of a length, a type and a value, at
+//! multiples of 4.
 
 /// Bytes of a message's header.
 const HEADER: usize = 16;

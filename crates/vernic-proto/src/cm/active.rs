@@ -142,8 +142,8 @@ impl Cm {
         self.await_answer(now, id);
     }
 
-    /// The queue pair is ready: sends the RTU that an [`EventKind::Reply`] waits for. At most 224 bytes
-    /// of private data. The connection is up then; no event says so.
+    /// The queue pair is ready: sends the RTU that an [`EventKind::Reply`] waits for. At most 224
+    /// bytes of private data. The connection is up then; no event says so.
     ///
     /// # Errors
     /// Unknown connection, wrong state, too much private data.

@@ -124,7 +124,8 @@ impl Cm {
                 self.event(id, EventKind::Disconnected);
                 self.send_drep(now, id, PrivateData::default());
             }
-            // The peer has seen packets of ours instead of an RTU, and is done before we were ready.
+            // The peer has seen packets of ours instead of an RTU, and is done before we were
+            // ready.
             State::RepRcvd | State::MraRepSent => {
                 let (reason, message) = (RejReason::CONSUMER, RejectedMessage::OTHER);
                 self.report_rejected(id, &Rej { reason, message, ..Rej::default() });

@@ -52,8 +52,8 @@ pub enum EventKind {
         /// Of the RTU; zeros if it was lost.
         private_data: Box<PrivateData<224>>,
     },
-    /// The connection was rejected, before it was up. The last one, but TIMEWAIT follows if there was a
-    /// [`Reply`](Self::Reply), or if we had accepted.
+    /// The connection was rejected, before it was up. The last one, but TIMEWAIT follows if there
+    /// was a [`Reply`](Self::Reply), or if we had accepted.
     Rejected {
         /// Why.
         reason: RejReason,
@@ -80,8 +80,8 @@ pub enum EventKind {
     /// The connection is down: our DREQ was answered or crossed the peer's, or the
     /// peer has rejected it or knows nothing of it. TIMEWAIT follows.
     Disconnected,
-    /// No packet of the connection is under way any more: its queue pair may be used again. The last
-    /// one.
+    /// No packet of the connection is under way any more: its queue pair may be used again. The
+    /// last one.
     TimewaitExit,
     /// A SIDR_REP came. The last one.
     SidrReply {

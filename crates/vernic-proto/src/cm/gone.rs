@@ -21,16 +21,17 @@ fn has_peer(conn: &Conn) -> bool {
 }
 
 impl Cm {
-    /// The other ends of connections that are not over: where each is, and what it calls the connection.
+    /// The other ends of connections that are not over: where each is, and what it calls the
+    /// connection.
     pub fn peers(&self) -> impl Iterator<Item = (CmPath, CommId)> {
         let with_peer = self.table.iter().filter(|(_, conn)| has_peer(conn));
         with_peer.map(|(_, conn)| (conn.path, conn.remote_id))
     }
 
-    /// Ends the connections whose peer, as [`peers`](Self::peers) tells it, is gone: its process was killed, say.
-    /// Each end is told as if the peer had said so: before the connection is up by
-    /// [`Rejected`](super::EventKind::Rejected), after by [`Disconnected`](super::EventKind::Disconnected).
-    /// Nothing is sent.
+    /// Ends the connections whose peer, as [`peers`](Self::peers) tells it, is gone: its process
+    /// was killed, say. Each end is told as if the peer had said so: before the connection is up by
+    /// [`Rejected`](super::EventKind::Rejected), after by
+    /// [`Disconnected`](super::EventKind::Disconnected). Nothing is sent.
     pub fn end_gone(&mut self, now: Time, is_gone: impl Fn(CmPath, CommId) -> bool) {
         let gone = self
             .table
@@ -49,9 +50,9 @@ impl Cm {
         }
     }
 
-    /// Ends a request that its owner knows to be heard by nobody, as if the peer had rejected it for
-    /// that reason. What is still to be sent of it is not. A connection that has any answer stays as it
-    /// is, and false is returned.
+    /// Ends a request that its owner knows to be heard by nobody, as if the peer had rejected it
+    /// for that reason. What is still to be sent of it is not. A connection that has any answer
+    /// stays as it is, and false is returned.
     ///
     /// # Errors
     /// Unknown connection.

@@ -1,11 +1,11 @@
 //! Communication management: how two queue pairs come to know each other (IBTA chapter 12).
 //!
 //! Owns the connections of one process while they are made and ended: communication ids, listeners,
-//! repeats and their timers, duplicates, stale connections, TIMEWAIT, and exchanges of SIDR messages.
-//! Called by the engine with datagrams, commands of the layers above, and time; it answers with datagrams
-//! ([`Cm::poll_transmit`]) and events ([`Cm::poll_event`]), both to be fetched after each call. Queue
-//! pairs are not its business: their owner brings them up between [`EventKind::Reply`] and
-//! [`Cm::ready_to_use`], and on [`EventKind::Established`].
+//! repeats and their timers, duplicates, stale connections, TIMEWAIT, and exchanges of SIDR
+//! messages. Called by the engine with datagrams, commands of the layers above, and time; it
+//! answers with datagrams ([`Cm::poll_transmit`]) and events ([`Cm::poll_event`]), both to be
+//! fetched after each call. Queue pairs are not its business: their owner brings them up between
+//! [`EventKind::Reply`] and [`Cm::ready_to_use`], and on [`EventKind::Established`].
 //!
 //! # States
 //!
@@ -49,39 +49,41 @@
 //! | TIMEWAIT | REJ again | REJ again | REJ again | - | DREP again | - |
 //! | no connection | | REJ 6 | REJ 6 | - | DREP | - |
 //!
-//! A REJ is taken only by who has sent what it rejects: of a REQ before there was an answer, of a REP on
-//! the passive side. It has both communication ids, or it is dropped: without the sender's it rejects a REQ
-//! that is not answered, without ours it says that the peer gave its REQ up (timeout).
+//! A REJ is taken only by who has sent what it rejects: of a REQ before there was an answer, of a
+//! REP on the passive side. It has both communication ids, or it is dropped: without the sender's
+//! it rejects a REQ that is not answered, without ours it says that the peer gave its REQ up
+//! (timeout).
 //!
-//! A message that is not answered in time is sent again, as often as the REQ allows, and the first times
-//! earlier than its fields say, in case it was lost; then the connection is [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer
-//! may make us wait is cut at 69 s, and at 137 s with all repeats; all the MRAs of a message put
-//! its end off by 137 s at most. REPs to peers of which nothing came but a
-//! REQ are repeated three times each, and beyond that 64 times a second in all.
+//! A message that is not answered in time is sent again, as often as the REQ allows, and the first
+//! times earlier than its fields say, in case it was lost; then the connection is
+//! [`Unreachable`](EventKind::Unreachable), and the peer is told so by a REJ. What a peer may make
+//! us wait is cut at 69 s, and at 137 s with all repeats; all the MRAs of a message put its end off
+//! by 137 s at most. REPs to peers of which nothing came but a REQ are repeated three times each,
+//! and beyond that 64 times a second in all.
 //!
 //! # Destroying
 //!
-//! [`Cm::destroy`] is allowed in every state, and the peer hears what is due: REJ 4 (timeout) of a REQ
-//! of ours that is under way, REJ 28 (consumer) before the connection is up, DREQ or DREP after. DREQs are
-//! repeated and TIMEWAIT runs out without the owner.
+//! [`Cm::destroy`] is allowed in every state, and the peer hears what is due: REJ 4 (timeout) of a
+//! REQ of ours that is under way, REJ 28 (consumer) before the connection is up, DREQ or DREP
+//! after. DREQs are repeated and TIMEWAIT runs out without the owner.
 //!
 //! # Stale connections
 //!
-//! A queue pair has one connection. If a REQ or a REP names a queue pair (by its device's GUID and its
-//! number) that one of our connections has for peer, the peer's end of that is gone: the message gets
-//! REJ 10, and the connection is ended by DREQ, or by REJ 10 too if it is not up (IBTA chapter 12). In TIMEWAIT the REJ is all.
-//! Anybody can say so of a queue pair: while ours hears its peer ([`Ears`]), the REJ is all, too.
-//! When it has been silent for as long as it tries to reach its peer, [`Cm::handle_timeout_with`]
-//! asks again, and ends the connection if nothing was heard since; a peer that was quick to start
-//! anew is noticed by that. A request that our owner has not answered is given up for the new one
-//! instead.
+//! A queue pair has one connection. If a REQ or a REP names a queue pair (by its device's GUID and
+//! its number) that one of our connections has for peer, the peer's end of that is gone: the
+//! message gets REJ 10, and the connection is ended by DREQ, or by REJ 10 too if it is not up (IBTA
+//! chapter 12). In TIMEWAIT the REJ is all. Anybody can say so of a queue pair: while ours hears
+//! its peer ([`Ears`]), the REJ is all, too. When it has been silent for as long as it tries to
+//! reach its peer, [`Cm::handle_timeout_with`] asks again, and ends the connection if nothing was
+//! heard since; a peer that was quick to start anew is noticed by that. A request that our owner
+//! has not answered is given up for the new one instead.
 //!
 //! # Limits
 //!
-//! All tables are bounded by [`CmConfig`]. No state is kept for what is refused. Nothing here protects
-//! against a peer that forges addresses and knows the ids: CM has no authentication, as all of RoCEv2;
-//! messages of a connection are taken only from its path, with both communication ids right once both
-//! ends have said theirs.
+//! All tables are bounded by [`CmConfig`]. No state is kept for what is refused. Nothing here
+//! protects against a peer that forges addresses and knows the ids: CM has no authentication, as
+//! all of RoCEv2; messages of a connection are taken only from its path, with both communication
+//! ids right once both ends have said theirs.
 
 mod active;
 mod counters;
@@ -177,8 +179,8 @@ impl Cm {
         }
     }
 
-    /// Takes REQs and SIDR_REQs for `service`, at one of our GIDs or at all of them. A listener at a
-    /// GID goes before one at all. At most `backlog` requests (at least 1) may wait for their
+    /// Takes REQs and SIDR_REQs for `service`, at one of our GIDs or at all of them. A listener at
+    /// a GID goes before one at all. At most `backlog` requests (at least 1) may wait for their
     /// answer; see [`request_taken`](Self::request_taken).
     ///
     /// # Errors
@@ -207,8 +209,8 @@ impl Cm {
     pub fn was_asked(&self, remote: Gid, id: CommId) -> bool {
         self.table.by_remote(remote, id).is_some()
     }
-    /// Where the other end of a connection or exchange is, and what it calls it: nothing yet while our
-    /// REQ is not answered.
+    /// Where the other end of a connection or exchange is, and what it calls it: nothing yet while
+    /// our REQ is not answered.
     pub fn peer(&self, conn: ConnId) -> Option<(CmPath, CommId)> {
         self.table.entry(conn).map(|entry| (entry.path, entry.remote_id))
     }
@@ -311,9 +313,9 @@ impl Cm {
         }
     }
 
-    /// Forgets a connection or exchange; see the head of the module for what the peer hears. No event
-    /// of it comes any more. Does nothing if the id names none, so it may be called after the last event
-    /// as well.
+    /// Forgets a connection or exchange; see the head of the module for what the peer hears. No
+    /// event of it comes any more. Does nothing if the id names none, so it may be called after the
+    /// last event as well.
     pub fn destroy(&mut self, now: Time, conn: ConnId) {
         let id = conn.0;
         self.forget_events(conn);

@@ -7,9 +7,9 @@ use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 use crate::state::QpType;
 use crate::time::Time;
 
-/// A connection, or an exchange of SIDR messages: our communication id, and the how-manieth entry it is.
-/// Communication ids come back when all have had their turn, and what somebody holds of an earlier
-/// connection must not be taken for the present one's.
+/// A connection, or an exchange of SIDR messages: our communication id, and the how-manieth entry
+/// it is. Communication ids come back when all have had their turn, and what somebody holds of an
+/// earlier connection must not be taken for the present one's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub CommId, pub u32);
 
@@ -59,8 +59,8 @@ pub struct Datagram {
     pub path: CmPath,
     /// All of it.
     pub mad: [u8; MAD_LEN],
-    /// How often it was sent before: what did not help may take another way the next time. Of answers that
-    /// are not kept an even number, another one each time.
+    /// How often it was sent before: what did not help may take another way the next time. Of
+    /// answers that are not kept an even number, another one each time.
     pub repeats: u8,
 }
 
@@ -92,7 +92,8 @@ const MIN_DOUBT: u64 = 100_000_000;
 /// that is stale is to end while its peer still asks for the next.
 const MAX_DOUBT: u64 = 4_000_000_000;
 
-/// Limits and defaults of a [`Cm`](super::Cm). Timeouts are exponents: `4.096 us * 2^n`, n up to 31.
+/// Limits and defaults of a [`Cm`](super::Cm). Timeouts are exponents: `4.096 us * 2^n`, n up to
+/// 31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmConfig {
     /// Bits that all our communication ids have; those of the low `id_bits` are ignored.
@@ -110,8 +111,8 @@ pub struct CmConfig {
     /// Connections in TIMEWAIT, rejected ones and answered SIDR_REQs, which are remembered for
     /// their duplicates. One more, and the oldest is forgotten early.
     pub max_timewait: usize,
-    /// How fast the peer and we are to answer a message; exponent. It is repeated earlier the first times:
-    /// after 0.5 s, 1.1 s and so on.
+    /// How fast the peer and we are to answer a message; exponent. It is repeated earlier the first
+    /// times: after 0.5 s, 1.1 s and so on.
     pub response_timeout: u8,
     /// How often a message is repeated, 0 to 15.
     pub max_retries: u8,
@@ -142,8 +143,9 @@ impl CmConfig {
             max_timewait_time: 20,
         }
     }
-    /// Events that may wait to be fetched before requests are dropped. The owner fetches them after each
-    /// call, so this is for one that does not: it need not be tight, and must not be in the way of a few.
+    /// Events that may wait to be fetched before requests are dropped. The owner fetches them after
+    /// each call, so this is for one that does not: it need not be tight, and must not be in the
+    /// way of a few.
     pub(super) fn max_events(&self) -> usize {
         2 * self.max_half_open.max(1024)
     }
@@ -152,12 +154,14 @@ impl CmConfig {
     pub(super) const fn wait(&self, response_timeout: u8) -> u64 {
         timeout_nanos(clamp(response_timeout)) + 2 * timeout_nanos(self.packet_lifetime)
     }
-    /// Nanoseconds after which a message is repeated for the first time, if its answer may take longer.
+    /// Nanoseconds after which a message is repeated for the first time, if its answer may take
+    /// longer.
     pub(super) const fn first_wait(&self) -> u64 {
         self.wait(FIRST_TIMEOUT)
     }
     /// Nanoseconds of TIMEWAIT: until no packet of the connection is in the network any more (IBTA
-    /// chapter 12): twice the packet lifetime and the peer's delay. The ACK timeout is made of these.
+    /// chapter 12): twice the packet lifetime and the peer's delay. The ACK timeout is made of
+    /// these.
     pub(super) fn timewait(&self, ack_timeout: AckTimeout, ack_delay: u8) -> u64 {
         let path = ack_timeout.nanos().unwrap_or(2 * timeout_nanos(self.packet_lifetime));
         let delay = timeout_nanos(clamp(ack_delay));
@@ -165,20 +169,20 @@ impl CmConfig {
     }
 }
 
-/// What the first repeat of a message waits for, as exponent: 537 ms, so that a datagram that was lost costs
-/// no more, however long the peer may take.
+/// What the first repeat of a message waits for, as exponent: 537 ms, so that a datagram that was
+/// lost costs no more, however long the peer may take.
 const FIRST_TIMEOUT: u8 = 17;
 
 /// Longest time that a peer may ask for, as exponent: 69 s, which rdma_cm of Linux asks for. Longer
 /// ones are cut, so that no field makes an entry stay for hours.
 const MAX_PEER_TIMEOUT: u8 = 24;
 
-/// Longest time that all repeats of an answer to a peer may take, as exponent: 137 s, which is more than
-/// Linux asks for (15 repeats of 4.3 s).
+/// Longest time that all repeats of an answer to a peer may take, as exponent: 137 s, which is more
+/// than Linux asks for (15 repeats of 4.3 s).
 const MAX_PEER_PATIENCE: u8 = 25;
 
-/// How often an answer is repeated every `wait` nanoseconds: as often as the peer asks for, unless that
-/// takes too long.
+/// How often an answer is repeated every `wait` nanoseconds: as often as the peer asks for, unless
+/// that takes too long.
 pub(super) fn repeats(wait: u64, asked: u8) -> u8 {
     let most = timeout_nanos(MAX_PEER_PATIENCE) / wait.max(1);
     asked.min(u8::try_from(most).unwrap_or(u8::MAX))

@@ -136,8 +136,8 @@ impl Cm {
         Ok(Room::Made)
     }
 
-    /// A request that the owner has no room for is as if it had not come: the peer asks again. Unknown
-    /// connections, and those that are no unanswered requests, are ignored.
+    /// A request that the owner has no room for is as if it had not come: the peer asks again.
+    /// Unknown connections, and those that are no unanswered requests, are ignored.
     pub fn ignore(&mut self, conn: ConnId) {
         let state = self.table.entry(conn).map(|entry| entry.state);
         if state.is_some_and(State::is_unanswered) {
@@ -147,8 +147,8 @@ impl Cm {
         }
     }
 
-    /// Ends what its owner or its peer has not answered. A peer that was answered may believe that the
-    /// connection is up, and is told.
+    /// Ends what its owner or its peer has not answered. A peer that was answered may believe that
+    /// the connection is up, and is told.
     pub(super) fn drop_half_open(&mut self, now: Time, id: CommId) {
         self.event(id, EventKind::HalfOpenDropped);
         match self.table.conn(id).is_some_and(|conn| conn.state.is_unanswered()) {
@@ -325,8 +325,8 @@ enum Known {
     Over,
 }
 
-/// What no listener could accept: the paths are not where the message came from, a transport that we
-/// do not have, an MTU that is none.
+/// What no listener could accept: the paths are not where the message came from, a transport that
+/// we do not have, an MTU that is none.
 fn check_req(path: CmPath, req: &Req) -> Result<(), (RejReason, Info)> {
     let primary = &req.primary;
     for (said, seen) in [(primary.local_gid, path.remote), (primary.remote_gid, path.local)] {

@@ -113,8 +113,8 @@ impl Cm {
         self.send(path, transaction_id, &rej.into());
     }
 
-    /// Rejects a message of a connection that is none of ours. `ours` is the id that the peer believes
-    /// is ours: by it the peer finds its connection.
+    /// Rejects a message of a connection that is none of ours. `ours` is the id that the peer
+    /// believes is ours: by it the peer finds its connection.
     pub(super) fn reject_unknown(
         &mut self,
         path: CmPath,
@@ -205,7 +205,8 @@ impl Cm {
         if theirs != CommId::NONE && conn.remote_id != CommId::NONE && theirs != conn.remote_id {
             return Err(CmDrop::WrongInstance);
         }
-        // A copy of a REQ may be rejected where another one is accepted, and a rejection may be late.
+        // A copy of a REQ may be rejected where another one is accepted, and a rejection may be
+        // late.
         let late = match rej.message {
             RejectedMessage::REQ => !matches!(state, State::ReqSent | State::MraReqRcvd),
             RejectedMessage::REP => conn.req.is_none(),

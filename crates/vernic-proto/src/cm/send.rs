@@ -10,9 +10,9 @@ use super::state::State;
 use super::table::Mad;
 use crate::time::Time;
 
-/// Datagrams that wait to be fetched: a MiB. The owner fetches them after each call, and no call makes
-/// more than [`TIMEOUTS_PER_CALL`](super::timers::TIMEOUTS_PER_CALL) of them, so this is never met
-/// unless the owner does not do its part.
+/// Datagrams that wait to be fetched: a MiB. The owner fetches them after each call, and no call
+/// makes more than [`TIMEOUTS_PER_CALL`](super::timers::TIMEOUTS_PER_CALL) of them, so this is
+/// never met unless the owner does not do its part.
 const OUTBOX_MAX: usize = 4096;
 
 impl Cm {
@@ -29,7 +29,8 @@ impl Cm {
     pub(super) fn send(&mut self, path: CmPath, transaction_id: u64, message: &CmMessage) {
         let mut mad = [0; MAD_LEN];
         message.emit(transaction_id, &mut mad);
-        // Nobody remembers whether the same was answered before: each goes another way than the last one.
+        // Nobody remembers whether the same was answered before: each goes another way than the
+        // last one.
         self.unkept = self.unkept.wrapping_add(2);
         self.push(path, &mad, self.unkept);
     }

@@ -13,8 +13,8 @@ use super::table::Conn;
 use super::{Cm, CmDrop, CmPath};
 use crate::time::Time;
 
-/// How long a SIDR_REQ is kept from its last copy on, and an answered one remembered; exponent. 21 is
-/// 8.6 s: in this time rdma_cm of Linux repeats it twice.
+/// How long a SIDR_REQ is kept from its last copy on, and an answered one remembered; exponent. 21
+/// is 8.6 s: in this time rdma_cm of Linux repeats it twice.
 const MEMORY: u8 = 21;
 
 impl Cm {

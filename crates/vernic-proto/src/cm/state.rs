@@ -89,8 +89,8 @@ impl State {
         }
     }
 
-    /// Whether the peer's queue pair may have sent packets, or is about to, so that TIMEWAIT is for it
-    /// too. Before that a peer may use it for its next REQ at once.
+    /// Whether the peer's queue pair may have sent packets, or is about to, so that TIMEWAIT is for
+    /// it too. Before that a peer may use it for its next REQ at once.
     pub(super) const fn holds_qp(self) -> bool {
         !matches!(self, Self::ReqRcvd | Self::MraReqSent | Self::RepRcvd | Self::MraRepSent)
     }

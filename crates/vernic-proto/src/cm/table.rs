@@ -33,8 +33,9 @@ impl ReqIdentity {
     }
 }
 
-/// A queue pair of a peer: its address, the GUID of its device, its number. GUID and number are what the
-/// peer says, so they mean something beside its address only: a stranger's words are about nobody else.
+/// A queue pair of a peer: its address, the GUID of its device, its number. GUID and number are
+/// what the peer says, so they mean something beside its address only: a stranger's words are about
+/// nobody else.
 pub(super) type RemoteQp = (Gid, u64, Qpn);
 
 /// A connection, or an exchange of SIDR messages.
@@ -121,8 +122,9 @@ impl Conn {
             age: 0,
         }
     }
-    /// How long the answer to the present message is waited for, at most: as the fields say, but less at first
-    /// and then twice as long each time, since what was lost in the network is not coming.
+    /// How long the answer to the present message is waited for, at most: as the fields say, but
+    /// less at first and then twice as long each time, since what was lost in the network is not
+    /// coming.
     pub(super) fn answer_wait(&self, first: u64) -> u64 {
         self.wait.min(first << self.retries.min(8))
     }

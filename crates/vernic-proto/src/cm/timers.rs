@@ -29,8 +29,8 @@ const HASTY_RETRIES: u8 = 4;
 const MORE_REPS_PER_S: u32 = 64;
 
 impl Cm {
-    /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still in
-    /// the past then, and the owner calls again after it has fetched what there is to send.
+    /// Does what is due. Serves 64 timers at most: [`next_deadline`](Self::next_deadline) is still
+    /// in the past then, and the owner calls again after it has fetched what there is to send.
     pub fn handle_timeout(&mut self, now: Time) {
         self.handle_timeout_with(now, &|_| None);
     }

@@ -5,8 +5,9 @@ use core::fmt;
 use bitflags::bitflags;
 use vernic_wire::iwarp::{DepthCode, MpaEnhanced};
 
-/// Which end of the start-up: "The Initiator is the side that sends first in the MPA startup sequence
-/// (the MPA Request Frame)" (RFC 5044, 7.1). It need not be the one that opened the TCP connection.
+/// Which end of the start-up: "The Initiator is the side that sends first in the MPA startup
+/// sequence (the MPA Request Frame)" (RFC 5044, 7.1). It need not be the one that opened the TCP
+/// connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Role {
     /// Sends the request, and the first FPDU.
@@ -17,8 +18,8 @@ pub enum Role {
 }
 
 bitflags! {
-    /// Kinds of ready-to-receive indication (RTR): the first message of the initiator, without payload,
-    /// when the peers want no client and no server (RFC 6581, 9.2).
+    /// Kinds of ready-to-receive indication (RTR): the first message of the initiator, without
+    /// payload, when the peers want no client and no server (RFC 6581, 9.2).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
     pub struct RtrSet: u8 {
         /// A SEND. It takes no receive at the responder.
@@ -39,8 +40,8 @@ impl RtrSet {
         set.set(Self::READ, data.peer_to_peer && data.rtr_read);
         set
     }
-    /// As flags of `data`; "If Control Flag A is set to 0, then Control Flags B, C, and D MUST also be
-    /// set to 0" (RFC 6581, 9.2).
+    /// As flags of `data`; "If Control Flag A is set to 0, then Control Flags B, C, and D MUST also
+    /// be set to 0" (RFC 6581, 9.2).
     pub(crate) fn into_flags(self, data: &mut MpaEnhanced) {
         data.peer_to_peer = !self.is_empty();
         data.rtr_send = self.contains(Self::SEND);
@@ -70,10 +71,12 @@ pub struct Agreed {
     pub ird: u32,
     /// READs and atomics that this end may have in flight.
     pub ord: u32,
-    /// The depths as the peer wrote them: "The responder and initiator MUST pass the peer's provided
-    /// IRD and ORD values to the ULP" (RFC 6581, 9.1). `None` where they were not negotiated.
+    /// The depths as the peer wrote them: "The responder and initiator MUST pass the peer's
+    /// provided IRD and ORD values to the ULP" (RFC 6581, 9.1). `None` where they were not
+    /// negotiated.
     pub peer_depths: Option<(DepthCode, DepthCode)>,
-    /// Peer-to-peer: the initiator's is the RTR that it sends, the responder's those it has offered.
+    /// Peer-to-peer: the initiator's is the RTR that it sends, the responder's those it has
+    /// offered.
     pub rtr: RtrSet,
 }
 

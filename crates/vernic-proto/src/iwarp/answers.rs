@@ -1,9 +1,9 @@
-//! What the peer asked for and has not been sent: its READs and atomics, in their order (RFC 5040, 5.5
-//! (20); RFC 7306, 5.4 (8), 7).
+//! What the peer asked for and has not been sent: its READs and atomics, in their order (RFC 5040,
+//! 5.5 (20); RFC 7306, 5.4 (8), 7).
 //!
-//! At most IRD of them: that is what the buffers of the READ request queue are. READs are read when they
-//! are sent, a segment at a time; "the actual read of the buffer contents MAY take place in any order"
-//! (RFC 5040, 5.5 (20)). Atomics are carried out before they come here.
+//! At most IRD of them: that is what the buffers of the READ request queue are. READs are read when
+//! they are sent, a segment at a time; "the actual read of the buffer contents MAY take place in
+//! any order" (RFC 5040, 5.5 (20)). Atomics are carried out before they come here.
 
 use std::collections::VecDeque;
 
@@ -124,8 +124,9 @@ impl Answers {
         self.queue.pop_front();
     }
 
-    /// What a Terminate says about the oldest answer, which cannot be given: its request, "updated to
-    /// reflect the current location of the RDMA Read operation that is in process" (RFC 5040, 4.8).
+    /// What a Terminate says about the oldest answer, which cannot be given: its request, "updated
+    /// to reflect the current location of the RDMA Read operation that is in process" (RFC 5040,
+    /// 4.8).
     pub(super) fn describe(&self, terminate: Terminate) -> Terminate {
         let Some(answer) = self.queue.front() else { return terminate };
         let Body::Read(read) = answer.body else { return terminate };

@@ -1,9 +1,9 @@
 //! What this end asked the peer for and waits for: READs and atomics, in their order.
 //!
-//! At most ORD of them: "For outbound RDMA Read Requests, the RDMAP layer MUST NOT exceed the maximum
-//! number of outstanding, outbound RDMA Read Requests that were negotiated" (RFC 5040, 6.1); atomics
-//! count as READs (RFC 7306, 5.2). Answers come in the order of the requests (RFC 5040, 5.5 (20)), so
-//! only the oldest can be answered.
+//! At most ORD of them: "For outbound RDMA Read Requests, the RDMAP layer MUST NOT exceed the
+//! maximum number of outstanding, outbound RDMA Read Requests that were negotiated" (RFC 5040,
+//! 6.1); atomics count as READs (RFC 7306, 5.2). Answers come in the order of the requests (RFC
+//! 5040, 5.5 (20)), so only the oldest can be answered.
 //!
 //! A READ names its own memory by a number that means nothing to others: the key of the response is
 //! checked against it, and it never was in the table of keys.
@@ -46,8 +46,8 @@ struct Pending {
 pub(super) struct Asked {
     queue: VecDeque<Pending>,
     depth: usize,
-    /// Number of the newest request: the STag of a READ, the identifier of an atomic. Never 0, which
-    /// some peers refuse.
+    /// Number of the newest request: the STag of a READ, the identifier of an atomic. Never 0,
+    /// which some peers refuse.
     number: u32,
 }
 

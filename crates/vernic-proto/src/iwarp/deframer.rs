@@ -1,8 +1,8 @@
 //! FPDUs on their way in: a stream of bytes, cut anywhere, becomes DDP segments (RFC 5044, 4, 6).
 //!
-//! Owns the place in the stream and the CRC under way; knows nothing of what segments mean, which is
-//! its [`Sink`]'s business. It keeps no bytes: the owner passes what it has from the first byte that
-//! was not consumed on, and [`RxNext`] says what it takes to go on.
+//! Owns the place in the stream and the CRC under way; knows nothing of what segments mean, which
+//! is its [`Sink`]'s business. It keeps no bytes: the owner passes what it has from the first byte
+//! that was not consumed on, and [`RxNext`] says what it takes to go on.
 //!
 //! ```text
 //!   Boundary --- the whole FPDU is here -----> its CRC is checked --+
@@ -11,15 +11,15 @@
 //!               nothing forbids to begin                         placed,     CRC, if it was
 //!                                                                piecemeal   not checked before
 //! ```
-//! "An MPA receiver MUST first verify the FPDU before passing the ULPDU to DDP" (RFC 5044, 6): where
-//! CRCs are agreed, payload is placed only from a whole FPDU whose CRC is right. An owner may relax that
-//! ([`direct`](Deframer::set_direct)): payload is then placed while the FPDU arrives, by the owner
-//! straight from the socket if it likes, and the CRC is checked before the segment counts. Delivery
-//! waits for the CRC in both cases, and so does the report of an invalid header. What is relaxed is that
-//! a header which TCP's checksum let through in error may lead to another place within what the peer may
-//! write; RFC 5040 leaves the contents of such memory open until delivery (5.5 (4) to (6)). Without CRCs
-//! there is nothing to wait for: an FPDU is "valid for FPDU checking regardless of its contents" (RFC
-//! 5044, 7.1.1, "C").
+//! "An MPA receiver MUST first verify the FPDU before passing the ULPDU to DDP" (RFC 5044, 6):
+//! where CRCs are agreed, payload is placed only from a whole FPDU whose CRC is right. An owner may
+//! relax that ([`direct`](Deframer::set_direct)): payload is then placed while the FPDU arrives, by
+//! the owner straight from the socket if it likes, and the CRC is checked before the segment
+//! counts. Delivery waits for the CRC in both cases, and so does the report of an invalid header.
+//! What is relaxed is that a header which TCP's checksum let through in error may lead to another
+//! place within what the peer may write; RFC 5040 leaves the contents of such memory open until
+//! delivery (5.5 (4) to (6)). Without CRCs there is nothing to wait for: an FPDU is "valid for FPDU
+//! checking regardless of its contents" (RFC 5044, 7.1.1, "C").
 
 use vernic_wire::iwarp::{
     CRC_LEN, Crc32c, DdpHeader, FpduHeader, INTERVAL, Marker, markers_in, pad_of,
@@ -47,8 +47,8 @@ pub(super) trait Sink {
     /// Whether payload of this segment may be placed before the FPDU is complete. The others are
     /// short, and shown in one piece.
     fn is_placeable(&self, header: &DdpHeader) -> bool;
-    /// A segment begins: checks its header and finds its place. Changes nothing that would matter if
-    /// the same segment came again.
+    /// A segment begins: checks its header and finds its place. Changes nothing that would matter
+    /// if the same segment came again.
     fn begin(&mut self, header: &DdpHeader, payload_len: u32) -> Result<(), Refusal<Self::Error>>;
     /// The next bytes of its payload, from `offset` of the segment on.
     fn place(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Self::Error>;
@@ -61,8 +61,8 @@ pub(super) trait Sink {
 pub(super) enum Need {
     /// So many bytes at least, from the first that was not consumed on.
     Bytes(usize),
-    /// Up to so many bytes of payload, from this offset of the segment on; with the CRC so far, if it
-    /// goes on over them.
+    /// Up to so many bytes of payload, from this offset of the segment on; with the CRC so far, if
+    /// it goes on over them.
     Payload { offset: u32, len: u32, crc: Option<Crc32c> },
     /// Whatever the sink waits for.
     Hold,
@@ -112,7 +112,8 @@ impl Deframer {
         }
     }
 
-    /// Whether payload may be placed before its CRC is known to be right. Without CRCs it always may.
+    /// Whether payload may be placed before its CRC is known to be right. Without CRCs it always
+    /// may.
     pub(super) fn set_direct(&mut self, direct: bool) {
         self.direct = direct || !self.crc;
     }
@@ -142,7 +143,8 @@ impl Deframer {
         sink: &mut S,
     ) -> (usize, Result<(), Refusal<S::Error>>) {
         let mut at = 0;
-        // Bounded: each round consumes bytes, but the last one and those that only change the phase.
+        // Bounded: each round consumes bytes, but the last one and those that only change the
+        // phase.
         loop {
             let rest = &bytes[at..];
             let step = match self.phase {
@@ -164,8 +166,8 @@ impl Deframer {
         }
     }
 
-    /// `len` bytes of payload have been placed by the owner, as [`Need::Payload`] allowed; `crc` is the
-    /// one that came with it, taken on over them.
+    /// `len` bytes of payload have been placed by the owner, as [`Need::Payload`] allowed; `crc` is
+    /// the one that came with it, taken on over them.
     pub(super) fn handle_placed(&mut self, len: u32, crc: Option<Crc32c>) {
         let Phase::Payload { done, left, pad } = self.phase else { return };
         let Need::Payload { len: allowed, .. } = self.need else { return };
@@ -314,8 +316,8 @@ impl Deframer {
             return Err(Refusal::Error(Violation::Crc.into()));
         }
         self.check_markers(rest, content);
-        // "In the event that the CRC is valid, received MPA Marker (if enabled) and ULPDU Length fields
-        // do not agree on the start of an FPDU" (RFC 5044, 8).
+        // "In the event that the CRC is valid, received MPA Marker (if enabled) and ULPDU Length
+        // fields do not agree on the start of an FPDU" (RFC 5044, 8).
         if self.marker_is_wrong {
             return Err(Refusal::Error(Violation::Marker.into()));
         }
@@ -339,8 +341,9 @@ impl Deframer {
         }
     }
 
-    /// Looks at the markers before each of the next `content` bytes: "they MUST all point to the same
-    /// point in the TCP stream: the first octet of the ULPDU Length field for the FPDU" (RFC 5044, 4.3).
+    /// Looks at the markers before each of the next `content` bytes: "they MUST all point to the
+    /// same point in the TCP stream: the first octet of the ULPDU Length field for the FPDU" (RFC
+    /// 5044, 4.3).
     fn check_markers(&mut self, rest: &[u8], content: usize) {
         if !self.markers {
             return;

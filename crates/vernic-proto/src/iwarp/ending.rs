@@ -1,5 +1,5 @@
-//! How a stream ends, and what becomes of the queues (RFC 5040, 5.4, 6.2, 7; RFC 5041, 6.2; RFC 5044,
-//! 8).
+//! How a stream ends, and what becomes of the queues (RFC 5040, 5.4, 6.2, 7; RFC 5041, 6.2; RFC
+//! 5044, 8).
 //!
 //! | what | at this end | the peer hears |
 //! |---|---|---|
@@ -11,12 +11,13 @@
 //! | the application closes | requests posted before are finished, later ones flushed | FIN |
 //! | the peer closes | goes on sending; READs in flight are lost | FIN, when this end closes too |
 //!
-//! "After sending a Terminate Message on an RDMAP Stream, the Local Peer MUST NOT send any more Messages
-//! on that specific RDMAP Stream" (RFC 5040, 5.4), and what arrives is dropped: "DDP MUST silently drop
-//! any subsequent incoming DDP Segments" (RFC 5041, 7.1). It is still read, for a socket that is closed
-//! with unread data resets the connection and may destroy the Terminate on its way. "The peer SHOULD
-//! perform a graceful LLP teardown to ensure the Terminate Message is successfully Delivered" (RFC 5040,
-//! 6.2.1); patience with the other half is bounded by `linger_ns`.
+//! "After sending a Terminate Message on an RDMAP Stream, the Local Peer MUST NOT send any more
+//! Messages on that specific RDMAP Stream" (RFC 5040, 5.4), and what arrives is dropped: "DDP MUST
+//! silently drop any subsequent incoming DDP Segments" (RFC 5041, 7.1). It is still read, for a
+//! socket that is closed with unread data resets the connection and may destroy the Terminate on
+//! its way. "The peer SHOULD perform a graceful LLP teardown to ensure the Terminate Message is
+//! successfully Delivered" (RFC 5040, 6.2.1); patience with the other half is bounded by
+//! `linger_ns`.
 
 use vernic_wire::Psn;
 use vernic_wire::iwarp::{DdpHeader, RdmapOpcode, ReadRequest, TermCode, Terminate, Untagged};
@@ -44,8 +45,8 @@ pub(super) struct Verdict {
     pub(super) event: Option<QpEvent>,
 }
 
-/// The Terminate over the segment that has just been looked at: which headers it carries is figure 10
-/// and section 7.1 of RFC 5040. Errors of MPA and local ones carry none.
+/// The Terminate over the segment that has just been looked at: which headers it carries is figure
+/// 10 and section 7.1 of RFC 5040. Errors of MPA and local ones carry none.
 fn terminate_over(code: TermCode, inbound: &Inbound) -> Terminate {
     let terminate = Terminate::new(code);
     let carries = matches!((code.layer, code.error_type), (0, 1 | 2) | (1, _));
@@ -102,8 +103,8 @@ impl Qp {
         }
     }
 
-    /// A request of our own cannot be made: "the Terminate Message and Error code are sent instead of
-    /// the request" (RFC 5040, 7.1 (1)).
+    /// A request of our own cannot be made: "the Terminate Message and Error code are sent instead
+    /// of the request" (RFC 5040, 7.1 (1)).
     pub(super) fn fail_request(&mut self, now: Time, fatal: Fatal, host: &mut impl Host) {
         let index = self.sq.at_cursor().map(|(index, _)| index);
         let row = Violation::SendMemory.row();
@@ -134,8 +135,8 @@ impl Qp {
     }
 
     /// The peer's last word. What it names may be a request that is not complete: "the state of all
-    /// outstanding RDMA Messages is indeterminate, and the Messages SHOULD be considered Completed in
-    /// error" (RFC 5040, 6.2.1).
+    /// outstanding RDMA Messages is indeterminate, and the Messages SHOULD be considered Completed
+    /// in error" (RFC 5040, 6.2.1).
     fn terminated(&mut self, now: Time, terminate: &Terminate, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref() else { return };
         let status = requester_status(terminate.code);
@@ -214,8 +215,8 @@ impl Qp {
         self.enter_error(now, failed, terminate, host);
     }
 
-    /// Error is entered: both queues are flushed, and the peer hears why, if anything is left that it
-    /// could hear it by.
+    /// Error is entered: both queues are flushed, and the peer hears why, if anything is left that
+    /// it could hear it by.
     pub(super) fn enter_error(
         &mut self,
         now: Time,

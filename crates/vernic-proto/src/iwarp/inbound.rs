@@ -1,14 +1,15 @@
 //! What incoming segments mean (RFC 5040, 5, 7.2; RFC 5041, 5, 7.1; RFC 7306, 5, 6).
 //!
-//! Owns the message of the peer's send queue that is in progress, the receive that it fills, and the
-//! message numbers of the queues. A segment goes through [`Sink::begin`] (every check that its header
-//! allows), [`Sink::place`], and [`Sink::end`], which delivers the message if it was the last segment.
+//! Owns the message of the peer's send queue that is in progress, the receive that it fills, and
+//! the message numbers of the queues. A segment goes through [`Sink::begin`] (every check that its
+//! header allows), [`Sink::place`], and [`Sink::end`], which delivers the message if it was the
+//! last segment.
 //!
-//! Two sequences of messages arrive on a stream, each in order: what the peer's application sends, and
-//! the answers to our READs and atomics. A message may be interrupted by one of the other sequence, and
-//! by none of its own: "MUST transmit DDP Messages in the order they were submitted to the DDP layer"
-//! (RFC 5041, 5.3). Segments of a message come in order of their offsets, as a sender "SHOULD" (RFC
-//! 5041, 5.3) and all known ones do; others are refused.
+//! Two sequences of messages arrive on a stream, each in order: what the peer's application sends,
+//! and the answers to our READs and atomics. A message may be interrupted by one of the other
+//! sequence, and by none of its own: "MUST transmit DDP Messages in the order they were submitted
+//! to the DDP layer" (RFC 5041, 5.3). Segments of a message come in order of their offsets, as a
+//! sender "SHOULD" (RFC 5041, 5.3) and all known ones do; others are refused.
 
 mod checks;
 mod deliver;
@@ -28,8 +29,8 @@ use crate::qp::Cx;
 use crate::time::Time;
 use crate::wqe::RecvWqe;
 
-/// Bytes of the longest message that the machine itself takes: an atomic request is 52, a Terminate as
-/// long.
+/// Bytes of the longest message that the machine itself takes: an atomic request is 52, a Terminate
+/// as long.
 const MAX_CONTROL: usize = 64;
 
 /// Where the payload of the segment under way goes.

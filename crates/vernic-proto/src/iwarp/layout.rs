@@ -1,10 +1,10 @@
-//! FPDUs on their way out: what each consists of, and how it is laid into the stream (RFC 5044, 4.1 to
-//! 4.4, 5.1).
+//! FPDUs on their way out: what each consists of, and how it is laid into the stream (RFC 5044, 4.1
+//! to 4.4, 5.1).
 //!
 //! An [`Fpdu`] names its payload instead of carrying it, so an owner whose connection needs neither
 //! CRCs nor markers can hand payload to the socket from where it lies. Otherwise [`Layout::write`]
-//! copies it into a buffer: a CRC over memory that the application may still change would be wrong by
-//! the time the bytes leave, and a wrong CRC ends the connection.
+//! copies it into a buffer: a CRC over memory that the application may still change would be wrong
+//! by the time the bytes leave, and a wrong CRC ends the connection.
 
 use vernic_wire::Rkey;
 use vernic_wire::iwarp::{
@@ -27,8 +27,8 @@ pub const MAX_FPDU: usize = {
 const MAX_HEAD: usize = FpduHeader::LEN + DdpHeader::MAX_LEN + AtomicRequest::LEN;
 const _: () = assert!(Terminate::MAX_LEN <= AtomicRequest::LEN);
 
-/// Zero bytes for pad, and for the CRC where none is agreed: the field "is still present, may contain
-/// any value" (RFC 5044, 4.1).
+/// Zero bytes for pad, and for the CRC where none is agreed: the field "is still present, may
+/// contain any value" (RFC 5044, 4.1).
 static ZEROS: [u8; 3 + CRC_LEN] = [0; 3 + CRC_LEN];
 
 /// Where the payload of an FPDU lies.
@@ -77,7 +77,8 @@ pub struct Fpdu {
 }
 
 impl Fpdu {
-    /// Of a DDP header, an RDMAP header in bytes, and payload elsewhere. The lengths must fit a ULPDU.
+    /// Of a DDP header, an RDMAP header in bytes, and payload elsewhere. The lengths must fit a
+    /// ULPDU.
     pub(super) fn new(
         item: Item,
         header: &DdpHeader,
@@ -94,8 +95,8 @@ impl Fpdu {
         Self { head, head_len, source, payload_len, starts_segment: false, item }
     }
 
-    /// A Terminate: "the Local Peer's RDMAP layer MUST request that the DDP layer set the Queue Number
-    /// field to two" (RFC 5040, 5.4). There is one on a stream, so its number is the first.
+    /// A Terminate: "the Local Peer's RDMAP layer MUST request that the DDP layer set the Queue
+    /// Number field to two" (RFC 5040, 5.4). There is one on a stream, so its number is the first.
     pub(super) fn terminate(terminate: &Terminate) -> Self {
         let header = DdpHeader::Untagged(Untagged {
             control: Control::new(RdmapOpcode::TERMINATE, true),
@@ -139,8 +140,8 @@ impl Fpdu {
     }
 }
 
-/// How FPDUs become the stream of one direction: CRCs, markers, the place in the stream and in the TCP
-/// segment.
+/// How FPDUs become the stream of one direction: CRCs, markers, the place in the stream and in the
+/// TCP segment.
 #[derive(Debug)]
 pub(super) struct Layout {
     crc: bool,
@@ -182,10 +183,10 @@ impl Layout {
         self.position
     }
 
-    /// The longest ULPDU for what comes next: as long as an FPDU may be, or as fits into the rest of
-    /// the segment if there is enough of it to be worth while. "MPA MUST NOT provide a MULPDU smaller
-    /// than 128. In this case, MPA would typically provide a MULPDU for the next full sized segment,
-    /// but may still pack the next FPDU into the small remaining room" (RFC 5044, 4.5).
+    /// The longest ULPDU for what comes next: as long as an FPDU may be, or as fits into the rest
+    /// of the segment if there is enough of it to be worth while. "MPA MUST NOT provide a MULPDU
+    /// smaller than 128. In this case, MPA would typically provide a MULPDU for the next full sized
+    /// segment, but may still pack the next FPDU into the small remaining room" (RFC 5044, 4.5).
     pub(super) fn max_ulpdu(&self) -> u32 {
         if self.large {
             return u32::from(MAX_MULPDU);

@@ -137,8 +137,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes a connection over whose start-up is complete. What was received beyond the start-up is to be
-    /// passed to [`handle_bytes`](Self::handle_bytes).
+    /// Takes a connection over whose start-up is complete. What was received beyond the start-up is
+    /// to be passed to [`handle_bytes`](Self::handle_bytes).
     ///
     /// # Errors
     /// [`StartError`], with nothing changed.
@@ -165,9 +165,9 @@ impl Qp {
         }
     }
 
-    /// Closes the stream in order: what was posted is sent and answered, what is posted from now on is
-    /// flushed; then this end's half is closed, and Error entered once the peer's is too (RFC 5041,
-    /// 6.2.1), or has been for long enough. A peer that takes and answers nothing for
+    /// Closes the stream in order: what was posted is sent and answered, what is posted from now on
+    /// is flushed; then this end's half is closed, and Error entered once the peer's is too (RFC
+    /// 5041, 6.2.1), or has been for long enough. A peer that takes and answers nothing for
     /// [`linger_ns`](StreamConfig::linger_ns) meanwhile is not waited for, and none for longer than
     /// [`close_ns`](StreamConfig::close_ns). Does nothing without a stream.
     pub fn close(&mut self, now: Time, host: &mut impl Host) {
@@ -184,8 +184,8 @@ impl Qp {
         }
     }
 
-    /// Whether this end may send, or might when it still could: from the start as initiator, from the first
-    /// FPDU on as responder.
+    /// Whether this end may send, or might when it still could: from the start as initiator, from
+    /// the first FPDU on as responder.
     pub fn is_established(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.is_established())
     }
@@ -194,8 +194,8 @@ impl Qp {
         self.stream.as_ref().is_some_and(|stream| stream.rx == Rx::Ended)
     }
 
-    /// Whether the peer may not be in full operation: it has not answered a ready-to-receive indication that
-    /// is a READ.
+    /// Whether the peer may not be in full operation: it has not answered a ready-to-receive
+    /// indication that is a READ.
     pub fn is_unheard(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.is_unheard())
     }
@@ -280,14 +280,14 @@ impl Qp {
         self.stream.as_ref().map_or(RxNext::Nothing, |stream| stream.rx_next())
     }
 
-    /// Whether [`rx_next`](Self::rx_next) names places of long payload: not where it is checked first, nor
-    /// where markers cut it up.
+    /// Whether [`rx_next`](Self::rx_next) names places of long payload: not where it is checked
+    /// first, nor where markers cut it up.
     pub fn places_payload(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.deframer.places())
     }
 
-    /// Takes received bytes and returns how many were consumed. The others are to be passed again, with
-    /// more behind them, as [`rx_next`](Self::rx_next) asks.
+    /// Takes received bytes and returns how many were consumed. The others are to be passed again,
+    /// with more behind them, as [`rx_next`](Self::rx_next) asks.
     pub fn handle_bytes(&mut self, now: Time, bytes: &[u8], host: &mut impl Host) -> usize {
         let Some(stream) = self.stream.as_deref_mut() else { return 0 };
         match stream.rx {
@@ -328,8 +328,8 @@ impl Qp {
         }
     }
 
-    /// Payload was placed by the owner, as [`RxNext::Place`] allowed: its first `len` bytes; `crc` is
-    /// the one of the [`Place`](super::Place), taken on over them.
+    /// Payload was placed by the owner, as [`RxNext::Place`] allowed: its first `len` bytes; `crc`
+    /// is the one of the [`Place`](super::Place), taken on over them.
     pub fn handle_placed(&mut self, now: Time, len: u32, crc: Option<Crc32c>) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         if stream.rx == Rx::Open {
@@ -369,8 +369,8 @@ impl Qp {
         self.check_drained(now, host);
     }
 
-    /// The connection delivers nothing more. An end in order is passed in once all bytes before it have
-    /// been; `rest` is how many of them were not consumed.
+    /// The connection delivers nothing more. An end in order is passed in once all bytes before it
+    /// have been; `rest` is how many of them were not consumed.
     pub fn handle_end(&mut self, now: Time, end: StreamEnd, rest: usize, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         if end != StreamEnd::Closed {
@@ -401,8 +401,8 @@ impl Qp {
         self.check_over(now, host);
     }
 
-    /// What is to be done with the connection, once; after everything that was committed has been sent,
-    /// unless it is to be reset.
+    /// What is to be done with the connection, once; after everything that was committed has been
+    /// sent, unless it is to be reset.
     pub fn poll_shutdown(&mut self) -> Option<Shutdown> {
         self.shutdown.take()
     }
@@ -412,8 +412,8 @@ impl Qp {
         self.stream.as_ref().and_then(|stream| stream.next_deadline())
     }
 
-    /// Time has passed. Does nothing before the deadline; when a message has waited long enough for a
-    /// receive, the same bytes are to be passed again.
+    /// Time has passed. Does nothing before the deadline; when a message has waited long enough for
+    /// a receive, the same bytes are to be passed again.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         stream.repeat_rtr(now);

@@ -1,9 +1,9 @@
-//! What this end's application sends: send requests become messages, messages become FPDUs (RFC 5040,
-//! 5; RFC 5041, 5.2; RFC 7306, 5, 6).
+//! What this end's application sends: send requests become messages, messages become FPDUs (RFC
+//! 5040, 5; RFC 5041, 5.2; RFC 7306, 5, 6).
 //!
-//! Owns how far the request under way has come, the message numbers, and which requests wait for the
-//! connection to take their bytes or for the peer to answer. The queue itself is the [`SendQueue`] of
-//! the other services; here its sequence counts messages.
+//! Owns how far the request under way has come, the message numbers, and which requests wait for
+//! the connection to take their bytes or for the peer to answer. The queue itself is the
+//! [`SendQueue`] of the other services; here its sequence counts messages.
 //!
 //! | request | messages |
 //! |---|---|
@@ -12,9 +12,10 @@
 //! | RDMA WRITE with immediate | that, and immediate data |
 //! | RDMA READ, atomic | one of one segment, untagged, queue 1 |
 //!
-//! A SEND or WRITE is complete when the connection has taken its last byte: "DDP Message transfer is
-//! considered completed when the reliable, in-order transport LLP has indicated that the transfer will
-//! occur reliably" (RFC 5041, 5.4). Completions keep the order of the posts (RFC 5040, 5.5 (15)).
+//! A SEND or WRITE is complete when the connection has taken its last byte: "DDP Message transfer
+//! is considered completed when the reliable, in-order transport LLP has indicated that the
+//! transfer will occur reliably" (RFC 5041, 5.4). Completions keep the order of the posts (RFC
+//! 5040, 5.5 (15)).
 
 use std::collections::VecDeque;
 
@@ -100,7 +101,8 @@ impl Requester {
     }
 
     /// Whether a message is in the middle: no other may come between its segments. A WRITE with
-    /// immediate data is in the middle between its two messages, too, so that nothing comes between.
+    /// immediate data is in the middle between its two messages, too, so that nothing comes
+    /// between.
     pub(super) fn is_begun(&self) -> bool {
         self.progress.is_begun
     }
@@ -138,8 +140,8 @@ impl Requester {
         !(held || fenced || stuck || entry.needs_response() && !self.asked.has_room())
     }
 
-    /// The next FPDU of the application's requests, local operations carried out on the way. Nothing of
-    /// it counts until it is [taken](Self::sent).
+    /// The next FPDU of the application's requests, local operations carried out on the way.
+    /// Nothing of it counts until it is [taken](Self::sent).
     pub(super) fn next(
         &mut self,
         sq: &mut SendQueue,
@@ -194,8 +196,8 @@ impl Requester {
         self.rtr.choice().map(|rtr| self.rtr_fpdu(rtr))
     }
 
-    /// The ready-to-receive indication: "The RDMA connection initiator MUST NOT allow any later FULPDUs
-    /// to be transmitted before the RTR indication" (RFC 6581, 5).
+    /// The ready-to-receive indication: "The RDMA connection initiator MUST NOT allow any later
+    /// FULPDUs to be transmitted before the RTR indication" (RFC 6581, 5).
     fn rtr_fpdu(&self, rtr: RtrSet) -> Fpdu {
         if rtr == RtrSet::WRITE {
             let control = Control::new(RdmapOpcode::WRITE, true);
@@ -253,8 +255,8 @@ impl Requester {
                 let masks = (u64::MAX, u64::MAX);
                 self.atomic_fpdu(AtomicCode::CMP_SWAP, remote, swap, compare, masks)
             }
-            // "The setting of the Add Mask field to 0x0000000000000000 results in Atomic Add of 64-bit
-            // Original Remote Data Value and 64-bit Add Data" (RFC 7306, 5.1.1).
+            // "The setting of the Add Mask field to 0x0000000000000000 results in Atomic Add of
+            // 64-bit Original Remote Data Value and 64-bit Add Data" (RFC 7306, 5.1.1).
             SendOp::FetchAdd { remote, add } => {
                 self.atomic_fpdu(AtomicCode::FETCH_ADD, remote, add, 0, (0, u64::MAX))
             }
@@ -341,8 +343,8 @@ impl Requester {
         self.rtr = RtrSet::empty();
     }
 
-    /// The FPDU that [`next`](Self::next) made has been taken, with so many bytes of payload; `end` is
-    /// the place in the stream behind it.
+    /// The FPDU that [`next`](Self::next) made has been taken, with so many bytes of payload; `end`
+    /// is the place in the stream behind it.
     pub(super) fn sent(
         &mut self,
         sq: &mut SendQueue,
@@ -400,7 +402,8 @@ impl Requester {
         }
     }
 
-    /// Completes what is finished, oldest first: taken by the connection up to `accepted`, or answered.
+    /// Completes what is finished, oldest first: taken by the connection up to `accepted`, or
+    /// answered.
     pub(super) fn settle(
         &mut self,
         sq: &mut SendQueue,
@@ -452,9 +455,9 @@ impl Requester {
     }
 }
 
-/// Payload of the next segment, and whether it is the last: "The octet offset for each DDP Segment of a
-/// Untagged DDP Message is the MO field"; "A zero-length DDP Message is allowed and MUST consume exactly
-/// one DDP Segment" (RFC 5041, 5.2).
+/// Payload of the next segment, and whether it is the last: "The octet offset for each DDP Segment
+/// of a Untagged DDP Message is the MO field"; "A zero-length DDP Message is allowed and MUST
+/// consume exactly one DDP Segment" (RFC 5041, 5.2).
 fn cut(left: u32, layout: &Layout, header: usize) -> (u32, bool) {
     let room = layout.max_ulpdu() - header as u32;
     (left.min(room), left <= room)

@@ -7,15 +7,15 @@
 //!                                      <-----------     reply, private data; Replying
 //!     Agreed: sends the RTR or its first message        Agreed: sends nothing before that comes
 //! ```
-//! Sans-I/O like the queue pair: the owner passes received bytes in ([`Startup::handle_bytes`]), sends
-//! what [`Startup::transmit`] shows, and calls [`Startup::handle_timeout`] when the deadline has come:
-//! "MPA implementations SHOULD implement a reasonable timeout while waiting for the entire set of
-//! startup frames; this prevents certain denial-of-service attacks" (RFC 5044, 7.1.2 (10)). One
-//! deadline covers a whole frame, so a peer that sends it byte by byte gains nothing. Memory is bounded
-//! by two frames.
+//! Sans-I/O like the queue pair: the owner passes received bytes in ([`Startup::handle_bytes`]),
+//! sends what [`Startup::transmit`] shows, and calls [`Startup::handle_timeout`] when the deadline
+//! has come: "MPA implementations SHOULD implement a reasonable timeout while waiting for the
+//! entire set of startup frames; this prevents certain denial-of-service attacks" (RFC 5044, 7.1.2
+//! (10)). One deadline covers a whole frame, so a peer that sends it byte by byte gains nothing.
+//! Memory is bounded by two frames.
 //!
-//! When it is [`Agreed`](StartupState::Agreed), [`iwarp::Qp::start`](super::Qp::start) takes over; what
-//! was not consumed here belongs to the first FPDU.
+//! When it is [`Agreed`](StartupState::Agreed), [`iwarp::Qp::start`](super::Qp::start) takes over;
+//! what was not consumed here belongs to the first FPDU.
 
 mod frame;
 mod negotiate;
@@ -40,7 +40,8 @@ pub struct StartupConfig {
     /// 2 negotiates depths and RTR; 1 is RFC 5044 alone, for peers that know nothing else. A
     /// responder takes requests up to this revision.
     pub revision: u8,
-    /// Ask for CRCs. "The default configuration for a connection MUST be to use CRCs" (RFC 5044, 4.4).
+    /// Ask for CRCs. "The default configuration for a connection MUST be to use CRCs" (RFC 5044,
+    /// 4.4).
     pub crc: bool,
     /// Require markers in what is received.
     pub markers: bool,
@@ -57,8 +58,8 @@ pub struct StartupConfig {
     pub rtr: RtrSet,
     /// Responder: nanoseconds that the peer has for its request, and again for taking the reply.
     pub timeout_ns: u64,
-    /// Initiator: nanoseconds that the peer has for its reply, from when the connection is made. It is its
-    /// application that accepts, which may have something else to do.
+    /// Initiator: nanoseconds that the peer has for its reply, from when the connection is made. It
+    /// is its application that accepts, which may have something else to do.
     pub reply_ns: u64,
 }
 
@@ -79,9 +80,9 @@ impl Default for StartupConfig {
     }
 }
 
-/// Why a start-up failed. But for `PrivateTooLong`, which is the caller's mistake, the connection is to
-/// be closed: "If the MPA Request Frame is improperly formatted, the implementation MUST close the TCP
-/// connection and exit MPA" (RFC 5044, 7.1.2 (2)).
+/// Why a start-up failed. But for `PrivateTooLong`, which is the caller's mistake, the connection
+/// is to be closed: "If the MPA Request Frame is improperly formatted, the implementation MUST
+/// close the TCP connection and exit MPA" (RFC 5044, 7.1.2 (2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartupError {
     /// Another key than that of the frame which is due.
@@ -227,9 +228,9 @@ impl Startup {
         }
     }
 
-    /// "To use any enhanced connection establishment feature, this MUST be set to two or higher" (RFC
-    /// 6581, 6); the initiator "MUST NOT use the enhanced RDMA connection establishment formats [...]
-    /// when no enhanced functionality is desired" (RFC 6581, 10).
+    /// "To use any enhanced connection establishment feature, this MUST be set to two or higher"
+    /// (RFC 6581, 6); the initiator "MUST NOT use the enhanced RDMA connection establishment
+    /// formats [...] when no enhanced functionality is desired" (RFC 6581, 10).
     fn is_enhanced(&self) -> bool {
         let desired = self.config.negotiate_depths || !self.config.rtr.is_empty();
         self.config.revision >= 2 && desired
@@ -269,8 +270,8 @@ impl Startup {
     pub fn peer(&self) -> Option<MpaStart> {
         self.frame.complete()
     }
-    /// What an enhanced frame of the peer says of depths and RTR, once it is here; of a rejecting reply
-    /// too, whose ORD may say what the responder would need (RFC 6581, 9.1).
+    /// What an enhanced frame of the peer says of depths and RTR, once it is here; of a rejecting
+    /// reply too, whose ORD may say what the responder would need (RFC 6581, 9.1).
     pub fn peer_enhanced(&self) -> Option<MpaEnhanced> {
         self.frame.enhanced()
     }
@@ -313,11 +314,12 @@ impl Startup {
         }
     }
 
-    /// This end gives up, for a reason of its own: the queue pair cannot take the stream, or memory is
-    /// short. Once both ends have agreed in enhanced frames the peer hears of it: "The initiator or
-    /// responder MUST generate the TERM message that contains Layer 2, Error Type 0, Error Code 5 when it
-    /// encounters any error locally [...] before resetting the connection" (RFC 6581, 9.3). A responder
-    /// that was [asked](StartupState::Asked) can say more with [`reject`](Self::reject).
+    /// This end gives up, for a reason of its own: the queue pair cannot take the stream, or memory
+    /// is short. Once both ends have agreed in enhanced frames the peer hears of it: "The initiator
+    /// or responder MUST generate the TERM message that contains Layer 2, Error Type 0, Error Code
+    /// 5 when it encounters any error locally [...] before resetting the connection" (RFC 6581,
+    /// 9.3). A responder that was [asked](StartupState::Asked) can say more with
+    /// [`reject`](Self::reject).
     pub fn abort(&mut self) {
         if !matches!(self.state, StartupState::Rejected | StartupState::Failed(_)) {
             self.fail(StartupError::Local);
@@ -352,8 +354,8 @@ impl Startup {
         taken
     }
 
-    /// "A host accepting MPA connections MUST continue to accept MPA Requests with version one, even if
-    /// it supports version two" (RFC 6581, 6).
+    /// "A host accepting MPA connections MUST continue to accept MPA Requests with version one,
+    /// even if it supports version two" (RFC 6581, 6).
     fn check_revision(&self, start: &MpaStart) -> Result<(), StartupError> {
         let limit = self.config.revision.min(MPA_REVISION);
         match start.revision {
@@ -364,8 +366,8 @@ impl Startup {
 
     fn check_request(&mut self, start: &MpaStart) -> Result<(), StartupError> {
         self.check_revision(start)?;
-        // The bit is a reserved one to revision 1, and "not checked on reception" (RFC 5044, 7.1.1);
-        // but then what follows is no private data of the application's.
+        // The bit is a reserved one to revision 1, and "not checked on reception" (RFC 5044,
+        // 7.1.1); but then what follows is no private data of the application's.
         if start.enhanced && start.revision < 2 {
             return Err(StartupError::Revision { revision: start.revision, limit: MPA_REVISION });
         }
@@ -441,9 +443,9 @@ impl Startup {
         now: Time,
     ) {
         let head = self.head(MpaKey::Reply, revision);
-        // Asked for is agreed: "When this bit is '1' in either the MPA Request Frame or MPA Reply Frame,
-        // CRCs MUST be generated and checked by both endpoints" (RFC 5044, 7.1.1). siw gives up where
-        // the reply does not say so, too.
+        // Asked for is agreed: "When this bit is '1' in either the MPA Request Frame or MPA Reply
+        // Frame, CRCs MUST be generated and checked by both endpoints" (RFC 5044, 7.1.1). siw gives
+        // up where the reply does not say so, too.
         let crc = head.crc || self.frame.complete().is_some_and(|asked| asked.crc);
         let start = MpaStart { rejected, crc, ..head };
         self.out = frame::write(start, data, private);
@@ -503,7 +505,8 @@ impl Startup {
         }
     }
 
-    /// What the peer is told of a failure: nothing, mostly. A Terminate is for peers that know RFC 6581.
+    /// What the peer is told of a failure: nothing, mostly. A Terminate is for peers that know RFC
+    /// 6581.
     fn last_word(&self, error: &StartupError) -> Vec<u8> {
         match (self.role, error) {
             // "it would send an MPA Reply Frame with the Rev field equal to one and then gracefully
@@ -520,8 +523,8 @@ impl Startup {
     }
 }
 
-/// Whether the application's private data fits: "The maximum amount of ULP-specified Private Data is
-/// therefore reduced by 4 bytes" (RFC 6581, 9).
+/// Whether the application's private data fits: "The maximum amount of ULP-specified Private Data
+/// is therefore reduced by 4 bytes" (RFC 6581, 9).
 fn check_private(private: &[u8], enhanced: bool) -> Result<(), StartupError> {
     let limit = usize::from(MAX_PRIVATE_DATA) - if enhanced { MpaEnhanced::LEN } else { 0 };
     match private.len() {

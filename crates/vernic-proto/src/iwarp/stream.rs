@@ -1,5 +1,5 @@
-//! One stream in full operation: who sends next, what ends it, what is due when (RFC 5040, 6; RFC 5041,
-//! 6; RFC 5044, 7.2, 8).
+//! One stream in full operation: who sends next, what ends it, what is due when (RFC 5040, 6; RFC
+//! 5041, 6; RFC 5044, 7.2, 8).
 //!
 //! ```text
 //!   receiving:  Open ---------> Ended     the peer closed its half, in order
@@ -7,7 +7,8 @@
 //!   sending:    Fenced -> Open -> Shut    a responder waits for the first FPDU of the initiator
 //!                           \-> Terminating -> Shut
 //! ```
-//! Both halves belong together: [`Qp`](super::Qp) moves them, under the rules at the head of `ending`.
+//! Both halves belong together: [`Qp`](super::Qp) moves them, under the rules at the head of
+//! `ending`.
 
 use vernic_wire::iwarp::{Crc32c, Terminate};
 
@@ -39,50 +40,52 @@ bitflags::bitflags! {
 pub struct StreamConfig {
     /// Bytes of a TCP segment: the effective maximum segment size (RFC 5044, 2).
     pub emss: u32,
-    /// Send FPDUs of up to 64 KiB to a peer that does not mind. Without, "FPDUs' lengths do not exceed
-    /// the EMSS under normal conditions" (RFC 5044, 3), and begin where TCP segments begin.
+    /// Send FPDUs of up to 64 KiB to a peer that does not mind. Without, "FPDUs' lengths do not
+    /// exceed the EMSS under normal conditions" (RFC 5044, 3), and begin where TCP segments begin.
     pub large_fpdus: bool,
-    /// Place payload while its FPDU arrives and check the CRC afterwards, instead of checking first.
-    /// Memory that is written so must not be changed by the application before the message is
-    /// delivered: the CRC is taken over what is there. Without CRCs it is always so.
+    /// Place payload while its FPDU arrives and check the CRC afterwards, instead of checking
+    /// first. Memory that is written so must not be changed by the application before the message
+    /// is delivered: the CRC is taken over what is there. Without CRCs it is always so.
     pub place_before_crc: bool,
     /// What of RFC 7306 is taken from the peer.
     pub accepts: Extensions,
     /// What of RFC 7306 the peer is known to take. Nothing in the protocol says so.
     pub peer_has: Extensions,
-    /// Nanoseconds that a message waits for a receive before the stream is ended for want of one; 0 ends
-    /// it at once.
+    /// Nanoseconds that a message waits for a receive before the stream is ended for want of one; 0
+    /// ends it at once.
     pub recv_wait_ns: u64,
-    /// Nanoseconds that a peer may stand still in the middle of an FPDU; 0 for as long as TCP lives:
-    /// "ULPs SHOULD implement a reasonable timeout while waiting for FPDUs" (RFC 5044, 7.1.2 (10)). An owner
-    /// that knows whether the peer's TCP answers needs none, and does not mistake a program that is stopped
-    /// for one that is gone.
+    /// Nanoseconds that a peer may stand still in the middle of an FPDU; 0 for as long as TCP
+    /// lives: "ULPs SHOULD implement a reasonable timeout while waiting for FPDUs" (RFC 5044, 7.1.2
+    /// (10)). An owner that knows whether the peer's TCP answers needs none, and does not mistake a
+    /// program that is stopped for one that is gone.
     pub stall_ns: u64,
-    /// Nanoseconds that a peer may take for the ready-to-receive indication that it has agreed to send; 0
-    /// for as long as TCP lives.
+    /// Nanoseconds that a peer may take for the ready-to-receive indication that it has agreed to
+    /// send; 0 for as long as TCP lives.
     pub rtr_wait_ns: u64,
-    /// Nanoseconds that the peer has to close its half when this end has closed its own, and that nothing may
-    /// be sent or received while a closing end still has requests.
+    /// Nanoseconds that the peer has to close its half when this end has closed its own, and that
+    /// nothing may be sent or received while a closing end still has requests.
     pub linger_ns: u64,
-    /// Nanoseconds after which a closing end has sent what it had to send, at the latest, however the peer
-    /// takes it: one that takes a byte now and then could prolong it without end.
+    /// Nanoseconds after which a closing end has sent what it had to send, at the latest, however
+    /// the peer takes it: one that takes a byte now and then could prolong it without end.
     pub close_ns: u64,
-    /// Nanoseconds after which an initiator sends an empty WRITE behind its ready-to-receive indication, if
-    /// that was an empty WRITE and nothing has come from the peer, or a READ and it was not answered: a few
-    /// times, each four times as late; 0 never does. A responder may have missed the news of bytes that came
-    /// while it was not yet in full operation, and look at them only when more come: siw does, where its
-    /// answer is faster than its way out of the call that sent it.
+    /// Nanoseconds after which an initiator sends an empty WRITE behind its ready-to-receive
+    /// indication, if that was an empty WRITE and nothing has come from the peer, or a READ and it
+    /// was not answered: a few times, each four times as late; 0 never does. A responder may have
+    /// missed the news of bytes that came while it was not yet in full operation, and look at them
+    /// only when more come: siw does, where its answer is faster than its way out of the call that
+    /// sent it.
     pub rtr_repeat_ns: u64,
-    /// Nanoseconds that an initiator whose ready-to-receive indication is a READ keeps its Terminate back until
-    /// that is answered; a close in order waits for it as for any READ, `linger_ns` at most. A responder may not
-    /// be prepared for an end that comes before it is in full operation: with siw the peer's kernel stops.
+    /// Nanoseconds that an initiator whose ready-to-receive indication is a READ keeps its
+    /// Terminate back until that is answered; a close in order waits for it as for any READ,
+    /// `linger_ns` at most. A responder may not be prepared for an end that comes before it is in
+    /// full operation: with siw the peer's kernel stops.
     pub rtr_answer_ns: u64,
-    /// Nanoseconds that a responder with something to send waits for the initiator's first FPDU, where no
-    /// ready-to-receive indication was agreed; 0 for ever. "MPA Responder mode implementations MUST receive
-    /// and validate at least one FPDU before sending any FPDUs" (RFC 5044, 7.1.2 (4)), since the initiator may
-    /// not have seen the reply. But applications in which the server speaks first would wait for ever for
-    /// peers that ask for no such indication, and work between those (siw), which do not wait: after a while
-    /// the initiator has seen the reply.
+    /// Nanoseconds that a responder with something to send waits for the initiator's first FPDU,
+    /// where no ready-to-receive indication was agreed; 0 for ever. "MPA Responder mode
+    /// implementations MUST receive and validate at least one FPDU before sending any FPDUs" (RFC
+    /// 5044, 7.1.2 (4)), since the initiator may not have seen the reply. But applications in which
+    /// the server speaks first would wait for ever for peers that ask for no such indication, and
+    /// work between those (siw), which do not wait: after a while the initiator has seen the reply.
     pub fence_ns: u64,
 }
 
@@ -112,12 +115,13 @@ impl Default for StreamConfig {
 /// What the next bytes of the stream are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RxNext {
-    /// To be passed to [`Qp::handle_bytes`](super::Qp::handle_bytes), at least so many in one piece.
+    /// To be passed to [`Qp::handle_bytes`](super::Qp::handle_bytes), at least so many in one
+    /// piece.
     Bytes(usize),
     /// Payload, which may go straight to its place; or be passed to `handle_bytes` like the rest.
     Place(Place),
-    /// Nothing more is taken until a receive is posted or the deadline has come; then the same bytes
-    /// are to be passed again.
+    /// Nothing more is taken until a receive is posted or the deadline has come; then the same
+    /// bytes are to be passed again.
     Hold,
     /// They are read and thrown away, so that the peer is not reset while it reads our last word.
     Discard,
@@ -143,8 +147,8 @@ pub enum Shutdown {
     Write,
     /// Close it: both ends are done.
     Close,
-    /// Nothing more is waited for, though the connection has not taken all: it may try for as long as the
-    /// owner likes, or be reset.
+    /// Nothing more is waited for, though the connection has not taken all: it may try for as long
+    /// as the owner likes, or be reset.
     Abandon,
     /// Reset it: nothing sensible can be sent any more.
     Reset,
@@ -192,10 +196,11 @@ pub(super) struct Stream {
     pub(super) close_until: Option<Time>,
     /// When the peer's time to go on in an FPDU is over.
     pub(super) stall_until: Option<Time>,
-    /// When the ready-to-receive indication is repeated, how long that is after the last one, and how often.
+    /// When the ready-to-receive indication is repeated, how long that is after the last one, and
+    /// how often.
     rtr_repeat: Option<(Time, u64, u32)>,
-    /// The ready-to-receive indication is a READ that the peer has not answered, nor said anything since the
-    /// answer is not waited for any more: it may not be in full operation.
+    /// The ready-to-receive indication is a READ that the peer has not answered, nor said anything
+    /// since the answer is not waited for any more: it may not be in full operation.
     unheard: bool,
     /// When the last word is said though the peer is [unheard](Self::unheard).
     hold_until: Option<Time>,
@@ -241,7 +246,8 @@ impl Stream {
         }
     }
 
-    /// A responder that may not speak yet is asked for what it has to say, which it is as soon as it runs.
+    /// A responder that may not speak yet is asked for what it has to say, which it is as soon as
+    /// it runs.
     pub(super) fn expect_permission(&mut self, now: Time, has_work: bool) {
         if self.tx != Tx::Fenced || self.fence_until.is_some() {
             return;
@@ -271,7 +277,8 @@ impl Stream {
         true
     }
 
-    /// The connection has taken or brought something: a closing end that still has requests goes on.
+    /// The connection has taken or brought something: a closing end that still has requests goes
+    /// on.
     pub(super) fn moves_on(&mut self, now: Time, sq: &SendQueue) {
         if self.closing && self.tx == Tx::Open && !self.requester.is_drained(sq) {
             let until = now + self.config.linger_ns;
@@ -289,8 +296,8 @@ impl Stream {
         }
     }
 
-    /// Something has come: the answer to a ready-to-receive indication by READ, or any sign of life if that is
-    /// not waited for any more.
+    /// Something has come: the answer to a ready-to-receive indication by READ, or any sign of life
+    /// if that is not waited for any more.
     pub(super) fn hear(&mut self) {
         let is_due = self.requester.due_rtr() == Some(RtrSet::READ);
         if self.rx != Rx::Open || !is_due && !self.requester.asked.has_rtr() {
@@ -298,8 +305,9 @@ impl Stream {
         }
     }
 
-    /// An FPDU ends the stream. Be it the initiator's first one: if MPA itself had nothing against it, a responder may
-    /// answer, "MUST receive and validate at least one FPDU before sending any FPDUs or Markers" (RFC 5044, 7.1.2).
+    /// An FPDU ends the stream. Be it the initiator's first one: if MPA itself had nothing against
+    /// it, a responder may answer, "MUST receive and validate at least one FPDU before sending any
+    /// FPDUs or Markers" (RFC 5044, 7.1.2).
     pub(super) fn hear_offence(&mut self, violation: Violation) {
         if self.tx == Tx::Fenced && !matches!(violation, Violation::Crc | Violation::Marker) {
             self.tx = Tx::Open;
@@ -464,8 +472,8 @@ impl Stream {
         self.role == Role::Initiator || self.deframer.fpdus() > 0
     }
 
-    /// What to do with a connection that nothing more is to be said over: bytes that it has not taken
-    /// would keep it for as long as the peer likes.
+    /// What to do with a connection that nothing more is to be said over: bytes that it has not
+    /// taken would keep it for as long as the peer likes.
     pub(super) fn last_shutdown(&self) -> Shutdown {
         if self.accepted < self.layout.position() { Shutdown::Abandon } else { Shutdown::Close }
     }

@@ -4,8 +4,8 @@ use core::fmt;
 
 use vernic_wire::iwarp::TermCode;
 
-/// The end of what a connection receives: "TCP connection closed, terminated, or lost. This includes
-/// lost by timeout, too many retries, RST received, or FIN received" (RFC 5044, 8).
+/// The end of what a connection receives: "TCP connection closed, terminated, or lost. This
+/// includes lost by timeout, too many retries, RST received, or FIN received" (RFC 5044, 8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum StreamEnd {
     /// The peer closed its half in order (FIN).
@@ -14,8 +14,8 @@ pub enum StreamEnd {
     Reset,
     /// TCP gave up: the peer's host does not answer.
     TimedOut,
-    /// The peer stood still in the middle of an FPDU, or before a first one that it had promised, though
-    /// its host may answer.
+    /// The peer stood still in the middle of an FPDU, or before a first one that it had promised,
+    /// though its host may answer.
     Stalled,
 }
 

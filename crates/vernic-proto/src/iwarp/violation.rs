@@ -1,6 +1,6 @@
 //! The one table of what ends an iWARP stream: violation -> Terminate code -> what happens to the
-//! receive in progress -> asynchronous event (RFC 5040, 7; RFC 5041, 7.1, 7.2; RFC 5044, 8; RFC 7306,
-//! 8.2).
+//! receive in progress -> asynchronous event (RFC 5040, 7; RFC 5041, 7.1, 7.2; RFC 5044, 8; RFC
+//! 7306, 8.2).
 //!
 //! And the way back: which status a Terminate that was received gives to the request that it names.
 
@@ -34,7 +34,8 @@ pub enum Violation {
     TaggedVersion = 7,
     /// A queue that does not exist.
     Queue = 8,
-    /// A message for which no receive is posted, or more READs and atomics at once than were agreed.
+    /// A message for which no receive is posted, or more READs and atomics at once than were
+    /// agreed.
     NoBuffer = 9,
     /// A message out of order in its queue.
     Msn = 10,

@@ -1,15 +1,15 @@
 //! One-sided requests that the owner carries out itself, without packets.
 //!
 //! An owner that can reach the peer's memory (both run on one host) need not send a WRITE, READ or
-//! atomic: it moves the bytes, and the request is complete. [`Qp::next_direct`] says which request may be
-//! carried out so, [`Qp::direct_progress`] that a part of it is done, [`Qp::finish_direct`] that all of it
-//! is, [`Qp::refuse_direct`] that packets must do it after all, from its beginning.
+//! atomic: it moves the bytes, and the request is complete. [`Qp::next_direct`] says which request
+//! may be carried out so, [`Qp::direct_progress`] that a part of it is done, [`Qp::finish_direct`]
+//! that all of it is, [`Qp::refuse_direct`] that packets must do it after all, from its beginning.
 //!
 //! Order is that of the queue. A request is carried out directly only when everything before it is
-//! acknowledged, and nothing behind it is sent before it is finished. It takes no sequence number, so the
-//! peer's protocol machine does not learn of it, and its check of keys, rights and bounds is the owner's
-//! affair: what it does not grant for certain must take packets, so that the responder finds the error.
-//! Fences, SQD, signaling and flushing are those of any request.
+//! acknowledged, and nothing behind it is sent before it is finished. It takes no sequence number,
+//! so the peer's protocol machine does not learn of it, and its check of keys, rights and bounds is
+//! the owner's affair: what it does not grant for certain must take packets, so that the responder
+//! finds the error. Fences, SQD, signaling and flushing are those of any request.
 
 use super::{Cx, Machine, Qp};
 use crate::host::{AtomicOp, Host};
@@ -35,7 +35,8 @@ pub enum DirectOp {
 pub enum After {
     /// Nothing: it is its turn.
     Nothing,
-    /// Packets of one-sided requests. Waiting for them keeps all that follow from taking packets too.
+    /// Packets of one-sided requests. Waiting for them keeps all that follow from taking packets
+    /// too.
     OneSided,
     /// Packets of other requests.
     Other,
@@ -54,7 +55,8 @@ pub struct Direct {
     pub slot: u32,
     /// Bytes already done.
     pub done: u32,
-    /// What it waits for. [`Qp::finish_direct`] and [`Qp::direct_progress`] want [`After::Nothing`].
+    /// What it waits for. [`Qp::finish_direct`] and [`Qp::direct_progress`] want
+    /// [`After::Nothing`].
     pub after: After,
 }
 
@@ -98,7 +100,8 @@ pub(crate) fn next(sq: &SendQueue, draining: bool) -> Option<Direct> {
 impl Qp {
     /// The request that its owner may carry out itself: a WRITE, READ, compare-and-swap or
     /// fetch-and-add (RC), or a WRITE (UC), of which no packet has left. It need not: until
-    /// [`direct_progress`](Self::direct_progress) is called, [`poll_request`](Self::poll_request) sends it.
+    /// [`direct_progress`](Self::direct_progress) is called, [`poll_request`](Self::poll_request)
+    /// sends it.
     #[inline]
     pub fn next_direct(&self) -> Option<Direct> {
         if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
@@ -112,8 +115,8 @@ impl Qp {
         }
     }
 
-    /// `bytes` more of the request are done. Until all of it is, no packet of the send queue leaves,
-    /// and SQD is not drained.
+    /// `bytes` more of the request are done. Until all of it is, no packet of the send queue
+    /// leaves, and SQD is not drained.
     pub fn direct_progress(&mut self, bytes: u32) {
         if let Some(direct) = self.direct_now() {
             let done = direct.done.saturating_add(bytes).min(direct.length);
@@ -121,8 +124,8 @@ impl Qp {
         }
     }
 
-    /// The request is carried out as a whole: completes it in its turn, if it is signaled. Does nothing
-    /// where [`next_direct`](Self::next_direct) has none, or one that waits.
+    /// The request is carried out as a whole: completes it in its turn, if it is signaled. Does
+    /// nothing where [`next_direct`](Self::next_direct) has none, or one that waits.
     pub fn finish_direct(&mut self, now: Time, host: &mut impl Host) {
         if self.direct_now().is_none() {
             return;

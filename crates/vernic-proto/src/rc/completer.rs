@@ -1,8 +1,8 @@
 //! RC completer: what the peer's answers mean for the requests sent (IBTA 9.7.5.2, 9.9.2).
 //!
-//! Owns the retry counters and the ACK timer. Takes ACKs, NAKs, READ and atomic responses; moves the
-//! send queue's `una`, stores response data, sends the requester back after a loss, and says when
-//! patience has ended. Completions are delivered in the order of the posts by [`retire`].
+//! Owns the retry counters and the ACK timer. Takes ACKs, NAKs, READ and atomic responses; moves
+//! the send queue's `una`, stores response data, sends the requester back after a loss, and says
+//! when patience has ended. Completions are delivered in the order of the posts by [`retire`].
 
 use vernic_wire::opcode::Kind;
 use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
@@ -19,8 +19,9 @@ use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
 use crate::wqe::SendOp;
 
-/// How often an answer to what had been answered moves the ACK timeout at most, without progress: more than any queue
-/// of copies is long, but a peer that sends old acknowledgements without end is no reason to wait without end.
+/// How often an answer to what had been answered moves the ACK timeout at most, without progress:
+/// more than any queue of copies is long, but a peer that sends old acknowledgements without end is
+/// no reason to wait without end.
 const MOST_ECHOES: u32 = 64;
 
 /// Longest pause between two questions to a silent peer that is known to be there, in nanoseconds,
@@ -199,7 +200,8 @@ impl Completer {
             return Ok(Disposition::Accepted);
         }
         if parts.req.was_run(seq) {
-            // Nothing was lost: no retry, nor a sign of a path that is too narrow. Bounded: a run is sent once.
+            // Nothing was lost: no retry, nor a sign of a path that is too narrow. Bounded: a run
+            // is sent once.
             self.trouble_since.get_or_insert(cx.now);
             self.go_back(parts);
             self.restart_timer(parts, cx);
@@ -379,11 +381,11 @@ impl Completer {
 
     /// The end of an ACK timeout that starts with the newest echo, if that is still to come.
     ///
-    /// An echo is the answer to a second copy of something old. The peer is alive, and takes what was sent
-    /// in order, so what was sent behind that copy is on its way: to send it once more would only lengthen
-    /// the queue that it stands in, for every queue pair of that peer. Copies of what was answered are not
-    /// sent again, so echoes end, and silence behind them counts as ever. Those of a peer that sends them unasked count
-    /// [`MOST_ECHOES`] times.
+    /// An echo is the answer to a second copy of something old. The peer is alive, and takes what
+    /// was sent in order, so what was sent behind that copy is on its way: to send it once more
+    /// would only lengthen the queue that it stands in, for every queue pair of that peer. Copies
+    /// of what was answered are not sent again, so echoes end, and silence behind them counts as
+    /// ever. Those of a peer that sends them unasked count [`MOST_ECHOES`] times.
     fn after_echo(&self, parts: &Parts<'_>, cx: &Cx<'_>) -> Option<Time> {
         let later = self.echo_at? + cx.ack_timeout()?;
         let may = self.echoes < MOST_ECHOES && parts.sq.in_flight() > 0;

@@ -3,26 +3,27 @@
 //!
 //! A responder reports a gap when a packet comes behind it, and reports it once. So nobody reports
 //! the loss of the last packet in flight, of the last response of a READ, of an ACK, of the NAK
-//! itself, or of the repeated packet that a NAK asked for. The ACK timeout repairs all of them, but it
-//! is a bound on the patience with a dead peer (67 ms by default), thousands of round trips long.
+//! itself, or of the repeated packet that a NAK asked for. The ACK timeout repairs all of them, but
+//! it is a bound on the patience with a dead peer (67 ms by default), thousands of round trips
+//! long.
 //!
 //! A probe repeats two packets out of those in flight and moves nothing else:
 //!
-//! 1. the oldest without an answer: where it, its ACK or its responses were lost, that is the repair;
-//!    where the peer waits for it because its NAK or the repeated packet was lost, the peer stops
-//!    waiting and may report a gap again;
+//! 1. the oldest without an answer: where it, its ACK or its responses were lost, that is the
+//!    repair; where the peer waits for it because its NAK or the repeated packet was lost, the peer
+//!    stops waiting and may report a gap again;
 //! 2. the newest: what is missing between the two is now a gap with a packet behind it, and the NAK
 //!    says where. If nothing is missing, it is a duplicate, and its ACK covers everything.
 //!
-//! One packet of them would not do: the newest alone is dropped by a peer that waits for the oldest,
-//! and the oldest alone says nothing about what follows it. Going back without a NAK would do, but a
-//! peer that is merely late would then get the whole window twice; so it gets two packets.
-//! To the peer a probe is a repetition of everything whose middle the network lost, so nothing new is
-//! asked of it: duplicates are acknowledged or replayed (IBTA 9.7.5.1.5), a gap is reported
-//! (9.7.5.2.8).
+//! One packet of them would not do: the newest alone is dropped by a peer that waits for the
+//! oldest, and the oldest alone says nothing about what follows it. Going back without a NAK would
+//! do, but a peer that is merely late would then get the whole window twice; so it gets two
+//! packets. To the peer a probe is a repetition of everything whose middle the network lost, so
+//! nothing new is asked of it: duplicates are acknowledged or replayed (IBTA 9.7.5.1.5), a gap is
+//! reported (9.7.5.2.8).
 //!
-//! A probe is no retry: it neither counts against `retry_cnt` nor moves the ACK timeout, which still
-//! ends the connection when it always did. There is none where the application asked for no
+//! A probe is no retry: it neither counts against `retry_cnt` nor moves the ACK timeout, which
+//! still ends the connection when it always did. There is none where the application asked for no
 //! repetition (`retry_cnt` 0) or for no timer (ACK timeout 0), and none during an RNR delay.
 //!
 //! `rc` owns the [`Probe`]; the completer starts and stops it with the ACK timer, the requester
@@ -121,8 +122,8 @@ impl Probe {
         silence.max(FLOOR).saturating_mul(1 << self.sent.min(MOST_DOUBLINGS))
     }
 
-    /// The time has come. With something `in_flight` a probe begins (`true`), and the next one waits
-    /// twice as long.
+    /// The time has come. With something `in_flight` a probe begins (`true`), and the next one
+    /// waits twice as long.
     pub(crate) fn fire(&mut self, now: Time, in_flight: bool) -> bool {
         if in_flight {
             self.sent += 1;

@@ -1,8 +1,8 @@
 //! READ, atomic, FLUSH and ATOMIC WRITE requests in flight: at most `max_rd_atomic` of them.
 //!
 //! A long READ is asked for in pieces, so that its responses fit the window and a loss repeats a
-//! piece, not the message. A piece keeps its borders when it is asked for again: a responder looks a
-//! repeated READ up by its sequence numbers, and rxe refuses one that spans two requests.
+//! piece, not the message. A piece keeps its borders when it is asked for again: a responder looks
+//! a repeated READ up by its sequence numbers, and rxe refuses one that spans two requests.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -83,8 +83,8 @@ impl Requester {
         self.runs_end = 0;
     }
 
-    /// Whether the peer misses `seq` because it may be unable to copy the bytes of a run, rather than because
-    /// something was lost: it has not been sent as a packet yet.
+    /// Whether the peer misses `seq` because it may be unable to copy the bytes of a run, rather
+    /// than because something was lost: it has not been sent as a packet yet.
     pub(crate) fn was_run(&self, seq: u64) -> bool {
         seq < self.runs_end
     }
@@ -397,12 +397,12 @@ impl Requester {
     }
 }
 
-/// The packets that travel next as one, of a SEND that is worth it. What may have been sent before travels in
-/// packets: a peer that could not copy it asks for them so. So no run is left on the way of a request that is
-/// complete, however often its packets were repeated.
+/// The packets that travel next as one, of a SEND that is worth it. What may have been sent before
+/// travels in packets: a peer that could not copy it asks for them so. So no run is left on the way
+/// of a request that is complete, however often its packets were repeated.
 ///
-/// A run takes half of the window at most. Of what is in flight less than a quarter has not asked for an
-/// acknowledgement ([`ACK_EVERY`]), so room for one comes without more packets.
+/// A run takes half of the window at most. Of what is in flight less than a quarter has not asked
+/// for an acknowledgement ([`ACK_EVERY`]), so room for one comes without more packets.
 fn next_run(
     limits: &RunLimits,
     sq: &SendQueue,

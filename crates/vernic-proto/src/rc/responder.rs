@@ -304,7 +304,8 @@ impl Responder {
         Step::Done(Disposition::Nak(class))
     }
 
-    /// The bytes of a run up to `last` could not be copied: as if it had been lost, which is reported at once.
+    /// The bytes of a run up to `last` could not be copied: as if it had been lost, which is
+    /// reported at once.
     fn missed(&mut self, last: Psn) -> Step {
         (self.sequence.waiting, self.sequence.ahead) = (true, last);
         self.notice = Notice::SequenceNak;
@@ -440,8 +441,8 @@ impl Responder {
     }
 }
 
-/// Sequence numbers that a request packet takes: a READ as many as its response (IBTA 9.7.2), a run those of its
-/// packets.
+/// Sequence numbers that a request packet takes: a READ as many as its response (IBTA 9.7.2), a run
+/// those of its packets.
 fn numbers_taken(packet: &Packet<'_>, run: Option<Run>, mtu: u32) -> u32 {
     match (packet.info().kind, packet.reth()) {
         (Kind::ReadRequest, Some(reth)) => packet_count(reth.length, mtu),

@@ -407,7 +407,8 @@ fn an_answer_to_a_second_copy_lets_the_ack_timeout_start_anew() {
     s.ack(0);
     s.post(SendOp::Send, 1);
     check(&s.drain(), expect!["RC_SEND_ONLY 1!;"]);
-    // The peer is late, and comes to the second copy of the first packet: the other one stands behind it.
+    // The peer is late, and comes to the second copy of the first packet: the other one stands
+    // behind it.
     s.pass(timeout - 1);
     s.drain();
     assert_eq!(s.ack(0), Disposition::Duplicate);

@@ -2,19 +2,21 @@
 //!
 //! The window follows the path. It doubles per round trip until something is lost or the round trip
 //! stretches (a queue is filling: on one host that queue is the peer's socket buffer, and a short
-//! queue also stays in the CPU's cache); then it grows by one packet per round trip. Loss takes 30 %
-//! off, once per round trip and not below [`MIN_AFTER_LOSS`]. The upper limit is what the queue pair was
-//! created with.
+//! queue also stays in the CPU's cache); then it grows by one packet per round trip. Loss takes 30
+//! % off, once per round trip and not below [`MIN_AFTER_LOSS`]. The upper limit is what the queue
+//! pair was created with.
 //!
-//! Silence starts again at [`MIN`], doubling up to half of what was in flight: where nothing was lost, the
-//! peer or the path has more queued than it gets through in an ACK timeout, of everybody, and half a window
-//! sent again would be queued behind it. Four queue pairs to an emulated kernel that takes 4000 packets in a
-//! second kept each other silent in that way until one had no retries left.
+//! Silence starts again at [`MIN`], doubling up to half of what was in flight: where nothing was
+//! lost, the peer or the path has more queued than it gets through in an ACK timeout, of everybody,
+//! and half a window sent again would be queued behind it. Four queue pairs to an emulated kernel
+//! that takes 4000 packets in a second kept each other silent in that way until one had no retries
+//! left.
 //!
-//! What this gives on a path that loses each packet with probability `p`: a loss every `1/p` packets,
-//! between which the window grows by `1/pW`, and `0.3 W` taken off at each, so `W` settles near
-//! `sqrt(1/0.3p)`: 18 packets at 1 %, which the floor lifts to 32. Go-back-N sends what followed the
-//! lost packet again, a window of it: `1/(1 + pW)` of what is sent is new, three quarters at 1 %.
+//! What this gives on a path that loses each packet with probability `p`: a loss every `1/p`
+//! packets, between which the window grows by `1/pW`, and `0.3 W` taken off at each, so `W` settles
+//! near `sqrt(1/0.3p)`: 18 packets at 1 %, which the floor lifts to 32. Go-back-N sends what
+//! followed the lost packet again, a window of it: `1/(1 + pW)` of what is sent is new, three
+//! quarters at 1 %.
 //!
 //! This is the place for congestion control driven by CNPs and ECN: it is told of each
 //! acknowledgement, round trip and loss, and asked for one number.
@@ -23,10 +25,10 @@ use crate::time::Time;
 
 /// Smallest window in packets: enough that one loss is found by the packets behind it.
 pub(crate) const MIN: u32 = 8;
-/// Window in packets below which loss alone does not press it. Random loss of 1 % would hold the window
-/// at 18 packets (see above), less than one `sendmsg` carries. Measured over loopback at 1 %, on a busy
-/// machine: 32 gives a third more than 8, up to twice; 64 a quarter more again, but would be 256 KiB
-/// that a congested path never gets rid of.
+/// Window in packets below which loss alone does not press it. Random loss of 1 % would hold the
+/// window at 18 packets (see above), less than one `sendmsg` carries. Measured over loopback at 1
+/// %, on a busy machine: 32 gives a third more than 8, up to twice; 64 a quarter more again, but
+/// would be 256 KiB that a congested path never gets rid of.
 const MIN_AFTER_LOSS: u32 = 32;
 /// First window in packets. Two GSO batches at IB MTU 1024.
 const INITIAL: u32 = 128;

@@ -27,12 +27,12 @@ impl Mappings {
 }
 
 impl Connection {
-    /// Maps a buffer: for the peer, which is told that it is at `offset` before the next data; or for
-    /// this side alone.
+    /// Maps a buffer: for the peer, which is told that it is at `offset` before the next data; or
+    /// for this side alone.
     ///
     /// # Safety
-    /// The contract of [`Pd::reg_mr`](vernic_engine::Pd::reg_mr), until [`unmap`](Self::unmap) or until
-    /// the connection is dropped.
+    /// The contract of [`Pd::reg_mr`](vernic_engine::Pd::reg_mr), until [`unmap`](Self::unmap) or
+    /// until the connection is dropped.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub(crate) unsafe fn map(
         &self,
@@ -110,7 +110,8 @@ impl Connection {
                     }
                 });
                 self.changed(&mut core);
-                // Else another thread has mapped a buffer meanwhile, which goes first, or the stream was shut down.
+                // Else another thread has mapped a buffer meanwhile, which goes first, or the
+                // stream was shut down.
                 match is_sent {
                     true => offset += u64::from(len),
                     false => *bytes = before,

@@ -1,9 +1,10 @@
 //! A connected stream: the machine, its memory, its queue pair, and the calls of a user.
 //!
-//! Who locks what: `core` is the machine and what goes with it; it is held to look, to poll completions
-//! and to post, and not while many bytes are copied. A sender holds the turn of senders during its
-//! call, a reader that of readers, so that bytes of two calls do not mix; control messages need
-//! neither. Lock order: turn, core, engine. Whoever changes the core tells the [`Wakers`].
+//! Who locks what: `core` is the machine and what goes with it; it is held to look, to poll
+//! completions and to post, and not while many bytes are copied. A sender holds the turn of senders
+//! during its call, a reader that of readers, so that bytes of two calls do not mix; control
+//! messages need neither. Lock order: turn, core, engine. Whoever changes the core tells the
+//! [`Wakers`].
 //!
 //! Completions are polled by whoever calls; a thread that finds nothing to do polls for a while
 //! ([`Patience`]), then arms the queue and sleeps on its channel.
@@ -41,8 +42,8 @@ pub(crate) use transfer::RecvMode;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
-/// Of the number of every receive work request. What is below is where a message goes that comes as a SEND;
-/// other receives carry no memory, so none is told from another.
+/// Of the number of every receive work request. What is below is where a message goes that comes as
+/// a SEND; other receives carry no memory, so none is told from another.
 const RECV: u64 = 1 << 63;
 
 /// Number of a WRITE whose message follows in a SEND: that has the name, and completes later.
@@ -252,17 +253,18 @@ impl Connection {
         self.stay_awake(&core);
     }
 
-    /// Where the peer writes directly, a program may wait by looking at its memory, and calls nobody. As
-    /// long as a queue is armed the device's thread receives whatever comes at once; armed for solicited
-    /// completions, of which there are none, it raises no event.
+    /// Where the peer writes directly, a program may wait by looking at its memory, and calls
+    /// nobody. As long as a queue is armed the device's thread receives whatever comes at once;
+    /// armed for solicited completions, of which there are none, it raises no event.
     fn stay_awake(&self, core: &Core) {
         if core.mappings.are_for_peer() {
             self.cq.req_notify(true);
         }
     }
 
-    /// The connection is over, as the connection manager says. What has come can still be read; behind it is an error if
-    /// a connection of iWARP was lost, as over TCP, and not the end that the peer would have made.
+    /// The connection is over, as the connection manager says. What has come can still be read;
+    /// behind it is an error if a connection of iWARP was lost, as over TCP, and not the end that
+    /// the peer would have made.
     pub(crate) fn handle_disconnected(&self) {
         let mut core = lock(&self.core);
         // What came before is in the queue: a few turns, as each takes some of its bounded entries.
@@ -302,8 +304,8 @@ impl Connection {
 
     /// Takes what has completed, and posts what is due.
     fn progress(&self, core: &mut Core) {
-        // Each turn takes some entries of the bounded queue; others may add to it meanwhile, which is
-        // work that would have to be done in any case.
+        // Each turn takes some entries of the bounded queue; others may add to it meanwhile, which
+        // is work that would have to be done in any case.
         while self.poll_completions(core) {}
         self.changed(core);
     }
@@ -490,8 +492,8 @@ impl Core {
         Readiness::READ.when(stream.unread() != 0 || ended)
             | Readiness::WRITE.when(stream.can_send() || stream.is_write_shut() || closed)
             | Readiness::READ_ENDED.when(ended)
-            // Not before all is read that came: programs take it for the end, as of TCP, where a peer that
-            // closes does not hang up as long as this side has not closed.
+            // Not before all is read that came: programs take it for the end, as of TCP, where a
+            // peer that closes does not hang up as long as this side has not closed.
             | Readiness::HUNG_UP.when(closed && stream.unread() == 0)
             | Readiness::ERROR.when(self.failure.is_some())
     }

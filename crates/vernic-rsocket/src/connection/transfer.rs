@@ -15,14 +15,15 @@ use crate::wire::RemoteSge;
 /// take the lock twice for nothing.
 const COPIED_UNDER_LOCK: u32 = 4096;
 
-/// The first message of a call, bytes: the peer shall have something to do soon, unless it has still.
+/// The first message of a call, bytes: the peer shall have something to do soon, unless it has
+/// still.
 const FIRST_MESSAGE: u32 = 4096;
 
 /// Later ones are twice as long each time, up to this.
 const LONGEST_MESSAGE: u32 = 1 << 16;
 
-/// Messages from this length on are copied to the memory of a peer on this host, if it consents: shorter
-/// ones cost less in their packet than the way through the gates of that memory.
+/// Messages from this length on are copied to the memory of a peer on this host, if it consents:
+/// shorter ones cost less in their packet than the way through the gates of that memory.
 const PLACED: u32 = 1024;
 
 /// Longest inline data of a queue pair, bytes.
@@ -90,8 +91,8 @@ impl Connection {
         Ok(done)
     }
 
-    /// Copies out of the receive ring, many bytes without the lock: nobody else reads them, and the peer
-    /// does not write there before it is told.
+    /// Copies out of the receive ring, many bytes without the lock: nobody else reads them, and the
+    /// peer does not write there before it is told.
     fn copy_out<'a>(
         &'a self,
         core: std::sync::MutexGuard<'a, Core>,
@@ -163,9 +164,10 @@ impl Connection {
         Ok(all)
     }
 
-    /// Sends a message of `len` bytes, which the machine has room for. Nothing is sent, and the bytes are the next ones
-    /// still, if there is none left when they are copied: a buffer that another thread has mapped meanwhile goes first,
-    /// and may take the credit; or the stream was shut down.
+    /// Sends a message of `len` bytes, which the machine has room for. Nothing is sent, and the
+    /// bytes are the next ones still, if there is none left when they are copied: a buffer that
+    /// another thread has mapped meanwhile goes first, and may take the credit; or the stream was
+    /// shut down.
     fn send_message(
         &self,
         core: std::sync::MutexGuard<'_, Core>,
@@ -198,8 +200,8 @@ impl Connection {
         self.changed(&mut core);
     }
 
-    /// Copies `len` bytes to where the peer wants them, if that can be done: one copy, and a message without bytes. If not,
-    /// some of `bytes` may be used up all the same.
+    /// Copies `len` bytes to where the peer wants them, if that can be done: one copy, and a
+    /// message without bytes. If not, some of `bytes` may be used up all the same.
     fn copy_placed<'a>(
         &'a self,
         core: std::sync::MutexGuard<'a, Core>,
@@ -219,8 +221,8 @@ impl Connection {
             Placed::Whole => Ok(core),
             Placed::Not => Err(core),
             Placed::Cut => {
-                // The peer took its buffer away, as at its end, which has come before that if it was in order. If not, the
-                // message fails as one of packets does.
+                // The peer took its buffer away, as at its end, which has come before that if it
+                // was in order. If not, the message fails as one of packets does.
                 self.progress(&mut core);
                 Err(core)
             }

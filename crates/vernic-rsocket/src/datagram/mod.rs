@@ -1,13 +1,15 @@
-//! A datagram socket: a UDP socket that finds peers' queue pairs, and a UD queue pair per local address.
+//! A datagram socket: a UDP socket that finds peers' queue pairs, and a UD queue pair per local
+//! address.
 //!
-//! The first datagram to a peer goes through the UDP socket, behind a header that names the queue pair
-//! of this side ([`LookupHeader`](crate::wire::LookupHeader)). The peer's service thread learns it, answers with its own, and hands
-//! the datagram to its user. From then on datagrams go from queue pair to queue pair. What is too long
-//! for the path MTU goes through the UDP sockets always.
+//! The first datagram to a peer goes through the UDP socket, behind a header that names the queue
+//! pair of this side ([`LookupHeader`](crate::wire::LookupHeader)). The peer's service thread
+//! learns it, answers with its own, and hands the datagram to its user. From then on datagrams go
+//! from queue pair to queue pair. What is too long for the path MTU goes through the UDP sockets
+//! always.
 //!
 //! Limits: [`MAX_PEERS`] peers are remembered, the oldest are forgotten first and looked up anew;
-//! [`MAX_PORTS`] local addresses; as many datagrams wait for the user as there are receives, and more
-//! are lost, as of UDP.
+//! [`MAX_PORTS`] local addresses; as many datagrams wait for the user as there are receives, and
+//! more are lost, as of UDP.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, UdpSocket};
@@ -208,7 +210,8 @@ impl DatagramSocket {
         Ok(len)
     }
 
-    /// An unbound socket is bound by the system when it sends first; its port has to be known before.
+    /// An unbound socket is bound by the system when it sends first; its port has to be known
+    /// before.
     fn bind_if_new(self: &Arc<Self>, to: SocketAddr) -> Result<(), Error> {
         if self.local_addr()?.port() != 0 {
             return Ok(());
@@ -356,8 +359,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Keeps a datagram that came through a queue pair, unless a socket is known to be behind the address that
-    /// it names, and this is not its queue pair.
+    /// Keeps a datagram that came through a queue pair, unless a socket is known to be behind the
+    /// address that it names, and this is not its queue pair.
     fn keep(&self, port: &Arc<Port>, arrived: Arrived) -> bool {
         let (claimed, src_qpn) = (arrived.source, arrived.src_qpn);
         let mut core = lock(&self.core);

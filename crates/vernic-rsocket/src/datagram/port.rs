@@ -164,9 +164,9 @@ impl Port {
         lock(&self.core).free.len() == self.sends
     }
 
-    /// Takes completions; `arrived` gets the datagrams, or why one is none, and says whether it keeps the
-    /// slot. Whether there were any. `with_progress`: also makes progress on the caller's thread, if nothing
-    /// has completed.
+    /// Takes completions; `arrived` gets the datagrams, or why one is none, and says whether it
+    /// keeps the slot. Whether there were any. `with_progress`: also makes progress on the caller's
+    /// thread, if nothing has completed.
     pub(super) fn progress(
         &self,
         with_progress: bool,
@@ -197,7 +197,8 @@ impl Port {
         any
     }
 
-    /// What has come into a slot, if its header tells the truth: programs believe where a datagram is from.
+    /// What has come into a slot, if its header tells the truth: programs believe where a datagram
+    /// is from.
     fn arrived(&self, slot: usize, len: usize, src_qpn: Qpn) -> Result<Arrived, Error> {
         let source = self.header_of(slot, len)?.source;
         let sender = source_of(&self.memory.grh(slot), source.is_ipv4());
@@ -234,7 +235,8 @@ impl Port {
         Ok(self.qp.post_recv(&[RecvWr { wr_id: RECV | slot as u64, sges: &sges }])?)
     }
 
-    /// Sends a datagram of at most [`max_payload`](Self::max_payload) bytes; false if there is no room.
+    /// Sends a datagram of at most [`max_payload`](Self::max_payload) bytes; false if there is no
+    /// room.
     pub(super) fn send(
         &self,
         to: &Ah,
@@ -269,8 +271,8 @@ impl Port {
     }
 }
 
-/// The sender's address in the GRH of a datagram, or in what RoCEv2 has in its place (IBTA A17.4.5.2): an
-/// IPv6 header, or 20 bytes of nothing and an IPv4 header.
+/// The sender's address in the GRH of a datagram, or in what RoCEv2 has in its place (IBTA
+/// A17.4.5.2): an IPv6 header, or 20 bytes of nothing and an IPv4 header.
 fn source_of(grh: &[u8; GRH_BYTES], is_ipv4: bool) -> Option<IpAddr> {
     let version = |at: usize| grh[at] >> 4;
     match is_ipv4 {

@@ -65,8 +65,8 @@ fn stream_option(stream: &StreamSocket, level: c_int, option: c_int) -> Result<V
     }
 }
 
-/// `struct tcp_info` as far as it has a meaning here: the state, 1 of an open connection, 7 of none;
-/// the segment sizes; the window. All else is 0.
+/// `struct tcp_info` as far as it has a meaning here: the state, 1 of an open connection, 7 of
+/// none; the segment sizes; the window. All else is 0.
 fn tcp_info(stream: &StreamSocket) -> Vec<u8> {
     const ESTABLISHED: u8 = 1;
     const CLOSE: u8 = 7;

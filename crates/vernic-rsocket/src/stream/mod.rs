@@ -1,9 +1,9 @@
 //! The machine of a stream: messages and completions in, RDMA WRITEs out. No memory, no queue pair.
 //!
-//! Owns the numbers of one connection: what is in the two rings, what the peer may send and what we may,
-//! who has shut down what. Its owner has the memory and the queue pair: it copies the user's bytes to
-//! the places that the machine names, posts the [`Write`]s in the order in which the machine gives them
-//! out, and tells it of completions.
+//! Owns the numbers of one connection: what is in the two rings, what the peer may send and what we
+//! may, who has shut down what. Its owner has the memory and the queue pair: it copies the user's
+//! bytes to the places that the machine names, posts the [`Write`]s in the order in which the
+//! machine gives them out, and tells it of completions.
 //!
 //! ```text
 //!             send                                          receive
@@ -11,13 +11,15 @@
 //!   completion -> handle_sent -> room in the ring       peek -> (copy out) -> consume -> poll_write -> post
 //! ```
 //!
-//! How data flows: each side has a *target list* in registered memory, two entries, into which its peer
-//! RDMA-writes where the peer wants data next. Data is an RDMA WRITE with immediate data to the oldest
-//! target; the immediate data ([`Message`]) says how many bytes. Since each message takes a receive at
-//! the peer there are credits. Credits themselves and control messages take none and are few, so that
-//! they get through where data does not; where receives are short for a moment, RNR NAKs bridge it.
+//! How data flows: each side has a *target list* in registered memory, two entries, into which its
+//! peer RDMA-writes where the peer wants data next. Data is an RDMA WRITE with immediate data to
+//! the oldest target; the immediate data ([`Message`]) says how many bytes. Since each message
+//! takes a receive at the peer there are credits. Credits themselves and control messages take none
+//! and are few, so that they get through where data does not; where receives are short for a
+//! moment, RNR NAKs bridge it.
 //!
-//! Limits: every queue is bounded by [`Limits`]; what a peer sends beyond them is a [`ProtocolError`].
+//! Limits: every queue is bounded by [`Limits`]; what a peer sends beyond them is a
+//! [`ProtocolError`].
 //!
 //! | file | what |
 //! |---|---|
@@ -139,8 +141,8 @@ pub enum Shutdown {
 
 /// Memory of the target list, which the peer writes.
 pub trait TargetList {
-    /// Reads entry `index`, below [`TARGETS`], and makes it empty if it is not: one without a length
-    /// may be just being written.
+    /// Reads entry `index`, below [`TARGETS`], and makes it empty if it is not: one without a
+    /// length may be just being written.
     fn take(&mut self, index: usize) -> RemoteSge;
 }
 
@@ -269,8 +271,8 @@ impl Stream {
         self.may_send() && self.sender.can_send()
     }
 
-    /// Bytes of the next message, at most `want`; 0 if none can be sent now. Mapped buffers that the
-    /// peer was not told of come first.
+    /// Bytes of the next message, at most `want`; 0 if none can be sent now. Mapped buffers that
+    /// the peer was not told of come first.
     pub fn next_len(&self, want: u32) -> u32 {
         if !self.may_send() || self.iomaps.is_waiting() {
             return 0;
@@ -278,8 +280,8 @@ impl Stream {
         self.sender.next_len(want)
     }
 
-    /// Where the next `len` bytes have to be in the send ring; `None` if they are so few that they do
-    /// not go through it.
+    /// Where the next `len` bytes have to be in the send ring; `None` if they are so few that they
+    /// do not go through it.
     pub fn place(&self, len: u32) -> Option<Spans> {
         self.sender.place(len)
     }
@@ -324,8 +326,8 @@ impl Stream {
         want.min(self.sender.ring_bytes() - self.sender.unsent())
     }
 
-    /// Writes the next `len` bytes, which are in their [`place`](Self::place), to memory of the peer:
-    /// at most what [`next_direct_len`](Self::next_direct_len) says, else `None`.
+    /// Writes the next `len` bytes, which are in their [`place`](Self::place), to memory of the
+    /// peer: at most what [`next_direct_len`](Self::next_direct_len) says, else `None`.
     pub fn write_direct(&mut self, len: u32, to: RemoteSge) -> Option<Write> {
         if len == 0 || self.next_direct_len(len) != len || to.length < len {
             return None;
@@ -444,7 +446,8 @@ impl Stream {
         }
     }
 
-    /// Asks for a sign of life: a write that only has to arrive. What is in flight is one by itself.
+    /// Asks for a sign of life: a write that only has to arrive. What is in flight is one by
+    /// itself.
     pub fn keep_alive(&mut self) {
         self.keepalive = self.is_connected() && self.in_flight == 0;
     }

@@ -1,7 +1,8 @@
-//! The receiving half: the receive ring, what came and was not read, and what the peer may send next.
+//! The receiving half: the receive ring, what came and was not read, and what the peer may send
+//! next.
 //!
-//! The peer is told of the ring half by half. Each half is filled to its end before the next is used,
-//! so the bytes of the stream stand one behind the other, whatever messages they came in.
+//! The peer is told of the ring half by half. Each half is filled to its end before the next is
+//! used, so the bytes of the stream stand one behind the other, whatever messages they came in.
 //!
 //! ```text
 //!   granted + unread + free = ring

@@ -13,8 +13,8 @@ use crate::wire::{Message, RemoteSge};
 /// messages cost more than few large ones.
 const LOW_WATER: u32 = 2048;
 
-/// Requests of the send queue that data leaves to credits and control, so that two full streams do not
-/// wait for each other's credits.
+/// Requests of the send queue that data leaves to credits and control, so that two full streams do
+/// not wait for each other's credits.
 pub(super) const CONTROL_REQUESTS: u16 = 4;
 
 #[derive(Debug)]

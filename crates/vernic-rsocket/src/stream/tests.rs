@@ -1,4 +1,5 @@
-//! Two machines and the memory of both, in one thread: what one asks to be written is copied, in order.
+//! Two machines and the memory of both, in one thread: what one asks to be written is copied, in
+//! order.
 
 use std::collections::VecDeque;
 

@@ -61,7 +61,8 @@ impl StreamSocket {
         }
     }
 
-    /// The peer may be asked, if that was not done at once. Wakes nobody if all is well: it goes on.
+    /// The peer may be asked, if that was not done at once. Wakes nobody if all is well: it goes
+    /// on.
     fn handle_resolved(&self) {
         let mut state = lock(&self.state);
         if !matches!(*state, State::Connecting(_)) || self.id.state() != IdState::AddrResolved {

@@ -8,10 +8,11 @@
 //!         8         8       16        24         8              RemoteSge     RemoteSge
 //! ```
 //!
-//! All numbers are big-endian. Each side tells the other how many messages it has receives for, where
-//! its target list is (the list that says where data may be written to the *other* side; so the peer
-//! writes into it), and its first receive buffer. Behind the target list's entries in the same region
-//! is the table of mapped buffers ([`IomapEntry`](super::IomapEntry)), if the flags announce one.
+//! All numbers are big-endian. Each side tells the other how many messages it has receives for,
+//! where its target list is (the list that says where data may be written to the *other* side; so
+//! the peer writes into it), and its first receive buffer. Behind the target list's entries in the
+//! same region is the table of mapped buffers ([`IomapEntry`](super::IomapEntry)), if the flags
+//! announce one.
 
 use std::fmt;
 

@@ -8,7 +8,8 @@
 //!       +---------+--------+------+--------------------+---------+
 //! ```
 //!
-//! It says who sent the datagram: the address and port of the sender's UDP socket. All is big-endian.
+//! It says who sent the datagram: the address and port of the sender's UDP socket. All is
+//! big-endian.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

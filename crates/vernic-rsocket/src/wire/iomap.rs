@@ -8,8 +8,8 @@
 //!         64       address, R_Key, length
 //! ```
 //!
-//! Whoever maps a buffer writes its entry into the table of its peer, in the byte order of that host.
-//! The peer's direct writes to `offset` and on go to the buffer.
+//! Whoever maps a buffer writes its entry into the table of its peer, in the byte order of that
+//! host. The peer's direct writes to `offset` and on go to the buffer.
 
 use std::fmt;
 

@@ -7,9 +7,9 @@
 //!       +------+---------+----+--------+----------+------------------+------------------+
 //! ```
 //!
-//! A socket that does not know the queue pair behind an address sends its datagram by UDP, behind this
-//! header; the other answers with one that carries no data, and both have learned the other's queue
-//! pair. All is big-endian; the upper 8 bits of the queue pair are reserved.
+//! A socket that does not know the queue pair behind an address sends its datagram by UDP, behind
+//! this header; the other answers with one that carries no data, and both have learned the other's
+//! queue pair. All is big-endian; the upper 8 bits of the queue pair are reserved.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

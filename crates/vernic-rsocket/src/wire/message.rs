@@ -1,5 +1,5 @@
-//! A message: the 32 bits of immediate data of an RDMA WRITE; over iWARP, which has none, the 4 bytes of a
-//! SEND behind the WRITE, in the byte order of the host that sends them.
+//! A message: the 32 bits of immediate data of an RDMA WRITE; over iWARP, which has none, the 4
+//! bytes of a SEND behind the WRITE, in the byte order of the host that sends them.
 //!
 //! ```text
 //!  bit   31..29   28..0
@@ -47,7 +47,8 @@ impl Control {
 pub enum Message {
     /// So many bytes were written where the sender's next target was.
     Data(u32),
-    /// The receiver may send up to this sequence number, and an entry of its target list may be new.
+    /// The receiver may send up to this sequence number, and an entry of its target list may be
+    /// new.
     Credits(u16),
     /// An entry of the table of mapped buffers is new.
     Iomap(u32),

@@ -1,7 +1,7 @@
 //! Bytes of the rsockets protocol and their meaning: one file each, all of one shape.
 //!
-//! The protocol is that of rdma-core's rsockets, version 1, so that either side of a connection may be
-//! that implementation. Nothing here allocates, and input cannot make it panic.
+//! The protocol is that of rdma-core's rsockets, version 1, so that either side of a connection may
+//! be that implementation. Nothing here allocates, and input cannot make it panic.
 //!
 //! | file | what | where it travels |
 //! |---|---|---|

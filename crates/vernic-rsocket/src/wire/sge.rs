@@ -8,8 +8,8 @@
 //!         64        32      32
 //! ```
 //!
-//! Big-endian in private data. In a target list it has the byte order of the host that holds the list,
-//! which the one that writes it knows from the private data ([`ConnData`](super::ConnData)).
+//! Big-endian in private data. In a target list it has the byte order of the host that holds the
+//! list, which the one that writes it knows from the private data ([`ConnData`](super::ConnData)).
 
 use std::fmt;
 

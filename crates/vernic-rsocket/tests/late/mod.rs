@@ -88,7 +88,8 @@ impl Memory {
 
     /// The bytes; who looks at a page that is not there waits for it.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping, which lives as long as this, and whose bytes do not change once they are there.
+        // SAFETY: the mapping, which lives as long as this, and whose bytes do not change once they
+        // are there.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 

@@ -23,8 +23,8 @@ pub fn between(local: SocketAddr, peer: SocketAddr) {
     let family = libc::AF_UNSPEC as libc::sa_family_t;
     let nobody = libc::sockaddr { sa_family: family, sa_data: [0; 14] };
     let len = size_of_val(&nobody) as libc::socklen_t;
-    // SAFETY: `nobody` is as long as it is said to be, and outlives the call. Were the descriptor another one by now,
-    // that would be a socket of this test, too, or no socket.
+    // SAFETY: `nobody` is as long as it is said to be, and outlives the call. Were the descriptor
+    // another one by now, that would be a socket of this test, too, or no socket.
     let result = unsafe { libc::connect(fd, &raw const nobody, len) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }

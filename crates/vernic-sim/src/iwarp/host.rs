@@ -26,8 +26,8 @@ pub(crate) fn qpn(side: usize) -> Qpn {
     Qpn::new(0x100 + side as u32)
 }
 
-/// Whether a request leaves no trace at the peer's host, so that it counts as carried out when the next
-/// one is.
+/// Whether a request leaves no trace at the peer's host, so that it counts as carried out when the
+/// next one is.
 fn is_traceless(msg: &Msg) -> bool {
     msg.len == 0 && (msg.kind == Kind::Write || msg.kind.is_read())
 }

@@ -1,5 +1,5 @@
-//! What the owner of a queue pair does: FPDUs to the connection, bytes of the connection to the queue pair,
-//! payload to its place.
+//! What the owner of a queue pair does: FPDUs to the connection, bytes of the connection to the
+//! queue pair, payload to its place.
 
 use vernic_proto::iwarp::{MAX_FPDU, Place, RxNext, Source, Target};
 use vernic_proto::{AccessFault, Host};

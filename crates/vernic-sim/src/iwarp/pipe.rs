@@ -1,4 +1,5 @@
-//! One direction of a TCP connection: bytes in order, taken and delivered in any pieces; then its end.
+//! One direction of a TCP connection: bytes in order, taken and delivered in any pieces; then its
+//! end.
 
 use std::collections::VecDeque;
 
@@ -38,7 +39,8 @@ impl Pipe {
         self.bytes.is_empty()
     }
 
-    /// Takes bytes of the sender, who has made sure that there is room. Returns whether the fault struck.
+    /// Takes bytes of the sender, who has made sure that there is room. Returns whether the fault
+    /// struck.
     pub(crate) fn take(&mut self, side: usize, bytes: &[u8], fault: &Fault) -> bool {
         let mut struck = false;
         for &byte in bytes {

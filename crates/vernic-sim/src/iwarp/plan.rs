@@ -1,4 +1,5 @@
-//! What a seed stands for: what is agreed, the traffic, the connection's manners, one fault at most.
+//! What a seed stands for: what is agreed, the traffic, the connection's manners, one fault at
+//! most.
 
 use vernic_proto::iwarp::{Extensions, RtrSet, StartupConfig, StreamConfig};
 
@@ -143,7 +144,8 @@ impl Plan {
         self
     }
 
-    /// Whether the initiator has a ready-to-receive indication that the responder takes, if it wants one.
+    /// Whether the initiator has a ready-to-receive indication that the responder takes, if it
+    /// wants one.
     pub(crate) fn agrees(&self) -> bool {
         let [ours, theirs] = self.ends.map(|end| end.startup.rtr);
         ours.is_empty() || theirs.is_empty() || ours.intersects(theirs)
@@ -159,7 +161,8 @@ impl Plan {
             // The initiator speaks first, or nobody does.
             self.ends[0].quota = self.ends[0].quota.max(1);
         }
-        // Revision 1 does not negotiate depths, nor does who does not want to: they fit by agreement.
+        // Revision 1 does not negotiate depths, nor does who does not want to: they fit by
+        // agreement.
         let negotiates =
             self.ends[0].startup.revision == 2 && self.ends[0].startup.negotiate_depths;
         if !negotiates {

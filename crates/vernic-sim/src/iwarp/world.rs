@@ -1,7 +1,7 @@
 //! The loop: two ends, two pipes, and one thing after another.
 //!
-//! Each step does one of the things that could happen now, at random; when none could, time leaps to the
-//! next deadline. A run ends when both connections are closed; that it does end, within
+//! Each step does one of the things that could happen now, at random; when none could, time leaps
+//! to the next deadline. A run ends when both connections are closed; that it does end, within
 //! [`MAX_STEPS`], is a property.
 
 use vernic_proto::iwarp::{Agreed, Qp, RxNext, Shutdown, Startup, StartupState, StreamEnd};
@@ -283,7 +283,8 @@ impl World {
         offer(is_up && !end.closing && self.may_close(side), Move::Close);
     }
 
-    /// An application closes when its own requests are done, those of its peer too, and it is its turn.
+    /// An application closes when its own requests are done, those of its peer too, and it is its
+    /// turn.
     fn may_close(&self, side: usize) -> bool {
         let end = &self.ends[side];
         let own_done = end.left == 0 && self.books[side].is_done();
@@ -397,7 +398,8 @@ impl World {
         self.pipes[1 - side].clear();
     }
 
-    /// Nothing can happen: time leaps to the next deadline. Where there is none, TCP itself gives up.
+    /// Nothing can happen: time leaps to the next deadline. Where there is none, TCP itself gives
+    /// up.
     fn leap(&mut self) {
         let mut next: Option<Time> = None;
         for end in self.ends.iter().filter(|end| !end.gone) {

@@ -28,7 +28,8 @@ pub struct CmaHeader {
     pub src: IpAddr,
     /// Address of the passive side.
     pub dst: IpAddr,
-    /// The 12 bytes before the IPv4 source address, and the 12 before the destination; not for IPv6.
+    /// The 12 bytes before the IPv4 source address, and the 12 before the destination; not for
+    /// IPv6.
     pub padding: [[u8; 12]; 2],
 }
 

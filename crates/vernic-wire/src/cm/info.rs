@@ -1,5 +1,5 @@
-//! Additional information of a REJ, an APR and a SIDR_REP: a field of 72 bytes, and how many of them
-//! mean something. What they mean depends on the reason or status beside them.
+//! Additional information of a REJ, an APR and a SIDR_REP: a field of 72 bytes, and how many of
+//! them mean something. What they mean depends on the reason or status beside them.
 
 use core::fmt;
 

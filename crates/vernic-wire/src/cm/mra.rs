@@ -1,5 +1,5 @@
-//! MRA: message receipt acknowledgement: a REQ, REP or LAP is here, and its answer takes longer than
-//! the sender waits (IBTA 12.6.6, table 107): 232 bytes.
+//! MRA: message receipt acknowledgement: a REQ, REP or LAP is here, and its answer takes longer
+//! than the sender waits (IBTA 12.6.6, table 107): 232 bytes.
 //!
 //! ```text
 //!  byte   0..3            4..7             8               9                10..231

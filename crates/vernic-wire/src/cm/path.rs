@@ -1,4 +1,5 @@
-//! Path between two ports, in a REQ (primary and alternate) and a LAP: 44 bytes (IBTA 12.6.5, 12.8.1).
+//! Path between two ports, in a REQ (primary and alternate) and a LAP: 44 bytes (IBTA 12.6.5,
+//! 12.8.1).
 //!
 //! ```text
 //!  byte   0..1        2..3         4..19       20..35

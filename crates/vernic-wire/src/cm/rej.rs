@@ -36,8 +36,8 @@ impl fmt::Display for RejectedMessage {
     }
 }
 
-/// Rejection. The additional information depends on the reason: the GID that would be right, the GUID
-/// of the sender whose REQ timed out.
+/// Rejection. The additional information depends on the reason: the GID that would be right, the
+/// GUID of the sender whose REQ timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rej {
     /// The sender's name of the connection, 0 if it has none.

@@ -1,5 +1,5 @@
-//! REP: reply to a REQ, from the passive side: the connection is accepted (IBTA 12.6.8, table 110): 232
-//! bytes.
+//! REP: reply to a REQ, from the passive side: the connection is accepted (IBTA 12.6.8, table 110):
+//! 232 bytes.
 //!
 //! ```text
 //!  byte   0..3            4..7             8..11         12..14      15

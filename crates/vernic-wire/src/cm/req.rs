@@ -18,8 +18,9 @@
 //!       | private data |
 //!       +--------------+
 //! ```
-//! T is a CM response timeout (the receiver's at 43, the sender's at 47), E end-to-end flow control,
-//! R says that a reliable datagram channel exists, S that the queue pair has a shared receive queue.
+//! T is a CM response timeout (the receiver's at 43, the sender's at 47), E end-to-end flow
+//! control, R says that a reliable datagram channel exists, S that the queue pair has a shared
+//! receive queue.
 
 use core::fmt;
 

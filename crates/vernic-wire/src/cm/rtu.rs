@@ -1,4 +1,5 @@
-//! RTU: ready to use, from the active side: the connection is up (IBTA 12.6.9, table 111): 232 bytes.
+//! RTU: ready to use, from the active side: the connection is up (IBTA 12.6.9, table 111): 232
+//! bytes.
 //!
 //! ```text
 //!  byte   0..3            4..7             8..231

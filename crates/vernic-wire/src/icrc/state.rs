@@ -1,7 +1,8 @@
 //! The state of the CRC between bytes, and what single bytes add to it.
 //!
 //! A CRC is linear: exclusive-or of the data is exclusive-or of the states. So a byte's share in a
-//! later state does not depend on the other bytes, only on how many follow it, and can be looked up.
+//! later state does not depend on the other bytes, only on how many follow it, and can be looked
+//! up.
 
 use crc32fast::Hasher;
 
@@ -42,7 +43,8 @@ pub(super) struct FieldRows {
 }
 
 impl FieldRows {
-    /// The field whose first byte has `distance` bytes from itself to the transport, itself counted.
+    /// The field whose first byte has `distance` bytes from itself to the transport, itself
+    /// counted.
     pub(super) const fn at(distance: usize) -> Self {
         Self { high: row(distance), low: row(distance - 1) }
     }

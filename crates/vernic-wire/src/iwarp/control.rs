@@ -1,4 +1,5 @@
-//! DDP and RDMAP control fields: 2 bytes, first of every DDP segment (RFC 5041, 4.1; RFC 5040, 4.1).
+//! DDP and RDMAP control fields: 2 bytes, first of every DDP segment (RFC 5041, 4.1; RFC 5040,
+//! 4.1).
 //!
 //! ```text
 //!  byte   0                           1
@@ -42,8 +43,8 @@ impl Control {
     /// complies with this RDMA protocol specification" (RFC 5040, 4.1).
     pub const VERSION: u8 = 1;
 
-    /// Of a message with this opcode; the table says whether it is tagged. Reserved opcodes are taken
-    /// as untagged.
+    /// Of a message with this opcode; the table says whether it is tagged. Reserved opcodes are
+    /// taken as untagged.
     pub fn new(opcode: RdmapOpcode, last: bool) -> Self {
         Self {
             tagged: opcode.info().is_some_and(|info| info.is_tagged()),

@@ -1,8 +1,8 @@
 //! CRC32c: the check value at the end of every FPDU (RFC 5044, 4.4).
 //!
 //! "the CRC field in the MPA FPDU MUST be computed using the CRC32c polynomial in the manner
-//! described in the iSCSI Protocol document for Header and Data Digests" (RFC 5044, 4.4): reflected,
-//! start and end inverted, stored with its low byte first. Calls `crc-fast`.
+//! described in the iSCSI Protocol document for Header and Data Digests" (RFC 5044, 4.4):
+//! reflected, start and end inverted, stored with its low byte first. Calls `crc-fast`.
 
 use core::fmt;
 

@@ -27,8 +27,8 @@ pub const MIN_MULPDU: u16 = 128;
 /// inclusive" (RFC 5044, 3). A receiver takes whatever the length field can say.
 pub const MAX_MULPDU: u16 = 64_768;
 
-/// Zero bytes behind a ULPDU of this length: "so as to make the size of the FPDU an integral multiple
-/// of four" (RFC 5044, 4.1).
+/// Zero bytes behind a ULPDU of this length: "so as to make the size of the FPDU an integral
+/// multiple of four" (RFC 5044, 4.1).
 #[inline]
 pub const fn pad_of(ulpdu_len: usize) -> usize {
     (FpduHeader::LEN + ulpdu_len).wrapping_neg() & 3

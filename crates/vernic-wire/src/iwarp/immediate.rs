@@ -13,8 +13,8 @@ use core::fmt;
 use crate::ParseError;
 use crate::error::head;
 
-/// Immediate data header: "8 bytes of data transferred from the Data Source to an untagged Buffer at
-/// the Data Sink" (RFC 7306, 6.2).
+/// Immediate data header: "8 bytes of data transferred from the Data Source to an untagged Buffer
+/// at the Data Sink" (RFC 7306, 6.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Immediate {
     /// The data, as one number.
@@ -25,7 +25,8 @@ impl Immediate {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// The verbs' 32 bits. RFC 7306 does not say where they go; what hardware does is put them first.
+    /// The verbs' 32 bits. RFC 7306 does not say where they go; what hardware does is put them
+    /// first.
     pub const fn of_verbs(imm: u32) -> Self {
         Self { data: (imm as u64) << 32 }
     }

@@ -10,8 +10,8 @@
 //! ```
 //! "the MPA Markers MUST be inserted immediately preceding the first FPDU of Full Operation Phase,
 //! and at every 512th octet of the TCP octet stream thereafter" (RFC 5044, 4.3). FPDUs and markers
-//! are multiples of 4, so a marker never cuts the length field or the CRC, and one that falls on the
-//! border of two FPDUs belongs to the second.
+//! are multiples of 4, so a marker never cuts the length field or the CRC, and one that falls on
+//! the border of two FPDUs belongs to the second.
 
 use core::fmt;
 
@@ -22,8 +22,8 @@ use crate::error::head;
 pub const INTERVAL: u32 = 512;
 
 /// Markers among the next `len` bytes of FPDUs, when the last marker began `since` bytes of the
-/// stream ago (modulo [`INTERVAL`]; 0 means that one is due now). A marker that would follow the last
-/// of these bytes is not counted: it belongs to what comes behind.
+/// stream ago (modulo [`INTERVAL`]; 0 means that one is due now). A marker that would follow the
+/// last of these bytes is not counted: it belongs to what comes behind.
 #[inline]
 pub const fn markers_in(since: u32, len: u32) -> u32 {
     let before_next = since.wrapping_neg() % INTERVAL;

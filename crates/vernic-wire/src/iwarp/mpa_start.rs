@@ -15,8 +15,8 @@ use core::fmt;
 use crate::ParseError;
 use crate::error::head;
 
-/// Longest private data in bytes: "The Private Data field MUST be between 0 and 512 octets in length"
-/// (RFC 5044, 7.1.1).
+/// Longest private data in bytes: "The Private Data field MUST be between 0 and 512 octets in
+/// length" (RFC 5044, 7.1.1).
 pub const MAX_PRIVATE_DATA: u16 = 512;
 
 /// Which of the two frames: each has a key of its own, "to check for incorrect Initiator/Initiator

@@ -26,8 +26,8 @@ use super::term_code::TermCode;
 pub struct Terminate {
     /// Why.
     pub code: TermCode,
-    /// M: whether the length below means something. It "MUST be valid if the M bit is set. It MUST be
-    /// present when the D bit is set" (RFC 5040, 4.8).
+    /// M: whether the length below means something. It "MUST be valid if the M bit is set. It MUST
+    /// be present when the D bit is set" (RFC 5040, 4.8).
     pub length_valid: bool,
     /// Reserved, 13 bits, 0 when sent; larger values are masked.
     pub reserved: u16,

@@ -1,5 +1,5 @@
-//! DDP untagged buffer header: 18 bytes, names a queue and a message of it (RFC 5041, 4.3; RFC 5040,
-//! 4.1).
+//! DDP untagged buffer header: 18 bytes, names a queue and a message of it (RFC 5041, 4.3; RFC
+//! 5040, 4.1).
 //!
 //! ```text
 //!  byte   0..1      2..5              6..9           10..13   14..17
@@ -41,8 +41,8 @@ impl fmt::Display for QueueNumber {
     }
 }
 
-/// Message sequence number of a queue: "The initial value for MSN MUST be one. The MSN value MUST wrap
-/// to 0 after a value of 0xFFFFFFFF" (RFC 5041, 4.3).
+/// Message sequence number of a queue: "The initial value for MSN MUST be one. The MSN value MUST
+/// wrap to 0 after a value of 0xFFFFFFFF" (RFC 5041, 4.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Msn(pub u32);
 

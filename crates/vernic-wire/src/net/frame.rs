@@ -83,8 +83,8 @@ impl<'a> Frame<'a> {
     /// TTL and hop limit of frames that [`Frame::new`] makes.
     pub const TTL: u8 = 64;
 
-    /// The frame that a UDP socket sends for `payload`: DF and Identification `ident` over IPv4,
-    /// no UDP checksum over IPv4, a right one over IPv6; `tos` is DSCP and ECN. A mix of an IPv4 and
+    /// The frame that a UDP socket sends for `payload`: DF and Identification `ident` over IPv4, no
+    /// UDP checksum over IPv4, a right one over IPv6; `tos` is DSCP and ECN. A mix of an IPv4 and
     /// an IPv6 address is taken as IPv6 with the former mapped. Lengths stop at 65,535: longer
     /// payloads do not exist.
     pub fn new(src: SocketAddr, dst: SocketAddr, tos: u8, ident: u16, payload: &'a [u8]) -> Self {
@@ -208,7 +208,8 @@ impl<'a> Frame<'a> {
     pub fn flow(&self) -> IcrcFlow {
         IcrcFlow::new(self.ip.src(), self.ip.dst(), self.udp.sport, self.udp.dport)
     }
-    /// Compares the last 4 bytes of the payload with the ICRC of the frame, Identification included.
+    /// Compares the last 4 bytes of the payload with the ICRC of the frame, Identification
+    /// included.
     pub fn check_icrc(&self) -> Verdict {
         self.flow().check(self.ident(), self.payload)
     }

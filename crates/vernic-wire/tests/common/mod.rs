@@ -1,5 +1,5 @@
-//! Reads and writes pcap files (classic format, microseconds, this machine's byte order or not), and
-//! asks tshark about them.
+//! Reads and writes pcap files (classic format, microseconds, this machine's byte order or not),
+//! and asks tshark about them.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -42,8 +42,8 @@ pub(crate) fn write_pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// Runs tshark with `options` over `frames` and returns the fields of each, or `None` where there is
-/// no tshark. What it reads is left in a file of this name.
+/// Runs tshark with `options` over `frames` and returns the fields of each, or `None` where there
+/// is no tshark. What it reads is left in a file of this name.
 pub(crate) fn dissect(
     name: &str,
     frames: &[Vec<u8>],

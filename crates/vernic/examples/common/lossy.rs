@@ -1,5 +1,5 @@
-//! Ping-pong over services that may lose a message without a word, UC and UD: who waits for an answer
-//! sends again. An answer that comes twice, or late, is known by its number.
+//! Ping-pong over services that may lose a message without a word, UC and UD: who waits for an
+//! answer sends again. An answer that comes twice, or late, is known by its number.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use vernic::{Cq, Error, Qpn, WaitError, Wc};
 
 use super::{ROUNDS, TIMEOUT};
 
-/// After this long without an answer a message counts as lost. Far longer than a round trip; one that is
-/// only late is sent twice, which does no harm.
+/// After this long without an answer a message counts as lost. Far longer than a round trip; one
+/// that is only late is sent twice, which does no harm.
 const LOST: Duration = Duration::from_millis(20);
 
 /// One end: how its messages are sent and received.

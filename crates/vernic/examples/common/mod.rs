@@ -26,8 +26,8 @@ pub(crate) enum Role {
     Client,
 }
 
-/// Runs `end` as the command line says: `server [PORT]` (0 takes a free one), `client HOST [PORT]`, or, without
-/// arguments, both ends in this process.
+/// Runs `end` as the command line says: `server [PORT]` (0 takes a free one), `client HOST [PORT]`,
+/// or, without arguments, both ends in this process.
 pub(crate) fn run(end: fn(&mut TcpStream, Role) -> Result<(), Error>) -> Result<(), Error> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -1,7 +1,7 @@
 //! Waiting for connections in a tokio runtime (feature `tokio`).
 //!
-//! A call watches the descriptor while it waits, so one object is awaited in one place at a time, which
-//! `&mut` sees to. Cancelling loses no event that was not taken.
+//! A call watches the descriptor while it waits, so one object is awaited in one place at a time,
+//! which `&mut` sees to. Cancelling loses no event that was not taken.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -46,7 +46,8 @@ impl OwnId {
 }
 
 impl Manager {
-    /// As [`resolve`](Self::resolve), awaiting the next hop on the way, if the system must ask for it.
+    /// As [`resolve`](Self::resolve), awaiting the next hop on the way, if the system must ask for
+    /// it.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); [`CmError::Wait`] outside a runtime.
@@ -65,7 +66,8 @@ impl<S: Connected> Listener<S> {
     /// The next peer that wants to connect.
     ///
     /// # Errors
-    /// [`CmError::Wait`] outside a runtime; [`CmError::Refused`] when the process has no descriptor left.
+    /// [`CmError::Wait`] outside a runtime; [`CmError::Refused`] when the process has no descriptor
+    /// left.
     ///
     /// # Panics
     /// In a runtime that was built without its I/O driver.

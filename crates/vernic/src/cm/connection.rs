@@ -13,11 +13,11 @@ use super::{CmError, Options, PATIENCE};
 use crate::service::{Connected, Init, Reset, Rts, State};
 use crate::{Device, Qp};
 
-/// A connection: a queue pair in RTS, and what the peer said. Dropping it disconnects, without waiting
-/// for the peer, and destroys the queue pair.
+/// A connection: a queue pair in RTS, and what the peer said. Dropping it disconnects, without
+/// waiting for the peer, and destroys the queue pair.
 ///
-/// A peer whose process dies says nothing: the connection stays until the queue pair's own repetitions
-/// are used up.
+/// A peer whose process dies says nothing: the connection stays until the queue pair's own
+/// repetitions are used up.
 #[derive(Debug)]
 pub struct Connection<S: Connected> {
     // Dropped first: the peer hears of it while there is a queue pair yet.
@@ -75,8 +75,8 @@ impl<S: Connected> Connection<S> {
         self.own.peer_addr()
     }
 
-    /// What the peer's program said: 56 bytes if it connected, 196 if it accepted; those that it did not
-    /// use are zero.
+    /// What the peer's program said: 56 bytes if it connected, 196 if it accepted; those that it
+    /// did not use are zero.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
@@ -104,12 +104,12 @@ impl<S: Connected> Connection<S> {
         Ok(true)
     }
 
-    /// Disconnects: what is posted and not complete is flushed, and the peer is told. Returns when it has
-    /// answered.
+    /// Disconnects: what is posted and not complete is flushed, and the peer is told. Returns when
+    /// it has answered.
     ///
     /// # Errors
-    /// [`CmError::Refused`] if the peer has broken the connection off meanwhile, [`CmError::Timeout`] if it
-    /// does not answer. It is over in any case.
+    /// [`CmError::Refused`] if the peer has broken the connection off meanwhile,
+    /// [`CmError::Timeout`] if it does not answer. It is over in any case.
     pub fn disconnect(mut self) -> Result<(), CmError> {
         if self.is_disconnected() {
             self.qp.fail()?;

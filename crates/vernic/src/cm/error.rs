@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::ModifyError;
 
-/// Why a peer, or its communication management, refused: a number that any peer may choose. Those of
-/// IBTA 12.6.7.2 print as words.
+/// Why a peer, or its communication management, refused: a number that any peer may choose. Those
+/// of IBTA 12.6.7.2 print as words.
 pub use vernic_cm::RejReason;
 
 /// Why a connection was not made, or ended.
@@ -25,8 +25,8 @@ pub enum CmError {
     Rejected {
         /// The peer.
         peer: SocketAddr,
-        /// Why: [`RejReason::CONSUMER`] is its program, [`RejReason::INVALID_SERVICE_ID`] that nobody
-        /// listens there.
+        /// Why: [`RejReason::CONSUMER`] is its program, [`RejReason::INVALID_SERVICE_ID`] that
+        /// nobody listens there.
         reason: RejReason,
         /// What its program says besides, 148 bytes.
         private_data: Vec<u8>,

@@ -37,15 +37,15 @@ impl Manager {
         Ok(Self::with(Config::load()?))
     }
 
-    /// A manager that opens devices with exactly these settings. The setting `device` plays no part:
-    /// addresses decide.
+    /// A manager that opens devices with exactly these settings. The setting `device` plays no
+    /// part: addresses decide.
     pub fn with(config: Config) -> Self {
         Self(vernic_cm::Manager::new(config))
     }
 
     /// Listens for connections of service `S` at an address and port, at most 1024 of them waiting.
-    /// Port 0 takes a free one ([`Listener::local_addr`] tells); the wildcard address is every device,
-    /// those that come up later included.
+    /// Port 0 takes a free one ([`Listener::local_addr`] tells); the wildcard address is every
+    /// device, those that come up later included.
     ///
     /// # Errors
     /// [`CmError::Refused`]: no device has the address (the error names those that there are), the port is
@@ -64,8 +64,8 @@ impl Manager {
         Ok(DatagramListener(self.listening(addr, PortSpace::UDP, QpType::Ud)?))
     }
 
-    /// The way to a peer: which device, from which address. Waits if the system must ask for the next hop on it: where
-    /// nobody is, five seconds at most, and three by default.
+    /// The way to a peer: which device, from which address. Waits if the system must ask for the
+    /// next hop on it: where nobody is, five seconds at most, and three by default.
     ///
     /// # Errors
     /// [`CmError::Refused`]: the system has no route, the device cannot be opened, or nobody answers for the address.
@@ -85,11 +85,12 @@ impl Manager {
         Route::new(self.routed(src, peer, port_space::<S>(), qp_type::<S>())?)
     }
 
-    /// Asks who has the datagrams of a port: the answer is a queue pair, its key, and where it is. Waits
-    /// at most `timeout`. `private_data` are at most 180 bytes.
+    /// Asks who has the datagrams of a port: the answer is a queue pair, its key, and where it is.
+    /// Waits at most `timeout`. `private_data` are at most 180 bytes.
     ///
     /// # Errors
-    /// [`CmError::NotServed`], [`CmError::Unreachable`], [`CmError::Timeout`], [`CmError::Refused`].
+    /// [`CmError::NotServed`], [`CmError::Unreachable`], [`CmError::Timeout`],
+    /// [`CmError::Refused`].
     pub fn find(
         &self,
         peer: SocketAddr,

@@ -41,7 +41,8 @@
 //! Datagram queue pairs are found by [`Manager::find`] where a [`DatagramListener`] answers.
 //!
 //! A connection and a listener have a descriptor each, on which they wait. In tokio there are
-//! `resolve_async`, `next_async`, `connect_async`, `accept_async` and `disconnected` (feature `tokio`).
+//! `resolve_async`, `next_async`, `connect_async`, `accept_async` and `disconnected` (feature
+//! `tokio`).
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -65,8 +66,8 @@ use std::time::Duration;
 
 use crate::Access;
 
-/// How long a peer may take to answer, if the caller does not say: what the messages themselves take to
-/// be given up, with some room (15 repeats, 0.6 s apart).
+/// How long a peer may take to answer, if the caller does not say: what the messages themselves
+/// take to be given up, with some room (15 repeats, 0.6 s apart).
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What can be chosen for a connection. The default suits most.
@@ -77,14 +78,16 @@ pub struct Options<'a> {
     /// What the peer may do with this side's memory at all: an upper bound of what regions grant.
     /// Nothing by default.
     pub remote_access: Access,
-    /// READs and atomics of the peer that this side keeps for replay, 0 to 128; by default as many as
-    /// the peer wants.
+    /// READs and atomics of the peer that this side keeps for replay, 0 to 128; by default as many
+    /// as the peer wants.
     pub responder_resources: Option<u8>,
-    /// READs and atomics that this side has outstanding, 0 to 128; by default as many as the peer keeps.
+    /// READs and atomics that this side has outstanding, 0 to 128; by default as many as the peer
+    /// keeps.
     pub initiator_depth: Option<u8>,
     /// Repetitions after silence, 0 to 7. The connecting side's counts.
     pub retry_count: u8,
-    /// Repetitions that the peer makes while this side has no receive posted, 0 to 6; 7 is for ever.
+    /// Repetitions that the peer makes while this side has no receive posted, 0 to 6; 7 is for
+    /// ever.
     pub rnr_retry: u8,
     /// How long to wait for the peer.
     pub timeout: Duration,

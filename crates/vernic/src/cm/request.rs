@@ -54,12 +54,12 @@ impl<S: Connected> Request<S> {
         Ok(self.own.id.reject(private_data)?)
     }
 
-    /// Brings a queue pair of [`device`](Self::device) to Init: receives may be posted before the peer
-    /// can send.
+    /// Brings a queue pair of [`device`](Self::device) to Init: receives may be posted before the
+    /// peer can send.
     ///
     /// # Errors
-    /// [`CmError::Refused`] for a queue pair of another device. The request is rejected, then, and the
-    /// queue pair destroyed.
+    /// [`CmError::Refused`] for a queue pair of another device. The request is rejected, then, and
+    /// the queue pair destroyed.
     pub fn prepare(self, qp: Qp<S, Reset>) -> Result<Incoming<S>, CmError> {
         let Self { own, device, private_data, .. } = self;
         let (attr, mask) = own.id.init_qp_attr(QpState::Init)?;

@@ -41,8 +41,8 @@ impl<S: Connected> Route<S> {
         self.own.peer_addr()
     }
 
-    /// Brings a queue pair of [`device`](Self::device) to Init: receives may be posted before the peer
-    /// can send.
+    /// Brings a queue pair of [`device`](Self::device) to Init: receives may be posted before the
+    /// peer can send.
     ///
     /// # Errors
     /// [`CmError::Refused`] for a queue pair of another device, which is destroyed.

@@ -10,8 +10,8 @@ use vernic_cm::{Event, EventChannel, EventKind, Id, Param, RejReason};
 use super::CmError;
 use crate::{Device, sys};
 
-/// An id with a channel of its own. It is destroyed with the last reference to it, and then the peer
-/// hears what is due; an event that is being looked at is one.
+/// An id with a channel of its own. It is destroyed with the last reference to it, and then the
+/// peer hears what is due; an event that is being looked at is one.
 #[derive(Debug)]
 pub(super) struct OwnId {
     pub(super) id: Arc<Id>,

@@ -422,7 +422,8 @@ impl<S: Transport, K: Kind> Wr<'_, S, K> {
 }
 
 impl<S: Reliable, K: Kind> Wr<'_, S, K> {
-    /// It waits until all earlier READs and atomics of this queue pair are complete (IBTA 10.8.3.3).
+    /// It waits until all earlier READs and atomics of this queue pair are complete (IBTA
+    /// 10.8.3.3).
     pub fn fence(self) -> Self {
         self.flag(SendFlags::FENCE)
     }

@@ -127,8 +127,8 @@ impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Q
         self
     }
 
-    /// First sequence number that it sends. If not said, a random one, so that packets of an earlier
-    /// connection are not taken for its own (IBTA 12.9.7).
+    /// First sequence number that it sends. If not said, a random one, so that packets of an
+    /// earlier connection are not taken for its own (IBTA 12.9.7).
     pub fn psn(mut self, psn: Psn) -> Self {
         self.psn = Some(psn);
         self

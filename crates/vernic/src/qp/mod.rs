@@ -40,8 +40,8 @@ use batch::Scratch;
 /// A queue pair of service `S`, brought up as far as `St` says. Destroyed when dropped: its number
 /// is free, and nothing of it completes any more.
 ///
-/// Made by [`Pd::qp`](crate::Pd::qp). The way up is in the type, so work cannot be posted to a queue
-/// pair that takes none:
+/// Made by [`Pd::qp`](crate::Pd::qp). The way up is in the type, so work cannot be posted to a
+/// queue pair that takes none:
 ///
 /// ```
 /// use std::time::Duration;
@@ -207,8 +207,8 @@ impl<S: Transport, St: State> Qp<S, St> {
         self.inner().counters()
     }
 
-    /// The way that its packets go at present, shared memory or the wire, and why not the other. Briefly
-    /// stops the device: not for the data path.
+    /// The way that its packets go at present, shared memory or the wire, and why not the other.
+    /// Briefly stops the device: not for the data path.
     pub fn route(&self) -> Route {
         self.inner().route()
     }
@@ -237,7 +237,8 @@ impl<S: Transport, St: State> Qp<S, St> {
 
 impl<S: Transport> Qp<S, Rts> {
     /// To SQD: no further request is started; those under way are finished, then
-    /// [`EventKind::SqDrained`](crate::EventKind) comes (IBTA 10.3.1.5). Requests may still be posted.
+    /// [`EventKind::SqDrained`](crate::EventKind) comes (IBTA 10.3.1.5). Requests may still be
+    /// posted.
     ///
     /// # Errors
     /// [`ModifyError`] if it is not in RTS any more.

@@ -111,8 +111,8 @@ impl Qp<Rc, Rts> {
         post!(self, fetch_add(wr_id, into, at, add))
     }
 
-    /// Binds a type 2 window, signaled and in the order of this queue: what is posted later finds it
-    /// bound. Returns what the peer needs to reach it, which may be sent by a later SEND of this
+    /// Binds a type 2 window, signaled and in the order of this queue: what is posted later finds
+    /// it bound. Returns what the peer needs to reach it, which may be sent by a later SEND of this
     /// queue pair. A window that is bound must be invalidated first (IBTA 10.6.7.2.2).
     ///
     /// # Errors

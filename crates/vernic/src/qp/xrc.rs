@@ -146,8 +146,8 @@ impl Connect for XrcTgt {
 }
 
 impl Qp<XrcIni, Rts> {
-    /// Collects send requests for the shared receive queue of this number, to be posted together. All of
-    /// them name it, also those that consume no receive: it decides which memory they reach.
+    /// Collects send requests for the shared receive queue of this number, to be posted together.
+    /// All of them name it, also those that consume no receive: it decides which memory they reach.
     pub fn send_batch_to(&self, srqn: Srqn) -> SendBatch<'_, XrcIni> {
         SendBatch::new(self, Some(srqn))
     }

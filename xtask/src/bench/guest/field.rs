@@ -1,7 +1,7 @@
 //! The guest with our release build, the commands in it, and one run of them.
 //!
-//! The kernel's rxe has UDP port 4791 of the guest's first network namespace, whoever uses it; Vernic runs in a
-//! second one, which has a loopback interface alone.
+//! The kernel's rxe has UDP port 4791 of the guest's first network namespace, whoever uses it;
+//! Vernic runs in a second one, which has a loopback interface alone.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use crate::kernel::{
 /// Processors of the guest: each end polls on one.
 const PROCESSORS: u32 = 2;
 
-/// QEMU carries `rep movsb` out byte by byte, but a kernel that finds these features copies with nothing else. Without them
-/// it copies words, so that copies do not outweigh all the rest.
+/// QEMU carries `rep movsb` out byte by byte, but a kernel that finds these features copies with
+/// nothing else. Without them it copies words, so that copies do not outweigh all the rest.
 const WITHOUT: &str = ",-erms,-fsrm";
 
 /// What is before `vernic run`. busybox's shell prefers its own `ip`.
@@ -88,9 +88,10 @@ impl Field {
         self.client(work, ends, "")
     }
 
-    /// One reading. What fails is tried once more: perftest finds no figure where the machine stood still while it
-    /// compared its clocks; and with `-R` it connects twice, and where its server does not listen again in time it
-    /// resolves the address of an id that it has destroyed, and ends by a signal (exit status 139).
+    /// One reading. What fails is tried once more: perftest finds no figure where the machine stood
+    /// still while it compared its clocks; and with `-R` it connects twice, and where its server
+    /// does not listen again in time it resolves the address of an id that it has destroyed, and
+    /// ends by a signal (exit status 139).
     pub(super) fn read(&mut self, work: &Work, ends: Ends) -> Result<f64> {
         self.read_once(work, ends).or_else(|why| {
             println!("{why}; once more");

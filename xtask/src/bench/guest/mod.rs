@@ -1,8 +1,9 @@
-//! Vernic beside the kernel's own drivers, both ends of everything inside one guest: `cargo xtask bench --guest`.
+//! Vernic beside the kernel's own drivers, both ends of everything inside one guest:
+//! `cargo xtask bench --guest`.
 //!
-//! The guest is that of `cargo xtask kernel`, an emulated machine with our release build carried in. Its figures
-//! are those of a slow machine; what tells something are the ratios within a round, in which every pair of ends
-//! runs once, one after the other.
+//! The guest is that of `cargo xtask kernel`, an emulated machine with our release build carried
+//! in. Its figures are those of a slow machine; what tells something are the ratios within a round,
+//! in which every pair of ends runs once, one after the other.
 //!
 //! | file | owns |
 //! |---|---|
@@ -53,7 +54,8 @@ impl Report {
     }
 }
 
-/// Measures (or reads the JSON of an earlier measurement), and rewrites the part of the page and its chart.
+/// Measures (or reads the JSON of an earlier measurement), and rewrites the part of the page and
+/// its chart.
 pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
     let json = match from {
         Some(path) => read(path)?,

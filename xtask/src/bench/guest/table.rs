@@ -66,7 +66,8 @@ impl Work {
 /// What both ends of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
-    /// The kernel's RoCEv2. Both ends are one device, which hands packets from one to the other itself.
+    /// The kernel's RoCEv2. Both ends are one device, which hands packets from one to the other
+    /// itself.
     Rxe,
     /// Vernic's RoCEv2, by UDP.
     Udp,

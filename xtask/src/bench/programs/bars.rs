@@ -19,7 +19,8 @@ enum Bar {
     Below(f64),
 }
 
-/// Of a core, in per cent, what counts as nothing: a device that rests looks after its neighbours now and then.
+/// Of a core, in per cent, what counts as nothing: a device that rests looks after its neighbours
+/// now and then.
 const NOTHING: f64 = 0.5;
 
 /// The entry, and its bar.

@@ -1,9 +1,9 @@
 //! Unmodified programs on Vernic, beside what they would do without it.
 //!
-//! Perftest under `vernic run`, and in the same rounds iperf3, UCX over TCP and over shared memory, and `vernic bench`
-//! and a loop of calls that do through the Rust API what the programs do through libibverbs. Both ends of
-//! everything are processes of this machine that talk over the loopback interface, each on a core
-//! of its own where there are two, and always the same.
+//! Perftest under `vernic run`, and in the same rounds iperf3, UCX over TCP and over shared memory,
+//! and `vernic bench` and a loop of calls that do through the Rust API what the programs do through
+//! libibverbs. Both ends of everything are processes of this machine that talk over the loopback
+//! interface, each on a core of its own where there are two, and always the same.
 //!
 //! | file | owns |
 //! |---|---|
@@ -47,7 +47,8 @@ const ROUNDS: usize = 7;
 /// Rounds of a quick one.
 const QUICK_ROUNDS: usize = 3;
 
-/// Measures once more what failed: what stands beside it has its figures, and a program may lose its port to another.
+/// Measures once more what failed: what stands beside it has its figures, and a program may lose
+/// its port to another.
 fn again<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
     measure().or_else(|why| {
         println!("once more, after: {why}");

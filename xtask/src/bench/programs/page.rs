@@ -9,7 +9,8 @@ use super::sweep::{Chart, Curve, Point};
 use super::table::ENTRIES;
 
 /// The same work through libibverbs and through the Rust API. All but the loops of calls are two
-/// programs, each with a loop of its own around the calls, so their ratios tell more than the C ABI.
+/// programs, each with a loop of its own around the calls, so their ratios tell more than the C
+/// ABI.
 const COMPARED: &[(&str, &str)] = &[
     ("calls of C, lists of 16", "calls of Rust, lists of 16"),
     ("calls of C, one by one", "calls of Rust, one by one"),

@@ -18,7 +18,8 @@ const FOLDER: &str = "target/bench";
 const LIMIT: Duration = Duration::from_secs(120);
 /// How long a server may take to listen, and to end after its client.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After so much processor time a client is certainly at work: it has started, connected and exchanged addresses.
+/// After so much processor time a client is certainly at work: it has started, connected and
+/// exchanged addresses.
 const SETTLED: Duration = Duration::from_millis(300);
 /// How long the passive side is watched then.
 const WATCHED: Duration = Duration::from_millis(500);
@@ -101,8 +102,8 @@ impl Line {
         Ok(self.start("client")?.finish(LIMIT)?.0)
     }
 
-    /// Runs it to its end, and returns how long that took and what it printed. Nothing ends it if it
-    /// does not: looking for the end now and then would be in the time.
+    /// Runs it to its end, and returns how long that took and what it printed. Nothing ends it if
+    /// it does not: looking for the end now and then would be in the time.
     pub(super) fn time(&self) -> Result<(Duration, String)> {
         let began = Instant::now();
         let mut running = self.start("client")?;
@@ -235,8 +236,8 @@ pub(super) fn run(server: &Line, client: &Line, at: Server) -> Result<Ran> {
     }
 }
 
-/// The processor time of `server` in half a second in which `client` is at work, as a share of a core, in per
-/// cent. Start, connection and end are not in it.
+/// The processor time of `server` in half a second in which `client` is at work, as a share of a
+/// core, in per cent. Start, connection and end are not in it.
 pub(super) fn passive_share(server: &Line, client: &Line, at: Server) -> Result<f64> {
     let mut server = server.start("server")?;
     server.listens(at)?;

@@ -1,8 +1,9 @@
 //! What the machine itself does, in the same rounds as everything else.
 //!
-//! The two cores of a virtual machine may be threads of one core at one moment and cores far apart at the
-//! next, as its host likes; then everything that two processes tell each other takes twice as long, whoever carries it. Only
-//! figures of one round compare, and this says what the round was like.
+//! The two cores of a virtual machine may be threads of one core at one moment and cores far apart
+//! at the next, as its host likes; then everything that two processes tell each other takes twice
+//! as long, whoever carries it. Only figures of one round compare, and this says what the round was
+//! like.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +17,8 @@ use crate::Result;
 
 /// What is measured.
 pub(super) enum Probe {
-    /// How long a word that one core writes takes to the other one that waits for it, in microseconds.
+    /// How long a word that one core writes takes to the other one that waits for it, in
+    /// microseconds.
     CoreToCore,
     /// Copies of so many bytes between the same two places on the clients' core, in GB/s.
     Memcpy(usize),
@@ -78,8 +80,8 @@ fn core_to_core(one: u32, other: u32, round_trips: u32) -> Result<f64> {
     })
 }
 
-/// Copies `bytes` between two places until `all` are copied. Both begin at a page, as the buffers do of programs that
-/// measure: at other distances some processors' copying is many times slower.
+/// Copies `bytes` between two places until `all` are copied. Both begin at a page, as the buffers
+/// do of programs that measure: at other distances some processors' copying is many times slower.
 fn memcpy(bytes: usize, all: usize) -> f64 {
     let (source, mut target) = (vec![0x5a_u8; bytes + PAGE], vec![0_u8; bytes + PAGE]);
     let (from, to) = (source.as_ptr().align_offset(PAGE), target.as_ptr().align_offset(PAGE));

@@ -70,8 +70,8 @@ impl Programs {
         median(self.readings(name).to_vec())
     }
 
-    /// The median of the ratios that the rounds gave: `name` by `reference`. A disturbance that lasts
-    /// a round hits both.
+    /// The median of the ratios that the rounds gave: `name` by `reference`. A disturbance that
+    /// lasts a round hits both.
     pub(in crate::bench) fn ratio(&self, name: &str, reference: &str) -> Option<f64> {
         let rounds = self.readings(name).iter().zip(self.readings(reference));
         median(rounds.map(|(a, b)| a / b).collect())

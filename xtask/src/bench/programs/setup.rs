@@ -73,7 +73,8 @@ impl Setup {
 }
 
 impl Setup {
-    /// How many messages stand for so many of a whole run: whole lists of perftest's, which has no others.
+    /// How many messages stand for so many of a whole run: whole lists of perftest's, which has no
+    /// others.
     pub(super) fn messages(&self, whole: u32) -> u32 {
         if self.quick && whole > 0 { (whole / (5 * LIST)).max(1) * LIST } else { whole }
     }

@@ -1,5 +1,5 @@
-//! The same work over a range: latency and bandwidth over the size of messages, the rate of small ones over
-//! the number of queue pairs; what stands beside Vernic, through programs of their own.
+//! The same work over a range: latency and bandwidth over the size of messages, the rate of small
+//! ones over the number of queue pairs; what stands beside Vernic, through programs of their own.
 
 use std::borrow::Cow;
 

@@ -48,8 +48,8 @@ pub(super) enum Pair {
 pub(super) enum Way {
     /// As RoCEv2, through sockets.
     Wire,
-    /// As it goes unless told otherwise: through memory. That of a program that has registered it is copied
-    /// by the kernel (`process_vm_writev` and its like).
+    /// As it goes unless told otherwise: through memory. That of a program that has registered it
+    /// is copied by the kernel (`process_vm_writev` and its like).
     SameHost,
     /// The same with the program's registered memory moved to files that the other end maps.
     Mapped,
@@ -340,7 +340,8 @@ impl Entry {
         setup.messages(self.messages)
     }
 
-    /// The one process, or the active side of two; without its port. None where this program is the one.
+    /// The one process, or the active side of two; without its port. None where this program is the
+    /// one.
     fn active(&self, setup: &Setup, messages: u32) -> Result<Option<Line>> {
         let Setup { vernic, post_poll, post_poll_c, .. } = setup;
         let (program, list) = match &self.work {

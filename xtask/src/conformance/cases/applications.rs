@@ -1,4 +1,5 @@
-//! Programs that are no tests of verbs: libfabric, UCX, qperf, fio, iSCSI targets and initiators, QEMU, Open MPI.
+//! Programs that are no tests of verbs: libfabric, UCX, qperf, fio, iSCSI targets and initiators,
+//! QEMU, Open MPI.
 
 use super::manager::{TCP, pair};
 use super::{Case, Cast, Output, Place, Ready, Troupe};
@@ -33,7 +34,8 @@ const FIO_CLIENT: &str = "--name=sender --rw=write --iodepth=1 --iodepth_batch_c
 /// By what Open MPI connects its processes.
 const MPI: [&str; 3] = ["ucx rc", "ucx ud", "libfabric"];
 
-/// Variables, program, options, how many of it and how they meet, what they say, and whether it is for this place.
+/// Variables, program, options, how many of it and how they meet, what they say, and whether it is
+/// for this place.
 type Row = (&'static str, &'static str, &'static str, Troupe, Output, bool);
 
 /// The cases of a place.

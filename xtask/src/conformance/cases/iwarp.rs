@@ -99,8 +99,8 @@ fn perftest(place: Place) -> Vec<Row> {
     vec![
         ("ib_write_bw", "-F -R -n 500", troupe, table(65_536, 500), once),
         ("ib_write_bw", "-F -R -n 500 -s 1", troupe, table(1, 500), false),
-        // Of larger ones the server is so long in making its buffers that the client, which perftest lets connect
-        // twice, is refused, and crashes over what it has freed.
+        // Of larger ones the server is so long in making its buffers that the client, which
+        // perftest lets connect twice, is refused, and crashes over what it has freed.
         ("ib_write_bw", "-F -R -n 5 -s 8388608", troupe, table(8 << 20, 5), false),
         ("ib_read_bw", "-F -R -n 500", troupe, table(65_536, 500), once),
         ("ib_read_bw", "-F -R -q 4 -n 500", troupe, table(65_536, 2_000), false),

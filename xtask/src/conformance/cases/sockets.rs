@@ -1,5 +1,5 @@
-//! Programs of sockets: those of rdmacm-utils that use rsockets, and programs that know TCP alone, over
-//! `librspreload.so`.
+//! Programs of sockets: those of rdmacm-utils that use rsockets, and programs that know TCP alone,
+//! over `librspreload.so`.
 
 use super::manager::{TCP, pair};
 use super::{Case, Cast, Output, Place, Ready, Troupe};
@@ -54,9 +54,9 @@ fn rsockets(place: Place) -> Vec<Case> {
         ("rstream", "-S 64 -I 500", rstream, row, once),
         ("rstream", "-i 0 -S 16 -C 500", rstream, row, false),
         ("rstream", "-B 4096 -S 100000 -C 20", rstream, row, false),
-        // It waits by looking at its memory and calls nobody, so each message waits for the device's thread.
-        // Where others keep the processors busy that takes milliseconds, and the 200,000 of the tool's own
-        // choice take minutes.
+        // It waits by looking at its memory and calls nobody, so each message waits for the
+        // device's thread. Where others keep the processors busy that takes milliseconds, and the
+        // 200,000 of the tool's own choice take minutes.
         ("riostream", "-T v -S 4096 -C 10 -I 10", riostream, row, true),
         ("riostream", "-T a -S 65536 -C 10 -I 10", riostream, row, false),
         ("riostream", "-S 64 -I 100", riostream, row, false),

@@ -27,8 +27,9 @@ pub(crate) extern "C" fn riomap(
         };
         let offset = if offset == -1 { buffer.addr() as off_t } else { offset };
         let at = for_peer.then_some(offset as u64);
-        // SAFETY: the manual page asks of the program what is asked for here: that the buffer is there,
-        // and that nobody but the peer uses it meanwhile as it says, until `riounmap` or `rclose`.
+        // SAFETY: the manual page asks of the program what is asked for here: that the buffer is
+        // there, and that nobody but the peer uses it meanwhile as it says, until `riounmap` or
+        // `rclose`.
         unsafe { socket.map(buffer.cast(), len, at) }?;
         Ok(offset)
     });

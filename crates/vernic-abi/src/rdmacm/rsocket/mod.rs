@@ -1,7 +1,8 @@
 //! rsockets: `rdma/rsocket.h`, over `vernic-rsocket`.
 //!
-//! A socket of C is a number; the table of the process says which socket it is. A call that would have to
-//! wait, or is on its way, fails as a matter of course: no line in the log, nothing allocated.
+//! A socket of C is a number; the table of the process says which socket it is. A call that would
+//! have to wait, or is on its way, fails as a matter of course: no line in the log, nothing
+//! allocated.
 //!
 //! | file | what |
 //! |---|---|
@@ -32,8 +33,8 @@ pub(crate) mod option;
 pub(crate) mod ready;
 pub(crate) mod transfer;
 
-/// How long the end of a process waits until what its sockets have sent has arrived. The kernel goes on
-/// for minutes after a process; here there is nobody after it.
+/// How long the end of a process waits until what its sockets have sent has arrived. The kernel
+/// goes on for minutes after a process; here there is nobody after it.
 const PATIENCE_AT_EXIT: Duration = Duration::from_secs(2);
 
 /// The sockets of a process.
@@ -67,8 +68,8 @@ fn sockets() -> Result<&'static Sockets, Failure> {
     let expected = before.map_or(ptr::null_mut(), |before| ptr::from_ref(before).cast_mut());
     match MADE.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            // SAFETY: a function that lives as long as the library, which is never unloaded. Without
-            // memory for it, what was sent last may be lost.
+            // SAFETY: a function that lives as long as the library, which is never unloaded.
+            // Without memory for it, what was sent last may be lost.
             unsafe { libc::atexit(at_exit) };
         }
         // Another thread was faster. Nobody has seen ours.

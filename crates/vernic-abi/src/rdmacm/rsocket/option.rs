@@ -12,7 +12,8 @@ use crate::pointer::{Bytes, BytesMut, Out};
 /// Longest value of an option, bytes: beyond that of any that is known.
 const LONGEST: usize = 1024;
 
-/// `rsetsockopt`. Options of a datagram socket's UDP socket are also set there, as far as it has them.
+/// `rsetsockopt`. Options of a datagram socket's UDP socket are also set there, as far as it has
+/// them.
 pub(crate) extern "C" fn rsetsockopt(
     number_: c_int,
     level: c_int,
@@ -28,7 +29,8 @@ pub(crate) extern "C" fn rsetsockopt(
         let length = (length as usize).min(LONGEST);
         let set = socket.set_option(level, option, value.slice(length));
         if socket.kind() == SocketKind::Datagram && level != vernic_rsocket::SOL_RDMA {
-            // SAFETY: a descriptor that the socket owns, and so many bytes (contract of `pointer.rs`, 2).
+            // SAFETY: a descriptor that the socket owns, and so many bytes (contract of
+            // `pointer.rs`, 2).
             let result = unsafe {
                 libc::setsockopt(number_, level, option, value.raw().cast(), length as socklen_t)
             };
@@ -61,8 +63,8 @@ pub(crate) extern "C" fn rgetsockopt(
     })
 }
 
-/// `rfcntl`. Its argument is variadic in C; on every Linux target of Rust's an integer travels the same
-/// way as a third one that is fixed.
+/// `rfcntl`. Its argument is variadic in C; on every Linux target of Rust's an integer travels the
+/// same way as a third one that is fixed.
 pub(crate) extern "C" fn rfcntl(number_: c_int, command: c_int, argument: c_long) -> c_int {
     number("rfcntl", || {
         let socket = socket(number_)?;

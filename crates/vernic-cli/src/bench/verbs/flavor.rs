@@ -1,5 +1,5 @@
-//! What differs between RC, UC and UD for a workload: how a queue pair comes up, and which requests it
-//! takes. Everything else is the same code, generic over the service as the API is.
+//! What differs between RC, UC and UD for a workload: how a queue pair comes up, and which requests
+//! it takes. Everything else is the same code, generic over the service as the API is.
 
 use crate::bench::control::ANSWER_TIMEOUT;
 use crate::bench::spec::{Op, Spec};
@@ -119,7 +119,8 @@ fn to_init(what: impl std::fmt::Display) -> String {
     format!("bring a queue pair up for {what}")
 }
 
-/// An operation that the service does not have; [`Spec::check`](crate::bench::spec::Spec::check) came first.
+/// An operation that the service does not have; [`Spec::check`](crate::bench::spec::Spec::check)
+/// came first.
 fn no_such(op: Op) -> Failure {
     Failure::new(format!("the service has no {op}"))
 }

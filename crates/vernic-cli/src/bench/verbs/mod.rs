@@ -1,7 +1,8 @@
 //! The verbs side of the bench: what is measured, written against the safe API as a user would.
 //!
-//! `pipes` owns the verbs objects of one measurement, `flavor` what differs between services; `latency`
-//! and `throughput` are the workloads and know no verb; `resources` counts what idle objects cost.
+//! `pipes` owns the verbs objects of one measurement, `flavor` what differs between services;
+//! `latency` and `throughput` are the workloads and know no verb; `resources` counts what idle
+//! objects cost.
 
 mod flavor;
 mod latency;
@@ -35,8 +36,8 @@ pub(crate) enum Reach {
 }
 
 impl Verbs {
-    /// Opens the device with this name, or else the one for `reach`. A GID index that the device does
-    /// not have is wrong usage.
+    /// Opens the device with this name, or else the one for `reach`. A GID index that the device
+    /// does not have is wrong usage.
     pub(crate) fn open(
         named: Option<&Chosen>,
         gid_index: Option<u32>,

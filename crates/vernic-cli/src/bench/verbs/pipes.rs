@@ -6,8 +6,8 @@
 //!   | out 0 | in 0 | out 1 | in 1 | ...      the peer's WRITE, READ and ATOMIC reach "in"
 //! ```
 //!
-//! All messages of a queue pair use the same two areas, as in perftest: what is measured is the path of
-//! bytes, not the cache of the machine.
+//! All messages of a queue pair use the same two areas, as in perftest: what is measured is the
+//! path of bytes, not the cache of the machine.
 
 use super::flavor::{End, Flavor, Request, listener, rights};
 use crate::bench::control::{EndpointInfo, QpInfo};
@@ -220,7 +220,8 @@ impl<S: Flavor> Pipes<S> {
         &self.spec
     }
 
-    /// Posts `count` messages with one doorbell; `describe` tells of each, by its place in the batch.
+    /// Posts `count` messages with one doorbell; `describe` tells of each, by its place in the
+    /// batch.
     #[inline]
     pub(super) fn post(
         &self,
@@ -252,8 +253,8 @@ impl<S: Flavor> Pipes<S> {
         batch.commit().doing(|| format!("post {count} sends"))
     }
 
-    /// Sends a message that says how many messages have arrived. It has one byte, for tshark takes a
-    /// datagram of none for a malformed one of another protocol.
+    /// Sends a message that says how many messages have arrived. It has one byte, for tshark takes
+    /// a datagram of none for a malformed one of another protocol.
     pub(super) fn post_credit(&self, pipe: usize, arrived: u32) -> Outcome<()> {
         let Pipe { qp, route, remote, .. } = &self.pipes[pipe];
         let byte = self.slice(0, 1)?;

@@ -1,12 +1,12 @@
 //! Bandwidth and message rate: as many messages in flight as the depths allow.
 //!
 //! The active side posts, one doorbell per `post_list` messages, and asks for one completion per
-//! `cq_mod` of them. On RC a completion says that the message arrived. On iWARP it says that TCP has it, so
-//! the last thing of a run is a READ of one byte, which is answered behind all before it. On UC and UD it does not, so the
-//! passive side returns *credits*: after each quarter of its receives a SEND of one byte whose immediate
-//! data is the number of messages that have arrived. At most `rx_depth` messages are on their way
-//! without a credit. Credits that stay away for [`LOST_AFTER`] mean that messages were lost; they are not
-//! counted, and the flow goes on.
+//! `cq_mod` of them. On RC a completion says that the message arrived. On iWARP it says that TCP
+//! has it, so the last thing of a run is a READ of one byte, which is answered behind all before
+//! it. On UC and UD it does not, so the passive side returns *credits*: after each quarter of its
+//! receives a SEND of one byte whose immediate data is the number of messages that have arrived. At
+//! most `rx_depth` messages are on their way without a credit. Credits that stay away for
+//! [`LOST_AFTER`] mean that messages were lost; they are not counted, and the flow goes on.
 
 use super::flavor::Flavor;
 use super::pipes::{Event, Pipes, Post};
@@ -29,8 +29,8 @@ fn needs_credits(spec: &Spec) -> bool {
     !spec.service.is_reliable()
 }
 
-/// Of how many WRITEs one has immediate data, so that the receiver sees it: large messages all, small
-/// ones one per credit.
+/// Of how many WRITEs one has immediate data, so that the receiver sees it: large messages all,
+/// small ones one per credit.
 fn imm_every(spec: &Spec) -> u64 {
     if crate::bench::suite::is_message_rate(spec.size) { credit_every(spec) } else { 1 }
 }
@@ -258,8 +258,8 @@ impl<S: Flavor> Passive for Puller<S> {
         {
             *arrivals = Arrivals { quota, ..Arrivals::default() };
         }
-        // The active side says Stop when it is through; it, or its end, is the news. Until then this
-        // side polls, as its device answers in the poll.
+        // The active side says Stop when it is through; it, or its end, is the news. Until then
+        // this side polls, as its device answers in the poll.
         while !self.sleeps() && !control.has_news() {
             let arrivals = &mut self.arrivals;
             let mut received = false;

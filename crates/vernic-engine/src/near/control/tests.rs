@@ -8,8 +8,8 @@ use vernic_wire::PortNum;
 use super::*;
 use crate::{AddressVector, Context, Qp, QpCap, QpInit};
 
-/// A device that is its own neighbour, and a queue pair that is connected to it. The background thread is
-/// stopped: what happens is up to the test.
+/// A device that is its own neighbour, and a queue pair that is connected to it. The background
+/// thread is stopped: what happens is up to the test.
 struct Own {
     context: Arc<Context>,
     qp: Arc<Qp>,

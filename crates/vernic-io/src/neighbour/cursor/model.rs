@@ -1,5 +1,5 @@
-//! The model of a ring and its bell, checked over every interleaving and every value that the memory
-//! model lets a thread see (loom).
+//! The model of a ring and its bell, checked over every interleaving and every value that the
+//! memory model lets a thread see (loom).
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,8 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Places of the ring, one of which is kept for the mark behind the last: so few that the writer must wait.
+/// Places of the ring, one of which is kept for the mark behind the last: so few that the writer
+/// must wait.
 const PLACES: u64 = 3;
 /// The first packet: not what is in a place that nobody wrote.
 const FIRST: u64 = 100;
@@ -56,8 +57,8 @@ struct Shared {
     head: AtomicU64,
     asleep: AtomicU64,
     bell: Bell,
-    /// The mark of each place, and a word of the packet there, relaxed as in a ring: who looks too early or too late
-    /// sees another value.
+    /// The mark of each place, and a word of the packet there, relaxed as in a ring: who looks too
+    /// early or too late sees another value.
     places: [[AtomicU64; 2]; PLACES as usize],
 }
 

@@ -1,5 +1,5 @@
-//! The sockets that neighbours connect to, one for each slot of the device: opened, listened at, shut for a while where
-//! there is no descriptor for who calls.
+//! The sockets that neighbours connect to, one for each slot of the device: opened, listened at,
+//! shut for a while where there is no descriptor for who calls.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,7 +15,8 @@ use crate::sys::{self, EpollOp, OwnFd};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How long calls are not taken where the system had no descriptor for one: a caller waits for a second.
+/// How long calls are not taken where the system had no descriptor for one: a caller waits for a
+/// second.
 const SHUT_NANOS: u64 = 200_000_000;
 /// How long after it a slot's socket that could not be opened is tried again at first, and at last.
 const DOOR_PAUSE_NANOS: [u64; 2] = [1_000_000_000, 64_000_000_000];
@@ -29,8 +30,8 @@ pub(super) struct Door {
 }
 
 impl Neighbourhood {
-    /// Opens a socket for each new slot of this device and closes those of former ones. To be called
-    /// when there is something that can be connected to in a slot.
+    /// Opens a socket for each new slot of this device and closes those of former ones. To be
+    /// called when there is something that can be connected to in a slot.
     pub fn follow_slots(&mut self, now: Nanos) {
         let generation = self.slots.generation();
         if self.closed || self.followed == Some(generation) {
@@ -93,8 +94,8 @@ impl Neighbourhood {
         Ok(())
     }
 
-    /// Takes one call; those behind it keep the socket readable. (Without a descriptor the kernel refuses to
-    /// look whether there is another.)
+    /// Takes one call; those behind it keep the socket readable. (Without a descriptor the kernel
+    /// refuses to look whether there is another.)
     pub(super) fn accept(&mut self, door: usize, now: Nanos) {
         let connection = match sys::accept(self.doors[door].socket.as_fd()) {
             Ok(connection) => connection,

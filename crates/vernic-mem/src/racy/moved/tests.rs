@@ -5,7 +5,8 @@ use crate::PeerMemory;
 
 const PAGE: usize = 4096;
 
-/// Pages of ordinary memory, or of whatever `flags` and `fd` say, filled with a pattern if they can be.
+/// Pages of ordinary memory, or of whatever `flags` and `fd` say, filled with a pattern if they can
+/// be.
 struct Pages {
     at: *mut u8,
     len: usize,

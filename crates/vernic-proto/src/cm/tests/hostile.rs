@@ -1,6 +1,6 @@
-//! Datagrams of no sense, against connections in every state: nothing panics, tables stay bounded and
-//! consistent, what is sent parses, and in the end everything goes away. Seeded; the seed is in the
-//! message of a failure.
+//! Datagrams of no sense, against connections in every state: nothing panics, tables stay bounded
+//! and consistent, what is sent parses, and in the end everything goes away. Seeded; the seed is in
+//! the message of a failure.
 
 use std::collections::BTreeSet;
 

@@ -2,8 +2,8 @@
 //! reorders. Seeded: a failure names its seed, which begins the same game again.
 //!
 //! First chaos; then the network is perfect, every question is answered and time passes: each
-//! connection has had one outcome, and both ends agree, unless a REJ of it was lost or too few repeats
-//! were allowed; then everything is destroyed, and nothing is left.
+//! connection has had one outcome, and both ends agree, unless a REJ of it was lost or too few
+//! repeats were allowed; then everything is destroyed, and nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -53,8 +53,8 @@ impl<H: Host> Taker<'_, '_, H> {
         }
     }
 
-    /// "The RDMA OpCode MUST be valid" (RFC 5040, 7.2 (2)): defined, supported, and of the buffer model
-    /// that the segment has.
+    /// "The RDMA OpCode MUST be valid" (RFC 5040, 7.2 (2)): defined, supported, and of the buffer
+    /// model that the segment has.
     fn check_opcode(&self, control: &Control) -> Check<&'static RdmapInfo> {
         let info = control.opcode.info().ok_or(Violation::Opcode)?;
         let supported = match info.header {
@@ -67,8 +67,8 @@ impl<H: Host> Taker<'_, '_, H> {
     }
 
     /// A WRITE: "For non-zero-length Tagged DDP Segments, the segment MUST be validated before
-    /// Placement" (RFC 5041, 7.1); of an empty one "The STag and TO fields MUST NOT be checked" (RFC
-    /// 5041, 5.2).
+    /// Placement" (RFC 5041, 7.1); of an empty one "The STag and TO fields MUST NOT be checked"
+    /// (RFC 5041, 5.2).
     fn check_write(&mut self, header: &Tagged, len: u32) -> Result<Landing, Refusal<Stop>> {
         let received = match self.inbound.message {
             Message::None => 0,
@@ -93,8 +93,8 @@ impl<H: Host> Taker<'_, '_, H> {
     }
 
     /// A READ response: what the oldest READ waits for. Its STag is a number of our own, "copied,
-    /// without interpretation" (RFC 5040, 4.4) by the peer, and names no memory to anybody else (RFC
-    /// 5042, 6.3.5).
+    /// without interpretation" (RFC 5040, 4.4) by the peer, and names no memory to anybody else
+    /// (RFC 5042, 6.3.5).
     fn check_response(&mut self, header: &Tagged, len: u32) -> Result<Landing, Refusal<Stop>> {
         let Some(Expected::Read { slot, stag, received, length }) = self.requester.asked.expected()
         else {
@@ -158,8 +158,8 @@ impl<H: Host> Taker<'_, '_, H> {
         })
     }
 
-    /// The ready-to-receive indication by an empty SEND, first of all messages. Work requests are not
-    /// disturbed by it (RFC 6581, 4.4.2).
+    /// The ready-to-receive indication by an empty SEND, first of all messages. Work requests are
+    /// not disturbed by it (RFC 6581, 4.4.2).
     pub(super) fn is_rtr(&self, header: &Untagged, len: u32) -> bool {
         self.inbound.may_be_rtr
             && len == 0
@@ -167,10 +167,10 @@ impl<H: Host> Taker<'_, '_, H> {
             && header.control.opcode == RdmapOpcode::SEND
     }
 
-    /// The receive for the message that begins or is in progress. "If there is not an associated buffer,
-    /// DDP implementations MAY choose to disable the stream", or "MAY try to recover from the system
-    /// fault using LLP means in a ULP-transparent way" (RFC 5041, 7.1): as long as the owner permits, the
-    /// stream stands still until one is posted.
+    /// The receive for the message that begins or is in progress. "If there is not an associated
+    /// buffer, DDP implementations MAY choose to disable the stream", or "MAY try to recover from
+    /// the system fault using LLP means in a ULP-transparent way" (RFC 5041, 7.1): as long as the
+    /// owner permits, the stream stands still until one is posted.
     fn take_recv(&mut self) -> Result<crate::wqe::RecvWqe, Refusal<Stop>> {
         let inbound = &mut *self.inbound;
         if inbound.current.is_none() {
@@ -220,8 +220,8 @@ impl<H: Host> Taker<'_, '_, H> {
         require(len >= least && header.control.last, Violation::Length).map_err(refuse)?;
         match header.queue {
             QueueNumber::READ_REQUEST => {
-                // "For inbound RDMA Read Requests, the RDMAP layer MUST NOT exceed the maximum number
-                // of outstanding, inbound RDMA Read Requests" (RFC 5040, 6.1).
+                // "For inbound RDMA Read Requests, the RDMAP layer MUST NOT exceed the maximum
+                // number of outstanding, inbound RDMA Read Requests" (RFC 5040, 6.1).
                 require(self.answers.has_room(), Violation::NoBuffer).map_err(refuse)?;
             }
             QueueNumber::ATOMIC_RESPONSE => {
@@ -238,8 +238,8 @@ impl<H: Host> Taker<'_, '_, H> {
     }
 }
 
-/// "The value of DV MUST be the same for all the DDP Segments transmitted or received on a DDP Stream"
-/// (RFC 5041, 4.1); the RDMAP version, too, is the one of RFC 5040.
+/// "The value of DV MUST be the same for all the DDP Segments transmitted or received on a DDP
+/// Stream" (RFC 5041, 4.1); the RDMAP version, too, is the one of RFC 5040.
 fn check_versions(control: &Control) -> Check {
     let ddp = match control.tagged {
         true => Violation::TaggedVersion,

@@ -1,9 +1,10 @@
 //! What a complete segment leads to: the message goes on, or is delivered.
 //!
-//! "At the Data Sink, DDP MUST Deliver a DDP Message if and only if [...] the last DDP Segment of the
-//! DDP Message had its Last flag set, all of the DDP Segments of the DDP Message have been Placed, all
-//! preceding DDP Messages have been Placed, and each preceding DDP Message has been Delivered" (RFC
-//! 5041, 5.4): segments are taken in the order of the stream, so a Last flag is all that it takes.
+//! "At the Data Sink, DDP MUST Deliver a DDP Message if and only if [...] the last DDP Segment of
+//! the DDP Message had its Last flag set, all of the DDP Segments of the DDP Message have been
+//! Placed, all preceding DDP Messages have been Placed, and each preceding DDP Message has been
+//! Delivered" (RFC 5041, 5.4): segments are taken in the order of the stream, so a Last flag is all
+//! that it takes.
 
 use vernic_wire::iwarp::{
     AtomicCode, AtomicRequest, AtomicResponse, DdpHeader, Immediate, RdmapHeader, RdmapOpcode,
@@ -18,8 +19,8 @@ use crate::iwarp::answers::Body;
 use crate::iwarp::deframer::Refusal;
 use crate::iwarp::violation::Violation;
 
-/// Tries of an atomic that is made of a compare and swap, before the memory counts as contended beyond
-/// use.
+/// Tries of an atomic that is made of a compare and swap, before the memory counts as contended
+/// beyond use.
 const ATOMIC_TRIES: u32 = 100_000;
 
 impl<H: Host> Taker<'_, '_, H> {
@@ -98,9 +99,9 @@ impl<H: Host> Taker<'_, '_, H> {
         self.host.complete_recv(Completion { opcode, byte_len, tag, solicited, ..completion });
     }
 
-    /// "The combination of an RDMA Write Message followed by an Immediate Data Operation has the same
-    /// behavior as the RDMA Write with Immediate Data operation found in InfiniBand" (RFC 7306, 6);
-    /// alone it completes a receive of no bytes.
+    /// "The combination of an RDMA Write Message followed by an Immediate Data Operation has the
+    /// same behavior as the RDMA Write with Immediate Data operation found in InfiniBand" (RFC
+    /// 7306, 6); alone it completes a receive of no bytes.
     fn immediate(&mut self, header: &Untagged) -> Result<(), Stop> {
         let data = Immediate::parse(&self.inbound.control).map_err(|_| Violation::Length)?;
         let (opcode, byte_len) = match self.inbound.last_write.take() {
@@ -114,9 +115,9 @@ impl<H: Host> Taker<'_, '_, H> {
         Ok(())
     }
 
-    /// Checks a READ of the peer's and queues its answer. "If the Data Source receives a non-zero-length
-    /// RDMA Read Message Size, the Data Source RDMAP MUST validate the Data Source STag and Data Source
-    /// Tagged Offset", and must not if the length is zero (RFC 5040, 5.2.1).
+    /// Checks a READ of the peer's and queues its answer. "If the Data Source receives a
+    /// non-zero-length RDMA Read Message Size, the Data Source RDMAP MUST validate the Data Source
+    /// STag and Data Source Tagged Offset", and must not if the length is zero (RFC 5040, 5.2.1).
     fn read_request(&mut self, header: &Untagged) -> Result<(), Stop> {
         let request = ReadRequest::parse(&self.inbound.control).map_err(|_| Violation::Length)?;
         if request.size > 0 {
@@ -151,8 +152,8 @@ impl<H: Host> Taker<'_, '_, H> {
             .map_err(of_read)
     }
 
-    /// Carries an atomic of the peer's out, now that it is delivered, and queues its answer (RFC 7306,
-    /// 5.4 (3), (5), (8)).
+    /// Carries an atomic of the peer's out, now that it is delivered, and queues its answer (RFC
+    /// 7306, 5.4 (3), (5), (8)).
     fn atomic_request(&mut self, header: &Untagged) -> Result<(), Stop> {
         let request = AtomicRequest::parse(&self.inbound.control).map_err(|_| Violation::Length)?;
         // "a ULP Buffer address that is 64-bit aligned" (RFC 7306, 8.2).
@@ -184,8 +185,9 @@ impl<H: Host> Taker<'_, '_, H> {
             AtomicCode::CMP_SWAP => self.masked(request, |old| {
                 ((old ^ compare) & compare_mask == 0).then_some(old & !mask | data & mask)
             }),
-            // "an error MUST be surfaced in response to delivery [...] of an Atomic Operation Request
-            // Message with an Atomic Operation Code that the RNIC does not support" (RFC 7306, 5.2.1).
+            // "an error MUST be surfaced in response to delivery [...] of an Atomic Operation
+            // Request Message with an Atomic Operation Code that the RNIC does not support" (RFC
+            // 7306, 5.2.1).
             _ => Err(Violation::Opcode.into()),
         }
     }

@@ -1,4 +1,5 @@
-//! The sending half of a queue pair's contract: FPDUs out, and how far the connection has taken them.
+//! The sending half of a queue pair's contract: FPDUs out, and how far the connection has taken
+//! them.
 
 use super::Qp;
 use crate::completion::AccessFault;
@@ -9,23 +10,23 @@ use crate::state::QpState;
 use crate::time::Time;
 
 impl Qp {
-    /// Whether payload has to be copied into the stream with [`poll_transmit`](Self::poll_transmit),
-    /// because it is covered by a CRC or interrupted by markers. Otherwise
-    /// [`poll_fpdu`](Self::poll_fpdu) will do.
+    /// Whether payload has to be copied into the stream with
+    /// [`poll_transmit`](Self::poll_transmit), because it is covered by a CRC or interrupted by
+    /// markers. Otherwise [`poll_fpdu`](Self::poll_fpdu) will do.
     pub fn copies_payload(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.layout.copies())
     }
 
-    /// What was made before has been handed to the connection to be sent at once: the next FPDU begins a
-    /// TCP segment.
+    /// What was made before has been handed to the connection to be sent at once: the next FPDU
+    /// begins a TCP segment.
     pub fn begin_batch(&mut self) {
         if let Some(stream) = self.stream.as_deref_mut() {
             stream.layout.begin_batch();
         }
     }
 
-    /// The next FPDU, without its payload. It counts once [`commit_fpdu`](Self::commit_fpdu) is called;
-    /// until then the same one is given again.
+    /// The next FPDU, without its payload. It counts once [`commit_fpdu`](Self::commit_fpdu) is
+    /// called; until then the same one is given again.
     ///
     /// In Error it gives nothing but the last word, and flushes what was posted meanwhile.
     pub fn poll_fpdu(&mut self, now: Time, host: &mut impl Host) -> Option<Fpdu> {
@@ -52,15 +53,15 @@ impl Qp {
         }
     }
 
-    /// The FPDU that [`poll_fpdu`](Self::poll_fpdu) gave last is on its way: its bytes will leave, in
-    /// this order, or the connection fails.
+    /// The FPDU that [`poll_fpdu`](Self::poll_fpdu) gave last is on its way: its bytes will leave,
+    /// in this order, or the connection fails.
     pub fn commit_fpdu(&mut self, fpdu: &Fpdu) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         stream.commit(&mut self.sq, &mut self.counters, fpdu);
     }
 
-    /// The payload of the FPDU that [`poll_fpdu`](Self::poll_fpdu) gave last cannot be read. Nothing of
-    /// it has been sent.
+    /// The payload of the FPDU that [`poll_fpdu`](Self::poll_fpdu) gave last cannot be read.
+    /// Nothing of it has been sent.
     pub fn refuse_fpdu(
         &mut self,
         now: Time,
@@ -95,9 +96,9 @@ impl Qp {
         }
     }
 
-    /// Writes the FPDU that [`poll_fpdu`](Self::poll_fpdu) gave last, payload and all, into `buf`, as
-    /// [`poll_transmit`](Self::poll_transmit) does, and commits it; returns its length. Nothing if its
-    /// payload cannot be read, which has been seen to.
+    /// Writes the FPDU that [`poll_fpdu`](Self::poll_fpdu) gave last, payload and all, into `buf`,
+    /// as [`poll_transmit`](Self::poll_transmit) does, and commits it; returns its length. Nothing
+    /// if its payload cannot be read, which has been seen to.
     pub fn write_fpdu(
         &mut self,
         now: Time,
@@ -114,8 +115,8 @@ impl Qp {
         }
     }
 
-    /// As [`write_fpdu`](Self::write_fpdu), but an FPDU whose payload cannot be read is left as it is, to be
-    /// [refused](Self::refuse_fpdu) or given again.
+    /// As [`write_fpdu`](Self::write_fpdu), but an FPDU whose payload cannot be read is left as it
+    /// is, to be [refused](Self::refuse_fpdu) or given again.
     ///
     /// # Errors
     /// What is wrong with its payload.
@@ -131,14 +132,14 @@ impl Qp {
         Ok(len)
     }
 
-    /// Bytes that were committed since the stream began: what [`handle_sent`](Self::handle_sent) counts
-    /// up to.
+    /// Bytes that were committed since the stream began: what [`handle_sent`](Self::handle_sent)
+    /// counts up to.
     pub fn committed(&self) -> u64 {
         self.stream.as_ref().map_or(0, |stream| stream.layout.position())
     }
 
-    /// The connection has taken the first `total` bytes of the stream. Requests that ended before are
-    /// complete.
+    /// The connection has taken the first `total` bytes of the stream. Requests that ended before
+    /// are complete.
     pub fn handle_sent(&mut self, now: Time, total: u64, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref_mut() else { return };
         let before = stream.accepted;
@@ -149,8 +150,8 @@ impl Qp {
         self.settle(now, host);
     }
 
-    /// Whether [`poll_fpdu`](Self::poll_fpdu) or [`poll_transmit`](Self::poll_transmit) has something
-    /// to send, carry out or flush.
+    /// Whether [`poll_fpdu`](Self::poll_fpdu) or [`poll_transmit`](Self::poll_transmit) has
+    /// something to send, carry out or flush.
     pub fn wants_transmit(&self) -> bool {
         if self.attr.state == QpState::Error && !self.sq.is_empty() {
             return true;

@@ -1,4 +1,5 @@
-//! One start-up frame, collected from a stream that is cut anywhere, and checked as early as it can be.
+//! One start-up frame, collected from a stream that is cut anywhere, and checked as early as it can
+//! be.
 //!
 //! Bounded: a frame is 532 bytes at most, and its buffer is as large from the start.
 
@@ -25,9 +26,9 @@ impl Frame {
 
     /// Takes what belongs to the frame from the front of `bytes`, and says how much that was.
     ///
-    /// `expected` is the key that must come: "If a received Key does not match the expected value the
-    /// TCP/DDP connection MUST be closed, and an error returned to the ULP" (RFC 5044, 7.1.2 (5)); the
-    /// first wrong byte is enough.
+    /// `expected` is the key that must come: "If a received Key does not match the expected value
+    /// the TCP/DDP connection MUST be closed, and an error returned to the ULP" (RFC 5044, 7.1.2
+    /// (5)); the first wrong byte is enough.
     pub(super) fn take(&mut self, bytes: &[u8], expected: MpaKey) -> Result<usize, StartupError> {
         let mut taken = self.fill(bytes, MpaStart::LEN);
         if !expected.may_begin(&self.buf[..self.len]) {

@@ -13,8 +13,8 @@ pub(super) struct Terms {
     pub(super) rtr: RtrSet,
 }
 
-/// What an initiator offers. An RTR by READ needs a place among the READs that the responder takes, though
-/// the application wants none.
+/// What an initiator offers. An RTR by READ needs a place among the READs that the responder takes,
+/// though the application wants none.
 pub(super) fn offer(config: &StartupConfig) -> MpaEnhanced {
     let mut data = MpaEnhanced::default();
     config.rtr.into_flags(&mut data);
@@ -28,9 +28,9 @@ pub(super) fn offer(config: &StartupConfig) -> MpaEnhanced {
 
 /// The responder's answer to an offer, and what it thereby agrees to.
 ///
-/// "The responder MUST set its ORD at most to the initiator IRD"; its IRD is raised to the initiator's
-/// ORD as far as it has the resources, and to 1 for an RTR by READ (RFC 6581, 9.1). What is not
-/// negotiated stays as it is, and is answered so.
+/// "The responder MUST set its ORD at most to the initiator IRD"; its IRD is raised to the
+/// initiator's ORD as far as it has the resources, and to 1 for an RTR by READ (RFC 6581, 9.1).
+/// What is not negotiated stays as it is, and is answered so.
 pub(super) fn answer(config: &StartupConfig, asked: &MpaEnhanced) -> (MpaEnhanced, Terms) {
     let rtr = answer_rtr(config.rtr, RtrSet::of(asked), asked.peer_to_peer);
     let mut terms = Terms { ird: config.ird, ord: config.ord, rtr };
@@ -57,9 +57,9 @@ pub(super) fn answer(config: &StartupConfig, asked: &MpaEnhanced) -> (MpaEnhance
 }
 
 /// "For each initiator-supported RTR indication option, the responder SHOULD set the corresponding
-/// Control Flag if the responder can support that option"; and "If the responder does not support any
-/// of the initiator-specified RTR indication options, then the responder MUST set at least one RTR
-/// indication type option it supports" (RFC 6581, 9.2).
+/// Control Flag if the responder can support that option"; and "If the responder does not support
+/// any of the initiator-specified RTR indication options, then the responder MUST set at least one
+/// RTR indication type option it supports" (RFC 6581, 9.2).
 fn answer_rtr(supported: RtrSet, asked: RtrSet, peer_to_peer: bool) -> RtrSet {
     let supported = if supported.is_empty() { RtrSet::all() } else { supported };
     match supported & asked {
@@ -71,9 +71,9 @@ fn answer_rtr(supported: RtrSet, asked: RtrSet, peer_to_peer: bool) -> RtrSet {
 
 /// What the initiator makes of the answer.
 ///
-/// "the initiator MUST set its IRD at least to the responder ORD and its ORD at most to the responder
-/// IRD"; where it lacks the resources, or cannot give any RTR that the responder takes, it says so in a
-/// Terminate (RFC 6581, 9.1, 9.2).
+/// "the initiator MUST set its IRD at least to the responder ORD and its ORD at most to the
+/// responder IRD"; where it lacks the resources, or cannot give any RTR that the responder takes,
+/// it says so in a Terminate (RFC 6581, 9.1, 9.2).
 pub(super) fn conclude(
     config: &StartupConfig,
     answered: &MpaEnhanced,

@@ -141,7 +141,8 @@ fn an_initiator_with_no_queue_pair_says_the_same_as_one_with() {
     assert_eq!(segments(&greeting.again), again);
     let DdpHeader::Tagged(header) = again[0].0 else { panic!() };
     assert_eq!((header.control.opcode, again[0].1.len()), (Op::WRITE, 0));
-    // Others have nothing to say that would be answered, or do not know where they are in the stream.
+    // Others have nothing to say that would be answered, or do not know where they are in the
+    // stream.
     let not = [
         Agreed { role: Role::Responder, ..agreed },
         Agreed { rtr: RtrSet::WRITE, ..agreed },

@@ -1,6 +1,6 @@
-//! FPDUs of no sense, commands in any order, a network that cuts and ends: nothing panics, every work
-//! request ends once, what is sent parses and holds one Terminate at most, and every stream comes to an
-//! end. Seeded; the seed is in the message of a failure.
+//! FPDUs of no sense, commands in any order, a network that cuts and ends: nothing panics, every
+//! work request ends once, what is sent parses and holds one Terminate at most, and every stream
+//! comes to an end. Seeded; the seed is in the message of a failure.
 
 use vernic_wire::Rkey;
 use vernic_wire::iwarp::{

@@ -9,7 +9,8 @@ use crate::qp::PostError;
 use crate::test_host::{BASE, RKEY};
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
 
-/// CRC, markers, placement before the CRC, large FPDUs, pieces of the network, placement by the owner.
+/// CRC, markers, placement before the CRC, large FPDUs, pieces of the network, placement by the
+/// owner.
 const MODES: [(bool, bool, bool, bool, usize, bool); 7] = [
     (false, false, false, false, 1 << 20, false),
     (true, false, false, false, 7, false),

@@ -1,4 +1,5 @@
-//! Every way to break the rules, and the exact Terminate that it earns; both ends' queues and events.
+//! Every way to break the rules, and the exact Terminate that it earns; both ends' queues and
+//! events.
 
 use vernic_wire::Rkey;
 use vernic_wire::iwarp::{
@@ -155,7 +156,8 @@ fn offend(role: Role) {
         assert_eq!(raw.host.memory, memory, "{header}");
         let Some(terminate) = raw.last_word() else { panic!("{header}: no Terminate") };
         assert_eq!(terminate.code, code, "{header}");
-        // Figure 10 of RFC 5040: the DDP header with all errors of DDP and RDMAP that the peer made.
+        // Figure 10 of RFC 5040: the DDP header with all errors of DDP and RDMAP that the peer
+        // made.
         assert_eq!(terminate.ddp, Some(header), "{code}");
         assert_eq!(usize::from(terminate.segment_len), header.len() + body.len());
         assert!(terminate.length_valid);

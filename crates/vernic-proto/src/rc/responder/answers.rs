@@ -110,8 +110,8 @@ impl Answers {
         self.cursor = 0;
     }
 
-    /// Whether one more request fits: a slot is free, or can be taken from the oldest, which has had
-    /// its answer. More than one must go where the depth was made smaller meanwhile.
+    /// Whether one more request fits: a slot is free, or can be taken from the oldest, which has
+    /// had its answer. More than one must go where the depth was made smaller meanwhile.
     pub(crate) fn has_room(&self) -> bool {
         let excess = (self.ring.len() + 1).saturating_sub(self.depth);
         self.depth > 0 && self.ring.iter().take(excess).all(|oldest| oldest.answered)

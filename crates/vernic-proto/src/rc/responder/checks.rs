@@ -123,8 +123,8 @@ pub(super) fn check_op_seq(message: &Message, packet: &Packet<'_>) -> Step {
     }
 }
 
-/// What this queue pair supports and grants (IBTA 9.7.4.1.3). An operation that it does not grant is one
-/// that it does not support: an invalid request (IBTA 11.6.2), as from hardware and rxe.
+/// What this queue pair supports and grants (IBTA 9.7.4.1.3). An operation that it does not grant
+/// is one that it does not support: an invalid request (IBTA 11.6.2), as from hardware and rxe.
 pub(super) fn check_op_valid(access: u32, packet: &Packet<'_>) -> Step {
     let info = packet.info();
     let supported = match info.kind {
@@ -181,8 +181,8 @@ pub(super) fn check_resource(
     Step::CheckLength
 }
 
-/// Packet and message lengths (IBTA 9.7.4.1.6): what the opcode allows, what the position demands, what
-/// the receive holds and the RETH announced.
+/// Packet and message lengths (IBTA 9.7.4.1.6): what the opcode allows, what the position demands,
+/// what the receive holds and the RETH announced.
 pub(super) fn check_length(
     message: &Message,
     current: Option<RecvWqe>,
@@ -225,8 +225,8 @@ pub(super) fn check_rkey(packet: &Packet<'_>, host: &mut impl Host) -> Step {
     step_or_refuse(target.check_region(host), Step::Execute, ErrorClass::RemoteAccess)
 }
 
-/// Copies the payload of the packets of a run: where that fails the receive stays as it is, though bytes of it may
-/// have changed.
+/// Copies the payload of the packets of a run: where that fails the receive stays as it is, though
+/// bytes of it may have changed.
 pub(super) fn pull(message: &Message, packet: &Packet<'_>, run: Run, host: &mut impl Host) -> Step {
     let Message::Send { received } = message.at(packet) else {
         return Step::Refuse(ErrorClass::OpcodeSequence, None);
