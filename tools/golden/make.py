@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes crates/vernic-wire/tests/data/golden.txt: RoCEv2 frames built by scapy, with their field values.
+"""Makes crates/core/vernic-wire/tests/data/golden.txt: RoCEv2 frames built by scapy, with their field values.
 
     apt-get install python3-scapy      (or: pip install scapy)
-    python3 tools/golden/make.py > crates/vernic-wire/tests/data/golden.txt
+    python3 tools/golden/make.py > crates/core/vernic-wire/tests/data/golden.txt
 
 The file is committed, so that tests need neither Python nor scapy; the output is the same on every run.
 

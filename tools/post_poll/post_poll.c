@@ -6,7 +6,7 @@
  *     vernic run -d lo -- ./post_poll [MESSAGES [LIST]]
  *
  * So many messages, so many of them with one doorbell. Prints the nanoseconds that a message took.
- * crates/vernic/examples/post_poll.rs does the same through the Rust API.
+ * crates/api/vernic/examples/post_poll.rs does the same through the Rust API.
  */
 #include <infiniband/verbs.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! Which clauses of iWARP's RFCs are implemented where: `crates/vernic-proto/IWARP.md`.
+//! Which clauses of iWARP's RFCs are implemented where: `crates/core/vernic-proto/IWARP.md`.
 //!
 //! The source cites clauses as "RFC 5041, 7.1, 7.2; RFC 5044, 8". Here is the list of clauses
 //! (`table.rs`), with what there is to say of those that nothing cites. A clause that is neither
@@ -15,7 +15,7 @@ use crate::{Result, root};
 use table::CLAUSES;
 
 const PAGE: Part = Part {
-    page: "crates/vernic-proto/IWARP.md",
+    page: "crates/core/vernic-proto/IWARP.md",
     begin: "<!-- clauses: begin (written by `cargo xtask clauses`, do not edit) -->",
     end: "<!-- clauses: end -->",
 };
@@ -159,8 +159,8 @@ fn render(citations: &Citations) -> Result<String> {
         }
         let files = of(clause, citations);
         let links = files.iter().map(|file| {
-            let short = file.trim_start_matches("crates/vernic-").replace("/src/", "/");
-            format!("[{short}](../../{file})")
+            let (_, crate_file) = file.split_once("vernic-").unwrap_or(("", file));
+            format!("[{}](../../../{file})", crate_file.replace("/src/", "/"))
         });
         let cell = links.collect::<Vec<_>>().join(", ");
         let cell = match (cell.is_empty(), clause.note) {

@@ -59,18 +59,14 @@ struct Import {
     from: PathBuf,
     line: usize,
     item: String,
+    /// How many names of the one the other uses.
+    count: usize,
 }
 
 /// Every crate's cycles against [`ALLOWED`]: a finding for each crate that differs.
 pub(crate) fn check() -> Result<Vec<String>> {
     let mut findings = Vec::new();
-    let mut crates: Vec<_> = std::fs::read_dir(root().join("crates"))
-        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>())
-        .map_err(|e| format!("crates: {e}"))?;
-    crates.push(root().join("xtask"));
-    crates.sort();
-    for folder in crates {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (name, folder) in crates()? {
         let Some(krate) = read(&folder.join("src"))? else { continue };
         let knots = knots(&krate);
         let count: usize = knots.iter().map(|(members, _)| members.len()).sum();
@@ -91,6 +87,43 @@ pub(crate) fn check() -> Result<Vec<String>> {
         }
     }
     Ok(findings)
+}
+
+/// Prints the imports between the modules of one crate that stand beside each other, with how many
+/// lines make each; those inside a cycle are marked.
+pub(crate) fn print(name: &str) -> Result {
+    let found = crates()?.into_iter().find(|(n, _)| n == name);
+    let (_, folder) = found.ok_or_else(|| format!("there is no crate `{name}`"))?;
+    let Some(krate) = read(&folder.join("src"))? else { return Ok(()) };
+    let members: BTreeSet<_> = knots(&krate).into_iter().flat_map(|(members, _)| members).collect();
+    for (from, imports) in edges(&krate) {
+        for (to, import) in imports {
+            let mark = if members.contains(&from) && members.contains(&to) { "cycle" } else { "" };
+            let (from, to) = (from.join("::"), to.join("::"));
+            let place = format!("{}:{}", import.from.display(), import.line);
+            println!("{from:<30} {to:<30} {:>3} {mark:<6} {place} {}", import.count, import.item);
+        }
+    }
+    Ok(())
+}
+
+/// Every crate with its name and folder: those of the folders of layers, and this one.
+fn crates() -> Result<Vec<(String, PathBuf)>> {
+    let below = |folder: PathBuf| -> Result<Vec<PathBuf>> {
+        std::fs::read_dir(&folder)
+            .and_then(|entries| {
+                entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()
+            })
+            .map_err(|e| format!("{}: {e}", folder.display()))
+    };
+    let mut folders = vec![root().join("xtask")];
+    for layer in below(root().join("crates"))? {
+        folders.extend(below(layer)?);
+    }
+    folders.sort();
+    let name =
+        |folder: &Path| folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(folders.into_iter().map(|folder| (name(&folder), folder)).collect())
 }
 
 /// The modules of a crate, from its root file; `None` if it has none.
@@ -295,21 +328,7 @@ impl<'ast> Visit<'ast> for Reader {
 /// The knots of a crate: modules beside each other that import each other, at whatever distance,
 /// each with a line that tells an import of each member.
 fn knots(krate: &Krate) -> Vec<(Vec<ModPath>, String)> {
-    let mut edges: BTreeMap<ModPath, BTreeMap<ModPath, Import>> = BTreeMap::new();
-    for (path, module) in &krate.modules {
-        for (named, line) in &module.named {
-            let home = krate.home(named);
-            let common = path.iter().zip(&home).take_while(|(a, b)| a == b).count();
-            if common == path.len() || common == home.len() {
-                // A module and its own submodule are one floor.
-                continue;
-            }
-            let [from, to] = [path, &home].map(|p| p[..=common].to_vec());
-            let import =
-                || Import { from: module.file.clone(), line: *line, item: named.join("::") };
-            edges.entry(from).or_default().entry(to).or_insert_with(import);
-        }
-    }
+    let edges = edges(krate);
     let reach: BTreeMap<&ModPath, BTreeSet<&ModPath>> =
         edges.keys().map(|from| (from, reachable(&edges, from))).collect();
     let mut knots: Vec<Vec<ModPath>> = Vec::new();
@@ -343,6 +362,30 @@ fn knots(krate: &Krate) -> Vec<(Vec<ModPath>, String)> {
             (members, told)
         })
         .collect()
+}
+
+/// What each module imports from those that stand beside it.
+fn edges(krate: &Krate) -> BTreeMap<ModPath, BTreeMap<ModPath, Import>> {
+    let mut edges: BTreeMap<ModPath, BTreeMap<ModPath, Import>> = BTreeMap::new();
+    for (path, module) in &krate.modules {
+        for (named, line) in &module.named {
+            let home = krate.home(named);
+            let common = path.iter().zip(&home).take_while(|(a, b)| a == b).count();
+            if common == path.len() || common == home.len() {
+                // A module and its own submodule are one floor.
+                continue;
+            }
+            let [from, to] = [path, &home].map(|p| p[..=common].to_vec());
+            let first = || Import {
+                from: module.file.clone(),
+                line: *line,
+                item: named.join("::"),
+                count: 0,
+            };
+            edges.entry(from).or_default().entry(to).or_insert_with(first).count += 1;
+        }
+    }
+    edges
 }
 
 /// The modules that `from` imports, at whatever distance.

@@ -1,6 +1,6 @@
 //! What messages cost in instructions of user space, and that it grows only on purpose.
 //!
-//! `crates/vernic/examples/instructions.rs` does the work, both ends in one thread; callgrind
+//! `crates/api/vernic/examples/instructions.rs` does the work, both ends in one thread; callgrind
 //! counts what is executed in the function that does it. Two runs of different lengths give what
 //! one message adds. The kernel's part is not counted, and how often a poll finds nothing yet is a
 //! matter of luck: so the least of some attempts is taken. Unlike times, these figures are the same

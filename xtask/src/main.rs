@@ -95,11 +95,16 @@ enum Command {
     },
     /// Kill unmodified programs at random moments, and watch whether their peers learn of it
     Kills(kills::Arguments),
+    /// Print which modules of a crate import which, and which imports are part of a cycle
+    Imports {
+        /// The crate, as `vernic-engine`
+        name: String,
+    },
     /// Rewrite the tables of programs and verbs in conformance/README.md
     Verbs,
     /// Rewrite the table of settings in README.md
     Settings,
-    /// Rewrite the list of iWARP's clauses in crates/vernic-proto/IWARP.md
+    /// Rewrite the list of iWARP's clauses in crates/core/vernic-proto/IWARP.md
     Clauses,
     /// Count the instructions that messages cost, and compare with BENCHMARKS.md
     Instructions {
@@ -159,6 +164,7 @@ fn main() -> ExitCode {
         Command::Kernel(arguments) => kernel::kernel(&arguments),
         Command::Ipsec { write } => ipsec::run(write),
         Command::Kills(arguments) => kills::kills(&arguments),
+        Command::Imports { name } => cycles::print(&name),
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),
         Command::Clauses => clauses::write(),

@@ -24,6 +24,7 @@ pub(crate) fn check() -> Result {
     findings.extend(stands_alone(&files));
     findings.extend(core_is_pure(&files));
     findings.extend(file_lengths(&files));
+    findings.extend(comment_widths(&files));
     findings.extend(links_lead_somewhere(&files));
     findings.extend(architecture_is_true(&files));
     findings.extend(one_test_command(&files));
@@ -64,7 +65,7 @@ fn stands_alone(files: &[Tracked]) -> Vec<String> {
 
 /// The wire formats and the protocol machines know no clock, socket, thread or chance.
 fn core_is_pure(files: &[Tracked]) -> Vec<String> {
-    const PURE: &[&str] = &["crates/vernic-wire/", "crates/vernic-proto/"];
+    const PURE: &[&str] = &["crates/core/vernic-wire/", "crates/core/vernic-proto/"];
     const IMPURE: &[&str] = &[
         "Instant",
         "SystemTime",
@@ -108,6 +109,25 @@ fn file_lengths(files: &[Tracked]) -> Vec<String> {
         .collect()
 }
 
+/// No comment of Rust code is wider than its code may be; rows of tables apart, which cannot be
+/// wrapped.
+fn comment_widths(files: &[Tracked]) -> Vec<String> {
+    const WIDEST: usize = 100;
+    let mut findings = Vec::new();
+    for file in files.iter().filter(|f| f.path.ends_with(".rs")) {
+        for (number, line) in file.text.lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            let is_row = comment.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            let columns = line.chars().count();
+            if columns > WIDEST && !is_row {
+                let place = format!("{}:{}", file.path, number + 1);
+                findings.push(format!("{place}: a comment of {columns} columns, at most {WIDEST}"));
+            }
+        }
+    }
+    findings
+}
+
 fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/")
 }
@@ -143,7 +163,10 @@ fn architecture_is_true(files: &[Tracked]) -> Vec<String> {
         files.iter().filter(|f| f.path.starts_with("crates/") && f.path.ends_with(".rs")).collect();
     let is_true = |name: &str| {
         if name.starts_with("vernic") && name.contains('/') {
-            return files.iter().any(|f| f.path.starts_with(&format!("crates/{name}")));
+            // The crate's folder lies in one of the folders of layers.
+            let below =
+                |path: &str| path.splitn(3, '/').nth(2).is_some_and(|p| p.starts_with(name));
+            return files.iter().any(|f| f.path.starts_with("crates/") && below(&f.path));
         }
         match name.rsplit_once("::") {
             Some((_, item)) => sources.iter().any(|f| defines(&f.text, item)),
@@ -237,11 +260,19 @@ mod tests {
     #[test]
     fn a_clock_in_the_protocol_core_is_found_but_not_in_its_tests() {
         let lib = "#![forbid(unsafe_code)]\nuse std::time::Instant;\n";
-        let proto = file("crates/vernic-proto/src/lib.rs", lib);
+        let proto = file("crates/core/vernic-proto/src/lib.rs", lib);
         assert!(core_is_pure(&proto).iter().any(|f| f.ends_with("uses `Instant`")));
         let lib = "#![forbid(unsafe_code)]\n#[cfg(test)]\nmod tests { use std::time::Instant; }\n";
-        let proto = file("crates/vernic-proto/src/lib.rs", lib);
+        let proto = file("crates/core/vernic-proto/src/lib.rs", lib);
         assert!(!core_is_pure(&proto).iter().any(|f| f.contains("Instant")));
+    }
+
+    #[test]
+    fn a_wide_comment_is_found_and_a_wide_row_of_a_table_is_not() {
+        let wide = "x".repeat(98);
+        let text = format!("// {wide}\n/// | {wide} |\n    // short\nlet a = \"{wide}\";\n");
+        let findings = comment_widths(&file("a.rs", &text));
+        assert_eq!(findings, ["a.rs:1: a comment of 101 columns, at most 100"]);
     }
 
     #[test]
@@ -257,7 +288,7 @@ mod tests {
         let text = "`Qp::post`, `Qp::poll`, `vernic-x/src/qp.rs`, `vernic-x/src/no.rs`, `sendmsg`";
         let code = "impl Qp { pub fn post_send() {} pub fn poll() {} }";
         let mut files = file("ARCHITECTURE.md", text);
-        files.extend(file("crates/vernic-x/src/qp.rs", code));
+        files.extend(file("crates/core/vernic-x/src/qp.rs", code));
         let findings = architecture_is_true(&files);
         assert_eq!(findings.len(), 2, "{findings:?}");
         assert!(findings[0].ends_with("`Qp::post`") && findings[1].ends_with("no.rs`"));

@@ -134,7 +134,7 @@ pub(crate) const FEATURES: &str = "--all-features";
 
 /// The golden packets are what scapy makes today, comments (its version) apart.
 fn golden() -> Result {
-    const FILE: &str = "crates/vernic-wire/tests/data/golden.txt";
+    const FILE: &str = "crates/core/vernic-wire/tests/data/golden.txt";
     let committed =
         std::fs::read_to_string(root().join(FILE)).map_err(|e| format!("{FILE}: {e}"))?;
     let made = run("python3 tools/golden/make.py").limit_min(2).output()?;

@@ -1,6 +1,6 @@
 //! What more queue pairs, peers and memory regions cost: `cargo xtask bench --growth`.
 //!
-//! `crates/vernic/examples/growth.rs` does the work and prints the figures; here it is run over
+//! `crates/api/vernic/examples/growth.rs` does the work and prints the figures; here it is run over
 //! ranges, in rounds, and the medians become a part of BENCHMARKS.md of their own, with charts.
 
 use std::collections::BTreeMap;

@@ -33,10 +33,10 @@ const VERBS: Part = Part {
 const REFUSED: &str = "conformance/refused.txt";
 
 /// Symbols of the C library, and what answers them.
-const EXPORTS: &str = "crates/vernic-abi/abi/exports.txt";
+const EXPORTS: &str = "crates/c/vernic-abi/abi/exports.txt";
 
 /// The functions of a context, which verbs.h calls without a symbol.
-const CONTEXT: &str = "crates/vernic-abi/src/ibverbs/context.rs";
+const CONTEXT: &str = "crates/c/vernic-abi/src/ibverbs/context.rs";
 
 /// Whether the page has the tables as they are.
 pub(crate) fn check() -> Result {
