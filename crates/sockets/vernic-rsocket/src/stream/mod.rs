@@ -6,9 +6,10 @@
 //! machine gives them out, and tells it of completions.
 //!
 //! ```text
-//!             send                                      receive
-//!   next_len -> place -> (copy in) -> send -> post  message -> handle_message -> poll_write -> post
-//!   completion -> handle_sent -> room in the ring   peek -> (copy out) -> consume -> poll_write -> post
+//!   send:    next_len -> place -> (copy in) -> send -> post
+//!            completion -> handle_sent -> room in the ring
+//!   receive: message -> handle_message -> poll_write -> post
+//!            peek -> (copy out) -> consume -> poll_write -> post
 //! ```
 //!
 //! How data flows: each side has a *target list* in registered memory, two entries, into which its
