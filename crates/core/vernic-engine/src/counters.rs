@@ -12,7 +12,7 @@ use vernic_io::neighbour::NeighbourCounters;
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
-use crate::direct::{DirectCounters, DirectCounts};
+use crate::local::direct::{DirectCounters, DirectCounts};
 use crate::streams::{StreamCounters, StreamCounts};
 
 const REASONS: usize = DropReason::ALL.len();

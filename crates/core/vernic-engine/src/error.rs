@@ -13,7 +13,7 @@ use vernic_mem::{DeregisterError, RegisterError};
 use vernic_wire::{Gid, Mtu, Qpn, Service};
 
 use crate::config::{ConfigError, PeerRefused};
-use crate::dm::DmRangeError;
+use crate::verbs::dm::DmRangeError;
 
 /// What everything says that was made before this process was forked.
 pub(crate) const ORPHAN: &str = "made by the process that this one was forked from, and unusable \

@@ -44,11 +44,11 @@ use vernic_proto::iwarp::{
 use vernic_proto::{QpCounters, Time};
 use vernic_wire::Qpn;
 
-use crate::events::lock;
-use crate::host::QpHost;
-use crate::lane::{Lane, make_ready};
-use crate::progress::Engine;
-use crate::qp_state::{QpCore, QpInner};
+use crate::lane::core::{Lane, make_ready};
+use crate::progress::engine::Engine;
+use crate::qp::host::QpHost;
+use crate::qp::state::{QpCore, QpInner};
+use crate::support::events::lock;
 use holding::{Held, Holding};
 use orphan::{LIMITS, Orphans};
 use ready::Watch;
