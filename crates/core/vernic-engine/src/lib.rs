@@ -47,7 +47,7 @@ mod verbs;
 
 pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
 pub use config::{Config, ConfigError, Origin, PeerRefused, Peers, Settings, TransportChoice};
-pub use counters::DeviceCounters;
+pub use counters::{DeviceCounters, DirectCounters, StreamCounters};
 pub use device::alarms::Offender;
 pub use device::gid::{GidEntry, GidType};
 pub use device::limits;
@@ -58,21 +58,20 @@ pub use device::listing::{
 };
 pub use device::opened::Clocks;
 pub use error::{
-    Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,
-    ResizeError,
+    Busy, CqOverrun, CreateError, DmRangeError, FreeError, McastError, ModifyError, OpenError,
+    PathError, ResizeError,
 };
-pub use local::direct::{DirectCounters, Placed};
+pub use local::direct::Placed;
 pub use local::near::{Route, WhyWire};
 pub use qp::explanation::{Circumstances, Explanation, LivePeer};
 pub use qp::recv_queue::{PostRecvError, RecvRefusal, RecvWr};
-pub use streams::StreamCounters;
 pub use support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
 pub use support::threads::spawn;
 pub use verbs::ah::Ah;
 pub use verbs::channel::CompChannel;
 pub use verbs::context::Context;
 pub use verbs::cq::{Cq, EMPTY_WC, Wc};
-pub use verbs::dm::{DeviceMemory, DmRangeError};
+pub use verbs::dm::DeviceMemory;
 pub use verbs::handle::Qp;
 pub use verbs::mr::{Mr, MrChange, Mw};
 pub use verbs::pd::Pd;

@@ -20,8 +20,8 @@ use vernic_mem::{
 use vernic_proto::{QpState, QpType};
 use vernic_wire::{Qpn, Rkey};
 
+use crate::counters::Refusal;
 use crate::lane::core::Lane;
-use crate::local::direct::Refusal;
 use crate::local::near::{Lender, Way};
 use crate::local::tickets::{Consent, Denial, Offer, Ticket, Told};
 use crate::progress::engine::Engine;

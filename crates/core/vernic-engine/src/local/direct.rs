@@ -21,14 +21,13 @@ mod place;
 pub use place::Placed;
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use vernic_mem::{Memory, PdId, PeerFault, Reach, WordOp};
 use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::Qpn;
 
-use crate::counters::Count;
+use crate::counters::{DirectCounts, Refusal};
 use crate::local::consent::Guest;
 use crate::local::tickets::Consent;
 use crate::qp::host::QpHost;
@@ -74,145 +73,11 @@ enum Step {
     Wait,
 }
 
-/// Why a request took packets though there is a neighbour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// No consent, or not yet.
-    NoTicket,
-    /// The ticket does not cover the range or the operation.
-    Range,
-    /// The memory's owner has closed a gate.
-    Closed,
-    /// The kernel does not permit it.
-    NotPermitted,
-    /// The process is gone, or its memory.
-    Unreachable,
-    /// The local memory refuses.
-    Local,
-}
-
-/// What is counted of requests without packets, and of consent to them.
-#[derive(Debug, Default)]
-pub(crate) struct DirectCounts {
-    pub(crate) writes: Count,
-    pub(crate) reads: Count,
-    pub(crate) atomics: Count,
-    pub(crate) bytes: Count,
-    refusals: [Count; 6],
-    pub(crate) granted: Count,
-    pub(crate) denied: Count,
-    pub(crate) bad_messages: Count,
-    /// Added to by any thread, as the next.
-    pub(crate) cut_off: Arc<AtomicU64>,
-    pub(crate) ends_untold: Arc<AtomicU64>,
-}
-
-/// Totals of requests carried out without packets, in the memory of processes of this host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DirectCounters {
-    /// WRITEs carried out here, in the peer's memory.
-    pub writes: u64,
-    /// READs.
-    pub reads: u64,
-    /// Atomics.
-    pub atomics: u64,
-    /// Bytes of all of them.
-    pub bytes: u64,
-    /// One-sided requests that took packets for lack of the peer's consent: each key's first.
-    pub refused_no_ticket: u64,
-    /// ... because they leave what the peer has consented to, or need other rights.
-    pub refused_range: u64,
-    /// ... because the peer has withdrawn its consent: the key or the queue pair has changed.
-    pub refused_closed: u64,
-    /// Keys whose requests take packets because the kernel does not permit access to the peer's
-    /// process: by its rules for debuggers, by a filter of system calls, or because the process is
-    /// of a PID namespace that cannot be seen.
-    pub refused_not_permitted: u64,
-    /// ... because the peer's process or memory is not there, or its file cannot be mapped.
-    pub refused_unreachable: u64,
-    /// ... because local memory refuses.
-    pub refused_local: u64,
-    /// Consents given to peers.
-    pub granted: u64,
-    /// Consents refused to peers.
-    pub denied: u64,
-    /// Messages about consent that were not understood or answer nothing.
-    pub bad_messages: u64,
-    /// Processes that stayed inside memory that was withdrawn from them for more than a second.
-    pub cut_off: u64,
-    /// Times that a process could not be told that memory it has mapped was withdrawn: it keeps the
-    /// mapping until it is told of the next, or until it uses the key again.
-    pub ends_untold: u64,
-}
-
-vernic_io::sum_fields! { DirectCounters: writes, reads, atomics, bytes, refused_no_ticket, refused_range, refused_closed, refused_not_permitted, refused_unreachable, refused_local, granted, denied, bad_messages, cut_off, ends_untold }
-
-impl DirectCounters {
-    /// Each with its name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-        [
-            ("direct_writes", self.writes),
-            ("direct_reads", self.reads),
-            ("direct_atomics", self.atomics),
-            ("direct_bytes", self.bytes),
-            ("direct_refusals_no_ticket", self.refused_no_ticket),
-            ("direct_refusals_range", self.refused_range),
-            ("direct_refusals_closed", self.refused_closed),
-            ("direct_refusals_not_permitted", self.refused_not_permitted),
-            ("direct_refusals_unreachable", self.refused_unreachable),
-            ("direct_refusals_local", self.refused_local),
-            ("direct_granted", self.granted),
-            ("direct_denied", self.denied),
-            ("direct_bad_messages", self.bad_messages),
-            ("direct_cut_off", self.cut_off),
-            ("direct_ends_untold", self.ends_untold),
-        ]
-        .into_iter()
-    }
-}
-
-impl DirectCounts {
-    #[cold]
-    fn refuse(&self, why: Refusal) -> Step {
-        self.note_refusal(why);
-        Step::Packets
-    }
-
-    pub(crate) fn note_refusal(&self, why: Refusal) {
-        self.refusals[why as usize].add(1);
-    }
-
-    fn count(&self, direct: &Direct, bytes: u32, ends: bool) {
-        self.bytes.add(u64::from(bytes));
-        if ends {
-            match direct.op {
-                DirectOp::Write => self.writes.add(1),
-                DirectOp::Read => self.reads.add(1),
-                DirectOp::Atomic(_) => self.atomics.add(1),
-            }
-        }
-    }
-
-    pub(crate) fn snapshot(&self) -> DirectCounters {
-        let refused = |why: Refusal| self.refusals[why as usize].value();
-        DirectCounters {
-            writes: self.writes.value(),
-            reads: self.reads.value(),
-            atomics: self.atomics.value(),
-            bytes: self.bytes.value(),
-            refused_no_ticket: refused(Refusal::NoTicket),
-            refused_range: refused(Refusal::Range),
-            refused_closed: refused(Refusal::Closed),
-            refused_not_permitted: refused(Refusal::NotPermitted),
-            refused_unreachable: refused(Refusal::Unreachable),
-            refused_local: refused(Refusal::Local),
-            granted: self.granted.value(),
-            denied: self.denied.value(),
-            bad_messages: self.bad_messages.value(),
-            cut_off: self.cut_off.load(Ordering::Relaxed),
-            ends_untold: self.ends_untold.load(Ordering::Relaxed),
-        }
-    }
+/// Counts a request that takes packets.
+#[cold]
+fn refuse(counts: &DirectCounts, why: Refusal) -> Step {
+    counts.note_refusal(why);
+    Step::Packets
 }
 
 /// Carries out what a queue pair can do without packets, until its turn is over. Returns as how
@@ -264,13 +129,13 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
         Some(Consent::Ticket(ticket)) => ticket,
         None => {
             guest.ask(own, dest, rkey);
-            return counts.refuse(Refusal::NoTicket);
+            return refuse(counts, Refusal::NoTicket);
         }
-        Some(Consent::No { .. } | Consent::Never) => return counts.refuse(Refusal::NoTicket),
+        Some(Consent::No { .. } | Consent::Never) => return refuse(counts, Refusal::NoTicket),
     };
-    let Some(at) = ticket.place(direct) else { return counts.refuse(Refusal::Range) };
+    let Some(at) = ticket.place(direct) else { return refuse(counts, Refusal::Range) };
     if matches!(direct.op, DirectOp::Atomic(_)) && !ticket.reach.has_word(at) {
-        return counts.refuse(Refusal::Range);
+        return refuse(counts, Refusal::Range);
     }
     if direct.after != After::Nothing {
         let worth = direct.after == After::OneSided || direct.length >= WORTH_WAITING;
@@ -280,15 +145,15 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     if by_kernel && guest.is_forbidden.load(Ordering::Relaxed) {
         // It was tried with another key.
         tickets.end(rkey, true);
-        return counts.refuse(Refusal::NotPermitted);
+        return refuse(counts, Refusal::NotPermitted);
     }
     if !is_there(guest, now) {
-        return counts.refuse(Refusal::Unreachable);
+        return refuse(counts, Refusal::Unreachable);
     }
     let (key, qp) = (ticket.offer.key, ticket.offer.qp);
     let Some(visit) = ticket.gates.enter(guest.neighbour.inside(), key, qp) else {
         tickets.end(rkey, false);
-        return counts.refuse(Refusal::Closed);
+        return refuse(counts, Refusal::Closed);
     };
     let to = (&*ticket.reach, at + u64::from(direct.done));
     let done = carry_out((&engine.memory, pd), slots, direct, part, to, || visit.holds());
@@ -306,9 +171,9 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
                 tickets.end(rkey, true);
             }
         }
-        return counts.refuse(why);
+        return refuse(counts, why);
     }
-    counts.count(direct, part, direct.done + part == direct.length);
+    counts.count(&direct.op, part, direct.done + part == direct.length);
     Step::Done(part.max(if by_kernel { CALL_COST } else { REQUEST_COST }))
 }
 

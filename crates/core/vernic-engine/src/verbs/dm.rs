@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vernic_mem::HostBuffer;
 
 use crate::device::limits::{MAX_DM_ALIGN_LOG2, MAX_DM_BYTES};
-use crate::error::{Busy, CreateError, os};
+use crate::error::{Busy, CreateError, DmRangeError, os};
 use crate::verbs::context::Context;
 
 /// Memory of the device. Its bytes are 0 at first. Freed when dropped, which regions over it delay.
@@ -23,18 +23,6 @@ pub struct DeviceMemory {
     context: Arc<Context>,
     buffer: HostBuffer,
     regions: AtomicU32,
-}
-
-/// A range that is not inside the device memory. Nothing was copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes at {offset} leave the {size} bytes of this device memory")]
-pub struct DmRangeError {
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// Bytes that there are.
-    pub size: u64,
 }
 
 impl DeviceMemory {

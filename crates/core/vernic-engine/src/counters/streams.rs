@@ -3,7 +3,7 @@
 use vernic_proto::iwarp::Ending;
 use vernic_wire::iwarp::TermCode;
 
-use crate::counters::Count;
+use super::Count;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident = $name:literal,)*) => {
