@@ -61,8 +61,6 @@ pub use error::{
     Busy, CqOverrun, CreateError, DmRangeError, FreeError, McastError, ModifyError, OpenError,
     PathError, ResizeError,
 };
-pub use local::direct::Placed;
-pub use local::near::{Route, WhyWire};
 pub use qp::explanation::{Circumstances, Explanation, LivePeer};
 pub use qp::recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
@@ -75,7 +73,9 @@ pub use verbs::dm::DeviceMemory;
 pub use verbs::handle::Qp;
 pub use verbs::mr::{Mr, MrChange, Mw};
 pub use verbs::pd::Pd;
+pub use verbs::place::Placed;
 pub use verbs::qp_init::{QpCap, QpInit};
+pub use verbs::route::{Route, WhyWire};
 pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
 pub use verbs::wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};

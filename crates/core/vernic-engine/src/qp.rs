@@ -1,5 +1,6 @@
 //! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
 
+pub(crate) mod direct;
 pub(crate) mod explanation;
 pub(crate) mod host;
 pub(crate) mod machine;

@@ -20,7 +20,7 @@ use crate::counters::DeviceCounters;
 use crate::device::alarms::{Alarms, Offence};
 use crate::device::gid::GidTable;
 use crate::device::listing::DeviceInfo;
-use crate::local::near::NearControl;
+use crate::local::control::NearControl;
 use crate::progress::engine::Engine;
 use crate::qp::explanation::PastFailures;
 use crate::support::events::{AsyncEvent, EventQueue};

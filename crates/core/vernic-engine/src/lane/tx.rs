@@ -15,10 +15,12 @@ use vernic_wire::{AckTimeout, Qpn, Service};
 
 use crate::lane::core::{BATCHES_PER_CALL, Lane, make_ready};
 use crate::lane::pacer::{Grant, Pacer};
-use crate::local::consent::Guests;
-use crate::local::direct;
-use crate::local::near::{DatagramWay, LIMITS, Near, QpWay, RingOut, Way};
+use crate::local::guests::Guests;
+use crate::local::pull::LIMITS;
+use crate::local::rings::{Near, RingOut};
+use crate::local::way::{DatagramWay, QpWay, Way};
 use crate::progress::engine::Engine;
+use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::qp::state::{QpCore, QpInner};
 use crate::support::events::lock;
@@ -473,7 +475,7 @@ fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
         return Some(LIMITS);
     }
     if machine.next_send_bytes() >= LIMITS.min_bytes {
-        guest.want_pulls(host.engine);
+        guest.want_pulls(&host.engine.memory);
     }
     None
 }

@@ -33,7 +33,7 @@ use vernic_io::{Sleeper, StatusSocket};
 use vernic_proto::Time;
 
 use crate::lane::core::Lane;
-use crate::local::near::NearControl;
+use crate::local::control::NearControl;
 use crate::progress::engine::{Engine, LONG_YIELD_NANOS, LOOKS_BY_ITSELF, SLEEPS, give_way};
 use crate::streams::Streams;
 use crate::support::threads;

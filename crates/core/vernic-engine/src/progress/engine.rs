@@ -53,7 +53,7 @@ use crate::cm::CmShared;
 use crate::counters::Counters;
 use crate::device::opened::{Device, monotonic_ns};
 use crate::lane::core::Lane;
-use crate::local::near::NearControl;
+use crate::local::control::NearControl;
 use crate::local::watch::Watch;
 use crate::progress::presence::{HeldLane, Presence};
 use crate::qp::state::QpInner;

@@ -12,7 +12,7 @@ use vernic_proto::{
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
-use crate::local::near::{Pull, Unpulled};
+use crate::local::pull::{Pull, Unpulled};
 use crate::progress::engine::Engine;
 use crate::qp::state::{QpInner, QpSide};
 use crate::support::events::{AsyncEvent, Element, lock};

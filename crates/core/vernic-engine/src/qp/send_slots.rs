@@ -13,7 +13,7 @@ use vernic_proto::{Run, SendOp};
 use vernic_wire::Service;
 
 use crate::device::limits::MAX_MSG_BYTES;
-use crate::local::near::{MAX_PIECES, Named};
+use crate::local::pull::{MAX_PIECES, Named};
 use crate::verbs::qp_init::QpCap;
 use crate::verbs::wr::{Payload, SendRefusal, SendWr};
 

@@ -13,15 +13,16 @@ use vernic_mem::{GatePass, PdId};
 use vernic_proto::{AttrMask, Cause, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
+use crate::config::Config;
 use crate::device::path::Resolved;
 use crate::lane::budget::Flight;
 use crate::lane::owing::AckHold;
-use crate::local::consent::takes_requests;
-use crate::local::near::{Pull, QpWay};
+use crate::local::pull::Pull;
 use crate::local::tickets::QpTickets;
-use crate::local::watch::Found;
+use crate::local::watch::{Found, HostProcess};
+use crate::local::way::QpWay;
 use crate::progress::engine::Engine;
-use crate::qp::explanation::Explanation;
+use crate::qp::explanation::{Explanation, LivePeer};
 use crate::qp::host::QpHost;
 use crate::qp::machine::Machine;
 use crate::qp::recv_queue::{CurrentRecv, RecvQueue};
@@ -122,8 +123,58 @@ impl QpSide {
     }
 }
 
+impl QpSide {
+    /// How long a silent peer is waited for, in nanoseconds: as long as its process and its queue
+    /// pair are known to be there. That the process is gone `Engine::look_after_peers` finds out.
+    pub(crate) fn live_peer_patience(&self, config: &Config, attr: &QpAttr) -> u64 {
+        let is_there = match (&self.page, self.way.process) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            // Of queue pairs beyond its first slot it says nothing.
+            (Some(page), _) => !page.has_left() && page.answers(attr.dest_qpn).unwrap_or(true),
+        };
+        // Without retries the application wants to hear of a loss. By a ring there is none.
+        let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
+        // Who loses packets on purpose wants to see what comes of it.
+        match is_there && is_repaired && config.fault.is_empty() {
+            true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
+            false => 0,
+        }
+    }
+
+    /// The peer's process, if it is waited for.
+    pub(crate) fn live_peer(&self, config: &Config, attr: &QpAttr) -> Option<LivePeer> {
+        let pid = self.way.process.filter(|_| self.live_peer_patience(config, attr) != 0)?;
+        Some(LivePeer::look(pid, config.live_peer_timeout_s))
+    }
+
+    /// The path to its `peer` was found to lead to this process of this host.
+    pub(crate) fn go_straight(
+        &mut self,
+        engine: &Engine,
+        path: TxPath,
+        peer: Qpn,
+        to: HostProcess,
+    ) {
+        self.path = Some(path);
+        self.set_process(&to);
+        engine.watch_peer(path.dst().ip(), peer, &Found::Here(to));
+    }
+
+    /// It is connected to this process of this host.
+    pub(crate) fn set_process(&mut self, process: &HostProcess) {
+        self.way.process = Some(process.pid);
+        self.page.clone_from(&process.page);
+    }
+}
+
 /// Whether a queue pair in this state answers requests.
 fn answers(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+}
+
+/// Whether the responder of a queue pair in this state takes requests.
+pub(crate) fn takes_requests(state: QpState) -> bool {
     matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 

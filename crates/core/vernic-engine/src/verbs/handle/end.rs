@@ -8,7 +8,7 @@ use vernic_proto::{AttrMask, QpAttr};
 
 use super::Qp;
 use crate::error::Busy;
-use crate::local::near::QpWay;
+use crate::local::way::QpWay;
 use crate::qp::explanation::Explanation;
 use crate::qp::state::{QpCore, QpSide};
 use crate::support::events::{Element, lock};

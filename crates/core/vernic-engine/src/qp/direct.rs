@@ -16,10 +16,6 @@
 //! connection is looked at every [`LOOK_NANOS`] only. What is written to a process that died since
 //! then may complete with success, as on a wire whose last ACK was on the way.
 
-mod place;
-
-pub use place::Placed;
-
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -28,7 +24,7 @@ use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::Qpn;
 
 use crate::counters::{DirectCounts, Refusal};
-use crate::local::consent::Guest;
+use crate::local::guest::Guest;
 use crate::local::tickets::Consent;
 use crate::qp::host::QpHost;
 use crate::qp::send_slots::SendSlots;
@@ -179,7 +175,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
 
 /// Whether the process is still the one that consented, as far as that must be known.
 #[inline]
-fn is_there(guest: &Guest, now: Time) -> bool {
+pub(crate) fn is_there(guest: &Guest, now: Time) -> bool {
     let looked = Time(guest.looked.load(Ordering::Relaxed));
     if now.since(looked) < LOOK_NANOS {
         return true;

@@ -1,12 +1,13 @@
 //! Whose end ends what: among queue pairs that are connected to a slot, and processes that had it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_proto::{AttrMask, QpAttr, QpState};
 use vernic_wire::PortNum;
 
 use super::*;
-use crate::{AddressVector, Context, Qp, QpCap, QpInit};
+use crate::{AddressVector, Config, Context, Qp, QpCap, QpInit};
 
 /// A device that is its own neighbour, and a queue pair that is connected to it. The background
 /// thread is stopped: what happens is up to the test.

@@ -42,18 +42,9 @@ use vernic_io::{ROCE_PORT, TxPath};
 use vernic_proto::Time;
 use vernic_wire::Qpn;
 
+use super::stage::Stage;
+use super::way::DatagramWay;
 use crate::counters::Counters;
-
-mod control;
-mod pull;
-mod route;
-mod stage;
-
-pub(crate) use control::NearControl;
-pub(crate) use pull::{BYTES_PER_LOOK, LIMITS, Lender, MAX_PIECES, Named, Pull, Unpulled};
-pub use route::{Route, WhyWire};
-
-use stage::Stage;
 
 /// How long a neighbour is waited for at a stretch: as a receiver of UDP by UC and UD (`pacer.rs`).
 const PATIENCE_NANOS: u64 = 100_000_000;
@@ -84,59 +75,6 @@ const BYTES_PER_CALL: usize = 512 * 1024;
 /// Slots that there are.
 const SLOTS: usize = 1 << Slot::BITS;
 
-/// Which way the requests of a connected queue pair go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// By the link, until there is a ring.
-    #[default]
-    Wire,
-    /// Through the ring to this neighbour.
-    Ring(NeighbourId),
-    /// By the link until it is connected anew: the process that it was connected to is gone, and
-    /// who has its slot now is another.
-    Barred,
-}
-
-/// What a queue pair knows of its way. Under its core's lock.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct QpWay {
-    pub(crate) requests: Way,
-    /// Where the last request came from, if through a ring.
-    pub(crate) answers: Option<NeighbourId>,
-    /// The last response has come through a ring.
-    pub(crate) is_answered: bool,
-    /// The process of this host that it is connected to: who had the peer's slot when the path was
-    /// found.
-    pub(crate) process: Option<u32>,
-}
-
-impl QpWay {
-    /// Whether its requests go through memory.
-    #[inline]
-    pub(crate) fn is_ring(&self) -> bool {
-        matches!(self.requests, Way::Ring(_))
-    }
-
-    /// Whether packets of the peer's come through memory alone, so that those by the link are not
-    /// its. Requests go over to a ring when none is without its acknowledgement, and never back,
-    /// responses go the way of their requests; what is late on the link then is a copy of what was
-    /// handled. It holds as long as the neighbour: when that is lost, by whichever end, the queue
-    /// pair's way begins anew.
-    #[inline]
-    pub(crate) fn excludes_link(&self, is_request: bool) -> bool {
-        if is_request { self.answers.is_some() } else { self.is_answered }
-    }
-}
-
-/// Which way a packet of an unreliable service goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DatagramWay {
-    Wire,
-    Ring(NeighbourId),
-    /// To a ring soon: it waits until nothing is on the wire.
-    Wait,
-}
-
 /// A neighbour as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -144,10 +82,10 @@ pub(crate) struct Peer {
     /// `None` once it is broken.
     pub(crate) reader: Option<RingReader>,
     /// `None` until it reads, and once it is broken.
-    writer: Option<RingWriter>,
-    slots: Vec<Slot>,
+    pub(crate) writer: Option<RingWriter>,
+    pub(crate) slots: Vec<Slot>,
     /// UC and UD go through the ring.
-    datagrams: bool,
+    pub(crate) datagrams: bool,
     /// Since when they pause for it.
     drains_since: Option<Time>,
     /// Since when somebody waits for room without a pause.
@@ -223,9 +161,9 @@ pub(crate) struct Near {
     peers: Vec<Option<Peer>>,
     /// The places that are taken.
     pub(crate) places: Vec<u16>,
-    by_slot: Box<[Option<NeighbourId>]>,
+    pub(crate) by_slot: Box<[Option<NeighbourId>]>,
     /// The process that has a slot, as the kernel named it with the answer of the slot's socket.
-    owners: Box<[Option<u32>]>,
+    pub(crate) owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
     /// Where packets are written before they go to a ring.
     stage: Stage,
@@ -431,7 +369,7 @@ impl Near {
         self.buffer = Some(buffer);
     }
 
-    fn meet(&mut self, neighbour: Arc<Neighbour>, reader: RingReader) {
+    pub(crate) fn meet(&mut self, neighbour: Arc<Neighbour>, reader: RingReader) {
         let place = neighbour.id().place();
         if self.peers.len() <= place {
             self.peers.resize_with(place + 1, || None);
@@ -449,7 +387,7 @@ impl Near {
     }
 
     /// The neighbour has read the ring to its end, or the process is gone: what is left of it.
-    fn part(&mut self, id: NeighbourId) -> Option<Peer> {
+    pub(crate) fn part(&mut self, id: NeighbourId) -> Option<Peer> {
         self.peer(id)?;
         let peer = self.peers.get_mut(id.place())?.take();
         self.places.retain(|&place| usize::from(place) != id.place());
@@ -465,12 +403,12 @@ impl Near {
     }
 
     /// The slot's own socket was answered by this process.
-    fn set_owner(&mut self, slot: Slot, pid: u32) {
+    pub(crate) fn set_owner(&mut self, slot: Slot, pid: u32) {
         self.owners[usize::from(slot.value())] = Some(pid);
         self.map(slot);
     }
 
-    fn set_slots(&mut self, id: NeighbourId, slots: Vec<Slot>) {
+    pub(crate) fn set_slots(&mut self, id: NeighbourId, slots: Vec<Slot>) {
         let Some(peer) = self.peer_mut(id) else { return };
         let pid = peer.neighbour.pid();
         let before = std::mem::replace(&mut peer.slots, slots.clone());

@@ -8,9 +8,10 @@ use vernic_io::slot::Slot;
 use vernic_mem::Access;
 use vernic_wire::Service;
 
-use super::Way;
 use crate::config::Config;
 use crate::device::listing::Transport;
+use crate::local::rings::Near;
+use crate::local::way::Way;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
@@ -157,7 +158,7 @@ impl Engine {
     }
 }
 
-fn near_route(near: &super::Near, qp: &QpInner) -> Route {
+fn near_route(near: &Near, qp: &QpInner) -> Route {
     let core = lock(&qp.core);
     let Some(path) = core.side.path else { return Route::Wire(WhyWire::NotConnected) };
     let shared = |id| near.peer(id).map(|peer| peer.neighbour.pid());

@@ -12,9 +12,10 @@ use vernic_mem::Reach;
 use vernic_proto::{QpState, Remote, Time};
 use vernic_wire::Qpn;
 
-use super::{Refusal, is_there};
+use crate::counters::Refusal;
 use crate::local::tickets::Consent;
 use crate::progress::engine::Engine;
+use crate::qp::direct::is_there;
 use crate::qp::state::QpCore;
 use crate::support::events::lock;
 use crate::verbs::handle::Qp;

@@ -1,7 +1,7 @@
 //! Large SENDs by one copy: the receiver copies the bytes out of the sender's memory.
 //!
 //! Packets through a ring are copied twice, into it and out of it. Where the receiver has said that
-//! it can (`consent.rs`), a record of the ring stands for some hundred packets of one SEND, a
+//! it can (`messages.rs`), a record of the ring stands for some hundred packets of one SEND, a
 //! *run*: the headers of the last, the number of the first, and in place of the payload where their
 //! bytes are. Everything else is as ever: the protocol machines count packets, acknowledge, and
 //! repeat, in packets.
@@ -29,7 +29,7 @@ use vernic_io::neighbour::Neighbour;
 use vernic_mem::{GatePass, MAX_GATES, PeerFault, PeerGates, PeerList, PeerPiece, Sentinel};
 use vernic_proto::{Run, RunLimits};
 
-use crate::local::tickets::Told;
+use super::messages::Told;
 
 /// Bytes from which a run is better than packets. At 64 KiB a system call for each, and its work
 /// for each page, cost a fifth more than copying twice; at 256 KiB they save two fifths.
