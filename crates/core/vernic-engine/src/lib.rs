@@ -61,6 +61,7 @@ pub use error::{
     Busy, CqOverrun, CreateError, DmRangeError, FreeError, McastError, ModifyError, OpenError,
     PathError, ResizeError,
 };
+pub use qp::completions::{EMPTY_WC, Wc};
 pub use qp::explanation::{Circumstances, Explanation, LivePeer};
 pub use qp::recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
@@ -68,7 +69,7 @@ pub use support::threads::spawn;
 pub use verbs::ah::Ah;
 pub use verbs::channel::CompChannel;
 pub use verbs::context::Context;
-pub use verbs::cq::{Cq, EMPTY_WC, Wc};
+pub use verbs::cq::Cq;
 pub use verbs::dm::DeviceMemory;
 pub use verbs::handle::Qp;
 pub use verbs::mr::{Mr, MrChange, Mw};

@@ -1,5 +1,6 @@
 //! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
 
+pub(crate) mod completions;
 pub(crate) mod direct;
 pub(crate) mod explanation;
 pub(crate) mod host;
@@ -8,3 +9,4 @@ pub(crate) mod recv_queue;
 pub(crate) mod send_slots;
 pub(crate) mod source;
 pub(crate) mod state;
+pub(crate) mod xrc;

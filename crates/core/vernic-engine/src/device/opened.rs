@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use vernic_io::Origin;
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
-use vernic_wire::Mtu;
+use vernic_wire::{Mtu, Rkey};
 
 use crate::config::{Config, PeerRefused};
 use crate::counters::DeviceCounters;
@@ -23,8 +23,7 @@ use crate::device::listing::DeviceInfo;
 use crate::local::control::NearControl;
 use crate::progress::engine::Engine;
 use crate::qp::explanation::PastFailures;
-use crate::support::events::{AsyncEvent, EventQueue};
-use crate::verbs::channel::CompChannel;
+use crate::support::events::{AsyncEvent, CqId, EventQueue};
 use crate::verbs::tables::GroupMembers;
 use crate::verbs::xrc::XrcdFiles;
 
@@ -50,6 +49,9 @@ pub(crate) struct Device {
     pub(crate) alarms: Alarms,
     /// Connections of TCP from outside of the setting `peers`.
     pub(crate) refused_peers: AtomicU64,
+    /// Completion queues that are armed: a thread sleeps until one of them reports, so the
+    /// background thread must not.
+    armed: AtomicUsize,
     /// Completion queues that are open.
     pub(crate) cqs: AtomicUsize,
     /// Shared receive queues that are open.
@@ -67,7 +69,7 @@ pub(crate) struct Device {
     /// See `close.rs`.
     pub(crate) closed: AtomicBool,
     /// Completion channels, those that are gone among them.
-    pub(crate) channels: Mutex<Vec<Weak<CompChannel>>>,
+    pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
     /// All of them, from when the device is open until it is dropped.
     engines: OnceLock<Box<[Weak<Engine>]>>,
 }
@@ -104,6 +106,12 @@ pub(crate) fn monotonic_ns() -> u64 {
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.info.name)
+    }
+}
+
 impl Device {
     pub(crate) fn new(
         info: DeviceInfo,
@@ -130,6 +138,7 @@ impl Device {
             cq_overflows: AtomicU64::new(0),
             alarms: Alarms::default(),
             refused_peers: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
             cqs: AtomicUsize::new(0),
             srqs: AtomicUsize::new(0),
             dm_bytes: AtomicU64::new(0),
@@ -198,6 +207,21 @@ impl Device {
         !self.origin.is_here()
     }
 
+    /// A completion queue was armed that was not.
+    pub(crate) fn cq_armed(&self) {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// An armed completion queue has raised its event, or is gone.
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a completion queue is armed.
+    pub(crate) fn has_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) != 0
+    }
+
     /// Nanoseconds since the device was opened.
     #[inline]
     pub(crate) fn now(&self) -> Time {
@@ -214,4 +238,9 @@ impl Device {
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
     }
+}
+
+/// The part of a window's key that its binds do not change.
+pub(crate) fn window_index(rkey: Rkey) -> u32 {
+    rkey.value() >> 8
 }

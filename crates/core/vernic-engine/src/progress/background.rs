@@ -208,14 +208,14 @@ impl Background {
             return false;
         }
         let enough = if self.backed_off { STAYING_CALLS } else { ACTIVE_CALLS };
-        made >= enough && self.engine.armed.load(Ordering::SeqCst) == 0
+        made >= enough && !self.engine.has_armed()
     }
 
     fn back_off(&mut self) {
         let engine = self.engine.clone();
         engine.backs_off.store(true, Ordering::SeqCst);
         // A queue armed before that store was not announced to us; one armed after it is.
-        if engine.armed.load(Ordering::SeqCst) == 0 {
+        if !engine.has_armed() {
             if !self.backed_off {
                 let near = engine.near.as_ref().map(NearControl::raw_fd);
                 self.sleeper.watch(self.ears.poll_fds().chain(near));

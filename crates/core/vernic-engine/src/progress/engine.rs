@@ -131,8 +131,6 @@ pub(crate) struct Engine {
     pub(crate) inline_calls: AtomicU64,
     /// When the last of them was, nanoseconds.
     pub(crate) called_at: AtomicU64,
-    /// Completion queues that are armed: somebody sleeps, so the background thread must not.
-    pub(crate) armed: AtomicUsize,
     /// When the background thread looks next, in nanoseconds, or one of the values above. Changed
     /// to a later time only under the lane's lock.
     pub(crate) looks_at: AtomicU64,
@@ -201,7 +199,6 @@ impl Engine {
             refusal: Mutex::default(),
             inline_calls: AtomicU64::new(0),
             called_at: AtomicU64::new(0),
-            armed: AtomicUsize::new(0),
             looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
             watched: AtomicU64::new(0),
             rested: AtomicBool::new(false),
@@ -209,6 +206,11 @@ impl Engine {
             waker,
             stop: AtomicBool::new(false),
         }
+    }
+
+    /// What it shares with the objects of the device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Whether a thread of the engine makes all progress, and none is made by calls. Not any more
@@ -526,7 +528,7 @@ impl Engine {
         if !self.is_driven() {
             self.run_inline(|lane, now| lane.transmit_all(self, now));
         }
-        self.armed.fetch_add(1, Ordering::SeqCst);
+        self.device.cq_armed();
         if self.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();
         }
@@ -539,11 +541,6 @@ impl Engine {
         if self.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();
         }
-    }
-
-    /// An armed completion queue has raised its event, or is gone.
-    pub(crate) fn cq_disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
