@@ -29,8 +29,10 @@ use crate::lane::owing::AckHold;
 use crate::local::tickets::QpTickets;
 use crate::local::way::QpWay;
 use crate::progress::engine::Engine;
+use crate::qp::cap::QpCap;
 use crate::qp::explanation::Explanation;
 use crate::qp::machine::Machine;
+use crate::qp::payload::{Payload, SendRefusal};
 use crate::qp::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::qp::send_slots::SendSlots;
 use crate::qp::source::Source;
@@ -40,9 +42,9 @@ use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::pd::Pd;
-use crate::verbs::qp_init::{Parts, QpCap, QpInit, check, qp_type_of};
+use crate::verbs::qp_init::{Parts, QpInit, check, qp_type_of};
 use crate::verbs::srq::Srq;
-use crate::verbs::wr::{Payload, PostSendError, SendRefusal, SendWr};
+use crate::verbs::wr::{PostSendError, SendWr};
 use crate::verbs::xrc::Domain;
 
 mod end;
@@ -539,7 +541,7 @@ impl Qp {
             return Err(PostError::Full(self.cap.max_send_wr).into());
         }
         let slot = machine.next_slot();
-        let length = side.slots.store(slot, wr)?;
+        let length = side.slots.store(slot, &wr.payload, &wr.op)?;
         let mut flags = wr.flags;
         let inline = matches!(
             wr.payload,

@@ -21,12 +21,13 @@ use vernic_wire::Qpn;
 
 use crate::device::listing::Transport;
 use crate::error::{Busy, CLOSED, CreateError, ORPHAN};
+use crate::qp::cap::QpCap;
 use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::handle::Qp;
 use crate::verbs::pd::Pd;
-use crate::verbs::qp_init::{Parts, QpCap};
+use crate::verbs::qp_init::Parts;
 
 /// A file that stands for a domain: whoever opens the device's domain by it gets the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
