@@ -21,7 +21,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vernic_io::{Nanos, ROCE_PORT, TxPath};
+use vernic_io::Nanos;
 use vernic_proto::cm::Cm;
 
 use super::CmAgent;
@@ -167,14 +167,6 @@ impl Engine {
             std::thread::sleep(AGAIN);
         }
     }
-
-    /// A datagram goes out by that path.
-    pub(crate) fn note_sent(&self, path: &TxPath) {
-        let (ip, port) = (path.dst().ip(), path.dst_port());
-        if port == ROCE_PORT && (ip.is_loopback() || self.has_address(ip)) {
-            self.cm.sent_home.fetch_add(1, Ordering::Release);
-        }
-    }
 }
 
 impl Lane {
@@ -190,7 +182,7 @@ impl Lane {
         let now = engine.now();
         self.near.link_had(1);
         let received = self.receive(engine, now);
-        self.fire_mad_timers(engine, now);
+        self.gsi.fire_timers(engine, &mut self.table, now);
         self.transmit(engine, now);
         received == 0 && !self.gsi.has_waiting()
     }

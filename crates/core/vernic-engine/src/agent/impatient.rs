@@ -25,7 +25,7 @@ impl Engine {
         if self.config.force_wire || !self.has_address(ip) {
             return false;
         }
-        !self.is_claimed(service, self.local_addr(ip))
+        !self.cm.is_claimed(service, self.local_addr(ip))
     }
 }
 

@@ -7,15 +7,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 
 use vernic_io::TxPath;
-use vernic_proto::iwarp::StreamEnd;
-use vernic_proto::{Cause, Failure};
+use vernic_proto::Failure;
 use vernic_wire::{Qpn, Service};
-
-use crate::progress::engine::Engine;
-use crate::support::events::lock;
 
 /// Why a queue pair failed, and who its peer was: "RETRY_EXC" in words.
 #[derive(Clone, Debug)]
@@ -91,30 +86,6 @@ impl fmt::Display for LivePeer {
         let setting = "live_peer_timeout_s (VERNIC_LIVE_PEER_TIMEOUT_S)";
         write!(f, ": the wait is {patience_s} s, {setting}")
     }
-}
-
-impl Engine {
-    /// The circumstances of now, for a failure on `path`.
-    pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
-        let is_up = self.port_up.load(Ordering::Relaxed);
-        let refusal = *lock(&self.refusal);
-        let fault = &self.config.fault;
-        let is_late = matches!(cause, Cause::ConnectionLost(StreamEnd::TimedOut));
-        let patience_s = self.config.iwarp_peer_timeout_s;
-        Circumstances {
-            patience_s: (is_late && patience_s > 0).then_some(patience_s),
-            floor_us: None,
-            live_peer: None,
-            down: (!is_up).then(|| self.info.netdev.clone()),
-            refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
-            faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
-        }
-    }
-}
-
-/// Whether packets were missed: damaging them on purpose may be why.
-fn misses_packets(cause: &Cause) -> bool {
-    matches!(cause, Cause::AckTimeout { .. } | Cause::SequenceNak { .. })
 }
 
 impl fmt::Display for Circumstances {
@@ -199,7 +170,7 @@ impl fmt::Display for Explanation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vernic_proto::WcStatus;
+    use vernic_proto::{Cause, WcStatus};
     use vernic_wire::Psn;
 
     fn explanation(qpn: u32, cause: Cause) -> Explanation {
@@ -237,12 +208,6 @@ mod tests {
         for part in parts {
             assert!(told.contains(part), "{part}: {told}");
         }
-    }
-
-    #[test]
-    fn injected_faults_count_where_packets_were_missed_and_nowhere_else() {
-        assert!(misses_packets(&Cause::AckTimeout { tries: 8, waited: 1, heard: true }));
-        assert!(!misses_packets(&Cause::BadResponse("x")));
     }
 
     #[test]

@@ -6,14 +6,16 @@ use std::os::linux::net::SocketAddrExt;
 
 use vernic_io::{Icrc, ROCE_PORT, RxMeta, RxPacket, TxPath};
 use vernic_proto::DropReason;
-use vernic_proto::cm::{CmPath, Datagram};
+use vernic_proto::cm::{CmPath, Datagram, Event};
 use vernic_wire::cm::{
-    CmMessage, Dreq, GSI_QKEY, PortSpace, Rej, RejectedMessage, Req, ReqPath, Rtu,
+    CmMessage, CommId, Dreq, GSI_QKEY, PortSpace, Rej, RejectedMessage, Req, ReqPath, Rtu,
+    ServiceId,
 };
 use vernic_wire::mad::MAD_LEN;
-use vernic_wire::{Bth, Deth, Headers, Opcode, Psn};
+use vernic_wire::{Bth, Deth, Gid, Headers, Opcode, Psn, Qpn};
 
 use super::*;
+use crate::cm::{NUMBER_BITS, slot_of};
 use crate::{Config, Context, Place};
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -42,7 +44,7 @@ fn a_datagram_that_was_not_answered_takes_every_way_there_is() {
     let context = open();
     let engine = context.engine();
     let req = Req { local_comm_id: CommId(5), ..Req::default() };
-    let paths: Vec<_> = (0..16).map(|n| engine.mad_path(&datagram(req, n))).collect();
+    let paths: Vec<_> = (0..16).map(|n| engine.cm.mad_path(&datagram(req, n))).collect();
     assert_eq!(paths.iter().map(TxPath::flow).collect::<HashSet<_>>().len(), 16);
     assert!(paths.iter().all(|path| path.dst().port() == ROCE_PORT), "no listener is known");
 }
@@ -63,7 +65,7 @@ fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
         (dreq.into(), Dreq { remote_comm_id: CommId(1), ..dreq }.into()),
     ] {
         let port =
-            |message: CmMessage, n| here.engine().mad_path(&datagram(message, n)).dst().port();
+            |message: CmMessage, n| here.engine().cm.mad_path(&datagram(message, n)).dst().port();
         assert_ne!(port(message, 0), ROCE_PORT);
         assert_eq!(port(message, 1), ROCE_PORT);
         assert_eq!(port(message, 2), port(message, 0));

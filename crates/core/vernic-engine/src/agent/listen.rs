@@ -16,7 +16,8 @@ use vernic_proto::cm::{CmError, ListenerId};
 use vernic_wire::Gid;
 use vernic_wire::cm::ServiceId;
 
-use super::{CmAgent, State};
+use super::CmAgent;
+use crate::cm::{Claimed, State};
 use crate::error::ORPHAN;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
@@ -74,21 +75,8 @@ impl From<NameError> for ListenError {
     }
 }
 
-/// A name that this device has.
-#[derive(Debug)]
-struct Claimed {
-    name: ServiceName,
-    listener: Option<ListenerId>,
-}
-
-/// The names that this device has.
-#[derive(Debug, Default)]
-pub(super) struct Listening(Vec<Claimed>);
-
-impl Listening {
-    fn place_of(&self, name: &ServiceName) -> Option<usize> {
-        self.0.iter().position(|claimed| claimed.name == *name)
-    }
+fn place_of(listening: &[Claimed], name: &ServiceName) -> Option<usize> {
+    listening.iter().position(|claimed| claimed.name == *name)
 }
 
 impl Engine {
@@ -164,7 +152,7 @@ impl CmAgent {
         let (name, _) = self.engine.name_of(service, place)?;
         let mut listening = lock(&self.engine.cm.listening);
         self.engine.claim(&name)?;
-        listening.0.push(Claimed { name, listener: None });
+        listening.push(Claimed { name, listener: None });
         Ok(())
     }
 
@@ -182,8 +170,8 @@ impl CmAgent {
             };
             same && claimed.name.service == service && claimed.listener.is_none()
         };
-        if let Some(at) = listening.0.iter().position(is_it) {
-            let claimed = listening.0.swap_remove(at);
+        if let Some(at) = listening.iter().position(is_it) {
+            let claimed = listening.swap_remove(at);
             self.engine.slots.release_name(&claimed.name);
         }
     }
@@ -220,16 +208,16 @@ impl CmAgent {
         let engine = &*self.engine;
         let (name, gid) = engine.name_of(service, place)?;
         let mut listening = lock(&engine.cm.listening);
-        let reserved = listening.place_of(&name);
+        let reserved = place_of(&listening, &name);
         match reserved {
-            Some(at) if listening.0[at].listener.is_some() => return Err(ListenError::InUse(name)),
+            Some(at) if listening[at].listener.is_some() => return Err(ListenError::InUse(name)),
             Some(_) => {}
             None => engine.claim(&name)?,
         }
         let listener = self.open(&name, gid, backlog);
         match (&listener, reserved) {
-            (Ok(id), Some(at)) => listening.0[at].listener = Some(*id),
-            (Ok(id), None) => listening.0.push(Claimed { name, listener: Some(*id) }),
+            (Ok(id), Some(at)) => listening[at].listener = Some(*id),
+            (Ok(id), None) => listening.push(Claimed { name, listener: Some(*id) }),
             (Err(_), Some(_)) => {}
             (Err(_), None) => engine.slots.release_name(&name),
         }
@@ -275,10 +263,10 @@ impl CmAgent {
             return;
         }
         let mut listening = lock(&self.engine.cm.listening);
-        let Some(at) = listening.0.iter().position(|c| c.listener == Some(listener)) else {
+        let Some(at) = listening.iter().position(|c| c.listener == Some(listener)) else {
             return;
         };
-        let claimed = listening.0.swap_remove(at);
+        let claimed = listening.swap_remove(at);
         self.engine.slots.release_name(&claimed.name);
         self.close(listener);
         drop(listening);
