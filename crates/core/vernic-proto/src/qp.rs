@@ -19,10 +19,11 @@
 
 use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 
-use crate::completion::{Cause, WcStatus};
-use crate::host::{
-    Disposition, DropReason, Host, QpCounters, QpEvent, Run, RunLimits, RxMeta, Transmit,
-};
+use crate::cx::{Cx, QpInit};
+use crate::disposition::{Disposition, DropReason};
+use crate::error::{Cause, WcStatus};
+use crate::event::QpEvent;
+use crate::host::{Host, QpCounters, Run, RunLimits, RxMeta, Transmit};
 use crate::rc::{Fatal, Rc};
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
@@ -30,26 +31,7 @@ use crate::time::Time;
 use crate::transition::check_modify;
 use crate::uc::Uc;
 use crate::ud::Ud;
-use crate::wqe::{SendOp, SendWqe, UdDest};
-
-/// Longest message in bytes (IBTA 9.7.7.1): 2^31.
-pub const MAX_MESSAGE: u32 = 1 << 31;
-
-/// What a queue pair is created with.
-#[derive(Clone, Copy, Debug)]
-pub struct QpInit {
-    /// Its number.
-    pub qpn: Qpn,
-    /// Its type.
-    pub qp_type: QpType,
-    /// Send requests that may be outstanding, at least 1 unless nothing is ever sent.
-    pub max_send_wr: u32,
-    /// Largest number of packets in flight on this queue pair (RC), 1 to 2^22.
-    pub max_window: u32,
-    /// The receive queue is shared: no end-to-end credits, no flush of receives. So it is for an
-    /// XRC target, and an XRC initiator has none.
-    pub shared_rq: bool,
-}
+use crate::wqe::{MAX_MESSAGE, SendOp, SendWqe, UdDest};
 
 /// Why a send request was refused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,32 +73,6 @@ pub enum PostError {
     /// An operation of RFC 7306 towards a peer that is not known to have it.
     #[error("the peer is not known to support {0}, which RFC 7306 adds to iWARP")]
     PeerLacks(&'static str),
-}
-
-/// What the parts of a queue pair may read while they handle something.
-pub(crate) struct Cx<'a> {
-    /// Own number.
-    pub(crate) qpn: Qpn,
-    /// Transport service.
-    pub(crate) service: Service,
-    /// Attributes as last modified.
-    pub(crate) attr: &'a QpAttr,
-    /// Partition key of the attribute's table row (RoCE tables hold the default key only).
-    pub(crate) pkey: Pkey,
-    /// The ACK timer's floor, in nanoseconds.
-    pub(crate) ack_floor: u64,
-    /// Present.
-    pub(crate) now: Time,
-    /// Counters to count in.
-    pub(crate) counters: &'a mut QpCounters,
-}
-
-impl Cx<'_> {
-    /// How long an answer is waited for, in nanoseconds: what the attribute says, and not less than
-    /// the floor. `None` for ever.
-    pub(crate) fn ack_timeout(&self) -> Option<u64> {
-        self.attr.timeout.nanos().map(|nanos| nanos.max(self.ack_floor))
-    }
 }
 
 /// A queue pair. Its contract stands at the head of this module.

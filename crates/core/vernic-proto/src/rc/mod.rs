@@ -16,14 +16,17 @@ mod send_tests;
 
 use vernic_wire::Packet;
 
-use crate::completion::{Cause, Failure, WcStatus};
-use crate::host::{Disposition, Host, QpEvent, RunLimits, RxMeta, Transmit};
-use crate::qp::{Cx, QpInit};
+use crate::cx::{Cx, QpInit};
+use crate::disposition::Disposition;
+use crate::error::{Cause, Failure, WcStatus};
+use crate::event::QpEvent;
+use crate::host::{Host, RunLimits, RxMeta, Transmit};
+use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
 use crate::state::{ModifyError, QpAttr};
 use crate::time::Time;
 
-use completer::{Completer, Parts, completion, retire};
+use completer::{Completer, Parts};
 use probe::Probe;
 pub(crate) use requester::Fatal;
 use requester::Requester;
