@@ -28,11 +28,8 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-engine", 41),
     ("vernic-io", 9),
     ("vernic-mem", 9),
-    ("vernic-proto", 11),
     ("vernic-rsocket", 5),
     ("vernic-rspreload", 9),
-    ("vernic-sim", 6),
-    ("vernic-wire", 18),
     ("xtask", 19),
 ];
 

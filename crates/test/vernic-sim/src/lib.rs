@@ -58,6 +58,7 @@
 
 mod app;
 mod checks;
+mod command;
 mod complete;
 mod content;
 mod cover;
@@ -72,6 +73,7 @@ mod net;
 pub mod pair;
 mod plan;
 mod rng;
+mod side;
 mod trace;
 mod wirecheck;
 mod world;

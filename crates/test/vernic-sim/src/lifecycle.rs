@@ -10,11 +10,11 @@ use crate::content;
 use crate::cover::Count;
 use crate::ctx::fail;
 use crate::flow::Flow;
-use crate::host::{Areas, Effects, SideState};
 use crate::memory::{Memory, access};
 use crate::net::Link;
 use crate::plan::{Chaos, ConnPlan};
 use crate::rng::Rng;
+use crate::side::{Areas, Effects, SideState};
 use crate::world::{Conn, Event, Node, Phase, Side, World};
 use crate::xrc::{is_reliable, qp_type};
 

@@ -13,16 +13,16 @@ use std::collections::{BinaryHeap, VecDeque};
 use vernic_proto::{Disposition, Qp, QpState, RxMeta, Time};
 use vernic_wire::{AethCode, Packet, RnrTimer, Service};
 
+use crate::command::Command;
 use crate::cover::{Count, Cover};
 use crate::ctx::{Ctx, Trace, fail};
 use crate::flow::{Flow, Recv};
-use crate::host::{Effects, SideState, SimHost};
 use crate::judge;
 use crate::memory::Memory;
 use crate::net::{Air, InFlight, Link, garbage, wire_time};
-use crate::pair::Command;
 use crate::plan::{Chaos, ConnPlan, Mutation, Plan};
 use crate::rng::Rng;
+use crate::side::{Effects, SideState, SimHost};
 use crate::trace::{self, Deed};
 use crate::wirecheck;
 use crate::xrc::{QUEUES, is_reliable};
