@@ -88,7 +88,7 @@ drop_reasons! {
     MadOverflow = "mad_overflow",
     /// A management datagram that needs an agent, for which no process slot is left.
     MadNoSlot = "mad_no_slot",
-    /// Congestion notification, counted elsewhere.
+    /// Congestion notification: for the queue pair's congestion control, and counted elsewhere.
     Cnp = "cnp",
     /// Packets that travel as one, of another operation than a SEND of RC, or that cannot be meant.
     RunRefused = "run_refused",

@@ -238,4 +238,5 @@ pub struct QpCounters {
     pub messages_sent: u64,
     pub messages_received: u64,
     pub ecn_marked_received: u64,
+    pub cnps_received: u64,
 }

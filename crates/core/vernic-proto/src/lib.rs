@@ -11,6 +11,7 @@
 
 pub mod cm;
 mod completion;
+pub mod congestion;
 mod cx;
 mod disposition;
 mod error;

@@ -13,18 +13,19 @@
 //! with `&mut self`. Acknowledgements are coalesced: however many packets are handled before step
 //! 2, one leaves. Completions, memory accesses and events go through [`Host`] inside these calls.
 //!
-//! `poll_request` returns `None` while the window is closed, a fence or an RNR delay holds; the
-//! call that lifts the block makes `wants_transmit` true again. Every method's work is bounded by
-//! the size of the packet or of the queues.
+//! `poll_request` returns `None` while the window is closed, a fence, an RNR delay or congestion
+//! control's pacing holds; the call that lifts the block makes `wants_transmit` true again. Every
+//! method's work is bounded by the size of the packet or of the queues.
 
 use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 
+use crate::congestion::{Congestion, Controller};
 use crate::cx::{Cx, QpInit};
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{Cause, WcStatus};
 use crate::event::QpEvent;
 use crate::host::{Host, QpCounters, Run, RunLimits, RxMeta, Transmit};
-use crate::rc::{Fatal, Rc};
+use crate::rc::{CONGESTION_EXPERIENCED, Fatal, Rc};
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 use crate::time::Time;
@@ -128,8 +129,20 @@ pub use direct::{After, Direct, DirectOp};
 impl Qp {
     /// A queue pair in Reset.
     pub fn new(init: QpInit) -> Self {
+        Self::with_controller(init, Controller::new(init.max_window))
+    }
+
+    /// The same with a congestion controller of the owner's. Services other than RC and XRC have no
+    /// use for it.
+    pub fn with_congestion(init: QpInit, congestion: Box<dyn Congestion>) -> Self {
+        Self::with_controller(init, Controller::owners(congestion, init.max_window))
+    }
+
+    fn with_controller(init: QpInit, controller: Controller) -> Self {
         let machine = match init.qp_type {
-            QpType::Rc | QpType::XrcIni | QpType::XrcTgt => Machine::Rc(Box::new(Rc::new(&init))),
+            QpType::Rc | QpType::XrcIni | QpType::XrcTgt => {
+                Machine::Rc(Box::new(Rc::new(&init, controller)))
+            }
             QpType::Uc => Machine::Uc(Box::new(Uc::new(&init))),
             QpType::Ud => Machine::Ud(Box::new(Ud::new(&init))),
         };
@@ -294,7 +307,8 @@ impl Qp {
     }
 
     /// Handles a packet whose destination is this queue pair. The link has verified its ICRC, the
-    /// owner its source where the service is connected.
+    /// owner its source where the service is connected. A congestion notification packet reaches
+    /// congestion control and is a [`DropReason::Cnp`]: nothing else is done with it.
     pub fn handle_packet(
         &mut self,
         now: Time,
@@ -303,6 +317,9 @@ impl Qp {
         host: &mut impl Host,
     ) -> Disposition {
         if let Err(reason) = self.admit(packet) {
+            if reason == DropReason::Cnp {
+                self.handle_cnp(now);
+            }
             return Disposition::Drop(reason);
         }
         self.counters.rx_packets += 1;
@@ -314,7 +331,7 @@ impl Qp {
             self.counters.rx_packets += u64::from(packets) - 1;
             self.counters.rx_bytes += u64::from(length);
         }
-        self.counters.ecn_marked_received += u64::from(meta.ecn == 3);
+        self.counters.ecn_marked_received += u64::from(meta.ecn == CONGESTION_EXPERIENCED);
         let cx = cx!(self, now);
         let disposition = match &mut self.machine {
             Machine::Rc(rc) => {
@@ -349,13 +366,29 @@ impl Qp {
         }
     }
 
+    /// The peer tells that packets of this queue pair came to it with a mark (IBTA A17.9.3): heard
+    /// by congestion control where there is one, and counted.
+    #[cold]
+    fn handle_cnp(&mut self, now: Time) {
+        self.counters.cnps_received += 1;
+        if let Machine::Rc(rc) = &mut self.machine
+            && matches!(self.attr.state, QpState::Rts | QpState::Sqd)
+        {
+            rc.handle_cnp(now);
+        }
+    }
+
     /// Service, state and partition, before anything looks at the packet (IBTA 9.6.1).
     fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         let info = packet.info();
         let qp_type = self.init.qp_type;
         let mine = if info.is_request() { qp_type.receives() } else { qp_type.sends() };
         if info.service != qp_type.service() || !mine {
-            return Err(DropReason::WrongService);
+            return Err(match info.kind {
+                Kind::Cnp if !packet.bth().pkey.matches(Pkey::DEFAULT) => DropReason::Pkey,
+                Kind::Cnp => DropReason::Cnp,
+                _ => DropReason::WrongService,
+            });
         }
         let state_takes = match self.attr.state {
             QpState::Rtr => info.is_request(),

@@ -398,6 +398,7 @@ fn plan(config: &PairConfig) -> Plan {
         tx_delay: 0,
         burst: 64,
         reject_reads: false,
+        erratic: None,
     };
     let conn = ConnPlan {
         service: if config.xrc { Service::Xrc } else { Service::Rc },

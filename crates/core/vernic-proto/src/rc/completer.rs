@@ -360,7 +360,7 @@ impl Completer {
             let cause = Cause::AckTimeout { tries, waited, heard };
             return Err(Fatal { status: WcStatus::RetryExceeded, cause });
         }
-        parts.window.on_silence();
+        parts.window.on_silence(cx.now);
         self.go_back(parts);
         self.repairing = None;
         self.restart_timer(parts, cx);
