@@ -27,11 +27,8 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-cm", 14),
     ("vernic-io", 9),
     ("vernic-mem", 9),
-    ("vernic-proto", 11),
     ("vernic-rsocket", 5),
     ("vernic-rspreload", 9),
-    ("vernic-sim", 6),
-    ("vernic-wire", 18),
     ("xtask", 19),
 ];
 

@@ -230,8 +230,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
         let service = parsed.info().service;
         if service == Service::Cnp {
-            self.engine.counters.cnps.add(1);
-            return Err(DropReason::Cnp);
+            return self.handle_cnp(packet, &parsed);
         }
         if packet.meta.is_congestion_experienced() {
             self.engine.counters.ecn_marked.add(1);
@@ -246,6 +245,16 @@ impl<'a, 'p> Demux<'a, 'p> {
             }
             _ => self.deliver(qpn, packet, &parsed, None),
         }
+    }
+
+    /// Hands a congestion notification to the queue pair that it names, if its peer sent it. It
+    /// counts as a drop, for nothing else is done with it.
+    #[cold]
+    fn handle_cnp(&mut self, packet: &RxPacket<'p>, parsed: &Packet<'_>) -> Result<(), DropReason> {
+        self.engine.counters.cnps.add(1);
+        let qpn = parsed.dest_qpn();
+        self.table.find(qpn).ok_or(DropReason::Cnp)?;
+        self.deliver(qpn, packet, parsed, None)
     }
 
     /// Handles a packet out of a ring: neither of QP1 nor of a multicast group, which go by UDP.
@@ -314,7 +323,10 @@ impl<'a, 'p> Demux<'a, 'p> {
                 if core.side.way.excludes_link(is_request) {
                     return Err(DropReason::WrongWay);
                 }
-                if !core.side.source.is_peer(is_request, packet.meta.src.port()) {
+                // A notification's port is its sender's choice, and teaches nothing.
+                if !core.side.source.is_peer(is_request, packet.meta.src.port())
+                    && parsed.info().service != Service::Cnp
+                {
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
                 }
             }

@@ -8,8 +8,9 @@ use core::fmt;
 
 use vernic_wire::iwarp::TermCode;
 
-use crate::completion::{AccessCheck, AccessFault, WcStatus};
-use crate::host::QpEvent;
+use super::access::{AccessCheck, AccessFault};
+use super::status::WcStatus;
+use crate::event::QpEvent;
 
 /// Why a stream is ended with a Terminate. Discriminants appear in `vendor_err`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -176,7 +177,7 @@ impl fmt::Display for Violation {
 
 /// Status of the request that a received Terminate names. Codes that nobody defined count as the
 /// peer's failure to carry the request out.
-pub const fn requester_status(code: TermCode) -> WcStatus {
+pub const fn terminated_status(code: TermCode) -> WcStatus {
     match code {
         TermCode::DDP_UNTAGGED_NO_BUFFER => WcStatus::RnrRetryExceeded,
         TermCode { layer: 0 | 1, error_type: 1, .. } => WcStatus::RemoteAccess,
@@ -233,7 +234,7 @@ mod tests {
             (TermCode::MPA_CRC, WcStatus::RemoteOperation),
             (TermCode::new(9, 9, 9), WcStatus::RemoteOperation),
         ] {
-            assert_eq!(requester_status(code), status, "{code}");
+            assert_eq!(terminated_status(code), status, "{code}");
         }
     }
 }
