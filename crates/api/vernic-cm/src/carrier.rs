@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vernic_proto::cm::ConnId;
 use vernic_wire::cm::RejReason;
 
-use crate::agent::Agent;
+use crate::device::Agent;
 use crate::error::Error;
 use crate::streams::Streams;
 

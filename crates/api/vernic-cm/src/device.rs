@@ -14,10 +14,15 @@ use vernic_io::{LocalAddr, Place};
 use vernic_proto::cm::{ConnId, ListenerId};
 use vernic_wire::cm::ServiceId;
 
-use crate::agent::EngineAgent;
 use crate::carrier::Carrier;
+use crate::key::DeviceKey;
 use crate::manager::Shared;
-use crate::registry::{DeviceKey, Sink, lock};
+use crate::registry::Sink;
+use crate::sync::lock;
+
+mod agent;
+
+pub(crate) use agent::{Agent, EngineAgent};
 
 /// Longest wait for another thread that is at work on a device when the program ends.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ use vernic_proto::cm::CmError;
 use vernic_wire::cm::PortSpace;
 
 use crate::event::EventKind;
-use crate::id::State;
+use crate::state::State;
 
 /// Why a call of the connection manager was refused. Nothing changed, unless it says otherwise.
 #[derive(Debug, thiserror::Error)]

@@ -1,12 +1,7 @@
 //! Events of ids.
 
-use std::sync::Arc;
-
 use vernic_engine::AddressVector;
 use vernic_wire::{Qkey, Qpn};
-
-use crate::id::Id;
-use crate::registry::Taken;
 
 /// What happened to an id. Values are those of `rdma_cm_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,7 +15,7 @@ pub enum EventKind {
     RouteResolved = 2,
     /// There is no route.
     RouteError = 3,
-    /// A peer wants to connect: [`Event::id`] is new, [`Event::listen_id`] heard of it.
+    /// A peer wants to connect: [`Event::id`](crate::Event::id) is new, [`Event::listen_id`](crate::Event::listen_id) heard of it.
     ConnectRequest = 4,
     /// The peer accepted, and the program brings its own queue pair up: then
     /// [`Id::establish`](crate::Id::establish).
@@ -110,22 +105,4 @@ pub struct UdInfo {
     pub qkey: Qkey,
     /// What [`Id::join_multicast`](crate::Id::join_multicast) was given; 0 of other events.
     pub context: usize,
-}
-
-/// An event. While it lives, [`Id::destroy`](crate::Id::destroy) and
-/// [`Id::migrate`](crate::Id::migrate) of its id (of the listener, for a request) wait for it.
-#[derive(Debug)]
-pub struct Event {
-    /// The id that it is about; of a request the new id.
-    pub id: Arc<Id>,
-    /// The listener, of a request.
-    pub listen_id: Option<Arc<Id>>,
-    /// What happened.
-    pub kind: EventKind,
-    /// 0, or why: negative a system's error number, positive the peer's reason
-    /// ([`EventKind::Rejected`]) or status ([`EventKind::Unreachable`] of datagrams).
-    pub status: i32,
-    /// What it carries.
-    pub param: Param,
-    pub(crate) _taken: Taken,
 }

@@ -18,26 +18,32 @@ use vernic_proto::cm::CmPath;
 use vernic_wire::Gid;
 use vernic_wire::cm::PortSpace;
 
-use crate::channel::EventChannel;
 use crate::device::Device;
 use crate::error::Error;
 use crate::manager::Shared;
 use crate::ports::Binding;
-use crate::registry::{Cell, lock};
+use crate::registry::Cell;
 use crate::route;
+use crate::state::State;
+use crate::sync::lock;
 
 mod bind;
+mod channel;
 mod connect;
-pub(crate) mod connection;
+mod connection;
+mod event;
 mod listen;
 mod multicast;
 mod options;
 mod qp;
 mod resolve;
+pub(crate) mod search;
 mod stream;
 mod tell;
 mod write;
 
+pub use channel::EventChannel;
+pub use event::Event;
 pub use multicast::JoinState;
 pub use options::IdOption;
 
@@ -47,30 +53,6 @@ use listen::Post;
 use multicast::Membership;
 use options::Options;
 use write::Written;
-
-/// State of an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum State {
-    /// New.
-    Idle,
-    /// It has a port, and an address if that is no wildcard.
-    Bound,
-    /// The destination has a device, and the next hop on the way to it is looked for.
-    AddrQuery,
-    /// The destination has a device, and somebody who takes what is sent there.
-    AddrResolved,
-    /// The route is known.
-    RouteResolved,
-    /// It connects, is being connected, or is connected.
-    Connect,
-    /// Its connection is over.
-    Disconnect,
-    /// It listens.
-    Listen,
-    /// It was destroyed.
-    Destroyed,
-}
 
 /// How a program knows that a connection is there before its last message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use vernic_wire::cm::RejReason;
 use crate::device::Device;
 use crate::error::Error;
 use crate::manager::Shared;
-use crate::registry::lock;
+use crate::sync::lock;
 
 /// Something to do.
 #[derive(Debug)]

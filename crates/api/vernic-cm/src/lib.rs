@@ -25,17 +25,18 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `manager.rs` `device.rs` | the devices of this process, opened when first needed |
-//! | `channel.rs` `event.rs` `registry.rs` | events, and which id and channel they are for |
-//! | `id.rs`, `id/` | ids: state, and a file per kind of call |
-//! | `ports.rs` | port spaces |
-//! | `carrier.rs` | what carries the exchanges of a device: messages of RoCE, or streams of iWARP |
-//! | `agent.rs` | what is asked of the engine, of RoCE |
+//! | `manager.rs` | the manager: root of ids and channels |
+//! | `id.rs`, `id/` | ids, a file per kind of call; their channels and events |
 //! | `streams.rs`, `streams/` | listening sockets and start-ups, of iWARP |
+//! | `silent_host.rs` | hosts that do not answer a request of RoCE |
+//! | `registry.rs`, `registry/` | events before they are taken, and which id and channel they are for |
 //! | `keeper.rs` | what is done on nobody's thread |
+//! | `device.rs`, `device/` | the devices of this process, and what is asked of the engine, of RoCE |
+//! | `carrier.rs` | what carries the exchanges of a device: messages of RoCE, or streams of iWARP |
+//! | `ports.rs` | port spaces |
 //! | `route.rs` | from a destination to the source address and its device |
-//! | `search.rs` | destinations whose next hop is not known yet |
 //! | `error.rs` | what is refused, and the errno of it |
+//! | `event.rs` `state.rs` `param.rs` `key.rs` | what events, ids and connections carry, and their keys |
 //!
 //! Over iWARP the same ids, calls and events are TCP connections with MPA's start-up: its request,
 //! reply and rejecting reply are REQ, REP and REJ, there is no RTU and no TIMEWAIT, the end of the
@@ -49,34 +50,34 @@
 //! listener.
 #![deny(unsafe_code)]
 
-mod agent;
 mod carrier;
-mod channel;
 mod device;
 mod error;
 mod event;
 mod id;
 mod keeper;
+mod key;
 mod manager;
 mod param;
 mod ports;
 mod registry;
 mod route;
-mod search;
 mod silent_host;
+mod state;
 mod streams;
+mod sync;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use channel::EventChannel;
 pub use error::{Error, StreamError};
-pub use event::{ConnInfo, Event, EventKind, Param, UdInfo};
-pub use id::{CommEstablished, Id, IdOption, JoinState, State};
+pub use event::{ConnInfo, EventKind, Param, UdInfo};
+pub use id::{CommEstablished, Event, EventChannel, Id, IdOption, JoinState};
 pub use manager::Manager;
 pub use param::{ConnParam, UDP_QKEY};
 pub use ports::v6_only;
+pub use state::State;
 pub use streams::StartupCounters;
 
 pub use vernic_engine::{

@@ -11,14 +11,14 @@ use vernic_engine::{
 use vernic_io::Origin;
 use vernic_wire::cm::PortSpace;
 
-use crate::channel::EventChannel;
 use crate::device::Devices;
 use crate::error::Error;
+use crate::id::EventChannel;
 use crate::id::Id;
+use crate::id::search::Searches;
 use crate::keeper::Keeper;
 use crate::ports::Ports;
 use crate::registry::Registry;
-use crate::search::Searches;
 use crate::silent_host::SilentHosts;
 use crate::streams::{StartupCounters, Streams};
 

@@ -59,3 +59,12 @@ impl Default for ConnParam<'_> {
         }
     }
 }
+
+/// READs and atomics in flight: what a device has at most, and what an id says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Depths {
+    /// Of the peer's, that this side takes.
+    pub(crate) ird: u8,
+    /// That this side may have.
+    pub(crate) ord: u8,
+}

@@ -13,7 +13,7 @@ use vernic_io::{LocalAddr, random};
 use vernic_wire::cm::{PortSpace, ServiceId};
 
 use crate::error::Error;
-use crate::registry::IdKey;
+use crate::key::IdKey;
 
 /// Ephemeral ports where the system does not say which it uses.
 const DEFAULT_RANGE: (u16, u16) = (32_768, 60_999);

@@ -14,202 +14,30 @@
 //! events that come before their connection is known are at most [`MAX_EARLY`].
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-use vernic_engine::{CmSink, DeviceInfo, EventQueue, QpType, Transport};
+use vernic_engine::{CmSink, EventQueue, QpType};
 use vernic_io::LocalAddr;
 use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
-use vernic_wire::cm::{CmService, CmaHeader, RejReason, Req, SidrReq};
-use vernic_wire::{Gid, Mtu};
+use vernic_wire::cm::{CmService, CmaHeader, RejReason};
 
 use crate::device::Device;
-use crate::event::{EventKind, Param};
 use crate::id::Id;
 use crate::keeper::{Job, Keeper};
+use crate::key::{DeviceKey, IdKey};
 use crate::manager::Shared;
-use crate::streams::{StreamEvent, StreamRequest};
+use crate::sync::lock;
+
+mod entry;
+mod order;
+
+pub(crate) use entry::{Asked, Entry, Request, StreamEvent, StreamRequest, What};
+pub(crate) use order::{Cell, Place, Taken};
 
 /// Events of connections that a call is about to learn the number of: the calls of as many threads.
 const MAX_EARLY: usize = 1024;
-
-/// A number that names an id within its process for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct IdKey(pub(crate) u64);
-
-/// A device by the index of its netdev and its transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct DeviceKey {
-    pub(crate) netdev: u32,
-    pub(crate) transport: Transport,
-}
-
-impl DeviceKey {
-    pub(crate) fn of(info: &DeviceInfo) -> Self {
-        Self { netdev: info.netdev_index, transport: info.transport }
-    }
-}
-
-/// Locks, also after another thread panicked: what is behind each lock is valid between statements.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What an id's events have of it.
-#[derive(Debug)]
-pub(crate) struct Cell {
-    pub(crate) key: IdKey,
-    /// The id, from when it is made.
-    pub(crate) id: OnceLock<Weak<Id>>,
-    taken: Mutex<Count>,
-    returned: Condvar,
-    told: Condvar,
-}
-
-/// How many events of an id were taken.
-#[derive(Debug, Default)]
-struct Count {
-    /// And are not dropped.
-    out: u64,
-    /// In all.
-    all: u64,
-    /// Of all, how many have had their effect.
-    told: u64,
-}
-
-impl Cell {
-    fn new(key: IdKey) -> Arc<Self> {
-        let (taken, returned, told) = Default::default();
-        Arc::new(Self { key, id: OnceLock::new(), taken, returned, told })
-    }
-
-    /// The id, if it is there still.
-    pub(crate) fn id(&self) -> Option<Arc<Id>> {
-        self.id.get()?.upgrade()
-    }
-
-    /// Waits until every event of the id that was taken is dropped.
-    pub(crate) fn wait_returned(&self) {
-        let mut taken = lock(&self.taken);
-        // Each turn sleeps until an event was dropped.
-        while taken.out != 0 {
-            taken = self.returned.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// Counts a taken event, as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Taken(Arc<Cell>);
-
-impl Taken {
-    /// Takes an event; to be called in the order of the events. Returns the event's place in it.
-    pub(crate) fn new(cell: &Arc<Cell>) -> (Self, Place) {
-        let mut taken = lock(&cell.taken);
-        taken.out += 1;
-        taken.all += 1;
-        (Self(cell.clone()), Place { cell: cell.clone(), number: taken.all - 1 })
-    }
-}
-
-/// The place of a taken event among those of its id, which have their effect in that order,
-/// whichever threads took them.
-#[derive(Debug)]
-pub(crate) struct Place {
-    cell: Arc<Cell>,
-    number: u64,
-}
-
-impl Place {
-    /// Waits until those before have had their effect; those behind wait until the turn is dropped.
-    pub(crate) fn wait(self) -> Turn {
-        let mut taken = lock(&self.cell.taken);
-        // Each turn sleeps until one more had its effect.
-        while taken.told != self.number {
-            taken = self.cell.told.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(taken);
-        Turn(self.cell)
-    }
-}
-
-/// The turn of an event to have its effect.
-#[derive(Debug)]
-pub(crate) struct Turn(Arc<Cell>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        lock(&self.0.taken).told += 1;
-        self.0.told.notify_all();
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        let mut taken = lock(&self.0.taken);
-        taken.out -= 1;
-        if taken.out == 0 {
-            self.0.returned.notify_all();
-        }
-    }
-}
-
-/// An event before it is taken.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    /// The id that it counts on: the listener's, of a request.
-    pub(crate) cell: Arc<Cell>,
-    pub(crate) what: What,
-}
-
-/// What an entry says.
-#[derive(Debug)]
-pub(crate) enum What {
-    /// Something that is decided already.
-    Told { kind: EventKind, status: i32, param: Param },
-    /// A multicast group is joined.
-    Joined { gid: Gid },
-    /// A peer asks.
-    Request(Box<Request>),
-    /// Something came of the exchange with the peer.
-    Cm(cm::EventKind),
-    /// The same, of iWARP.
-    Stream(StreamEvent),
-}
-
-/// A request that nobody has taken.
-#[derive(Debug)]
-pub(crate) struct Request {
-    /// Of the id that it becomes.
-    pub(crate) cell: Arc<Cell>,
-    pub(crate) device: Arc<Device>,
-    pub(crate) conn: ConnId,
-    pub(crate) path: CmPath,
-    /// Our address, with the listener's port.
-    pub(crate) local: SocketAddr,
-    /// The peer's address and port.
-    pub(crate) peer: SocketAddr,
-    pub(crate) asked: Asked,
-}
-
-/// What a peer asks for.
-#[derive(Debug)]
-pub(crate) enum Asked {
-    Connection(Box<Req>),
-    Datagrams(Box<SidrReq>),
-    Stream(StreamRequest),
-}
-
-impl Asked {
-    /// Bytes that packets on the path are to have at most, if any are to go there.
-    fn path_mtu(&self) -> Option<Mtu> {
-        match self {
-            Self::Connection(req) => Mtu::from_code(req.path_mtu),
-            Self::Datagrams(_) | Self::Stream(_) => None,
-        }
-    }
-}
 
 /// The queue of a channel.
 pub(crate) type Queue = EventQueue<Entry>;

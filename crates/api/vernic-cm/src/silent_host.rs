@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use vernic_io::{PortProbe, ROCE_PORT};
 use vernic_proto::cm::ConnId;
 
-use crate::agent::Agent;
-use crate::registry::lock;
+use crate::device::Agent;
 use crate::route;
+use crate::sync::lock;
 
 /// From the request to the first look: long after any answer of a host of the same network.
 const FIRST_LOOK: Duration = Duration::from_millis(400);

@@ -39,7 +39,10 @@ use crate::device::Device;
 use crate::error::{Error, StreamError};
 use crate::event::{ConnInfo, EventKind};
 use crate::keeper::Keeper;
-use crate::registry::{DeviceKey, IdKey, Registry, lock};
+use crate::key::{DeviceKey, IdKey};
+use crate::param::Depths;
+use crate::registry::{Registry, StreamEvent};
+use crate::sync::lock;
 
 mod due;
 mod progress;
@@ -59,36 +62,6 @@ pub(crate) const MAX_PRIVATE_DATA: usize = 512 - 4;
 
 /// Key of a listener among what is watched: above those of start-ups.
 const LISTENER: u64 = 1 << 32;
-
-/// READs and atomics in flight: what a device has at most, and what an id says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Depths {
-    /// Of the peer's, that this side takes.
-    pub(crate) ird: u8,
-    /// That this side may have.
-    pub(crate) ord: u8,
-}
-
-/// What a peer asks for.
-#[derive(Debug)]
-pub(crate) struct StreamRequest {
-    pub(crate) private_data: Vec<u8>,
-    /// From this side's point of view, as far as the device goes.
-    pub(crate) depths: Depths,
-}
-
-/// What came of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StreamEvent {
-    /// The peer has accepted.
-    Replied,
-    /// It came to nothing, in these words.
-    Failed { kind: EventKind, status: i32, private_data: Vec<u8> },
-    /// The passive side may send.
-    Established,
-    /// It is over.
-    Ended,
-}
 
 /// What became of connections that peers have begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

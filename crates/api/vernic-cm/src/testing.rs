@@ -14,10 +14,11 @@ use vernic_proto::cm::{
 use vernic_wire::cm::{CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
 use vernic_wire::{Gid, Psn, Qpn};
 
-use crate::agent::Agent;
 use crate::carrier::Carrier;
+use crate::device::Agent;
 use crate::device::Device;
-use crate::registry::{Sink, lock};
+use crate::registry::Sink;
+use crate::sync::lock;
 use crate::{EventChannel, EventKind, Id, Manager};
 
 /// What it was asked, in words, and numbers that it gives.

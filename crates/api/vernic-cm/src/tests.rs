@@ -8,7 +8,7 @@ use vernic_proto::cm::{EventKind as CmEvent, Unanswered};
 use vernic_wire::cm::{CmService, CmaHeader, RejReason, RejectedMessage, Rep, Req};
 use vernic_wire::{Mtu, Psn, Qpn};
 
-use crate::registry::lock;
+use crate::sync::lock;
 use crate::testing::{Lab, PEER_PSN};
 use crate::{AttrMask, CommEstablished, Config, ConnParam, EventKind, QpAttr, QpState, State};
 
@@ -205,8 +205,8 @@ fn an_event_that_overtakes_the_call_that_makes_its_connection_is_not_lost() {
     assert_eq!(lab.kinds(), []);
 }
 
-fn other_device() -> crate::registry::DeviceKey {
-    crate::registry::DeviceKey { netdev: 1, transport: vernic_engine::Transport::Roce }
+fn other_device() -> crate::key::DeviceKey {
+    crate::key::DeviceKey { netdev: 1, transport: vernic_engine::Transport::Roce }
 }
 
 fn conn(n: u32) -> vernic_proto::cm::ConnId {
@@ -305,7 +305,7 @@ fn an_answer_that_comes_too_late_leaves_the_request_unanswered_and_says_so() {
     let _listener = lab.listener();
     lab.request(4, "127.0.0.1:99");
     let id = lab.channel.try_next().unwrap().id.clone();
-    *crate::registry::lock(&lab.agent.refuses) = true;
+    *crate::sync::lock(&lab.agent.refuses) = true;
     let error = id.accept(&own_qp()).unwrap_err();
     assert!(error.errno() == libc::EINVAL && error.to_string().contains("has ended"), "{error}");
     assert_eq!(id.reject(&[]).unwrap_err().errno(), libc::EINVAL);

@@ -10,10 +10,11 @@ use vernic_wire::cm::ServiceId;
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::id::{Id, Inner, State};
+use crate::id::{Id, Inner};
 use crate::ports::{Binding, check_privilege, claimed_ports, v6_only};
-use crate::registry::lock;
 use crate::route;
+use crate::state::State;
+use crate::sync::lock;
 
 /// A port that no other process of this host can have meanwhile.
 #[derive(Debug)]

@@ -7,14 +7,15 @@ use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpT
 use vernic_proto::cm::{AcceptParams, CmError, ConnId, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
-use crate::agent::Agent;
 use crate::carrier::Carrier;
+use crate::device::Agent;
 use crate::device::Device;
 use crate::error::Error;
-use crate::event::Event;
+use crate::id::Event;
 use crate::id::connection::{Connection, Phase};
-use crate::id::{CommEstablished, Id, Inner, State};
+use crate::id::{CommEstablished, Id, Inner};
 use crate::param::{ConnParam, UDP_QKEY};
+use crate::state::State;
 
 /// Private data of a request: what the message has room for, less the addresses.
 const MAX_REQ: usize = 92 - CmaHeader::LEN;

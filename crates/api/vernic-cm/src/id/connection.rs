@@ -4,7 +4,7 @@ use vernic_engine::{AckTimeout, Mtu, Psn, Qpn};
 use vernic_proto::cm::ConnId;
 use vernic_wire::cm::{CommId, Rep, Req};
 
-use crate::streams::Depths;
+use crate::param::Depths;
 
 /// How far an exchange is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,11 +12,14 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::bind::{Purpose, Reservation};
-use crate::id::{Id, Inner, State};
+use crate::id::{Id, Inner};
+use crate::key::DeviceKey;
 use crate::manager::Shared;
 use crate::ports::Binding;
-use crate::registry::{Cell, DeviceKey, Ear, Entry, What, lock};
+use crate::registry::{Cell, Ear, Entry, What};
 use crate::route;
+use crate::state::State;
+use crate::sync::lock;
 
 /// Most requests that wait to be taken at a listener: the kernel's default (`max_backlog` of
 /// rdma_ucm).

@@ -4,8 +4,9 @@ use vernic_engine::QpType;
 use vernic_wire::AckTimeout;
 
 use crate::error::Error;
-use crate::id::{Id, State};
-use crate::registry::lock;
+use crate::id::Id;
+use crate::state::State;
+use crate::sync::lock;
 
 /// ACK timeout of connections that name none: 4.096 us * 2^17 = 0.54 s, what Linux takes for RoCE
 /// (a packet life time of 2^16, one way).

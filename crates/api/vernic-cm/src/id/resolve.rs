@@ -13,10 +13,12 @@ use vernic_io::{NextHop, Place, PortProbe, ROCE_PORT};
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::bind::Purpose;
-use crate::id::{Id, Inner, State};
-use crate::registry::{What, lock};
+use crate::id::search::Look;
+use crate::id::{Id, Inner};
+use crate::registry::What;
 use crate::route;
-use crate::search::Look;
+use crate::state::State;
+use crate::sync::lock;
 
 /// Longest wait for a host's word that it has no RoCE: a few round trips of a near network, address
 /// resolution included. It comes at once, or never.

@@ -13,11 +13,14 @@ use crate::event::{ConnInfo, EventKind, Param};
 use crate::id::connect::limited;
 use crate::id::connection::{Connection, Phase};
 use crate::id::tell::Told;
-use crate::id::{Id, Inner, State};
+use crate::id::{Id, Inner};
 use crate::param::ConnParam;
+use crate::param::Depths;
 use crate::ports::Binding;
-use crate::registry::lock;
-use crate::streams::{Ask, Depths, MAX_PRIVATE_DATA, StreamEvent, Streams};
+use crate::registry::StreamEvent;
+use crate::state::State;
+use crate::streams::{Ask, MAX_PRIVATE_DATA, Streams};
+use crate::sync::lock;
 
 impl Id {
     /// Whether iWARP has what the id is for.

@@ -7,12 +7,15 @@ use vernic_proto::cm::{CmPath, EventKind as CmEvent, Unanswered};
 use vernic_wire::cm::{CmaHeader, RejReason, Rep, Req, SidrRep, SidrStatus};
 
 use crate::device::Device;
-use crate::event::{ConnInfo, Event, EventKind, Param, UdInfo};
+use crate::event::{ConnInfo, EventKind, Param, UdInfo};
+use crate::id::Event;
 use crate::id::connect::random_psn;
 use crate::id::connection::{Connection, Peer, Phase};
-use crate::id::{Id, Inner, State};
+use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
-use crate::registry::{Asked, Request, Taken, What, lock};
+use crate::registry::{Asked, Request, Taken, What};
+use crate::state::State;
+use crate::sync::lock;
 
 /// Kind, status and content of an event.
 pub(super) type Told = (EventKind, i32, Param);

@@ -15,14 +15,16 @@ use vernic_proto::cm::{CmPath, ConnId};
 use vernic_wire::cm::CommId;
 
 use super::{
-    Depths, GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Place, Stage, Startup, StreamEvent,
-    StreamRequest, Streams, Table, in_byte, in_words,
+    GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Place, Stage, Startup, Streams, Table,
+    in_byte, in_words,
 };
 use crate::device::Device;
 use crate::event::EventKind;
 use crate::manager::Shared;
-use crate::registry::{Asked, Request, lock};
+use crate::param::Depths;
+use crate::registry::{Asked, Request, StreamEvent, StreamRequest};
 use crate::route;
+use crate::sync::lock;
 
 /// Connections that are taken from a listener in a turn; the rest waits for the next.
 const TURN: usize = 64;

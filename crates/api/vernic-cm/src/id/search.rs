@@ -15,7 +15,7 @@ use libc::c_int;
 use vernic_io::HopState;
 
 use crate::id::Id;
-use crate::registry::lock;
+use crate::sync::lock;
 
 /// Time to the second look: an answer on a local network takes about as long.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);

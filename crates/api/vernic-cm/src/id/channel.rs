@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::event::Event;
+use crate::id::Event;
 use crate::id::Id;
 use crate::manager::Shared;
 use crate::registry::{Entry, Place, Queue, Taken, What};

@@ -1,0 +1,20 @@
+//! What names an id and a device within their process.
+
+use vernic_engine::{DeviceInfo, Transport};
+
+/// A number that names an id within its process for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct IdKey(pub(crate) u64);
+
+/// A device by the index of its netdev and its transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DeviceKey {
+    pub(crate) netdev: u32,
+    pub(crate) transport: Transport,
+}
+
+impl DeviceKey {
+    pub(crate) fn of(info: &DeviceInfo) -> Self {
+        Self { netdev: info.netdev_index, transport: info.transport }
+    }
+}
