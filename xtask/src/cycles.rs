@@ -24,7 +24,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic", 16),
     ("vernic-abi", 32),
     ("vernic-cli", 7),
-    ("vernic-cm", 14),
     ("vernic-engine", 41),
     ("vernic-io", 9),
     ("vernic-mem", 9),

@@ -1,37 +1,33 @@
 //! The devices of this process, each opened when an id first needs it and then shared by all.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use vernic_engine::{
-    CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, Transport,
-    device_with, devices,
+    CmAttachError, CmSink, Config, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError,
+    Transport, device_with, devices,
 };
 use vernic_io::{LocalAddr, Place};
-use vernic_proto::cm::{ConnId, ListenerId};
+use vernic_proto::cm::ListenerId;
 use vernic_wire::cm::ServiceId;
 
-use crate::carrier::Carrier;
 use crate::key::DeviceKey;
-use crate::manager::Shared;
-use crate::registry::Sink;
 use crate::sync::lock;
 
 mod agent;
 
-pub(crate) use agent::{Agent, EngineAgent};
-
-/// Longest wait for another thread that is at work on a device when the program ends.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(crate) use agent::Agent;
 
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
-    pub(crate) carrier: Carrier,
+    /// The exchange of messages, of RoCE; iWARP has streams instead.
+    agent: Option<Arc<dyn Agent>>,
     /// Which services this process has, and where: ids may share, those of both IP versions'
     /// wildcards.
     services: Mutex<HashMap<(ServiceId, Place), Had>>,
@@ -59,9 +55,14 @@ impl Drop for Device {
 }
 
 impl Device {
-    pub(crate) fn new(context: Arc<Context>, carrier: Carrier) -> Arc<Self> {
+    pub(crate) fn new(context: Arc<Context>, agent: Option<Arc<dyn Agent>>) -> Arc<Self> {
         let (services, removed) = Default::default();
-        Arc::new(Self { context, carrier, services, removed })
+        Arc::new(Self { context, agent, services, removed })
+    }
+
+    /// The exchange of messages, of RoCE.
+    pub(crate) fn agent(&self) -> Option<&Arc<dyn Agent>> {
+        self.agent.as_ref()
     }
 
     pub(crate) fn key(&self) -> DeviceKey {
@@ -79,7 +80,7 @@ impl Device {
     /// [`ListenError`].
     pub(crate) fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
         // A port of TCP is kept by its socket.
-        let Some(agent) = self.carrier.agent() else { return Ok(()) };
+        let Some(agent) = self.agent() else { return Ok(()) };
         let mut services = lock(&self.services);
         if let Some(had) = services.get_mut(&(service, place)) {
             had.reserved += 1;
@@ -92,7 +93,7 @@ impl Device {
 
     /// One id less has it reserved. One that listens gives it back by that.
     pub(crate) fn release(&self, service: ServiceId, place: Place) {
-        let Some(agent) = self.carrier.agent() else { return };
+        let Some(agent) = self.agent() else { return };
         let mut services = lock(&self.services);
         let Some(had) = services.get_mut(&(service, place)) else { return };
         had.reserved = had.reserved.saturating_sub(1);
@@ -118,7 +119,7 @@ impl Device {
             *listening += 1;
             return Ok(*listener);
         }
-        let agent = self.carrier.agent().ok_or(ListenError::NotAttached)?;
+        let agent = self.agent().ok_or(ListenError::NotAttached)?;
         let listener = agent.listen(service, place, backlog)?;
         let had = services.entry((service, place)).or_default();
         (had.listener, had.listening) = (Some(listener), 1);
@@ -134,7 +135,7 @@ impl Device {
             return;
         }
         let listener = had.listener.take();
-        let Some(agent) = self.carrier.agent() else { return };
+        let Some(agent) = self.agent() else { return };
         if let Some(listener) = listener {
             agent.stop_listening(listener);
         }
@@ -164,15 +165,32 @@ fn with_transport(info: DeviceInfo, transport: Transport) -> DeviceInfo {
     if transport == Transport::Iwarp { info.into_iwarp() } else { info }
 }
 
+/// Makes what takes the events of the device with a key.
+pub(crate) type MakeSink =
+    Box<dyn Fn(DeviceKey) -> Arc<dyn CmSink> + Send + Sync + UnwindSafe + RefUnwindSafe>;
+
 /// The open devices of a process.
-#[derive(Debug, Default)]
 pub(crate) struct Devices {
+    config: Config,
+    /// The transport of devices that are named by their netdev.
+    transport: Transport,
+    sink: MakeSink,
     open: Mutex<Vec<Arc<Device>>>,
 }
 
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Devices").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
 impl Devices {
+    pub(crate) fn new(config: Config, transport: Transport, sink: MakeSink) -> Self {
+        Self { config, transport, sink, open: Mutex::default() }
+    }
+
     /// Those that are open.
-    fn open(&self) -> Vec<Arc<Device>> {
+    pub(crate) fn open(&self) -> Vec<Arc<Device>> {
         lock(&self.open).clone()
     }
 
@@ -185,7 +203,6 @@ impl Devices {
         &self,
         local: LocalAddr,
         transport: Transport,
-        shared: &Shared,
     ) -> Result<Arc<Device>, OpenError> {
         // The table of an open device follows its addresses: the usual case asks the system
         // nothing.
@@ -194,7 +211,7 @@ impl Devices {
         };
         match self.open().into_iter().find(has) {
             Some(device) => Ok(device),
-            None => self.device(&with_transport(device_with(local)?, transport), shared),
+            None => self.device(&with_transport(device_with(local)?, transport)),
         }
     }
 
@@ -202,26 +219,21 @@ impl Devices {
     ///
     /// # Errors
     /// Those of opening it.
-    pub(crate) fn device(
-        &self,
-        info: &DeviceInfo,
-        shared: &Shared,
-    ) -> Result<Arc<Device>, OpenError> {
+    pub(crate) fn device(&self, info: &DeviceInfo) -> Result<Arc<Device>, OpenError> {
         // Held while it is opened: two threads must not open it twice.
         let mut open = lock(&self.open);
         if let Some(device) = open.iter().find(|device| device.is(info)) {
             return Ok(device.clone());
         }
-        let context = Context::open_on(&info.netdev, info.transport, shared.config.clone())?;
-        let carrier = match info.transport {
-            Transport::Iwarp => Carrier::Streams(shared.streams.clone()),
-            _ => Carrier::Messages(Arc::new(EngineAgent(context.clone()))),
+        let context = Context::open_on(&info.netdev, info.transport, self.config.clone())?;
+        let agent: Option<Arc<dyn Agent>> = match info.transport {
+            Transport::Iwarp => None,
+            _ => Some(context.clone()),
         };
-        let device = Device::new(context, carrier);
-        let registry = shared.registry.clone();
-        let sink = Sink { registry, device: device.key(), shared: shared.weak() };
+        let device = Device::new(context, agent);
+        let sink = (self.sink)(device.key());
         // Of connections of iWARP it hears elsewhere, but of the end of the device here.
-        device.context.cm().attach(Arc::new(sink)).map_err(|error| match error {
+        device.context.cm().attach(sink).map_err(|error| match error {
             CmAttachError::Slot(source) => OpenError::Slot { device: info.name.clone(), source },
             // Nobody else has the device yet.
             other => OpenError::Os { what: "hear of connections", source: io::Error::other(other) },
@@ -232,7 +244,7 @@ impl Devices {
 
     /// Forgets the device whose netdev was removed: it is closed when the last id on it is
     /// destroyed.
-    fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
+    pub(crate) fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
         let mut open = lock(&self.open);
         let place = open.iter().position(|device| device.key() == key)?;
         let device = open.swap_remove(place);
@@ -240,44 +252,20 @@ impl Devices {
         Some(device)
     }
 
-    /// Ends these exchanges, and waits until peers know of it, for a while: of these, and of those
-    /// that their owner ended before.
-    pub(crate) fn say_goodbye(&self, conns: &[(DeviceKey, ConnId)]) {
-        let open = self.open();
-        let end = |device: &Arc<Device>| {
-            let own = conns.iter().filter(|(key, _)| *key == device.key());
-            let ended = own.map(|(_, conn)| device.carrier.destroy(*conn)).count();
-            device.context.cm().hasten_farewells();
-            ended
-        };
-        // First on all of them, which wait at the same time.
-        let ended: Vec<_> = open.iter().map(end).collect();
-        for (device, ended) in open.iter().zip(ended) {
-            device.context.cm().await_farewells();
-            // Streams that were left have something to wait for. Another thread may be at it, and
-            // would end in the middle.
-            let leaves = ended != 0 && device.carrier.agent().is_none();
-            let until = Instant::now() + PATIENCE;
-            while leaves && !device.context.last_progress() && Instant::now() < until {
-                std::thread::yield_now();
-            }
-        }
-    }
-
     /// The device of this name, or of this netdev's.
     ///
     /// # Errors
     /// Those of opening it.
-    pub(crate) fn named(&self, name: &str, shared: &Shared) -> Result<Arc<Context>, OpenError> {
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Context>, OpenError> {
         let all = devices()?;
         let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
         let on_netdev = all.iter().find(|info| info.netdev == name).cloned();
         let named = all.iter().cloned().chain(beside).find(|info| info.name == name);
-        let found = named.or(on_netdev.map(|info| with_transport(info, shared.transport)));
+        let found = named.or(on_netdev.map(|info| with_transport(info, self.transport)));
         match found {
-            Some(info) => Ok(self.device(&info, shared)?.context.clone()),
+            Some(info) => Ok(self.device(&info)?.context.clone()),
             // For the error, which says what there is.
-            None => Context::open(Some(name), shared.config.clone()),
+            None => Context::open(Some(name), self.config.clone()),
         }
     }
 
@@ -285,15 +273,5 @@ impl Devices {
     #[cfg(test)]
     pub(crate) fn insert(&self, device: Arc<Device>) {
         lock(&self.open).push(device);
-    }
-}
-
-impl Shared {
-    /// Takes leave of a device whose netdev was removed, and tells its ids.
-    pub(crate) fn part_from(&self, key: DeviceKey) {
-        let Some(device) = self.devices.remove(key) else { return };
-        for id in self.registry.ids() {
-            id.part_from(&device);
-        }
     }
 }

@@ -20,7 +20,7 @@ use vernic_wire::cm::PortSpace;
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::manager::Shared;
+use crate::key::IdKey;
 use crate::ports::Binding;
 use crate::registry::Cell;
 use crate::route;
@@ -37,7 +37,8 @@ mod multicast;
 mod options;
 mod qp;
 mod resolve;
-pub(crate) mod search;
+mod search;
+mod shared;
 mod stream;
 mod tell;
 mod write;
@@ -46,6 +47,10 @@ pub use channel::EventChannel;
 pub use event::Event;
 pub use multicast::JoinState;
 pub use options::IdOption;
+
+pub(crate) use shared::Shared;
+#[cfg(test)]
+pub(crate) use shared::Sink;
 
 use bind::Reservation;
 use connection::Connection;
@@ -152,14 +157,18 @@ impl Id {
             written: Written::default(),
             inner: Mutex::new(inner),
         });
-        // A seat is made for one id.
-        let _ = id.cell.id.set(Arc::downgrade(&id));
+        id.shared.add(&id);
         id
     }
 
     /// Whether it was made before this process was forked: then it is unusable here.
     pub fn is_orphan(&self) -> bool {
         !self.shared.origin.is_here()
+    }
+
+    /// What names it in this process.
+    pub(crate) fn key(&self) -> IdKey {
+        self.cell.key
     }
 
     /// Its port space.
@@ -234,7 +243,7 @@ impl Id {
             if !Arc::ptr_eq(&self.shared, &channel.shared) {
                 return Err(Error::OtherManager);
             }
-            self.shared.registry.migrate(self.cell.key, &channel.queue);
+            self.shared.registry.migrate(self.key(), &channel.queue);
             inner.channel = channel.clone();
         }
         self.cell.wait_returned();
@@ -261,14 +270,14 @@ impl Id {
         self.stop_listening(&mut inner);
         // In this order: afterwards nobody has an event for it.
         if let Some((device, connection)) = self.exchange(&inner) {
-            device.carrier.destroy(connection.conn);
+            self.shared.destroy(&device, connection.conn);
             // Without messages there is nobody else who tells the peer.
-            if device.carrier.agent().is_none() {
+            if device.agent().is_none() {
                 inner.close_stream();
             }
         }
         let socket = inner.socket.take();
-        let untaken = self.shared.registry.leave(self.cell.key);
+        let untaken = self.shared.registry.leave(self.key());
         std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         if let (Some(binding), Some(local)) = (inner.bound.take(), inner.local) {
             lock(&self.shared.ports).release(self.port_space, local.port(), binding.key);
@@ -332,6 +341,7 @@ impl Drop for Id {
     fn drop(&mut self) {
         if !self.is_orphan() {
             self.shut_down();
+            self.shared.forget(self.key());
             return;
         }
         // A thread of the parent may have been at work on it: everything is leaked as it is.
@@ -351,6 +361,6 @@ impl Drop for Id {
 
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Id({} {:?} #{})", self.port_space, self.qp_type, self.cell.key.0)
+        write!(f, "Id({} {:?} #{})", self.port_space, self.qp_type, self.key().0)
     }
 }

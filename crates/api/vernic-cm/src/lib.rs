@@ -32,7 +32,6 @@
 //! | `registry.rs`, `registry/` | events before they are taken, and which id and channel they are for |
 //! | `keeper.rs` | what is done on nobody's thread |
 //! | `device.rs`, `device/` | the devices of this process, and what is asked of the engine, of RoCE |
-//! | `carrier.rs` | what carries the exchanges of a device: messages of RoCE, or streams of iWARP |
 //! | `ports.rs` | port spaces |
 //! | `route.rs` | from a destination to the source address and its device |
 //! | `error.rs` | what is refused, and the errno of it |
@@ -50,7 +49,6 @@
 //! listener.
 #![deny(unsafe_code)]
 
-mod carrier;
 mod device;
 mod error;
 mod event;

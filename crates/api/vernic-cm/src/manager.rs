@@ -1,67 +1,24 @@
 //! The manager: root of ids and channels, and owner of the open devices.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
-use vernic_engine::{
-    Config, Context, DeviceInfo, Gate, OpenError, QpType, Transport, address_transport,
-    looks_for_transport,
-};
-use vernic_io::Origin;
+use vernic_engine::{Config, Context, DeviceInfo, Gate, OpenError, QpType};
 use vernic_wire::cm::PortSpace;
 
-use crate::device::Devices;
+use crate::device::Device;
 use crate::error::Error;
 use crate::id::EventChannel;
 use crate::id::Id;
-use crate::id::search::Searches;
-use crate::keeper::Keeper;
-use crate::ports::Ports;
-use crate::registry::Registry;
-use crate::silent_host::SilentHosts;
-use crate::streams::{StartupCounters, Streams};
+use crate::id::Shared;
+use crate::streams::StartupCounters;
 
 /// Longest wait of a program that ends for the end of its connections to be sent.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// What the ids of one process share. A child of `fork` has one of its own.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) origin: Origin,
-    pub(crate) config: Config,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) keeper: Arc<Keeper>,
-    pub(crate) ports: Mutex<Ports>,
-    pub(crate) devices: Devices,
-    /// What connections by address go over, unless the peer decides.
-    pub(crate) transport: Transport,
-    /// Whether the peer decides.
-    pub(crate) looks_for_transport: bool,
-    /// Start-ups of iWARP.
-    pub(crate) streams: Arc<Streams>,
-    /// Destinations that are looked for.
-    pub(crate) searches: Searches,
-    /// Hosts that have not answered a request for a connection by RoCE.
-    pub(crate) silent_hosts: SilentHosts,
-    /// Ids that listen on every device.
-    pub(crate) wildcards: Mutex<Vec<Weak<Id>>>,
-    me: Weak<Self>,
-}
-
-impl Shared {
-    /// For who outlives it.
-    pub(crate) fn weak(&self) -> Weak<Self> {
-        self.me.clone()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // Its thread sees that there is nothing to keep.
-        self.keeper.wake();
-    }
-}
+/// Longest wait for another thread that is at work on a device when the program ends.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What a process has, and what its children will have.
 #[derive(Debug)]
@@ -72,25 +29,7 @@ struct Generation {
 
 impl Generation {
     fn new(config: &Config) -> Self {
-        let keeper = Arc::new(Keeper::default());
-        let registry = Arc::new(Registry::new(keeper.clone()));
-        let streams = Streams::new(registry.clone(), keeper.clone(), config);
-        let shared = Arc::new_cyclic(|me| Shared {
-            origin: Origin::here(),
-            config: config.clone(),
-            transport: address_transport(config),
-            looks_for_transport: looks_for_transport(config),
-            streams: Arc::new(streams),
-            registry,
-            keeper,
-            ports: Mutex::new(Ports::new()),
-            devices: Devices::default(),
-            searches: Searches::default(),
-            silent_hosts: SilentHosts::default(),
-            wildcards: Mutex::default(),
-            me: me.clone(),
-        });
-        Self { shared, child: OnceLock::new() }
+        Self { shared: Shared::new(config), child: OnceLock::new() }
     }
 }
 
@@ -138,7 +77,7 @@ impl Manager {
         // The thread that ends a program may hold the very locks: in a handler of a signal, say.
         let (shared, (done, is_done)) = (at.shared.clone(), mpsc::channel());
         let say = move || {
-            shared.devices.say_goodbye(&shared.registry.conns());
+            end_exchanges(&shared);
             let _ = done.send(());
         };
         if vernic_engine::spawn("vernic-goodbye", say).is_ok() {
@@ -160,8 +99,7 @@ impl Manager {
     /// # Errors
     /// Those of [`Context::open`].
     pub fn context(&self, name: &str) -> Result<Arc<Context>, OpenError> {
-        let shared = self.shared();
-        shared.devices.named(name, shared)
+        self.shared().devices.named(name)
     }
 
     /// What became of connections of iWARP that peers have begun, in this process.
@@ -208,5 +146,29 @@ impl Manager {
         dst: SocketAddr,
     ) -> Result<SocketAddr, Error> {
         crate::route::source(src.map(|ip| SocketAddr::new(ip, 0)), dst)
+    }
+}
+
+/// Ends the exchanges of the process, and waits until peers know of it, for a while: of these, and
+/// of those that their owner ended before.
+fn end_exchanges(shared: &Shared) {
+    let (open, conns) = (shared.devices.open(), shared.registry.conns());
+    let end = |device: &Arc<Device>| {
+        let own = conns.iter().filter(|(key, _)| *key == device.key());
+        let ended = own.map(|(_, conn)| shared.destroy(device, *conn)).count();
+        device.context.cm().hasten_farewells();
+        ended
+    };
+    // First on all of them, which wait at the same time.
+    let ended: Vec<_> = open.iter().map(end).collect();
+    for (device, ended) in open.iter().zip(ended) {
+        device.context.cm().await_farewells();
+        // Streams that were left have something to wait for. Another thread may be at it, and
+        // would end in the middle.
+        let leaves = ended != 0 && device.agent().is_none();
+        let until = Instant::now() + PATIENCE;
+        while leaves && !device.context.last_progress() && Instant::now() < until {
+            std::thread::yield_now();
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Owns the seats of the ids, each with the queue of the channel that its id is on, and which id a
 //! connection or a listener of the engine belongs to. The engine delivers its events here under its
-//! own locks ([`Sink`]), so nothing here calls it, and nothing is dropped here that does: an entry
+//! own locks, so nothing here calls it, and nothing is dropped here that does: an entry
 //! is plain data and references to what others hold too. Lock order: registry, queue.
 //!
 //! Events are taken from the queues without the registry's lock; each is counted on its id's
@@ -16,18 +16,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
-use vernic_engine::{CmSink, EventQueue, QpType};
+use vernic_engine::{EventQueue, QpType};
 use vernic_io::LocalAddr;
 use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
 use vernic_wire::cm::{CmService, CmaHeader, RejReason};
 
 use crate::device::Device;
-use crate::id::Id;
 use crate::keeper::{Job, Keeper};
 use crate::key::{DeviceKey, IdKey};
-use crate::manager::Shared;
 use crate::sync::lock;
 
 mod entry;
@@ -96,33 +94,6 @@ pub(crate) struct Registry {
     keeper: Arc<Keeper>,
 }
 
-/// What the engine tells its events to.
-#[derive(Debug)]
-pub(crate) struct Sink {
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) device: DeviceKey,
-    pub(crate) shared: Weak<Shared>,
-}
-
-impl CmSink for Sink {
-    fn event(&self, event: cm::Event) {
-        self.registry.deliver(self.device, event);
-    }
-
-    fn removed(&self) {
-        let (shared, device) = (self.shared.clone(), self.device);
-        // Ids have locks of their own, and the engine's are held here.
-        let part = move || {
-            if let Some(shared) = shared.upgrade() {
-                shared.part_from(device);
-            }
-        };
-        if let Err(error) = vernic_engine::spawn("vernic-removal", part) {
-            tracing::error!(%error, "nobody is told that a device is gone");
-        }
-    }
-}
-
 /// While it lives, events of unknown connections are kept: one of them may become known.
 pub(crate) struct Expecting<'a>(&'a Registry);
 
@@ -160,13 +131,6 @@ impl Registry {
         let seat = Seat { cell: cell.clone(), queue: queue.clone(), conn: None };
         lock(&self.state).seats.insert(cell.key, seat);
         cell
-    }
-
-    /// The ids that are there.
-    pub(crate) fn ids(&self) -> Vec<Arc<Id>> {
-        let cells: Vec<_> =
-            lock(&self.state).seats.values().map(|seat| seat.cell.clone()).collect();
-        cells.iter().filter_map(|cell| cell.id()).collect()
     }
 
     /// An event for an id; lost if the id is gone.
@@ -270,18 +234,20 @@ impl Registry {
             return;
         };
         let device = ear.device.clone();
+        // Requests are messages: devices without an agent have none.
+        let Some(agent) = device.agent().cloned() else { return };
         let hears = if v4 { ear.v4 } else { ear.v6 } && ear.suits(&asked);
         let seat = state.seats.get(&ear.key);
         let (Some(seat), Ok(header), true) = (seat, private_data, hears) else {
             let (reason, info) = (RejReason::INVALID_SERVICE_ID, None);
-            self.keeper.add(Job::Refuse { device, conn, reason, info });
+            self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         };
         if !is_of_path(&header, &path) {
             let (from, says) = (path.remote.to_ip(), header.src);
             tracing::warn!(%from, %says, port = ear.port, "a request in another's name is refused");
             let (reason, info) = (RejReason::INVALID_GID, None);
-            self.keeper.add(Job::Refuse { device, conn, reason, info });
+            self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         }
         let most = device.mtu();
@@ -289,13 +255,13 @@ impl Registry {
             let from = path.remote.to_ip();
             tracing::warn!(%from, port = ear.port, %most, "a request for a larger path MTU is refused");
             let (reason, info) = (RejReason::INVALID_MTU, Some(most as u8));
-            self.keeper.add(Job::Refuse { device, conn, reason, info });
+            self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         }
         // Those that are over, and were not taken, do not count in the backlog of the engine any
         // more.
         if seat.untaken_requests() >= ear.backlog {
-            self.keeper.add(Job::Ignore { device, conn });
+            self.keeper.add(Job::Ignore { agent, conn });
             return;
         }
         let scope = device.context.info().netdev_index;

@@ -14,10 +14,8 @@ use vernic_proto::cm::{
 use vernic_wire::cm::{CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
 use vernic_wire::{Gid, Psn, Qpn};
 
-use crate::carrier::Carrier;
-use crate::device::Agent;
-use crate::device::Device;
-use crate::registry::Sink;
+use crate::device::{Agent, Device};
+use crate::id::Sink;
 use crate::sync::lock;
 use crate::{EventChannel, EventKind, Id, Manager};
 
@@ -146,10 +144,10 @@ impl Lab {
         let channel = manager.create_channel().unwrap();
         let context = Context::open(Some("lo"), config).unwrap();
         let agent = Arc::new(FakeAgent::default());
-        let device = Device::new(context.clone(), Carrier::Messages(agent.clone()));
+        let device = Device::new(context.clone(), Some(agent.clone()));
         let shared = &channel.shared;
         let registry = shared.registry.clone();
-        let sink = Sink { registry, device: device.key(), shared: shared.weak() };
+        let sink = Sink { registry, device: device.key(), shared: Arc::downgrade(shared) };
         shared.devices.insert(device);
         Self { manager, channel, agent, context, sink }
     }

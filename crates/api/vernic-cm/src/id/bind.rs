@@ -75,10 +75,10 @@ impl Id {
         let place = route::local(addr);
         let device = match addr.ip().is_unspecified() {
             true => None,
-            false => Some(self.shared.devices.with(place, inner.transport, &self.shared)?),
+            false => Some(self.shared.devices.with(place, inner.transport)?),
         };
         let binding = Binding {
-            key: self.cell.key,
+            key: self.key(),
             addr: place,
             af_only: inner.options.af_only.unwrap_or_else(|| place.ip.is_ipv6() && v6_only()),
             reuse: inner.options.reuse_addr,
@@ -108,7 +108,7 @@ impl Id {
             match self.reserve(device.as_ref(), place, port) {
                 Ok(reserved) => inner.reserved = reserved,
                 Err(source) => {
-                    lock(&self.shared.ports).release(self.port_space(), port, self.cell.key);
+                    lock(&self.shared.ports).release(self.port_space(), port, self.key());
                     return Err(self.listen_error(local, source));
                 }
             }
@@ -134,7 +134,7 @@ impl Id {
             None => {
                 // Without devices there is nobody to keep it from: that is said when it listens.
                 let infos = vernic_engine::devices().unwrap_or_default();
-                let open = |info: &DeviceInfo| self.shared.devices.device(info, &self.shared).ok();
+                let open = |info: &DeviceInfo| self.shared.devices.device(info).ok();
                 let with_place = |info| Some((open(info)?, Place::Netdev(info.netdev_index)));
                 infos.iter().filter_map(with_place).collect()
             }

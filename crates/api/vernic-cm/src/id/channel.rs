@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::id::Event;
 use crate::id::Id;
-use crate::manager::Shared;
+use crate::id::Shared;
 use crate::registry::{Entry, Place, Queue, Taken, What};
 
 /// An event channel. Its descriptor is readable while an event waits; whether [`wait`](Self::wait)
@@ -72,7 +72,7 @@ impl EventChannel {
     /// whoever takes what comes behind it finds that id.
     fn take(self: &Arc<Self>, entry: Entry) -> Got {
         let (taken, place) = Taken::new(&entry.cell);
-        let id = entry.cell.id();
+        let id = self.shared.id(entry.cell.key);
         let new = match (&entry.what, &id) {
             (What::Request(request), Some(id)) => Some(Id::of_request(self, id, request)),
             _ => None,

@@ -7,7 +7,6 @@ use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpT
 use vernic_proto::cm::{AcceptParams, CmError, ConnId, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
-use crate::carrier::Carrier;
 use crate::device::Agent;
 use crate::device::Device;
 use crate::error::Error;
@@ -42,9 +41,9 @@ impl Id {
             return Err(self.wrong_state(&inner, "connect", "has resolved its route"));
         }
         let device = inner.device.clone().ok_or(Error::NoDevice { call: "connect" })?;
-        match &device.carrier {
-            Carrier::Messages(agent) => self.connect_by_message(&mut inner, &device, agent, param),
-            Carrier::Streams(streams) => self.connect_stream(&mut inner, &device, streams, param),
+        match device.agent() {
+            Some(agent) => self.connect_by_message(&mut inner, &device, agent, param),
+            None => self.connect_stream(&mut inner, &device, param),
         }
     }
 
@@ -110,7 +109,7 @@ impl Id {
                 false => agent.connect(&params)?,
             }
         };
-        registry.bind_conn(self.cell.key, device.key(), connection.conn);
+        registry.bind_conn(self.key(), device.key(), connection.conn);
         self.watch_silence(agent, local, peer, connection.conn);
         inner.connection = Some(connection);
         inner.state = State::Connect;
@@ -129,7 +128,7 @@ impl Id {
             return;
         }
         // Without the thread, the request is repeated until its own time is up.
-        if self.shared.keeper.start(&self.shared).is_ok() {
+        if self.shared.start_keeper().is_ok() {
             self.shared.silent_hosts.add(agent, conn, local, peer);
             self.shared.keeper.wake();
         }
@@ -145,11 +144,9 @@ impl Id {
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<(), Error> {
         let mut inner = self.enter("accept")?;
         let (device, connection) = self.asked(&inner, "accept")?;
-        match &device.carrier {
-            Carrier::Messages(agent) => {
-                self.accept_by_message(&mut inner, &device, connection, agent, param)
-            }
-            Carrier::Streams(streams) => self.accept_stream(&mut inner, &device, streams, param),
+        match device.agent() {
+            Some(agent) => self.accept_by_message(&mut inner, &device, connection, agent, param),
+            None => self.accept_stream(&mut inner, &device, param),
         }
     }
 
@@ -240,16 +237,16 @@ impl Id {
             _ => return Err(self.wrong_state(&inner, "reject", "waits for an answer")),
         };
         // Over a stream the peer's kind of request decides how much there may be.
-        if device.carrier.agent().is_some() {
+        if device.agent().is_some() {
             self.check_private_data("reject", private_data, (MAX_REJ, MAX_SIDR_REP))?;
         }
-        match device.carrier.agent() {
+        match device.agent() {
             Some(agent) if self.qp_type() == QpType::Ud => {
                 let (status, qpn, qkey) = (SidrStatus::REJECTED, Qpn::new(0), Qkey(0));
                 let reply = SidrReply { status, qpn, qkey, private_data };
                 agent.sidr_reply(connection.conn, &reply)?;
             }
-            _ => device.carrier.reject(connection.conn, reason, &[], private_data)?,
+            _ => self.shared.reject(&device, connection.conn, reason, private_data)?,
         }
         connection.phase = Phase::Over;
         inner.connection = Some(connection);
@@ -273,7 +270,7 @@ impl Id {
             }
             _ => return Err(self.wrong_state(&inner, "establish", "has had a ConnectResponse")),
         };
-        if let Some(agent) = device.carrier.agent() {
+        if let Some(agent) = device.agent() {
             agent.ready_to_use(connection.conn)?;
         }
         connection.phase = Phase::Up;
@@ -296,7 +293,7 @@ impl Id {
                     && self.qp_type() != QpType::Ud =>
             {
                 // A stream needs no such hint.
-                match device.carrier.agent() {
+                match device.agent() {
                     Some(agent) => Ok(agent.notify_established(connection.conn)?),
                     None => Ok(()),
                 }
@@ -318,13 +315,10 @@ impl Id {
         let connected = matches!(inner.state, State::Connect | State::Disconnect);
         match self.exchange(&inner) {
             Some((device, connection)) if connected && self.qp_type() != QpType::Ud => {
-                let agent = match &device.carrier {
-                    Carrier::Messages(agent) => agent,
-                    Carrier::Streams(streams) => {
-                        streams.disconnect(connection.conn);
-                        inner.close_stream();
-                        return Ok(());
-                    }
+                let Some(agent) = device.agent() else {
+                    self.shared.streams.disconnect(connection.conn);
+                    inner.close_stream();
+                    return Ok(());
                 };
                 inner.qp_to_error();
                 match agent.disconnect(connection.conn) {

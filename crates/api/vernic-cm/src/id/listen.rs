@@ -1,7 +1,7 @@
 //! Listening: at an address, or on every device, those that come later included.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use vernic_engine::ListenError;
 use vernic_io::Place;
@@ -14,9 +14,8 @@ use crate::event::{EventKind, Param};
 use crate::id::bind::{Purpose, Reservation};
 use crate::id::{Id, Inner};
 use crate::key::DeviceKey;
-use crate::manager::Shared;
 use crate::ports::Binding;
-use crate::registry::{Cell, Ear, Entry, What};
+use crate::registry::{Ear, What};
 use crate::route;
 use crate::state::State;
 use crate::sync::lock;
@@ -63,7 +62,7 @@ impl Id {
             ports.update(self.port_space(), local.port(), listening);
         }
         inner.backlog = if backlog == 0 { MAX_BACKLOG } else { backlog.min(MAX_BACKLOG) };
-        let result = self.shared.keeper.start(&self.shared).and_then(|()| {
+        let result = self.shared.start_keeper().and_then(|()| {
             match (inner.socket.take(), inner.device.clone()) {
                 (Some(socket), _) => self.listen_at_socket(&mut inner, socket, local),
                 (None, Some(device)) => {
@@ -82,7 +81,7 @@ impl Id {
         std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         inner.state = State::Listen;
         if inner.device.is_none() && inner.listener.is_none() {
-            self.shared.add_wildcard(&self.cell);
+            self.shared.add_wildcard(self.key());
         }
         Ok(())
     }
@@ -99,7 +98,7 @@ impl Id {
             if inner.posts.iter().any(|post| post.device.key() == key) {
                 continue;
             }
-            match self.shared.devices.device(&info, &self.shared) {
+            match self.shared.devices.device(&info) {
                 Ok(device) => self.listen_at(inner, device, Place::Netdev(info.netdev_index))?,
                 Err(error) => {
                     tracing::warn!(device = info.name, %error, "not listening there");
@@ -119,7 +118,7 @@ impl Id {
         let wildcard = matches!(place, Place::Netdev(_));
         let both = wildcard && inner.bound.is_some_and(|binding| !binding.af_only);
         let ear = Ear {
-            key: self.cell.key,
+            key: self.key(),
             device: device.clone(),
             port: local.port(),
             v4: local.is_ipv4() || both,
@@ -158,13 +157,13 @@ impl Id {
         }
         for Post { device, service, place, listener } in std::mem::take(&mut inner.posts) {
             device.stop_listening(service, place);
-            self.shared.registry.remove_ear(device.key(), listener, self.cell.key);
+            self.shared.registry.remove_ear(device.key(), listener, self.key());
         }
     }
 
     /// The device's netdev was removed: a wildcard listens there no more, and the owner of an id
     /// that is on it is told.
-    pub(crate) fn part_from(&self, device: &Arc<Device>) {
+    pub(crate) fn device_removed(&self, device: &Arc<Device>) {
         let mut inner = lock(&self.inner);
         if inner.state == State::Destroyed {
             return;
@@ -174,11 +173,11 @@ impl Id {
         }
         for post in inner.posts.extract_if(.., |post| Arc::ptr_eq(&post.device, device)) {
             device.stop_listening(post.service, post.place);
-            self.shared.registry.remove_ear(device.key(), post.listener, self.cell.key);
+            self.shared.registry.remove_ear(device.key(), post.listener, self.key());
         }
         if inner.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device)) {
             let (kind, status, param) = (EventKind::DeviceRemoval, 0, Param::None);
-            self.shared.registry.push(self.cell.key, What::Told { kind, status, param });
+            self.shared.registry.push(self.key(), What::Told { kind, status, param });
         }
     }
 
@@ -190,35 +189,6 @@ impl Id {
         }
         if let Err(error) = self.listen_everywhere(&mut inner) {
             tracing::warn!(id = ?self, %error, "not listening on a new device");
-        }
-    }
-}
-
-impl Shared {
-    /// Listens, for every wildcard, on devices that were not there before. On the keeper's thread.
-    pub(crate) fn listen_on_new_devices(&self) {
-        let ids: Vec<Arc<Id>> = {
-            let mut wildcards = lock(&self.wildcards);
-            wildcards.retain(|id| id.strong_count() != 0);
-            wildcards.iter().filter_map(Weak::upgrade).collect()
-        };
-        ids.iter().for_each(|id| id.listen_on_new_devices());
-    }
-
-    fn add_wildcard(&self, id: &Cell) {
-        let mut wildcards = lock(&self.wildcards);
-        wildcards.retain(|id| id.strong_count() != 0);
-        wildcards.extend(id.id.get().cloned());
-    }
-
-    /// Refuses the requests among events that nobody will take.
-    pub(crate) fn refuse(&self, untaken: Vec<Entry>) {
-        for entry in untaken {
-            if let What::Request(request) = entry.what {
-                request.device.carrier.destroy(request.conn);
-                // Nobody has seen that id, so nothing of it is of interest.
-                self.registry.leave(request.cell.key);
-            }
         }
     }
 }

@@ -107,7 +107,7 @@ impl Id {
         };
         let attached = None;
         inner.groups.push(Membership { addr: group, gid, join, context, av, attached });
-        self.shared.registry.push(self.cell.key, What::Joined { gid });
+        self.shared.registry.push(self.key(), What::Joined { gid });
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Id {
         let at = at.ok_or(Error::NotJoined(group))?;
         inner.groups.swap_remove(at).detach();
         let of_group = |what: &What| matches!(what, What::Joined { gid: joined } if *joined == gid);
-        self.shared.registry.withdraw(self.cell.key, of_group);
+        self.shared.registry.withdraw(self.key(), of_group);
         Ok(())
     }
 

@@ -58,7 +58,7 @@ impl Id {
         if let Some(device) = &inner.device {
             // By messages a connection is made for any queue pair of the device, by a stream for
             // one of the context that has the stream.
-            let suits = match device.carrier.agent() {
+            let suits = match device.agent() {
                 Some(_) => qp.context().info().name == device.context.info().name,
                 None => Arc::ptr_eq(qp.context(), &device.context),
             };
@@ -152,7 +152,7 @@ impl Id {
     }
 
     fn is_over_stream(&self, inner: &Inner) -> bool {
-        inner.device.as_ref().is_some_and(|device| device.carrier.agent().is_none())
+        inner.device.as_ref().is_some_and(|device| device.agent().is_none())
     }
 
     fn to_rtr(

@@ -68,7 +68,7 @@ impl Id {
             inner.transport = self.transport_of(found, dst);
         }
         let devices = &self.shared.devices;
-        let device = devices.with(route::local(found), inner.transport, &self.shared)?;
+        let device = devices.with(route::local(found), inner.transport)?;
         if inner.state == State::Idle {
             let port = src.map_or(0, |src| src.port());
             let addr = route::with_port(found, port);
@@ -95,7 +95,7 @@ impl Id {
         let local = route::local(found);
         if dst.ip().is_unspecified() || dst.ip() == found.ip() {
             let service = self.port_space().service_id(dst.port());
-            let device = self.shared.devices.with(local, Transport::Roce, &self.shared);
+            let device = self.shared.devices.with(local, Transport::Roce);
             let is_claimed = device.is_ok_and(|device| {
                 // What cannot be known is taken for there: the request will tell.
                 device.context.cm().is_claimed(service, Place::Address(local)).unwrap_or(true)
@@ -116,14 +116,14 @@ impl Id {
 
     /// Waits, on the keeper's thread, for the next hop.
     pub(crate) fn begin_search(&self, inner: &mut Inner, timeout: Duration, look: Look) {
-        match (self.shared.keeper.start(&self.shared), self.cell.id.get()) {
-            (Ok(()), Some(id)) => {
+        match self.shared.start_keeper() {
+            Ok(()) => {
                 inner.state = State::AddrQuery;
-                self.shared.searches.add(id.clone(), timeout, look);
+                self.shared.searches.add(self.key(), timeout, look);
                 self.shared.keeper.wake();
             }
-            (started, _) => {
-                tracing::warn!(id = ?self, ?started, "whether the next hop is there is not waited for");
+            Err(error) => {
+                tracing::warn!(id = ?self, %error, "whether the next hop is there is not waited for");
                 self.resolved(inner);
             }
         }
@@ -163,6 +163,6 @@ impl Id {
     /// An event that carries nothing.
     pub(crate) fn told(&self, kind: EventKind, status: i32) {
         let what = What::Told { kind, status, param: Param::None };
-        self.shared.registry.push(self.cell.key, what);
+        self.shared.registry.push(self.key(), what);
     }
 }

@@ -8,13 +8,14 @@
 //! Limits: one search per id.
 
 use std::fmt;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use libc::c_int;
 use vernic_io::HopState;
 
 use crate::id::Id;
+use crate::key::IdKey;
 use crate::sync::lock;
 
 /// Time to the second look: an answer on a local network takes about as long.
@@ -28,7 +29,7 @@ pub(crate) type Look = Box<dyn Fn() -> HopState + Send>;
 
 /// A destination that is looked for.
 struct Search {
-    id: Weak<Id>,
+    id: IdKey,
     look: Look,
     /// When the program's time is up; `None` never.
     until: Option<Instant>,
@@ -66,21 +67,21 @@ pub(crate) struct Searches(Mutex<Vec<Search>>);
 
 impl Searches {
     /// From now on `look` is done for the id, until it finds something or `timeout` is over.
-    pub(crate) fn add(&self, id: Weak<Id>, timeout: Duration, look: Look) {
+    pub(crate) fn add(&self, id: IdKey, timeout: Duration, look: Look) {
         let now = Instant::now();
         let (until, pause) = (now.checked_add(timeout), FIRST_PAUSE);
         lock(&self.0).push(Search { id, look, until, pause, next: now });
     }
 
-    /// Looks for those whose time it is, and tells the ids of those that are over. How long until
-    /// the next is due.
-    pub(crate) fn progress(&self) -> Option<Duration> {
+    /// Looks for those whose time it is, and tells the ids of those that are over, which `id` finds.
+    /// How long until the next is due.
+    pub(crate) fn progress(&self, id: impl Fn(IdKey) -> Option<Arc<Id>>) -> Option<Duration> {
         let now = Instant::now();
         let is_due = |search: &mut Search| search.next <= now;
         let due: Vec<_> = lock(&self.0).extract_if(.., is_due).collect();
         for mut search in due {
             // An id that is gone needs no answer.
-            let Some(id) = search.id.upgrade() else { continue };
+            let Some(id) = id(search.id) else { continue };
             match search.outcome(now) {
                 Some(outcome) => id.end_search(outcome),
                 None => lock(&self.0).push(search),
@@ -93,7 +94,6 @@ impl Searches {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

@@ -19,7 +19,7 @@ use crate::param::Depths;
 use crate::ports::Binding;
 use crate::registry::StreamEvent;
 use crate::state::State;
-use crate::streams::{Ask, MAX_PRIVATE_DATA, Streams};
+use crate::streams::{Ask, MAX_PRIVATE_DATA};
 use crate::sync::lock;
 
 impl Id {
@@ -67,7 +67,7 @@ impl Id {
     ) -> Result<(), Error> {
         let backlog = inner.backlog as usize;
         set_tos(&socket, inner.options.tos);
-        match self.shared.streams.listen(self.cell.key, socket, local.port(), backlog) {
+        match self.shared.streams.listen(self.key(), socket, local.port(), backlog) {
             Ok(listener) => {
                 inner.listener = Some(listener);
                 Ok(())
@@ -90,7 +90,6 @@ impl Id {
         &self,
         inner: &mut Inner,
         device: &Device,
-        streams: &Streams,
         param: &ConnParam<'_>,
     ) -> Result<(), Error> {
         let call = "connect";
@@ -103,13 +102,14 @@ impl Id {
         if given > MAX_PRIVATE_DATA {
             return Err(Error::TooLong { call, kind, given, max: MAX_PRIVATE_DATA });
         }
-        self.shared.keeper.start(&self.shared)?;
+        self.shared.start_keeper()?;
         let socket = inner.socket.take();
         let socket =
             socket.ok_or_else(|| self.wrong_state(inner, call, "has not connected before"))?;
         set_tos(&socket, inner.options.tos);
-        let (id, private_data) = (self.cell.key, param.private_data);
-        let asked = streams.connect(Ask { id, device, socket, peer, depths, private_data });
+        let (id, private_data) = (self.key(), param.private_data);
+        let asked =
+            self.shared.streams.connect(Ask { id, device, socket, peer, depths, private_data });
         let conn = asked.inspect_err(|_| self.retake_socket(inner))?;
         inner.connection = Some(Connection::over_stream(conn, Phase::Asking, depths));
         inner.state = State::Connect;
@@ -130,7 +130,6 @@ impl Id {
         &self,
         inner: &mut Inner,
         device: &Device,
-        streams: &Streams,
         param: &ConnParam<'_>,
     ) -> Result<(), Error> {
         let call = "accept";
@@ -148,9 +147,10 @@ impl Id {
         connection.phase = Phase::Accepted;
         inner.connection = Some(connection);
         // Again, for the rights that the peer has now.
-        let accepted = self
-            .bring(inner, &qp, QpState::Init)
-            .and_then(|()| streams.accept(connection.conn, depths, param.private_data, &qp));
+        let accepted = self.bring(inner, &qp, QpState::Init).and_then(|()| {
+            let streams = &self.shared.streams;
+            streams.accept(connection.conn, depths, param.private_data, &qp)
+        });
         if let Err(error) = accepted {
             inner.connection = before;
             // What is too long may be tried again, shorter.

@@ -81,7 +81,9 @@ impl Id {
         request: Request,
         taken: Taken,
     ) -> Event {
-        request.device.carrier.request_taken(request.conn);
+        if let Some(agent) = request.device.agent() {
+            agent.request_taken(request.conn);
+        }
         let param = match request.asked {
             Asked::Connection(req) => Param::Conn(info_of_req(&req)),
             Asked::Datagrams(req) => Param::Ud(UdInfo {
@@ -161,7 +163,7 @@ impl Id {
         if inner.qp.is_none() {
             return Some((EventKind::ConnectResponse, 0, info));
         }
-        let agent = device.carrier.agent()?;
+        let agent = device.agent()?;
         let up = self.bring_up(inner).and_then(|()| Ok(agent.ready_to_use(connection.conn)?));
         match up {
             Ok(()) => {

@@ -49,7 +49,7 @@ impl Id {
         }
         self.written.add()?;
         let what = What::Told { kind, status, param: Param::Arg(arg) };
-        self.shared.registry.push(self.cell.key, what);
+        self.shared.registry.push(self.key(), what);
         drop(inner);
         Ok(())
     }

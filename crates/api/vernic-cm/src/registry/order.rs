@@ -1,8 +1,7 @@
 //! The events of an id that were taken: their order, and how many are not dropped.
 
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use crate::id::Id;
 use crate::key::IdKey;
 use crate::sync::lock;
 
@@ -10,8 +9,6 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) key: IdKey,
-    /// The id, from when it is made.
-    pub(crate) id: OnceLock<Weak<Id>>,
     taken: Mutex<Count>,
     returned: Condvar,
     told: Condvar,
@@ -31,12 +28,7 @@ struct Count {
 impl Cell {
     pub(super) fn new(key: IdKey) -> Arc<Self> {
         let (taken, returned, told) = Default::default();
-        Arc::new(Self { key, id: OnceLock::new(), taken, returned, told })
-    }
-
-    /// The id, if it is there still.
-    pub(crate) fn id(&self) -> Option<Arc<Id>> {
-        self.id.get()?.upgrade()
+        Arc::new(Self { key, taken, returned, told })
     }
 
     /// Waits until every event of the id that was taken is dropped.

@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_engine::iwarp::{
@@ -18,9 +17,8 @@ use super::{
     GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Place, Stage, Startup, Streams, Table,
     in_byte, in_words,
 };
-use crate::device::Device;
+use crate::device::{Device, Devices};
 use crate::event::EventKind;
-use crate::manager::Shared;
 use crate::param::Depths;
 use crate::registry::{Asked, Request, StreamEvent, StreamRequest};
 use crate::route;
@@ -76,7 +74,7 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 impl Streams {
     /// Does what there is to do, and returns how long there is nothing more, whatever the
     /// descriptor says; `None` is for ever.
-    pub(crate) fn progress(&self, shared: &Arc<Shared>) -> Option<Duration> {
+    pub(crate) fn progress(&self, devices: &Devices) -> Option<Duration> {
         let mut ready = Vec::new();
         if let Some(readiness) = self.readiness.get() {
             // The one error possible is a signal: those that are ready come with the next call.
@@ -84,7 +82,7 @@ impl Streams {
         }
         for one in ready {
             match one.key.checked_sub(LISTENER) {
-                Some(number) => self.take_connections(shared, number as u32),
+                Some(number) => self.take_connections(devices, number as u32),
                 None => self.advance(ConnId(CommId(one.key as u32), 0)),
             }
         }
@@ -141,12 +139,12 @@ impl Streams {
         false
     }
 
-    fn take_connections(&self, shared: &Arc<Shared>, number: u32) {
+    fn take_connections(&self, devices: &Devices, number: u32) {
         let socket = lock(&self.table).listeners.get(&number).map(|one| one.socket.clone());
         let Some(socket) = socket else { return };
         for _ in 0..TURN {
             match socket.accept() {
-                Ok(Some(connection)) => self.greet(shared, number, connection),
+                Ok(Some(connection)) => self.greet(devices, number, connection),
                 Ok(None) => return,
                 Err(error) if self.make_room(number, &error) => {}
                 Err(_) => return,
@@ -155,9 +153,9 @@ impl Streams {
     }
 
     /// Waits for the request of a peer that has connected.
-    fn greet(&self, shared: &Arc<Shared>, listener: u32, connection: Connection) {
+    fn greet(&self, devices: &Devices, listener: u32, connection: Connection) {
         let Ok(local) = connection.local_addr().map(canonical) else { return };
-        let device = match shared.devices.with(route::local(local), Transport::Iwarp, shared) {
+        let device = match devices.with(route::local(local), Transport::Iwarp) {
             Ok(device) => device,
             Err(error) => {
                 let mut table = lock(&self.table);
