@@ -30,14 +30,14 @@ pub(crate) struct Device {
     agent: Option<Arc<dyn Agent>>,
     /// Which services this process has, and where: ids may share, those of both IP versions'
     /// wildcards.
-    services: Mutex<HashMap<(ServiceId, Place), Had>>,
+    services: Mutex<HashMap<(ServiceId, Place), ServiceUse>>,
     /// Its netdev was removed.
     removed: AtomicBool,
 }
 
 /// For how many ids this process has a service at a place.
 #[derive(Debug, Default)]
-struct Had {
+struct ServiceUse {
     /// Of ids that are bound and do not listen.
     reserved: usize,
     listener: Option<ListenerId>,
@@ -82,12 +82,12 @@ impl Device {
         // A port of TCP is kept by its socket.
         let Some(agent) = self.agent() else { return Ok(()) };
         let mut services = lock(&self.services);
-        if let Some(had) = services.get_mut(&(service, place)) {
-            had.reserved += 1;
+        if let Some(used) = services.get_mut(&(service, place)) {
+            used.reserved += 1;
             return Ok(());
         }
         agent.reserve(service, place)?;
-        services.insert((service, place), Had { reserved: 1, ..Had::default() });
+        services.insert((service, place), ServiceUse { reserved: 1, ..ServiceUse::default() });
         Ok(())
     }
 
@@ -95,9 +95,9 @@ impl Device {
     pub(crate) fn release(&self, service: ServiceId, place: Place) {
         let Some(agent) = self.agent() else { return };
         let mut services = lock(&self.services);
-        let Some(had) = services.get_mut(&(service, place)) else { return };
-        had.reserved = had.reserved.saturating_sub(1);
-        if had.reserved == 0 && had.listener.is_none() {
+        let Some(used) = services.get_mut(&(service, place)) else { return };
+        used.reserved = used.reserved.saturating_sub(1);
+        if used.reserved == 0 && used.listener.is_none() {
             agent.release(service, place);
             services.remove(&(service, place));
         }
@@ -115,32 +115,32 @@ impl Device {
     ) -> Result<ListenerId, ListenError> {
         let mut services = lock(&self.services);
         let before = services.get_mut(&(service, place));
-        if let Some(Had { listener: Some(listener), listening, .. }) = before {
+        if let Some(ServiceUse { listener: Some(listener), listening, .. }) = before {
             *listening += 1;
             return Ok(*listener);
         }
         let agent = self.agent().ok_or(ListenError::NotAttached)?;
         let listener = agent.listen(service, place, backlog)?;
-        let had = services.entry((service, place)).or_default();
-        (had.listener, had.listening) = (Some(listener), 1);
+        let used = services.entry((service, place)).or_default();
+        (used.listener, used.listening) = (Some(listener), 1);
         Ok(listener)
     }
 
     /// One id less listens.
     pub(crate) fn stop_listening(&self, service: ServiceId, place: Place) {
         let mut services = lock(&self.services);
-        let Some(had) = services.get_mut(&(service, place)) else { return };
-        had.listening = had.listening.saturating_sub(1);
-        if had.listening != 0 {
+        let Some(used) = services.get_mut(&(service, place)) else { return };
+        used.listening = used.listening.saturating_sub(1);
+        if used.listening != 0 {
             return;
         }
-        let listener = had.listener.take();
+        let listener = used.listener.take();
         let Some(agent) = self.agent() else { return };
         if let Some(listener) = listener {
             agent.stop_listening(listener);
         }
         // Another id may be bound there, and is so still.
-        let is_kept = had.reserved != 0
+        let is_kept = used.reserved != 0
             && agent
                 .reserve(service, place)
                 .inspect_err(|error| tracing::warn!(%error, "a port is no longer reserved"))

@@ -1,7 +1,7 @@
 //! Ids: an id is a listener, a connection, or a datagram address.
 //!
 //! Owns what an id has and the state it is in. The calls are in a file per kind under `id/`; what
-//! an event does when it is taken is in `id/tell.rs`.
+//! an event does when it is taken is in `id/apply.rs`.
 //!
 //! Everything that changes is behind one lock per id, held during a call, also while that call asks
 //! the engine. Nothing under the engine's locks takes it. Lock order: id, ports, engine, registry,
@@ -22,11 +22,12 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::key::IdKey;
 use crate::ports::Binding;
-use crate::registry::Cell;
+use crate::registry::IdEvents;
 use crate::route;
 use crate::state::State;
 use crate::sync::lock;
 
+mod apply;
 mod bind;
 mod channel;
 mod connect;
@@ -40,7 +41,6 @@ mod resolve;
 mod search;
 mod shared;
 mod stream;
-mod tell;
 mod write;
 
 pub use channel::EventChannel;
@@ -54,7 +54,7 @@ pub(crate) use shared::Sink;
 
 use bind::Reservation;
 use connection::Connection;
-use listen::Post;
+use listen::Listening;
 use multicast::Membership;
 use options::Options;
 use write::Written;
@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     pub(crate) qp: Option<Arc<Qp>>,
     pub(crate) connection: Option<Connection>,
     pub(crate) backlog: u32,
-    pub(crate) posts: Vec<Post>,
+    pub(crate) listening: Vec<Listening>,
     /// Of iWARP: what has its port, until it listens or connects.
     pub(crate) socket: Option<Bound>,
     /// Of iWARP: its listening socket among those of the process.
@@ -93,7 +93,7 @@ pub(crate) struct Inner {
 /// An id. Dropping the last reference destroys it.
 pub struct Id {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) events: Arc<IdEvents>,
     port_space: PortSpace,
     qp_type: QpType,
     user_context: AtomicUsize,
@@ -116,13 +116,13 @@ impl Id {
         if !fits {
             return Err(Error::PortSpace { port_space, qp_type });
         }
-        let cell = channel.shared.registry.seat(&channel.queue);
-        Ok(Self::at(cell, channel, port_space, qp_type, |_| ()))
+        let events = channel.shared.registry.register(&channel.queue);
+        Ok(Self::at(events, channel, port_space, qp_type, |_| ()))
     }
 
     /// An id with a seat, as `make` makes it.
     fn at(
-        cell: Arc<Cell>,
+        events: Arc<IdEvents>,
         channel: &Arc<EventChannel>,
         port_space: PortSpace,
         qp_type: QpType,
@@ -142,7 +142,7 @@ impl Id {
             qp: None,
             connection: None,
             backlog: 0,
-            posts: Vec::new(),
+            listening: Vec::new(),
             socket: None,
             listener: None,
             groups: Vec::new(),
@@ -150,7 +150,7 @@ impl Id {
         make(&mut inner);
         let id = Arc::new(Self {
             shared: channel.shared.clone(),
-            cell,
+            events,
             port_space,
             qp_type,
             user_context: AtomicUsize::new(0),
@@ -168,7 +168,7 @@ impl Id {
 
     /// What names it in this process.
     pub(crate) fn key(&self) -> IdKey {
-        self.cell.key
+        self.events.key
     }
 
     /// Its port space.
@@ -246,7 +246,7 @@ impl Id {
             self.shared.registry.migrate(self.key(), &channel.queue);
             inner.channel = channel.clone();
         }
-        self.cell.wait_returned();
+        self.events.wait_acked();
         Ok(())
     }
 
@@ -256,7 +256,7 @@ impl Id {
     pub fn destroy(&self) {
         if !self.is_orphan() {
             self.shut_down();
-            self.cell.wait_returned();
+            self.events.wait_acked();
         }
     }
 
@@ -277,7 +277,7 @@ impl Id {
             }
         }
         let socket = inner.socket.take();
-        let untaken = self.shared.registry.leave(self.key());
+        let untaken = self.shared.registry.unregister(self.key());
         std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         if let (Some(binding), Some(local)) = (inner.bound.take(), inner.local) {
             lock(&self.shared.ports).release(self.port_space, local.port(), binding.key);
@@ -351,10 +351,10 @@ impl Drop for Id {
             inner.device.take(),
             inner.qp.take(),
             std::mem::take(&mut inner.reserved),
-            std::mem::take(&mut inner.posts),
+            std::mem::take(&mut inner.listening),
             std::mem::take(&mut inner.groups),
             self.shared.clone(),
-            self.cell.clone(),
+            self.events.clone(),
         ));
     }
 }

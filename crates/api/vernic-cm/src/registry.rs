@@ -1,13 +1,13 @@
 //! Events on their way: which id they are for, which channel it is on, and how many of them are
 //! taken.
 //!
-//! Owns the seats of the ids, each with the queue of the channel that its id is on, and which id a
+//! Owns a registration of each id, each with the queue of the channel that its id is on, and which id a
 //! connection or a listener of the engine belongs to. The engine delivers its events here under its
 //! own locks, so nothing here calls it, and nothing is dropped here that does: an entry
 //! is plain data and references to what others hold too. Lock order: registry, queue.
 //!
 //! Events are taken from the queues without the registry's lock; each is counted on its id's
-//! [`Cell`] while the queue is locked, so whoever takes the untaken out of the queue and then waits
+//! [`IdEvents`] while the queue is locked, so whoever takes the untaken out of the queue and then waits
 //! for the taken misses none.
 //!
 //! Limits: an id has a few events at most; requests are bounded by the backlog of their listener;
@@ -32,7 +32,7 @@ mod entry;
 mod order;
 
 pub(crate) use entry::{Asked, Entry, Request, StreamEvent, StreamRequest, What};
-pub(crate) use order::{Cell, Place, Taken};
+pub(crate) use order::{IdEvents, Position, Unacked};
 
 /// Events of connections that a call is about to learn the number of: the calls of as many threads.
 const MAX_EARLY: usize = 1024;
@@ -41,15 +41,15 @@ const MAX_EARLY: usize = 1024;
 pub(crate) type Queue = EventQueue<Entry>;
 
 #[derive(Debug)]
-struct Seat {
-    cell: Arc<Cell>,
+struct Registration {
+    events: Arc<IdEvents>,
     queue: Arc<Queue>,
     conn: Option<(DeviceKey, ConnId)>,
 }
 
 /// A listening id, at one of its places.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct Listener {
     pub(crate) key: IdKey,
     pub(crate) device: Arc<Device>,
     pub(crate) port: u16,
@@ -63,7 +63,7 @@ pub(crate) struct Ear {
     pub(crate) backlog: usize,
 }
 
-impl Ear {
+impl Listener {
     /// Whether an id of this listener could answer: the kernel's rdma_cm compares the same.
     fn suits(&self, asked: &Asked) -> bool {
         match (asked, self.qp_type) {
@@ -77,20 +77,20 @@ impl Ear {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    seats: HashMap<IdKey, Seat>,
+struct Tables {
+    ids: HashMap<IdKey, Registration>,
     conns: HashMap<(DeviceKey, ConnId), IdKey>,
-    ears: HashMap<(DeviceKey, ListenerId), Vec<Ear>>,
+    listeners: HashMap<(DeviceKey, ListenerId), Vec<Listener>>,
     /// Calls that will name a connection or listener soon.
     expecting: usize,
     early: VecDeque<(DeviceKey, cm::Event)>,
 }
 
-/// The seats of the ids of a process.
+/// The registrations of the ids of a process.
 #[derive(Debug)]
 pub(crate) struct Registry {
     next: AtomicU64,
-    state: Mutex<State>,
+    tables: Mutex<Tables>,
     keeper: Arc<Keeper>,
 }
 
@@ -99,13 +99,13 @@ pub(crate) struct Expecting<'a>(&'a Registry);
 
 impl Drop for Expecting<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        state.expecting -= 1;
-        let early = match state.expecting {
-            0 => std::mem::take(&mut state.early),
+        let mut tables = lock(&self.0.tables);
+        tables.expecting -= 1;
+        let early = match tables.expecting {
+            0 => std::mem::take(&mut tables.early),
             _ => VecDeque::new(),
         };
-        drop((state, early));
+        drop((tables, early));
     }
 }
 
@@ -118,100 +118,101 @@ fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
 
 impl Registry {
     pub(crate) fn new(keeper: Arc<Keeper>) -> Self {
-        Self { next: AtomicU64::new(0), state: Mutex::default(), keeper }
+        Self { next: AtomicU64::new(0), tables: Mutex::default(), keeper }
     }
 
-    fn new_cell(&self) -> Arc<Cell> {
-        Cell::new(IdKey(self.next.fetch_add(1, Ordering::Relaxed)))
+    fn new_events(&self) -> Arc<IdEvents> {
+        IdEvents::new(IdKey(self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// A seat for a new id, whose events go to `queue`.
-    pub(crate) fn seat(&self, queue: &Arc<Queue>) -> Arc<Cell> {
-        let cell = self.new_cell();
-        let seat = Seat { cell: cell.clone(), queue: queue.clone(), conn: None };
-        lock(&self.state).seats.insert(cell.key, seat);
-        cell
+    /// Registers a new id, whose events go to `queue`.
+    pub(crate) fn register(&self, queue: &Arc<Queue>) -> Arc<IdEvents> {
+        let events = self.new_events();
+        let registration =
+            Registration { events: events.clone(), queue: queue.clone(), conn: None };
+        lock(&self.tables).ids.insert(events.key, registration);
+        events
     }
 
     /// An event for an id; lost if the id is gone.
     pub(crate) fn push(&self, key: IdKey, what: What) {
-        lock(&self.state).push(key, what);
+        lock(&self.tables).push(key, what);
     }
 
     /// To be held from before a connection or listener is made until it is known here.
     pub(crate) fn expect(&self) -> Expecting<'_> {
-        lock(&self.state).expecting += 1;
+        lock(&self.tables).expecting += 1;
         Expecting(self)
     }
 
     /// From now on what happens to `conn` happens to the id.
     pub(crate) fn bind_conn(&self, key: IdKey, device: DeviceKey, conn: ConnId) {
-        let mut state = lock(&self.state);
-        state.conns.insert((device, conn), key);
-        if let Some(seat) = state.seats.get_mut(&key) {
-            seat.conn = Some((device, conn));
+        let mut tables = lock(&self.tables);
+        tables.conns.insert((device, conn), key);
+        if let Some(registration) = tables.ids.get_mut(&key) {
+            registration.conn = Some((device, conn));
         }
-        self.replay(&mut state, |at, event| at == device && event.conn == conn);
+        self.replay(&mut tables, |at, event| at == device && event.conn == conn);
     }
 
     /// From now on `listener` hears for one more id.
-    pub(crate) fn add_ear(&self, listener: ListenerId, ear: Ear) {
-        let mut state = lock(&self.state);
-        let device = ear.device.key();
-        state.ears.entry((device, listener)).or_default().push(ear);
-        self.replay(&mut state, |at, event| at == device && listener_of(event) == Some(listener));
+    pub(crate) fn add_listener(&self, listener: ListenerId, entry: Listener) {
+        let mut tables = lock(&self.tables);
+        let device = entry.device.key();
+        tables.listeners.entry((device, listener)).or_default().push(entry);
+        self.replay(&mut tables, |at, event| at == device && listener_of(event) == Some(listener));
     }
 
     /// `listener` no longer hears for the id.
-    pub(crate) fn remove_ear(&self, device: DeviceKey, listener: ListenerId, key: IdKey) {
-        let mut state = lock(&self.state);
-        let Some(ears) = state.ears.get_mut(&(device, listener)) else { return };
-        let gone: Vec<Ear> = ears.extract_if(.., |ear| ear.key == key).collect();
-        if ears.is_empty() {
-            state.ears.remove(&(device, listener));
+    pub(crate) fn remove_listener(&self, device: DeviceKey, listener: ListenerId, key: IdKey) {
+        let mut tables = lock(&self.tables);
+        let Some(listeners) = tables.listeners.get_mut(&(device, listener)) else { return };
+        let gone: Vec<Listener> = listeners.extract_if(.., |entry| entry.key == key).collect();
+        if listeners.is_empty() {
+            tables.listeners.remove(&(device, listener));
         }
-        drop(state);
+        drop(tables);
         drop(gone);
     }
 
     /// An event of the engine. Called under its locks.
     pub(crate) fn deliver(&self, device: DeviceKey, event: cm::Event) {
-        self.route(&mut lock(&self.state), device, event);
+        self.route(&mut lock(&self.tables), device, event);
     }
 
-    fn replay(&self, state: &mut State, is_known: impl Fn(DeviceKey, &cm::Event) -> bool) {
-        for _ in 0..state.early.len() {
-            let Some((device, event)) = state.early.pop_front() else { return };
+    fn replay(&self, tables: &mut Tables, is_known: impl Fn(DeviceKey, &cm::Event) -> bool) {
+        for _ in 0..tables.early.len() {
+            let Some((device, event)) = tables.early.pop_front() else { return };
             match is_known(device, &event) {
-                true => self.route(state, device, event),
-                false => state.early.push_back((device, event)),
+                true => self.route(tables, device, event),
+                false => tables.early.push_back((device, event)),
             }
         }
     }
 
-    fn route(&self, state: &mut State, device: DeviceKey, event: cm::Event) {
+    fn route(&self, tables: &mut Tables, device: DeviceKey, event: cm::Event) {
         let conn = event.conn;
         if let Some(listener) = listener_of(&event) {
-            if state.ears.contains_key(&(device, listener)) {
-                self.request(state, (device, listener), conn, event.kind);
+            if tables.listeners.contains_key(&(device, listener)) {
+                self.request(tables, (device, listener), conn, event.kind);
                 return;
             }
-        } else if let Some(&key) = state.conns.get(&(device, conn)) {
-            state.push(key, What::Cm(event.kind));
+        } else if let Some(&key) = tables.conns.get(&(device, conn)) {
+            tables.push(key, What::Cm(event.kind));
             return;
         }
-        if state.expecting != 0 {
-            if state.early.len() >= MAX_EARLY {
-                state.early.pop_front();
+        if tables.expecting != 0 {
+            if tables.early.len() >= MAX_EARLY {
+                tables.early.pop_front();
             }
-            state.early.push_back((device, event));
+            tables.early.push_back((device, event));
         }
     }
 
-    /// A request for a listener: makes a seat for the id that it becomes when it is taken.
+    /// A request for a listener: makes a registration for the id that it becomes when it is taken.
     fn request(
         &self,
-        state: &mut State,
+        tables: &mut Tables,
         listener: (DeviceKey, ListenerId),
         conn: ConnId,
         kind: cm::EventKind,
@@ -227,25 +228,28 @@ impl Registry {
             }
             _ => return,
         };
-        let Some(ears) = state.ears.get(&listener) else { return };
+        let Some(listeners) = tables.listeners.get(&listener) else { return };
         let v4 = matches!(path.local.to_ip(), IpAddr::V4(_));
-        let Some(ear) = ears.iter().find(|ear| if v4 { ear.v4 } else { ear.v6 }).or(ears.first())
+        let Some(entry) = listeners
+            .iter()
+            .find(|entry| if v4 { entry.v4 } else { entry.v6 })
+            .or(listeners.first())
         else {
             return;
         };
-        let device = ear.device.clone();
+        let device = entry.device.clone();
         // Requests are messages: devices without an agent have none.
         let Some(agent) = device.agent().cloned() else { return };
-        let hears = if v4 { ear.v4 } else { ear.v6 } && ear.suits(&asked);
-        let seat = state.seats.get(&ear.key);
-        let (Some(seat), Ok(header), true) = (seat, private_data, hears) else {
+        let hears = if v4 { entry.v4 } else { entry.v6 } && entry.suits(&asked);
+        let registration = tables.ids.get(&entry.key);
+        let (Some(registration), Ok(header), true) = (registration, private_data, hears) else {
             let (reason, info) = (RejReason::INVALID_SERVICE_ID, None);
             self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         };
         if !is_of_path(&header, &path) {
             let (from, says) = (path.remote.to_ip(), header.src);
-            tracing::warn!(%from, %says, port = ear.port, "a request in another's name is refused");
+            tracing::warn!(%from, %says, port = entry.port, "a request in another's name is refused");
             let (reason, info) = (RejReason::INVALID_GID, None);
             self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
@@ -253,29 +257,30 @@ impl Registry {
         let most = device.mtu();
         if asked.path_mtu().is_some_and(|mtu| mtu > most) {
             let from = path.remote.to_ip();
-            tracing::warn!(%from, port = ear.port, %most, "a request for a larger path MTU is refused");
+            tracing::warn!(%from, port = entry.port, %most, "a request for a larger path MTU is refused");
             let (reason, info) = (RejReason::INVALID_MTU, Some(most as u8));
             self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         }
         // Those that are over, and were not taken, do not count in the backlog of the engine any
         // more.
-        if seat.untaken_requests() >= ear.backlog {
+        if registration.untaken_requests() >= entry.backlog {
             self.keeper.add(Job::Ignore { agent, conn });
             return;
         }
         let scope = device.context.info().netdev_index;
         let with_scope = |ip: IpAddr, port| LocalAddr::new(ip, scope).with_port(port);
-        let (local, peer) = (with_scope(header.dst, ear.port), with_scope(header.src, header.port));
-        let (key, cell) = (ear.key, self.new_cell());
-        state.admit(key, Request { cell, device, conn, path, local, peer, asked });
+        let (local, peer) =
+            (with_scope(header.dst, entry.port), with_scope(header.src, header.port));
+        let (key, events) = (entry.key, self.new_events());
+        tables.admit(key, Request { events, device, conn, path, local, peer, asked });
     }
 
     /// Something happened to a connection of iWARP.
-    pub(crate) fn tell_stream(&self, device: DeviceKey, conn: ConnId, event: StreamEvent) {
-        let state = lock(&self.state);
-        if let Some(&key) = state.conns.get(&(device, conn)) {
-            state.push(key, What::Stream(event));
+    pub(crate) fn push_stream(&self, device: DeviceKey, conn: ConnId, event: StreamEvent) {
+        let tables = lock(&self.tables);
+        if let Some(&key) = tables.conns.get(&(device, conn)) {
+            tables.push(key, What::Stream(event));
         }
     }
 
@@ -285,38 +290,38 @@ impl Registry {
         &self,
         listener: IdKey,
         backlog: usize,
-        make: impl FnOnce(Arc<Cell>) -> Request,
+        make: impl FnOnce(Arc<IdEvents>) -> Request,
     ) -> bool {
-        let mut state = lock(&self.state);
-        let takes = |seat: &Seat| seat.untaken_requests() < backlog;
-        let admits = state.seats.get(&listener).is_some_and(takes);
+        let mut tables = lock(&self.tables);
+        let takes = |registration: &Registration| registration.untaken_requests() < backlog;
+        let admits = tables.ids.get(&listener).is_some_and(takes);
         if admits {
-            let request = make(self.new_cell());
-            state.admit(listener, request);
+            let request = make(self.new_events());
+            tables.admit(listener, request);
         }
         admits
     }
 
     /// From now on the id's events go to `queue`, those that wait already included.
     pub(crate) fn migrate(&self, key: IdKey, queue: &Arc<Queue>) {
-        let mut state = lock(&self.state);
-        let Some(seat) = state.seats.get_mut(&key) else { return };
-        let from = std::mem::replace(&mut seat.queue, queue.clone());
+        let mut tables = lock(&self.tables);
+        let Some(registration) = tables.ids.get_mut(&key) else { return };
+        let from = std::mem::replace(&mut registration.queue, queue.clone());
         if Arc::ptr_eq(&from, queue) {
             return;
         }
         // What happens to an id that is not made yet comes behind its request.
         let mut keys = vec![key];
         let moved = from.extract(|entry| {
-            let moves = keys.contains(&entry.cell.key);
+            let moves = keys.contains(&entry.events.key);
             if let (true, What::Request(request)) = (moves, &entry.what) {
-                keys.push(request.cell.key);
+                keys.push(request.events.key);
             }
             moves
         });
         for key in &keys[1..] {
-            if let Some(seat) = state.seats.get_mut(key) {
-                seat.queue = queue.clone();
+            if let Some(registration) = tables.ids.get_mut(key) {
+                registration.queue = queue.clone();
             }
         }
         for entry in moved {
@@ -326,59 +331,61 @@ impl Registry {
 
     /// Takes back events of an id that nobody has taken.
     pub(crate) fn withdraw(&self, key: IdKey, which: impl Fn(&What) -> bool) {
-        let state = lock(&self.state);
-        let Some(seat) = state.seats.get(&key) else { return };
-        let gone = seat.queue.extract(|entry| entry.cell.key == key && which(&entry.what));
-        drop(state);
+        let tables = lock(&self.tables);
+        let Some(registration) = tables.ids.get(&key) else { return };
+        let gone =
+            registration.queue.extract(|entry| entry.events.key == key && which(&entry.what));
+        drop(tables);
         drop(gone);
     }
 
-    /// Gives the seat up and returns the events that nobody took. There will be no further one.
-    pub(crate) fn leave(&self, key: IdKey) -> Vec<Entry> {
-        let mut state = lock(&self.state);
-        let Some(seat) = state.seats.remove(&key) else { return Vec::new() };
-        if let Some(conn) = seat.conn {
-            state.conns.remove(&conn);
+    /// Gives the registration up and returns the events that nobody took. There will be no further one.
+    pub(crate) fn unregister(&self, key: IdKey) -> Vec<Entry> {
+        let mut tables = lock(&self.tables);
+        let Some(registration) = tables.ids.remove(&key) else { return Vec::new() };
+        if let Some(conn) = registration.conn {
+            tables.conns.remove(&conn);
         }
-        seat.queue.extract(|entry| entry.cell.key == key)
+        registration.queue.extract(|entry| entry.events.key == key)
     }
 
     /// The exchanges that there are.
     pub(crate) fn conns(&self) -> Vec<(DeviceKey, ConnId)> {
-        lock(&self.state).conns.keys().copied().collect()
+        lock(&self.tables).conns.keys().copied().collect()
     }
 
     /// Seats and connections, for tests of leaks.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
-        let state = lock(&self.state);
-        (state.seats.len(), state.conns.len(), state.ears.len())
+        let tables = lock(&self.tables);
+        (tables.ids.len(), tables.conns.len(), tables.listeners.len())
     }
 }
 
-impl Seat {
+impl Registration {
     /// Requests for it that nobody has taken.
     fn untaken_requests(&self) -> usize {
-        let key = self.cell.key;
-        self.queue.count(|entry| entry.cell.key == key && matches!(entry.what, What::Request(_)))
+        let key = self.events.key;
+        self.queue.count(|entry| entry.events.key == key && matches!(entry.what, What::Request(_)))
     }
 }
 
-impl State {
-    /// Gives the id that a request becomes a seat, and its listener the request.
+impl Tables {
+    /// Gives the id that a request becomes a registration, and its listener the request.
     fn admit(&mut self, listener: IdKey, request: Request) {
-        let Some(seat) = self.seats.get(&listener) else { return };
-        let (queue, listening) = (seat.queue.clone(), seat.cell.clone());
+        let Some(registration) = self.ids.get(&listener) else { return };
+        let (queue, listening) = (registration.queue.clone(), registration.events.clone());
         let conn = (request.device.key(), request.conn);
-        let cell = request.cell.clone();
-        self.conns.insert(conn, cell.key);
-        self.seats.insert(cell.key, Seat { cell, queue: queue.clone(), conn: Some(conn) });
-        queue.push(Entry { cell: listening, what: What::Request(Box::new(request)) });
+        let events = request.events.clone();
+        self.conns.insert(conn, events.key);
+        self.ids
+            .insert(events.key, Registration { events, queue: queue.clone(), conn: Some(conn) });
+        queue.push(Entry { events: listening, what: What::Request(Box::new(request)) });
     }
 
     fn push(&self, key: IdKey, what: What) {
-        if let Some(seat) = self.seats.get(&key) {
-            seat.queue.push(Entry { cell: seat.cell.clone(), what });
+        if let Some(registration) = self.ids.get(&key) {
+            registration.queue.push(Entry { events: registration.events.clone(), what });
         }
     }
 }

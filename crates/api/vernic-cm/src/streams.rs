@@ -3,7 +3,7 @@
 //! Owns both, of all devices of the process, under one lock. Ids give commands; the keeper's thread
 //! (`keeper.rs`) sees to what becomes ready ([`Streams::progress`], `streams/progress.rs`) and puts
 //! what happens into the queues of the ids. Once a queue pair has a connection, the engine tells
-//! its end ([`Told`]), under its own locks. Lock order: id, table, registry; the engine's lane,
+//! its end ([`Notifier`]), under its own locks. Lock order: id, table, registry; the engine's lane,
 //! registry.
 //!
 //! ```text
@@ -90,18 +90,18 @@ enum Stage {
     /// The peer has accepted, and nobody has taken the event.
     Replied,
     /// A peer has connected to a listener, and its request is not here.
-    Greeting { listener: u32, device: Arc<Device>, place: Place },
+    Greeting { listener: u32, device: Arc<Device>, arrival: Arrival },
     /// The program has the request, or will take it.
     Asked,
     /// The acceptance is on its way; then the queue pair gets the connection.
-    Answering { qp: Arc<Qp>, told: Arc<Told> },
+    Answering { qp: Arc<Qp>, notifier: Arc<Notifier> },
     /// The refusal is on its way.
     Refusing,
 }
 
 /// Where a connection stands among those of a listener that have not said what they want: whose it
 /// is, and the how-manieth.
-type Place = (Source, u64);
+type Arrival = (Source, u64);
 
 #[derive(Debug)]
 struct Startup {
@@ -156,7 +156,7 @@ pub(crate) struct Ask<'a> {
 
 /// Who hears of a connection that a queue pair has.
 #[derive(Debug)]
-struct Told {
+struct Notifier {
     registry: Arc<Registry>,
     device: DeviceKey,
     conn: ConnId,
@@ -166,15 +166,15 @@ struct Told {
     waits: bool,
 }
 
-impl Told {
+impl Notifier {
     fn establish(&self) {
         if !self.established.swap(true, Ordering::AcqRel) {
-            self.registry.tell_stream(self.device, self.conn, StreamEvent::Established);
+            self.registry.push_stream(self.device, self.conn, StreamEvent::Established);
         }
     }
 }
 
-impl StreamSink for Told {
+impl StreamSink for Notifier {
     fn established(&self, _: Qpn) {
         self.establish();
     }
@@ -185,7 +185,7 @@ impl StreamSink for Told {
             // It was there before, even if nobody came to say so.
             self.establish();
         }
-        self.registry.tell_stream(self.device, self.conn, StreamEvent::Ended);
+        self.registry.push_stream(self.device, self.conn, StreamEvent::Ended);
     }
 }
 
@@ -289,7 +289,7 @@ impl Streams {
             // At once, as on the loopback.
             Err(ConnectError::Os { source, .. }) => {
                 self.registry.bind_conn(id, key, conn);
-                self.registry.tell_stream(key, conn, progress::unreachable(source.kind()));
+                self.registry.push_stream(key, conn, progress::unreachable(source.kind()));
             }
             Err(error) => return Err(error.into()),
         }
@@ -313,17 +313,17 @@ impl Streams {
             initiator_depth: agreed.map_or(0, |agreed| in_byte(agreed.ord)),
             ..ConnInfo::default()
         };
-        let told = self.told(device, conn, &handshake);
-        told.established.store(true, Ordering::Relaxed);
+        let notifier = self.notifier(device, conn, &handshake);
+        notifier.established.store(true, Ordering::Relaxed);
         let config = handshake.stream_config();
-        handshake.start_with(qp, config, Some(told))?;
+        handshake.start_with(qp, config, Some(notifier))?;
         Ok(info)
     }
 
-    fn told(&self, device: DeviceKey, conn: ConnId, handshake: &Handshake) -> Arc<Told> {
+    fn notifier(&self, device: DeviceKey, conn: ConnId, handshake: &Handshake) -> Arc<Notifier> {
         let waits = handshake.agreed().is_some_and(|agreed| !agreed.rtr.is_empty());
         let (registry, established) = (self.registry.clone(), AtomicBool::new(false));
-        Arc::new(Told { registry, device, conn, established, waits })
+        Arc::new(Notifier { registry, device, conn, established, waits })
     }
 
     /// Accepts the request of a peer, with a queue pair in Init.
@@ -344,8 +344,8 @@ impl Streams {
         accepted.map_err(|error| refused("accept", private_data, error))?;
         match startup.handshake.state() {
             HandshakeState::Startup(StartupState::Replying) => {
-                let told = self.told(startup.device, conn, &startup.handshake);
-                startup.stage = Stage::Answering { qp: qp.clone(), told };
+                let notifier = self.notifier(startup.device, conn, &startup.handshake);
+                startup.stage = Stage::Answering { qp: qp.clone(), notifier };
                 table.arm(conn);
                 // For the peer's time to take it.
                 self.keeper.wake();
@@ -360,16 +360,16 @@ impl Streams {
         let startup = table.remove(conn);
         drop(table);
         let Some(Startup { handshake, device, .. }) = startup else { return Ok(()) };
-        let told = self.told(device, conn, &handshake);
-        self.bind(handshake, qp, told)
+        let notifier = self.notifier(device, conn, &handshake);
+        self.bind(handshake, qp, notifier)
     }
 
     /// Gives a connection that was accepted to the queue pair.
-    fn bind(&self, handshake: Handshake, qp: &Qp, told: Arc<Told>) -> Result<(), Error> {
+    fn bind(&self, handshake: Handshake, qp: &Qp, notifier: Arc<Notifier>) -> Result<(), Error> {
         let config = handshake.stream_config();
-        handshake.start_with(qp, config, Some(told.clone()))?;
-        if !told.waits {
-            told.establish();
+        handshake.start_with(qp, config, Some(notifier.clone()))?;
+        if !notifier.waits {
+            notifier.establish();
         }
         Ok(())
     }
@@ -419,7 +419,7 @@ impl Streams {
         handshake.leave();
         let (kind, status) = (EventKind::ConnectError, -libc::ECONNABORTED);
         let event = StreamEvent::Failed { kind, status, private_data: Vec::new() };
-        self.registry.tell_stream(device, conn, event);
+        self.registry.push_stream(device, conn, event);
     }
 
     /// Listens for an id.

@@ -201,7 +201,7 @@ fn an_event_that_overtakes_the_call_that_makes_its_connection_is_not_lost() {
     // What nobody expects is forgotten.
     lab.tell(2, established());
     let _expecting = registry.expect();
-    registry.bind_conn(lab.id().cell.key, other_device(), conn(2));
+    registry.bind_conn(lab.id().events.key, other_device(), conn(2));
     assert_eq!(lab.kinds(), []);
 }
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::id::Event;
 use crate::id::Id;
 use crate::id::Shared;
-use crate::registry::{Entry, Place, Queue, Taken, What};
+use crate::registry::{Entry, Position, Queue, Unacked, What};
 
 /// An event channel. Its descriptor is readable while an event waits; whether [`wait`](Self::wait)
 /// waits is decided by the descriptor's `O_NONBLOCK`, which a program may set and clear.
@@ -43,7 +43,7 @@ impl EventChannel {
         // Each turn takes an entry, and few of them are no events.
         loop {
             let got = self.queue.wait(|entry| self.take(entry))?;
-            if let Some(event) = self.tell(got, |_| ()) {
+            if let Some(event) = self.apply(got, |_| ()) {
                 return Ok(event);
             }
         }
@@ -62,7 +62,7 @@ impl EventChannel {
         }
         loop {
             let got = self.queue.try_next(|entry| self.take(entry))?;
-            if let Some(event) = self.tell(got, &before) {
+            if let Some(event) = self.apply(got, &before) {
                 return Some(event);
             }
         }
@@ -71,31 +71,31 @@ impl EventChannel {
     /// Under the lock of the queue: counts the event, and makes the id of a request, so that
     /// whoever takes what comes behind it finds that id.
     fn take(self: &Arc<Self>, entry: Entry) -> Got {
-        let (taken, place) = Taken::new(&entry.cell);
-        let id = self.shared.id(entry.cell.key);
+        let (unacked, position) = Unacked::new(&entry.events);
+        let id = self.shared.id(entry.events.key);
         let new = match (&entry.what, &id) {
             (What::Request(request), Some(id)) => Some(Id::of_request(self, id, request)),
             _ => None,
         };
-        Got { entry, taken, place, id, new }
+        Got { entry, unacked, position, id, new }
     }
 
     /// Does the event's share of the work and makes it what the program gets; `None` if its id is
     /// gone or the event is of no interest to it.
-    fn tell(&self, got: Got, before: impl Fn(&Arc<Id>)) -> Option<Event> {
-        let Got { entry, taken, place, id, new } = got;
-        let _turn = place.wait();
+    fn apply(&self, got: Got, before: impl Fn(&Arc<Id>)) -> Option<Event> {
+        let Got { entry, unacked, position, id, new } = got;
+        let _turn = position.wait();
         match (entry.what, id, new) {
             (What::Request(request), Some(id), Some(new)) => {
-                Some(new.tell_request(id, *request, taken))
+                Some(new.apply_request(id, *request, unacked))
             }
             (what, Some(id), _) => {
                 before(&id);
-                id.tell(what, taken)
+                id.apply(what, unacked)
             }
             // Its id is being dropped.
             (what, None, _) => {
-                self.shared.refuse(vec![Entry { cell: entry.cell, what }]);
+                self.shared.refuse(vec![Entry { events: entry.events, what }]);
                 None
             }
         }
@@ -105,8 +105,8 @@ impl EventChannel {
 /// An event that was taken out of the queue.
 struct Got {
     entry: Entry,
-    taken: Taken,
-    place: Place,
+    unacked: Unacked,
+    position: Position,
     id: Option<Arc<Id>>,
     /// That a request has become.
     new: Option<Arc<Id>>,
@@ -154,10 +154,10 @@ mod tests {
             (got.next().unwrap(), got.next().unwrap(), got.next().unwrap());
         let kinds = std::thread::scope(|scope| {
             let late =
-                [third, second].map(|got| scope.spawn(|| channel.tell(got, |_| ()).unwrap().kind));
+                [third, second].map(|got| scope.spawn(|| channel.apply(got, |_| ()).unwrap().kind));
             // Time for them to be told too early.
             std::thread::sleep(std::time::Duration::from_millis(20));
-            let kind = channel.tell(first, |_| ()).unwrap().kind;
+            let kind = channel.apply(first, |_| ()).unwrap().kind;
             let [third, second] = late.map(|thread| thread.join().unwrap());
             [kind, second, third]
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::event::{EventKind, Param};
 use crate::id::Id;
-use crate::registry::Taken;
+use crate::registry::Unacked;
 
 /// An event. While it lives, [`Id::destroy`](crate::Id::destroy) and
 /// [`Id::migrate`](crate::Id::migrate) of its id (of the listener, for a request) wait for it.
@@ -21,5 +21,5 @@ pub struct Event {
     pub status: i32,
     /// What it carries.
     pub param: Param,
-    pub(crate) _taken: Taken,
+    pub(crate) _unacked: Unacked,
 }

@@ -15,7 +15,7 @@ use crate::id::bind::{Purpose, Reservation};
 use crate::id::{Id, Inner};
 use crate::key::DeviceKey;
 use crate::ports::Binding;
-use crate::registry::{Ear, What};
+use crate::registry::{Listener, What};
 use crate::route;
 use crate::state::State;
 use crate::sync::lock;
@@ -26,7 +26,7 @@ const MAX_BACKLOG: u32 = 1024;
 
 /// A place where an id listens.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct Listening {
     device: Arc<Device>,
     service: ServiceId,
     place: Place,
@@ -95,7 +95,7 @@ impl Id {
         let mut refused = None;
         for info in vernic_engine::devices()? {
             let key = DeviceKey::of(&info);
-            if inner.posts.iter().any(|post| post.device.key() == key) {
+            if inner.listening.iter().any(|one| one.device.key() == key) {
                 continue;
             }
             match self.shared.devices.device(&info) {
@@ -106,7 +106,7 @@ impl Id {
                 }
             }
         }
-        match (inner.posts.is_empty(), refused) {
+        match (inner.listening.is_empty(), refused) {
             (false, _) => Ok(()),
             (true, Some(error)) => Err(error.into()),
             (true, None) => Err(vernic_engine::no_device()?.into()),
@@ -117,7 +117,7 @@ impl Id {
         let Some(local) = inner.local else { return Ok(()) };
         let wildcard = matches!(place, Place::Netdev(_));
         let both = wildcard && inner.bound.is_some_and(|binding| !binding.af_only);
-        let ear = Ear {
+        let entry = Listener {
             key: self.key(),
             device: device.clone(),
             port: local.port(),
@@ -131,8 +131,8 @@ impl Id {
         let listener = device
             .listen(service, place, inner.backlog as usize)
             .map_err(|source| self.listen_error(local, source))?;
-        self.shared.registry.add_ear(listener, ear);
-        inner.posts.push(Post { device, service, place, listener });
+        self.shared.registry.add_listener(listener, entry);
+        inner.listening.push(Listening { device, service, place, listener });
         Ok(())
     }
 
@@ -155,9 +155,9 @@ impl Id {
         if let Some(listener) = inner.listener.take() {
             self.shared.streams.stop_listening(listener);
         }
-        for Post { device, service, place, listener } in std::mem::take(&mut inner.posts) {
+        for Listening { device, service, place, listener } in std::mem::take(&mut inner.listening) {
             device.stop_listening(service, place);
-            self.shared.registry.remove_ear(device.key(), listener, self.key());
+            self.shared.registry.remove_listener(device.key(), listener, self.key());
         }
     }
 
@@ -171,13 +171,13 @@ impl Id {
         for reservation in inner.reserved.extract_if(.., |kept| kept.is_on(device)) {
             reservation.release();
         }
-        for post in inner.posts.extract_if(.., |post| Arc::ptr_eq(&post.device, device)) {
-            device.stop_listening(post.service, post.place);
-            self.shared.registry.remove_ear(device.key(), post.listener, self.key());
+        for one in inner.listening.extract_if(.., |one| Arc::ptr_eq(&one.device, device)) {
+            device.stop_listening(one.service, one.place);
+            self.shared.registry.remove_listener(device.key(), one.listener, self.key());
         }
         if inner.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device)) {
             let (kind, status, param) = (EventKind::DeviceRemoval, 0, Param::None);
-            self.shared.registry.push(self.key(), What::Told { kind, status, param });
+            self.shared.registry.push(self.key(), What::Decided { kind, status, param });
         }
     }
 

@@ -127,7 +127,7 @@ impl Id {
     }
 
     /// Attaches the queue pair to a group that it has joined: an event's share of the work.
-    pub(crate) fn tell_joined(inner: &mut Inner, gid: Gid) -> Option<(EventKind, i32, Param)> {
+    pub(crate) fn apply_joined(inner: &mut Inner, gid: Gid) -> Option<(EventKind, i32, Param)> {
         let qp = inner.qp.clone();
         let member = inner.groups.iter_mut().find(|member| member.gid == gid)?;
         let mut outcome = (EventKind::MulticastJoin, 0);

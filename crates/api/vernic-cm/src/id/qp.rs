@@ -6,8 +6,8 @@ use vernic_engine::{Access, AttrMask, PortNum, Psn, Qp, QpAttr, QpState, QpType,
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::id::apply::vector;
 use crate::id::connection::{Connection, Peer};
-use crate::id::tell::vector;
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
 

@@ -111,7 +111,7 @@ impl Id {
 
     fn resolved(&self, inner: &mut Inner) {
         inner.state = State::AddrResolved;
-        self.told(EventKind::AddrResolved, 0);
+        self.push_event(EventKind::AddrResolved, 0);
     }
 
     /// Waits, on the keeper's thread, for the next hop.
@@ -138,7 +138,7 @@ impl Id {
             Ok(()) => self.resolved(&mut inner),
             Err(errno) => {
                 inner.state = State::Bound;
-                self.told(EventKind::AddrError, -errno);
+                self.push_event(EventKind::AddrError, -errno);
             }
         }
     }
@@ -156,13 +156,13 @@ impl Id {
             return Err(self.wrong_state(&inner, "resolve_route", "has resolved its address"));
         }
         inner.state = State::RouteResolved;
-        self.told(EventKind::RouteResolved, 0);
+        self.push_event(EventKind::RouteResolved, 0);
         Ok(())
     }
 
     /// An event that carries nothing.
-    pub(crate) fn told(&self, kind: EventKind, status: i32) {
-        let what = What::Told { kind, status, param: Param::None };
+    pub(crate) fn push_event(&self, kind: EventKind, status: i32) {
+        let what = What::Decided { kind, status, param: Param::None };
         self.shared.registry.push(self.key(), what);
     }
 }

@@ -150,7 +150,7 @@ impl Shared {
             if let What::Request(request) = entry.what {
                 self.destroy(&request.device, request.conn);
                 // Nobody has seen that id, so nothing of it is of interest.
-                self.registry.leave(request.cell.key);
+                self.registry.unregister(request.events.key);
             }
         }
     }

@@ -10,9 +10,9 @@ use vernic_io::tcp::Bound;
 use crate::device::Device;
 use crate::error::Error;
 use crate::event::{ConnInfo, EventKind, Param};
+use crate::id::apply::Outcome;
 use crate::id::connect::limited;
 use crate::id::connection::{Connection, Phase};
-use crate::id::tell::Told;
 use crate::id::{Id, Inner};
 use crate::param::ConnParam;
 use crate::param::Depths;
@@ -163,9 +163,9 @@ impl Id {
     }
 
     /// What an event of a stream does.
-    pub(super) fn tell_stream(&self, inner: &mut Inner, event: StreamEvent) -> Option<Told> {
+    pub(super) fn apply_stream(&self, inner: &mut Inner, event: StreamEvent) -> Option<Outcome> {
         match event {
-            StreamEvent::Replied => self.tell_replied(inner),
+            StreamEvent::Replied => self.apply_replied(inner),
             StreamEvent::Established => {
                 inner.connection.as_mut()?.phase = Phase::Up;
                 Some((EventKind::Established, 0, Param::Conn(ConnInfo::default())))
@@ -179,12 +179,12 @@ impl Id {
                 inner.fail()?;
                 Some((EventKind::ConnectError, -libc::ECONNRESET, Param::None))
             }
-            StreamEvent::Ended => Self::tell_disconnected(inner, 0),
+            StreamEvent::Ended => Self::apply_disconnected(inner, 0),
         }
     }
 
     /// The peer accepted: the queue pair gets the stream, and with it is in RTS.
-    fn tell_replied(&self, inner: &mut Inner) -> Option<Told> {
+    fn apply_replied(&self, inner: &mut Inner) -> Option<Outcome> {
         let mut connection = inner.connection?;
         let started = match inner.qp.clone() {
             // Again, for the rights that the peer has now.

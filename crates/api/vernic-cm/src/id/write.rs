@@ -48,7 +48,7 @@ impl Id {
             return Err(Error::Value { what, value, allowed });
         }
         self.written.add()?;
-        let what = What::Told { kind, status, param: Param::Arg(arg) };
+        let what = What::Decided { kind, status, param: Param::Arg(arg) };
         self.shared.registry.push(self.key(), what);
         drop(inner);
         Ok(())

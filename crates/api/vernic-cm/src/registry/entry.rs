@@ -7,7 +7,7 @@ use vernic_proto::cm::{self, CmPath, ConnId};
 use vernic_wire::cm::{Req, SidrReq};
 use vernic_wire::{Gid, Mtu};
 
-use super::order::Cell;
+use super::order::IdEvents;
 use crate::device::Device;
 use crate::event::{EventKind, Param};
 use crate::param::Depths;
@@ -16,7 +16,7 @@ use crate::param::Depths;
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// The id that it counts on: the listener's, of a request.
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) events: Arc<IdEvents>,
     pub(crate) what: What,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) enum What {
     /// Something that is decided already.
-    Told { kind: EventKind, status: i32, param: Param },
+    Decided { kind: EventKind, status: i32, param: Param },
     /// A multicast group is joined.
     Joined { gid: Gid },
     /// A peer asks.
@@ -39,7 +39,7 @@ pub(crate) enum What {
 #[derive(Debug)]
 pub(crate) struct Request {
     /// Of the id that it becomes.
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) events: Arc<IdEvents>,
     pub(crate) device: Arc<Device>,
     pub(crate) conn: ConnId,
     pub(crate) path: CmPath,

@@ -14,7 +14,7 @@ use vernic_proto::cm::{CmPath, ConnId};
 use vernic_wire::cm::CommId;
 
 use super::{
-    GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Place, Stage, Startup, Streams, Table,
+    Arrival, GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Stage, Startup, Streams, Table,
     in_byte, in_words,
 };
 use crate::device::{Device, Devices};
@@ -179,10 +179,10 @@ impl Streams {
         match Handshake::respond(&device.context, connection, config, watch) {
             Ok(handshake) => {
                 let key = device.key();
-                let place = (Source::of(Gid::from_ip(peer.ip())), table.counters.begun);
-                let stage = Stage::Greeting { listener, device, place };
+                let arrival = (Source::of(Gid::from_ip(peer.ip())), table.counters.begun);
+                let stage = Stage::Greeting { listener, device, arrival };
                 table.insert(conn, Startup { handshake, device: key, stage });
-                table.queue(listener, conn, place);
+                table.queue(listener, conn, arrival);
             }
             // The engine has counted it, and tells it in the log, once a second at most.
             Err(ConnectError::NotAllowed(_)) => table.counters.failed += 1,
@@ -206,7 +206,7 @@ impl Streams {
                 let event = match state {
                     HandshakeState::Startup(StartupState::Agreed) => {
                         startup.stage = Stage::Replied;
-                        self.registry.tell_stream(device, conn, StreamEvent::Replied);
+                        self.registry.push_stream(device, conn, StreamEvent::Replied);
                         return;
                     }
                     HandshakeState::Unreachable(kind) => unreachable(kind),
@@ -222,16 +222,16 @@ impl Streams {
                 let gone = table.remove(conn);
                 drop(table);
                 drop(gone);
-                self.registry.tell_stream(device, conn, event);
+                self.registry.push_stream(device, conn, event);
             }
             (Stage::Greeting { .. }, HandshakeState::Startup(StartupState::Asked)) => {
                 self.ask(&mut table, conn);
             }
-            (Stage::Greeting { listener, place, .. }, state) if state.is_settled() => {
+            (Stage::Greeting { listener, arrival, .. }, state) if state.is_settled() => {
                 tracing::debug!(why = in_words(&state), "a connection came to nothing");
-                let (listener, place) = (*listener, *place);
+                let (listener, arrival) = (*listener, *arrival);
                 table.counters.failed += 1;
-                table.dequeue(listener, place);
+                table.dequeue(listener, arrival);
                 table.remove(conn);
             }
             (Stage::Answering { .. }, state) if state.is_settled() => {
@@ -249,12 +249,13 @@ impl Streams {
 
     /// The acceptance is sent, or cannot be.
     fn answered(&self, startup: Startup, conn: ConnId, state: &HandshakeState) {
-        let Startup { handshake, device, stage: Stage::Answering { qp, told } } = startup else {
+        let Startup { handshake, device, stage: Stage::Answering { qp, notifier } } = startup
+        else {
             return;
         };
         let event = match state {
             HandshakeState::Startup(StartupState::Agreed) => {
-                match self.bind(handshake, &qp, told) {
+                match self.bind(handshake, &qp, notifier) {
                     Ok(()) => return,
                     Err(error) => {
                         tracing::warn!(%error, "an accepted connection is closed");
@@ -266,24 +267,24 @@ impl Streams {
             HandshakeState::Startup(StartupState::Failed(error)) => failed(error),
             _ => failed(&StartupError::Local),
         };
-        self.registry.tell_stream(device, conn, event);
+        self.registry.push_stream(device, conn, event);
     }
 
     /// The request of a peer is here: whoever listens gets it, or it is rejected.
     fn ask(&self, table: &mut Table, conn: ConnId) {
         let Some(startup) = table.startups.get_mut(&conn) else { return };
-        let Stage::Greeting { listener, device, place } =
+        let Stage::Greeting { listener, device, arrival } =
             std::mem::replace(&mut startup.stage, Stage::Asked)
         else {
             return;
         };
         let request = describe(&startup.handshake, &device);
-        table.dequeue(listener, place);
+        table.dequeue(listener, arrival);
         let admitted = match (table.listeners.get(&listener), request) {
             (Some(Listening { id, port, backlog, .. }), Some((local, peer, asked))) => {
                 let path = CmPath::new(Gid::from_ip(local.ip()), Gid::from_ip(peer.ip()));
                 let (local, asked) = (route::with_port(local, *port), Asked::Stream(asked));
-                let make = |cell| Request { cell, device, conn, path, local, peer, asked };
+                let make = |events| Request { events, device, conn, path, local, peer, asked };
                 self.registry.request_stream(*id, *backlog, make)
             }
             _ => false,
@@ -329,7 +330,7 @@ fn most(device: &Device) -> Depths {
 
 impl Table {
     /// One more that has not asked yet; one goes where there are too many.
-    fn queue(&mut self, listener: u32, conn: ConnId, (source, age): Place) {
+    fn queue(&mut self, listener: u32, conn: ConnId, (source, age): Arrival) {
         let Some(listening) = self.listeners.get_mut(&listener) else { return };
         listening.greeting.add(source, age, conn);
         if listening.greeting.len() > max_greeting() {
@@ -345,13 +346,13 @@ impl Table {
             return;
         };
         let gone = self.remove(conn);
-        if let Some(Startup { stage: Stage::Greeting { place, .. }, .. }) = gone {
+        if let Some(Startup { stage: Stage::Greeting { arrival, .. }, .. }) = gone {
             self.counters.displaced += 1;
-            self.dequeue(listener, place);
+            self.dequeue(listener, arrival);
         }
     }
 
-    fn dequeue(&mut self, listener: u32, (source, age): Place) {
+    fn dequeue(&mut self, listener: u32, (source, age): Arrival) {
         if let Some(listening) = self.listeners.get_mut(&listener) {
             listening.greeting.remove(source, age);
         }

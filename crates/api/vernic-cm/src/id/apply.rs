@@ -13,12 +13,12 @@ use crate::id::connect::random_psn;
 use crate::id::connection::{Connection, Peer, Phase};
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
-use crate::registry::{Asked, Request, Taken, What};
+use crate::registry::{Asked, Request, Unacked, What};
 use crate::state::State;
 use crate::sync::lock;
 
 /// Kind, status and content of an event.
-pub(super) type Told = (EventKind, i32, Param);
+pub(super) type Outcome = (EventKind, i32, Param);
 
 impl Id {
     /// The id that a request becomes.
@@ -27,7 +27,7 @@ impl Id {
         listener: &Self,
         request: &Request,
     ) -> Arc<Self> {
-        let cell = request.cell.clone();
+        let events = request.events.clone();
         let qp_type = match &request.asked {
             Asked::Datagrams(_) => QpType::Ud,
             // The request of an XRC initiator is for a target.
@@ -41,7 +41,7 @@ impl Id {
                 Connection::over_stream(request.conn, Phase::Asked, asked.depths)
             }
         };
-        let id = Self::at(cell, channel, listener.port_space(), qp_type, |inner| {
+        let id = Self::at(events, channel, listener.port_space(), qp_type, |inner| {
             inner.state = State::Connect;
             inner.device = Some(request.device.clone());
             inner.local = Some(request.local);
@@ -54,32 +54,32 @@ impl Id {
     }
 
     /// Does the event's share of the work; `None` if the event is of no interest any more.
-    pub(crate) fn tell(self: Arc<Self>, what: What, taken: Taken) -> Option<Event> {
+    pub(crate) fn apply(self: Arc<Self>, what: What, unacked: Unacked) -> Option<Event> {
         let (kind, status, param) = {
             let mut inner = lock(&self.inner);
             if inner.state == State::Destroyed {
                 return None;
             }
             match what {
-                What::Told { kind, status, param } => {
+                What::Decided { kind, status, param } => {
                     self.written.taken(kind);
                     (kind, status, param)
                 }
-                What::Joined { gid } => Self::tell_joined(&mut inner, gid)?,
-                What::Cm(event) => self.tell_cm(&mut inner, event)?,
-                What::Stream(event) => self.tell_stream(&mut inner, event)?,
+                What::Joined { gid } => Self::apply_joined(&mut inner, gid)?,
+                What::Cm(event) => self.apply_cm(&mut inner, event)?,
+                What::Stream(event) => self.apply_stream(&mut inner, event)?,
                 What::Request(_) => return None,
             }
         };
-        Some(Event { id: self, listen_id: None, kind, status, param, _taken: taken })
+        Some(Event { id: self, listen_id: None, kind, status, param, _unacked: unacked })
     }
 
     /// A request: the event has the new id.
-    pub(crate) fn tell_request(
+    pub(crate) fn apply_request(
         self: Arc<Self>,
         listener: Arc<Self>,
         request: Request,
-        taken: Taken,
+        unacked: Unacked,
     ) -> Event {
         if let Some(agent) = request.device.agent() {
             agent.request_taken(request.conn);
@@ -101,17 +101,17 @@ impl Id {
             }),
         };
         let (kind, status) = (EventKind::ConnectRequest, 0);
-        Event { id: self, listen_id: Some(listener), kind, status, param, _taken: taken }
+        Event { id: self, listen_id: Some(listener), kind, status, param, _unacked: unacked }
     }
 
-    fn tell_cm(&self, inner: &mut Inner, event: CmEvent) -> Option<Told> {
+    fn apply_cm(&self, inner: &mut Inner, event: CmEvent) -> Option<Outcome> {
         if let Some(connection) = &inner.connection {
             // Whatever came, the host is not silent, or the request is over.
             self.shared.silent_hosts.remove(connection.conn);
         }
         match event {
-            CmEvent::Reply { rep } => self.tell_reply(inner, &rep),
-            CmEvent::SidrReply { rep } => self.tell_sidr_reply(inner, &rep),
+            CmEvent::Reply { rep } => self.apply_reply(inner, &rep),
+            CmEvent::SidrReply { rep } => self.apply_sidr_reply(inner, &rep),
             CmEvent::Established { .. } => {
                 inner.connection.as_mut()?.phase = Phase::Up;
                 Some((EventKind::Established, 0, Param::Conn(ConnInfo::default())))
@@ -125,14 +125,14 @@ impl Id {
                 Some((EventKind::Rejected, i32::from(reason.value()), Param::Conn(info)))
             }
             CmEvent::Unreachable { which: Unanswered::Dreq } => {
-                Self::tell_disconnected(inner, -libc::ETIMEDOUT)
+                Self::apply_disconnected(inner, -libc::ETIMEDOUT)
             }
             CmEvent::Unreachable { .. } | CmEvent::HalfOpenDropped => {
                 let failed_here = inner.fail()?;
                 (!failed_here).then_some((EventKind::Unreachable, -libc::ETIMEDOUT, Param::None))
             }
             CmEvent::DisconnectRequest { .. } | CmEvent::Disconnected => {
-                Self::tell_disconnected(inner, 0)
+                Self::apply_disconnected(inner, 0)
             }
             CmEvent::TimewaitExit => {
                 inner.connection.as_mut()?.phase = Phase::Over;
@@ -144,7 +144,7 @@ impl Id {
     }
 
     /// Either side may say first that the connection is over, and both may.
-    pub(super) fn tell_disconnected(inner: &mut Inner, status: i32) -> Option<Told> {
+    pub(super) fn apply_disconnected(inner: &mut Inner, status: i32) -> Option<Outcome> {
         if inner.state != State::Connect || inner.connection?.failed_here {
             return None;
         }
@@ -153,7 +153,7 @@ impl Id {
     }
 
     /// The peer accepted: brings the queue pair up, if the id has one, and says so.
-    fn tell_reply(&self, inner: &mut Inner, rep: &Rep) -> Option<Told> {
+    fn apply_reply(&self, inner: &mut Inner, rep: &Rep) -> Option<Outcome> {
         let (device, mut connection) = self.exchange(inner)?;
         let peer = Peer::of_rep(rep, self.qp_type() == QpType::XrcIni);
         connection.answered(peer);
@@ -184,7 +184,7 @@ impl Id {
         }
     }
 
-    fn tell_sidr_reply(&self, inner: &mut Inner, rep: &SidrRep) -> Option<Told> {
+    fn apply_sidr_reply(&self, inner: &mut Inner, rep: &SidrRep) -> Option<Outcome> {
         let device = inner.device.clone()?;
         let path = inner.path()?;
         let served = rep.status == SidrStatus::SUCCESS;
