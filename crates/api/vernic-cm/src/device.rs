@@ -26,28 +26,28 @@ pub(crate) use agent::Agent;
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
-    /// The exchange of messages, of RoCE; iWARP has streams instead.
+    /// The RoCE device's agent of communication management; `None` for iWARP, which has streams.
     agent: Option<Arc<dyn Agent>>,
-    /// Which services this process has, and where: ids may share, those of both IP versions'
-    /// wildcards.
+    /// The services of this process by their address. Ids may share a service: the wildcards of
+    /// both IP versions do.
     services: Mutex<HashMap<(ServiceId, Place), ServiceUse>>,
-    /// Its netdev was removed.
+    /// Whether the device's netdev was removed.
     removed: AtomicBool,
 }
 
-/// For how many ids this process has a service at a place.
+/// How many ids of this process use a service at one address.
 #[derive(Debug, Default)]
 struct ServiceUse {
-    /// Of ids that are bound and do not listen.
+    /// Ids that are bound and do not listen.
     reserved: usize,
     listener: Option<ListenerId>,
-    /// Of ids that listen.
+    /// Ids that listen.
     listening: usize,
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The program may keep the context for ever, and nothing can come of it any more.
+        // The program may keep the context for ever, and a removed device is of no use any more.
         if self.removed.load(Ordering::Relaxed) {
             self.context.close();
         }
@@ -60,7 +60,7 @@ impl Device {
         Arc::new(Self { context, agent, services, removed })
     }
 
-    /// The exchange of messages, of RoCE.
+    /// The agent of communication management, of a RoCE device.
     pub(crate) fn agent(&self) -> Option<&Arc<dyn Agent>> {
         self.agent.as_ref()
     }
@@ -69,17 +69,17 @@ impl Device {
         DeviceKey::of(self.context.info())
     }
 
-    /// The row of an address, if it is one of this device.
+    /// The GID table's row for an address, if this device has the address.
     pub(crate) fn row_of(&self, local: LocalAddr) -> Option<GidEntry> {
         self.context.gid_table().into_iter().find(|row| row.local == local)
     }
 
-    /// Keeps a service at a place from other processes, for one id more.
+    /// Reserves a service at an address against other processes, for one more id.
     ///
     /// # Errors
     /// [`ListenError`].
     pub(crate) fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
-        // A port of TCP is kept by its socket.
+        // A TCP port is reserved by its socket.
         let Some(agent) = self.agent() else { return Ok(()) };
         let mut services = lock(&self.services);
         if let Some(used) = services.get_mut(&(service, place)) {
@@ -91,7 +91,7 @@ impl Device {
         Ok(())
     }
 
-    /// One id less has it reserved. One that listens gives it back by that.
+    /// Drops the reservation of one id. An id that listens drops its reservation by listening.
     pub(crate) fn release(&self, service: ServiceId, place: Place) {
         let Some(agent) = self.agent() else { return };
         let mut services = lock(&self.services);
@@ -103,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Listens at a place, or once more for another id where this process listens already.
+    /// Listens at an address; if this process listens there already, counts one more id.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -126,7 +126,7 @@ impl Device {
         Ok(listener)
     }
 
-    /// One id less listens.
+    /// Counts one listening id less, and stops listening with the last.
     pub(crate) fn stop_listening(&self, service: ServiceId, place: Place) {
         let mut services = lock(&self.services);
         let Some(used) = services.get_mut(&(service, place)) else { return };
@@ -139,7 +139,7 @@ impl Device {
         if let Some(listener) = listener {
             agent.stop_listening(listener);
         }
-        // Another id may be bound there, and is so still.
+        // Another id may still be bound to this address, so the service stays reserved.
         let is_kept = used.reserved != 0
             && agent
                 .reserve(service, place)
@@ -150,7 +150,7 @@ impl Device {
         }
     }
 
-    /// The largest path MTU of its port now.
+    /// The active MTU of the device's port.
     pub(crate) fn mtu(&self) -> Mtu {
         self.context.active_mtu()
     }
@@ -165,14 +165,14 @@ fn with_transport(info: DeviceInfo, transport: Transport) -> DeviceInfo {
     if transport == Transport::Iwarp { info.into_iwarp() } else { info }
 }
 
-/// Makes what takes the events of the device with a key.
+/// Makes the sink for the events of the device with this key.
 pub(crate) type MakeSink =
     Box<dyn Fn(DeviceKey) -> Arc<dyn CmSink> + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// The open devices of a process.
 pub(crate) struct Devices {
     config: Config,
-    /// The transport of devices that are named by their netdev.
+    /// The transport of a device that is named by its netdev.
     transport: Transport,
     sink: MakeSink,
     open: Mutex<Vec<Arc<Device>>>,
@@ -189,7 +189,7 @@ impl Devices {
         Self { config, transport, sink, open: Mutex::default() }
     }
 
-    /// Those that are open.
+    /// The devices that are open.
     pub(crate) fn open(&self) -> Vec<Arc<Device>> {
         lock(&self.open).clone()
     }
@@ -197,15 +197,15 @@ impl Devices {
     /// The device of a transport that has `local`.
     ///
     /// # Errors
-    /// [`OpenError::NoSuchAddress`], with the devices and addresses that there are; those of
-    /// opening the device.
+    /// [`OpenError::NoSuchAddress`], which lists the devices and addresses that exist; the errors
+    /// of opening the device.
     pub(crate) fn with(
         &self,
         local: LocalAddr,
         transport: Transport,
     ) -> Result<Arc<Device>, OpenError> {
-        // The table of an open device follows its addresses: the usual case asks the system
-        // nothing.
+        // The GID table of an open device follows its addresses, so the usual case needs no system
+        // call.
         let has = |device: &Arc<Device>| {
             device.context.info().transport == transport && device.context.has_address(local)
         };
@@ -215,12 +215,12 @@ impl Devices {
         }
     }
 
-    /// The device of this description.
+    /// The open device that `info` describes; opened if it is not open.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// The errors of opening the device.
     pub(crate) fn device(&self, info: &DeviceInfo) -> Result<Arc<Device>, OpenError> {
-        // Held while it is opened: two threads must not open it twice.
+        // The lock is held while the device is opened: two threads must not open it twice.
         let mut open = lock(&self.open);
         if let Some(device) = open.iter().find(|device| device.is(info)) {
             return Ok(device.clone());
@@ -232,17 +232,18 @@ impl Devices {
         };
         let device = Device::new(context, agent);
         let sink = (self.sink)(device.key());
-        // Of connections of iWARP it hears elsewhere, but of the end of the device here.
+        // Connections of iWARP report their events elsewhere, but the removal of the device comes
+        // here.
         device.context.cm().attach(sink).map_err(|error| match error {
             CmAttachError::Slot(source) => OpenError::Slot { device: info.name.clone(), source },
-            // Nobody else has the device yet.
+            // No other code has the device before this.
             other => OpenError::Os { what: "hear of connections", source: io::Error::other(other) },
         })?;
         open.push(device.clone());
         Ok(device)
     }
 
-    /// Forgets the device whose netdev was removed: it is closed when the last id on it is
+    /// Forgets the device whose netdev was removed. The device is closed when the last id on it is
     /// destroyed.
     pub(crate) fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
         let mut open = lock(&self.open);
@@ -252,10 +253,10 @@ impl Devices {
         Some(device)
     }
 
-    /// The device of this name, or of this netdev's.
+    /// The device of this name, or the device on the netdev of this name.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// The errors of opening the device.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Context>, OpenError> {
         let all = devices()?;
         let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
@@ -264,12 +265,12 @@ impl Devices {
         let found = named.or(on_netdev.map(|info| with_transport(info, self.transport)));
         match found {
             Some(info) => Ok(self.device(&info)?.context.clone()),
-            // For the error, which says what there is.
+            // Opening fails with the error that lists the devices there are.
             None => Context::open(Some(name), self.config.clone()),
         }
     }
 
-    /// Puts a device of a test's own in the place of the one on its netdev.
+    /// Adds a device that a test has made, in place of the device on the same netdev.
     #[cfg(test)]
     pub(crate) fn insert(&self, device: Arc<Device>) {
         lock(&self.open).push(device);

@@ -1,11 +1,11 @@
 //! Ids: an id is a listener, a connection, or a datagram address.
 //!
-//! Owns what an id has and the state it is in. The calls are in a file per kind under `id/`; what
-//! an event does when it is taken is in `id/apply.rs`.
+//! Owns the state of each id and what belongs to it. The calls are in a file per kind under `id/`;
+//! what an event changes when it is taken is in `id/apply.rs`.
 //!
-//! Everything that changes is behind one lock per id, held during a call, also while that call asks
-//! the engine. Nothing under the engine's locks takes it. Lock order: id, ports, engine, registry,
-//! queue.
+//! What changes is behind one lock per id. A call holds the lock to its end, also while it calls
+//! the engine; nothing that runs under the engine's locks takes the lock. Lock order: id, ports,
+//! engine, registry, queue.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -59,33 +59,33 @@ use multicast::Membership;
 use options::Options;
 use write::Written;
 
-/// How a program knows that a connection is there before its last message came.
+/// How a program learns of a connection before the last message of the handshake: by a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommEstablished;
 
-/// What changes of an id.
+/// The state of an id that changes.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
-    /// What its connection goes over.
+    /// The transport of the id's connection.
     pub(crate) transport: Transport,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) bound: Option<Binding>,
-    /// Of a port that is bound and not listened on.
+    /// The port, kept from other processes while the id is bound and does not listen.
     pub(crate) reserved: Vec<Reservation>,
     pub(crate) options: Options,
-    /// Of a request: as it came.
+    /// The path of the request that the id was made for.
     pub(crate) path: Option<CmPath>,
     pub(crate) qp: Option<Arc<Qp>>,
     pub(crate) connection: Option<Connection>,
     pub(crate) backlog: u32,
     pub(crate) listening: Vec<Listening>,
-    /// Of iWARP: what has its port, until it listens or connects.
+    /// The socket that holds the port over iWARP, until the id listens or connects.
     pub(crate) socket: Option<Bound>,
-    /// Of iWARP: its listening socket among those of the process.
+    /// The number of the listening socket over iWARP, in the streams of the process.
     pub(crate) listener: Option<u32>,
     pub(crate) groups: Vec<Membership>,
 }
@@ -120,7 +120,7 @@ impl Id {
         Ok(Self::at(events, channel, port_space, qp_type, |_| ()))
     }
 
-    /// An id with a seat, as `make` makes it.
+    /// Makes an id that the registry has registered; `make` sets what differs from a new id.
     fn at(
         events: Arc<IdEvents>,
         channel: &Arc<EventChannel>,
@@ -161,79 +161,79 @@ impl Id {
         id
     }
 
-    /// Whether it was made before this process was forked: then it is unusable here.
+    /// Whether the id was made before this process was forked. Such an id is unusable here.
     pub fn is_orphan(&self) -> bool {
         !self.shared.origin.is_here()
     }
 
-    /// What names it in this process.
+    /// The number of the id in this process.
     pub(crate) fn key(&self) -> IdKey {
         self.events.key
     }
 
-    /// Its port space.
+    /// The port space.
     pub fn port_space(&self) -> PortSpace {
         self.port_space
     }
 
-    /// The type of its queue pairs.
+    /// The type of the id's queue pairs.
     pub fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// Its state.
+    /// The state.
     pub fn state(&self) -> State {
         self.look(|inner| inner.state).unwrap_or(State::Destroyed)
     }
 
-    /// The channel that its events come on; `None` if it is an orphan.
+    /// The event channel; `None` if the id is an orphan.
     pub fn channel(&self) -> Option<Arc<EventChannel>> {
         self.look(|inner| inner.channel.clone())
     }
 
-    /// Its device, once an address has decided it.
+    /// The device, once an address has decided it.
     pub fn context(&self) -> Option<Arc<Context>> {
         self.look(|inner| inner.device.as_ref().map(|device| device.context.clone())).flatten()
     }
 
-    /// Its own port, 0 before it is bound.
+    /// The local port, 0 before the id is bound.
     pub fn port(&self) -> u16 {
         self.local_addr().map_or(0, |addr| addr.port())
     }
 
-    /// Its own address and port, once it is bound.
+    /// The local address and port, once the id is bound.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.look(|inner| inner.local).flatten()
     }
 
-    /// The address and port of its peer, once one is resolved or has connected.
+    /// The address and port of the peer, once the peer is resolved or has connected.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.look(|inner| inner.peer).flatten()
     }
 
-    /// The row of its own address in the device's GID table.
+    /// The index of the local address in the device's GID table.
     pub fn local_gid_index(&self) -> Option<u8> {
         self.look(|inner| Some(inner.local_row()?.index)).flatten()
     }
 
-    /// The path to its peer, once that is resolved or has connected.
+    /// The path to the peer, once the peer is resolved or has connected.
     pub fn path(&self) -> Option<CmPath> {
         self.look(Inner::path).flatten()
     }
 
-    /// What the program has attached to it.
+    /// The user context, which the program has set.
     pub fn user_context(&self) -> usize {
         self.user_context.load(Ordering::Relaxed)
     }
 
-    /// Attaches a number or an address of the program's. New ids of a listener start with the
-    /// listener's.
+    /// Sets the user context: a number or an address of the program's. New ids of a listener start
+    /// with the listener's.
     pub fn set_user_context(&self, context: usize) {
         self.user_context.store(context, Ordering::Relaxed);
     }
 
-    /// From now on its events come on `channel`, those that wait included. Waits until those that
-    /// were taken from the old one are dropped.
+    /// Moves the id to `channel`, with the events that wait. Waits until those that were taken from
+    /// the old channel are dropped.
     ///
     /// # Errors
     /// [`Error::Orphan`], [`Error::OtherManager`], [`Error::State`] for a destroyed id.
@@ -250,9 +250,9 @@ impl Id {
         Ok(())
     }
 
-    /// Destroys it: its events that nobody has taken are gone, what it listens to or is connected
-    /// to is told, and its port and groups are given back; its queue pair is detached and goes on
-    /// as it is. Waits until every [`Event`](crate::Event) of it that was taken is dropped.
+    /// Destroys the id. Its events that wait are dropped, its listener and its connection end, the
+    /// peer is notified, and port and groups are released. The queue pair is detached and keeps its
+    /// state. Waits until every [`Event`] of the id that was taken is dropped.
     pub fn destroy(&self) {
         if !self.is_orphan() {
             self.shut_down();
@@ -268,10 +268,10 @@ impl Id {
         inner.state = State::Destroyed;
         inner.leave_groups();
         self.stop_listening(&mut inner);
-        // In this order: afterwards nobody has an event for it.
+        // The order matters: after this, no event for the id can come.
         if let Some((device, connection)) = self.exchange(&inner) {
             self.shared.destroy(&device, connection.conn);
-            // Without messages there is nobody else who tells the peer.
+            // Over iWARP nothing else notifies the peer.
             if device.agent().is_none() {
                 inner.close_stream();
             }
@@ -284,17 +284,17 @@ impl Id {
         }
         let qp = inner.qp.take();
         drop(inner);
-        // May be the last references to others.
+        // These may be the last references.
         drop((qp, socket));
         self.shared.refuse(untaken);
     }
 
-    /// Looks at what changes, unless it is an orphan's.
+    /// Reads the state, unless the id is an orphan.
     fn look<T>(&self, look: impl FnOnce(&Inner) -> T) -> Option<T> {
         (!self.is_orphan()).then(|| look(&lock(&self.inner)))
     }
 
-    /// Begins a call: refused on orphans and destroyed ids.
+    /// Begins a call. Orphans and destroyed ids are refused.
     pub(crate) fn enter(&self, call: &'static str) -> Result<MutexGuard<'_, Inner>, Error> {
         if self.is_orphan() {
             return Err(Error::Orphan);
@@ -306,7 +306,7 @@ impl Id {
         }
     }
 
-    /// The refusal of a call that its state does not allow.
+    /// The error of a call that the id's state does not allow.
     pub(crate) fn wrong_state(
         &self,
         inner: &Inner,
@@ -321,12 +321,12 @@ impl Id {
 }
 
 impl Inner {
-    /// The row of its own address.
+    /// The row of the local address in the GID table.
     pub(crate) fn local_row(&self) -> Option<GidEntry> {
         self.device.as_ref()?.row_of(route::local(self.local?))
     }
 
-    /// The path to its peer.
+    /// The path to the peer.
     pub(crate) fn path(&self) -> Option<CmPath> {
         if self.path.is_some() {
             return self.path;
@@ -344,7 +344,8 @@ impl Drop for Id {
             self.shared.forget(self.key());
             return;
         }
-        // A thread of the parent may have been at work on it: everything is leaked as it is.
+        // A thread of the parent may have held the lock when it forked: everything is leaked as it
+        // is.
         let inner = self.inner.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         std::mem::forget((
             inner.channel.clone(),

@@ -1,5 +1,5 @@
-//! Work that no thread of the program does: refusals that come up under the engine's locks, and
-//! whatever else the owner of the keeper wants done again and again ([`Work`]).
+//! Work outside the program's own threads: refusals that come up under the engine's locks, and
+//! periodic work of the keeper's owner ([`Work`]).
 //!
 //! One thread per process, started with the first listener, search, request to another host, or
 //! connection of iWARP. The thread sleeps on its own descriptor, on changes of the network and on
@@ -20,10 +20,10 @@ use crate::device::Agent;
 use crate::error::Error;
 use crate::sync::lock;
 
-/// What the thread does beside the jobs.
+/// The periodic work of the thread.
 pub(crate) trait Work: Send + Sync {
-    /// Does what is due; `network_changed`: devices may have come up. Returns how long nothing more
-    /// is due, unless the thread is woken up; `None` is for ever.
+    /// Does what is due. `network_changed` means that devices may have come up. Returns the time
+    /// until more is due, if nothing wakes the thread up before; `None` is for ever.
     fn progress(&self, network_changed: bool) -> Option<Duration>;
 }
 
@@ -38,8 +38,8 @@ pub(crate) enum Job {
 impl Job {
     fn run(self) {
         match self {
-            // The request may have gone by itself meanwhile. Requests for datagrams have an answer
-            // of their own.
+            // The request may have ended meanwhile. Requests for datagrams have their own kind of
+            // answer.
             Self::Refuse { agent, conn, reason, info } => {
                 if agent.reject(conn, reason, info.as_slice(), &[]).is_err() {
                     agent.destroy(conn);
@@ -89,7 +89,7 @@ impl Keeper {
         let os = |what| move |source| Error::Os { what, source };
         let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
         let waker = sleeper.waker();
-        // Without netlink (a sandbox may refuse it) devices stay as they are now.
+        // Without netlink (a sandbox may forbid it) new devices are not noticed.
         let watcher = ChangeWatcher::new()
             .inspect_err(|error| tracing::warn!(%error, "new devices will not be noticed"))
             .ok();

@@ -1,8 +1,8 @@
-//! What names an id and a device within their process.
+//! Keys of ids and devices within their process.
 
 use vernic_engine::{DeviceInfo, Transport};
 
-/// A number that names an id within its process for ever.
+/// The number of an id, unique for the life of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdKey(pub(crate) u64);
 

@@ -1,17 +1,16 @@
-//! Events on their way: which id they are for, which channel it is on, and how many of them are
-//! taken.
+//! Events that wait to be taken: the id and the channel of each.
 //!
-//! Owns a registration of each id, each with the queue of the channel that its id is on, and which id a
-//! connection or a listener of the engine belongs to. The engine delivers its events here under its
-//! own locks, so nothing here calls it, and nothing is dropped here that does: an entry
-//! is plain data and references to what others hold too. Lock order: registry, queue.
+//! Owns the registration of each id, with the queue of the id's channel, and the map from
+//! connections and listeners of the engine to ids. The engine delivers its events here under its
+//! own locks, so nothing here calls the engine, and nothing is dropped here that would: an entry is
+//! plain data and further references to shared objects. Lock order: registry, queue.
 //!
-//! Events are taken from the queues without the registry's lock; each is counted on its id's
-//! [`IdEvents`] while the queue is locked, so whoever takes the untaken out of the queue and then waits
-//! for the taken misses none.
+//! Events are taken from the queues without the registry's lock. Each taken event is counted in its
+//! id's [`IdEvents`] while the queue is locked, so a call that removes the waiting events and then
+//! waits for the taken ones misses none.
 //!
-//! Limits: an id has a few events at most; requests are bounded by the backlog of their listener;
-//! events that come before their connection is known are at most [`MAX_EARLY`].
+//! Limits: a few events per id; as many requests as the backlog of their listener; [`MAX_EARLY`]
+//! events that come before their connection is known.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -34,7 +33,7 @@ mod order;
 pub(crate) use entry::{Asked, Entry, Request, StreamEvent, StreamRequest, What};
 pub(crate) use order::{IdEvents, Position, Unacked};
 
-/// Events of connections that a call is about to learn the number of: the calls of as many threads.
+/// Most events that are kept for connections whose number a call is about to learn.
 const MAX_EARLY: usize = 1024;
 
 /// The queue of a channel.
@@ -47,24 +46,25 @@ struct Registration {
     conn: Option<(DeviceKey, ConnId)>,
 }
 
-/// A listening id, at one of its places.
+/// A listening id, at one of its addresses.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) key: IdKey,
     pub(crate) device: Arc<Device>,
     pub(crate) port: u16,
-    /// Hears of IPv4 peers.
+    /// Whether the id accepts IPv4 peers.
     pub(crate) v4: bool,
-    /// Hears of IPv6 peers.
+    /// Whether the id accepts IPv6 peers.
     pub(crate) v6: bool,
-    /// What its ids' queue pairs are.
+    /// The type of the queue pairs of accepted ids.
     pub(crate) qp_type: QpType,
-    /// Requests that may wait to be taken.
+    /// Most requests that wait to be taken.
     pub(crate) backlog: usize,
 }
 
 impl Listener {
-    /// Whether an id of this listener could answer: the kernel's rdma_cm compares the same.
+    /// Whether an id of this listener could answer the request; the kernel's rdma_cm makes the same
+    /// comparison.
     fn suits(&self, asked: &Asked) -> bool {
         match (asked, self.qp_type) {
             (Asked::Datagrams(_), qp_type) => qp_type == QpType::Ud,
@@ -81,7 +81,7 @@ struct Tables {
     ids: HashMap<IdKey, Registration>,
     conns: HashMap<(DeviceKey, ConnId), IdKey>,
     listeners: HashMap<(DeviceKey, ListenerId), Vec<Listener>>,
-    /// Calls that will name a connection or listener soon.
+    /// The number of calls that are about to name a connection or listener.
     expecting: usize,
     early: VecDeque<(DeviceKey, cm::Event)>,
 }
@@ -94,7 +94,8 @@ pub(crate) struct Registry {
     keeper: Arc<Keeper>,
 }
 
-/// While it lives, events of unknown connections are kept: one of them may become known.
+/// A guard: while it lives, events of unknown connections are kept, for one of these connections
+/// may become known.
 pub(crate) struct Expecting<'a>(&'a Registry);
 
 impl Drop for Expecting<'_> {
@@ -109,8 +110,9 @@ impl Drop for Expecting<'_> {
     }
 }
 
-/// Whether a request says of itself what its packets say: programs are told the addresses in it,
-/// and some trust a peer for its address. The kernel looks for the sender's address in its routes.
+/// Whether the addresses in a request are those of its packets: programs are given the addresses in
+/// the request, and some trust a peer by its address. (The kernel looks the sender's address up in
+/// its routes.)
 fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
     let ends = (path.remote.to_ip(), path.local.to_ip());
     header.version == 0 && (header.src, header.dst) == ends
@@ -134,18 +136,19 @@ impl Registry {
         events
     }
 
-    /// An event for an id; lost if the id is gone.
+    /// Queues an event for an id; the event is lost if the id is gone.
     pub(crate) fn push(&self, key: IdKey, what: What) {
         lock(&self.tables).push(key, what);
     }
 
-    /// To be held from before a connection or listener is made until it is known here.
+    /// Keeps events of unknown connections. The guard must be held from before a connection or
+    /// listener is made until it is known here.
     pub(crate) fn expect(&self) -> Expecting<'_> {
         lock(&self.tables).expecting += 1;
         Expecting(self)
     }
 
-    /// From now on what happens to `conn` happens to the id.
+    /// Routes the events of `conn` to the id from now on.
     pub(crate) fn bind_conn(&self, key: IdKey, device: DeviceKey, conn: ConnId) {
         let mut tables = lock(&self.tables);
         tables.conns.insert((device, conn), key);
@@ -155,7 +158,7 @@ impl Registry {
         self.replay(&mut tables, |at, event| at == device && event.conn == conn);
     }
 
-    /// From now on `listener` hears for one more id.
+    /// Adds an id to those that accept requests of `listener`.
     pub(crate) fn add_listener(&self, listener: ListenerId, entry: Listener) {
         let mut tables = lock(&self.tables);
         let device = entry.device.key();
@@ -163,7 +166,7 @@ impl Registry {
         self.replay(&mut tables, |at, event| at == device && listener_of(event) == Some(listener));
     }
 
-    /// `listener` no longer hears for the id.
+    /// Removes the id from those that accept requests of `listener`.
     pub(crate) fn remove_listener(&self, device: DeviceKey, listener: ListenerId, key: IdKey) {
         let mut tables = lock(&self.tables);
         let Some(listeners) = tables.listeners.get_mut(&(device, listener)) else { return };
@@ -175,7 +178,7 @@ impl Registry {
         drop(gone);
     }
 
-    /// An event of the engine. Called under its locks.
+    /// Delivers an event of the engine. Called under the engine's locks.
     pub(crate) fn deliver(&self, device: DeviceKey, event: cm::Event) {
         self.route(&mut lock(&self.tables), device, event);
     }
@@ -209,7 +212,8 @@ impl Registry {
         }
     }
 
-    /// A request for a listener: makes a registration for the id that it becomes when it is taken.
+    /// Queues a request for a listener, and registers the id that the request becomes when it is
+    /// taken.
     fn request(
         &self,
         tables: &mut Tables,
@@ -238,7 +242,7 @@ impl Registry {
             return;
         };
         let device = entry.device.clone();
-        // Requests are messages: devices without an agent have none.
+        // Requests are messages, which only devices with an agent have.
         let Some(agent) = device.agent().cloned() else { return };
         let hears = if v4 { entry.v4 } else { entry.v6 } && entry.suits(&asked);
         let registration = tables.ids.get(&entry.key);
@@ -262,8 +266,7 @@ impl Registry {
             self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         }
-        // Those that are over, and were not taken, do not count in the backlog of the engine any
-        // more.
+        // Untaken requests that have ended no longer count in the engine's backlog, but do here.
         if registration.untaken_requests() >= entry.backlog {
             self.keeper.add(Job::Ignore { agent, conn });
             return;
@@ -276,7 +279,7 @@ impl Registry {
         tables.admit(key, Request { events, device, conn, path, local, peer, asked });
     }
 
-    /// Something happened to a connection of iWARP.
+    /// Queues an event of an iWARP connection.
     pub(crate) fn push_stream(&self, device: DeviceKey, conn: ConnId, event: StreamEvent) {
         let tables = lock(&self.tables);
         if let Some(&key) = tables.conns.get(&(device, conn)) {
@@ -284,8 +287,8 @@ impl Registry {
         }
     }
 
-    /// A request that came over a connection of iWARP, for a listening id; false if that is gone,
-    /// or has `backlog` requests that nobody has taken.
+    /// Queues an iWARP request for a listening id. Returns false if the id is gone, or has
+    /// `backlog` untaken requests.
     pub(crate) fn request_stream(
         &self,
         listener: IdKey,
@@ -302,7 +305,7 @@ impl Registry {
         admits
     }
 
-    /// From now on the id's events go to `queue`, those that wait already included.
+    /// Moves the id's events to `queue`, those that wait included.
     pub(crate) fn migrate(&self, key: IdKey, queue: &Arc<Queue>) {
         let mut tables = lock(&self.tables);
         let Some(registration) = tables.ids.get_mut(&key) else { return };
@@ -310,7 +313,7 @@ impl Registry {
         if Arc::ptr_eq(&from, queue) {
             return;
         }
-        // What happens to an id that is not made yet comes behind its request.
+        // Events of an id that is not made yet follow its request.
         let mut keys = vec![key];
         let moved = from.extract(|entry| {
             let moves = keys.contains(&entry.events.key);
@@ -329,7 +332,7 @@ impl Registry {
         }
     }
 
-    /// Takes back events of an id that nobody has taken.
+    /// Removes untaken events of an id.
     pub(crate) fn withdraw(&self, key: IdKey, which: impl Fn(&What) -> bool) {
         let tables = lock(&self.tables);
         let Some(registration) = tables.ids.get(&key) else { return };
@@ -339,7 +342,7 @@ impl Registry {
         drop(gone);
     }
 
-    /// Gives the registration up and returns the events that nobody took. There will be no further one.
+    /// Removes the registration, and returns the untaken events. No further event can come.
     pub(crate) fn unregister(&self, key: IdKey) -> Vec<Entry> {
         let mut tables = lock(&self.tables);
         let Some(registration) = tables.ids.remove(&key) else { return Vec::new() };
@@ -349,12 +352,12 @@ impl Registry {
         registration.queue.extract(|entry| entry.events.key == key)
     }
 
-    /// The exchanges that there are.
+    /// The exchanges of all ids.
     pub(crate) fn conns(&self) -> Vec<(DeviceKey, ConnId)> {
         lock(&self.tables).conns.keys().copied().collect()
     }
 
-    /// Seats and connections, for tests of leaks.
+    /// Numbers of registrations, connections and listeners, for tests of leaks.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
         let tables = lock(&self.tables);
@@ -363,7 +366,7 @@ impl Registry {
 }
 
 impl Registration {
-    /// Requests for it that nobody has taken.
+    /// The number of requests that nobody has taken.
     fn untaken_requests(&self) -> usize {
         let key = self.events.key;
         self.queue.count(|entry| entry.events.key == key && matches!(entry.what, What::Request(_)))
@@ -371,7 +374,7 @@ impl Registration {
 }
 
 impl Tables {
-    /// Gives the id that a request becomes a registration, and its listener the request.
+    /// Registers the id that a request becomes, and queues the request for its listener.
     fn admit(&mut self, listener: IdKey, request: Request) {
         let Some(registration) = self.ids.get(&listener) else { return };
         let (queue, listening) = (registration.queue.clone(), registration.events.clone());

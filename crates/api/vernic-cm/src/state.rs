@@ -1,25 +1,25 @@
 //! The state of an id.
 
-/// State of an id.
+/// The state of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
     /// New.
     Idle,
-    /// It has a port, and an address if that is no wildcard.
+    /// The id has a port, and an address unless that is the wildcard.
     Bound,
-    /// The destination has a device, and the next hop on the way to it is looked for.
+    /// The destination has a device, and the next hop is being resolved.
     AddrQuery,
-    /// The destination has a device, and somebody who takes what is sent there.
+    /// The destination has a device, and the next hop is known.
     AddrResolved,
     /// The route is known.
     RouteResolved,
-    /// It connects, is being connected, or is connected.
+    /// The id is connecting, being connected, or connected.
     Connect,
-    /// Its connection is over.
+    /// The connection is over.
     Disconnect,
-    /// It listens.
+    /// The id listens.
     Listen,
-    /// It was destroyed.
+    /// The id was destroyed.
     Destroyed,
 }

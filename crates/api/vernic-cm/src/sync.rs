@@ -1,8 +1,9 @@
-//! Locks.
+//! The lock helper.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks, also after another thread panicked: what is behind each lock is valid between statements.
+/// Locks a mutex, also after a thread panicked while it held the lock: the data behind each lock
+/// are valid between statements.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

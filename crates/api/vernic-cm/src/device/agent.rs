@@ -1,7 +1,7 @@
-//! What the manager asks of a RoCE device's exchange of messages.
+//! The interface to a RoCE device's exchange of messages.
 //!
-//! Owns nothing: [`CmAgent`](vernic_engine::CmAgent) of the engine does it all, and says what each
-//! call does. The trait is the seam at which tests put an agent that only notes what it is asked.
+//! Owns nothing: the engine's [`CmAgent`](vernic_engine::CmAgent) does the work, and documents the
+//! calls. The trait exists for tests, whose agent only notes the calls.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use vernic_wire::cm::{RejReason, ServiceId};
 
 type Called<T = ()> = Result<T, CmCallError>;
 
-/// A device's agent of communication management.
+/// The agent of communication management of a device.
 pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError>;
     fn release(&self, service: ServiceId, place: Place);

@@ -1,4 +1,4 @@
-//! What an event does when it is taken.
+//! What an event changes when it is taken.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::registry::{Asked, Request, Unacked, What};
 use crate::state::State;
 use crate::sync::lock;
 
-/// Kind, status and content of an event.
+/// The kind, status and content of an event.
 pub(super) type Outcome = (EventKind, i32, Param);
 
 impl Id {
@@ -30,7 +30,7 @@ impl Id {
         let events = request.events.clone();
         let qp_type = match &request.asked {
             Asked::Datagrams(_) => QpType::Ud,
-            // The request of an XRC initiator is for a target.
+            // The request of an XRC initiator makes an XRC target.
             Asked::Connection(_) if listener.qp_type() == QpType::XrcIni => QpType::XrcTgt,
             Asked::Connection(_) | Asked::Stream(_) => listener.qp_type(),
         };
@@ -53,7 +53,7 @@ impl Id {
         id
     }
 
-    /// Does the event's share of the work; `None` if the event is of no interest any more.
+    /// Does the work that belongs to an event; `None` if the event no longer matters.
     pub(crate) fn apply(self: Arc<Self>, what: What, unacked: Unacked) -> Option<Event> {
         let (kind, status, param) = {
             let mut inner = lock(&self.inner);
@@ -74,7 +74,7 @@ impl Id {
         Some(Event { id: self, listen_id: None, kind, status, param, _unacked: unacked })
     }
 
-    /// A request: the event has the new id.
+    /// The event of a request, with the new id.
     pub(crate) fn apply_request(
         self: Arc<Self>,
         listener: Arc<Self>,
@@ -106,7 +106,7 @@ impl Id {
 
     fn apply_cm(&self, inner: &mut Inner, event: CmEvent) -> Option<Outcome> {
         if let Some(connection) = &inner.connection {
-            // Whatever came, the host is not silent, or the request is over.
+            // Any event shows that the host is not silent, or that the request is over.
             self.shared.silent_hosts.remove(connection.conn);
         }
         match event {
@@ -138,12 +138,12 @@ impl Id {
                 inner.connection.as_mut()?.phase = Phase::Over;
                 Some((EventKind::TimewaitExit, 0, Param::None))
             }
-            // Those of listeners come another way.
+            // Requests go to listeners.
             CmEvent::Request { .. } | CmEvent::SidrRequest { .. } => None,
         }
     }
 
-    /// Either side may say first that the connection is over, and both may.
+    /// Ends the connection. Either side may report the end first, and both may.
     pub(super) fn apply_disconnected(inner: &mut Inner, status: i32) -> Option<Outcome> {
         if inner.state != State::Connect || inner.connection?.failed_here {
             return None;
@@ -152,7 +152,7 @@ impl Id {
         Some((EventKind::Disconnected, status, Param::Conn(ConnInfo::default())))
     }
 
-    /// The peer accepted: brings the queue pair up, if the id has one, and says so.
+    /// The peer accepted: brings the queue pair up, if the id has one, and answers.
     fn apply_reply(&self, inner: &mut Inner, rep: &Rep) -> Option<Outcome> {
         let (device, mut connection) = self.exchange(inner)?;
         let peer = Peer::of_rep(rep, self.qp_type() == QpType::XrcIni);
@@ -173,7 +173,7 @@ impl Id {
             }
             Err(error) => {
                 tracing::warn!(id = ?self, %error, "cannot bring the queue pair up: connection refused");
-                // The peer may have given up, too.
+                // The peer may have given up meanwhile.
                 let _ = agent.reject(connection.conn, RejReason::CONSUMER, &[], &[]);
                 inner.fail();
                 connection.phase = Phase::Over;
@@ -205,7 +205,7 @@ impl Id {
     /// Brings the queue pair up from Init to RTS, if the id has one.
     pub(crate) fn bring_up(&self, inner: &Inner) -> Result<(), crate::Error> {
         if let Some(qp) = &inner.qp {
-            // Again, for the rights that the peer has now.
+            // Init is repeated, because only now the access rights of the peer are known.
             for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
                 self.bring(inner, qp, state)?;
             }
@@ -215,7 +215,7 @@ impl Id {
 }
 
 impl Inner {
-    /// The exchange has come to nothing; whether the program knows it already.
+    /// Fails the exchange. Returns whether the program knows of the failure already.
     pub(super) fn fail(&mut self) -> Option<bool> {
         self.qp_to_error();
         let connection = self.connection.as_mut()?;
@@ -224,7 +224,7 @@ impl Inner {
     }
 }
 
-/// Where datagrams to the peer go.
+/// The address vector for datagrams to the peer.
 pub(crate) fn vector(device: &Device, path: &CmPath) -> AddressVector {
     AddressVector {
         dgid: path.remote,

@@ -10,8 +10,8 @@ use crate::id::Id;
 use crate::id::Shared;
 use crate::registry::{Entry, Position, Queue, Unacked, What};
 
-/// An event channel. Its descriptor is readable while an event waits; whether [`wait`](Self::wait)
-/// waits is decided by the descriptor's `O_NONBLOCK`, which a program may set and clear.
+/// An event channel. Its descriptor is readable while an event waits. The descriptor's
+/// `O_NONBLOCK`, which a program may set and clear, decides whether [`wait`](Self::wait) blocks.
 #[derive(Debug)]
 pub struct EventChannel {
     pub(crate) shared: Arc<Shared>,
@@ -20,18 +20,19 @@ pub struct EventChannel {
 
 impl EventChannel {
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Arc<Self>, Error> {
-        // Bounded by the ids: each has a few events waiting at most.
+        // The ids are the limit: each has a few events waiting at most.
         let queue = Queue::with_limit(usize::MAX)
             .map_err(|source| Error::Os { what: "make an eventfd for an event channel", source })?;
         Ok(Arc::new(Self { shared: shared.clone(), queue: Arc::new(queue) }))
     }
 
-    /// Whether it was made before this process was forked. Such a channel is unusable here.
+    /// Whether the channel was made before this process was forked. Such a channel is unusable
+    /// here.
     pub fn is_orphan(&self) -> bool {
         !self.shared.origin.is_here()
     }
 
-    /// Waits for the next event; for ever on a blocking descriptor.
+    /// Waits for the next event; on a blocking descriptor, for ever.
     ///
     /// # Errors
     /// `WouldBlock` if the program made the descriptor non-blocking and there is no event,
@@ -40,7 +41,7 @@ impl EventChannel {
         if self.is_orphan() {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        // Each turn takes an entry, and few of them are no events.
+        // Each iteration takes an entry, and few entries are no events.
         loop {
             let got = self.queue.wait(|entry| self.take(entry))?;
             if let Some(event) = self.apply(got, |_| ()) {
@@ -49,13 +50,13 @@ impl EventChannel {
         }
     }
 
-    /// Takes the next event if there is one; never waits.
+    /// Takes the next event if there is one. Never blocks.
     pub fn try_next(self: &Arc<Self>) -> Option<Event> {
         self.try_next_after(|_| ())
     }
 
-    /// As [`try_next`](Self::try_next); runs `before` with the id of each event before the event
-    /// does what it does to the id.
+    /// Takes the next event as [`try_next`](Self::try_next) does, and runs `before` with the id of
+    /// the event before the event changes the id.
     pub fn try_next_after(self: &Arc<Self>, before: impl Fn(&Arc<Id>)) -> Option<Event> {
         if self.is_orphan() {
             return None;
@@ -68,8 +69,8 @@ impl EventChannel {
         }
     }
 
-    /// Under the lock of the queue: counts the event, and makes the id of a request, so that
-    /// whoever takes what comes behind it finds that id.
+    /// Under the lock of the queue: counts the event, and makes the id of a request, so that a
+    /// thread that takes the following event finds that id.
     fn take(self: &Arc<Self>, entry: Entry) -> Got {
         let (unacked, position) = Unacked::new(&entry.events);
         let id = self.shared.id(entry.events.key);
@@ -80,8 +81,8 @@ impl EventChannel {
         Got { entry, unacked, position, id, new }
     }
 
-    /// Does the event's share of the work and makes it what the program gets; `None` if its id is
-    /// gone or the event is of no interest to it.
+    /// Does the work that belongs to the entry, and makes the program's event of it; `None` if the
+    /// id is gone or the event does not matter to it.
     fn apply(&self, got: Got, before: impl Fn(&Arc<Id>)) -> Option<Event> {
         let Got { entry, unacked, position, id, new } = got;
         let _turn = position.wait();
@@ -93,7 +94,7 @@ impl EventChannel {
                 before(&id);
                 id.apply(what, unacked)
             }
-            // Its id is being dropped.
+            // The id is being dropped.
             (what, None, _) => {
                 self.shared.refuse(vec![Entry { events: entry.events, what }]);
                 None
@@ -102,20 +103,20 @@ impl EventChannel {
     }
 }
 
-/// An event that was taken out of the queue.
+/// An entry that was taken out of the queue.
 struct Got {
     entry: Entry,
     unacked: Unacked,
     position: Position,
     id: Option<Arc<Id>>,
-    /// That a request has become.
+    /// The id that a request has become.
     new: Option<Arc<Id>>,
 }
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
         if self.is_orphan() {
-            // A thread of the parent may have been at work on it.
+            // A thread of the parent may have held a lock of it when it forked.
             std::mem::forget((self.queue.clone(), self.shared.clone()));
         }
     }
@@ -155,7 +156,7 @@ mod tests {
         let kinds = std::thread::scope(|scope| {
             let late =
                 [third, second].map(|got| scope.spawn(|| channel.apply(got, |_| ()).unwrap().kind));
-            // Time for them to be told too early.
+            // Gives the threads time to apply their events too early.
             std::thread::sleep(std::time::Duration::from_millis(20));
             let kind = channel.apply(first, |_| ()).unwrap().kind;
             let [third, second] = late.map(|thread| thread.join().unwrap());
@@ -165,7 +166,7 @@ mod tests {
             [EventKind::ConnectResponse, EventKind::Disconnected, EventKind::TimewaitExit];
         assert_eq!(kinds, expected);
         assert_eq!(id.state(), crate::State::Disconnect);
-        // Without the order, the reply would have made it anything but over.
+        // In another order, the reply would have set another phase than over.
         assert!(id.establish().is_err());
     }
 }

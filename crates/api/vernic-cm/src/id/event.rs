@@ -10,16 +10,16 @@ use crate::registry::Unacked;
 /// [`Id::migrate`](crate::Id::migrate) of its id (of the listener, for a request) wait for it.
 #[derive(Debug)]
 pub struct Event {
-    /// The id that it is about; of a request the new id.
+    /// The id of the event; for a request, the new id.
     pub id: Arc<Id>,
-    /// The listener, of a request.
+    /// The listener, for a request.
     pub listen_id: Option<Arc<Id>>,
-    /// What happened.
+    /// The kind.
     pub kind: EventKind,
-    /// 0, or why: negative a system's error number, positive the peer's reason
-    /// ([`EventKind::Rejected`]) or status ([`EventKind::Unreachable`] of datagrams).
+    /// 0, or why: negative a system's errno, positive the peer's reason ([`EventKind::Rejected`])
+    /// or status ([`EventKind::Unreachable`] of datagrams).
     pub status: i32,
-    /// What it carries.
+    /// What the event carries beside its kind.
     pub param: Param,
     pub(crate) _unacked: Unacked,
 }

@@ -1,4 +1,4 @@
-//! Listening: at an address, or on every device, those that come later included.
+//! Listening: at an address, or on every device, later ones included.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,11 +20,10 @@ use crate::route;
 use crate::state::State;
 use crate::sync::lock;
 
-/// Most requests that wait to be taken at a listener: the kernel's default (`max_backlog` of
-/// rdma_ucm).
+/// Most requests that wait at a listener: the kernel's default (`max_backlog` of rdma_ucm).
 const MAX_BACKLOG: u32 = 1024;
 
-/// A place where an id listens.
+/// An address where an id listens.
 #[derive(Debug)]
 pub(crate) struct Listening {
     device: Arc<Device>,
@@ -34,13 +33,13 @@ pub(crate) struct Listening {
 }
 
 impl Id {
-    /// Listens for requests to its port, at most `backlog` of them waiting to be taken (0, and more
-    /// than 1024, are 1024). A new id is bound to the IPv4 wildcard and a free port. A wildcard
-    /// covers every device, and the addresses and devices that come later.
+    /// Listens for requests to the id's port, of which at most `backlog` wait to be taken (0, and
+    /// more than 1024, count as 1024). A new id is bound to the IPv4 wildcard and a free port. A
+    /// wildcard covers every device, and the addresses and devices that come later.
     ///
     /// # Errors
     /// [`Error::State`]; [`Error::InUse`] if another id of this process or another process of this
-    /// host listens there; [`Error::Device`] if no device can be opened; those of
+    /// host listens there; [`Error::Device`] if no device can be opened; the errors of
     /// [`bind_addr`](Self::bind_addr).
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
         let mut inner = self.enter("listen")?;
@@ -77,7 +76,7 @@ impl Id {
             return Err(error);
         }
         inner.bound = Some(listening);
-        // The listeners have it now, and will give it back.
+        // The listeners now hold the port, and will release it.
         std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         inner.state = State::Listen;
         if inner.device.is_none() && inner.listener.is_none() {
@@ -136,7 +135,7 @@ impl Id {
         Ok(())
     }
 
-    /// What the device says, in the words of ports.
+    /// The error for a device's refusal to listen, with the port.
     pub(crate) fn listen_error(&self, addr: SocketAddr, source: ListenError) -> Error {
         match source {
             ListenError::InUse(name) => {
@@ -150,7 +149,7 @@ impl Id {
         }
     }
 
-    /// Listens nowhere any more.
+    /// Stops listening everywhere.
     pub(crate) fn stop_listening(&self, inner: &mut Inner) {
         if let Some(listener) = inner.listener.take() {
             self.shared.streams.stop_listening(listener);
@@ -161,8 +160,8 @@ impl Id {
         }
     }
 
-    /// The device's netdev was removed: a wildcard listens there no more, and the owner of an id
-    /// that is on it is told.
+    /// Handles the removal of a device: a wildcard stops listening there, and an id on the device
+    /// gets an event.
     pub(crate) fn device_removed(&self, device: &Arc<Device>) {
         let mut inner = lock(&self.inner);
         if inner.state == State::Destroyed {

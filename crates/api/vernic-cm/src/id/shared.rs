@@ -1,4 +1,4 @@
-//! What the ids of one process share, and what is done for them outside their calls.
+//! The state that the ids of one process share, and the work for them outside their calls.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -21,7 +21,7 @@ use crate::silent_host::SilentHosts;
 use crate::streams::Streams;
 use crate::sync::lock;
 
-/// What the ids of one process share. A child of `fork` has one of its own.
+/// The state that the ids of one process share. A child of `fork` has its own.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) origin: Origin,
@@ -105,7 +105,7 @@ impl Shared {
         lock(&self.wildcards).insert(key);
     }
 
-    /// Listens, for every wildcard, on devices that were not there before.
+    /// Makes every wildcard listen on new devices.
     fn listen_on_new_devices(&self) {
         let wildcards = lock(&self.wildcards).clone();
         let ids = wildcards.into_iter().filter_map(|key| self.id(key));
@@ -136,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// Ends an exchange as its state asks for, and forgets it.
+    /// Ends an exchange in the way its state needs, and forgets it.
     pub(crate) fn destroy(&self, device: &Device, conn: ConnId) {
         match device.agent() {
             Some(agent) => agent.destroy(conn),
@@ -144,12 +144,12 @@ impl Shared {
         }
     }
 
-    /// Refuses the requests among events that nobody will take.
+    /// Refuses the requests among events that will not be taken.
     pub(super) fn refuse(&self, untaken: Vec<Entry>) {
         for entry in untaken {
             if let What::Request(request) = entry.what {
                 self.destroy(&request.device, request.conn);
-                // Nobody has seen that id, so nothing of it is of interest.
+                // The program has not seen that id, so its other events do not matter.
                 self.registry.unregister(request.events.key);
             }
         }
@@ -170,12 +170,12 @@ impl Work for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The thread sees that it has no work any more.
+        // The thread then finds that its work is gone.
         self.keeper.wake();
     }
 }
 
-/// Where the engine puts the events of a device.
+/// The sink for the engine's events of a device.
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) registry: Arc<Registry>,
@@ -190,7 +190,7 @@ impl CmSink for Sink {
 
     fn removed(&self) {
         let (shared, device) = (self.shared.clone(), self.device);
-        // Ids have locks of their own, and the engine's are held here.
+        // Ids have locks of their own, and the engine holds its locks here.
         let remove = move || {
             if let Some(shared) = shared.upgrade() {
                 shared.remove_device(device);

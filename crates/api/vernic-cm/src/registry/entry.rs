@@ -15,35 +15,35 @@ use crate::param::Depths;
 /// An event before it is taken.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The id that it counts on: the listener's, of a request.
+    /// The counter of the id that the event belongs to; for a request, the listener's.
     pub(crate) events: Arc<IdEvents>,
     pub(crate) what: What,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Debug)]
 pub(crate) enum What {
-    /// Something that is decided already.
+    /// An event that is complete.
     Decided { kind: EventKind, status: i32, param: Param },
-    /// A multicast group is joined.
+    /// The id has joined a multicast group.
     Joined { gid: Gid },
-    /// A peer asks.
+    /// A peer's request.
     Request(Box<Request>),
-    /// Something came of the exchange with the peer.
+    /// An event of the exchange of messages.
     Cm(cm::EventKind),
-    /// The same, of iWARP.
+    /// An event of an iWARP connection.
     Stream(StreamEvent),
 }
 
-/// A request that nobody has taken.
+/// A request that waits to be taken.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Of the id that it becomes.
+    /// The counter of the id that the request becomes.
     pub(crate) events: Arc<IdEvents>,
     pub(crate) device: Arc<Device>,
     pub(crate) conn: ConnId,
     pub(crate) path: CmPath,
-    /// Our address, with the listener's port.
+    /// The local address, with the listener's port.
     pub(crate) local: SocketAddr,
     /// The peer's address and port.
     pub(crate) peer: SocketAddr,
@@ -59,7 +59,7 @@ pub(crate) enum Asked {
 }
 
 impl Asked {
-    /// Bytes that packets on the path are to have at most, if any are to go there.
+    /// The path MTU that a connection asks for.
     pub(super) fn path_mtu(&self) -> Option<Mtu> {
         match self {
             Self::Connection(req) => Mtu::from_code(req.path_mtu),
@@ -72,19 +72,19 @@ impl Asked {
 #[derive(Debug)]
 pub(crate) struct StreamRequest {
     pub(crate) private_data: Vec<u8>,
-    /// From this side's point of view, as far as the device goes.
+    /// The depths from this side's point of view, within the device's limits.
     pub(crate) depths: Depths,
 }
 
-/// What came of a connection over a stream.
+/// An event of an iWARP connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEvent {
     /// The peer has accepted.
     Replied,
-    /// It came to nothing, in these words.
+    /// The connection failed; the event reports this kind and status.
     Failed { kind: EventKind, status: i32, private_data: Vec<u8> },
     /// The passive side may send.
     Established,
-    /// It is over.
+    /// The connection is over.
     Ended,
 }

@@ -1,11 +1,11 @@
-//! The events of an id that were taken: their order, and how many are not dropped.
+//! The order of an id's taken events, and the number that are not dropped yet.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::key::IdKey;
 use crate::sync::lock;
 
-/// What an id's events have of it.
+/// The counter of an id's taken events.
 #[derive(Debug)]
 pub(crate) struct IdEvents {
     pub(crate) key: IdKey,
@@ -14,14 +14,14 @@ pub(crate) struct IdEvents {
     applied: Condvar,
 }
 
-/// How many events of an id were taken.
+/// Numbers of taken events of an id.
 #[derive(Debug, Default)]
 struct Count {
-    /// And are not dropped.
+    /// Events that are not dropped.
     unacked: u64,
-    /// In all.
+    /// All events.
     all: u64,
-    /// Of all, how many have had their effect.
+    /// Events that have been applied to the id.
     applied: u64,
 }
 
@@ -34,19 +34,19 @@ impl IdEvents {
     /// Waits until every event of the id that was taken is dropped.
     pub(crate) fn wait_acked(&self) {
         let mut taken = lock(&self.taken);
-        // Each turn sleeps until an event was dropped.
+        // Each iteration sleeps until an event is dropped.
         while taken.unacked != 0 {
             taken = self.acked.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-/// Counts a taken event, as long as it lives.
+/// Counts a taken event as not acknowledged, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Unacked(Arc<IdEvents>);
 
 impl Unacked {
-    /// Takes an event; to be called in the order of the events. Returns the event's place in it.
+    /// Counts a taken event, and returns its position; must be called in the order of the events.
     pub(crate) fn new(events: &Arc<IdEvents>) -> (Self, Position) {
         let mut taken = lock(&events.taken);
         taken.unacked += 1;
@@ -55,8 +55,8 @@ impl Unacked {
     }
 }
 
-/// The place of a taken event among those of its id, which have their effect in that order,
-/// whichever threads took them.
+/// The position of a taken event among those of its id, which are applied in this order whichever
+/// threads take them.
 #[derive(Debug)]
 pub(crate) struct Position {
     events: Arc<IdEvents>,
@@ -64,10 +64,11 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// Waits until those before have had their effect; those behind wait until the turn is dropped.
+    /// Waits until the events before have been applied; those behind wait until the turn is
+    /// dropped.
     pub(crate) fn wait(self) -> Turn {
         let mut taken = lock(&self.events.taken);
-        // Each turn sleeps until one more had its effect.
+        // Each iteration sleeps until another event has been applied.
         while taken.applied != self.number {
             taken = self.events.applied.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
@@ -76,7 +77,7 @@ impl Position {
     }
 }
 
-/// The turn of an event to have its effect.
+/// The turn of an event to be applied.
 #[derive(Debug)]
 pub(crate) struct Turn(Arc<IdEvents>);
 
