@@ -28,7 +28,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-mem", 9),
     ("vernic-proto", 11),
     ("vernic-rsocket", 5),
-    ("vernic-rspreload", 9),
+    ("vernic-rspreload", 5),
     ("vernic-sim", 6),
     ("vernic-wire", 18),
     ("xtask", 19),
