@@ -1,10 +1,9 @@
-//! What the manager asks of a RoCE device's exchange of messages.
+//! The interface to a RoCE device's exchange of messages.
 //!
-//! Owns nothing: [`CmAgent`](vernic_engine::CmAgent) of the engine does it all, and says what each
-//! call does. The trait is the seam at which tests put an agent that only notes what it is asked.
+//! Owns nothing: the engine's [`CmAgent`](vernic_engine::CmAgent) does the work, and documents the
+//! calls. The trait exists for tests, whose agent only notes the calls.
 
 use std::fmt;
-use std::sync::Arc;
 
 use vernic_engine::{CmCallError, Context, ListenError};
 use vernic_io::Place;
@@ -13,7 +12,7 @@ use vernic_wire::cm::{RejReason, ServiceId};
 
 type Called<T = ()> = Result<T, CmCallError>;
 
-/// A device's agent of communication management.
+/// The agent of communication management of a device.
 pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError>;
     fn release(&self, service: ServiceId, place: Place);
@@ -39,16 +38,12 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn destroy(&self, conn: ConnId);
 }
 
-/// The agent of an open device.
-#[derive(Debug)]
-pub(crate) struct EngineAgent(pub(crate) Arc<Context>);
-
-impl Agent for EngineAgent {
+impl Agent for Context {
     fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
-        self.0.cm().reserve(service, place)
+        self.cm().reserve(service, place)
     }
     fn release(&self, service: ServiceId, place: Place) {
-        self.0.cm().release(service, place);
+        self.cm().release(service, place);
     }
     fn listen(
         &self,
@@ -56,48 +51,48 @@ impl Agent for EngineAgent {
         place: Place,
         backlog: usize,
     ) -> Result<ListenerId, ListenError> {
-        self.0.cm().listen(service, place, backlog)
+        self.cm().listen(service, place, backlog)
     }
     fn stop_listening(&self, listener: ListenerId) {
-        self.0.cm().stop_listening(listener);
+        self.cm().stop_listening(listener);
     }
     fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId> {
-        self.0.cm().connect(params)
+        self.cm().connect(params)
     }
     fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId> {
-        self.0.cm().connect_now(params)
+        self.cm().connect_now(params)
     }
     fn refuse(&self, conn: ConnId) -> Called<bool> {
-        self.0.cm().refuse(conn)
+        self.cm().refuse(conn)
     }
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called {
-        self.0.cm().accept(conn, params)
+        self.cm().accept(conn, params)
     }
     fn ready_to_use(&self, conn: ConnId) -> Called {
-        self.0.cm().ready_to_use(conn, &[])
+        self.cm().ready_to_use(conn, &[])
     }
     fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called {
-        self.0.cm().reject(conn, reason, info, data)
+        self.cm().reject(conn, reason, info, data)
     }
     fn disconnect(&self, conn: ConnId) -> Called {
-        self.0.cm().disconnect(conn, &[])
+        self.cm().disconnect(conn, &[])
     }
     fn notify_established(&self, conn: ConnId) -> Called {
-        self.0.cm().notify_established(conn)
+        self.cm().notify_established(conn)
     }
     fn sidr_request(&self, params: &SidrParams<'_>) -> Called<ConnId> {
-        self.0.cm().sidr_request(params)
+        self.cm().sidr_request(params)
     }
     fn sidr_reply(&self, conn: ConnId, reply: &SidrReply<'_>) -> Called {
-        self.0.cm().sidr_reply(conn, reply)
+        self.cm().sidr_reply(conn, reply)
     }
     fn request_taken(&self, conn: ConnId) {
-        self.0.cm().request_taken(conn);
+        self.cm().request_taken(conn);
     }
     fn ignore(&self, conn: ConnId) {
-        self.0.cm().ignore(conn);
+        self.cm().ignore(conn);
     }
     fn destroy(&self, conn: ConnId) {
-        self.0.cm().destroy(conn);
+        self.cm().destroy(conn);
     }
 }

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::event::Event;
+use crate::id::Event;
 use crate::id::Id;
-use crate::manager::Shared;
-use crate::registry::{Entry, Place, Queue, Taken, What};
+use crate::id::Shared;
+use crate::registry::{Entry, Position, Queue, Unacked, What};
 
-/// An event channel. Its descriptor is readable while an event waits; whether [`wait`](Self::wait)
-/// waits is decided by the descriptor's `O_NONBLOCK`, which a program may set and clear.
+/// An event channel. Its descriptor is readable while an event waits. The descriptor's
+/// `O_NONBLOCK`, which a program may set and clear, decides whether [`wait`](Self::wait) blocks.
 #[derive(Debug)]
 pub struct EventChannel {
     pub(crate) shared: Arc<Shared>,
@@ -20,18 +20,19 @@ pub struct EventChannel {
 
 impl EventChannel {
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Arc<Self>, Error> {
-        // Bounded by the ids: each has a few events waiting at most.
+        // The ids are the limit: each has a few events waiting at most.
         let queue = Queue::with_limit(usize::MAX)
             .map_err(|source| Error::Os { what: "make an eventfd for an event channel", source })?;
         Ok(Arc::new(Self { shared: shared.clone(), queue: Arc::new(queue) }))
     }
 
-    /// Whether it was made before this process was forked. Such a channel is unusable here.
+    /// Whether the channel was made before this process was forked. Such a channel is unusable
+    /// here.
     pub fn is_orphan(&self) -> bool {
         !self.shared.origin.is_here()
     }
 
-    /// Waits for the next event; for ever on a blocking descriptor.
+    /// Waits for the next event; on a blocking descriptor, for ever.
     ///
     /// # Errors
     /// `WouldBlock` if the program made the descriptor non-blocking and there is no event,
@@ -40,82 +41,82 @@ impl EventChannel {
         if self.is_orphan() {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        // Each turn takes an entry, and few of them are no events.
+        // Each iteration takes an entry, and few entries are no events.
         loop {
             let got = self.queue.wait(|entry| self.take(entry))?;
-            if let Some(event) = self.tell(got, |_| ()) {
+            if let Some(event) = self.apply(got, |_| ()) {
                 return Ok(event);
             }
         }
     }
 
-    /// Takes the next event if there is one; never waits.
+    /// Takes the next event if there is one. Never blocks.
     pub fn try_next(self: &Arc<Self>) -> Option<Event> {
         self.try_next_after(|_| ())
     }
 
-    /// As [`try_next`](Self::try_next); runs `before` with the id of each event before the event
-    /// does what it does to the id.
+    /// Takes the next event as [`try_next`](Self::try_next) does, and runs `before` with the id of
+    /// the event before the event changes the id.
     pub fn try_next_after(self: &Arc<Self>, before: impl Fn(&Arc<Id>)) -> Option<Event> {
         if self.is_orphan() {
             return None;
         }
         loop {
             let got = self.queue.try_next(|entry| self.take(entry))?;
-            if let Some(event) = self.tell(got, &before) {
+            if let Some(event) = self.apply(got, &before) {
                 return Some(event);
             }
         }
     }
 
-    /// Under the lock of the queue: counts the event, and makes the id of a request, so that
-    /// whoever takes what comes behind it finds that id.
+    /// Under the lock of the queue: counts the event, and makes the id of a request, so that a
+    /// thread that takes the following event finds that id.
     fn take(self: &Arc<Self>, entry: Entry) -> Got {
-        let (taken, place) = Taken::new(&entry.cell);
-        let id = entry.cell.id();
+        let (unacked, position) = Unacked::new(&entry.events);
+        let id = self.shared.id(entry.events.key);
         let new = match (&entry.what, &id) {
             (What::Request(request), Some(id)) => Some(Id::of_request(self, id, request)),
             _ => None,
         };
-        Got { entry, taken, place, id, new }
+        Got { entry, unacked, position, id, new }
     }
 
-    /// Does the event's share of the work and makes it what the program gets; `None` if its id is
-    /// gone or the event is of no interest to it.
-    fn tell(&self, got: Got, before: impl Fn(&Arc<Id>)) -> Option<Event> {
-        let Got { entry, taken, place, id, new } = got;
-        let _turn = place.wait();
+    /// Does the work that belongs to the entry, and makes the program's event of it; `None` if the
+    /// id is gone or the event does not matter to it.
+    fn apply(&self, got: Got, before: impl Fn(&Arc<Id>)) -> Option<Event> {
+        let Got { entry, unacked, position, id, new } = got;
+        let _turn = position.wait();
         match (entry.what, id, new) {
             (What::Request(request), Some(id), Some(new)) => {
-                Some(new.tell_request(id, *request, taken))
+                Some(new.apply_request(id, *request, unacked))
             }
             (what, Some(id), _) => {
                 before(&id);
-                id.tell(what, taken)
+                id.apply(what, unacked)
             }
-            // Its id is being dropped.
+            // The id is being dropped.
             (what, None, _) => {
-                self.shared.refuse(vec![Entry { cell: entry.cell, what }]);
+                self.shared.refuse(vec![Entry { events: entry.events, what }]);
                 None
             }
         }
     }
 }
 
-/// An event that was taken out of the queue.
+/// An entry that was taken out of the queue.
 struct Got {
     entry: Entry,
-    taken: Taken,
-    place: Place,
+    unacked: Unacked,
+    position: Position,
     id: Option<Arc<Id>>,
-    /// That a request has become.
+    /// The id that a request has become.
     new: Option<Arc<Id>>,
 }
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
         if self.is_orphan() {
-            // A thread of the parent may have been at work on it.
+            // A thread of the parent may have held a lock of it when it forked.
             std::mem::forget((self.queue.clone(), self.shared.clone()));
         }
     }
@@ -154,10 +155,10 @@ mod tests {
             (got.next().unwrap(), got.next().unwrap(), got.next().unwrap());
         let kinds = std::thread::scope(|scope| {
             let late =
-                [third, second].map(|got| scope.spawn(|| channel.tell(got, |_| ()).unwrap().kind));
-            // Time for them to be told too early.
+                [third, second].map(|got| scope.spawn(|| channel.apply(got, |_| ()).unwrap().kind));
+            // Gives the threads time to apply their events too early.
             std::thread::sleep(std::time::Duration::from_millis(20));
-            let kind = channel.tell(first, |_| ()).unwrap().kind;
+            let kind = channel.apply(first, |_| ()).unwrap().kind;
             let [third, second] = late.map(|thread| thread.join().unwrap());
             [kind, second, third]
         });
@@ -165,7 +166,7 @@ mod tests {
             [EventKind::ConnectResponse, EventKind::Disconnected, EventKind::TimewaitExit];
         assert_eq!(kinds, expected);
         assert_eq!(id.state(), crate::State::Disconnect);
-        // Without the order, the reply would have made it anything but over.
+        // In another order, the reply would have set another phase than over.
         assert!(id.establish().is_err());
     }
 }

@@ -1,43 +1,43 @@
-//! Destinations whose next hop was asked for its hardware address, and has not answered.
+//! Searches for the hardware addresses of next hops.
 //!
-//! Owns the searches of a process; the keeper's thread looks at each again and again, and tells its
-//! id when it is over: as soon as the neighbour is known, or when it is not there or the program's
-//! time is up. (The kernel's `rdma_cm` waits for the program's time also where the system has given
-//! up before.)
+//! Owns the searches of a process. The keeper's thread polls each search and notifies its id at the
+//! end: as soon as the neighbour is known, when the system has given up, or when the program's time
+//! is over. (The kernel's `rdma_cm` waits for the program's time even if the system has given up.)
 //!
 //! Limits: one search per id.
 
 use std::fmt;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use libc::c_int;
 use vernic_io::HopState;
 
 use crate::id::Id;
-use crate::registry::lock;
+use crate::key::IdKey;
+use crate::sync::lock;
 
-/// Time to the second look: an answer on a local network takes about as long.
+/// Time to the second poll: about as long as an answer on a local network takes.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
-/// Longest time between looks. From the first on it doubles, so what is late is noticed late in
-/// proportion.
+/// Longest time between polls. The time doubles with each poll, so the delay of a notice is in
+/// proportion to the wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How a search looks: at what the system knows of the next hop.
+/// The poll of a search: what the system knows of the next hop.
 pub(crate) type Look = Box<dyn Fn() -> HopState + Send>;
 
-/// A destination that is looked for.
+/// A search for one id.
 struct Search {
-    id: Weak<Id>,
+    id: IdKey,
     look: Look,
-    /// When the program's time is up; `None` never.
+    /// When the program's time is over; `None` is never.
     until: Option<Instant>,
     pause: Duration,
     next: Instant,
 }
 
 impl Search {
-    /// Looks once more: what is to be told, if it is over.
+    /// Polls once more; the outcome, if the search is over.
     fn outcome(&mut self, now: Instant) -> Option<Result<(), c_int>> {
         match (self.look)() {
             HopState::Open => return Some(Ok(())),
@@ -65,22 +65,23 @@ impl fmt::Debug for Search {
 pub(crate) struct Searches(Mutex<Vec<Search>>);
 
 impl Searches {
-    /// From now on `look` is done for the id, until it finds something or `timeout` is over.
-    pub(crate) fn add(&self, id: Weak<Id>, timeout: Duration, look: Look) {
+    /// Adds a search for the id, which polls `look` until the next hop is known or `timeout` is
+    /// over.
+    pub(crate) fn add(&self, id: IdKey, timeout: Duration, look: Look) {
         let now = Instant::now();
         let (until, pause) = (now.checked_add(timeout), FIRST_PAUSE);
         lock(&self.0).push(Search { id, look, until, pause, next: now });
     }
 
-    /// Looks for those whose time it is, and tells the ids of those that are over. How long until
-    /// the next is due.
-    pub(crate) fn progress(&self) -> Option<Duration> {
+    /// Polls the searches that are due, and notifies the ids, found by `id`, of those that are
+    /// over. Returns the time until the next is due.
+    pub(crate) fn progress(&self, id: impl Fn(IdKey) -> Option<Arc<Id>>) -> Option<Duration> {
         let now = Instant::now();
         let is_due = |search: &mut Search| search.next <= now;
         let due: Vec<_> = lock(&self.0).extract_if(.., is_due).collect();
         for mut search in due {
-            // An id that is gone needs no answer.
-            let Some(id) = search.id.upgrade() else { continue };
+            // An id that is gone needs no outcome.
+            let Some(id) = id(search.id) else { continue };
             match search.outcome(now) {
                 Some(outcome) => id.end_search(outcome),
                 None => lock(&self.0).push(search),
@@ -93,7 +94,6 @@ impl Searches {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -102,8 +102,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// An id that looks for its next hop, which is in one state after the other; how often it was
-    /// looked at.
+    /// An id that searches a next hop whose state takes these values in turn, and the number of
+    /// polls.
     fn searching(
         lab: &Lab,
         timeout: Duration,
@@ -121,7 +121,7 @@ mod tests {
         (id, looks)
     }
 
-    /// Kind and status of the next event, which must come.
+    /// The kind and status of the next event, which must come.
     fn next(lab: &Lab) -> (EventKind, i32) {
         let event = lab.channel.wait().unwrap();
         (event.kind, event.status)
@@ -153,7 +153,7 @@ mod tests {
         let (id, looks) = searching(&lab, Duration::from_millis(20), &[HopState::Asked]);
         assert_eq!(next(&lab), (EventKind::AddrError, -libc::ETIMEDOUT));
         assert_eq!(id.state(), State::Bound);
-        // At the start, at the end, and at doubling times between.
+        // Polls at the start, at the end, and at doubling times between.
         let looks = looks.load(Ordering::Relaxed);
         assert!(looks <= 8, "{looks}");
     }
@@ -170,7 +170,7 @@ mod tests {
         id.destroy();
         assert!(lab.kinds().is_empty());
         drop(id);
-        // Nothing is left of the search.
+        // The search is removed.
         let searches = &lab.channel.shared.searches;
         let until = Instant::now() + LONG;
         while !lock(&searches.0).is_empty() {

@@ -14,6 +14,9 @@ pub use vernic_engine::PostError as ProtocolRefusal;
 
 use crate::{EndpointError, WcError, WrId};
 
+pub(crate) mod cm;
+pub(crate) mod iwarp;
+
 /// Anything that can go wrong.
 ///
 /// Its `Debug` is its `Display`: a `main` that returns it prints the explanation, not the fields.
@@ -32,7 +35,7 @@ pub enum Error {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
-    Iwarp(#[from] crate::iwarp::IwarpError),
+    Iwarp(#[from] iwarp::IwarpError),
     #[error(transparent)]
     Resize(#[from] ResizeError),
     #[error(transparent)]
@@ -50,7 +53,7 @@ pub enum Error {
     #[error(transparent)]
     Completion(#[from] WcError),
     #[error(transparent)]
-    Cm(#[from] crate::cm::CmError),
+    Cm(#[from] cm::CmError),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error(transparent)]

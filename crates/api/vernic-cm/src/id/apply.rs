@@ -1,4 +1,4 @@
-//! What an event does when it is taken.
+//! What an event changes when it is taken.
 
 use std::sync::Arc;
 
@@ -7,15 +7,18 @@ use vernic_proto::cm::{CmPath, EventKind as CmEvent, Unanswered};
 use vernic_wire::cm::{CmaHeader, RejReason, Rep, Req, SidrRep, SidrStatus};
 
 use crate::device::Device;
-use crate::event::{ConnInfo, Event, EventKind, Param, UdInfo};
+use crate::event::{ConnInfo, EventKind, Param, UdInfo};
+use crate::id::Event;
 use crate::id::connect::random_psn;
 use crate::id::connection::{Connection, Peer, Phase};
-use crate::id::{Id, Inner, State};
+use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
-use crate::registry::{Asked, Request, Taken, What, lock};
+use crate::registry::{Asked, Request, Unacked, What};
+use crate::state::State;
+use crate::sync::lock;
 
-/// Kind, status and content of an event.
-pub(super) type Told = (EventKind, i32, Param);
+/// The kind, status and content of an event.
+pub(super) type Outcome = (EventKind, i32, Param);
 
 impl Id {
     /// The id that a request becomes.
@@ -24,10 +27,10 @@ impl Id {
         listener: &Self,
         request: &Request,
     ) -> Arc<Self> {
-        let cell = request.cell.clone();
+        let events = request.events.clone();
         let qp_type = match &request.asked {
             Asked::Datagrams(_) => QpType::Ud,
-            // The request of an XRC initiator is for a target.
+            // The request of an XRC initiator makes an XRC target.
             Asked::Connection(_) if listener.qp_type() == QpType::XrcIni => QpType::XrcTgt,
             Asked::Connection(_) | Asked::Stream(_) => listener.qp_type(),
         };
@@ -38,7 +41,7 @@ impl Id {
                 Connection::over_stream(request.conn, Phase::Asked, asked.depths)
             }
         };
-        let id = Self::at(cell, channel, listener.port_space(), qp_type, |inner| {
+        let id = Self::at(events, channel, listener.port_space(), qp_type, |inner| {
             inner.state = State::Connect;
             inner.device = Some(request.device.clone());
             inner.local = Some(request.local);
@@ -50,35 +53,37 @@ impl Id {
         id
     }
 
-    /// Does the event's share of the work; `None` if the event is of no interest any more.
-    pub(crate) fn tell(self: Arc<Self>, what: What, taken: Taken) -> Option<Event> {
+    /// Does the work that belongs to an event; `None` if the event no longer matters.
+    pub(crate) fn apply(self: Arc<Self>, what: What, unacked: Unacked) -> Option<Event> {
         let (kind, status, param) = {
             let mut inner = lock(&self.inner);
             if inner.state == State::Destroyed {
                 return None;
             }
             match what {
-                What::Told { kind, status, param } => {
+                What::Decided { kind, status, param } => {
                     self.written.taken(kind);
                     (kind, status, param)
                 }
-                What::Joined { gid } => Self::tell_joined(&mut inner, gid)?,
-                What::Cm(event) => self.tell_cm(&mut inner, event)?,
-                What::Stream(event) => self.tell_stream(&mut inner, event)?,
+                What::Joined { gid } => Self::apply_joined(&mut inner, gid)?,
+                What::Cm(event) => self.apply_cm(&mut inner, event)?,
+                What::Stream(event) => self.apply_stream(&mut inner, event)?,
                 What::Request(_) => return None,
             }
         };
-        Some(Event { id: self, listen_id: None, kind, status, param, _taken: taken })
+        Some(Event { id: self, listen_id: None, kind, status, param, _unacked: unacked })
     }
 
-    /// A request: the event has the new id.
-    pub(crate) fn tell_request(
+    /// The event of a request, with the new id.
+    pub(crate) fn apply_request(
         self: Arc<Self>,
         listener: Arc<Self>,
         request: Request,
-        taken: Taken,
+        unacked: Unacked,
     ) -> Event {
-        request.device.carrier.request_taken(request.conn);
+        if let Some(agent) = request.device.agent() {
+            agent.request_taken(request.conn);
+        }
         let param = match request.asked {
             Asked::Connection(req) => Param::Conn(info_of_req(&req)),
             Asked::Datagrams(req) => Param::Ud(UdInfo {
@@ -96,17 +101,17 @@ impl Id {
             }),
         };
         let (kind, status) = (EventKind::ConnectRequest, 0);
-        Event { id: self, listen_id: Some(listener), kind, status, param, _taken: taken }
+        Event { id: self, listen_id: Some(listener), kind, status, param, _unacked: unacked }
     }
 
-    fn tell_cm(&self, inner: &mut Inner, event: CmEvent) -> Option<Told> {
+    fn apply_cm(&self, inner: &mut Inner, event: CmEvent) -> Option<Outcome> {
         if let Some(connection) = &inner.connection {
-            // Whatever came, the host is not silent, or the request is over.
+            // Any event shows that the host is not silent, or that the request is over.
             self.shared.silent_hosts.remove(connection.conn);
         }
         match event {
-            CmEvent::Reply { rep } => self.tell_reply(inner, &rep),
-            CmEvent::SidrReply { rep } => self.tell_sidr_reply(inner, &rep),
+            CmEvent::Reply { rep } => self.apply_reply(inner, &rep),
+            CmEvent::SidrReply { rep } => self.apply_sidr_reply(inner, &rep),
             CmEvent::Established { .. } => {
                 inner.connection.as_mut()?.phase = Phase::Up;
                 Some((EventKind::Established, 0, Param::Conn(ConnInfo::default())))
@@ -120,26 +125,26 @@ impl Id {
                 Some((EventKind::Rejected, i32::from(reason.value()), Param::Conn(info)))
             }
             CmEvent::Unreachable { which: Unanswered::Dreq } => {
-                Self::tell_disconnected(inner, -libc::ETIMEDOUT)
+                Self::apply_disconnected(inner, -libc::ETIMEDOUT)
             }
             CmEvent::Unreachable { .. } | CmEvent::HalfOpenDropped => {
                 let failed_here = inner.fail()?;
                 (!failed_here).then_some((EventKind::Unreachable, -libc::ETIMEDOUT, Param::None))
             }
             CmEvent::DisconnectRequest { .. } | CmEvent::Disconnected => {
-                Self::tell_disconnected(inner, 0)
+                Self::apply_disconnected(inner, 0)
             }
             CmEvent::TimewaitExit => {
                 inner.connection.as_mut()?.phase = Phase::Over;
                 Some((EventKind::TimewaitExit, 0, Param::None))
             }
-            // Those of listeners come another way.
+            // Requests go to listeners.
             CmEvent::Request { .. } | CmEvent::SidrRequest { .. } => None,
         }
     }
 
-    /// Either side may say first that the connection is over, and both may.
-    pub(super) fn tell_disconnected(inner: &mut Inner, status: i32) -> Option<Told> {
+    /// Ends the connection. Either side may report the end first, and both may.
+    pub(super) fn apply_disconnected(inner: &mut Inner, status: i32) -> Option<Outcome> {
         if inner.state != State::Connect || inner.connection?.failed_here {
             return None;
         }
@@ -147,8 +152,8 @@ impl Id {
         Some((EventKind::Disconnected, status, Param::Conn(ConnInfo::default())))
     }
 
-    /// The peer accepted: brings the queue pair up, if the id has one, and says so.
-    fn tell_reply(&self, inner: &mut Inner, rep: &Rep) -> Option<Told> {
+    /// The peer accepted: brings the queue pair up, if the id has one, and answers.
+    fn apply_reply(&self, inner: &mut Inner, rep: &Rep) -> Option<Outcome> {
         let (device, mut connection) = self.exchange(inner)?;
         let peer = Peer::of_rep(rep, self.qp_type() == QpType::XrcIni);
         connection.answered(peer);
@@ -158,7 +163,7 @@ impl Id {
         if inner.qp.is_none() {
             return Some((EventKind::ConnectResponse, 0, info));
         }
-        let agent = device.carrier.agent()?;
+        let agent = device.agent()?;
         let up = self.bring_up(inner).and_then(|()| Ok(agent.ready_to_use(connection.conn)?));
         match up {
             Ok(()) => {
@@ -168,7 +173,7 @@ impl Id {
             }
             Err(error) => {
                 tracing::warn!(id = ?self, %error, "cannot bring the queue pair up: connection refused");
-                // The peer may have given up, too.
+                // The peer may have given up meanwhile.
                 let _ = agent.reject(connection.conn, RejReason::CONSUMER, &[], &[]);
                 inner.fail();
                 connection.phase = Phase::Over;
@@ -179,7 +184,7 @@ impl Id {
         }
     }
 
-    fn tell_sidr_reply(&self, inner: &mut Inner, rep: &SidrRep) -> Option<Told> {
+    fn apply_sidr_reply(&self, inner: &mut Inner, rep: &SidrRep) -> Option<Outcome> {
         let device = inner.device.clone()?;
         let path = inner.path()?;
         let served = rep.status == SidrStatus::SUCCESS;
@@ -200,7 +205,7 @@ impl Id {
     /// Brings the queue pair up from Init to RTS, if the id has one.
     pub(crate) fn bring_up(&self, inner: &Inner) -> Result<(), crate::Error> {
         if let Some(qp) = &inner.qp {
-            // Again, for the rights that the peer has now.
+            // Init is repeated, because only now the access rights of the peer are known.
             for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
                 self.bring(inner, qp, state)?;
             }
@@ -210,7 +215,7 @@ impl Id {
 }
 
 impl Inner {
-    /// The exchange has come to nothing; whether the program knows it already.
+    /// Fails the exchange. Returns whether the program knows of the failure already.
     pub(super) fn fail(&mut self) -> Option<bool> {
         self.qp_to_error();
         let connection = self.connection.as_mut()?;
@@ -219,7 +224,7 @@ impl Inner {
     }
 }
 
-/// Where datagrams to the peer go.
+/// The address vector for datagrams to the peer.
 pub(crate) fn vector(device: &Device, path: &CmPath) -> AddressVector {
     AddressVector {
         dgid: path.remote,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::ModifyError;
+use vernic_engine::ModifyError;
 
 /// Why a peer, or its communication management, refused: a number that any peer may choose. Those
 /// of IBTA 12.6.7.2 print as words.
