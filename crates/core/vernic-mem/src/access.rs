@@ -1,7 +1,5 @@
 //! Access rights: what a region or a window permits, and what an operation needs.
 
-use crate::RegisterError;
-
 bitflags::bitflags! {
     /// Access rights of a memory region or window. The bits are those of `ibv_access_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -42,18 +40,6 @@ impl Access {
     /// Bits that a device may ignore when it does not know them (bits 20 to 29 of
     /// `ibv_access_flags`).
     pub const OPTIONAL_BITS: u32 = 0x3FF0_0000;
-
-    /// Rights from the integer of the C API. Unknown optional bits are dropped.
-    ///
-    /// # Errors
-    /// [`RegisterError::UnknownAccess`] with the bits that are neither known nor optional.
-    pub fn from_verbs(bits: u32) -> Result<Self, RegisterError> {
-        let unknown = bits & !(Self::all().bits() | Self::OPTIONAL_BITS);
-        if unknown != 0 {
-            return Err(RegisterError::UnknownAccess { bits: unknown });
-        }
-        Ok(Self::from_bits_truncate(bits))
-    }
 
     /// Whether the combination is permitted for a region: remote write and remote atomic rights
     /// need the local write right (IBTA 10.6.3.1, 11.2.8.2).

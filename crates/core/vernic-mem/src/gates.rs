@@ -79,8 +79,8 @@ use std::time::{Duration, Instant};
 
 use vernic_wire::Qpn;
 
-use crate::keys::Random;
 use crate::racy::{Sentinel, SentinelPage, SharedWords};
+use crate::random::Random;
 
 /// Gates open at a time: keys and queue pairs that other processes hold tickets of. 8 MiB of file.
 pub const MAX_GATES: u32 = 1 << 20;

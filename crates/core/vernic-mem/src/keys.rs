@@ -13,40 +13,11 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use crate::random::Random;
 use crate::table::MAX_SLOTS;
 
 /// Slots added first; later each growth doubles the table.
 const FIRST_GROWTH: u32 = 1 << 10;
-
-/// Random numbers for the control path: SipHash, keyed by the operating system, of two numbers. The
-/// key is one of the process's, and its children's; the first number is the device's alone.
-#[derive(Debug)]
-pub(crate) struct Random {
-    state: RandomState,
-    own: u64,
-    count: u64,
-}
-
-impl Random {
-    pub(crate) fn new() -> Self {
-        // Where the system refuses (a sandbox may), there is the key still.
-        let own = getrandom::u64().unwrap_or_default();
-        Self { state: RandomState::new(), own, count: 0 }
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.count += 1;
-        let mut hasher = self.state.build_hasher();
-        hasher.write_u64(self.own);
-        hasher.write_u64(self.count);
-        hasher.finish()
-    }
-
-    /// A number below `end` > 0. The bias is below 2^-32 for any `end` here.
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
 
 /// Rounds of the permutations. Three with functions that look random are as good as a random
 /// permutation to who sees few of its values, four also to who may choose them (Luby and Rackoff,

@@ -51,6 +51,7 @@
 #![deny(unsafe_code)]
 
 mod access;
+mod control;
 mod data;
 mod error;
 mod gates;
@@ -59,21 +60,26 @@ mod in_place;
 mod index;
 mod keys;
 mod memory;
+mod pd;
 mod peer;
 #[allow(unsafe_code)]
 mod racy;
+mod random;
+mod registration;
 mod sg;
 mod table;
 mod window;
 
 pub use access::{Access, RemoteAccess};
+pub use control::MwType;
 pub use error::{
     AccessError, BindError, Check, DeregisterError, InvalidateError, PdError, RegisterError,
 };
 pub use gates::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor, VisitorId};
 pub use grant::{Grant, GrantError};
 pub use in_place::{InPlace, Named};
-pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
+pub use memory::Memory;
+pub use pd::PdId;
 pub use peer::{PeerFault, Reach, WordOp};
 pub use racy::{
     HostBuffer, HostList, PeerList, PeerMemory, PeerPiece, PeerProcess, RacySlice, RacySliceMut,
@@ -81,8 +87,9 @@ pub use racy::{
 };
 #[cfg(not(miri))]
 pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
+pub use registration::{Mr, MrHandle, Reregister};
 pub use sg::{SgCursor, Sge, total_len};
-pub use window::{Bind, Mw, MwHandle, MwType};
+pub use window::{Bind, Mw, MwHandle};
 
 #[cfg(test)]
 #[allow(unsafe_code)]

@@ -3,19 +3,9 @@
 
 use vernic_wire::{Lkey, Qpn, Rkey};
 
-use crate::memory::Control;
+use crate::control::{Control, MwType, WindowRecord};
 use crate::racy::{Entry, Kind, Region};
 use crate::{Access, BindError, InvalidateError, Memory, PdId, RegisterError};
-
-/// The kind of a window (IBTA 10.6.7.2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MwType {
-    /// Bound by a verb, reachable through any queue pair of its domain.
-    Type1,
-    /// Bound by a work request, with a key byte that the consumer chooses; reachable through one
-    /// queue pair of its domain (2B); can be invalidated.
-    Type2,
-}
 
 /// Names a window on the control path. A handle of a window that is gone is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -51,22 +41,6 @@ pub struct Bind {
     /// Low byte of the new key. The present one is allowed: whether holders of the last key may use
     /// it again is the consumer's choice. `None`: as [`Memory::rkey_after`] says.
     pub key: Option<u8>,
-}
-
-#[derive(Debug)]
-pub(crate) struct WindowRecord {
-    serial: u64,
-    mw_type: MwType,
-    /// Slot of the region to which it is bound.
-    pub(crate) region: Option<u32>,
-    /// What the slot shows.
-    entry: Entry,
-}
-
-impl WindowRecord {
-    const fn is_bound(&self) -> bool {
-        matches!(self.entry.kind, Kind::Window1 | Kind::Window2)
-    }
 }
 
 impl Memory {

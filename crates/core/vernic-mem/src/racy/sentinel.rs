@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 
 #[cfg(not(miri))]
 use super::memfd::page_size;
-use crate::keys::Random;
+use crate::random::Random;
 
 /// What a ticket says of the word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
