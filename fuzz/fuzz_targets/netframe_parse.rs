@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vernic_wire::ParseError;
-use vernic_wire::net::Frame;
+use vernic_wire::Frame;
 
 fuzz_target!(|bytes: &[u8]| {
     match Frame::parse(bytes) {

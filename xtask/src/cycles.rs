@@ -31,7 +31,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-rsocket", 5),
     ("vernic-rspreload", 9),
     ("vernic-sim", 6),
-    ("vernic-wire", 18),
     ("xtask", 19),
 ];
 

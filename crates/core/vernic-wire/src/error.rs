@@ -5,6 +5,8 @@
 
 use core::fmt;
 
+use crate::num::Opcode;
+
 /// Why bytes are not a packet. Values are as found on the wire; lengths are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ParseError {
@@ -68,7 +70,7 @@ impl fmt::Display for ParseError {
                 write!(f, "pad count {pad} does not fit {len} bytes after the headers")
             }
             Self::PayloadLength { opcode, len } => {
-                write!(f, "{} with {len} bytes of payload", crate::Opcode(opcode))
+                write!(f, "{} with {len} bytes of payload", Opcode(opcode))
             }
             Self::Field { field, value } => write!(f, "{field} is {value:#x}"),
         }

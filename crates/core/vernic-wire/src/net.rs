@@ -1,18 +1,18 @@
-//! The headers around RoCEv2: Ethernet, IPv4, IPv6, UDP, and whole frames of them.
+//! The headers around RoCEv2: Ethernet, IPv4, IPv6, UDP. [`Frame`](crate::Frame) puts them together.
 //!
-//! Owns what captures need: the pcapng writer puts these headers before packets that a UDP socket
+//! Captures need them: the pcapng writer puts these headers before packets that a UDP socket
 //! carries without showing them, and tests take captures apart and put them together again, byte
-//! for byte. Not on the data path. Limits: no VLAN tag, no IPv4 option, no IPv6 extension header,
-//! no fragment; such frames are a [`ParseError::Field`](crate::ParseError::Field).
+//! for byte. The data path does not use them. Limits: no VLAN tag, no IPv4 option, no IPv6 extension
+//! header, no fragment; such a frame is a [`ParseError::Field`](crate::ParseError::Field).
 
 mod ethernet;
-mod frame;
+mod ip;
 mod ipv4;
 mod ipv6;
 mod udp;
 
 pub use ethernet::{EtherType, Ethernet, MacAddr};
-pub use frame::{Frame, Ip};
+pub use ip::Ip;
 pub use ipv4::Ipv4;
 pub use ipv6::Ipv6;
 pub use udp::Udp;

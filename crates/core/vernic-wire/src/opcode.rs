@@ -10,24 +10,14 @@ use core::fmt;
 
 mod table;
 
+pub use crate::num::Opcode;
 pub use table::OPCODES;
-
-/// The opcode of a packet: three bits of service and five of operation (IBTA 9.2.1).
-///
-/// Any of the 256 values is valid data; those that no row defines have [`Kind::Unknown`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Opcode(pub u8);
 
 impl Opcode {
     /// What the table says about this opcode.
     #[inline]
     pub const fn info(self) -> &'static OpcodeInfo {
         &OPCODES[self.0 as usize]
-    }
-    /// The value of the field.
-    #[inline]
-    pub const fn value(self) -> u8 {
-        self.0
     }
     /// Whether a row defines this opcode.
     #[inline]

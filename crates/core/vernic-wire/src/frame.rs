@@ -10,57 +10,10 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{EtherType, Ethernet, Ipv4, Ipv6, MacAddr, PROTOCOL_UDP, ROCE_V2_PORT, Udp};
 use crate::ParseError;
 use crate::error::saturate;
-use crate::icrc::{IcrcFlow, Verdict};
-
-/// IP header of either version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ip {
-    /// Version 4.
-    V4(Ipv4),
-    /// Version 6.
-    V6(Ipv6),
-}
-
-impl Ip {
-    /// Bytes on the wire: 20 or 40.
-    pub const fn len(&self) -> usize {
-        match self {
-            Self::V4(_) => Ipv4::LEN,
-            Self::V6(_) => Ipv6::LEN,
-        }
-    }
-    /// Never: a header is not empty.
-    pub const fn is_empty(&self) -> bool {
-        false
-    }
-    /// Writes the header at the start of `buf`.
-    ///
-    /// # Panics
-    /// If `buf` is shorter than [`Ip::len`].
-    pub fn emit(&self, buf: &mut [u8]) {
-        match self {
-            Self::V4(ip) => ip.emit(buf),
-            Self::V6(ip) => ip.emit(buf),
-        }
-    }
-    /// Source.
-    pub const fn src(&self) -> IpAddr {
-        match self {
-            Self::V4(ip) => IpAddr::V4(ip.src),
-            Self::V6(ip) => IpAddr::V6(ip.src),
-        }
-    }
-    /// Destination.
-    pub const fn dst(&self) -> IpAddr {
-        match self {
-            Self::V4(ip) => IpAddr::V4(ip.dst),
-            Self::V6(ip) => IpAddr::V6(ip.dst),
-        }
-    }
-}
+use crate::icrc::{IcrcFlow, Verdict, to_ipv6};
+use crate::net::{EtherType, Ethernet, Ip, Ipv4, Ipv6, MacAddr, PROTOCOL_UDP, ROCE_V2_PORT, Udp};
 
 /// A frame: its headers as reprs, its payload and trailer as slices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,7 +60,7 @@ impl<'a> Frame<'a> {
                 (Ip::V4(ip), EtherType::IPV4)
             }
             (src, dst) => {
-                let (src, dst) = (crate::icrc::to_ipv6(src), crate::icrc::to_ipv6(dst));
+                let (src, dst) = (to_ipv6(src), to_ipv6(dst));
                 udp.checksum = udp.computed_checksum(src, dst, payload);
                 let ip = Ipv6 {
                     traffic_class: tos,
