@@ -13,12 +13,12 @@ use crate::{Access, AccessError, Check, Memory, PdId, RemoteAccess, SgCursor, Sg
 
 /// A checked range: a region and an offset in it.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct CheckedAddress {
     pub(crate) region: Region,
     pub(crate) offset: u64,
 }
 
-impl Place {
+impl CheckedAddress {
     /// Why there is no word at the place, which is known as `addr`.
     #[cold]
     fn no_word(self, addr: u64) -> Check {
@@ -66,7 +66,7 @@ impl Memory {
         addr: u64,
         len: u64,
         needs: Access,
-    ) -> Result<Place, Check> {
+    ) -> Result<CheckedAddress, Check> {
         let entry = self.find(lkey.value())?;
         if !matches!(entry.kind, Kind::Region | Kind::NullRegion) {
             return Err(Check::KeyKind);
@@ -82,7 +82,7 @@ impl Memory {
         rkey: Rkey,
         (addr, len): (u64, u64),
         needs: Access,
-    ) -> Result<Place, Check> {
+    ) -> Result<CheckedAddress, Check> {
         let entry = self.find_open(pd, qpn, rkey)?;
         permit(&entry, pd, addr, len, needs)
     }
@@ -151,7 +151,7 @@ impl Memory {
         fits(sge, offset, len)?;
         let addr = sge.addr.wrapping_add(offset);
         self.find_local(pd, sge.lkey, addr, len, Access::empty())
-            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.load(checked.offset, dst).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
     }
 
@@ -216,7 +216,7 @@ impl Memory {
         fits(sge, offset, len)?;
         let addr = sge.addr.wrapping_add(offset);
         self.find_local(pd, sge.lkey, addr, len, Access::LOCAL_WRITE)
-            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.store(checked.offset, src).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
     }
 
@@ -261,11 +261,11 @@ impl Memory {
         if len == 0 && !access.is_word() {
             return Ok(());
         }
-        let aligned = |place: Place| {
+        let aligned = |checked: CheckedAddress| {
             let ok = !access.is_word()
                 || (addr.is_multiple_of(8)
-                    && place.region.with_word(place.offset, |_| ()).is_some());
-            if ok { Ok(()) } else { Err(place.no_word(addr)) }
+                    && checked.region.with_word(checked.offset, |_| ()).is_some());
+            if ok { Ok(()) } else { Err(checked.no_word(addr)) }
         };
         let len = if access.is_word() { 8 } else { len };
         self.find_remote(pd, qpn, rkey, (addr, len), access.needs())
@@ -291,7 +291,7 @@ impl Memory {
             return Ok(());
         }
         self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_READ)
-            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.load(checked.offset, dst).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, rkey.value(), addr, len))
     }
 
@@ -314,7 +314,7 @@ impl Memory {
             return Ok(());
         }
         self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_WRITE)
-            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.store(checked.offset, src).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, rkey.value(), addr, len))
     }
 
@@ -385,11 +385,11 @@ impl Memory {
         op: impl FnOnce(&std::sync::atomic::AtomicU64) -> T,
     ) -> Result<T, AccessError> {
         let run = || {
-            let place = self.find_remote(pd, qpn, rkey, (addr, 8), needs)?;
+            let checked = self.find_remote(pd, qpn, rkey, (addr, 8), needs)?;
             if !addr.is_multiple_of(8) {
                 return Err(Check::Alignment);
             }
-            place.region.with_word(place.offset, op).ok_or_else(|| place.no_word(addr))
+            checked.region.with_word(checked.offset, op).ok_or_else(|| checked.no_word(addr))
         };
         run().map_err(|check| refuse(check, rkey.value(), addr, 8))
     }
@@ -431,7 +431,7 @@ pub(crate) fn permit(
     addr: u64,
     len: u64,
     needs: Access,
-) -> Result<Place, Check> {
+) -> Result<CheckedAddress, Check> {
     if entry.pd != pd.0 {
         return Err(Check::WrongPd);
     }
@@ -443,7 +443,7 @@ pub(crate) fn permit(
     if !entry.region.contains(offset, len) {
         return Err(Check::Bounds);
     }
-    Ok(Place { region: entry.region, offset })
+    Ok(CheckedAddress { region: entry.region, offset })
 }
 
 /// Whether `offset..offset + len` lies in the piece.

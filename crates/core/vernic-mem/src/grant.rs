@@ -11,8 +11,8 @@ use std::sync::Arc;
 use vernic_wire::{Qpn, Rkey};
 
 use crate::data::permit;
-use crate::gates::{GatePass, Gates, Visitor, VisitorId};
 use crate::racy::{Kind, find_share};
+use crate::revocation::{GatePass, RevocationWords, Visitor, VisitorId};
 use crate::{Access, Check, Memory, PdId, Sentinel, SharedRange};
 
 /// The rights that can be used without packets.
@@ -68,13 +68,13 @@ pub enum GrantError {
 
 impl Memory {
     /// The gates, made if there are none.
-    fn make_gates(&self) -> io::Result<&Gates> {
-        if let Some(gates) = self.gates.get() {
-            return Ok(gates);
+    fn make_revocations(&self) -> io::Result<&RevocationWords> {
+        if let Some(words) = self.revocations.get() {
+            return Ok(words);
         }
-        let made = Gates::new()?;
+        let made = RevocationWords::new()?;
         // Of two that are made at once, one stays.
-        Ok(self.gates.get_or_init(|| made))
+        Ok(self.revocations.get_or_init(|| made))
     }
 
     /// The file of this device's gates, to be passed to those who are granted access.
@@ -82,7 +82,7 @@ impl Memory {
     /// # Errors
     /// What the system says about memory files.
     pub fn gates_file(&self) -> io::Result<BorrowedFd<'_>> {
-        self.make_gates().map(Gates::file)
+        self.make_revocations().map(RevocationWords::file)
     }
 
     /// By what a visitor of this device knows that this process is still the one that granted it
@@ -91,7 +91,7 @@ impl Memory {
     /// # Errors
     /// What the system says about memory, and memory files.
     pub fn sentinel(&self) -> io::Result<Sentinel> {
-        self.make_gates().map(Gates::sentinel)
+        self.make_revocations().map(RevocationWords::sentinel)
     }
 
     /// Grants a visitor access to what `rkey` opens for packets of the queue pair, by the same
@@ -107,16 +107,16 @@ impl Memory {
         qpn: Qpn,
         rkey: Rkey,
     ) -> Result<Grant, GrantError> {
-        let gates = self.make_gates().map_err(GrantError::Gates)?;
+        let words = self.make_revocations().map_err(GrantError::Gates)?;
         // The entry cannot change before its gate is open, nor unseen afterwards.
         let _control = self.control();
         let entry = self.find_open(pd, qpn, rkey).map_err(GrantError::Check)?;
-        let place =
+        let checked =
             permit(&entry, pd, entry.iova, 0, Access::empty()).map_err(GrantError::Check)?;
         if entry.kind != Kind::Region {
             return Err(GrantError::Window);
         }
-        let (region, access) = (place.region, entry.access & DIRECT);
+        let (region, access) = (checked.region, entry.access & DIRECT);
         if access.is_empty() {
             return Err(GrantError::Rights);
         }
@@ -124,17 +124,17 @@ impl Memory {
         if region.is_special() || len == 0 {
             return Err(GrantError::Range);
         }
-        if !gates.knows(visitor) {
+        if !words.has_process(visitor) {
             return Err(GrantError::Visitor);
         }
-        let key = gates.open_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
-        let qp = gates.open_qp(qpn, visitor).ok_or(GrantError::Full)?;
+        let key = words.issue_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
+        let qp = words.issue_qp(qpn, visitor).ok_or(GrantError::Full)?;
         let base = region.addr();
         let share = find_share(base, len).filter(|share| share.is_all(len));
         if share.is_some() {
-            gates.note_holder(rkey.value() >> 8, visitor);
+            words.add_file_holder(rkey.value() >> 8, visitor);
         }
-        let sentinel = gates.sentinel();
+        let sentinel = words.sentinel();
         Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
     }
 
@@ -142,8 +142,8 @@ impl Memory {
     /// takes requests, or its rights change. [`settle_gates`](Self::settle_gates) waits for who is
     /// inside.
     pub fn close_qp_gate(&self, qpn: Qpn) {
-        if let Some(gates) = self.gates.get() {
-            gates.close_qp(qpn);
+        if let Some(words) = self.revocations.get() {
+            words.revoke_qp(qpn);
         }
     }
 
@@ -151,30 +151,30 @@ impl Memory {
     /// itself, that they are what was sent. Opens the gate of its send queue unless it is open;
     /// `None` if there are no gates (left).
     pub fn open_send_gate(&self, qpn: Qpn) -> Option<GatePass> {
-        self.make_gates().ok()?.open_send(qpn)
+        self.make_revocations().ok()?.issue_send(qpn)
     }
 
     /// Ends what that pass says: the application is about to be told that it may change the bytes
     /// though nobody has acknowledged them.
     pub fn close_send_gate(&self, qpn: Qpn) {
-        if let Some(gates) = self.gates.get() {
-            gates.close_send(qpn);
+        if let Some(words) = self.revocations.get() {
+            words.revoke_send(qpn);
         }
     }
 
     /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or
     /// after [`PATIENCE`](crate::PATIENCE), or twice that, where visitors do not leave.
     pub fn settle_gates(&self) {
-        if let Some(gates) = self.gates.get() {
-            gates.settle();
+        if let Some(words) = self.revocations.get() {
+            words.wait();
         }
     }
 
     /// Ends all that was granted, and returns when nobody is inside.
     pub fn close_gates(&self) {
-        if let Some(gates) = self.gates.get() {
-            gates.close_all();
-            gates.settle();
+        if let Some(words) = self.revocations.get() {
+            words.revoke_all();
+            words.wait();
         }
     }
 
@@ -183,13 +183,13 @@ impl Memory {
     /// # Errors
     /// What the system says about memory files.
     pub fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> io::Result<VisitorId> {
-        Ok(self.make_gates()?.add_visitor(visitor))
+        Ok(self.make_revocations()?.add_process(visitor))
     }
 
     /// It is gone: what it was granted is over.
     pub fn remove_visitor(&self, visitor: VisitorId) {
-        if let Some(gates) = self.gates.get() {
-            gates.remove_visitor(visitor);
+        if let Some(words) = self.revocations.get() {
+            words.remove_process(visitor);
         }
     }
 }

@@ -9,15 +9,15 @@
 
 use vernic_wire::{Qpn, Rkey};
 
-use crate::data::{Place, fits, list_too_short, refuse};
-use crate::racy::{During, RacySlice, RacySliceMut, during};
+use crate::data::{CheckedAddress, fits, list_too_short, refuse};
+use crate::racy::{AccessLifetime, RacySlice, RacySliceMut, with_access_lifetime};
 use crate::{Access, AccessError, Check, Memory, PdId, SgCursor, Sge};
 
 /// One access, within which pieces of memory can be named.
 #[derive(Clone, Copy, Debug)]
 pub struct InPlace<'s> {
     memory: &'s Memory,
-    life: During<'s>,
+    life: AccessLifetime<'s>,
 }
 
 /// What became of a request for pieces.
@@ -33,7 +33,7 @@ pub enum Named {
 impl Memory {
     /// Runs `work`, within which pieces of registered memory can be named for system calls.
     pub fn in_place<T>(&self, work: impl for<'s> FnOnce(InPlace<'s>) -> T) -> T {
-        during(|life| work(InPlace { memory: self, life }))
+        with_access_lifetime(|life| work(InPlace { memory: self, life }))
     }
 }
 
@@ -56,9 +56,16 @@ impl<'s> InPlace<'s> {
         range: (u64, u64),
         mut take: impl FnMut(RacySlice<'s>) -> bool,
     ) -> Result<Named, AccessError> {
-        self.walk(pd, sges, cursor, range, Access::empty(), |Place { region, offset }, len| {
-            named(region.read_piece(self.life, offset, len).map(&mut take))
-        })
+        self.walk(
+            pd,
+            sges,
+            cursor,
+            range,
+            Access::empty(),
+            |CheckedAddress { region, offset }, len| {
+                named(region.read_piece(self.life, offset, len).map(&mut take))
+            },
+        )
     }
 
     /// As [`read_local`](Self::read_local), to be written.
@@ -73,9 +80,16 @@ impl<'s> InPlace<'s> {
         range: (u64, u64),
         mut take: impl FnMut(RacySliceMut<'s>) -> bool,
     ) -> Result<Named, AccessError> {
-        self.walk(pd, sges, cursor, range, Access::LOCAL_WRITE, |Place { region, offset }, len| {
-            named(region.write_piece(self.life, offset, len).map(&mut take))
-        })
+        self.walk(
+            pd,
+            sges,
+            cursor,
+            range,
+            Access::LOCAL_WRITE,
+            |CheckedAddress { region, offset }, len| {
+                named(region.write_piece(self.life, offset, len).map(&mut take))
+            },
+        )
     }
 
     /// Checks and shows the pieces of a list, until one cannot be used.
@@ -86,7 +100,7 @@ impl<'s> InPlace<'s> {
         cursor: &mut SgCursor,
         (mut offset, mut left): (u64, u64),
         needs: Access,
-        mut show: impl FnMut(Place, u64) -> Named,
+        mut show: impl FnMut(CheckedAddress, u64) -> Named,
     ) -> Result<Named, AccessError> {
         // Each round ends a piece or the range.
         while left > 0 {
@@ -95,11 +109,11 @@ impl<'s> InPlace<'s> {
             let len = left.min(u64::from(sge.length) - inside);
             fits(sge, inside, len)?;
             let addr = sge.addr.wrapping_add(inside);
-            let place = self
+            let checked = self
                 .memory
                 .find_local(pd, sge.lkey, addr, len, needs)
                 .map_err(|check| refuse(check, sge.lkey.value(), addr, len))?;
-            if show(place, len) == Named::Copy {
+            if show(checked, len) == Named::Copy {
                 return Ok(Named::Copy);
             }
             (offset, left) = (offset + len, left - len);
@@ -119,7 +133,7 @@ impl<'s> InPlace<'s> {
         range: (u64, u64),
         take: impl FnOnce(RacySlice<'s>) -> bool,
     ) -> Result<Named, AccessError> {
-        let Place { region, offset } = self
+        let CheckedAddress { region, offset } = self
             .memory
             .find_remote(pd, qpn, rkey, range, Access::REMOTE_READ)
             .map_err(|check| self.refused(check, rkey, range))?;
@@ -138,7 +152,7 @@ impl<'s> InPlace<'s> {
         range: (u64, u64),
         take: impl FnOnce(RacySliceMut<'s>) -> bool,
     ) -> Result<Named, AccessError> {
-        let Place { region, offset } = self
+        let CheckedAddress { region, offset } = self
             .memory
             .find_remote(pd, qpn, rkey, range, Access::REMOTE_WRITE)
             .map_err(|check| self.refused(check, rkey, range))?;

@@ -21,7 +21,7 @@ use crate::table::{FIRST_BITS, Location, SEGMENTS};
 const EMPTY: u64 = u64::MAX;
 
 /// Bits of the place in a segment.
-const PLACE_BITS: u32 = 24;
+const POSITION_BITS: u32 = 24;
 
 /// Tables, a power of two so that no number of one needs a check.
 const TABLES: usize = SEGMENTS.next_power_of_two();
@@ -45,8 +45,8 @@ impl IndexTable {
         let buckets = self.tables[self.newest.load(Ordering::Acquire) % TABLES].get()?;
         let bucket = *buckets.get(index as usize & buckets.len().wrapping_sub(1))?;
         let bucket = if bucket >> 32 == index { bucket } else { search(buckets, index)? };
-        let place = bucket as u32 & ((1 << PLACE_BITS) - 1);
-        Some(Location { segment: bucket as u32 >> PLACE_BITS, place })
+        let position = bucket as u32 & ((1 << POSITION_BITS) - 1);
+        Some(Location { segment: bucket as u32 >> POSITION_BITS, position })
     }
 
     /// The number of that slot.
@@ -70,8 +70,8 @@ impl IndexTable {
         for slot in first_new..end {
             let index = index_of(slot);
             if index != 0 {
-                let Location { segment, place } = Location::of(slot);
-                let there = segment << PLACE_BITS | place;
+                let Location { segment, position } = Location::of(slot);
+                let there = segment << POSITION_BITS | position;
                 insert(&mut buckets, u64::from(index) << 32 | u64::from(there));
             }
         }

@@ -34,9 +34,9 @@ pub(crate) struct Permutations {
 
 /// Which permutation.
 #[derive(Clone, Copy)]
-enum Of {
+enum Permutation {
     /// Slot numbers to indexes: 24 bits.
-    Slots,
+    SlotToIndex,
     /// The order in which a slot goes through its generations, by its index: 8 bits.
     Generations(u32),
 }
@@ -48,51 +48,51 @@ impl Permutations {
 
     /// Slot number to index.
     pub(crate) fn index_of(&self, slot: u32) -> u32 {
-        self.forwards(Of::Slots, slot)
+        self.forwards(Permutation::SlotToIndex, slot)
     }
 
     /// The key that follows `key` in the same slot: all others come before it comes again.
     pub(crate) fn next_key(&self, key: u32) -> u32 {
-        let of = Of::Generations(key >> 8);
-        let place = self.backwards(of, key & 0xFF).wrapping_add(1) & 0xFF;
-        (key & !0xFF) | self.forwards(of, place)
+        let which = Permutation::Generations(key >> 8);
+        let place = self.backwards(which, key & 0xFF).wrapping_add(1) & 0xFF;
+        (key & !0xFF) | self.forwards(which, place)
     }
 
-    fn forwards(&self, of: Of, number: u32) -> u32 {
-        let (bits, mask) = of.half();
+    fn forwards(&self, which: Permutation, number: u32) -> u32 {
+        let (bits, mask) = which.half();
         let (mut left, mut right) = (number >> bits, number & mask);
         for round in 0..ROUNDS {
-            (left, right) = (right, left ^ self.mix(of, round, right) & mask);
+            (left, right) = (right, left ^ self.mix(which, round, right) & mask);
         }
         left << bits | right
     }
 
-    fn backwards(&self, of: Of, number: u32) -> u32 {
-        let (bits, mask) = of.half();
+    fn backwards(&self, which: Permutation, number: u32) -> u32 {
+        let (bits, mask) = which.half();
         let (mut left, mut right) = (number >> bits, number & mask);
         for round in (0..ROUNDS).rev() {
-            (left, right) = (right ^ self.mix(of, round, left) & mask, left);
+            (left, right) = (right ^ self.mix(which, round, left) & mask, left);
         }
         left << bits | right
     }
 
-    fn mix(&self, of: Of, round: u32, half: u32) -> u32 {
-        let of = match of {
-            Of::Slots => 1 << 24,
-            Of::Generations(index) => index,
+    fn mix(&self, which: Permutation, round: u32, half: u32) -> u32 {
+        let number = match which {
+            Permutation::SlotToIndex => 1 << 24,
+            Permutation::Generations(index) => index,
         };
         let mut hasher = self.state.build_hasher();
         hasher.write_u64(self.own);
-        hasher.write_u64(u64::from(of) << 32 | u64::from(round) << 16 | u64::from(half));
+        hasher.write_u64(u64::from(number) << 32 | u64::from(round) << 16 | u64::from(half));
         hasher.finish() as u32
     }
 }
 
-impl Of {
+impl Permutation {
     /// Bits of half a number, and a mask of them.
     const fn half(self) -> (u32, u32) {
         match self {
-            Self::Slots => (12, 0xFFF),
+            Self::SlotToIndex => (12, 0xFFF),
             Self::Generations(_) => (4, 0xF),
         }
     }
@@ -117,7 +117,7 @@ impl KeyAllocator {
     pub(crate) fn new() -> Self {
         let mut random = Random::new();
         let permutations = Permutations::new(&mut random);
-        let unused = permutations.backwards(Of::Slots, 0);
+        let unused = permutations.backwards(Permutation::SlotToIndex, 0);
         let (free, quarantine) = (Vec::new(), VecDeque::new());
         Self { random, permutations, unused, capacity: 0, free, quarantine }
     }
@@ -187,7 +187,7 @@ mod tests {
         for slot in (0..1 << 24).step_by(step) {
             let index = permutations.index_of(slot);
             assert!(index <= INDEX_MASK);
-            assert_eq!(permutations.backwards(Of::Slots, index), slot);
+            assert_eq!(permutations.backwards(Permutation::SlotToIndex, index), slot);
         }
     }
 

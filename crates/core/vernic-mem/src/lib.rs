@@ -54,7 +54,6 @@ mod access;
 mod control;
 mod data;
 mod error;
-mod gates;
 mod grant;
 mod in_place;
 mod index;
@@ -66,6 +65,7 @@ mod peer;
 mod racy;
 mod random;
 mod registration;
+mod revocation;
 mod sg;
 mod table;
 mod window;
@@ -75,7 +75,6 @@ pub use control::MwType;
 pub use error::{
     AccessError, BindError, Check, DeregisterError, InvalidateError, PdError, RegisterError,
 };
-pub use gates::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor, VisitorId};
 pub use grant::{Grant, GrantError};
 pub use in_place::{InPlace, Named};
 pub use memory::Memory;
@@ -88,6 +87,7 @@ pub use racy::{
 #[cfg(not(miri))]
 pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
 pub use registration::{Mr, MrHandle, Reregister};
+pub use revocation::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor, VisitorId};
 pub use sg::{SgCursor, Sge, total_len};
 pub use window::{Bind, Mw, MwHandle};
 

@@ -3,10 +3,10 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::control::{Control, PdUse};
-use crate::gates::Gates;
 use crate::index::IndexTable;
 use crate::keys::Permutations;
 use crate::racy::{Entry, Kind, Region};
+use crate::revocation::RevocationWords;
 use crate::table::{MAX_SLOTS, Table};
 use crate::{Access, PdError, PdId, RegisterError};
 
@@ -17,7 +17,7 @@ pub struct Memory {
     pub(crate) indexes: IndexTable,
     pub(crate) table: Table,
     /// Made for the first access that is granted to another process.
-    pub(crate) gates: OnceLock<Gates>,
+    pub(crate) revocations: OnceLock<RevocationWords>,
     /// Boxed: its lock word shall not share a cache line with what the data path reads.
     control: Box<Mutex<Control>>,
 }
@@ -44,7 +44,7 @@ impl Memory {
             permutations: control.keys.permutations().clone(),
             indexes: IndexTable::new(),
             table: Table::new(),
-            gates: OnceLock::new(),
+            revocations: OnceLock::new(),
             control: Box::new(Mutex::new(control)),
         }
     }
@@ -123,8 +123,8 @@ impl Memory {
         if let Some(slot) = self.table.get(slot) {
             slot.publish(entry);
         }
-        if let Some(gates) = self.gates.get() {
-            gates.close_key(entry.key >> 8);
+        if let Some(words) = self.revocations.get() {
+            words.revoke_key(entry.key >> 8);
         }
     }
 

@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::data::{Place, list_too_short, refuse};
+use crate::data::{CheckedAddress, list_too_short, refuse};
 use crate::racy::Batch;
 use crate::{
     Access, AccessError, Check, Memory, PdId, PeerList, PeerMemory, PeerPiece, PeerProcess,
@@ -143,15 +143,15 @@ impl Memory {
             Reach::Mapped(memory) => {
                 let to = memory.region(true).ok_or_else(outside)?;
                 let mut at = at;
-                pieces.each_part(Access::empty(), |place, n| {
+                pieces.each_part(Access::empty(), |checked, n| {
                     if !holds() {
                         return Err(PeerFault::Closed);
                     }
                     if !to.contains(at, n) {
                         return Err(outside());
                     }
-                    if place.region.transfer(place.offset, to, at, n).is_none() {
-                        bounce(place, n, |done, bytes| {
+                    if checked.region.transfer(checked.offset, to, at, n).is_none() {
+                        bounce(checked, n, |done, bytes| {
                             to.store(at + done, bytes).ok_or_else(outside)
                         })?;
                     }
@@ -184,12 +184,12 @@ impl Memory {
             Reach::Mapped(memory) => {
                 let from = memory.region(false).ok_or_else(outside)?;
                 let mut at = at;
-                pieces.each_part(Access::LOCAL_WRITE, |place, n| {
+                pieces.each_part(Access::LOCAL_WRITE, |checked, n| {
                     if !from.contains(at, n) {
                         return Err(outside());
                     }
-                    if from.transfer(at, place.region, place.offset, n).is_none() {
-                        fill(place, n, |done, bytes| {
+                    if from.transfer(at, checked.region, checked.offset, n).is_none() {
+                        fill(checked, n, |done, bytes| {
                             from.load(at + done, bytes).ok_or_else(outside)
                         })?;
                     }
@@ -222,8 +222,8 @@ impl Memory {
     ) -> Result<Option<usize>, AccessError> {
         let (mut count, mut all) = (0, true);
         let list = Pieces { memory: self, pd, sges, cursor, offset, left: len };
-        let named = list.each(Access::empty(), |place, n| {
-            let part = place.region.part(place.offset, n);
+        let named = list.each(Access::empty(), |checked, n| {
+            let part = checked.region.part(checked.offset, n);
             match (part, pieces.get_mut(count), u32::try_from(n)) {
                 (Some(part), Some(piece), Ok(len)) => {
                     *piece = PeerPiece { addr: part.addr() as u64, len };
@@ -280,21 +280,21 @@ impl Memory {
         let mut sink = [None; 8];
         let mut places = sink.iter_mut();
         let pieces = Pieces { memory: self, pd, sges, cursor, offset: 0, left: 8 };
-        pieces.each(Access::LOCAL_WRITE, |place, n| {
-            if place.region.is_address_space() {
-                return Err(unmapped(place, 0, n as usize));
+        pieces.each(Access::LOCAL_WRITE, |checked, n| {
+            if checked.region.is_address_space() {
+                return Err(unmapped(checked, 0, n as usize));
             }
             if let Some(next) = places.next() {
-                *next = Some((place, n as usize));
+                *next = Some((checked, n as usize));
             }
             Ok(())
         })?;
         let was = on.atomic(at, op)?.to_ne_bytes();
         let mut rest = was.as_slice();
-        for (place, n) in sink.into_iter().flatten() {
+        for (checked, n) in sink.into_iter().flatten() {
             let (now, after) = rest.split_at(n);
             // Inside the region, as was checked, and mapped until the lane has passed.
-            let stored = place.region.store(place.offset, now);
+            let stored = checked.region.store(checked.offset, now);
             debug_assert!(stored.is_some());
             rest = after;
         }
@@ -318,7 +318,7 @@ impl Pieces<'_> {
     fn each(
         mut self,
         needs: Access,
-        mut f: impl FnMut(Place, u64) -> Result<(), PeerFault>,
+        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerFault>,
     ) -> Result<(), PeerFault> {
         // Each round ends a piece of the list or the part.
         while self.left > 0 {
@@ -328,11 +328,11 @@ impl Pieces<'_> {
                 .ok_or_else(|| list_too_short(self.sges, self.offset, self.left))?;
             let n = self.left.min(u64::from(sge.length) - inside);
             let addr = sge.addr.wrapping_add(inside);
-            let place = self
+            let checked = self
                 .memory
                 .find_local(self.pd, sge.lkey, addr, n, needs)
                 .map_err(|check| refuse(check, sge.lkey.value(), addr, n))?;
-            f(place, n)?;
+            f(checked, n)?;
             self.offset += n;
             self.left -= n;
         }
@@ -346,12 +346,12 @@ impl Pieces<'_> {
     fn each_part(
         self,
         needs: Access,
-        mut f: impl FnMut(Place, u64) -> Result<(), PeerFault>,
+        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerFault>,
     ) -> Result<(), PeerFault> {
-        self.each(needs, |Place { region, mut offset }, mut left| {
+        self.each(needs, |CheckedAddress { region, mut offset }, mut left| {
             while left > 0 {
                 let n = left.min(PIECE);
-                f(Place { region, offset }, n)?;
+                f(CheckedAddress { region, offset }, n)?;
                 (offset, left) = (offset + n, left - n);
             }
             Ok(())
@@ -362,7 +362,7 @@ impl Pieces<'_> {
 /// Hands out a piece of a special region through a buffer; `to` gets how much was before.
 #[cold]
 fn bounce(
-    place: Place,
+    checked: CheckedAddress,
     len: u64,
     mut to: impl FnMut(u64, &[u8]) -> Result<(), PeerFault>,
 ) -> Result<(), PeerFault> {
@@ -370,8 +370,8 @@ fn bounce(
     let mut done = 0;
     while done < len {
         let part = &mut buffer[..(len - done).min(BOUNCE as u64) as usize];
-        let loaded = place.region.load(place.offset + done, part);
-        loaded.ok_or_else(|| unmapped(place, done, part.len()))?;
+        let loaded = checked.region.load(checked.offset + done, part);
+        loaded.ok_or_else(|| unmapped(checked, done, part.len()))?;
         to(done, part)?;
         done += part.len() as u64;
     }
@@ -381,7 +381,7 @@ fn bounce(
 /// Fills a piece of a special region through a buffer; `from` gets how much was before.
 #[cold]
 fn fill(
-    place: Place,
+    checked: CheckedAddress,
     len: u64,
     mut from: impl FnMut(u64, &mut [u8]) -> Result<(), PeerFault>,
 ) -> Result<(), PeerFault> {
@@ -390,8 +390,8 @@ fn fill(
     while done < len {
         let part = &mut buffer[..(len - done).min(BOUNCE as u64) as usize];
         from(done, part)?;
-        let stored = place.region.store(place.offset + done, part);
-        stored.ok_or_else(|| unmapped(place, done, part.len()))?;
+        let stored = checked.region.store(checked.offset + done, part);
+        stored.ok_or_else(|| unmapped(checked, done, part.len()))?;
         done += part.len() as u64;
     }
     Ok(())
@@ -399,8 +399,8 @@ fn fill(
 
 /// Local memory of the whole address space that is not there.
 #[cold]
-fn unmapped(place: Place, done: u64, len: usize) -> PeerFault {
-    refuse(Check::Unmapped, 0, place.offset + done, len as u64).into()
+fn unmapped(checked: CheckedAddress, done: u64, len: usize) -> PeerFault {
+    refuse(Check::Unmapped, 0, checked.offset + done, len as u64).into()
 }
 
 fn write_process(
@@ -421,13 +421,13 @@ fn write_process(
         }
         Ok(())
     };
-    pieces.each(Access::empty(), |place, n| {
+    pieces.each(Access::empty(), |checked, n| {
         if batch.is_full() {
             flush(&mut batch, &mut at)?;
         }
-        if batch.push_region(place.region, place.offset, n).is_none() {
+        if batch.push_region(checked.region, checked.offset, n).is_none() {
             flush(&mut batch, &mut at)?;
-            bounce(place, n, |_, bytes| {
+            bounce(checked, n, |_, bytes| {
                 let mut one = Batch::<true>::new();
                 one.push_bytes(bytes);
                 flush(&mut one, &mut at)
@@ -457,13 +457,13 @@ fn read_process(
         }
         Ok(())
     };
-    pieces.each(Access::LOCAL_WRITE, |place, n| {
+    pieces.each(Access::LOCAL_WRITE, |checked, n| {
         if batch.is_full() {
             flush(&mut batch, &mut at)?;
         }
-        if batch.push_region(place.region, place.offset, n).is_none() {
+        if batch.push_region(checked.region, checked.offset, n).is_none() {
             flush(&mut batch, &mut at)?;
-            fill(place, n, |_, bytes| {
+            fill(checked, n, |_, bytes| {
                 let mut one = Batch::<false>::new();
                 one.push_bytes(bytes);
                 flush(&mut one, &mut at)

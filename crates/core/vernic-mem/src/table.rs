@@ -18,7 +18,7 @@ pub(crate) struct Location {
     /// Below 2^4.
     pub(crate) segment: u32,
     /// Below 2^23.
-    pub(crate) place: u32,
+    pub(crate) position: u32,
 }
 
 impl Location {
@@ -26,12 +26,12 @@ impl Location {
     pub(crate) const fn of(number: u32) -> Self {
         let shifted = number + (1 << FIRST_BITS);
         let segment = shifted.ilog2() - FIRST_BITS;
-        Self { segment, place: shifted - (1 << (segment + FIRST_BITS)) }
+        Self { segment, position: shifted - (1 << (segment + FIRST_BITS)) }
     }
 
     /// The slot's number.
     pub(crate) const fn number(self) -> u32 {
-        (((1 << self.segment) - 1) << FIRST_BITS) + self.place
+        (((1 << self.segment) - 1) << FIRST_BITS) + self.position
     }
 }
 
@@ -54,7 +54,7 @@ impl Table {
     /// The same, where it is known already.
     #[inline(always)]
     pub(crate) fn at(&self, location: Location) -> Option<&Slot> {
-        self.segments.get(location.segment as usize)?.get()?.get(location.place as usize)
+        self.segments.get(location.segment as usize)?.get()?.get(location.position as usize)
     }
 
     /// Makes all slots below `end` exist; `end` is at most [`MAX_SLOTS`].
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn every_slot_number_has_its_own_place() {
-        for (number, segment, place) in [
+        for (number, segment, position) in [
             (0, 0, 0),
             (1023, 0, 1023),
             (1024, 1, 0),
@@ -84,8 +84,8 @@ mod tests {
             (MAX_SLOTS - 1, 13, (1 << 23) - 1),
             (MAX_SLOTS, 14, 0),
         ] {
-            assert_eq!(Location::of(number), Location { segment, place });
-            assert_eq!(Location { segment, place }.number(), number);
+            assert_eq!(Location::of(number), Location { segment, position });
+            assert_eq!(Location { segment, position }.number(), number);
         }
     }
 

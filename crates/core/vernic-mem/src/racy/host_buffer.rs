@@ -66,7 +66,7 @@ impl HostBuffer {
         let (base, fd) = map(mapped, sharing)?;
         let fd = fd.map(Arc::new);
         if let Some(fd) = &fd {
-            shares::enter(base.addr(), mapped, fd, 0);
+            shares::insert(base.addr(), mapped, fd, 0);
         }
         // SAFETY: `base..base + len` is a mapping of ours, readable, writable, without references,
         // until drop; this copy of the region does not outlive it. Who registers it makes the

@@ -114,7 +114,7 @@ pub(super) fn used_part(fd: &OwnedFd, from: u64, end: u64) -> Option<std::ops::R
 
 /// Has the kernel make each page of a private mapping the process's own, as a write would, and
 /// without writing.
-pub(super) fn make_own(at: usize, len: usize) -> io::Result<()> {
+pub(super) fn populate_private(at: usize, len: usize) -> io::Result<()> {
     let place = std::ptr::with_exposed_provenance_mut(at);
     // SAFETY: no byte changes, and what is not mapped is an error.
     check(unsafe { libc::madvise(place, len, libc::MADV_POPULATE_WRITE) })?;
@@ -122,7 +122,7 @@ pub(super) fn make_own(at: usize, len: usize) -> io::Result<()> {
 }
 
 /// Takes memory for `len` bytes of the file from `offset` on.
-pub(super) fn take_memory(fd: &OwnedFd, offset: u64, len: u64) -> io::Result<()> {
+pub(super) fn reserve(fd: &OwnedFd, offset: u64, len: u64) -> io::Result<()> {
     let number = |n| libc::off_t::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
     // SAFETY: a descriptor of ours; no pointers are passed.
     check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, number(offset)?, number(len)?) })?;
@@ -130,7 +130,7 @@ pub(super) fn take_memory(fd: &OwnedFd, offset: u64, len: u64) -> io::Result<()>
 }
 
 /// Gives the file's memory back: it reads as zero.
-pub(super) fn empty(fd: &OwnedFd, len: u64) -> io::Result<()> {
+pub(super) fn discard(fd: &OwnedFd, len: u64) -> io::Result<()> {
     let kind = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: a descriptor of ours; no pointers are passed.

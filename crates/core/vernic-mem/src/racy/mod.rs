@@ -16,13 +16,13 @@ mod address_space;
 mod copy;
 mod host_buffer;
 mod host_list;
+mod liveness;
 #[cfg(not(miri))]
 mod memfd;
-#[cfg(not(miri))]
-mod moved;
 mod peer;
 mod region;
-mod sentinel;
+#[cfg(not(miri))]
+mod shared_pages;
 mod shares;
 mod slice;
 mod slot;
@@ -32,16 +32,16 @@ pub(crate) use address_space::is_reachable;
 pub use copy::{put_words, take_words};
 pub use host_buffer::HostBuffer;
 pub use host_list::HostList;
-#[cfg(not(miri))]
-pub use moved::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
+pub(crate) use liveness::LivenessPage;
+pub use liveness::Sentinel;
 pub(crate) use peer::Batch;
 pub use peer::{PeerList, PeerMemory, PeerPiece, PeerProcess, admit};
 pub(crate) use region::{Region, flush_fence};
-pub use sentinel::Sentinel;
-pub(crate) use sentinel::SentinelPage;
+#[cfg(not(miri))]
+pub use shared_pages::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
 pub use shares::SharedRange;
 pub(crate) use shares::find as find_share;
-pub(crate) use slice::{During, during};
+pub(crate) use slice::{AccessLifetime, with_access_lifetime};
 pub use slice::{RacySlice, RacySliceMut};
 pub(crate) use slot::{Entry, Kind, Slot};
 pub(crate) use words::SharedWords;

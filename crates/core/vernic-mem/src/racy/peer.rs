@@ -7,7 +7,7 @@
 //!
 //! Through the kernel a copy costs some 0.3 us and the pinning of each page. The other process may
 //! be gone by then, and another program have its number: each copy begins with a word that only the
-//! right one has (`sentinel.rs`).
+//! right one has (`liveness.rs`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -195,7 +195,7 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         self.bytes += len;
     }
 
-    fn place(&self, peer: &PeerProcess, at: u64) -> io::Result<(u64, u64)> {
+    fn remote_range(&self, peer: &PeerProcess, at: u64) -> io::Result<(u64, u64)> {
         let len = self.bytes as u64;
         let fits = at.checked_add(len).is_some_and(|end| end <= peer.len) && len > 0;
         let addr = peer.addr.checked_add(at).filter(|addr| addr.checked_add(len).is_some() && fits);
@@ -239,7 +239,7 @@ impl<'a> Batch<'a, true> {
     /// nothing if it is another program than the one that granted access), `EINVAL` if the range
     /// does not hold it.
     pub(crate) fn write_to(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
-        let (addr, len) = self.place(peer, at)?;
+        let (addr, len) = self.remote_range(peer, at)?;
         let last = (addr.wrapping_add(len - 1) & !7).max(addr);
         let head = last - addr;
         let remote = [sentinel_of(peer.sentinel), remote(addr, head), remote(last, len - head)];
@@ -264,7 +264,7 @@ impl<'a> Batch<'a, false> {
     /// # Errors
     /// As of [`write_to`](Self::write_to); what was read of another program is to be forgotten.
     pub(crate) fn read_from(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
-        let (addr, len) = self.place(peer, at)?;
+        let (addr, len) = self.remote_range(peer, at)?;
         self.read((peer.pid, peer.sentinel), &[sentinel_of(peer.sentinel), remote(addr, len)])
     }
 
@@ -311,19 +311,19 @@ fn remote(addr: u64, len: u64) -> libc::iovec {
 /// are not: `false`. What the application has named itself is replaced. Elsewhere nothing changes:
 /// either the user alone decides, or nobody may whom the owner names.
 pub fn admit(pid: u32) -> bool {
-    static ASKS: OnceLock<bool> = OnceLock::new();
-    static ADMITTED: Mutex<Option<Admitted>> = Mutex::new(None);
+    static ASKS_TRACED_PROCESS: OnceLock<bool> = OnceLock::new();
+    static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
     let scope = || std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let by = std::process::id();
-    if pid == by || !*ASKS.get_or_init(|| asks_owner(scope().as_deref())) {
+    if pid == by || !*ASKS_TRACED_PROCESS.get_or_init(|| asks_traced_process(scope().as_deref())) {
         return true;
     }
-    let mut admitted = ADMITTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let may = may_be_named(*admitted, Admitted { by, pid }, |pid| {
+    let mut tracer = TRACER.lock().unwrap_or_else(PoisonError::into_inner);
+    let may = may_replace(*tracer, Tracer { by, pid }, |pid| {
         std::fs::exists(format!("/proc/{pid}")).unwrap_or(true)
     });
     if may {
-        *admitted = Some(Admitted { by, pid });
+        *tracer = Some(Tracer { by, pid });
         // SAFETY: no pointers are passed.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
     }
@@ -332,45 +332,45 @@ pub fn admit(pid: u32) -> bool {
 
 /// Which process was let in, and by which: a child of `fork` has let in nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Admitted {
+struct Tracer {
     by: u32,
     pid: u32,
 }
 
 /// Whether a process takes the place of the one before.
-fn may_be_named(before: Option<Admitted>, now: Admitted, lives: impl Fn(u32) -> bool) -> bool {
+fn may_replace(before: Option<Tracer>, now: Tracer, lives: impl Fn(u32) -> bool) -> bool {
     before.is_none_or(|before| before == now || before.by != now.by || !lives(before.pid))
 }
 
 /// Whether Yama with this setting asks the owner of a process: not without it (`None`), nor where
 /// it decides alone.
-fn asks_owner(ptrace_scope: Option<&str>) -> bool {
+fn asks_traced_process(ptrace_scope: Option<&str>) -> bool {
     ptrace_scope.is_some_and(|scope| scope.trim() == "1")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Admitted, asks_owner, may_be_named};
+    use super::{Tracer, asks_traced_process, may_replace};
 
     #[test]
     fn who_was_let_in_stays_until_its_end_and_then_another_is() {
-        let of = |by, pid| Admitted { by, pid };
-        assert!(may_be_named(None, of(1, 5), |_| true));
+        let of = |by, pid| Tracer { by, pid };
+        assert!(may_replace(None, of(1, 5), |_| true));
         assert!(
-            may_be_named(Some(of(1, 5)), of(1, 5), |_| true),
+            may_replace(Some(of(1, 5)), of(1, 5), |_| true),
             "the application may have named another"
         );
-        assert!(!may_be_named(Some(of(1, 5)), of(1, 6), |pid| pid == 5));
-        assert!(may_be_named(Some(of(1, 5)), of(1, 6), |pid| pid == 6));
-        assert!(may_be_named(Some(of(1, 5)), of(2, 6), |_| true), "that was its parent's");
+        assert!(!may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 5));
+        assert!(may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 6));
+        assert!(may_replace(Some(of(1, 5)), of(2, 6), |_| true), "that was its parent's");
     }
 
     #[test]
     fn who_may_look_into_the_process_is_said_only_where_the_kernel_asks() {
-        assert!(asks_owner(Some("1\n")));
+        assert!(asks_traced_process(Some("1\n")));
         assert!(
             ![None, Some("0\n"), Some("2\n"), Some("3\n"), Some("")]
-                .map(asks_owner)
+                .map(asks_traced_process)
                 .contains(&true)
         );
     }

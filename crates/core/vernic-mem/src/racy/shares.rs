@@ -71,7 +71,7 @@ impl SharedRange {
 }
 
 /// Notes that `len` bytes at `base` lie in the file from `offset` on.
-pub(super) fn enter(base: usize, len: usize, file: &Arc<OwnedFd>, offset: u64) {
+pub(super) fn insert(base: usize, len: usize, file: &Arc<OwnedFd>, offset: u64) {
     shares().insert(base, Share { len, file: file.clone(), offset, holders: None });
 }
 
@@ -84,14 +84,14 @@ pub(super) fn remove(base: usize) {
 
 /// Notes that `len` bytes at `base` were moved to the start of the file, and are held once.
 #[cfg(not(miri))]
-pub(super) fn enter_held(base: usize, len: usize, file: &Arc<OwnedFd>) {
+pub(super) fn insert_moved(base: usize, len: usize, file: &Arc<OwnedFd>) {
     shares().insert(base, Share { len, file: file.clone(), offset: 0, holders: Some(1) });
 }
 
 /// Holds the memory that `base..base + len` lies in once more, and says where that begins;
 /// `Some(None)` if it lies in a file but was not moved there, `None` if it does not.
 #[cfg(not(miri))]
-pub(super) fn hold(base: usize, len: u64) -> Option<Option<usize>> {
+pub(super) fn add_holder(base: usize, len: u64) -> Option<Option<usize>> {
     let mut shares = shares();
     let (&start, share) = shares.range_mut(..=base).next_back()?;
     if !share.has(base - start, len) {
@@ -104,7 +104,7 @@ pub(super) fn hold(base: usize, len: u64) -> Option<Option<usize>> {
 
 /// One who holds what was moved at `base` lets go: its file and length if it was the last.
 #[cfg(not(miri))]
-pub(super) fn let_go(base: usize) -> Option<(Arc<OwnedFd>, usize)> {
+pub(super) fn remove_holder(base: usize) -> Option<(Arc<OwnedFd>, usize)> {
     let mut shares = shares();
     let share = shares.get_mut(&base)?;
     let holders = share.holders.as_mut()?;

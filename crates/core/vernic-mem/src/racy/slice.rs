@@ -3,7 +3,7 @@
 //!
 //! A piece is an address and a length, laid out as the kernel wants them. Nobody follows it but the
 //! kernel and the copies of this module. It lives as long as the buffer that it was made of, or as
-//! the access within which a region gave it ([`During`]): pieces of registered memory cannot
+//! the access within which a region gave it ([`AccessLifetime`]): pieces of registered memory cannot
 //! outlive the call in which their keys were checked.
 
 use std::fmt;
@@ -14,11 +14,11 @@ use super::{Region, copy};
 /// The time of one access to registered memory. A key that is killed meanwhile is waited for, as
 /// for a copy that has passed its check.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct During<'s>(PhantomData<&'s ()>);
+pub(crate) struct AccessLifetime<'s>(PhantomData<&'s ()>);
 
 /// Runs `work` as one access.
-pub(crate) fn during<T>(work: impl for<'s> FnOnce(During<'s>) -> T) -> T {
-    work(During(PhantomData))
+pub(crate) fn with_access_lifetime<T>(work: impl for<'s> FnOnce(AccessLifetime<'s>) -> T) -> T {
+    work(AccessLifetime(PhantomData))
 }
 
 impl Region {
@@ -26,7 +26,7 @@ impl Region {
     /// region.
     pub(crate) fn read_piece<'s>(
         self,
-        _: During<'s>,
+        _: AccessLifetime<'s>,
         offset: u64,
         len: u64,
     ) -> Option<RacySlice<'s>> {
@@ -39,7 +39,7 @@ impl Region {
     /// As [`read_piece`](Self::read_piece), to be written: the caller has checked the right to.
     pub(crate) fn write_piece<'s>(
         self,
-        _: During<'s>,
+        _: AccessLifetime<'s>,
         offset: u64,
         len: u64,
     ) -> Option<RacySliceMut<'s>> {
@@ -72,7 +72,7 @@ impl<'s> RacySlice<'s> {
     /// Vouches for `base..base + len`.
     ///
     /// # Safety
-    /// During `'s` the bytes are mapped and readable, do not wrap, and no `&mut` to them is used.
+    /// AccessLifetime `'s` the bytes are mapped and readable, do not wrap, and no `&mut` to them is used.
     const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { vec: libc::iovec { iov_base: base.cast(), iov_len: len }, life: PhantomData }
     }
@@ -124,7 +124,7 @@ impl<'s> RacySliceMut<'s> {
     /// Vouches for `base..base + len`.
     ///
     /// # Safety
-    /// During `'s` the bytes are mapped and writable, do not wrap, and no reference to them is
+    /// AccessLifetime `'s` the bytes are mapped and writable, do not wrap, and no reference to them is
     /// used.
     const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { vec: libc::iovec { iov_base: base.cast(), iov_len: len }, life: PhantomData }

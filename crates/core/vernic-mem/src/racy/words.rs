@@ -63,9 +63,9 @@ impl SharedWords {
     ///
     /// # Errors
     /// What the system says about memory.
-    pub(crate) fn take_memory(fd: &OwnedFd, first: u32, count: u32) -> io::Result<()> {
+    pub(crate) fn reserve(fd: &OwnedFd, first: u32, count: u32) -> io::Result<()> {
         let bytes = |words: u32| u64::from(words) * size_of::<AtomicU64>() as u64;
-        memfd::take_memory(fd, bytes(first), bytes(count))
+        memfd::reserve(fd, bytes(first), bytes(count))
     }
 
     fn map(fd: &impl std::os::fd::AsRawFd, count: usize, protection: i32) -> io::Result<Self> {
@@ -91,7 +91,7 @@ impl SharedWords {
     pub(crate) fn open(_: BorrowedFd<'_>, _: usize) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    pub(crate) fn take_memory(_: &OwnedFd, _: u32, _: u32) -> io::Result<()> {
+    pub(crate) fn reserve(_: &OwnedFd, _: u32, _: u32) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -78,7 +78,7 @@ fn moving() -> MutexGuard<'static, ()> {
 pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, NotShared> {
     let _moving = moving();
     let pid = std::process::id();
-    if let Some(held) = shares::hold(addr, len) {
+    if let Some(held) = shares::add_holder(addr, len) {
         return Ok(held.map(|base| SharedPages { base, pid }));
     }
     let page = memfd::page_size();
@@ -96,7 +96,7 @@ pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, 
     let areas = areas(range)?;
     check(&areas, range)?;
     // Asked for no page at all: whether this kernel (5.14) can take them back.
-    memfd::make_own(addr, 0)?;
+    memfd::populate_private(addr, 0)?;
     let file = memfd::create(len as usize)?;
     memfd::seal(&file, memfd::FIXED_SIZE)?;
     let is_of_file = areas.iter().any(|area| area.inode != 0);
@@ -104,7 +104,7 @@ pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, 
     // SAFETY: these are pages of private memory, all of them mapped, with no reference in use; what
     // replaces them has the same bytes, as nobody writes meanwhile.
     unsafe { memfd::map_at(&file, 0, addr, len as usize, libc::MAP_SHARED)? };
-    shares::enter_held(addr, len as usize, &Arc::new(file));
+    shares::insert_moved(addr, len as usize, &Arc::new(file));
     Ok(Some(SharedPages { base: addr, pid }))
 }
 
@@ -115,8 +115,8 @@ impl Drop for SharedPages {
             return;
         }
         let _moving = moving();
-        let Some((file, len)) = shares::let_go(self.base) else { return };
-        if let Err(error) = take_back(&file, self.base, len) {
+        let Some((file, len)) = shares::remove_holder(self.base) else { return };
+        if let Err(error) = restore_private(&file, self.base, len) {
             // They stay shared with children of `fork`, and with who has the file mapped.
             debug_assert!(false, "{error}");
         }
@@ -124,7 +124,7 @@ impl Drop for SharedPages {
 }
 
 /// Makes what is still mapped of the file private memory.
-fn take_back(file: &OwnedFd, base: usize, len: usize) -> io::Result<()> {
+fn restore_private(file: &OwnedFd, base: usize, len: usize) -> io::Result<()> {
     let stat = File::from(file.try_clone()?).metadata()?;
     let range = (base as u64, base as u64 + len as u64);
     for area in areas(range)? {
@@ -147,12 +147,12 @@ fn take_back(file: &OwnedFd, base: usize, len: usize) -> io::Result<()> {
             if area.inode == stat.ino() && !area.is_shared {
                 let start = area.start.max(range.0 + used.start);
                 let end = area.end.min(range.0 + used.end);
-                memfd::make_own(start as usize, (end - start) as usize)?;
+                memfd::populate_private(start as usize, (end - start) as usize)?;
             }
         }
         from = used.end;
     }
-    memfd::empty(file, len as u64)
+    memfd::discard(file, len as u64)
 }
 
 /// What a memory file of this module is called there.
@@ -160,7 +160,7 @@ const MEMFD: &str = "/memfd:vernic";
 
 /// What is mapped somewhere (`/proc/self/maps`).
 #[derive(Debug, PartialEq, Eq)]
-struct Area {
+struct MapsEntry {
     start: u64,
     end: u64,
     is_writable: bool,
@@ -172,7 +172,7 @@ struct Area {
     name: String,
 }
 
-impl Area {
+impl MapsEntry {
     fn parse(line: &str) -> Option<Self> {
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let mut words = line.split_ascii_whitespace();
@@ -194,7 +194,7 @@ impl Area {
     }
 
     /// What it is, unless it is ordinary private memory.
-    fn oddity(&self) -> Option<&'static str> {
+    fn obstacle(&self) -> Option<&'static str> {
         Some(match &*self.name {
             "[stack]" => "the stack",
             _ if self.is_shared => "memory that is shared already",
@@ -212,20 +212,20 @@ impl Area {
 }
 
 /// What is mapped in a range, ascending.
-fn areas(range: (u64, u64)) -> io::Result<Vec<Area>> {
+fn areas(range: (u64, u64)) -> io::Result<Vec<MapsEntry>> {
     let text = std::fs::read_to_string("/proc/self/maps")?;
-    let all = text.lines().filter_map(Area::parse);
+    let all = text.lines().filter_map(MapsEntry::parse);
     Ok(all.filter(|area| area.start < range.1 && range.0 < area.end).collect())
 }
 
 /// Whether there is nothing but ordinary private memory in a range.
-fn check(areas: &[Area], range: (u64, u64)) -> Result<(), NotShared> {
+fn check(areas: &[MapsEntry], range: (u64, u64)) -> Result<(), NotShared> {
     let mut at = range.0;
     for area in areas {
         if area.start > at {
             break;
         }
-        if let Some(what) = area.oddity() {
+        if let Some(what) = area.obstacle() {
             return Err(NotShared::Other { what });
         }
         at = area.end;

@@ -42,19 +42,19 @@ const TRIES: u32 = 8;
 
 /// The owner's page with the word.
 #[derive(Debug)]
-pub(crate) struct SentinelPage {
+pub(crate) struct LivenessPage {
     #[cfg(not(miri))]
     page: NonNull<u8>,
     value: u64,
 }
 
 // SAFETY: the page belongs to this value, and after it was made nobody in this process touches it.
-unsafe impl Send for SentinelPage {}
+unsafe impl Send for LivenessPage {}
 // SAFETY: as above.
-unsafe impl Sync for SentinelPage {}
+unsafe impl Sync for LivenessPage {}
 
 #[cfg(not(miri))]
-impl SentinelPage {
+impl LivenessPage {
     /// # Errors
     /// What `mmap` says.
     pub(crate) fn new() -> io::Result<Self> {
@@ -98,7 +98,7 @@ fn map_page(at: usize, how: libc::c_int) -> io::Result<NonNull<u8>> {
 }
 
 #[cfg(not(miri))]
-impl Drop for SentinelPage {
+impl Drop for LivenessPage {
     fn drop(&mut self) {
         // SAFETY: mapped by `map_page` with this length; nobody in this process touches it.
         unsafe { libc::munmap(self.page.as_ptr().cast(), page_size() as usize) };
@@ -107,7 +107,7 @@ impl Drop for SentinelPage {
 
 /// Miri has no other processes.
 #[cfg(miri)]
-impl SentinelPage {
+impl LivenessPage {
     pub(crate) fn new() -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -104,11 +104,11 @@ const QP: Qpn = Qpn::new(0x11);
 /// The visitor of [`rig`].
 const FIRST: VisitorId = VisitorId(1);
 
-fn rig() -> (Gates, PeerGates, Arc<Guest>) {
-    let gates = Gates::new().unwrap();
+fn rig() -> (RevocationWords, PeerGates, Arc<Guest>) {
+    let gates = RevocationWords::new().unwrap();
     let peer = PeerGates::open(gates.file()).unwrap();
     let guest = Arc::new(Guest::default());
-    assert_eq!(gates.add_visitor(guest.clone()), FIRST);
+    assert_eq!(gates.add_process(guest.clone()), FIRST);
     (gates, peer, guest)
 }
 
@@ -116,19 +116,19 @@ fn rig() -> (Gates, PeerGates, Arc<Guest>) {
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn a_ticket_opens_its_gates_until_either_is_closed() {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
-    assert_eq!((gates.open_key(5), gates.open_qp(QP, FIRST)), (Some(key), Some(qp)));
+    let (key, qp) = (gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
+    assert_eq!((gates.issue_key(5), gates.issue_qp(QP, FIRST)), (Some(key), Some(qp)));
     let enter = |key, qp| peer.enter(&guest.word, key, qp).is_some();
     assert!(enter(key, qp));
     assert!(!enter(GatePass { value: key.value ^ 2, ..key }, qp));
     assert!(!enter(key, GatePass { number: MAX_GATES, ..qp }));
     assert!(!enter(key, GatePass { number: u32::MAX, ..qp }));
-    gates.close_qp(QP);
+    gates.revoke_qp(QP);
     assert!(!enter(key, qp) && peer.lets(key) && !peer.lets(qp));
-    gates.close_key(5);
-    gates.settle();
+    gates.revoke_key(5);
+    gates.wait();
     // Used again, the gates are others.
-    let (key_2, qp_2) = (gates.open_key(6).unwrap(), gates.open_qp(QP, FIRST).unwrap());
+    let (key_2, qp_2) = (gates.issue_key(6).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
     assert_eq!((key_2.number, qp_2.number), (key.number, qp.number));
     assert!(!enter(key, qp) && enter(key_2, qp_2));
 }
@@ -138,39 +138,39 @@ fn a_ticket_opens_its_gates_until_either_is_closed() {
 fn who_was_given_files_is_told_once_when_their_keys_gates_are_closed() {
     let (gates, _, guest) = rig();
     let told = |closed: &[u32]| {
-        closed.iter().for_each(|&index| gates.close_key(index));
-        gates.settle();
+        closed.iter().for_each(|&index| gates.revoke_key(index));
+        gates.wait();
         guest.told.swap(0, Ordering::Relaxed)
     };
     let open = |indexes: &[u32]| {
         for &index in indexes {
-            gates.open_key(index).unwrap();
-            gates.note_holder(index, FIRST);
-            gates.note_holder(index, FIRST);
+            gates.issue_key(index).unwrap();
+            gates.add_file_holder(index, FIRST);
+            gates.add_file_holder(index, FIRST);
         }
     };
     open(&[5, 6, 7]);
-    gates.open_key(8).unwrap();
+    gates.issue_key(8).unwrap();
     assert_eq!(told(&[8]), 0, "it was given no file");
     assert_eq!((told(&[5, 6]), told(&[])), (1, 0), "of two at once");
     // What it could not be told it is told later.
     guest.deaf.store(true, Ordering::Relaxed);
     assert_eq!(told(&[7]), 1);
     guest.deaf.store(false, Ordering::Relaxed);
-    gates.open_key(8).unwrap();
+    gates.issue_key(8).unwrap();
     assert_eq!(told(&[8]), 1);
     // Of another visitor nothing is left.
     open(&[5]);
-    gates.remove_visitor(FIRST);
-    gates.note_holder(5, FIRST);
-    assert!(lock(&gates.book).keys[&5].holders.is_empty());
+    gates.remove_process(FIRST);
+    gates.add_file_holder(5, FIRST);
+    assert!(lock(&gates.state).keys[&5].file_holders.is_empty());
     assert_eq!(told(&[5]), 0);
 }
 
 /// Closes while somebody is inside, who leaves after a while.
-fn closing_waits(close: impl FnOnce(&Gates)) {
+fn closing_waits(close: impl FnOnce(&RevocationWords)) {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
+    let (key, qp) = (gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
     let visit = peer.enter(&guest.word, key, qp).unwrap();
     let left = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -180,7 +180,7 @@ fn closing_waits(close: impl FnOnce(&Gates)) {
             drop(visit);
         });
         close(&gates);
-        gates.settle();
+        gates.wait();
         assert!(left.load(Ordering::SeqCst));
     });
     assert!(!guest.cut.load(Ordering::Relaxed));
@@ -189,22 +189,22 @@ fn closing_waits(close: impl FnOnce(&Gates)) {
 #[test]
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn closing_either_gate_waits_for_who_is_inside() {
-    closing_waits(|gates| gates.close_key(5));
-    closing_waits(|gates| gates.close_qp(QP));
+    closing_waits(|gates| gates.revoke_key(5));
+    closing_waits(|gates| gates.revoke_qp(QP));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn closing_other_gates_does_not_wait() {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
-    gates.open_key(6).unwrap();
-    gates.open_qp(Qpn::new(0x12), FIRST).unwrap();
+    let (key, qp) = (gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
+    gates.issue_key(6).unwrap();
+    gates.issue_qp(Qpn::new(0x12), FIRST).unwrap();
     let _visit = peer.enter(&guest.word, key, qp).unwrap();
-    gates.close_key(6);
-    gates.close_key(7);
-    gates.close_qp(Qpn::new(0x12));
-    gates.settle();
+    gates.revoke_key(6);
+    gates.revoke_key(7);
+    gates.revoke_qp(Qpn::new(0x12));
+    gates.wait();
     assert!(!guest.cut.load(Ordering::Relaxed));
 }
 
@@ -212,16 +212,16 @@ fn closing_other_gates_does_not_wait() {
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn who_is_gone_is_not_waited_for_and_who_stays_is_cut_off() {
     let (gates, peer, guest) = rig();
-    let (key, qp) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
+    let (key, qp) = (gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
     std::mem::forget(peer.enter(&guest.word, key, qp).unwrap());
     guest.gone.store(true, Ordering::Relaxed);
-    gates.close_key(5);
-    gates.settle();
+    gates.revoke_key(5);
+    gates.wait();
     assert!(!guest.cut.load(Ordering::Relaxed));
     guest.gone.store(false, Ordering::Relaxed);
-    gates.close_qp(QP);
+    gates.revoke_qp(QP);
     let since = Instant::now();
-    gates.settle();
+    gates.wait();
     assert!(guest.cut.load(Ordering::Relaxed) && since.elapsed() >= PATIENCE);
 }
 
@@ -230,26 +230,26 @@ fn who_is_gone_is_not_waited_for_and_who_stays_is_cut_off() {
 fn who_was_cut_off_enters_nothing_is_granted_nothing_and_is_never_waited_for_again() {
     let (gates, peer, guest) = rig();
     let other = Arc::new(Guest::default());
-    let second = gates.add_visitor(other.clone());
+    let second = gates.add_process(other.clone());
     let (qp_2, qp_3) = (Qpn::new(0x12), Qpn::new(0x13));
-    let (key, other_key) = (gates.open_key(5).unwrap(), gates.open_key(6).unwrap());
-    let (qp, own_2) = (gates.open_qp(QP, FIRST).unwrap(), gates.open_qp(qp_2, FIRST).unwrap());
-    let others = gates.open_qp(qp_3, second).unwrap();
+    let (key, other_key) = (gates.issue_key(5).unwrap(), gates.issue_key(6).unwrap());
+    let (qp, own_2) = (gates.issue_qp(QP, FIRST).unwrap(), gates.issue_qp(qp_2, FIRST).unwrap());
+    let others = gates.issue_qp(qp_3, second).unwrap();
     std::mem::forget(peer.enter(&guest.word, key, qp).unwrap());
-    gates.close_key(5);
-    gates.settle();
+    gates.revoke_key(5);
+    gates.wait();
     assert!(guest.cut.swap(false, Ordering::Relaxed));
     // All that it was granted is over, through whichever queue pair; what others were is not.
     assert!(!peer.lets(qp) && !peer.lets(own_2) && peer.lets(others));
     assert!(peer.enter(&other.word, other_key, own_2).is_none());
-    assert!(gates.open_qp(qp_2, FIRST).is_none() && !gates.knows(FIRST));
+    assert!(gates.issue_qp(qp_2, FIRST).is_none() && !gates.has_process(FIRST));
     // It is still inside, and nobody waits: neither for that gate, used by others now, nor for
     // another.
-    let again = gates.open_key(7).unwrap().number;
+    let again = gates.issue_key(7).unwrap().number;
     assert!([key.number, qp.number, own_2.number].contains(&again));
     for index in [6, 7] {
-        gates.close_key(index);
-        gates.settle();
+        gates.revoke_key(index);
+        gates.wait();
     }
     assert!(!guest.cut.load(Ordering::Relaxed) && !other.cut.load(Ordering::Relaxed));
 }
@@ -259,17 +259,17 @@ fn who_was_cut_off_enters_nothing_is_granted_nothing_and_is_never_waited_for_aga
 fn several_who_stay_cost_one_patience() {
     let (gates, peer, guest) = rig();
     let more: Vec<_> = (0..3).map(|_| Arc::new(Guest::default())).collect();
-    let key = gates.open_key(5).unwrap();
-    let qp = gates.open_qp(QP, FIRST).unwrap();
+    let key = gates.issue_key(5).unwrap();
+    let qp = gates.issue_qp(QP, FIRST).unwrap();
     std::mem::forget(peer.enter(&guest.word, key, qp).unwrap());
     for (i, other) in more.iter().enumerate() {
-        let id = gates.add_visitor(other.clone());
-        let qp = gates.open_qp(Qpn::new(0x20 + i as u32), id).unwrap();
+        let id = gates.add_process(other.clone());
+        let qp = gates.issue_qp(Qpn::new(0x20 + i as u32), id).unwrap();
         std::mem::forget(peer.enter(&other.word, key, qp).unwrap());
     }
-    gates.close_key(5);
+    gates.revoke_key(5);
     let since = Instant::now();
-    gates.settle();
+    gates.wait();
     let took = since.elapsed();
     assert!(more.iter().chain([&guest]).all(|guest| guest.cut.load(Ordering::Relaxed)));
     assert!(PATIENCE <= took && took < 3 * PATIENCE, "{took:?}");
@@ -279,9 +279,9 @@ fn several_who_stay_cost_one_patience() {
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn a_queue_pair_that_is_another_visitors_now_lets_the_first_no_longer_in() {
     let (gates, peer, guest) = rig();
-    let second = gates.add_visitor(Arc::new(Guest::default()));
-    let key = gates.open_key(5).unwrap();
-    let (before, after) = (gates.open_qp(QP, FIRST).unwrap(), gates.open_qp(QP, second).unwrap());
+    let second = gates.add_process(Arc::new(Guest::default()));
+    let key = gates.issue_key(5).unwrap();
+    let (before, after) = (gates.issue_qp(QP, FIRST).unwrap(), gates.issue_qp(QP, second).unwrap());
     assert!(peer.enter(&guest.word, key, before).is_none());
     assert!(peer.enter(&guest.word, key, after).is_some());
 }
@@ -292,7 +292,7 @@ fn racing_visitors_are_never_inside_once_closing_is_over() {
     let (gates, peer, guest) = rig();
     // Odd while the owner has the memory for itself.
     let epoch = AtomicU64::new(0);
-    let ticket = Mutex::new((gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap()));
+    let ticket = Mutex::new((gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap()));
     let (done, visits) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -311,15 +311,15 @@ fn racing_visitors_are_never_inside_once_closing_is_over() {
         });
         for round in 0..20_000_u32 {
             if round % 2 == 0 {
-                gates.close_key(5);
+                gates.revoke_key(5);
             } else {
-                gates.close_qp(QP);
+                gates.revoke_qp(QP);
             }
-            gates.settle();
+            gates.wait();
             epoch.fetch_add(1, Ordering::Relaxed);
             std::hint::spin_loop();
             epoch.fetch_add(1, Ordering::Relaxed);
-            *lock(&ticket) = (gates.open_key(5).unwrap(), gates.open_qp(QP, FIRST).unwrap());
+            *lock(&ticket) = (gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
             if round % 64 == 0 {
                 std::thread::yield_now();
             }

@@ -59,7 +59,7 @@ impl Pages {
         Some(PeerMemory::map(found.file(), found.offset(), self.len as u64, true).unwrap())
     }
 
-    fn areas(&self) -> Vec<Area> {
+    fn areas(&self) -> Vec<MapsEntry> {
         areas((self.at.addr() as u64, (self.at.addr() + self.len) as u64)).unwrap()
     }
 
@@ -152,10 +152,10 @@ fn memory_of_other_kinds_is_left_alone_and_said_why() {
     let stack = unsafe { share_pages(stack - PAGE, 2 * PAGE as u64) };
     assert_eq!(stack.unwrap_err().to_string(), "there is the stack in it");
     let areas = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let main = areas.lines().filter_map(Area::parse).find(|area| area.name == "[stack]");
-    assert_eq!(main.unwrap().oddity(), Some("the stack"));
+    let main = areas.lines().filter_map(MapsEntry::parse).find(|area| area.name == "[stack]");
+    assert_eq!(main.unwrap().obstacle(), Some("the stack"));
     let huge = "7f0000000000-7f0000200000 rw-p 00000000 00:10 12345 /anon_hugepage (deleted)";
-    assert_eq!(Area::parse(huge).unwrap().oddity(), Some("memory of huge pages"));
+    assert_eq!(MapsEntry::parse(huge).unwrap().obstacle(), Some("memory of huge pages"));
     // Memory that lies in a file of ours needs nothing.
     let buffer = crate::HostBuffer::new(PAGE).unwrap();
     // SAFETY: nothing is done.

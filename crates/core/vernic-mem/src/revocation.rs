@@ -1,4 +1,4 @@
-//! Gates: how the owner of memory ends accesses that another process makes by itself.
+//! RevocationWords: how the owner of memory ends accesses that another process makes by itself.
 //!
 //! A process of this host that was granted access to a region or window ([`Memory::grant`]) reaches
 //! the bytes without the owner's help, and nobody checks its accesses one by one. What it holds is
@@ -79,27 +79,27 @@ use std::time::{Duration, Instant};
 
 use vernic_wire::Qpn;
 
-use crate::racy::{Sentinel, SentinelPage, SharedWords};
+use crate::racy::{LivenessPage, Sentinel, SharedWords};
 use crate::random::Random;
 
-/// Gates open at a time: keys and queue pairs that other processes hold tickets of. 8 MiB of file.
+/// RevocationWords open at a time: keys and queue pairs that other processes hold tickets of. 8 MiB of file.
 pub const MAX_GATES: u32 = 1 << 20;
 
 /// How long a visitor may stay inside a gate that was closed: a thousand times what a visit takes,
 /// as long as the longest stall of a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Gates that memory is taken for at once: a page of most machines.
-const GATES_AT_ONCE: u32 = 512;
+/// RevocationWords that memory is taken for at once: a page of most machines.
+const WORDS_AT_ONCE: u32 = 512;
 
 /// Bits of a gate in a visitor's word: one more than its number, 0 is none. The key's is lowest,
 /// the queue pair's next, then a count of visits.
-const GATE_BITS: u32 = 21;
-const GATE_MASK: u64 = (1 << GATE_BITS) - 1;
-const _: () = assert!((MAX_GATES as u64) <= GATE_MASK);
+const NUMBER_BITS: u32 = 21;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+const _: () = assert!((MAX_GATES as u64) <= NUMBER_MASK);
 
 /// Looks at a visitor's word before the owner lets others run in between: some 2 us.
-const SPINS: u32 = 100;
+const SPIN_LIMIT: u32 = 100;
 
 /// What a ticket says of a gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,42 +130,42 @@ pub trait Visitor: Send + Sync + fmt::Debug {
 
 /// The owner's side. See the module's head.
 #[derive(Debug)]
-pub(crate) struct Gates {
+pub(crate) struct RevocationWords {
     words: SharedWords,
-    sentinel: SentinelPage,
+    sentinel: LivenessPage,
     file: OwnedFd,
-    book: Mutex<Book>,
+    state: Mutex<State>,
     /// Closed, and not known to be empty of visitors.
-    closed: Mutex<Vec<u32>>,
+    revoked: Mutex<Vec<u32>>,
     /// Held while visitors are waited for.
-    settling: Mutex<()>,
+    waiting: Mutex<()>,
 }
 
 #[derive(Debug)]
-struct Book {
+struct State {
     random: Random,
     /// By the index part of the key.
-    keys: HashMap<u32, KeyGate>,
+    keys: HashMap<u32, KeyWord>,
     /// With the one visitor that it was opened for: the process that the queue pair is connected
     /// to.
     qps: HashMap<Qpn, (u32, VisitorId)>,
     /// Of send queues.
     sends: HashMap<Qpn, u32>,
     free: Vec<u32>,
-    /// Gates from here on were never used.
-    fresh: u32,
+    /// RevocationWords from here on were never used.
+    next_unused: u32,
     /// Those that are waited for.
-    visitors: Vec<(VisitorId, Arc<dyn Visitor>)>,
-    last_visitor: u64,
+    processes: Vec<(VisitorId, Arc<dyn Visitor>)>,
+    last_id: u64,
     /// Those that are to be told that regions of which they were given files have ended.
-    untold: Vec<VisitorId>,
+    unnotified: Vec<VisitorId>,
 }
 
 #[derive(Debug)]
-struct KeyGate {
+struct KeyWord {
     number: u32,
     /// Those that were given the region's file.
-    holders: Vec<VisitorId>,
+    file_holders: Vec<VisitorId>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -173,27 +173,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Gates {
+impl RevocationWords {
     pub(crate) fn new() -> io::Result<Self> {
         let (words, file) = SharedWords::create(MAX_GATES as usize)?;
-        let book = Book {
+        let state = State {
             random: Random::new(),
             keys: HashMap::new(),
             qps: HashMap::new(),
             sends: HashMap::new(),
             free: Vec::new(),
-            fresh: 0,
-            visitors: Vec::new(),
-            last_visitor: 0,
-            untold: Vec::new(),
+            next_unused: 0,
+            processes: Vec::new(),
+            last_id: 0,
+            unnotified: Vec::new(),
         };
         Ok(Self {
             words,
-            sentinel: SentinelPage::new()?,
+            sentinel: LivenessPage::new()?,
             file,
-            book: Mutex::new(book),
-            closed: Mutex::default(),
-            settling: Mutex::default(),
+            state: Mutex::new(state),
+            revoked: Mutex::default(),
+            waiting: Mutex::default(),
         })
     }
 
@@ -207,212 +207,212 @@ impl Gates {
     }
 
     /// Opens the gate of a key, unless it is open; `None` if there are too many.
-    pub(crate) fn open_key(&self, index: u32) -> Option<GatePass> {
-        let mut book = lock(&self.book);
-        let number = match book.keys.get(&index) {
+    pub(crate) fn issue_key(&self, index: u32) -> Option<GatePass> {
+        let mut state = lock(&self.state);
+        let number = match state.keys.get(&index) {
             Some(gate) => gate.number,
             None => {
-                let number = self.take(&mut book)?;
-                book.keys.insert(index, KeyGate { number, holders: Vec::new() });
+                let number = self.allocate(&mut state)?;
+                state.keys.insert(index, KeyWord { number, file_holders: Vec::new() });
                 number
             }
         };
-        self.open(&mut book, number)
+        self.issue(&mut state, number)
     }
 
     /// Notes that the visitor is given the file of a key's region: it is told when the key's gate
     /// is closed.
-    pub(crate) fn note_holder(&self, index: u32, visitor: VisitorId) {
-        let mut book = lock(&self.book);
-        if !book.knows(visitor) {
+    pub(crate) fn add_file_holder(&self, index: u32, visitor: VisitorId) {
+        let mut state = lock(&self.state);
+        if !state.has_process(visitor) {
             return;
         }
-        if let Some(gate) = book.keys.get_mut(&index) {
-            add(&mut gate.holders, visitor);
+        if let Some(gate) = state.keys.get_mut(&index) {
+            add(&mut gate.file_holders, visitor);
         }
     }
 
     /// Opens the gate of a queue pair for a visitor, unless it is open for it; `None` if there are
     /// too many, or if nobody waits for the visitor (any more).
-    pub(crate) fn open_qp(&self, qpn: Qpn, visitor: VisitorId) -> Option<GatePass> {
-        let mut book = lock(&self.book);
-        if !book.knows(visitor) {
+    pub(crate) fn issue_qp(&self, qpn: Qpn, visitor: VisitorId) -> Option<GatePass> {
+        let mut state = lock(&self.state);
+        if !state.has_process(visitor) {
             return None;
         }
-        if let Some(&(number, known)) = book.qps.get(&qpn) {
+        if let Some(&(number, known)) = state.qps.get(&qpn) {
             if known == visitor {
-                return self.open(&mut book, number);
+                return self.issue(&mut state, number);
             }
             // Connected to another process since.
-            book.qps.remove(&qpn);
-            self.close(&mut book, number);
+            state.qps.remove(&qpn);
+            self.revoke(&mut state, number);
         }
-        let number = self.take(&mut book)?;
-        book.qps.insert(qpn, (number, visitor));
-        self.open(&mut book, number)
+        let number = self.allocate(&mut state)?;
+        state.qps.insert(qpn, (number, visitor));
+        self.issue(&mut state, number)
     }
 
     /// Opens the gate of a queue pair's send queue, unless it is open; `None` if there are too
     /// many.
-    pub(crate) fn open_send(&self, qpn: Qpn) -> Option<GatePass> {
-        let mut book = lock(&self.book);
-        let number = match book.sends.get(&qpn) {
+    pub(crate) fn issue_send(&self, qpn: Qpn) -> Option<GatePass> {
+        let mut state = lock(&self.state);
+        let number = match state.sends.get(&qpn) {
             Some(&number) => number,
             None => {
-                let number = self.take(&mut book)?;
-                book.sends.insert(qpn, number);
+                let number = self.allocate(&mut state)?;
+                state.sends.insert(qpn, number);
                 number
             }
         };
-        self.open(&mut book, number)
+        self.issue(&mut state, number)
     }
 
     /// Closes the gate of a queue pair's send queue, if it is open. Nobody goes inside, so nobody
     /// is waited for.
-    pub(crate) fn close_send(&self, qpn: Qpn) {
-        let mut book = lock(&self.book);
-        if let Some(number) = book.sends.remove(&qpn) {
+    pub(crate) fn revoke_send(&self, qpn: Qpn) {
+        let mut state = lock(&self.state);
+        if let Some(number) = state.sends.remove(&qpn) {
             if let Some(word) = self.words.word(number) {
                 word.store(0, Ordering::SeqCst);
             }
-            book.free.push(number);
+            state.free.push(number);
         }
     }
 
     /// A gate that nobody uses, of which there is memory; `None` if there is none.
-    fn take(&self, book: &mut Book) -> Option<u32> {
-        if let Some(number) = book.free.pop() {
+    fn allocate(&self, state: &mut State) -> Option<u32> {
+        if let Some(number) = state.free.pop() {
             return Some(number);
         }
-        let number = book.fresh;
+        let number = state.next_unused;
         if number >= MAX_GATES {
             return None;
         }
-        if number.is_multiple_of(GATES_AT_ONCE) {
-            SharedWords::take_memory(&self.file, number, GATES_AT_ONCE).ok()?;
+        if number.is_multiple_of(WORDS_AT_ONCE) {
+            SharedWords::reserve(&self.file, number, WORDS_AT_ONCE).ok()?;
         }
-        book.fresh += 1;
+        state.next_unused += 1;
         Some(number)
     }
 
-    fn open(&self, book: &mut Book, number: u32) -> Option<GatePass> {
+    fn issue(&self, state: &mut State, number: u32) -> Option<GatePass> {
         let word = self.words.word(number)?;
         // The owner alone writes.
         let mut value = word.load(Ordering::Relaxed);
         if value == 0 {
-            value = book.random.next() | 1;
+            value = state.random.next() | 1;
             word.store(value, Ordering::Release);
         }
         Some(GatePass { number, value })
     }
 
-    /// Closes the gate of a key, if it is open. [`settle`](Self::settle) waits for who is inside.
-    pub(crate) fn close_key(&self, index: u32) {
-        let mut book = lock(&self.book);
-        if let Some(gate) = book.keys.remove(&index) {
-            self.close(&mut book, gate.number);
-            gate.holders.into_iter().for_each(|visitor| add(&mut book.untold, visitor));
+    /// Closes the gate of a key, if it is open. [`wait`](Self::wait) waits for who is inside.
+    pub(crate) fn revoke_key(&self, index: u32) {
+        let mut state = lock(&self.state);
+        if let Some(gate) = state.keys.remove(&index) {
+            self.revoke(&mut state, gate.number);
+            gate.file_holders.into_iter().for_each(|visitor| add(&mut state.unnotified, visitor));
         }
     }
 
-    /// Closes the gate of a queue pair, if it is open. [`settle`](Self::settle) waits for who is
+    /// Closes the gate of a queue pair, if it is open. [`wait`](Self::wait) waits for who is
     /// inside.
-    pub(crate) fn close_qp(&self, qpn: Qpn) {
-        let mut book = lock(&self.book);
-        if let Some((number, _)) = book.qps.remove(&qpn) {
-            self.close(&mut book, number);
+    pub(crate) fn revoke_qp(&self, qpn: Qpn) {
+        let mut state = lock(&self.state);
+        if let Some((number, _)) = state.qps.remove(&qpn) {
+            self.revoke(&mut state, number);
         }
     }
 
-    fn close(&self, book: &mut Book, number: u32) {
+    fn revoke(&self, state: &mut State, number: u32) {
         if let Some(word) = self.words.word(number) {
             word.store(0, Ordering::SeqCst);
         }
-        lock(&self.closed).push(number);
-        book.free.push(number);
+        lock(&self.revoked).push(number);
+        state.free.push(number);
     }
 
     /// Closes every gate.
-    pub(crate) fn close_all(&self) {
-        let mut book = lock(&self.book);
-        let open: Vec<u32> = book.keys.drain().map(|(_, gate)| gate.number).collect();
-        let qps: Vec<u32> = book.qps.drain().map(|(_, (number, _))| number).collect();
-        let sends: Vec<u32> = book.sends.drain().map(|(_, number)| number).collect();
-        open.into_iter().chain(qps).chain(sends).for_each(|number| self.close(&mut book, number));
+    pub(crate) fn revoke_all(&self) {
+        let mut state = lock(&self.state);
+        let open: Vec<u32> = state.keys.drain().map(|(_, gate)| gate.number).collect();
+        let qps: Vec<u32> = state.qps.drain().map(|(_, (number, _))| number).collect();
+        let sends: Vec<u32> = state.sends.drain().map(|(_, number)| number).collect();
+        open.into_iter().chain(qps).chain(sends).for_each(|number| self.revoke(&mut state, number));
     }
 
     /// Returns when nobody is inside a gate that was closed before the call: within [`PATIENCE`],
     /// however many do not leave, or twice that if another thread waits already.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn wait(&self) {
         // Whoever holds it may be waiting for a gate of ours.
-        let _settling = lock(&self.settling);
-        let closed = std::mem::take(&mut *lock(&self.closed));
+        let _waiting = lock(&self.waiting);
+        let closed = std::mem::take(&mut *lock(&self.revoked));
         if closed.is_empty() {
             return;
         }
         fence(Ordering::SeqCst);
-        let (visitors, untold) = {
-            let mut book = lock(&self.book);
-            (book.visitors.clone(), std::mem::take(&mut book.untold))
+        let (visitors, unnotified) = {
+            let mut state = lock(&self.state);
+            (state.processes.clone(), std::mem::take(&mut state.unnotified))
         };
         // Before anybody is waited for: one that is stopped hears of it when it goes on.
-        for (id, visitor) in visitors.iter().filter(|(id, _)| untold.contains(id)) {
+        for (id, visitor) in visitors.iter().filter(|(id, _)| unnotified.contains(id)) {
             if !visitor.tell_ended() {
-                add(&mut lock(&self.book).untold, *id);
+                add(&mut lock(&self.state).unnotified, *id);
             }
         }
         let since = Instant::now();
         for (id, visitor) in visitors {
-            if !leaves(&*visitor, &closed, since) {
-                self.remove_visitor(id);
+            if !wait_for(&*visitor, &closed, since) {
+                self.remove_process(id);
                 visitor.cut_off();
             }
         }
     }
 
     /// Whether the visitor is waited for.
-    pub(crate) fn knows(&self, visitor: VisitorId) -> bool {
-        lock(&self.book).knows(visitor)
+    pub(crate) fn has_process(&self, visitor: VisitorId) -> bool {
+        lock(&self.state).has_process(visitor)
     }
 
-    pub(crate) fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> VisitorId {
-        let mut book = lock(&self.book);
-        book.last_visitor += 1;
-        let id = VisitorId(book.last_visitor);
-        book.visitors.push((id, visitor));
+    pub(crate) fn add_process(&self, visitor: Arc<dyn Visitor>) -> VisitorId {
+        let mut state = lock(&self.state);
+        state.last_id += 1;
+        let id = VisitorId(state.last_id);
+        state.processes.push((id, visitor));
         id
     }
 
     /// Closes what was opened for it, so that it enters nothing any more, and waits for it no
     /// longer.
-    pub(crate) fn remove_visitor(&self, id: VisitorId) {
-        let mut book = lock(&self.book);
-        let opened = book.qps.iter().filter(|(_, (_, visitor))| *visitor == id);
+    pub(crate) fn remove_process(&self, id: VisitorId) {
+        let mut state = lock(&self.state);
+        let opened = state.qps.iter().filter(|(_, (_, visitor))| *visitor == id);
         for qpn in opened.map(|(&qpn, _)| qpn).collect::<Vec<_>>() {
-            if let Some((number, _)) = book.qps.remove(&qpn) {
-                self.close(&mut book, number);
+            if let Some((number, _)) = state.qps.remove(&qpn) {
+                self.revoke(&mut state, number);
             }
         }
-        book.keys.values_mut().for_each(|gate| gate.holders.retain(|holder| *holder != id));
-        book.untold.retain(|visitor| *visitor != id);
-        let at = book.visitors.iter().position(|(known, _)| *known == id);
-        let gone = at.map(|at| book.visitors.swap_remove(at));
+        state.keys.values_mut().for_each(|gate| gate.file_holders.retain(|holder| *holder != id));
+        state.unnotified.retain(|visitor| *visitor != id);
+        let at = state.processes.iter().position(|(known, _)| *known == id);
+        let gone = at.map(|at| state.processes.swap_remove(at));
         // Outside the lock: it may be the last to hold on to the neighbour.
-        drop(book);
+        drop(state);
         drop(gone);
     }
 }
 
-impl Drop for Gates {
+impl Drop for RevocationWords {
     /// Visitors have the file mapped for longer than we do.
     fn drop(&mut self) {
-        self.close_all();
+        self.revoke_all();
     }
 }
 
-impl Book {
-    fn knows(&self, visitor: VisitorId) -> bool {
-        self.visitors.iter().any(|(id, _)| *id == visitor)
+impl State {
+    fn has_process(&self, visitor: VisitorId) -> bool {
+        self.processes.iter().any(|(id, _)| *id == visitor)
     }
 }
 
@@ -425,16 +425,16 @@ fn add(visitors: &mut Vec<VisitorId>, visitor: VisitorId) {
 
 /// Waits until the visitor is in none of the gates, or is gone; false if it loses our patience,
 /// which began at `since`.
-fn leaves(visitor: &dyn Visitor, closed: &[u32], since: Instant) -> bool {
+fn wait_for(visitor: &dyn Visitor, closed: &[u32], since: Instant) -> bool {
     let seen = visitor.inside();
-    if !gates_of(seen).any(|number| closed.contains(&number)) {
+    if !words_in(seen).any(|number| closed.contains(&number)) {
         return true;
     }
     let mut looks = 0;
     // Any change of the word is the end of that visit.
     while visitor.inside() == seen {
         looks += 1;
-        if looks < SPINS {
+        if looks < SPIN_LIMIT {
             std::hint::spin_loop();
             continue;
         }
@@ -450,9 +450,9 @@ fn leaves(visitor: &dyn Visitor, closed: &[u32], since: Instant) -> bool {
 }
 
 /// The gates that a visitor's word names.
-fn gates_of(inside: u64) -> impl Iterator<Item = u32> {
-    [inside, inside >> GATE_BITS].into_iter().filter_map(|part| {
-        let number = (part & GATE_MASK).checked_sub(1)?;
+fn words_in(inside: u64) -> impl Iterator<Item = u32> {
+    [inside, inside >> NUMBER_BITS].into_iter().filter_map(|part| {
+        let number = (part & NUMBER_MASK).checked_sub(1)?;
         Some(number as u32)
     })
 }
@@ -499,9 +499,9 @@ impl PeerGates {
         key: GatePass,
         qp: GatePass,
     ) -> Option<Visit<'w>> {
-        const ONE: u64 = 1 << (2 * GATE_BITS);
+        const ONE: u64 = 1 << (2 * NUMBER_BITS);
         let count = (inside.load(Ordering::Relaxed) & !(ONE - 1)).wrapping_add(ONE);
-        let numbers = ((u64::from(qp.number) + 1) << GATE_BITS) | (u64::from(key.number) + 1);
+        let numbers = ((u64::from(qp.number) + 1) << NUMBER_BITS) | (u64::from(key.number) + 1);
         if numbers >= ONE {
             // No number that an owner gives out.
             return None;
