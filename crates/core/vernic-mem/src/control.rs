@@ -1,4 +1,4 @@
-//! What the control path knows, all of it behind one lock: domains, regions, windows, free keys.
+//! State of the control path, behind one lock: domains, regions, windows, free keys.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::keys::KeyAllocator;
 use crate::racy::{Entry, Kind};
 use crate::{PdError, PdId};
 
-/// What lives in a protection domain.
+/// How many objects use a protection domain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PdUse {
     pub(crate) regions: u32,
@@ -19,17 +19,17 @@ pub(crate) struct RegionRecord {
     pub(crate) serial: u64,
     /// Windows bound to the region.
     pub(crate) windows: u32,
-    /// What the slot shows.
+    /// The content of the region's slot in the key table.
     pub(crate) entry: Entry,
 }
 
-/// The kind of a window (IBTA 10.6.7.2).
+/// The type of a window (IBTA 10.6.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MwType {
-    /// Bound by a verb, reachable through any queue pair of its domain.
+    /// Bound by a verb, and usable through any queue pair of the window's domain.
     Type1,
-    /// Bound by a work request, with a key byte that the consumer chooses; reachable through one
-    /// queue pair of its domain (2B); can be invalidated.
+    /// Bound by a work request, with a key byte that the consumer chooses. Usable through one queue
+    /// pair of the window's domain only (type 2B). Can be invalidated.
     Type2,
 }
 
@@ -37,9 +37,9 @@ pub enum MwType {
 pub(crate) struct WindowRecord {
     pub(crate) serial: u64,
     pub(crate) mw_type: MwType,
-    /// Slot of the region to which it is bound.
+    /// Slot of the region to which the window is bound.
     pub(crate) region: Option<u32>,
-    /// What the slot shows.
+    /// The content of the window's slot in the key table.
     pub(crate) entry: Entry,
 }
 
@@ -49,14 +49,14 @@ impl WindowRecord {
     }
 }
 
-/// Everything behind the control lock.
+/// Everything that the control lock protects.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) keys: KeyAllocator,
     pub(crate) pds: HashMap<PdId, PdUse>,
-    /// By slot number.
+    /// Regions by slot number.
     pub(crate) regions: HashMap<u32, RegionRecord>,
-    /// By slot number.
+    /// Windows by slot number.
     pub(crate) windows: HashMap<u32, WindowRecord>,
     pub(crate) last_pd: u32,
     last_serial: u64,

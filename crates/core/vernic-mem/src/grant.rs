@@ -1,8 +1,8 @@
-//! Access for another process of this host: what a ticket to a region says.
+//! Grants: direct access to a region for another process of this host.
 //!
-//! The checks are those of the data path, made once. What they depend on closes the key's gate when
-//! it changes (`gates`); the queue pair's part of it is its owner's concern
-//! ([`Memory::close_qp_gate`]).
+//! A grant passes the same checks as an access on the data path, once. Every change that could make
+//! a check fail later revokes the grant (module `revocation`). This crate sees the changes of the
+//! key. The owner of the queue pair reports those of the queue pair ([`Memory::close_qp_gate`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,88 +15,94 @@ use crate::racy::{Kind, find_share};
 use crate::revocation::{GatePass, RevocationWords, Visitor, VisitorId};
 use crate::{Access, Check, Memory, PdId, Sentinel, SharedRange};
 
-/// The rights that can be used without packets.
+/// The rights that a process can use by direct access, without packets.
 const DIRECT: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// What another process needs to know to reach a region by itself.
+/// All that another process needs for direct access to a region.
 #[derive(Debug)]
 pub struct Grant {
-    /// The address by which the first byte is known to work requests.
+    /// I/O virtual address of the region's first byte.
     pub iova: u64,
-    /// Bytes, at least 1.
+    /// Length of the region in bytes, at least 1.
     pub len: u64,
-    /// Rights to WRITE, READ or run atomics that the key gives, at least one.
+    /// The key's rights to WRITE, READ or run atomics, at least one of them.
     pub access: Access,
-    /// Address of the first byte in this process.
+    /// Address of the first byte in the owner's address space.
     pub base: u64,
-    /// The key's gate.
+    /// Token for the key's revocation word.
     pub key: GatePass,
-    /// The queue pair's gate.
+    /// Token for the queue pair's revocation word.
     pub qp: GatePass,
-    /// The file that the memory is, if it is all of one: who has a file can map all of it.
+    /// The memory file, if the region is all of a file. A process that receives a file can map all
+    /// of it, so a region that is only a part of a file is not granted as a file.
     pub share: Option<SharedRange>,
-    /// By what the kernel knows this process, where it copies.
+    /// The owner's liveness word, for copies by the kernel.
     pub sentinel: Sentinel,
 }
 
-/// Why no access is granted. Requests that take packets instead are told of the faults among these.
+/// Why no access is granted. The requesting process uses packets instead, and packets report those
+/// cases that are errors of the request.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
-    /// The key does not open anything for this queue pair.
+    /// The key cannot be used through this queue pair.
     #[error("the key opens nothing: {0:?}")]
     Check(Check),
-    /// The key gives none of the rights in question.
+    /// The key has none of the rights that direct access can use.
     #[error("the key gives no right to write, read or run atomics")]
     Rights,
-    /// It is the key of a window, which a packet or a work request may end: see the head of
-    /// `gates`.
+    /// The key is the key of a window. A packet or a work request may end a window: see the head of
+    /// module `revocation`.
     #[error("the key is of a memory window")]
     Window,
-    /// It has no bytes, or is no memory of its own: the whole address space.
+    /// The region has no bytes, or is the whole address space, which is not one range of memory.
     #[error("the key names no range of memory")]
     Range,
-    /// The visitor was removed, or cut off.
+    /// The process was removed, or was cut off because it did not stop its access in time.
     #[error("the process was cut off")]
     Visitor,
-    /// [`MAX_GATES`](crate::MAX_GATES) are open.
+    /// All [`MAX_GATES`](crate::MAX_GATES) revocation words are in use.
     #[error("too many keys and queue pairs are reached by other processes")]
     Full,
-    /// There can be no gates.
+    /// The file of revocation words could not be created.
     #[error("no shared memory for gates: {0}")]
     Gates(io::Error),
 }
 
 impl Memory {
-    /// The gates, made if there are none.
+    /// Returns the revocation words, and creates them at the first call.
     fn make_revocations(&self) -> io::Result<&RevocationWords> {
         if let Some(words) = self.revocations.get() {
             return Ok(words);
         }
         let made = RevocationWords::new()?;
-        // Of two that are made at once, one stays.
+        // If two threads create them at the same time, one result is kept.
         Ok(self.revocations.get_or_init(|| made))
     }
 
-    /// The file of this device's gates, to be passed to those who are granted access.
+    /// The file of this device's revocation words. The caller passes it to each process that is
+    /// granted access.
     ///
     /// # Errors
-    /// What the system says about memory files.
+    /// An error of the system about memory files.
     pub fn gates_file(&self) -> io::Result<BorrowedFd<'_>> {
         self.make_revocations().map(RevocationWords::file)
     }
 
-    /// By what a visitor of this device knows that this process is still the one that granted it
-    /// access.
+    /// The liveness word of this process. A process with a grant checks it to know that this
+    /// process is still the one that granted access.
     ///
     /// # Errors
-    /// What the system says about memory, and memory files.
+    /// An error of the system about memory or memory files.
     pub fn sentinel(&self) -> io::Result<Sentinel> {
         self.make_revocations().map(RevocationWords::sentinel)
     }
 
-    /// Grants a visitor access to what `rkey` opens for packets of the queue pair, by the same
-    /// checks. It ends when the key dies or changes, which waits for visitors that are inside, with
-    /// [`close_qp_gate`](Self::close_qp_gate), or when the visitor is removed or cut off.
+    /// Grants a process direct access to the region of `rkey`. The checks are those for a packet
+    /// that arrives at the queue pair.
+    ///
+    /// The grant ends when the key is invalidated or changed, which waits for accesses in progress.
+    /// It also ends with [`close_qp_gate`](Self::close_qp_gate), and when the process is removed or
+    /// cut off.
     ///
     /// # Errors
     /// [`GrantError`].
@@ -108,7 +114,8 @@ impl Memory {
         rkey: Rkey,
     ) -> Result<Grant, GrantError> {
         let words = self.make_revocations().map_err(GrantError::Gates)?;
-        // The entry cannot change before its gate is open, nor unseen afterwards.
+        // The control lock is held until the revocation words are set, so that a change of the
+        // entry comes before the check or revokes the grant.
         let _control = self.control();
         let entry = self.find_open(pd, qpn, rkey).map_err(GrantError::Check)?;
         let checked =
@@ -138,39 +145,40 @@ impl Memory {
         Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
     }
 
-    /// Ends what was granted through a queue pair, for it is about to leave the states in which it
-    /// takes requests, or its rights change. [`settle_gates`](Self::settle_gates) waits for who is
-    /// inside.
+    /// Revokes all that was granted through a queue pair. The owner of the queue pair calls this
+    /// before the queue pair stops taking requests, or its rights change.
+    /// [`settle_gates`](Self::settle_gates) waits for accesses in progress.
     pub fn close_qp_gate(&self, qpn: Qpn) {
         if let Some(words) = self.revocations.get() {
             words.revoke_qp(qpn);
         }
     }
 
-    /// The pass that says of bytes of a queue pair's sends, while another process copies them by
-    /// itself, that they are what was sent. Opens the gate of its send queue unless it is open;
-    /// `None` if there are no gates (left).
+    /// Returns a token for sends of this queue pair whose bytes another process copies by itself.
+    /// While the token is valid, the bytes in memory are the bytes that were sent. `None` if there
+    /// is no free revocation word.
     pub fn open_send_gate(&self, qpn: Qpn) -> Option<GatePass> {
         self.make_revocations().ok()?.issue_send(qpn)
     }
 
-    /// Ends what that pass says: the application is about to be told that it may change the bytes
-    /// though nobody has acknowledged them.
+    /// Revokes that token. The caller does so before it tells the application that the send buffers
+    /// may change although the peer has not acknowledged them.
     pub fn close_send_gate(&self, qpn: Qpn) {
         if let Some(words) = self.revocations.get() {
             words.revoke_send(qpn);
         }
     }
 
-    /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or
-    /// after [`PATIENCE`](crate::PATIENCE), or twice that, where visitors do not leave.
+    /// Waits until no process accesses memory by a grant that was revoked before this call. Usually
+    /// returns at once. If processes do not stop, returns after [`PATIENCE`](crate::PATIENCE), or
+    /// twice that.
     pub fn settle_gates(&self) {
         if let Some(words) = self.revocations.get() {
             words.wait();
         }
     }
 
-    /// Ends all that was granted, and returns when nobody is inside.
+    /// Revokes all grants, and waits for accesses in progress.
     pub fn close_gates(&self) {
         if let Some(words) = self.revocations.get() {
             words.revoke_all();
@@ -178,15 +186,16 @@ impl Memory {
         }
     }
 
-    /// From now on gates wait for this process, which may be granted access.
+    /// Registers a process that may be granted access. From now on, revocations wait for its
+    /// accesses.
     ///
     /// # Errors
-    /// What the system says about memory files.
+    /// An error of the system about memory files.
     pub fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> io::Result<VisitorId> {
         Ok(self.make_revocations()?.add_process(visitor))
     }
 
-    /// It is gone: what it was granted is over.
+    /// Unregisters a process that is gone, and revokes its grants.
     pub fn remove_visitor(&self, visitor: VisitorId) {
         if let Some(words) = self.revocations.get() {
             words.remove_process(visitor);

@@ -1,11 +1,12 @@
-//! Accesses that the kernel carries out: pieces of registered memory for a system call.
+//! Memory for system calls: checked slices of registered memory that the kernel reads or writes.
 //!
-//! The checks are those of the copies (`data.rs`), and so is what an access may rely on: it begins
-//! when [`Memory::in_place`] is called and ends when that returns, and who ends a key meanwhile
-//! waits for it as the [crate head](crate) says. Pieces cannot leave it.
+//! The checks are those of the copies in `data.rs`, and so are the guarantees. An access begins
+//! when [`Memory::in_place`] is called, and ends when that call returns. A thread that ends a key
+//! meanwhile waits for the access, as the [crate head](crate) describes. The slices cannot outlive
+//! the call.
 //!
-//! The kernel promises no order in which the bytes that it copies become visible: who needs the
-//! last ones last stores them by itself.
+//! The kernel does not promise an order in which the bytes of a copy become visible. A caller that
+//! needs the last bytes to be stored last must store them itself.
 
 use vernic_wire::{Qpn, Rkey};
 
@@ -13,38 +14,40 @@ use crate::data::{CheckedAddress, fits, list_too_short, refuse};
 use crate::racy::{AccessLifetime, RacySlice, RacySliceMut, with_access_lifetime};
 use crate::{Access, AccessError, Check, Memory, PdId, SgCursor, Sge};
 
-/// One access, within which pieces of memory can be named.
+/// The scope of one access, in which slices of registered memory can be used.
 #[derive(Clone, Copy, Debug)]
 pub struct InPlace<'s> {
     memory: &'s Memory,
     life: AccessLifetime<'s>,
 }
 
-/// What became of a request for pieces.
+/// The result of a request for slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// All of them were given.
+    /// The caller received slices of the whole range.
     Pieces,
-    /// Those that were given are to be forgotten, and the bytes copied: there is no plain memory
-    /// behind a key (the null region, the address space), or no room for so many pieces.
+    /// The caller must drop the slices that it received, and copy the bytes instead. Either a key
+    /// names no ordinary memory (the null region, the address space), or the caller had no room for
+    /// more slices.
     Copy,
 }
 
 impl Memory {
-    /// Runs `work`, within which pieces of registered memory can be named for system calls.
+    /// Runs `work` as one access, in which it can use slices of registered memory for system calls.
     pub fn in_place<T>(&self, work: impl for<'s> FnOnce(InPlace<'s>) -> T) -> T {
         with_access_lifetime(|life| work(InPlace { memory: self, life }))
     }
 }
 
-/// Whether a piece was given and taken.
+/// The result for one slice: `taken` is whether the caller took it, `None` if there was no slice.
 fn named(taken: Option<bool>) -> Named {
     if taken == Some(true) { Named::Pieces } else { Named::Copy }
 }
 
 impl<'s> InPlace<'s> {
-    /// `range` of the message that the list holds, (offset, bytes), to be read. `take` is given the
-    /// pieces in order, and says whether it had room for this one.
+    /// Passes slices of a range of the message to `take`, to be read by a system call. `range` is
+    /// (offset in the message, bytes). `take` gets the slices in order, and returns whether it had
+    /// room for the slice.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -68,7 +71,7 @@ impl<'s> InPlace<'s> {
         )
     }
 
-    /// As [`read_local`](Self::read_local), to be written.
+    /// Does the same as [`read_local`](Self::read_local), with slices to be written.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -92,7 +95,8 @@ impl<'s> InPlace<'s> {
         )
     }
 
-    /// Checks and shows the pieces of a list, until one cannot be used.
+    /// Checks each element of the range and passes it to `show`, until `show` returns
+    /// [`Named::Copy`].
     fn walk(
         self,
         pd: PdId,
@@ -102,7 +106,7 @@ impl<'s> InPlace<'s> {
         needs: Access,
         mut show: impl FnMut(CheckedAddress, u64) -> Named,
     ) -> Result<Named, AccessError> {
-        // Each round ends a piece or the range.
+        // Each round completes an element of the list, or the range.
         while left > 0 {
             let (sge, inside) =
                 cursor.seek(sges, offset).ok_or_else(|| list_too_short(sges, offset, left))?;
@@ -121,7 +125,7 @@ impl<'s> InPlace<'s> {
         Ok(Named::Pieces)
     }
 
-    /// What a peer reads, (address, bytes), as one piece.
+    /// Passes to `take` one slice that a peer reads. `range` is (address, bytes).
     ///
     /// # Errors
     /// [`AccessError`].
@@ -140,7 +144,7 @@ impl<'s> InPlace<'s> {
         Ok(named(region.read_piece(self.life, offset, range.1).map(take)))
     }
 
-    /// What a peer writes, (address, bytes), as one piece.
+    /// Passes to `take` one slice that a peer writes. `range` is (address, bytes).
     ///
     /// # Errors
     /// [`AccessError`].
@@ -173,13 +177,14 @@ mod tests {
 
     const QP: Qpn = Qpn::new(0x11);
 
-    /// A domain, and 4 KiB known by these addresses with every right; bytes say their place.
+    /// A domain, and 4 KiB registered at `iova` with the given rights. Each byte's value follows
+    /// from its offset.
     fn rig(iova: u64, access: Access) -> (Memory, HostBuffer, PdId, Lkey, Rkey) {
         let (memory, buffer) = (Memory::new(), HostBuffer::new(4096).unwrap());
         let bytes: Vec<u8> = (0..4096).map(|i| (i / 7) as u8).collect();
         buffer.write_at(0, &bytes).unwrap();
         let pd = memory.alloc_pd();
-        // SAFETY: `buffer` outlives all accesses, and is accessed by its racy copies only.
+        // SAFETY: `buffer` outlives all accesses, and only its racy copies access it.
         #[allow(unsafe_code)]
         let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 4096, iova, access) }.unwrap();
         (memory, buffer, pd, mr.lkey, mr.rkey)

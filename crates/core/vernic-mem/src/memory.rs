@@ -1,4 +1,5 @@
-//! The key table of a device, and its protection domains. Changes take one lock, from any thread.
+//! The key table of a device, and its protection domains. Changes may come from any thread and take
+//! one lock.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -16,9 +17,10 @@ pub struct Memory {
     pub(crate) permutations: Permutations,
     pub(crate) indexes: IndexTable,
     pub(crate) table: Table,
-    /// Made for the first access that is granted to another process.
+    /// Revocation words, created when the first access is granted to another process.
     pub(crate) revocations: OnceLock<RevocationWords>,
-    /// Boxed: its lock word shall not share a cache line with what the data path reads.
+    /// The control state. Boxed, so that its lock does not share a cache line with what the data
+    /// path reads.
     control: Box<Mutex<Control>>,
 }
 
@@ -34,10 +36,11 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Most regions and windows together; the 24 bits of index, less what the table's shape wastes.
+    /// Highest number of regions and windows together: 2^24 indexes, less those that the slot
+    /// table's shape leaves unused.
     pub const MAX_KEYS: u32 = MAX_SLOTS - 1;
 
-    /// A key table without regions, with secrets of its own.
+    /// Creates a key table without regions, with its own random secrets.
     pub fn new() -> Self {
         let control = Control::new();
         Self {
@@ -50,20 +53,20 @@ impl Memory {
     }
 
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
-        // No code panics between two changes that belong together.
+        // A poisoned lock is safe to use: no code panics between two changes that belong together.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many protection domains and regions there are.
+    /// Number of protection domains and number of regions.
     pub fn population(&self) -> (usize, usize) {
         let control = self.control();
         (control.pds.len(), control.regions.len())
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     pub fn alloc_pd(&self) -> PdId {
         let mut control = self.control();
-        // At most one round per live domain.
+        // At most one round per existing domain.
         loop {
             control.last_pd = control.last_pd.wrapping_add(1).max(1);
             let pd = PdId(control.last_pd);
@@ -77,7 +80,7 @@ impl Memory {
     /// Frees a protection domain (IBTA 11.2.1.7).
     ///
     /// # Errors
-    /// [`PdError::Busy`] while regions, windows or holders live in it.
+    /// [`PdError::Busy`] while regions, windows or other objects use it.
     pub fn dealloc_pd(&self, pd: PdId) -> Result<(), PdError> {
         let mut control = self.control();
         let PdUse { regions, windows, holders } = *control.pd(pd)?;
@@ -88,7 +91,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Counts one more thing in the domain that this crate does not know: a queue pair, a shared
+    /// Counts one more object in the domain that this crate does not know: a queue pair, a shared
     /// receive queue, an address handle.
     ///
     /// # Errors
@@ -98,14 +101,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Undoes one [`Memory::hold_pd`]; without one it does nothing.
+    /// Undoes one [`Memory::hold_pd`]. Does nothing if there was none.
     pub fn release_pd(&self, pd: PdId) {
         if let Ok(pd) = self.control().pd(pd) {
             pd.holders = pd.holders.saturating_sub(1);
         }
     }
 
-    /// A slot and its next key. The slot exists in the table.
+    /// Takes a free slot and its next key. Grows the table if the slot does not exist in it.
     pub(crate) fn take_key(&self, control: &mut Control) -> Result<(u32, u32), RegisterError> {
         let exhausted = RegisterError::KeysExhausted { max: Self::MAX_KEYS };
         let slot = control.keys.take().ok_or(exhausted)?;
@@ -116,9 +119,9 @@ impl Memory {
         Ok((slot, control.keys.key_for(slot, last)))
     }
 
-    /// Shows `entry` to the data path, and closes its key's gate: what was granted was for the
-    /// entry before. The caller holds the control lock, and lets the gates settle without it if
-    /// that was a live entry.
+    /// Stores `entry` for the data path, and revokes the grants of its key, which were made for the
+    /// previous entry. The caller holds the control lock. If the previous entry was valid, the
+    /// caller waits for the revocations after it has released the lock.
     pub(crate) fn publish(&self, slot: u32, entry: &Entry) {
         if let Some(slot) = self.table.get(slot) {
             slot.publish(entry);
@@ -128,7 +131,7 @@ impl Memory {
         }
     }
 
-    /// Kills the key of a slot and gives the slot back.
+    /// Invalidates the key of a slot and frees the slot.
     pub(crate) fn free_slot(&self, control: &mut Control, slot: u32, entry: &Entry) {
         self.publish(
             slot,

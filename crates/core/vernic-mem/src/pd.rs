@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-/// Number of a protection domain of one device (IBTA 10.2.3). Never reused.
+/// Number of a protection domain of one device (IBTA 10.2.3). A number is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PdId(pub(crate) u32);
 
 impl PdId {
-    /// The number of no domain: nothing can be made in it.
+    /// The number of no domain. Nothing can be created in it.
     pub const NONE: Self = Self(0);
 
-    /// The number, from 1.
+    /// The number, 1 or more.
     pub const fn value(self) -> u32 {
         self.0
     }

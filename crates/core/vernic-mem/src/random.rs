@@ -1,9 +1,10 @@
-//! Random numbers.
+//! Random numbers for the control path.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Random numbers for the control path: SipHash, keyed by the operating system, of two numbers. The
-/// key is one of the process's, and its children's; the first number is the device's alone.
+/// A random number generator: SipHash over two numbers, keyed by the operating system. The key
+/// belongs to the process and its children. The first number belongs to the device alone, the
+/// second counts.
 #[derive(Debug)]
 pub(crate) struct Random {
     state: RandomState,
@@ -13,7 +14,7 @@ pub(crate) struct Random {
 
 impl Random {
     pub(crate) fn new() -> Self {
-        // Where the system refuses (a sandbox may), there is the key still.
+        // If the system refuses (a sandbox may do so), the secret key is enough.
         let own = getrandom::u64().unwrap_or_default();
         Self { state: RandomState::new(), own, count: 0 }
     }
@@ -26,7 +27,8 @@ impl Random {
         hasher.finish()
     }
 
-    /// A number below `end` > 0. The bias is below 2^-32 for any `end` here.
+    /// A random number below `end`, which is above 0. The bias is below 2^-32 for every `end` used
+    /// here.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
