@@ -1,8 +1,9 @@
-//! Copies between registered memory of this process and memory of another one that granted access.
+//! Copies between registered memory of this process and granted memory of another process.
 //!
-//! The local side is checked as ever. The other side is checked by its owner when access was
-//! granted, and by the bounds of the [`Reach`] here; whether the access still stands is the gates'
-//! to say, and whoever calls is inside them ([`PeerGates::enter`](crate::PeerGates::enter)).
+//! The local side is checked as for all other accesses. The owner of the remote side checked it
+//! when it granted access, and this module checks the bounds of the grant ([`Reach`]). The caller
+//! makes sure that the grant is still valid: it has begun an access
+//! ([`PeerGates::enter`](crate::PeerGates::enter)).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,50 +15,50 @@ use crate::{
     SgCursor, Sge,
 };
 
-/// Bytes copied at a time where a buffer is between: pieces of special regions.
+/// Bytes per step of a copy through a bounce buffer. Special regions need one.
 const BOUNCE: usize = 4096;
 
-/// Bytes of mapped memory that are copied between two looks at the gates, some 2 us: what a process
-/// that is stopped while it copies may still write when it goes on.
+/// Bytes of mapped memory that are copied between two checks of the revocation words, some 2 us. A
+/// process that was stopped while copying may still write that much when it continues.
 const PIECE: u64 = 16 << 10;
 
-/// How another process's memory is reached. Offsets count from the first byte that was granted.
+/// A granted region of another process. Offsets count from the first byte of the grant.
 #[derive(Debug)]
 pub enum Reach {
-    /// Mapped here.
+    /// The region is mapped in this process.
     Mapped(PeerMemory),
-    /// By the kernel, which copies between the processes.
+    /// The kernel copies between the two processes.
     Process(PeerProcess),
 }
 
 /// Why a copy failed.
 #[derive(Debug)]
 pub enum PeerFault {
-    /// The local memory refuses.
+    /// The local memory cannot be accessed.
     Local(AccessError),
-    /// The other process's memory cannot be reached: what the kernel says, or `EINVAL` out of
-    /// bounds.
+    /// The memory of the other process cannot be accessed: an error of the kernel, or `EINVAL` if
+    /// the range is out of bounds.
     Peer(io::Error),
-    /// Access has ended meanwhile.
+    /// The grant was revoked during the copy.
     Closed,
 }
 
-/// An atomic on 8 bytes (IBTA 9.4.5).
+/// An atomic operation on 8 bytes (IBTA 9.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WordOp {
-    /// Store `swap` if the word is `compare`.
+    /// Store `swap` if the word equals `compare`.
     CmpSwap {
-        /// Expected.
+        /// The expected value.
         compare: u64,
-        /// New.
+        /// The new value.
         swap: u64,
     },
-    /// Add, wrapping.
+    /// Add to the word, wrapping.
     FetchAdd(u64),
 }
 
 impl WordOp {
-    /// Runs it and returns what the word was.
+    /// Runs the operation and returns the old value of the word.
     fn run(self, word: &AtomicU64) -> u64 {
         match self {
             Self::CmpSwap { compare, swap } => word
@@ -74,14 +75,14 @@ impl From<AccessError> for PeerFault {
     }
 }
 
-/// Out of the range that was granted.
+/// The error for a range outside the grant.
 #[cold]
 fn outside() -> PeerFault {
     PeerFault::Peer(io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 impl Reach {
-    /// Stores bytes of ours at `at`: the last aligned word last.
+    /// Copies private bytes of this process to offset `at`. The last aligned word is stored last.
     ///
     /// # Errors
     /// [`PeerFault::Peer`].
@@ -101,15 +102,16 @@ impl Reach {
         }
     }
 
-    /// Whether [`atomic`](Self::atomic) can be run there.
+    /// Whether [`atomic`](Self::atomic) works at offset `at`.
     pub fn has_word(&self, at: u64) -> bool {
         matches!(self, Self::Mapped(memory) if memory.with_word(at, |_| ()).is_some())
     }
 
-    /// Runs an atomic on the word at `at` and returns what it was. Only mapped memory has them.
+    /// Runs an atomic operation on the word at offset `at` and returns its old value. Only mapped
+    /// memory supports atomics.
     ///
     /// # Errors
-    /// [`PeerFault::Peer`]: not mapped, out of bounds, or not aligned in memory.
+    /// [`PeerFault::Peer`]: the memory is not mapped, or the word is out of bounds or not aligned.
     pub fn atomic(&self, at: u64, op: WordOp) -> Result<u64, PeerFault> {
         match self {
             Self::Mapped(memory) => memory.with_word(at, |word| op.run(word)),
@@ -120,10 +122,10 @@ impl Reach {
 }
 
 impl Memory {
-    /// Copies `len` bytes of the message that `sges` describes, from byte `offset` on, to `at`: an
-    /// RDMA WRITE, or a part of it. `holds` says whether access still stands
-    /// ([`Visit::holds`](crate::Visit::holds)), and is asked before each 16 KiB of mapped memory,
-    /// and each call of the kernel.
+    /// Copies a part of a message to offset `at` of the remote region: an RDMA WRITE, or a part of
+    /// one. The part is the `len` bytes from byte `offset` on of the message that `sges` describes.
+    /// `holds` returns whether the grant is still valid ([`Visit::holds`](crate::Visit::holds)). It
+    /// is called before each 16 KiB of mapped memory, and before each system call.
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -163,8 +165,9 @@ impl Memory {
         }
     }
 
-    /// Copies `len` bytes from `at` to the message that `sges` describes, from byte `offset` on: an
-    /// RDMA READ, or a part of it. `holds` as for [`write_peer`](Self::write_peer).
+    /// Copies from offset `at` of the remote region to a part of a message: an RDMA READ, or a part
+    /// of one. The part is the `len` bytes from byte `offset` on of the message that `sges`
+    /// describes. `holds` is as for [`write_peer`](Self::write_peer).
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -194,7 +197,7 @@ impl Memory {
                         })?;
                     }
                     at += n;
-                    // Afterwards: what was read is what was granted.
+                    // Checked after the copy: all bytes that were read belonged to the grant.
                     if holds() { Ok(()) } else { Err(PeerFault::Closed) }
                 })
             }
@@ -204,13 +207,14 @@ impl Memory {
         }
     }
 
-    /// Where `len` bytes of the message that `sges` describes lie in this process, from byte
-    /// `offset` on, for another process to copy ([`pull`](Self::pull)): fills `pieces` from the
-    /// first on and returns how many there are. `None` if there are not enough of them, or where
-    /// the bytes are in no memory of their own: the null region, the whole address space.
+    /// Finds the addresses of a part of a message in this process, for another process to copy
+    /// ([`pull`](Self::pull)). The part is the `len` bytes from byte `offset` on of the message
+    /// that `sges` describes. Fills `pieces` from its start, and returns how many it filled. `None`
+    /// if `pieces` is too short, or if the bytes have no fixed address: those of the null region or
+    /// the whole address space.
     ///
     /// # Errors
-    /// As [`read_local`](Self::read_local).
+    /// As for [`read_local`](Self::read_local).
     pub fn locate(
         &self,
         pd: PdId,
@@ -241,8 +245,8 @@ impl Memory {
     }
 
     /// Copies all bytes of a list of another process's memory to the message that `sges` describes,
-    /// from byte `offset` on. Whether they still are what the other process meant is for the caller
-    /// to find out afterwards ([`PeerGates::still_lets`](crate::PeerGates::still_lets)).
+    /// from byte `offset` on. The other process may have changed the bytes meanwhile. The caller
+    /// checks that after the copy ([`PeerGates::still_lets`](crate::PeerGates::still_lets)).
     ///
     /// # Errors
     /// [`PeerFault`]; a part may have been copied.
@@ -259,15 +263,15 @@ impl Memory {
         read_process(pieces, 0, || true, |batch, at| batch.read_list(from, at))
     }
 
-    /// Runs an atomic on the word at `at` of another process's memory and stores what it was into
-    /// the first 8 bytes of the message that `sges` describes. The place for it is found before, so
-    /// that nothing can go wrong once the atomic has run: **the lane must not pass a barrier
-    /// meanwhile**, as with any access.
+    /// Runs an atomic operation on the word at offset `at` of the remote region. Stores the word's
+    /// old value in the first 8 bytes of the message that `sges` describes. The list is checked
+    /// before the operation runs, so that storing the result cannot fail. As for every access,
+    /// **the lane must not pass a barrier meanwhile**.
     ///
     /// # Errors
-    /// [`PeerFault`]: as [`write_local`](Self::write_local) and [`Reach::atomic`]; local too for a
-    /// list that names the whole address space, where only the attempt would tell. Nothing has
-    /// happened then.
+    /// [`PeerFault`], as for [`write_local`](Self::write_local) and [`Reach::atomic`]. A list in
+    /// the region over the whole address space is also refused, because only the store could tell
+    /// whether it works. Nothing has happened then.
     pub fn atomic_peer(
         &self,
         pd: PdId,
@@ -276,7 +280,7 @@ impl Memory {
         (on, at): (&Reach, u64),
         op: WordOp,
     ) -> Result<(), PeerFault> {
-        // Pieces of a list are of a byte at least.
+        // Each piece has at least one byte, so 8 bytes lie in at most 8 pieces.
         let mut sink = [None; 8];
         let mut places = sink.iter_mut();
         let pieces = Pieces { memory: self, pd, sges, cursor, offset: 0, left: 8 };
@@ -293,7 +297,7 @@ impl Memory {
         let mut rest = was.as_slice();
         for (checked, n) in sink.into_iter().flatten() {
             let (now, after) = rest.split_at(n);
-            // Inside the region, as was checked, and mapped until the lane has passed.
+            // The address was checked, and stays mapped until the lane passes a barrier.
             let stored = checked.region.store(checked.offset, now);
             debug_assert!(stored.is_some());
             rest = after;
@@ -302,7 +306,7 @@ impl Memory {
     }
 }
 
-/// The pieces of a part of a message.
+/// The pieces of registered memory that hold a part of a message.
 struct Pieces<'a> {
     memory: &'a Memory,
     pd: PdId,
@@ -313,14 +317,14 @@ struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// Runs `f` with each piece, checked, and its length.
+    /// Checks each piece, and calls `f` with its address and length.
     #[inline]
     fn each(
         mut self,
         needs: Access,
         mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerFault>,
     ) -> Result<(), PeerFault> {
-        // Each round ends a piece of the list or the part.
+        // Each round completes an element of the list, or the part.
         while self.left > 0 {
             let (sge, inside) = self
                 .cursor
@@ -341,7 +345,7 @@ impl Pieces<'_> {
 }
 
 impl Pieces<'_> {
-    /// As [`each`](Self::each), with parts of pieces of [`PIECE`] bytes at most.
+    /// Does the same as [`each`](Self::each), but cuts pieces to at most [`PIECE`] bytes.
     #[inline]
     fn each_part(
         self,
@@ -359,7 +363,8 @@ impl Pieces<'_> {
     }
 }
 
-/// Hands out a piece of a special region through a buffer; `to` gets how much was before.
+/// Reads a piece of a special region through a bounce buffer. `to` gets each buffer, and how many
+/// bytes came before it.
 #[cold]
 fn bounce(
     checked: CheckedAddress,
@@ -378,7 +383,8 @@ fn bounce(
     Ok(())
 }
 
-/// Fills a piece of a special region through a buffer; `from` gets how much was before.
+/// Writes a piece of a special region through a bounce buffer. `from` fills each buffer, and gets
+/// how many bytes came before it.
 #[cold]
 fn fill(
     checked: CheckedAddress,
@@ -397,7 +403,7 @@ fn fill(
     Ok(())
 }
 
-/// Local memory of the whole address space that is not there.
+/// The error for an address of the whole address space that is not mapped.
 #[cold]
 fn unmapped(checked: CheckedAddress, done: u64, len: usize) -> PeerFault {
     refuse(Check::Unmapped, 0, checked.offset + done, len as u64).into()
@@ -438,7 +444,8 @@ fn write_process(
     flush(&mut batch, &mut at)
 }
 
-/// Copies to local pieces what `read` copies to a batch, from byte `at` on.
+/// Copies to local pieces, in batches. `read` fills a batch from an offset of the remote memory;
+/// `at` is the first offset.
 fn read_process(
     pieces: Pieces<'_>,
     mut at: u64,

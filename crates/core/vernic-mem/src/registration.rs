@@ -1,4 +1,4 @@
-//! Memory regions: registered, changed and ended by the control path.
+//! Verbs for memory regions: register, change, deregister.
 
 use vernic_wire::{Lkey, Rkey};
 
@@ -6,53 +6,54 @@ use crate::control::{Control, RegionRecord};
 use crate::racy::{Entry, Kind, Region, is_reachable};
 use crate::{Access, DeregisterError, Memory, PdId, RegisterError};
 
-/// Names a region on the control path. A handle of a region that is gone is refused, never taken
-/// for another's.
+/// Identifies a region on the control path. The handle of a region that was deregistered is
+/// refused. It never names another region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MrHandle {
     slot: u32,
     serial: u64,
 }
 
-/// A registered region: its name and its keys. Both keys have the same value.
+/// A registered region: its handle and its keys. Both keys have the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mr {
-    /// For the control path.
+    /// Handle for the control path.
     pub handle: MrHandle,
-    /// For local work requests.
+    /// Key for local work requests.
     pub lkey: Lkey,
-    /// For peers, if the region has remote rights.
+    /// Key for peers, if the region has remote rights.
     pub rkey: Rkey,
 }
 
-/// What [`Memory::reregister`] changes; `None` keeps.
+/// The properties that [`Memory::reregister`] changes. `None` keeps a property.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reregister {
-    /// Another protection domain.
+    /// The new protection domain.
     pub pd: Option<PdId>,
-    /// Other rights.
+    /// The new rights.
     pub access: Option<Access>,
-    /// Other memory: first byte, bytes, I/O virtual address of the first byte.
+    /// The new memory: address, length in bytes, I/O virtual address of the first byte.
     pub range: Option<(*mut u8, u64, u64)>,
 }
 
 impl Memory {
-    /// Longest region, bytes: the user address space of x86-64.
+    /// Longest region in bytes: the size of the user address space of x86-64.
     pub const MAX_REGION_BYTES: u64 = 1 << 47;
 
-    /// Registers `len` bytes from `addr` on, known to work requests and peers as `iova` and up
-    /// (IBTA 10.6.4, 11.2.8.2). Costs the same for any length: no page is touched. Length 0 is
-    /// permitted; such a region serves accesses of length 0.
+    /// Registers `len` bytes at `addr`. Work requests and peers know them by addresses from `iova`
+    /// on (IBTA 10.6.4, 11.2.8.2). The cost does not depend on the length, because no page is
+    /// touched. Length 0 is permitted; such a region serves accesses of length 0.
     ///
     /// # Safety
-    /// From now until (1) [`Memory::deregister`] has returned `Ok`, or [`Memory::retire`] has
-    /// returned, and (2) every lane that was running then has passed a barrier (see the
-    /// [crate head](crate)):
+    /// The promises below hold from this call until two things have happened. First,
+    /// [`Memory::deregister`] has returned `Ok`, or [`Memory::retire`] has returned. Then every
+    /// lane that was running at that time has passed a barrier (see the [crate head](crate)).
     /// - `addr..addr + len` stays mapped and readable, and writable if `access` holds
-    ///   `LOCAL_WRITE`;
-    /// - all other accesses to it are atomic, volatile, in another language or process, or do not
-    ///   overlap in time with work requests or remote operations that conflict with them; no
-    ///   `&mut` to it and, if it is written, no `&` is used while such operations may run.
+    ///   `LOCAL_WRITE`.
+    /// - All other accesses to the range are atomic, volatile, in another language or process, or
+    ///   do not overlap in time with work requests or remote operations that conflict with them.
+    /// - No `&mut` to the range is used while such operations may run, and no `&` if they may
+    ///   write.
     ///
     /// # Errors
     /// [`RegisterError`]; `iova` must be 0 with [`Access::ZERO_BASED`].
@@ -67,13 +68,14 @@ impl Memory {
     ) -> Result<Mr, RegisterError> {
         check_range(addr, len, iova)?;
         check_access(access, iova)?;
-        // SAFETY: the caller's promise; the range does not wrap and is not null (checked).
+        // SAFETY: the caller of `register` promises that the memory may be accessed. `check_range`
+        // has found that the range does not wrap and is not null.
         let region = unsafe { Region::new(addr, len) };
         self.publish_region(pd, Kind::Region, iova, access, region)
     }
 
-    /// A region that reads as zero and swallows writes, whatever address is used with it
-    /// (`ibv_alloc_null_mr`). It has no remote rights.
+    /// Allocates a null region (`ibv_alloc_null_mr`): reads return zeros, and writes are discarded,
+    /// at any address. It has no remote rights.
     ///
     /// # Errors
     /// [`RegisterError::Pd`], [`RegisterError::KeysExhausted`].
@@ -81,20 +83,22 @@ impl Memory {
         self.publish_region(pd, Kind::NullRegion, 0, Access::LOCAL_WRITE, Region::NULL)
     }
 
-    /// Registers all memory of the process, present and future, by its addresses: implicit
-    /// on-demand paging (`ibv_reg_mr` of everything with `IBV_ACCESS_ON_DEMAND`). An access to what
-    /// is not mapped, or not writable, is refused with [`Check::Unmapped`](crate::Check::Unmapped).
+    /// Registers all memory of the process, present and future, by its virtual addresses. This is
+    /// implicit on-demand paging (`ibv_reg_mr` of everything with `IBV_ACCESS_ON_DEMAND`). An
+    /// access to memory that is not mapped, or not writable, fails with
+    /// [`Check::Unmapped`](crate::Check::Unmapped).
     ///
-    /// Accesses go through the kernel: some 0.3 us each. 8-byte operations are atomic with respect
-    /// to the others of this process, not to CPUs. Windows cannot be bound to it.
+    /// The kernel does each access, which takes some 0.3 us. Operations on 8-byte words are atomic
+    /// with respect to such operations of this process only, not to CPUs. Windows cannot be bound
+    /// to the region.
     ///
     /// # Safety
-    /// As for [`Memory::register`], of all memory that work requests and peers name; but it need
-    /// not stay mapped, nor be writable.
+    /// As for [`Memory::register`], for all memory that work requests and peers name. But the
+    /// memory may be unmapped, and may be read-only.
     ///
     /// # Errors
-    /// [`RegisterError`]: [`NoAddressSpace`](RegisterError::NoAddressSpace) where the kernel
-    /// refuses the system calls.
+    /// [`RegisterError`]; [`NoAddressSpace`](RegisterError::NoAddressSpace) if the kernel refuses
+    /// the system calls.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn register_address_space(
         &self,
@@ -105,12 +109,12 @@ impl Memory {
         if !Self::can_register_address_space() {
             return Err(RegisterError::NoAddressSpace);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller of `register_address_space` promises that no Rust reference conflicts.
         let everything = unsafe { Region::address_space() };
         self.publish_region(pd, Kind::Region, 0, access, everything)
     }
 
-    /// Whether [`Memory::register_address_space`] is possible here: a few system calls to find out.
+    /// Whether [`Memory::register_address_space`] works here. A few system calls find out.
     pub fn can_register_address_space() -> bool {
         is_reachable()
     }
@@ -134,12 +138,13 @@ impl Memory {
         Ok(mr(slot, serial, key))
     }
 
-    /// Changes memory, rights or domain of a region; the keys stay (IBTA 11.2.8.7 permits either).
-    /// Work that runs meanwhile sees the old or the new state.
+    /// Changes the memory, the rights or the domain of a region. The keys stay the same (IBTA
+    /// 11.2.8.7 permits either). An operation that runs at the same time uses the old or the new
+    /// state.
     ///
     /// # Safety
-    /// As for [`Memory::register`] with what results; the old memory has to stay mapped until the
-    /// lanes have passed a barrier after the return.
+    /// As for [`Memory::register`], for the region that results. The old memory must stay mapped
+    /// until this call has returned and every lane has then passed a barrier.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing changed then.
@@ -162,7 +167,8 @@ impl Memory {
         let old_pd = PdId(entry.pd);
         if let Some((addr, len, iova)) = change.range {
             check_range(addr, len, iova)?;
-            // SAFETY: the caller's promise; the range does not wrap and is not null (checked).
+            // SAFETY: the caller of `reregister` promises that the memory may be accessed.
+            // `check_range` has found that the range does not wrap and is not null.
             entry.region = unsafe { Region::new(addr, len) };
             entry.iova = iova;
         }
@@ -181,12 +187,12 @@ impl Memory {
         Ok(mr(handle.slot, handle.serial, entry.key))
     }
 
-    /// Ends a region: its keys die at once (IBTA 11.2.8.4). An access that had passed its check may
-    /// still be copying: **let all lanes pass a barrier before the memory is given up**.
+    /// Ends a region. Its keys are invalid at once (IBTA 11.2.8.4). An access that passed its check
+    /// earlier may still be copying. **Let all lanes pass a barrier before the memory is freed.**
     ///
     /// # Errors
-    /// [`DeregisterError::WindowsBound`] while windows are bound to it; [`Memory::retire`] unbinds
-    /// them.
+    /// [`DeregisterError::WindowsBound`] while windows are bound to the region. [`Memory::retire`]
+    /// unbinds them.
     pub fn deregister(&self, handle: MrHandle) -> Result<(), DeregisterError> {
         let mut control = self.control();
         let record = control.region(handle).ok_or(DeregisterError::UnknownHandle)?;
@@ -199,17 +205,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends a region whatever is bound to it: unbinds its windows and kills its keys, in one step
-    /// that no bind can come between. For an owner whose memory is about to go and who cannot be
-    /// refused; the verb is [`Memory::deregister`]. As there, **let all lanes pass a barrier before
-    /// the memory is given up**.
+    /// Ends a region even if windows are bound to it. Unbinds the windows and invalidates the keys
+    /// as one step, so that no bind can come in between. It is meant for an owner whose memory is
+    /// about to go, and that cannot handle a failure. The verb is [`Memory::deregister`]. As there,
+    /// **let all lanes pass a barrier before the memory is freed.**
     ///
-    /// The windows stay allocated, and their present keys open nothing: a type 1 window is as if
-    /// bound with length 0, a type 2 window as if invalidated. Either may be bound again.
+    /// The windows stay allocated, but their present keys give access to nothing. A type 1 window
+    /// is in the state of one bound with length 0, a type 2 window in the state of an invalidated
+    /// one. Both can be bound again.
     ///
-    /// Returns how many windows it unbound. It cannot fail: a region that is gone already has no
-    /// live key, and nothing is left to do. With bound windows, costs a walk over all windows of
-    /// the device.
+    /// Returns the number of windows that it unbound. The call cannot fail: a region that is
+    /// already gone has no valid key, so nothing is left to do. If windows are bound, the call
+    /// looks at all windows of the device.
     pub fn retire(&self, handle: MrHandle) -> u32 {
         let mut control = self.control();
         let Some(record) = control.region(handle) else { return 0 };
@@ -223,7 +230,7 @@ impl Memory {
         windows
     }
 
-    /// Ends the region in `slot`, to which no window is bound.
+    /// Ends the region in `slot`. No window is bound to it.
     fn remove_region(&self, control: &mut Control, slot: u32) {
         let Some(record) = control.regions.remove(&slot) else { return };
         debug_assert_eq!(record.windows, 0, "a window would outlive its region");
@@ -241,7 +248,7 @@ impl Control {
 }
 
 impl Access {
-    /// Rights from the integer of the C API. Unknown optional bits are dropped.
+    /// Converts the integer of the C API to rights. Drops unknown optional bits.
     ///
     /// # Errors
     /// [`RegisterError::UnknownAccess`] with the bits that are neither known nor optional.
@@ -270,7 +277,7 @@ fn check_range(addr: *mut u8, len: u64, iova: u64) -> Result<(), RegisterError> 
     if addr.checked_add(len).is_none_or(|end| end > usize::MAX as u64) {
         return Err(RegisterError::WrapsAddress { addr, len });
     }
-    // The last byte may be the last of the 64-bit space.
+    // The last byte of the region may be the last byte of the 64-bit space.
     if len > 0 && iova.checked_add(len - 1).is_none() {
         return Err(RegisterError::WrapsIova { iova, len });
     }

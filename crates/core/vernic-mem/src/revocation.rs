@@ -1,73 +1,80 @@
-//! RevocationWords: how the owner of memory ends accesses that another process makes by itself.
+//! Revocation words: how the owner of memory ends the direct accesses of another process.
 //!
-//! A process of this host that was granted access to a region or window ([`Memory::grant`]) reaches
-//! the bytes without the owner's help, and nobody checks its accesses one by one. What it holds is
-//! a ticket, and a ticket names *gates*: the key's, and the queue pair's. A gate is a word in a
-//! file that the owner writes and others map read-only: 0 is closed, another value is that of the
-//! tickets that it lets through, drawn at random, so that a ticket of an earlier use of the gate
-//! opens nothing.
+//! A process of this host that was granted access to a region
+//! ([`Memory::grant`](crate::Memory::grant)) copies the bytes without the owner's help, and nobody
+//! checks its single accesses. A grant holds tokens ([`GatePass`]) for two *revocation words*: one
+//! of the key, one of the queue pair. The words lie in a file that the owner writes and the other
+//! processes map read-only. A word is 0 while everything is revoked. Otherwise it has the value of
+//! the valid tokens. The owner draws the value at random, so a token from an earlier use of the
+//! word is invalid.
 //!
-//! # Why nobody is inside after a gate was closed
+//! # Why no access continues after a revocation
 //!
-//! A visitor says in a word of its own ([`Visit`]), which the owner can read, that it is inside
-//! before it looks at the gates, and takes the word back when it has copied:
+//! The process with the grant has an *access word* ([`Visit`]) that the owner can read. Before it
+//! looks at the revocation words, it stores there that an access is in progress. After the copy, it
+//! clears the access word:
 //!
 //! ```text
-//!   visitor                                   owner
-//!   V1 inside = both gates' numbers           O1 gate = 0
-//!   V2 fence(SeqCst)                          O2 fence(SeqCst)
-//!   V3 gates have the ticket's values?        O3 inside names the gate? wait
-//!   V4 copies                                 O4 the memory is its own again
-//!   V5 inside = nothing (release)
+//!   process with the grant                    owner
+//!   P1 access word = numbers of both words    O1 revocation word = 0
+//!   P2 fence(SeqCst)                          O2 fence(SeqCst)
+//!   P3 both words have the tokens' values?    O3 access word names the word? wait
+//!   P4 copy                                   O4 the memory is the owner's own again
+//!   P5 access word = none (release)
 //! ```
 //!
-//! Both fences are in one total order. If O2 comes first, V3 sees the gate closed, and V4 does not
-//! happen. If V2 comes first, O3 sees V1 or something later: while the visitor is inside the owner
-//! waits, and the release of V5 makes what it copied visible to the owner, and over before O4. A
-//! visitor whose V1 comes after O3 comes after O2. Neither's copies move up before V3: an acquire
-//! fence follows it. The word of a visitor changes with each visit (it carries a count), so the
-//! owner does not wait for a later visit to another use of the gate.
+//! Both fences are in one total order. If O2 comes first, P3 sees the 0, and P4 does not happen. If
+//! P2 comes first, O3 sees the value of P1 or a later one. So the owner waits while the access is
+//! in progress. The release of P5 makes the copied bytes visible to the owner, and completes the
+//! copy before O4. If P1 comes after O3, then P2 comes after O2. No copy moves up before P3,
+//! because an acquire fence follows P3. The access word contains a counter and so changes with each
+//! access. So the owner does not wait for a later access by another use of the same revocation
+//! word.
 //!
-//! # Who does not leave
+//! # Processes that do not stop
 //!
-//! A visit is bounded by what it copies (some 50 us), but a visitor may be stopped or lie. The
-//! owner waits for [`PATIENCE`], for all that are inside at once, then cuts off who is still there
-//! ([`Visitor::cut_off`]): the gate of every queue pair through which it was granted anything is
-//! closed, so that none of its tickets opens anything any more, it is granted nothing more, and it
-//! is never waited for again. One that is gone is not waited for.
+//! An access is short: some 50 us for the largest copy. But the process may be stopped, or may lie.
+//! The owner waits for at most [`PATIENCE`], for all processes at once, and then cuts the remaining
+//! ones off ([`Visitor::cut_off`]). It revokes the word of every queue pair through which such a
+//! process was granted anything, so all tokens of the process are invalid. The process gets no more
+//! grants, and the owner never waits for it again. The owner does not wait for a process that is
+//! gone.
 //!
-//! What a visitor that was cut off may still do is end the piece that it was copying when it was
-//! stopped: it looks at its gates again before each ([`Visit::holds`]).
+//! A process that was cut off can still do one thing: complete the piece that it was copying when
+//! it was stopped. It checks the revocation words again before each piece ([`Visit::holds`]).
 //!
-//! # The gate of a send queue
+//! # The revocation word of a send queue
 //!
-//! A neighbour may copy the bytes of SENDs out of this process's memory by itself
-//! ([`Memory::locate`](crate::Memory::locate)), into a receive that it completes afterwards. Nobody
-//! waits for it: the gate of the queue pair's send queue, of which each message names the pass
-//! ([`Memory::open_send_gate`](crate::Memory::open_send_gate)), is looked at *after* the copy.
+//! A process on the same host may copy the bytes of SENDs out of this process's memory
+//! ([`Memory::locate`](crate::Memory::locate)) into a receive buffer, and then complete the
+//! receive. The owner does not wait for such copies. Each message carries a token of the queue
+//! pair's send queue ([`Memory::open_send_gate`](crate::Memory::open_send_gate)), and the reader
+//! checks it *after* the copy.
 //!
 //! ```text
 //!   reader                                    owner
-//!   R1 copies                                 S1 gate = 0
+//!   R1 copy                                   S1 revocation word = 0
 //!   R2 fence(Acquire)                         S2 the send completes in error (release)
-//!   R3 gate has the value? completes          S3 the application writes other bytes there
+//!   R3 word has the token's value? complete   S3 the application writes other bytes there
 //! ```
 //!
-//! If R1 has read a byte that S3 wrote, R3 sees S1, which S2 ordered before S3: what was copied is
-//! dropped. If R3 sees the value, all that R1 read was there before S1. A send that succeeds does
-//! so after the reader's acknowledgement, and that is after R3.
+//! If R1 has read a byte that S3 wrote, R3 sees S1, because S2 ordered S1 before S3. The reader
+//! then drops the copied bytes. If R3 sees the value, all bytes that R1 read were there before S1.
+//! A send that succeeds does so after the reader's acknowledgement, which comes after R3.
 //!
-//! # Files of what has ended
+//! # Files of regions that have ended
 //!
-//! A visitor that was given the file of a region is told, once its key's gate is closed, to look
-//! at its tickets again ([`Visitor::tell_ended`]), so that it does not keep the file mapped. It is
-//! told of no key: the gates say which ones have ended, also if an earlier message was lost.
+//! A process may have received the file of a region. When the key is revoked, the owner notifies
+//! the process ([`Visitor::tell_ended`]). The process then checks its tokens and unmaps what was
+//! revoked. The notification names no key. The revocation words show which keys were revoked, even
+//! if an earlier notification was lost.
 //!
-//! The keys of windows have no gates ([`GrantError::Window`](crate::GrantError::Window)): a work
-//! request or a packet ends or changes them, in the middle of the work of all queue pairs, and
-//! nothing waits there.
+//! The keys of windows have no revocation words
+//! ([`GrantError::Window`](crate::GrantError::Window)). A work request or a packet ends or changes
+//! a window, while all queue pairs of the lane are being served, and nothing may wait there.
 //!
-//! Limits: [`MAX_GATES`] open at a time, 8 bytes of file each, used from the first on.
+//! Limits: [`MAX_GATES`] words in use at a time. Each takes 8 bytes of the file from its first use
+//! on.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -82,94 +89,97 @@ use vernic_wire::Qpn;
 use crate::racy::{LivenessPage, Sentinel, SharedWords};
 use crate::random::Random;
 
-/// RevocationWords open at a time: keys and queue pairs that other processes hold tickets of. 8 MiB of file.
+/// Number of revocation words: one for each key and queue pair that other processes hold tokens
+/// for. The file has 8 MiB.
 pub const MAX_GATES: u32 = 1 << 20;
 
-/// How long a visitor may stay inside a gate that was closed: a thousand times what a visit takes,
-/// as long as the longest stall of a busy machine.
+/// How long an access may continue after its revocation. It is a thousand times the usual duration
+/// of an access, and as long as the longest stall of a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// RevocationWords that memory is taken for at once: a page of most machines.
+/// Number of revocation words for which the file's memory is reserved at once: one page of most
+/// machines.
 const WORDS_AT_ONCE: u32 = 512;
 
-/// Bits of a gate in a visitor's word: one more than its number, 0 is none. The key's is lowest,
-/// the queue pair's next, then a count of visits.
+/// Bits of a revocation word's number in an access word. The field holds the number plus one, 0
+/// means none. The key's field is lowest, the queue pair's is next, then comes the counter of
+/// accesses.
 const NUMBER_BITS: u32 = 21;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 const _: () = assert!((MAX_GATES as u64) <= NUMBER_MASK);
 
-/// Looks at a visitor's word before the owner lets others run in between: some 2 us.
+/// How often the owner reads an access word before it lets other threads run: some 2 us.
 const SPIN_LIMIT: u32 = 100;
 
-/// What a ticket says of a gate.
+/// A token for a revocation word. A grant is valid while all its tokens are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GatePass {
-    /// Which gate, below [`MAX_GATES`].
+    /// Number of the revocation word, below [`MAX_GATES`].
     pub number: u32,
-    /// What it shows while the ticket is good; never 0.
+    /// Value of the word while the token is valid; never 0.
     pub value: u64,
 }
 
-/// Names a visitor of one device. Never used again for another.
+/// Identifies a process with grants, per device. An id is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VisitorId(u64);
 
-/// Another process that was granted access, as the owner of the memory sees it.
+/// Another process that may have grants, as the owner of the memory sees it.
 pub trait Visitor: Send + Sync + fmt::Debug {
-    /// The word of its [`Visit`]s.
+    /// The present value of the process's access word (see [`Visit`]).
     fn inside(&self) -> u64;
-    /// Its process has ended, or is no longer the one that was granted access.
+    /// Whether the process has ended, or is no longer the one that was granted access.
     fn is_gone(&self) -> bool;
-    /// It did not leave in time: it was granted no more, and is not waited for any more. Called
-    /// once.
+    /// Called once, when the process did not stop its access in time. It gets no more grants, and
+    /// the owner no longer waits for it.
     fn cut_off(&self);
-    /// The gates of regions are closed of which it was given files. False if it could not be told:
-    /// it is, with the next that ends. Does not block.
+    /// Notifies the process that keys were revoked whose files it had received. Returns false if it
+    /// could not be notified; the next revocation tries again. Does not block.
     fn tell_ended(&self) -> bool;
 }
 
-/// The owner's side. See the module's head.
+/// The owner's side of the protocol: see the head of this module.
 #[derive(Debug)]
 pub(crate) struct RevocationWords {
     words: SharedWords,
     sentinel: LivenessPage,
     file: OwnedFd,
     state: Mutex<State>,
-    /// Closed, and not known to be empty of visitors.
+    /// Words that were revoked, and on which accesses may still be in progress.
     revoked: Mutex<Vec<u32>>,
-    /// Held while visitors are waited for.
+    /// Held while a thread waits for accesses to end.
     waiting: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
     random: Random,
-    /// By the index part of the key.
+    /// Words of keys, by the index part of the key.
     keys: HashMap<u32, KeyWord>,
-    /// With the one visitor that it was opened for: the process that the queue pair is connected
-    /// to.
+    /// Words of queue pairs. Each has the one process that may hold tokens for it: the process of
+    /// the connected queue pair.
     qps: HashMap<Qpn, (u32, VisitorId)>,
-    /// Of send queues.
+    /// Words of send queues.
     sends: HashMap<Qpn, u32>,
     free: Vec<u32>,
-    /// RevocationWords from here on were never used.
+    /// Words with this number and above were never used.
     next_unused: u32,
-    /// Those that are waited for.
+    /// The processes for whose accesses revocations wait.
     processes: Vec<(VisitorId, Arc<dyn Visitor>)>,
     last_id: u64,
-    /// Those that are to be told that regions of which they were given files have ended.
+    /// Processes that hold files of revoked keys, and were not notified.
     unnotified: Vec<VisitorId>,
 }
 
 #[derive(Debug)]
 struct KeyWord {
     number: u32,
-    /// Those that were given the region's file.
+    /// Processes that received the region's file.
     file_holders: Vec<VisitorId>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics between two changes that belong together.
+    // A poisoned lock is safe to use: no code panics between two changes that belong together.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -201,12 +211,12 @@ impl RevocationWords {
         self.file.as_fd()
     }
 
-    /// The word by which a visitor knows this process.
+    /// The liveness word of this process.
     pub(crate) fn sentinel(&self) -> Sentinel {
         self.sentinel.sentinel()
     }
 
-    /// Opens the gate of a key, unless it is open; `None` if there are too many.
+    /// Returns a token for a key. `None` if no word is free.
     pub(crate) fn issue_key(&self, index: u32) -> Option<GatePass> {
         let mut state = lock(&self.state);
         let number = match state.keys.get(&index) {
@@ -220,8 +230,8 @@ impl RevocationWords {
         self.issue(&mut state, number)
     }
 
-    /// Notes that the visitor is given the file of a key's region: it is told when the key's gate
-    /// is closed.
+    /// Records that the process receives the file of the key's region, to notify it when the key is
+    /// revoked.
     pub(crate) fn add_file_holder(&self, index: u32, visitor: VisitorId) {
         let mut state = lock(&self.state);
         if !state.has_process(visitor) {
@@ -232,8 +242,8 @@ impl RevocationWords {
         }
     }
 
-    /// Opens the gate of a queue pair for a visitor, unless it is open for it; `None` if there are
-    /// too many, or if nobody waits for the visitor (any more).
+    /// Returns a token for a queue pair to the given process. `None` if no word is free, or the
+    /// process is not registered (any more).
     pub(crate) fn issue_qp(&self, qpn: Qpn, visitor: VisitorId) -> Option<GatePass> {
         let mut state = lock(&self.state);
         if !state.has_process(visitor) {
@@ -243,7 +253,7 @@ impl RevocationWords {
             if known == visitor {
                 return self.issue(&mut state, number);
             }
-            // Connected to another process since.
+            // The queue pair was connected to another process before.
             state.qps.remove(&qpn);
             self.revoke(&mut state, number);
         }
@@ -252,8 +262,7 @@ impl RevocationWords {
         self.issue(&mut state, number)
     }
 
-    /// Opens the gate of a queue pair's send queue, unless it is open; `None` if there are too
-    /// many.
+    /// Returns a token for the send queue of a queue pair. `None` if no word is free.
     pub(crate) fn issue_send(&self, qpn: Qpn) -> Option<GatePass> {
         let mut state = lock(&self.state);
         let number = match state.sends.get(&qpn) {
@@ -267,8 +276,8 @@ impl RevocationWords {
         self.issue(&mut state, number)
     }
 
-    /// Closes the gate of a queue pair's send queue, if it is open. Nobody goes inside, so nobody
-    /// is waited for.
+    /// Revokes the tokens of a send queue. No process announces an access to a send queue, so there
+    /// is nothing to wait for.
     pub(crate) fn revoke_send(&self, qpn: Qpn) {
         let mut state = lock(&self.state);
         if let Some(number) = state.sends.remove(&qpn) {
@@ -279,7 +288,7 @@ impl RevocationWords {
         }
     }
 
-    /// A gate that nobody uses, of which there is memory; `None` if there is none.
+    /// Takes an unused word with memory behind it. `None` if there is none.
     fn allocate(&self, state: &mut State) -> Option<u32> {
         if let Some(number) = state.free.pop() {
             return Some(number);
@@ -297,7 +306,7 @@ impl RevocationWords {
 
     fn issue(&self, state: &mut State, number: u32) -> Option<GatePass> {
         let word = self.words.word(number)?;
-        // The owner alone writes.
+        // Relaxed is enough: only the owner writes, under the lock of `state`.
         let mut value = word.load(Ordering::Relaxed);
         if value == 0 {
             value = state.random.next() | 1;
@@ -306,7 +315,7 @@ impl RevocationWords {
         Some(GatePass { number, value })
     }
 
-    /// Closes the gate of a key, if it is open. [`wait`](Self::wait) waits for who is inside.
+    /// Revokes the tokens of a key. [`wait`](Self::wait) waits for accesses in progress.
     pub(crate) fn revoke_key(&self, index: u32) {
         let mut state = lock(&self.state);
         if let Some(gate) = state.keys.remove(&index) {
@@ -315,8 +324,7 @@ impl RevocationWords {
         }
     }
 
-    /// Closes the gate of a queue pair, if it is open. [`wait`](Self::wait) waits for who is
-    /// inside.
+    /// Revokes the tokens of a queue pair. [`wait`](Self::wait) waits for accesses in progress.
     pub(crate) fn revoke_qp(&self, qpn: Qpn) {
         let mut state = lock(&self.state);
         if let Some((number, _)) = state.qps.remove(&qpn) {
@@ -332,7 +340,7 @@ impl RevocationWords {
         state.free.push(number);
     }
 
-    /// Closes every gate.
+    /// Revokes all tokens.
     pub(crate) fn revoke_all(&self) {
         let mut state = lock(&self.state);
         let open: Vec<u32> = state.keys.drain().map(|(_, gate)| gate.number).collect();
@@ -341,10 +349,11 @@ impl RevocationWords {
         open.into_iter().chain(qps).chain(sends).for_each(|number| self.revoke(&mut state, number));
     }
 
-    /// Returns when nobody is inside a gate that was closed before the call: within [`PATIENCE`],
-    /// however many do not leave, or twice that if another thread waits already.
+    /// Returns when no access is in progress that was revoked before this call. Takes at most
+    /// [`PATIENCE`], for any number of processes that do not stop, or twice that if another thread
+    /// is already waiting.
     pub(crate) fn wait(&self) {
-        // Whoever holds it may be waiting for a gate of ours.
+        // The thread that holds this lock may be waiting for a word that the caller has revoked.
         let _waiting = lock(&self.waiting);
         let closed = std::mem::take(&mut *lock(&self.revoked));
         if closed.is_empty() {
@@ -355,7 +364,8 @@ impl RevocationWords {
             let mut state = lock(&self.state);
             (state.processes.clone(), std::mem::take(&mut state.unnotified))
         };
-        // Before anybody is waited for: one that is stopped hears of it when it goes on.
+        // Notify before waiting, so that a stopped process finds the notification when it
+        // continues.
         for (id, visitor) in visitors.iter().filter(|(id, _)| unnotified.contains(id)) {
             if !visitor.tell_ended() {
                 add(&mut lock(&self.state).unnotified, *id);
@@ -370,7 +380,7 @@ impl RevocationWords {
         }
     }
 
-    /// Whether the visitor is waited for.
+    /// Whether the process is registered, so that revocations wait for it.
     pub(crate) fn has_process(&self, visitor: VisitorId) -> bool {
         lock(&self.state).has_process(visitor)
     }
@@ -383,8 +393,8 @@ impl RevocationWords {
         id
     }
 
-    /// Closes what was opened for it, so that it enters nothing any more, and waits for it no
-    /// longer.
+    /// Unregisters a process. Revokes the words of its queue pairs, so that it starts no new
+    /// access, and stops waiting for it.
     pub(crate) fn remove_process(&self, id: VisitorId) {
         let mut state = lock(&self.state);
         let opened = state.qps.iter().filter(|(_, (_, visitor))| *visitor == id);
@@ -397,14 +407,15 @@ impl RevocationWords {
         state.unnotified.retain(|visitor| *visitor != id);
         let at = state.processes.iter().position(|(known, _)| *known == id);
         let gone = at.map(|at| state.processes.swap_remove(at));
-        // Outside the lock: it may be the last to hold on to the neighbour.
+        // Dropped after the lock is released: this may be the last reference to the process's
+        // record.
         drop(state);
         drop(gone);
     }
 }
 
 impl Drop for RevocationWords {
-    /// Visitors have the file mapped for longer than we do.
+    /// Revokes all tokens, because other processes may keep the file mapped for longer.
     fn drop(&mut self) {
         self.revoke_all();
     }
@@ -416,22 +427,22 @@ impl State {
     }
 }
 
-/// Adds a visitor that is not there.
+/// Adds a process to the list, unless it is already there.
 fn add(visitors: &mut Vec<VisitorId>, visitor: VisitorId) {
     if !visitors.contains(&visitor) {
         visitors.push(visitor);
     }
 }
 
-/// Waits until the visitor is in none of the gates, or is gone; false if it loses our patience,
-/// which began at `since`.
+/// Waits until the process's access uses none of the revoked words, or the process is gone. Returns
+/// false if the access is still in progress [`PATIENCE`] after `since`.
 fn wait_for(visitor: &dyn Visitor, closed: &[u32], since: Instant) -> bool {
     let seen = visitor.inside();
     if !words_in(seen).any(|number| closed.contains(&number)) {
         return true;
     }
     let mut looks = 0;
-    // Any change of the word is the end of that visit.
+    // Each access changes the word, so any change means that the access has ended.
     while visitor.inside() == seen {
         looks += 1;
         if looks < SPIN_LIMIT {
@@ -449,7 +460,7 @@ fn wait_for(visitor: &dyn Visitor, closed: &[u32], since: Instant) -> bool {
     true
 }
 
-/// The gates that a visitor's word names.
+/// The numbers of the revocation words that an access word names.
 fn words_in(inside: u64) -> impl Iterator<Item = u32> {
     [inside, inside >> NUMBER_BITS].into_iter().filter_map(|part| {
         let number = (part & NUMBER_MASK).checked_sub(1)?;
@@ -457,15 +468,16 @@ fn words_in(inside: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// The gates of another process, as its visitor sees them.
+/// The revocation words of another process, mapped read-only.
 #[derive(Debug)]
 pub struct PeerGates(SharedWords);
 
 impl PeerGates {
-    /// Maps the file of [`Memory::gates_file`](crate::Memory::gates_file) of another process.
+    /// Maps the file that another process got from
+    /// [`Memory::gates_file`](crate::Memory::gates_file).
     ///
     /// # Errors
-    /// `InvalidData` if it is anything else, and what `mmap` says.
+    /// `InvalidData` for any other file; errors of `mmap`.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Self> {
         SharedWords::open(file, MAX_GATES as usize).map(Self)
     }
@@ -475,23 +487,23 @@ impl PeerGates {
         self.0.word(pass.number).is_some_and(|word| word.load(Ordering::Relaxed) == pass.value)
     }
 
-    /// Whether the gate still lets this ticket through: what is seen now may be over at once.
+    /// Whether the token is valid now. It may be revoked at any moment.
     pub fn lets(&self, pass: GatePass) -> bool {
         self.is_open(pass)
     }
 
-    /// As [`lets`](Self::lets), for who has read what the gate is for: if it does, what was read
-    /// was there while it was open.
+    /// Whether the token is still valid after a read. If so, the memory belonged to the grant
+    /// during the whole read.
     #[inline]
     pub fn still_lets(&self, pass: GatePass) -> bool {
-        // No read before moves down behind the look.
+        // The fence keeps earlier reads before the check.
         fence(Ordering::Acquire);
         self.is_open(pass)
     }
 
-    /// Goes inside, if both gates of a ticket let it. `inside` is the visitor's word, which the
-    /// owner sees and no other thread writes. Accesses are permitted until the visit is dropped,
-    /// and only while it [holds](Visit::holds).
+    /// Begins an access, if both tokens are valid. `inside` is the access word of this process. The
+    /// owner reads it, and no other thread writes it. The access ends when the returned value is
+    /// dropped. Memory may be accessed only while [`holds`](Visit::holds) returns true.
     #[inline]
     pub fn enter<'w>(
         &'w self,
@@ -503,7 +515,7 @@ impl PeerGates {
         let count = (inside.load(Ordering::Relaxed) & !(ONE - 1)).wrapping_add(ONE);
         let numbers = ((u64::from(qp.number) + 1) << NUMBER_BITS) | (u64::from(key.number) + 1);
         if numbers >= ONE {
-            // No number that an owner gives out.
+            // An owner never issues such a number.
             return None;
         }
         inside.store(count | numbers, Ordering::Relaxed);
@@ -513,7 +525,7 @@ impl PeerGates {
     }
 }
 
-/// A visitor is inside.
+/// An access in progress, which the owner can see in the access word.
 #[derive(Debug)]
 pub struct Visit<'w> {
     inside: &'w AtomicU64,
@@ -524,13 +536,13 @@ pub struct Visit<'w> {
 }
 
 impl Visit<'_> {
-    /// Whether both gates are open still. If not, the owner waits for the end of the visit, or has
-    /// lost its patience with a visitor that was stopped meanwhile: nothing may be accessed any
-    /// more.
+    /// Whether both tokens are still valid. If not, the caller must access nothing more. The owner
+    /// then waits for the end of this access, or has stopped waiting because this process was
+    /// stopped too long.
     #[inline]
     pub fn holds(&self) -> bool {
         let open = self.gates.is_open(self.key) && self.gates.is_open(self.qp);
-        // No access that follows moves up before the look.
+        // The fence keeps later accesses after the check.
         fence(Ordering::Acquire);
         open
     }
