@@ -1,5 +1,5 @@
-//! Copies to and from memory that stands for another process's: a second mapping of a file, or this
-//! very process reached through the kernel.
+//! Tests of copies to and from memory of another process. A second mapping of a file stands for
+//! that memory, or this process itself, accessed through the kernel.
 #![cfg(not(miri))]
 
 use std::os::fd::AsFd;
@@ -18,7 +18,8 @@ fn own_pid() -> i32 {
 const QP: Qpn = Qpn::new(0x11);
 const LEN: usize = 16384;
 
-/// Local memory, registered in two halves and a null region, and "remote" memory.
+/// Local memory, registered as two halves and a null region, and memory that stands for remote
+/// memory.
 struct Rig {
     memory: Memory,
     local: HostBuffer,
@@ -39,7 +40,7 @@ impl Rig {
         local.write_at(0, &pattern(1, LEN)).unwrap();
         remote.write_at(0, &pattern(2, LEN)).unwrap();
         let pd = memory.alloc_pd();
-        // SAFETY: `local` lives as long as `memory`, and is accessed by its racy copies only.
+        // SAFETY: `local` lives as long as `memory`, and only its racy copies access it.
         let mr =
             unsafe { memory.register(pd, local.as_mut_ptr(), LEN as u64, 0, Access::LOCAL_WRITE) };
         let (mr, null) = (mr.unwrap(), memory.alloc_null_mr(pd).unwrap());
@@ -129,7 +130,7 @@ fn lists_of_many_pieces_and_special_regions_are_copied_in_their_order() {
         assert_eq!(Rig::bytes(&rig.remote)[11..11 + expected.len()], expected);
         rig.read(&sges, &reach, 11).unwrap();
         assert_eq!(Rig::bytes(&rig.local), source, "what was written comes back");
-        // A part of the message, from the middle of a piece on.
+        // Copy a part of the message that begins in the middle of a list element.
         let mut cursor = SgCursor::default();
         let to = (&reach, 9000);
         rig.memory.write_peer(rig.pd, &sges, &mut cursor, 3, 2000, to, || true).unwrap();
@@ -168,7 +169,7 @@ fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
             assert!(matches!(rig.read(&sges, &reach, at), Err(PeerFault::Peer(_))), "{at:#x}");
             assert!(matches!(reach.write(at, &[0; 9]), Err(PeerFault::Peer(_))), "{at:#x}");
         }
-        // Local faults are told apart.
+        // An error of the local memory is reported as one.
         let outside = [rig.sge(LEN as u64 - 1, 2)];
         let stale = [Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..sges[0] }];
         for list in [outside, stale] {
@@ -187,7 +188,7 @@ fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
     assert!(read_only.atomic(0, WordOp::FetchAdd(1)).is_err());
     rig.read(&sges, &read_only, 0).unwrap();
     let mut after = Rig::bytes(&rig.remote);
-    // The one that failed at its end may have written before.
+    // The copy that failed at the end may have written the bytes before it.
     after[LEN - 10..].copy_from_slice(&before[LEN - 10..]);
     assert_eq!(after, before);
 }
@@ -204,7 +205,7 @@ fn a_program_without_the_sentinel_is_not_touched() {
     assert!(is_fault(rig.write(&sges, &to(gone), 0)) && is_fault(rig.read(&sges, &to(gone), 0)));
     assert_eq!(Rig::bytes(&rig.remote), before);
     assert_eq!(Rig::bytes(&rig.local), pattern(1, LEN));
-    // Something else is where it was: that is found out where it can be.
+    // The address has another value than the liveness word. A read detects that.
     let other = Sentinel { addr, value: value ^ 2 };
     assert!(is_fault(rig.read(&sges, &to(other), 0)));
     rig.read(&sges, &to(rig.sentinel()), 0).unwrap();
@@ -224,7 +225,7 @@ fn the_kernel_says_what_is_wrong_with_a_process() {
     let own = own_pid();
     assert_eq!(fault(own, 8), Some(libc::EFAULT));
     assert_eq!(fault(i32::MAX, 8), Some(libc::ESRCH));
-    // Half of it is mapped.
+    // The range has a mapped first half and an unmapped second half.
     let end = rig.remote.as_mut_ptr().addr() as u64 + LEN as u64;
     let hole = HostBuffer::private(4096).unwrap();
     let addr = hole.as_mut_ptr().addr() as u64;
@@ -249,7 +250,7 @@ fn only_files_of_fixed_size_are_mapped_and_only_inside() {
     assert!(PeerMemory::map(loose.as_fd(), 0, 100, false).is_err());
 }
 
-/// Memory with all rights that is granted to others.
+/// Memory with all rights, which is granted to other processes.
 struct Owner {
     memory: Memory,
     _buffer: HostBuffer,
@@ -280,7 +281,7 @@ impl Owner {
         self.memory.grant(self.visitor, pd, qpn, rkey)
     }
 
-    /// The gate of a key that is granted now.
+    /// Grants the key, and returns the token for the key's revocation word.
     fn pass(&self, rkey: Rkey) -> GatePass {
         let pass = self.grant(self.pd, QP, rkey).unwrap().key;
         assert!(self.gates.lets(pass));
@@ -310,13 +311,13 @@ fn a_grant_says_what_the_responder_would_permit() {
     let bind = owner.bind(Access::REMOTE_READ);
     let rkey = owner.memory.bind_mw(mw.handle, &bind).unwrap();
     assert_eq!(closed(owner.pd, Qpn::new(0x12), rkey), Check::WrongQp);
-    // A packet may end it, and nothing waits for a visitor there.
+    // A packet may end a window, and nothing waits for accesses then.
     assert!(matches!(owner.grant(owner.pd, QP, rkey), Err(GrantError::Window)));
     assert_eq!(closed(owner.memory.alloc_pd(), QP, owner.mr.rkey), Check::WrongPd);
     assert_eq!(closed(owner.pd, QP, Rkey(owner.mr.rkey.value() ^ 1)), Check::KeyStale);
     let null = owner.memory.alloc_null_mr(owner.pd).unwrap();
     assert_eq!(closed(owner.pd, QP, null.rkey), Check::KeyKind);
-    // SAFETY: nothing is ever accessed through these.
+    // SAFETY: no access uses these regions.
     let (all, empty, local) = unsafe {
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let at = owner._buffer.as_mut_ptr();
@@ -331,7 +332,7 @@ fn a_grant_says_what_the_responder_would_permit() {
     assert!(matches!(refused(empty), GrantError::Range));
     assert!(matches!(refused(local), GrantError::Rights));
     let private = HostBuffer::private(64).unwrap();
-    // SAFETY: as above.
+    // SAFETY: no access uses this region.
     let mr = unsafe {
         owner.memory.register(owner.pd, private.as_mut_ptr(), 64, 0, Access::REMOTE_READ)
     };
@@ -345,7 +346,7 @@ fn the_file_is_shared_of_a_region_that_is_all_of_it_alone() {
     let buffer = HostBuffer::new(3 * 4096 - 100).unwrap();
     let is_shared = |from: usize, len: usize| {
         let at = buffer.as_mut_ptr().wrapping_add(from);
-        // SAFETY: inside the buffer, which nobody accesses.
+        // SAFETY: the range lies in the buffer, which nobody accesses.
         let mr = unsafe { owner.memory.register(owner.pd, at, len as u64, 0, Access::REMOTE_READ) };
         owner.grant(owner.pd, QP, mr.unwrap().rkey).unwrap().share.is_some()
     };
@@ -362,7 +363,7 @@ fn every_change_of_a_key_closes_its_gate() {
     let pass = owner.pass(owner.mr.rkey);
     let change =
         Reregister { access: Some(Access::REMOTE_READ | Access::MW_BIND), ..Reregister::default() };
-    // SAFETY: the memory stays the same.
+    // SAFETY: the region keeps its memory.
     unsafe { memory.reregister(owner.mr.handle, change) }.unwrap();
     assert!(!owner.gates.lets(pass), "rereg");
 
@@ -393,7 +394,7 @@ fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
     let _visit = owner.gates.enter(&owner.guest.0, grant.key, grant.qp).unwrap();
-    // As a queue pair that fails does, in the middle of the lane's work.
+    // A queue pair that fails does this during the work of its lane.
     owner.memory.close_qp_gate(QP);
     let mw = owner.memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
     for _ in 0..2 {
@@ -402,10 +403,10 @@ fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
         let rkey = owner.memory.bind_mw(mw.handle, &owner.bind(Access::REMOTE_READ)).unwrap();
         owner.memory.invalidate_local(owner.pd, rkey).unwrap();
     }
-    // Whoever waits cuts the visitor off, who panics then.
+    // The waiting thread would cut the process off, and `cut_off` panics.
 }
 
-/// A visitor that is inside for some time.
+/// A process whose access stays in progress for some time.
 #[derive(Debug)]
 struct Guest(AtomicU64);
 
@@ -449,7 +450,7 @@ fn a_copy_ends_where_access_does() {
     let (file, len) = (remote.shared_fd().unwrap(), LONG as u64);
     let reach = Reach::Mapped(PeerMemory::map(file, 0, len, true).unwrap());
     let pd = memory.alloc_pd();
-    // SAFETY: `local` lives as long as `memory`, and is accessed by its racy copies only.
+    // SAFETY: `local` lives as long as `memory`, and only its racy copies access it.
     let mr = unsafe { memory.register(pd, local.as_mut_ptr(), len, 0, Access::LOCAL_WRITE) };
     let sges = [Sge { addr: 0, length: LONG as u32, lkey: mr.unwrap().lkey }];
     let copied = |to: &HostBuffer| {
@@ -457,7 +458,7 @@ fn a_copy_ends_where_access_does() {
         to.read_at(0, &mut bytes).unwrap();
         bytes.iter().position(|&byte| byte != 7).unwrap_or(LONG)
     };
-    // It is over after three looks.
+    // The grant is revoked after three checks.
     let looks = std::cell::Cell::new(0);
     let holds = || looks.replace(looks.get() + 1) < 3;
     local.write_at(0, &[7; LONG]).unwrap();
@@ -473,7 +474,7 @@ fn a_copy_ends_where_access_does() {
     assert!(matches!(ended, Err(PeerFault::Closed)));
     assert_eq!(copied(&local), 4 * PIECE as usize);
 
-    // Where the kernel copies it is looked at before each call.
+    // Copies by the kernel check the grant before each system call.
     let (addr, sentinel) = (remote.as_mut_ptr().addr() as u64, memory.sentinel().unwrap());
     let process = Reach::Process(PeerProcess { pid: own_pid(), addr, len, sentinel });
     let (to, cursor) = ((&process, 0), &mut SgCursor::default());
@@ -492,7 +493,7 @@ fn an_atomic_whose_result_has_no_place_does_not_run() {
         let op = WordOp::FetchAdd(1);
         rig.memory.atomic_peer(rig.pd, sges, &mut SgCursor::default(), on, op)
     };
-    // SAFETY: what is not mapped is not accessed.
+    // SAFETY: unmapped memory is not accessed, and no reference to mapped memory conflicts.
     let all = unsafe { rig.memory.register_address_space(rig.pd, Access::LOCAL_WRITE) };
     let nowhere = Sge { addr: 8, length: 8, lkey: all.unwrap().lkey };
     let stale = Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..rig.sge(0, 5) };
@@ -521,20 +522,20 @@ fn files_of_huge_pages_are_not_mapped() {
     if raw < 0 {
         return; // A kernel without huge pages.
     }
-    // SAFETY: a descriptor of ours, which nobody else owns.
+    // SAFETY: the descriptor was just created, and nobody else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: no pointers are passed.
+    // SAFETY: the calls pass no pointers.
     unsafe {
         assert_eq!(libc::ftruncate(raw, HUGE as i64), 0);
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, seals), 0);
     }
-    // No page of it is there, and none need ever be.
+    // No page of the file exists, and the system need not have any.
     let refused = PeerMemory::map(file.as_fd(), 0, HUGE as u64, true).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
 }
 
-/// Pieces of the rig's remote memory.
+/// Addresses of ranges of the rig's remote memory.
 fn remote_pieces(rig: &Rig, pieces: &[(usize, u32)]) -> Vec<PeerPiece> {
     let base = rig.remote.as_mut_ptr().addr();
     pieces.iter().map(|&(at, len)| PeerPiece { addr: (base + at) as u64, len }).collect()
@@ -550,8 +551,8 @@ fn a_list_of_another_process_is_copied_to_a_list_of_ours_in_its_order() {
     let list = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
     let expected: Vec<u8> =
         from.iter().flat_map(|&(at, n)| &source[at..at + n as usize]).copied().collect();
-    // More pieces than one system call takes, a null region among them, and a byte that is left
-    // alone.
+    // The list has more pieces than one system call takes, among them a null region. One byte
+    // between pieces must stay unchanged.
     let mut sges: Vec<Sge> = (0..40).map(|i| rig.sge(1 + i * 300, 255 + i as u32)).collect();
     sges.insert(11, Sge { addr: 0, length: 777, lkey: rig.null.lkey });
     let offset = 5;
@@ -590,7 +591,7 @@ fn a_list_is_not_copied_from_another_program_nor_beyond_ours() {
         assert!(matches!(pull(&PeerList { sentinel, ..good }, 100), Err(PeerFault::Peer(_))));
         assert!(PeerList::find_process(own_pid(), sentinel).is_err());
     }
-    // Nothing is there, or the end of addresses.
+    // Nothing is mapped at the first address, and the second wraps.
     for addr in [8, u64::MAX - 50] {
         let pieces = [PeerPiece { addr, len: 100 }];
         assert!(matches!(
@@ -629,14 +630,14 @@ fn the_gate_of_a_send_queue_lets_its_pass_through_until_it_closes() {
     let pass = rig.memory.open_send_gate(QP).unwrap();
     assert_eq!(rig.memory.open_send_gate(QP), Some(pass));
     assert!(gates.lets(pass) && gates.still_lets(pass));
-    // Another queue pair, and what was granted through this one, have gates of their own.
+    // Other queue pairs, and the grants of this queue pair, have other revocation words.
     let other = rig.memory.open_send_gate(Qpn::new(0x12)).unwrap();
     rig.memory.close_qp_gate(QP);
     assert!(gates.still_lets(pass) && gates.still_lets(other));
     rig.memory.close_send_gate(QP);
     assert!(!gates.still_lets(pass) && gates.still_lets(other));
     rig.memory.settle_gates();
-    // Its gate is used again, for which the old pass is none.
+    // The revocation word is used again, with another value.
     let next = rig.memory.open_send_gate(QP).unwrap();
     assert_eq!(next.number, pass.number);
     assert!(gates.still_lets(next) && !gates.still_lets(pass));

@@ -1,16 +1,18 @@
-//! Memory that others change while we look: the only module with `unsafe`.
+//! Memory that others may change at any time. Only this module has `unsafe`.
 //!
-//! Owns the promise that [`crate::Memory::register`] takes from its caller ("these bytes stay
-//! mapped until the region is deregistered and the lanes have passed") and everything that leans on
-//! it: [`Region`] carries the promise and checks bounds, [`Slot`] publishes it to the data path,
-//! `copy` does the accesses (`address_space` those to a region over everything), [`HostBuffer`] is
-//! memory of our own to register, [`PeerMemory`] and [`PeerProcess`] are memory of other processes
-//! that offered it.
+//! The caller of [`crate::Memory::register`] promises that the bytes stay mapped until the region
+//! is deregistered and the lanes have passed a barrier. This module owns that promise, and all code
+//! that relies on it:
+//! - [`Region`] carries the promise and checks bounds.
+//! - [`Slot`] publishes the promise to the data path.
+//! - `copy` accesses the memory; `address_space` does so for a region over the whole address space.
+//! - [`HostBuffer`] is memory of this process, made to be registered.
+//! - [`PeerMemory`] and [`PeerProcess`] are granted memory of other processes.
 //!
-//! The other side of every access here may be a C program, another thread or another process, which
-//! reads and writes the same bytes at the same time. So nothing in this module forms a reference to
-//! such bytes, and no access is a plain Rust access, whose race would be undefined behaviour: each
-//! is a relaxed (or stronger) atomic, or an assembly move, which the compiler must treat alike.
+//! A C program, another thread or another process may read and write the same bytes at the same
+//! time. So no code here forms a reference to such bytes. A plain Rust access would be a data race,
+//! which is undefined behaviour. Each access is a relaxed (or stronger) atomic, or an assembly
+//! move, which the compiler must treat alike.
 
 mod address_space;
 mod copy;

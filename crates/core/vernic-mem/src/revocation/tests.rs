@@ -1,12 +1,13 @@
-//! Who may be inside when: the order of steps by exhaustion, the code by threads that race.
+//! Tests of the revocation protocol: all orders of its steps by exhaustive search, and its code by
+//! threads that race.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// One state of the protocol of the module's head, its fences taken for the order that they give:
-/// sequential consistency.
+/// One state of the protocol in the module's head. The model is sequentially consistent, because
+/// the fences give that order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
     gate: u64,
@@ -18,7 +19,7 @@ struct State {
     visits_left: u8,
 }
 
-/// What the visitor may do next; `None` if it has finished.
+/// The state after the next step of the process with the grant; `None` if it has finished.
 fn visitor_step(s: &State, announce_first: bool) -> Option<State> {
     let mut next = s.clone();
     next.visitor += 1;
@@ -46,7 +47,7 @@ fn owner_step(s: &State) -> Option<State> {
     Some(next)
 }
 
-/// Whether the visitor ever copies while the memory is the owner's, in any order of steps.
+/// Whether, in any order of the steps, a copy happens while the memory is the owner's own.
 fn ever_meet(announce_first: bool) -> bool {
     let start = State { gate: 7, inside: 0, visitor: 0, owner: 0, owned: false, visits_left: 2 };
     let (mut seen, mut open) = (HashSet::from([start.clone()]), vec![start]);
@@ -68,17 +69,17 @@ fn ever_meet(announce_first: bool) -> bool {
 #[test]
 fn no_order_of_steps_lets_a_visitor_copy_what_is_the_owners_again() {
     assert!(!ever_meet(true));
-    // The search finds what it looks for: looking at the gate before the announcement is wrong.
+    // The search can find errors: reading the revocation word before the announcement is one.
     assert!(ever_meet(false));
 }
 
-/// A visitor of this very process.
+/// A process with grants that runs in the test's own process.
 #[derive(Debug, Default)]
 struct Guest {
     word: AtomicU64,
     gone: AtomicBool,
     cut: AtomicBool,
-    /// It does not listen.
+    /// Whether notifications of the process fail.
     deaf: AtomicBool,
     told: AtomicU64,
 }
@@ -101,7 +102,7 @@ impl Visitor for Guest {
 
 const QP: Qpn = Qpn::new(0x11);
 
-/// The visitor of [`rig`].
+/// The process that [`rig`] registers.
 const FIRST: VisitorId = VisitorId(1);
 
 fn rig() -> (RevocationWords, PeerGates, Arc<Guest>) {
@@ -127,7 +128,7 @@ fn a_ticket_opens_its_gates_until_either_is_closed() {
     assert!(!enter(key, qp) && peer.lets(key) && !peer.lets(qp));
     gates.revoke_key(5);
     gates.wait();
-    // Used again, the gates are others.
+    // The words are used again, with other values.
     let (key_2, qp_2) = (gates.issue_key(6).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
     assert_eq!((key_2.number, qp_2.number), (key.number, qp.number));
     assert!(!enter(key, qp) && enter(key_2, qp_2));
@@ -153,13 +154,13 @@ fn who_was_given_files_is_told_once_when_their_keys_gates_are_closed() {
     gates.issue_key(8).unwrap();
     assert_eq!(told(&[8]), 0, "it was given no file");
     assert_eq!((told(&[5, 6]), told(&[])), (1, 0), "of two at once");
-    // What it could not be told it is told later.
+    // A notification that failed is repeated later.
     guest.deaf.store(true, Ordering::Relaxed);
     assert_eq!(told(&[7]), 1);
     guest.deaf.store(false, Ordering::Relaxed);
     gates.issue_key(8).unwrap();
     assert_eq!(told(&[8]), 1);
-    // Of another visitor nothing is left.
+    // Nothing is left of another process's grants.
     open(&[5]);
     gates.remove_process(FIRST);
     gates.add_file_holder(5, FIRST);
@@ -167,7 +168,7 @@ fn who_was_given_files_is_told_once_when_their_keys_gates_are_closed() {
     assert_eq!(told(&[5]), 0);
 }
 
-/// Closes while somebody is inside, who leaves after a while.
+/// Revokes while an access is in progress, which ends after a while.
 fn closing_waits(close: impl FnOnce(&RevocationWords)) {
     let (gates, peer, guest) = rig();
     let (key, qp) = (gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap());
@@ -239,12 +240,13 @@ fn who_was_cut_off_enters_nothing_is_granted_nothing_and_is_never_waited_for_aga
     gates.revoke_key(5);
     gates.wait();
     assert!(guest.cut.swap(false, Ordering::Relaxed));
-    // All that it was granted is over, through whichever queue pair; what others were is not.
+    // All grants of the process are revoked, through every queue pair. Those of other processes are
+    // not.
     assert!(!peer.lets(qp) && !peer.lets(own_2) && peer.lets(others));
     assert!(peer.enter(&other.word, other_key, own_2).is_none());
     assert!(gates.issue_qp(qp_2, FIRST).is_none() && !gates.has_process(FIRST));
-    // It is still inside, and nobody waits: neither for that gate, used by others now, nor for
-    // another.
+    // The access is still in progress, and nobody waits for it: neither for the same word, which
+    // another process uses now, nor for another word.
     let again = gates.issue_key(7).unwrap().number;
     assert!([key.number, qp.number, own_2.number].contains(&again));
     for index in [6, 7] {
@@ -290,7 +292,7 @@ fn a_queue_pair_that_is_another_visitors_now_lets_the_first_no_longer_in() {
 #[cfg_attr(miri, ignore = "it has no memory files")]
 fn racing_visitors_are_never_inside_once_closing_is_over() {
     let (gates, peer, guest) = rig();
-    // Odd while the owner has the memory for itself.
+    // Odd while the memory is the owner's own.
     let epoch = AtomicU64::new(0);
     let ticket = Mutex::new((gates.issue_key(5).unwrap(), gates.issue_qp(QP, FIRST).unwrap()));
     let (done, visits) = (AtomicBool::new(false), AtomicU64::new(0));
