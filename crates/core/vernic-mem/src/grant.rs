@@ -2,7 +2,7 @@
 //!
 //! A grant passes the same checks as an access on the data path, once. Every change that could make
 //! a check fail later revokes the grant (module `revocation`). This crate sees the changes of the
-//! key. The owner of the queue pair reports those of the queue pair ([`Memory::close_qp_gate`]).
+//! key. The owner of the queue pair reports those of the queue pair ([`Memory::revoke_qp`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,8 +12,8 @@ use vernic_wire::{Qpn, Rkey};
 
 use crate::data::permit;
 use crate::racy::{Kind, find_share};
-use crate::revocation::{GatePass, RevocationWords, Visitor, VisitorId};
-use crate::{Access, Check, Memory, PdId, Sentinel, SharedRange};
+use crate::revocation::{GrantedProcess, GrantedProcessId, RevocationToken, RevocationWords};
+use crate::{Access, Check, LivenessWord, Memory, PdId, SharedRange};
 
 /// The rights that a process can use by direct access, without packets.
 const DIRECT: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
@@ -30,14 +30,14 @@ pub struct Grant {
     /// Address of the first byte in the owner's address space.
     pub base: u64,
     /// Token for the key's revocation word.
-    pub key: GatePass,
+    pub key: RevocationToken,
     /// Token for the queue pair's revocation word.
-    pub qp: GatePass,
+    pub qp: RevocationToken,
     /// The memory file, if the region is all of a file. A process that receives a file can map all
     /// of it, so a region that is only a part of a file is not granted as a file.
     pub share: Option<SharedRange>,
     /// The owner's liveness word, for copies by the kernel.
-    pub sentinel: Sentinel,
+    pub liveness: LivenessWord,
 }
 
 /// Why no access is granted. The requesting process uses packets instead, and packets report those
@@ -59,13 +59,13 @@ pub enum GrantError {
     Range,
     /// The process was removed, or was cut off because it did not stop its access in time.
     #[error("the process was cut off")]
-    Visitor,
-    /// All [`MAX_GATES`](crate::MAX_GATES) revocation words are in use.
+    Process,
+    /// All [`MAX_REVOCATION_WORDS`](crate::MAX_REVOCATION_WORDS) revocation words are in use.
     #[error("too many keys and queue pairs are reached by other processes")]
     Full,
     /// The file of revocation words could not be created.
-    #[error("no shared memory for gates: {0}")]
-    Gates(io::Error),
+    #[error("no shared memory for revocation words: {0}")]
+    RevocationWords(io::Error),
 }
 
 impl Memory {
@@ -84,7 +84,7 @@ impl Memory {
     ///
     /// # Errors
     /// An error of the system about memory files.
-    pub fn gates_file(&self) -> io::Result<BorrowedFd<'_>> {
+    pub fn revocation_file(&self) -> io::Result<BorrowedFd<'_>> {
         self.make_revocations().map(RevocationWords::file)
     }
 
@@ -93,27 +93,27 @@ impl Memory {
     ///
     /// # Errors
     /// An error of the system about memory or memory files.
-    pub fn sentinel(&self) -> io::Result<Sentinel> {
-        self.make_revocations().map(RevocationWords::sentinel)
+    pub fn liveness_word(&self) -> io::Result<LivenessWord> {
+        self.make_revocations().map(RevocationWords::liveness_word)
     }
 
     /// Grants a process direct access to the region of `rkey`. The checks are those for a packet
     /// that arrives at the queue pair.
     ///
     /// The grant ends when the key is invalidated or changed, which waits for accesses in progress.
-    /// It also ends with [`close_qp_gate`](Self::close_qp_gate), and when the process is removed or
+    /// It also ends with [`revoke_qp`](Self::revoke_qp), and when the process is removed or
     /// cut off.
     ///
     /// # Errors
     /// [`GrantError`].
     pub fn grant(
         &self,
-        visitor: VisitorId,
+        process: GrantedProcessId,
         pd: PdId,
         qpn: Qpn,
         rkey: Rkey,
     ) -> Result<Grant, GrantError> {
-        let words = self.make_revocations().map_err(GrantError::Gates)?;
+        let words = self.make_revocations().map_err(GrantError::RevocationWords)?;
         // The control lock is held until the revocation words are set, so that a change of the
         // entry comes before the check or revokes the grant.
         let _control = self.control();
@@ -131,24 +131,24 @@ impl Memory {
         if region.is_special() || len == 0 {
             return Err(GrantError::Range);
         }
-        if !words.has_process(visitor) {
-            return Err(GrantError::Visitor);
+        if !words.has_process(process) {
+            return Err(GrantError::Process);
         }
         let key = words.issue_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
-        let qp = words.issue_qp(qpn, visitor).ok_or(GrantError::Full)?;
+        let qp = words.issue_qp(qpn, process).ok_or(GrantError::Full)?;
         let base = region.addr();
         let share = find_share(base, len).filter(|share| share.is_all(len));
         if share.is_some() {
-            words.add_file_holder(rkey.value() >> 8, visitor);
+            words.add_file_holder(rkey.value() >> 8, process);
         }
-        let sentinel = words.sentinel();
-        Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
+        let liveness = words.liveness_word();
+        Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, liveness })
     }
 
     /// Revokes all that was granted through a queue pair. The owner of the queue pair calls this
     /// before the queue pair stops taking requests, or its rights change.
-    /// [`settle_gates`](Self::settle_gates) waits for accesses in progress.
-    pub fn close_qp_gate(&self, qpn: Qpn) {
+    /// [`wait_for_revocations`](Self::wait_for_revocations) waits for accesses in progress.
+    pub fn revoke_qp(&self, qpn: Qpn) {
         if let Some(words) = self.revocations.get() {
             words.revoke_qp(qpn);
         }
@@ -157,29 +157,29 @@ impl Memory {
     /// Returns a token for sends of this queue pair whose bytes another process copies by itself.
     /// While the token is valid, the bytes in memory are the bytes that were sent. `None` if there
     /// is no free revocation word.
-    pub fn open_send_gate(&self, qpn: Qpn) -> Option<GatePass> {
+    pub fn send_token(&self, qpn: Qpn) -> Option<RevocationToken> {
         self.make_revocations().ok()?.issue_send(qpn)
     }
 
     /// Revokes that token. The caller does so before it tells the application that the send buffers
     /// may change although the peer has not acknowledged them.
-    pub fn close_send_gate(&self, qpn: Qpn) {
+    pub fn revoke_send(&self, qpn: Qpn) {
         if let Some(words) = self.revocations.get() {
             words.revoke_send(qpn);
         }
     }
 
     /// Waits until no process accesses memory by a grant that was revoked before this call. Usually
-    /// returns at once. If processes do not stop, returns after [`PATIENCE`](crate::PATIENCE), or
-    /// twice that.
-    pub fn settle_gates(&self) {
+    /// returns at once. If processes do not stop, returns after
+    /// [`REVOKE_TIMEOUT`](crate::REVOKE_TIMEOUT), or twice that.
+    pub fn wait_for_revocations(&self) {
         if let Some(words) = self.revocations.get() {
             words.wait();
         }
     }
 
     /// Revokes all grants, and waits for accesses in progress.
-    pub fn close_gates(&self) {
+    pub fn revoke_all(&self) {
         if let Some(words) = self.revocations.get() {
             words.revoke_all();
             words.wait();
@@ -191,14 +191,14 @@ impl Memory {
     ///
     /// # Errors
     /// An error of the system about memory files.
-    pub fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> io::Result<VisitorId> {
-        Ok(self.make_revocations()?.add_process(visitor))
+    pub fn add_process(&self, process: Arc<dyn GrantedProcess>) -> io::Result<GrantedProcessId> {
+        Ok(self.make_revocations()?.add_process(process))
     }
 
     /// Unregisters a process that is gone, and revokes its grants.
-    pub fn remove_visitor(&self, visitor: VisitorId) {
+    pub fn remove_process(&self, process: GrantedProcessId) {
         if let Some(words) = self.revocations.get() {
-            words.remove_process(visitor);
+            words.remove_process(process);
         }
     }
 }

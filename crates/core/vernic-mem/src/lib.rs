@@ -27,8 +27,8 @@
 //! safety contract of [`Memory::register`].
 //!
 //! `deregister` fails while windows are bound to the region, as the verb requires. An owner that is
-//! about to drop the memory cannot accept a failure. It calls [`Memory::retire`], which unbinds the
-//! windows and ends the region without releasing the control lock in between.
+//! about to drop the memory cannot accept a failure. It calls [`Memory::force_deregister`], which
+//! unbinds the windows and ends the region without releasing the control lock in between.
 //!
 //! # What a program that polls memory may rely on
 //!
@@ -57,7 +57,6 @@ mod control;
 mod data;
 mod error;
 mod grant;
-mod in_place;
 mod index;
 mod keys;
 mod memory;
@@ -69,6 +68,7 @@ mod random;
 mod registration;
 mod revocation;
 mod sg;
+mod slice_scope;
 mod table;
 mod window;
 
@@ -78,19 +78,22 @@ pub use error::{
     AccessError, BindError, Check, DeregisterError, InvalidateError, PdError, RegisterError,
 };
 pub use grant::{Grant, GrantError};
-pub use in_place::{InPlace, Named};
 pub use memory::Memory;
 pub use pd::PdId;
-pub use peer::{PeerFault, Reach, WordOp};
+pub use peer::{PeerAtomic, PeerCopyError, PeerRegion};
 pub use racy::{
-    HostBuffer, HostList, PeerList, PeerMemory, PeerPiece, PeerProcess, RacySlice, RacySliceMut,
-    Sentinel, SharedRange, admit, put_words, take_words,
+    HostBuffer, InlineData, LivenessWord, PeerList, PeerMapping, PeerPiece, PeerRange, RacySlice,
+    RacySliceMut, SharedRange, permit_ptrace, read_words, write_words,
 };
 #[cfg(not(miri))]
 pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
 pub use registration::{Mr, MrHandle, Reregister};
-pub use revocation::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor, VisitorId};
+pub use revocation::{
+    GrantedProcess, GrantedProcessId, MAX_REVOCATION_WORDS, PeerAccess, PeerRevocationWords,
+    REVOKE_TIMEOUT, RevocationToken,
+};
 pub use sg::{SgCursor, Sge, total_len};
+pub use slice_scope::{SliceScope, Slices};
 pub use window::{Bind, Mw, MwHandle};
 
 #[cfg(test)]

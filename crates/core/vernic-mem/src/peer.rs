@@ -1,9 +1,9 @@
 //! Copies between registered memory of this process and granted memory of another process.
 //!
 //! The local side is checked as for all other accesses. The owner of the remote side checked it
-//! when it granted access, and this module checks the bounds of the grant ([`Reach`]). The caller
-//! makes sure that the grant is still valid: it has begun an access
-//! ([`PeerGates::enter`](crate::PeerGates::enter)).
+//! when it granted access, and this module checks the bounds of the grant ([`PeerRegion`]). The
+//! caller makes sure that the grant is still valid: it has begun an access
+//! ([`PeerRevocationWords::begin_access`](crate::PeerRevocationWords::begin_access)).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::data::{CheckedAddress, list_too_short, refuse};
 use crate::racy::Batch;
 use crate::{
-    Access, AccessError, Check, Memory, PdId, PeerList, PeerMemory, PeerPiece, PeerProcess,
+    Access, AccessError, Check, Memory, PdId, PeerList, PeerMapping, PeerPiece, PeerRange,
     SgCursor, Sge,
 };
 
@@ -24,28 +24,28 @@ const PIECE: u64 = 16 << 10;
 
 /// A granted region of another process. Offsets count from the first byte of the grant.
 #[derive(Debug)]
-pub enum Reach {
+pub enum PeerRegion {
     /// The region is mapped in this process.
-    Mapped(PeerMemory),
+    Mapped(PeerMapping),
     /// The kernel copies between the two processes.
-    Process(PeerProcess),
+    ByKernel(PeerRange),
 }
 
 /// Why a copy failed.
 #[derive(Debug)]
-pub enum PeerFault {
+pub enum PeerCopyError {
     /// The local memory cannot be accessed.
     Local(AccessError),
     /// The memory of the other process cannot be accessed: an error of the kernel, or `EINVAL` if
     /// the range is out of bounds.
     Peer(io::Error),
     /// The grant was revoked during the copy.
-    Closed,
+    Revoked,
 }
 
 /// An atomic operation on 8 bytes (IBTA 9.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WordOp {
+pub enum PeerAtomic {
     /// Store `swap` if the word equals `compare`.
     CmpSwap {
         /// The expected value.
@@ -57,7 +57,7 @@ pub enum WordOp {
     FetchAdd(u64),
 }
 
-impl WordOp {
+impl PeerAtomic {
     /// Runs the operation and returns the old value of the word.
     fn run(self, word: &AtomicU64) -> u64 {
         match self {
@@ -69,7 +69,7 @@ impl WordOp {
     }
 }
 
-impl From<AccessError> for PeerFault {
+impl From<AccessError> for PeerCopyError {
     fn from(error: AccessError) -> Self {
         Self::Local(error)
     }
@@ -77,16 +77,16 @@ impl From<AccessError> for PeerFault {
 
 /// The error for a range outside the grant.
 #[cold]
-fn outside() -> PeerFault {
-    PeerFault::Peer(io::Error::from_raw_os_error(libc::EINVAL))
+fn outside() -> PeerCopyError {
+    PeerCopyError::Peer(io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-impl Reach {
+impl PeerRegion {
     /// Copies private bytes of this process to offset `at`. The last aligned word is stored last.
     ///
     /// # Errors
-    /// [`PeerFault::Peer`].
-    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), PeerFault> {
+    /// [`PeerCopyError::Peer`].
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), PeerCopyError> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -94,10 +94,10 @@ impl Reach {
             Self::Mapped(memory) => {
                 memory.region(true).and_then(|r| r.store(at, bytes)).ok_or_else(outside)
             }
-            Self::Process(peer) => {
+            Self::ByKernel(peer) => {
                 let mut batch = Batch::<true>::new();
                 batch.push_bytes(bytes);
-                batch.write_to(peer, at).map_err(PeerFault::Peer)
+                batch.write_to(peer, at).map_err(PeerCopyError::Peer)
             }
         }
     }
@@ -111,11 +111,12 @@ impl Reach {
     /// memory supports atomics.
     ///
     /// # Errors
-    /// [`PeerFault::Peer`]: the memory is not mapped, or the word is out of bounds or not aligned.
-    pub fn atomic(&self, at: u64, op: WordOp) -> Result<u64, PeerFault> {
+    /// [`PeerCopyError::Peer`]: the memory is not mapped, or the word is out of bounds or not
+    /// aligned.
+    pub fn atomic(&self, at: u64, op: PeerAtomic) -> Result<u64, PeerCopyError> {
         match self {
             Self::Mapped(memory) => memory.with_word(at, |word| op.run(word)),
-            Self::Process(_) => None,
+            Self::ByKernel(_) => None,
         }
         .ok_or_else(outside)
     }
@@ -124,11 +125,12 @@ impl Reach {
 impl Memory {
     /// Copies a part of a message to offset `at` of the remote region: an RDMA WRITE, or a part of
     /// one. The part is the `len` bytes from byte `offset` on of the message that `sges` describes.
-    /// `holds` returns whether the grant is still valid ([`Visit::holds`](crate::Visit::holds)). It
-    /// is called before each 16 KiB of mapped memory, and before each system call.
+    /// `holds` returns whether the grant is still valid
+    /// ([`PeerAccess::is_valid`](crate::PeerAccess::is_valid)). It is called before each 16 KiB of
+    /// mapped memory, and before each system call.
     ///
     /// # Errors
-    /// [`PeerFault`]; a part may have been copied.
+    /// [`PeerCopyError`]; a part may have been copied.
     #[expect(clippy::too_many_arguments, reason = "as read_local, and where to")]
     pub fn write_peer(
         &self,
@@ -137,17 +139,17 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         len: u64,
-        (to, at): (&Reach, u64),
+        (to, at): (&PeerRegion, u64),
         holds: impl Fn() -> bool,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
         match to {
-            Reach::Mapped(memory) => {
+            PeerRegion::Mapped(memory) => {
                 let to = memory.region(true).ok_or_else(outside)?;
                 let mut at = at;
                 pieces.each_part(Access::empty(), |checked, n| {
                     if !holds() {
-                        return Err(PeerFault::Closed);
+                        return Err(PeerCopyError::Revoked);
                     }
                     if !to.contains(at, n) {
                         return Err(outside());
@@ -161,7 +163,7 @@ impl Memory {
                     Ok(())
                 })
             }
-            Reach::Process(peer) => write_process(pieces, peer, at, holds),
+            PeerRegion::ByKernel(peer) => write_process(pieces, peer, at, holds),
         }
     }
 
@@ -170,7 +172,7 @@ impl Memory {
     /// describes. `holds` is as for [`write_peer`](Self::write_peer).
     ///
     /// # Errors
-    /// [`PeerFault`]; a part may have been copied.
+    /// [`PeerCopyError`]; a part may have been copied.
     #[expect(clippy::too_many_arguments, reason = "as write_local, and where from")]
     pub fn read_peer(
         &self,
@@ -179,12 +181,12 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         len: u64,
-        (from, at): (&Reach, u64),
+        (from, at): (&PeerRegion, u64),
         holds: impl Fn() -> bool,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
         match from {
-            Reach::Mapped(memory) => {
+            PeerRegion::Mapped(memory) => {
                 let from = memory.region(false).ok_or_else(outside)?;
                 let mut at = at;
                 pieces.each_part(Access::LOCAL_WRITE, |checked, n| {
@@ -198,10 +200,10 @@ impl Memory {
                     }
                     at += n;
                     // Checked after the copy: all bytes that were read belonged to the grant.
-                    if holds() { Ok(()) } else { Err(PeerFault::Closed) }
+                    if holds() { Ok(()) } else { Err(PeerCopyError::Revoked) }
                 })
             }
-            Reach::Process(peer) => {
+            PeerRegion::ByKernel(peer) => {
                 read_process(pieces, at, holds, |batch, at| batch.read_from(peer, at))
             }
         }
@@ -239,17 +241,18 @@ impl Memory {
         });
         match named {
             Ok(()) => Ok(all.then_some(count)),
-            Err(PeerFault::Local(error)) => Err(error),
+            Err(PeerCopyError::Local(error)) => Err(error),
             Err(_) => Ok(None),
         }
     }
 
     /// Copies all bytes of a list of another process's memory to the message that `sges` describes,
     /// from byte `offset` on. The other process may have changed the bytes meanwhile. The caller
-    /// checks that after the copy ([`PeerGates::still_lets`](crate::PeerGates::still_lets)).
+    /// checks that after the copy
+    /// ([`PeerRevocationWords::is_valid_after_read`](crate::PeerRevocationWords::is_valid_after_read)).
     ///
     /// # Errors
-    /// [`PeerFault`]; a part may have been copied.
+    /// [`PeerCopyError`]; a part may have been copied.
     pub fn pull(
         &self,
         pd: PdId,
@@ -257,7 +260,7 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         from: &PeerList<'_>,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         let left = from.pieces.iter().map(|piece| u64::from(piece.len)).sum();
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left };
         read_process(pieces, 0, || true, |batch, at| batch.read_list(from, at))
@@ -269,17 +272,17 @@ impl Memory {
     /// **the lane must not pass a barrier meanwhile**.
     ///
     /// # Errors
-    /// [`PeerFault`], as for [`write_local`](Self::write_local) and [`Reach::atomic`]. A list in
-    /// the region over the whole address space is also refused, because only the store could tell
-    /// whether it works. Nothing has happened then.
+    /// [`PeerCopyError`], as for [`write_local`](Self::write_local) and [`PeerRegion::atomic`]. A
+    /// list in the region over the whole address space is also refused, because only the store
+    /// could tell whether it works. Nothing has happened then.
     pub fn atomic_peer(
         &self,
         pd: PdId,
         sges: &[Sge],
         cursor: &mut SgCursor,
-        (on, at): (&Reach, u64),
-        op: WordOp,
-    ) -> Result<(), PeerFault> {
+        (on, at): (&PeerRegion, u64),
+        op: PeerAtomic,
+    ) -> Result<(), PeerCopyError> {
         // Each piece has at least one byte, so 8 bytes lie in at most 8 pieces.
         let mut sink = [None; 8];
         let mut places = sink.iter_mut();
@@ -322,8 +325,8 @@ impl Pieces<'_> {
     fn each(
         mut self,
         needs: Access,
-        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerFault>,
-    ) -> Result<(), PeerFault> {
+        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerCopyError>,
+    ) -> Result<(), PeerCopyError> {
         // Each round completes an element of the list, or the part.
         while self.left > 0 {
             let (sge, inside) = self
@@ -350,8 +353,8 @@ impl Pieces<'_> {
     fn each_part(
         self,
         needs: Access,
-        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerFault>,
-    ) -> Result<(), PeerFault> {
+        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerCopyError>,
+    ) -> Result<(), PeerCopyError> {
         self.each(needs, |CheckedAddress { region, mut offset }, mut left| {
             while left > 0 {
                 let n = left.min(PIECE);
@@ -369,8 +372,8 @@ impl Pieces<'_> {
 fn bounce(
     checked: CheckedAddress,
     len: u64,
-    mut to: impl FnMut(u64, &[u8]) -> Result<(), PeerFault>,
-) -> Result<(), PeerFault> {
+    mut to: impl FnMut(u64, &[u8]) -> Result<(), PeerCopyError>,
+) -> Result<(), PeerCopyError> {
     let mut buffer = [0; BOUNCE];
     let mut done = 0;
     while done < len {
@@ -389,8 +392,8 @@ fn bounce(
 fn fill(
     checked: CheckedAddress,
     len: u64,
-    mut from: impl FnMut(u64, &mut [u8]) -> Result<(), PeerFault>,
-) -> Result<(), PeerFault> {
+    mut from: impl FnMut(u64, &mut [u8]) -> Result<(), PeerCopyError>,
+) -> Result<(), PeerCopyError> {
     let mut buffer = [0; BOUNCE];
     let mut done = 0;
     while done < len {
@@ -405,24 +408,24 @@ fn fill(
 
 /// The error for an address of the whole address space that is not mapped.
 #[cold]
-fn unmapped(checked: CheckedAddress, done: u64, len: usize) -> PeerFault {
+fn unmapped(checked: CheckedAddress, done: u64, len: usize) -> PeerCopyError {
     refuse(Check::Unmapped, 0, checked.offset + done, len as u64).into()
 }
 
 fn write_process(
     pieces: Pieces<'_>,
-    peer: &PeerProcess,
+    peer: &PeerRange,
     mut at: u64,
     holds: impl Fn() -> bool,
-) -> Result<(), PeerFault> {
+) -> Result<(), PeerCopyError> {
     let mut batch = Batch::<true>::new();
-    let flush = |batch: &mut Batch<'_, true>, at: &mut u64| -> Result<(), PeerFault> {
+    let flush = |batch: &mut Batch<'_, true>, at: &mut u64| -> Result<(), PeerCopyError> {
         let bytes = batch.bytes() as u64;
         if bytes > 0 {
             if !holds() {
-                return Err(PeerFault::Closed);
+                return Err(PeerCopyError::Revoked);
             }
-            batch.write_to(peer, *at).map_err(PeerFault::Peer)?;
+            batch.write_to(peer, *at).map_err(PeerCopyError::Peer)?;
             *at += bytes;
         }
         Ok(())
@@ -451,15 +454,15 @@ fn read_process(
     mut at: u64,
     holds: impl Fn() -> bool,
     read: impl Fn(&mut Batch<'_, false>, u64) -> io::Result<()>,
-) -> Result<(), PeerFault> {
+) -> Result<(), PeerCopyError> {
     let mut batch = Batch::<false>::new();
-    let flush = |batch: &mut Batch<'_, false>, at: &mut u64| -> Result<(), PeerFault> {
+    let flush = |batch: &mut Batch<'_, false>, at: &mut u64| -> Result<(), PeerCopyError> {
         let bytes = batch.bytes() as u64;
         if bytes > 0 {
             if !holds() {
-                return Err(PeerFault::Closed);
+                return Err(PeerCopyError::Revoked);
             }
-            read(batch, *at).map_err(PeerFault::Peer)?;
+            read(batch, *at).map_err(PeerCopyError::Peer)?;
             *at += bytes;
         }
         Ok(())

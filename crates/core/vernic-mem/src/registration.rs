@@ -46,8 +46,8 @@ impl Memory {
     ///
     /// # Safety
     /// The promises below hold from this call until two things have happened. First,
-    /// [`Memory::deregister`] has returned `Ok`, or [`Memory::retire`] has returned. Then every
-    /// lane that was running at that time has passed a barrier (see the [crate head](crate)).
+    /// [`Memory::deregister`] has returned `Ok`, or [`Memory::force_deregister`] has returned. Then
+    /// every lane that was running at that time has passed a barrier (see the [crate head](crate)).
     /// - `addr..addr + len` stays mapped and readable, and writable if `access` holds
     ///   `LOCAL_WRITE`.
     /// - All other accesses to the range are atomic, volatile, in another language or process, or
@@ -183,7 +183,7 @@ impl Memory {
         }
         self.publish(handle.slot, &entry);
         drop(control);
-        self.settle_gates();
+        self.wait_for_revocations();
         Ok(mr(handle.slot, handle.serial, entry.key))
     }
 
@@ -191,8 +191,8 @@ impl Memory {
     /// earlier may still be copying. **Let all lanes pass a barrier before the memory is freed.**
     ///
     /// # Errors
-    /// [`DeregisterError::WindowsBound`] while windows are bound to the region. [`Memory::retire`]
-    /// unbinds them.
+    /// [`DeregisterError::WindowsBound`] while windows are bound to the region.
+    /// [`Memory::force_deregister`] unbinds them.
     pub fn deregister(&self, handle: MrHandle) -> Result<(), DeregisterError> {
         let mut control = self.control();
         let record = control.region(handle).ok_or(DeregisterError::UnknownHandle)?;
@@ -201,7 +201,7 @@ impl Memory {
         }
         self.remove_region(&mut control, handle.slot);
         drop(control);
-        self.settle_gates();
+        self.wait_for_revocations();
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl Memory {
     /// Returns the number of windows that it unbound. The call cannot fail: a region that is
     /// already gone has no valid key, so nothing is left to do. If windows are bound, the call
     /// looks at all windows of the device.
-    pub fn retire(&self, handle: MrHandle) -> u32 {
+    pub fn force_deregister(&self, handle: MrHandle) -> u32 {
         let mut control = self.control();
         let Some(record) = control.region(handle) else { return 0 };
         let windows = record.windows;
@@ -226,7 +226,7 @@ impl Memory {
         }
         self.remove_region(&mut control, handle.slot);
         drop(control);
-        self.settle_gates();
+        self.wait_for_revocations();
         windows
     }
 

@@ -381,7 +381,7 @@ fn type_1_window_opens_its_range_and_each_bind_kills_the_key_before() {
     assert_eq!(rig.write(mw.rkey, 0, &[1]), Err(Check::NotBound));
     let bind = rig.bind(rig.iova + 100, 50, Access::REMOTE_WRITE);
     let first = rig.memory.bind_mw(mw.handle, &bind).unwrap();
-    assert_eq!(first, rig.memory.rkey_after(mw.rkey));
+    assert_eq!(first, rig.memory.next_rkey(mw.rkey));
     assert_eq!(rig.write(mw.rkey, 100, &[1]), Err(Check::KeyStale));
     rig.write(first, 100, &[1; 50]).unwrap();
     assert_eq!(rig.write(first, 99, &[1]), Err(Check::Bounds));
@@ -423,9 +423,9 @@ fn type_2_window_serves_one_queue_pair_and_is_bound_again_only_after_invalidatio
     rig.memory.invalidate_local(rig.pd, rkey).unwrap();
     let rkey = rig.memory.bind_mw(mw.handle, &again).unwrap();
     rig.write(rkey, 0, &[1]).unwrap();
-    rig.memory.release_qp(OTHER_QP);
+    rig.memory.unbind_qp_windows(OTHER_QP);
     rig.write(rkey, 0, &[1]).unwrap();
-    rig.memory.release_qp(QP);
+    rig.memory.unbind_qp_windows(QP);
     assert_eq!(rig.write(rkey, 0, &[1]), Err(Check::NotBound));
 }
 
@@ -515,12 +515,12 @@ fn region_with_bound_windows_stays_until_they_are_gone() {
     rig.memory.dealloc_mw(mws[0].handle).unwrap();
     assert_eq!(rig.memory.dealloc_mw(mws[0].handle), Err(BindError::UnknownHandle));
     assert_eq!(rig.memory.deregister(rig.mr.handle), refused(1));
-    rig.memory.release_qp(QP);
+    rig.memory.unbind_qp_windows(QP);
     rig.memory.deregister(rig.mr.handle).unwrap();
 }
 
 #[test]
-fn retired_region_unbinds_its_windows_and_no_others() {
+fn forced_deregistration_unbinds_the_windows_of_its_region_only() {
     let rig = Rig::new(all_rights());
     let memory = &rig.memory;
     let base = rig.buffer.as_mut_ptr();
@@ -535,8 +535,8 @@ fn retired_region_unbinds_its_windows_and_no_others() {
     let kept = memory.alloc_mw(rig.pd, MwType::Type1).unwrap();
     let kept_rkey = memory.bind_mw(kept.handle, &bind_other).unwrap();
 
-    assert_eq!(memory.retire(rig.mr.handle), 2);
-    assert_eq!(memory.retire(rig.mr.handle), 0, "gone already");
+    assert_eq!(memory.force_deregister(rig.mr.handle), 2);
+    assert_eq!(memory.force_deregister(rig.mr.handle), 0, "gone already");
     assert_eq!(memory.deregister(rig.mr.handle), Err(DeregisterError::UnknownHandle));
     assert_eq!(rig.write(rig.mr.rkey, 0, &[1]), Err(Check::KeyStale));
     rig.write(kept_rkey, 0, &[1]).unwrap();
@@ -548,12 +548,12 @@ fn retired_region_unbinds_its_windows_and_no_others() {
         let unknown = BindError::UnknownRegion { lkey: rig.mr.lkey.value() };
         assert_eq!(memory.bind_mw(mw.handle, &bind), Err(unknown));
         let again = memory.bind_mw(mw.handle, &bind_other).unwrap();
-        assert_eq!(again, memory.rkey_after(rkey));
+        assert_eq!(again, memory.next_rkey(rkey));
         rig.write(again, 0, &[1]).unwrap();
         memory.dealloc_mw(mw.handle).unwrap();
         assert_eq!(rig.write(again, 0, &[1]), Err(Check::KeyStale));
     }
-    assert_eq!(memory.retire(other.handle), 1);
+    assert_eq!(memory.force_deregister(other.handle), 1);
     memory.dealloc_mw(kept.handle).unwrap();
     memory.dealloc_pd(rig.pd).unwrap();
 }

@@ -40,7 +40,7 @@ pub struct Bind {
     pub access: Access,
     /// Low byte of the new key. It may be the low byte of the present key: the consumer decides
     /// whether peers that hold the last key may use it again. `None` takes the key of
-    /// [`Memory::rkey_after`].
+    /// [`Memory::next_rkey`].
     pub key: Option<u8>,
 }
 
@@ -81,7 +81,7 @@ impl Memory {
 
     /// The next key of a window with key `rkey`, if the consumer does not choose one. The sequence
     /// passes all 256 low bytes before it repeats.
-    pub fn rkey_after(&self, rkey: Rkey) -> Rkey {
+    pub fn next_rkey(&self, rkey: Rkey) -> Rkey {
         Rkey(self.permutations.next_key(rkey.value()))
     }
 
@@ -182,7 +182,7 @@ impl Memory {
     /// Invalidates all type 2 windows that are bound to a queue pair. The caller does so when it
     /// destroys the queue pair, so that a later queue pair with the same number does not inherit
     /// the windows.
-    pub fn release_qp(&self, qpn: Qpn) {
+    pub fn unbind_qp_windows(&self, qpn: Qpn) {
         let mut control = self.control();
         self.unbind_all(&mut control, |window| {
             window.entry.kind == Kind::Window2 && window.entry.qpn == qpn.value()

@@ -107,7 +107,7 @@ fn keys_may_come_and_go_under_the_data_path() {
 /// One thread binds windows to whatever region it last heard of and frees some of them; when a
 /// region is retired no key that was ever bound to it opens anything.
 #[test]
-fn retired_region_is_out_of_reach_whatever_binds_meanwhile() {
+fn no_bind_survives_a_forced_deregistration() {
     let rounds = if cfg!(miri) { 20 } else { 20_000 };
     let memory = Memory::new();
     let buffer = HostBuffer::new(4096).unwrap();
@@ -145,7 +145,7 @@ fn retired_region_is_out_of_reach_whatever_binds_meanwhile() {
             // SAFETY: `buffer` outlives the threads; it is accessed by racy copies only.
             let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 4096, 0, rights) }.unwrap();
             lkey.store(u64::from(mr.lkey.value()), Ordering::Release);
-            memory.retire(mr.handle);
+            memory.force_deregister(mr.handle);
             // The only region there was is gone.
             let rkey = vernic_wire::Rkey(bound.load(Ordering::Acquire) as u32);
             assert!(memory.write_remote(pd, QP, rkey, 0, &[0xFF; 8]).is_err());

@@ -9,7 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::ptr::NonNull;
 
-use vernic_mem::{Access, Memory, PdId, PeerFault, PeerProcess, Reach, Sentinel, SgCursor, Sge};
+use vernic_mem::{
+    Access, LivenessWord, Memory, PdId, PeerCopyError, PeerRange, PeerRegion, SgCursor, Sge,
+};
 
 /// Says what the other process is: itself, or what it has become.
 const ROLE: &str = "VERNIC_TEST_ROLE";
@@ -38,7 +40,7 @@ fn the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let memory = map(if role == "before" { 1 } else { 2 });
     let device = Memory::new();
-    let Sentinel { addr, value } = device.sentinel().unwrap();
+    let LivenessWord { addr, value } = device.liveness_word().unwrap();
     println!("> {addr} {value}");
     std::io::stdout().flush().unwrap();
     std::io::stdin().lines().next();
@@ -98,7 +100,7 @@ impl Drop for Other {
 }
 
 /// Reads 8 bytes at the start of the other's memory.
-fn read(memory: &Memory, pd: PdId, to: &Sge, from: &Reach) -> Result<(), PeerFault> {
+fn read(memory: &Memory, pd: PdId, to: &Sge, from: &PeerRegion) -> Result<(), PeerCopyError> {
     memory.read_peer(pd, &[*to], &mut SgCursor::default(), 0, 8, (from, 0), || true)
 }
 
@@ -107,8 +109,9 @@ fn what_a_process_has_become_by_exec_is_neither_written_nor_read() {
     let mut other = Other::start();
     let (addr, value) = other.hear();
     let pid = other.child.id() as i32;
-    let sentinel = Sentinel { addr, value };
-    let reach = Reach::Process(PeerProcess { pid, addr: ADDR as u64, len: LEN as u64, sentinel });
+    let liveness = LivenessWord { addr, value };
+    let reach =
+        PeerRegion::ByKernel(PeerRange { pid, addr: ADDR as u64, len: LEN as u64, liveness });
     let memory = Memory::new();
     let pd = memory.alloc_pd();
     let buffer = vernic_mem::HostBuffer::private(8).unwrap();
@@ -129,10 +132,10 @@ fn what_a_process_has_become_by_exec_is_neither_written_nor_read() {
     assert_ne!(other.hear(), (addr, value));
     let written = reach.write(0, &[7; 8]);
     assert!(
-        matches!(&written, Err(PeerFault::Peer(e)) if e.raw_os_error() == Some(libc::EFAULT)),
+        matches!(&written, Err(PeerCopyError::Peer(e)) if e.raw_os_error() == Some(libc::EFAULT)),
         "{written:?}"
     );
-    assert!(matches!(read(&memory, pd, &sge, &reach), Err(PeerFault::Peer(_))));
+    assert!(matches!(read(&memory, pd, &sge, &reach), Err(PeerCopyError::Peer(_))));
     assert_eq!(bytes(), [1; 8], "nothing of it was read");
     other.go_on();
     assert_eq!(other.hear().0, 1, "it was written to");

@@ -231,7 +231,7 @@ impl World {
                 self.register(pd, buffer, (start, len), iova, access);
             }
             Step::Deregister { which } => self.deregister(which),
-            Step::Retire { which } => self.retire(which),
+            Step::Retire { which } => self.force_deregister(which),
             Step::AllocWindow { pd, type_2 } => self.alloc_window(pd, type_2),
             Step::FreeWindow { which } => self.free_window(which),
             Step::Bind { which, region, pd, qp, offset, len, access } => {
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    fn retire(&mut self, which: usize) {
+    fn force_deregister(&mut self, which: usize) {
         let count = self.regions.len();
         if count == 0 {
             return;
@@ -312,8 +312,8 @@ impl World {
             self.live.insert(window.key, unbound(pd));
             unbound_windows += 1;
         }
-        assert_eq!(self.memory.retire(handle), unbound_windows);
-        assert_eq!(self.memory.retire(handle), 0);
+        assert_eq!(self.memory.force_deregister(handle), unbound_windows);
+        assert_eq!(self.memory.force_deregister(handle), 0);
         self.live.remove(&key);
     }
 

@@ -47,7 +47,7 @@ impl Context {
         }
         self.stop_background();
         self.engines().iter().for_each(|engine| engine.put_down());
-        engine.memory.close_gates();
+        engine.memory.revoke_all();
         for engine in self.engines() {
             engine.close_neighbours();
             engine.slots.close();

@@ -3,7 +3,7 @@
 //! Plain descriptions that borrow everything; `qp.rs` turns them into the protocol's form and
 //! `send_slots.rs` keeps their bytes.
 
-use vernic_mem::{HostList, Sge};
+use vernic_mem::{InlineData, Sge};
 use vernic_proto::{PostError, SendFlags, SendOp};
 use vernic_wire::{Qkey, Qpn, Srqn};
 
@@ -22,7 +22,7 @@ pub enum Payload<'a> {
     /// As [`Payload::Inline`], of one piece.
     InlineBytes(&'a [u8]),
     /// As [`Payload::Inline`], of memory that others may change meanwhile.
-    InlineList(HostList<'a>),
+    InlineList(InlineData<'a>),
     /// None, and this many bytes of the peer's memory are meant: for FLUSH.
     Range(u32),
 }

@@ -7,8 +7,10 @@ use std::os::fd::AsFd;
 use vernic_wire::Lkey;
 
 use super::*;
-use crate::{Bind, Check, GatePass, PeerGates, Reregister, Visitor};
-use crate::{Grant, GrantError, HostBuffer, Memory, Mr, MwType, Sentinel, SgCursor, VisitorId};
+use crate::{Bind, Check, GrantedProcess, PeerRevocationWords, Reregister, RevocationToken};
+use crate::{
+    Grant, GrantError, GrantedProcessId, HostBuffer, LivenessWord, Memory, Mr, MwType, SgCursor,
+};
 use vernic_wire::{Qpn, Rkey};
 
 fn own_pid() -> i32 {
@@ -47,31 +49,36 @@ impl Rig {
         Self { memory, local, remote, pd, mr, null }
     }
 
-    fn mapped(&self) -> Reach {
+    fn mapped(&self) -> PeerRegion {
         let file = self.remote.shared_fd().unwrap();
-        Reach::Mapped(PeerMemory::map(file, 0, LEN as u64, true).unwrap())
+        PeerRegion::Mapped(PeerMapping::map(file, 0, LEN as u64, true).unwrap())
     }
 
-    fn process(&self) -> Reach {
+    fn process(&self) -> PeerRegion {
         let (addr, len) = (self.remote.as_mut_ptr().addr() as u64, LEN as u64);
-        Reach::Process(PeerProcess { sentinel: self.sentinel(), pid: own_pid(), addr, len })
+        PeerRegion::ByKernel(PeerRange {
+            liveness: self.liveness_word(),
+            pid: own_pid(),
+            addr,
+            len,
+        })
     }
 
-    fn sentinel(&self) -> Sentinel {
-        self.memory.sentinel().unwrap()
+    fn liveness_word(&self) -> LivenessWord {
+        self.memory.liveness_word().unwrap()
     }
 
     fn sge(&self, addr: u64, length: u32) -> Sge {
         Sge { addr, length, lkey: self.mr.lkey }
     }
 
-    fn write(&self, sges: &[Sge], to: &Reach, at: u64) -> Result<(), PeerFault> {
+    fn write(&self, sges: &[Sge], to: &PeerRegion, at: u64) -> Result<(), PeerCopyError> {
         let len = crate::total_len(sges);
         let cursor = &mut SgCursor::default();
         self.memory.write_peer(self.pd, sges, cursor, 0, len, (to, at), || true)
     }
 
-    fn read(&self, sges: &[Sge], from: &Reach, at: u64) -> Result<(), PeerFault> {
+    fn read(&self, sges: &[Sge], from: &PeerRegion, at: u64) -> Result<(), PeerCopyError> {
         let len = crate::total_len(sges);
         let cursor = &mut SgCursor::default();
         self.memory.read_peer(self.pd, sges, cursor, 0, len, (from, at), || true)
@@ -148,44 +155,44 @@ fn bytes_of_ours_arrive_and_atomics_need_a_mapping() {
     }
     let mapped = rig.mapped();
     rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
-    assert_eq!(mapped.atomic(64, WordOp::FetchAdd(3)).unwrap(), 5);
-    assert_eq!(mapped.atomic(64, WordOp::CmpSwap { compare: 7, swap: 1 }).unwrap(), 8);
-    assert_eq!(mapped.atomic(64, WordOp::CmpSwap { compare: 8, swap: u64::MAX }).unwrap(), 8);
-    assert_eq!(mapped.atomic(64, WordOp::FetchAdd(2)).unwrap(), u64::MAX);
+    assert_eq!(mapped.atomic(64, PeerAtomic::FetchAdd(3)).unwrap(), 5);
+    assert_eq!(mapped.atomic(64, PeerAtomic::CmpSwap { compare: 7, swap: 1 }).unwrap(), 8);
+    assert_eq!(mapped.atomic(64, PeerAtomic::CmpSwap { compare: 8, swap: u64::MAX }).unwrap(), 8);
+    assert_eq!(mapped.atomic(64, PeerAtomic::FetchAdd(2)).unwrap(), u64::MAX);
     assert_eq!(Rig::bytes(&rig.remote)[64..72], 1_u64.to_ne_bytes());
-    assert!(mapped.atomic(65, WordOp::FetchAdd(3)).is_err());
-    assert!(mapped.atomic(LEN as u64 - 4, WordOp::FetchAdd(3)).is_err());
-    assert!(rig.process().atomic(64, WordOp::FetchAdd(3)).is_err());
+    assert!(mapped.atomic(65, PeerAtomic::FetchAdd(3)).is_err());
+    assert!(mapped.atomic(LEN as u64 - 4, PeerAtomic::FetchAdd(3)).is_err());
+    assert!(rig.process().atomic(64, PeerAtomic::FetchAdd(3)).is_err());
 }
 
 #[test]
-fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
+fn accesses_beyond_the_range_or_the_rights_are_refused() {
     let rig = Rig::new();
     let before = Rig::bytes(&rig.remote);
     let sges = [rig.sge(0, 9)];
     for reach in [rig.mapped(), rig.process()] {
         for at in [LEN as u64 - 8, LEN as u64, u64::MAX - 3, u64::MAX] {
-            assert!(matches!(rig.write(&sges, &reach, at), Err(PeerFault::Peer(_))), "{at:#x}");
-            assert!(matches!(rig.read(&sges, &reach, at), Err(PeerFault::Peer(_))), "{at:#x}");
-            assert!(matches!(reach.write(at, &[0; 9]), Err(PeerFault::Peer(_))), "{at:#x}");
+            assert!(matches!(rig.write(&sges, &reach, at), Err(PeerCopyError::Peer(_))), "{at:#x}");
+            assert!(matches!(rig.read(&sges, &reach, at), Err(PeerCopyError::Peer(_))), "{at:#x}");
+            assert!(matches!(reach.write(at, &[0; 9]), Err(PeerCopyError::Peer(_))), "{at:#x}");
         }
         // An error of the local memory is reported as one.
         let outside = [rig.sge(LEN as u64 - 1, 2)];
         let stale = [Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..sges[0] }];
         for list in [outside, stale] {
-            assert!(matches!(rig.write(&list, &reach, 0), Err(PeerFault::Local(_))));
-            assert!(matches!(rig.read(&list, &reach, 0), Err(PeerFault::Local(_))));
+            assert!(matches!(rig.write(&list, &reach, 0), Err(PeerCopyError::Local(_))));
+            assert!(matches!(rig.read(&list, &reach, 0), Err(PeerCopyError::Local(_))));
         }
         let (cursor, len) = (&mut SgCursor::default(), 10);
         let to = (&reach, LEN as u64 - 10);
         let short = rig.memory.write_peer(rig.pd, &sges, cursor, 0, len, to, || true);
-        let short = matches!(short, Err(PeerFault::Local(e)) if e.check == Check::ListTooShort);
+        let short = matches!(short, Err(PeerCopyError::Local(e)) if e.check == Check::ListTooShort);
         assert!(short);
     }
     let file = rig.remote.shared_fd().unwrap();
-    let read_only = Reach::Mapped(PeerMemory::map(file, 0, LEN as u64, false).unwrap());
+    let read_only = PeerRegion::Mapped(PeerMapping::map(file, 0, LEN as u64, false).unwrap());
     assert!(rig.write(&sges, &read_only, 0).is_err() && read_only.write(0, &[1]).is_err());
-    assert!(read_only.atomic(0, WordOp::FetchAdd(1)).is_err());
+    assert!(read_only.atomic(0, PeerAtomic::FetchAdd(1)).is_err());
     rig.read(&sges, &read_only, 0).unwrap();
     let mut after = Rig::bytes(&rig.remote);
     // The copy that failed at the end may have written the bytes before it.
@@ -194,31 +201,37 @@ fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
 }
 
 #[test]
-fn a_program_without_the_sentinel_is_not_touched() {
+fn a_program_without_the_liveness_word_is_not_touched() {
     let rig = Rig::new();
-    let Sentinel { addr, value } = rig.sentinel();
+    let LivenessWord { addr, value } = rig.liveness_word();
     let (here, sges) = (rig.remote.as_mut_ptr().addr() as u64, [rig.sge(0, 100)]);
     let (before, len) = (Rig::bytes(&rig.remote), LEN as u64);
-    let gone = Sentinel { addr: addr ^ (1 << 40), value };
-    let to = |sentinel| Reach::Process(PeerProcess { pid: own_pid(), addr: here, len, sentinel });
-    let is_fault = |done: Result<(), PeerFault>| matches!(done, Err(PeerFault::Peer(error)) if error.raw_os_error() == Some(libc::EFAULT));
+    let gone = LivenessWord { addr: addr ^ (1 << 40), value };
+    let to =
+        |liveness| PeerRegion::ByKernel(PeerRange { pid: own_pid(), addr: here, len, liveness });
+    let is_fault = |done: Result<(), PeerCopyError>| matches!(done, Err(PeerCopyError::Peer(error)) if error.raw_os_error() == Some(libc::EFAULT));
     assert!(is_fault(rig.write(&sges, &to(gone), 0)) && is_fault(rig.read(&sges, &to(gone), 0)));
     assert_eq!(Rig::bytes(&rig.remote), before);
     assert_eq!(Rig::bytes(&rig.local), pattern(1, LEN));
     // The address has another value than the liveness word. A read detects that.
-    let other = Sentinel { addr, value: value ^ 2 };
+    let other = LivenessWord { addr, value: value ^ 2 };
     assert!(is_fault(rig.read(&sges, &to(other), 0)));
-    rig.read(&sges, &to(rig.sentinel()), 0).unwrap();
-    assert_ne!(Memory::new().sentinel().unwrap(), rig.sentinel(), "each device has its own");
+    rig.read(&sges, &to(rig.liveness_word()), 0).unwrap();
+    assert_ne!(
+        Memory::new().liveness_word().unwrap(),
+        rig.liveness_word(),
+        "each device has its own"
+    );
 }
 
 #[test]
 fn the_kernel_says_what_is_wrong_with_a_process() {
     let rig = Rig::new();
     let fault = |pid: i32, addr: u64| {
-        let to = Reach::Process(PeerProcess { pid, addr, len: 100, sentinel: rig.sentinel() });
+        let to =
+            PeerRegion::ByKernel(PeerRange { pid, addr, len: 100, liveness: rig.liveness_word() });
         match rig.write(&[rig.sge(0, 100)], &to, 0) {
-            Err(PeerFault::Peer(error)) => error.raw_os_error(),
+            Err(PeerCopyError::Peer(error)) => error.raw_os_error(),
             other => panic!("{other:?}"),
         }
     };
@@ -240,14 +253,14 @@ fn only_files_of_fixed_size_are_mapped_and_only_inside() {
     let len = LEN as u64;
     for (offset, bytes) in [(0, 0), (0, len + 1), (1, len), (len, 1), (u64::MAX, 2), (5, u64::MAX)]
     {
-        assert!(PeerMemory::map(file, offset, bytes, true).is_err(), "{offset} {bytes}");
+        assert!(PeerMapping::map(file, offset, bytes, true).is_err(), "{offset} {bytes}");
     }
-    let part = Reach::Mapped(PeerMemory::map(file, 4099, 1000, true).unwrap());
+    let part = PeerRegion::Mapped(PeerMapping::map(file, 4099, 1000, true).unwrap());
     part.write(1, b"x").unwrap();
     assert_eq!(Rig::bytes(&rig.remote)[4100], b'x');
     assert!(part.write(1000, b"x").is_err());
     let loose = std::fs::File::open("/proc/self/exe").unwrap();
-    assert!(PeerMemory::map(loose.as_fd(), 0, 100, false).is_err());
+    assert!(PeerMapping::map(loose.as_fd(), 0, 100, false).is_err());
 }
 
 /// Memory with all rights, which is granted to other processes.
@@ -257,9 +270,9 @@ struct Owner {
     base: u64,
     pd: PdId,
     mr: Mr,
-    gates: PeerGates,
-    guest: std::sync::Arc<Guest>,
-    visitor: VisitorId,
+    words: PeerRevocationWords,
+    process: std::sync::Arc<TestProcess>,
+    process_id: GrantedProcessId,
 }
 
 impl Owner {
@@ -270,22 +283,22 @@ impl Owner {
         let at = buffer.as_mut_ptr();
         // SAFETY: `buffer` lives as long as `memory`, and nobody has references into it.
         let mr = unsafe { memory.register(pd, at, LEN as u64, 0x7000, rights) }.unwrap();
-        let gates = PeerGates::open(memory.gates_file().unwrap()).unwrap();
-        let guest = std::sync::Arc::new(Guest(AtomicU64::new(0)));
-        let visitor = memory.add_visitor(guest.clone()).unwrap();
+        let words = PeerRevocationWords::open(memory.revocation_file().unwrap()).unwrap();
+        let process = std::sync::Arc::new(TestProcess(AtomicU64::new(0)));
+        let process_id = memory.add_process(process.clone()).unwrap();
         let base = at.addr() as u64;
-        Self { memory, base, _buffer: buffer, pd, mr, gates, guest, visitor }
+        Self { memory, base, _buffer: buffer, pd, mr, words, process, process_id }
     }
 
     fn grant(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<Grant, GrantError> {
-        self.memory.grant(self.visitor, pd, qpn, rkey)
+        self.memory.grant(self.process_id, pd, qpn, rkey)
     }
 
     /// Grants the key, and returns the token for the key's revocation word.
-    fn pass(&self, rkey: Rkey) -> GatePass {
-        let pass = self.grant(self.pd, QP, rkey).unwrap().key;
-        assert!(self.gates.lets(pass));
-        pass
+    fn token(&self, rkey: Rkey) -> RevocationToken {
+        let token = self.grant(self.pd, QP, rkey).unwrap().key;
+        assert!(self.words.is_valid(token));
+        token
     }
 
     fn bind(&self, access: Access) -> Bind {
@@ -357,45 +370,45 @@ fn the_file_is_shared_of_a_region_that_is_all_of_it_alone() {
 }
 
 #[test]
-fn every_change_of_a_key_closes_its_gate() {
+fn every_change_of_a_key_revokes_its_tokens() {
     let owner = Owner::new();
     let memory = &owner.memory;
-    let pass = owner.pass(owner.mr.rkey);
+    let token = owner.token(owner.mr.rkey);
     let change =
         Reregister { access: Some(Access::REMOTE_READ | Access::MW_BIND), ..Reregister::default() };
     // SAFETY: the region keeps its memory.
     unsafe { memory.reregister(owner.mr.handle, change) }.unwrap();
-    assert!(!owner.gates.lets(pass), "rereg");
+    assert!(!owner.words.is_valid(token), "rereg");
 
-    let region = owner.pass(owner.mr.rkey);
-    memory.retire(owner.mr.handle);
-    assert!(!owner.gates.lets(region), "retire");
+    let region = owner.token(owner.mr.rkey);
+    memory.force_deregister(owner.mr.handle);
+    assert!(!owner.words.is_valid(region), "forced dereg");
 
     let owner = Owner::new();
-    let pass = owner.pass(owner.mr.rkey);
+    let token = owner.token(owner.mr.rkey);
     owner.memory.deregister(owner.mr.handle).unwrap();
-    assert!(!owner.gates.lets(pass), "dereg");
+    assert!(!owner.words.is_valid(token), "dereg");
 
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    owner.memory.close_qp_gate(QP);
-    owner.memory.settle_gates();
-    assert!(owner.gates.lets(grant.key) && !owner.gates.lets(grant.qp), "queue pair");
+    owner.memory.revoke_qp(QP);
+    owner.memory.wait_for_revocations();
+    assert!(owner.words.is_valid(grant.key) && !owner.words.is_valid(grant.qp), "queue pair");
 
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    owner.memory.remove_visitor(owner.visitor);
-    assert!(owner.gates.lets(grant.key) && !owner.gates.lets(grant.qp), "visitor");
+    owner.memory.remove_process(owner.process_id);
+    assert!(owner.words.is_valid(grant.key) && !owner.words.is_valid(grant.qp), "process removed");
     let again = owner.grant(owner.pd, QP, owner.mr.rkey);
-    assert!(matches!(again, Err(GrantError::Visitor)));
+    assert!(matches!(again, Err(GrantError::Process)));
 }
 
 #[test]
 fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    let _visit = owner.gates.enter(&owner.guest.0, grant.key, grant.qp).unwrap();
+    let _access = owner.words.begin_access(&owner.process.0, grant.key, grant.qp).unwrap();
     // A queue pair that fails does this during the work of its lane.
-    owner.memory.close_qp_gate(QP);
+    owner.memory.revoke_qp(QP);
     let mw = owner.memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
     for _ in 0..2 {
         let rkey = owner.memory.bind_mw(mw.handle, &owner.bind(Access::REMOTE_READ)).unwrap();
@@ -408,34 +421,34 @@ fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
 
 /// A process whose access stays in progress for some time.
 #[derive(Debug)]
-struct Guest(AtomicU64);
+struct TestProcess(AtomicU64);
 
-impl Visitor for Guest {
-    fn inside(&self) -> u64 {
+impl GrantedProcess for TestProcess {
+    fn access_word(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
     fn is_gone(&self) -> bool {
         false
     }
     fn cut_off(&self) {
-        panic!("it left");
+        panic!("the access has ended");
     }
-    fn tell_ended(&self) -> bool {
+    fn notify_revoked(&self) -> bool {
         true
     }
 }
 
 #[test]
-fn deregistering_waits_for_who_copies() {
+fn deregistering_waits_for_accesses_in_progress() {
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    let visit = owner.gates.enter(&owner.guest.0, grant.key, grant.qp).unwrap();
+    let access = owner.words.begin_access(&owner.process.0, grant.key, grant.qp).unwrap();
     let left = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             left.store(true, Ordering::SeqCst);
-            drop(visit);
+            drop(access);
         });
         owner.memory.deregister(owner.mr.handle).unwrap();
         assert!(left.load(Ordering::SeqCst));
@@ -448,7 +461,7 @@ fn a_copy_ends_where_access_does() {
     let memory = Memory::new();
     let (local, remote) = (HostBuffer::new(LONG).unwrap(), HostBuffer::new(LONG).unwrap());
     let (file, len) = (remote.shared_fd().unwrap(), LONG as u64);
-    let reach = Reach::Mapped(PeerMemory::map(file, 0, len, true).unwrap());
+    let reach = PeerRegion::Mapped(PeerMapping::map(file, 0, len, true).unwrap());
     let pd = memory.alloc_pd();
     // SAFETY: `local` lives as long as `memory`, and only its racy copies access it.
     let mr = unsafe { memory.register(pd, local.as_mut_ptr(), len, 0, Access::LOCAL_WRITE) };
@@ -464,33 +477,33 @@ fn a_copy_ends_where_access_does() {
     local.write_at(0, &[7; LONG]).unwrap();
     let to = (&reach, 0);
     let ended = memory.write_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
-    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&remote), 3 * PIECE as usize);
 
     (0..2).for_each(|_| remote.write_at(0, &[7; LONG]).unwrap());
     local.write_at(0, &[0; LONG]).unwrap();
     looks.set(0);
     let ended = memory.read_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
-    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&local), 4 * PIECE as usize);
 
     // Copies by the kernel check the grant before each system call.
-    let (addr, sentinel) = (remote.as_mut_ptr().addr() as u64, memory.sentinel().unwrap());
-    let process = Reach::Process(PeerProcess { pid: own_pid(), addr, len, sentinel });
+    let (addr, liveness) = (remote.as_mut_ptr().addr() as u64, memory.liveness_word().unwrap());
+    let process = PeerRegion::ByKernel(PeerRange { pid: own_pid(), addr, len, liveness });
     let (to, cursor) = ((&process, 0), &mut SgCursor::default());
     let ended = memory.write_peer(pd, &sges, cursor, 0, len, to, || false);
-    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&remote), LONG);
 }
 
 #[test]
-fn an_atomic_whose_result_has_no_place_does_not_run() {
+fn an_atomic_whose_result_cannot_be_stored_does_not_run() {
     let rig = Rig::new();
     rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
     let reach = rig.mapped();
     let run = |sges: &[Sge]| {
         let on = (&reach, 64);
-        let op = WordOp::FetchAdd(1);
+        let op = PeerAtomic::FetchAdd(1);
         rig.memory.atomic_peer(rig.pd, sges, &mut SgCursor::default(), on, op)
     };
     // SAFETY: unmapped memory is not accessed, and no reference to mapped memory conflicts.
@@ -498,7 +511,7 @@ fn an_atomic_whose_result_has_no_place_does_not_run() {
     let nowhere = Sge { addr: 8, length: 8, lkey: all.unwrap().lkey };
     let stale = Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..rig.sge(0, 5) };
     for list in [&[nowhere][..], &[rig.sge(0, 3), stale], &[rig.sge(0, 7)], &[]] {
-        assert!(matches!(run(list), Err(PeerFault::Local(_))), "{list:?}");
+        assert!(matches!(run(list), Err(PeerCopyError::Local(_))), "{list:?}");
     }
     assert_eq!(Rig::bytes(&rig.remote)[64..72], 5_u64.to_ne_bytes());
     let null = Sge { addr: 0, length: 8, lkey: rig.null.lkey };
@@ -531,7 +544,7 @@ fn files_of_huge_pages_are_not_mapped() {
         assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, seals), 0);
     }
     // No page of the file exists, and the system need not have any.
-    let refused = PeerMemory::map(file.as_fd(), 0, HUGE as u64, true).unwrap_err();
+    let refused = PeerMapping::map(file.as_fd(), 0, HUGE as u64, true).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
 }
 
@@ -548,7 +561,7 @@ fn a_list_of_another_process_is_copied_to_a_list_of_ours_in_its_order() {
     let from: Vec<(usize, u32)> =
         (0..30).map(|i| (i * 531 % 9000, 1 + (i as u32 * 61) % 600)).collect();
     let pieces = remote_pieces(&rig, &from);
-    let list = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
+    let list = PeerList { pid: own_pid(), liveness: rig.liveness_word(), pieces: &pieces };
     let expected: Vec<u8> =
         from.iter().flat_map(|&(at, n)| &source[at..at + n as usize]).copied().collect();
     // The list has more pieces than one system call takes, among them a null region. One byte
@@ -582,21 +595,21 @@ fn a_list_is_not_copied_from_another_program_nor_beyond_ours() {
     let pull = |list: &PeerList<'_>, room: u32| {
         rig.memory.pull(rig.pd, &[rig.sge(0, room)], &mut SgCursor::default(), 0, list)
     };
-    let good = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
-    assert!(PeerList::find_process(own_pid(), rig.sentinel()).is_ok());
+    let good = PeerList { pid: own_pid(), liveness: rig.liveness_word(), pieces: &pieces };
+    assert!(PeerList::find_process(own_pid(), rig.liveness_word()).is_ok());
     assert!(pull(&good, 100).is_ok());
-    assert!(matches!(pull(&good, 99), Err(PeerFault::Local(_))));
-    let (addr, value) = (good.sentinel.addr, good.sentinel.value);
-    for sentinel in [Sentinel { addr, value: value ^ 2 }, Sentinel { addr: 4096, value }] {
-        assert!(matches!(pull(&PeerList { sentinel, ..good }, 100), Err(PeerFault::Peer(_))));
-        assert!(PeerList::find_process(own_pid(), sentinel).is_err());
+    assert!(matches!(pull(&good, 99), Err(PeerCopyError::Local(_))));
+    let (addr, value) = (good.liveness.addr, good.liveness.value);
+    for liveness in [LivenessWord { addr, value: value ^ 2 }, LivenessWord { addr: 4096, value }] {
+        assert!(matches!(pull(&PeerList { liveness, ..good }, 100), Err(PeerCopyError::Peer(_))));
+        assert!(PeerList::find_process(own_pid(), liveness).is_err());
     }
     // Nothing is mapped at the first address, and the second wraps.
     for addr in [8, u64::MAX - 50] {
         let pieces = [PeerPiece { addr, len: 100 }];
         assert!(matches!(
             pull(&PeerList { pieces: &pieces, ..good }, 100),
-            Err(PeerFault::Peer(_))
+            Err(PeerCopyError::Peer(_))
         ));
     }
 }
@@ -624,23 +637,23 @@ fn bytes_of_a_message_are_located_where_they_are_and_only_in_memory_of_their_own
 }
 
 #[test]
-fn the_gate_of_a_send_queue_lets_its_pass_through_until_it_closes() {
+fn the_token_of_a_send_queue_is_valid_until_it_is_revoked() {
     let rig = Rig::new();
-    let gates = PeerGates::open(rig.memory.gates_file().unwrap()).unwrap();
-    let pass = rig.memory.open_send_gate(QP).unwrap();
-    assert_eq!(rig.memory.open_send_gate(QP), Some(pass));
-    assert!(gates.lets(pass) && gates.still_lets(pass));
+    let words = PeerRevocationWords::open(rig.memory.revocation_file().unwrap()).unwrap();
+    let token = rig.memory.send_token(QP).unwrap();
+    assert_eq!(rig.memory.send_token(QP), Some(token));
+    assert!(words.is_valid(token) && words.is_valid_after_read(token));
     // Other queue pairs, and the grants of this queue pair, have other revocation words.
-    let other = rig.memory.open_send_gate(Qpn::new(0x12)).unwrap();
-    rig.memory.close_qp_gate(QP);
-    assert!(gates.still_lets(pass) && gates.still_lets(other));
-    rig.memory.close_send_gate(QP);
-    assert!(!gates.still_lets(pass) && gates.still_lets(other));
-    rig.memory.settle_gates();
+    let other = rig.memory.send_token(Qpn::new(0x12)).unwrap();
+    rig.memory.revoke_qp(QP);
+    assert!(words.is_valid_after_read(token) && words.is_valid_after_read(other));
+    rig.memory.revoke_send(QP);
+    assert!(!words.is_valid_after_read(token) && words.is_valid_after_read(other));
+    rig.memory.wait_for_revocations();
     // The revocation word is used again, with another value.
-    let next = rig.memory.open_send_gate(QP).unwrap();
-    assert_eq!(next.number, pass.number);
-    assert!(gates.still_lets(next) && !gates.still_lets(pass));
-    rig.memory.close_gates();
-    assert!(!gates.still_lets(next) && !gates.still_lets(other));
+    let next = rig.memory.send_token(QP).unwrap();
+    assert_eq!(next.number, token.number);
+    assert!(words.is_valid_after_read(next) && !words.is_valid_after_read(token));
+    rig.memory.revoke_all();
+    assert!(!words.is_valid_after_read(next) && !words.is_valid_after_read(other));
 }

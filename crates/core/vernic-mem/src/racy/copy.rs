@@ -127,7 +127,7 @@ pub(super) unsafe fn transfer(mut dst: *mut u8, mut src: *const u8, mut n: usize
 /// both slices, and returns their number. The words become visible in any order, but before any
 /// later store with release order.
 #[inline]
-pub fn put_words(words: &[AtomicU64], bytes: &[u8]) -> usize {
+pub fn write_words(words: &[AtomicU64], bytes: &[u8]) -> usize {
     let count = words.len().min(bytes.len() / WORD);
     // SAFETY: both slices have `count` words. The words are atomics, so they may be written through
     // a shared reference. A borrowed slice of bytes does not overlap them.
@@ -138,7 +138,7 @@ pub fn put_words(words: &[AtomicU64], bytes: &[u8]) -> usize {
 /// Copies words that others may change at the same time. Copies as many whole words as fit both
 /// slices, and returns their number.
 #[inline]
-pub fn take_words(words: &[AtomicU64], bytes: &mut [u8]) -> usize {
+pub fn read_words(words: &[AtomicU64], bytes: &mut [u8]) -> usize {
     let count = words.len().min(bytes.len() / WORD);
     // SAFETY: both slices have `count` words, and the borrowed slice of bytes does not overlap the
     // words.

@@ -23,7 +23,7 @@ use crate::random::Random;
 
 /// What a grant contains about the owner's liveness word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sentinel {
+pub struct LivenessWord {
     /// Address of the word in the owner's address space.
     pub addr: u64,
     /// Value of the word; never 0.
@@ -77,8 +77,8 @@ impl LivenessPage {
         Ok(Self { page, value })
     }
 
-    pub(crate) fn sentinel(&self) -> Sentinel {
-        Sentinel { addr: self.page.as_ptr().addr() as u64, value: self.value }
+    pub(crate) fn liveness_word(&self) -> LivenessWord {
+        LivenessWord { addr: self.page.as_ptr().addr() as u64, value: self.value }
     }
 }
 
@@ -118,7 +118,7 @@ impl LivenessPage {
     pub(crate) fn new() -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    pub(crate) fn sentinel(&self) -> Sentinel {
-        Sentinel { addr: 0, value: self.value }
+    pub(crate) fn liveness_word(&self) -> LivenessWord {
+        LivenessWord { addr: 0, value: self.value }
     }
 }

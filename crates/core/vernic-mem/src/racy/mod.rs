@@ -7,7 +7,7 @@
 //! - [`Slot`] publishes the promise to the data path.
 //! - `copy` accesses the memory; `address_space` does so for a region over the whole address space.
 //! - [`HostBuffer`] is memory of this process, made to be registered.
-//! - [`PeerMemory`] and [`PeerProcess`] are granted memory of other processes.
+//! - [`PeerMapping`] and [`PeerRange`] are granted memory of other processes.
 //!
 //! A C program, another thread or another process may read and write the same bytes at the same
 //! time. So no code here forms a reference to such bytes. A plain Rust access would be a data race,
@@ -17,7 +17,7 @@
 mod address_space;
 mod copy;
 mod host_buffer;
-mod host_list;
+mod inline_data;
 mod liveness;
 #[cfg(not(miri))]
 mod memfd;
@@ -31,13 +31,13 @@ mod slot;
 mod words;
 
 pub(crate) use address_space::is_reachable;
-pub use copy::{put_words, take_words};
+pub use copy::{read_words, write_words};
 pub use host_buffer::HostBuffer;
-pub use host_list::HostList;
+pub use inline_data::InlineData;
 pub(crate) use liveness::LivenessPage;
-pub use liveness::Sentinel;
+pub use liveness::LivenessWord;
 pub(crate) use peer::Batch;
-pub use peer::{PeerList, PeerMemory, PeerPiece, PeerProcess, admit};
+pub use peer::{PeerList, PeerMapping, PeerPiece, PeerRange, permit_ptrace};
 pub(crate) use region::{Region, flush_fence};
 #[cfg(not(miri))]
 pub use shared_pages::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};

@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 #[cfg(not(miri))]
 use super::memfd;
-use super::{Region, Sentinel};
+use super::{LivenessWord, Region};
 
 /// Pieces of local memory per system call.
 const PIECES: usize = 16;
@@ -31,7 +31,7 @@ const WORD: usize = size_of::<u64>();
 
 /// A part of another process's memory file, mapped in this process.
 #[derive(Debug)]
-pub struct PeerMemory {
+pub struct PeerMapping {
     region: Region,
     writable: bool,
     base: NonNull<u8>,
@@ -39,11 +39,11 @@ pub struct PeerMemory {
 }
 
 // SAFETY: the mapping belongs to this value; only racy copies and atomics access it.
-unsafe impl Send for PeerMemory {}
+unsafe impl Send for PeerMapping {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for PeerMemory {}
+unsafe impl Sync for PeerMapping {}
 
-impl PeerMemory {
+impl PeerMapping {
     /// Maps `len` > 0 bytes of the file from `offset` on: read-only, or also for writing if
     /// `writable` is set.
     ///
@@ -88,7 +88,7 @@ impl PeerMemory {
 }
 
 #[cfg(not(miri))]
-impl Drop for PeerMemory {
+impl Drop for PeerMapping {
     fn drop(&mut self) {
         // SAFETY: `map` made the mapping with this length; copies of the region do not outlive
         // `self`.
@@ -98,7 +98,7 @@ impl Drop for PeerMemory {
 
 /// A range of another process's address space, for copies by the kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct PeerProcess {
+pub struct PeerRange {
     /// Process id, as this process sees it.
     pub pid: i32,
     /// First address, in the other process.
@@ -107,7 +107,7 @@ pub struct PeerProcess {
     pub len: u64,
     /// Liveness word of the program that granted access. Another program with the same process id
     /// does not have it.
-    pub sentinel: Sentinel,
+    pub liveness: LivenessWord,
 }
 
 /// One piece of a list of another process's memory.
@@ -124,8 +124,8 @@ pub struct PeerPiece {
 pub struct PeerList<'a> {
     /// Process id, as this process sees it.
     pub pid: i32,
-    /// Liveness word of the program, as in [`PeerProcess`].
-    pub sentinel: Sentinel,
+    /// Liveness word of the program, as in [`PeerRange`].
+    pub liveness: LivenessWord,
     /// The pieces, at most [`PeerList::MAX_PIECES`].
     pub pieces: &'a [PeerPiece],
 }
@@ -139,15 +139,15 @@ impl PeerList<'_> {
     /// # Errors
     /// Errors of the kernel for a read from that process: `EPERM`, `ESRCH`, `ENOSYS`. `EFAULT` if
     /// the process runs another program than the one with the liveness word.
-    pub fn find_process(pid: i32, sentinel: Sentinel) -> io::Result<()> {
-        Batch::<false>::new().read_list(&PeerList { pid, sentinel, pieces: &[] }, 0)
+    pub fn find_process(pid: i32, liveness: LivenessWord) -> io::Result<()> {
+        Batch::<false>::new().read_list(&PeerList { pid, liveness, pieces: &[] }, 0)
     }
 
     /// The remote pieces for `len` bytes from byte `at` of the list on, after the liveness word.
     /// Also returns the number of pieces, liveness word included. `None` if the list does not hold
     /// the range.
     fn part(&self, at: u64, len: usize) -> Option<([libc::iovec; 1 + LIST], usize)> {
-        let mut parts = [sentinel_of(self.sentinel); 1 + LIST];
+        let mut parts = [liveness_piece(self.liveness); 1 + LIST];
         let (mut skip, mut left, mut count) = (at, len as u64, 1);
         for piece in self.pieces {
             let inside = skip.min(u64::from(piece.len));
@@ -201,7 +201,7 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         self.bytes += len;
     }
 
-    fn remote_range(&self, peer: &PeerProcess, at: u64) -> io::Result<(u64, u64)> {
+    fn remote_range(&self, peer: &PeerRange, at: u64) -> io::Result<(u64, u64)> {
         let len = self.bytes as u64;
         let fits = at.checked_add(len).is_some_and(|end| end <= peer.len) && len > 0;
         let addr = peer.addr.checked_add(at).filter(|addr| addr.checked_add(len).is_some() && fits);
@@ -244,12 +244,12 @@ impl<'a> Batch<'a, true> {
     /// Errors of the kernel: `EPERM`, `ESRCH`, `EFAULT`. `EFAULT` also if only a part was copied,
     /// and with nothing copied if the process runs another program than the one that granted
     /// access. `EINVAL` if the remote range does not hold the bytes.
-    pub(crate) fn write_to(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
+    pub(crate) fn write_to(&mut self, peer: &PeerRange, at: u64) -> io::Result<()> {
         let (addr, len) = self.remote_range(peer, at)?;
         let last = (addr.wrapping_add(len - 1) & !7).max(addr);
         let head = last - addr;
-        let remote = [sentinel_of(peer.sentinel), remote(addr, head), remote(last, len - head)];
-        let mut word = peer.sentinel.value;
+        let remote = [liveness_piece(peer.liveness), remote(addr, head), remote(last, len - head)];
+        let mut word = peer.liveness.value;
         self.copy(&mut word, |local, n| {
             // SAFETY: the local pieces are a word of this function, bytes that are borrowed
             // (`push_bytes`), or registered memory, whose promise covers this call. They are only
@@ -270,9 +270,9 @@ impl<'a> Batch<'a, false> {
     /// # Errors
     /// As for [`write_to`](Self::write_to). The caller must drop the bytes that were read after
     /// `EFAULT`: they may come from another program.
-    pub(crate) fn read_from(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
+    pub(crate) fn read_from(&mut self, peer: &PeerRange, at: u64) -> io::Result<()> {
         let (addr, len) = self.remote_range(peer, at)?;
-        self.read((peer.pid, peer.sentinel), &[sentinel_of(peer.sentinel), remote(addr, len)])
+        self.read((peer.pid, peer.liveness), &[liveness_piece(peer.liveness), remote(addr, len)])
     }
 
     /// Does the same as [`read_from`](Self::read_from), from byte `at` of a list on.
@@ -282,11 +282,15 @@ impl<'a> Batch<'a, false> {
     pub(crate) fn read_list(&mut self, list: &PeerList<'_>, at: u64) -> io::Result<()> {
         let part = list.part(at, self.bytes);
         let (parts, n) = part.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        self.read((list.pid, list.sentinel), &parts[..n])
+        self.read((list.pid, list.liveness), &parts[..n])
     }
 
     /// Copies from remote pieces, the first of which is the liveness word, and checks that word.
-    fn read(&mut self, (pid, sentinel): (i32, Sentinel), from: &[libc::iovec]) -> io::Result<()> {
+    fn read(
+        &mut self,
+        (pid, liveness): (i32, LivenessWord),
+        from: &[libc::iovec],
+    ) -> io::Result<()> {
         let mut word = 0;
         self.copy(&mut word, |local, n| {
             let (pieces, count) = (from.as_ptr(), from.len() as libc::c_ulong);
@@ -296,14 +300,14 @@ impl<'a> Batch<'a, false> {
             // process.
             unsafe { libc::process_vm_readv(pid, local, n, pieces, count, 0) }
         })?;
-        let is_it = word == sentinel.value;
-        is_it.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
+        let is_same = word == liveness.value;
+        is_same.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
     }
 }
 
 /// The liveness word as a remote piece.
-fn sentinel_of(sentinel: Sentinel) -> libc::iovec {
-    remote(sentinel.addr, WORD as u64)
+fn liveness_piece(liveness: LivenessWord) -> libc::iovec {
+    remote(liveness.addr, WORD as u64)
 }
 
 /// A remote piece. Its address is valid in the other process only.
@@ -321,7 +325,7 @@ fn remote(addr: u64, len: u64) -> libc::iovec {
 ///
 /// With other settings, this function changes nothing and returns true. Then either the user id
 /// alone decides, or a permission by this process would have no effect.
-pub fn admit(pid: u32) -> bool {
+pub fn permit_ptrace(pid: u32) -> bool {
     static ASKS_TRACED_PROCESS: OnceLock<bool> = OnceLock::new();
     static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
     let scope = || std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
@@ -365,20 +369,20 @@ mod tests {
     use super::{Tracer, asks_traced_process, may_replace};
 
     #[test]
-    fn who_was_let_in_stays_until_its_end_and_then_another_is() {
+    fn a_permitted_process_stays_until_its_end_and_can_then_be_replaced() {
         let of = |by, pid| Tracer { by, pid };
         assert!(may_replace(None, of(1, 5), |_| true));
         assert!(
             may_replace(Some(of(1, 5)), of(1, 5), |_| true),
-            "the application may have named another"
+            "the application may have permitted another"
         );
         assert!(!may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 5));
         assert!(may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 6));
-        assert!(may_replace(Some(of(1, 5)), of(2, 6), |_| true), "that was its parent's");
+        assert!(may_replace(Some(of(1, 5)), of(2, 6), |_| true), "the parent permitted that one");
     }
 
     #[test]
-    fn who_may_look_into_the_process_is_said_only_where_the_kernel_asks() {
+    fn a_permission_is_given_only_where_the_kernel_asks() {
         assert!(asks_traced_process(Some("1\n")));
         assert!(
             ![None, Some("0\n"), Some("2\n"), Some("3\n"), Some("")]

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_gives_its_bytes_from_any_place_on() {
+    fn a_slice_gives_its_bytes_from_any_offset_on() {
         let bytes: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         // The memory is writable, like registered memory, because the copies use atomics.
         let mut memory = bytes.clone();

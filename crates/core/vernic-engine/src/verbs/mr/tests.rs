@@ -361,6 +361,6 @@ fn who_takes_a_window_from_packets_of_another_engine_waits_until_that_is_outside
     let is_bound = || memory.is_bound(window.handle);
     let on = (&*qps[0], &*cq);
     completes_beside(other, on, bind(first, second, BYTES), false, is_bound);
-    let third = memory.rkey_after(second);
+    let third = memory.next_rkey(second);
     completes_beside(other, on, bind(second, third, 0), true, || !is_bound());
 }

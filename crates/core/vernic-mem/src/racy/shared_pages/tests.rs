@@ -1,7 +1,7 @@
 use std::ptr::null_mut;
 
 use super::*;
-use crate::PeerMemory;
+use crate::PeerMapping;
 
 const PAGE: usize = 4096;
 
@@ -54,9 +54,9 @@ impl Pages {
     }
 
     /// Maps the file as another process with a grant would.
-    fn peer(&self) -> Option<PeerMemory> {
+    fn peer(&self) -> Option<PeerMapping> {
         let found = shares::find(self.at.addr(), self.len as u64)?;
-        Some(PeerMemory::map(found.file(), found.offset(), self.len as u64, true).unwrap())
+        Some(PeerMapping::map(found.file(), found.offset(), self.len as u64, true).unwrap())
     }
 
     fn areas(&self) -> Vec<MapsEntry> {
@@ -78,7 +78,7 @@ impl Drop for Pages {
 }
 
 #[test]
-fn what_is_moved_keeps_its_address_and_bytes_and_is_the_same_for_who_maps_it() {
+fn moved_pages_keep_their_address_and_bytes_and_peers_can_map_them() {
     let pages = Pages::new(600);
     let held = pages.share();
     assert!(pages.has(1) && pages.areas().iter().all(|area| area.is_shared));
@@ -110,7 +110,7 @@ fn what_is_moved_keeps_its_address_and_bytes_and_is_the_same_for_who_maps_it() {
 }
 
 #[test]
-fn pages_stay_moved_until_the_last_who_holds_them_lets_go() {
+fn pages_stay_moved_until_their_last_holder_is_dropped() {
     let pages = Pages::new(8);
     let first = pages.share();
     let part = pages.share_part(2 * PAGE, PAGE).unwrap().unwrap();
@@ -165,7 +165,7 @@ fn memory_of_other_kinds_is_left_alone_and_said_why() {
 }
 
 #[test]
-fn what_is_unmapped_or_replaced_meanwhile_is_not_touched_at_the_end() {
+fn pages_that_were_unmapped_or_replaced_are_not_touched_at_the_end() {
     let pages = Pages::new(8);
     let held = pages.share();
     let other = Pages::new(1);

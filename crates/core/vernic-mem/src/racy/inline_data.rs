@@ -6,9 +6,9 @@ use crate::{Sge, total_len};
 /// A list of unregistered memory of the application: the data of an inline send. It is a
 /// scatter/gather list in which only addresses and lengths count, and keys are ignored.
 #[derive(Clone, Copy, Debug)]
-pub struct HostList<'a>(&'a [Sge]);
+pub struct InlineData<'a>(&'a [Sge]);
 
-impl<'a> HostList<'a> {
+impl<'a> InlineData<'a> {
     /// Makes a list of these pieces of memory.
     ///
     /// # Safety
@@ -35,7 +35,7 @@ impl<'a> HostList<'a> {
         let mut rest = dst;
         for piece in self.0.iter().filter(|piece| piece.length != 0) {
             let (now, later) = rest.split_at_mut(piece.length as usize);
-            // SAFETY: the piece is mapped and readable (`HostList::new`). `now` is an exclusive
+            // SAFETY: the piece is mapped and readable (`InlineData::new`). `now` is an exclusive
             // reference, so the application's memory does not overlap it.
             unsafe { copy::load(std::ptr::with_exposed_provenance(piece.addr as usize), now) };
             rest = later;
@@ -60,7 +60,7 @@ mod tests {
         let (mut letters, mut digits) = (*b"abc", *b"0123456789");
         let pieces = [piece(&mut letters), Sge::default(), piece(&mut digits)];
         // SAFETY: both arrays outlive the list. The piece without bytes is not accessed.
-        let list = unsafe { HostList::new(&pieces) };
+        let list = unsafe { InlineData::new(&pieces) };
         assert_eq!(list.total_len(), 13);
         let mut dst = [b'.'; 14];
         assert_eq!(list.copy_to(&mut dst), Some(()));
