@@ -165,7 +165,7 @@ impl Memory {
         mut offset: u64,
         mut dst: &mut [u8],
     ) -> Result<(), AccessError> {
-        // Each round completes an element of the list, or the message.
+        // The loop ends: each round completes an element of the list, or the message.
         while !dst.is_empty() {
             let (sge, inside) = cursor
                 .seek(sges, offset)
@@ -230,7 +230,7 @@ impl Memory {
         mut offset: u64,
         mut src: &[u8],
     ) -> Result<(), AccessError> {
-        // Each round completes an element of the list, or the message.
+        // The loop ends: each round completes an element of the list, or the message.
         while !src.is_empty() {
             let (sge, inside) = cursor
                 .seek(sges, offset)

@@ -327,7 +327,7 @@ impl Pieces<'_> {
         needs: Access,
         mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerCopyError>,
     ) -> Result<(), PeerCopyError> {
-        // Each round completes an element of the list, or the part.
+        // The loop ends: each round completes an element of the list, or the part.
         while self.left > 0 {
             let (sge, inside) = self
                 .cursor

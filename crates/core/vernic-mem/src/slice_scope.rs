@@ -106,7 +106,7 @@ impl<'s> SliceScope<'s> {
         needs: Access,
         mut show: impl FnMut(CheckedAddress, u64) -> Slices,
     ) -> Result<Slices, AccessError> {
-        // Each round completes an element of the list, or the range.
+        // The loop ends: each round completes an element of the list, or the range.
         while left > 0 {
             let (sge, inside) =
                 cursor.seek(sges, offset).ok_or_else(|| list_too_short(sges, offset, left))?;

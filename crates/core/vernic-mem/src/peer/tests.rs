@@ -407,7 +407,7 @@ fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
     let _access = owner.words.begin_access(&owner.process.0, grant.key, grant.qp).unwrap();
-    // A queue pair that fails does this during the work of its lane.
+    // This happens when a queue pair fails while its lane is working.
     owner.memory.revoke_qp(QP);
     let mw = owner.memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
     for _ in 0..2 {

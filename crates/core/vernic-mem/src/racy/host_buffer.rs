@@ -154,8 +154,8 @@ fn map(len: usize, sharing: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
     }
     if fd.is_some() {
         // Without this advice, a child would share the memory with this process and its peers, even
-        // if the child gave up rights. Kernels that do not know the advice ignore it. SAFETY: the
-        // range is the mapping made above.
+        // if the child gave up rights. Kernels that do not know the advice ignore it.
+        // SAFETY: the range is the mapping made above.
         unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
     }
     Ok((base.cast(), fd))

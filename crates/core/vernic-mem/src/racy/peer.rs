@@ -20,10 +20,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::memfd;
 use super::{LivenessWord, Region};
 
-/// Pieces of local memory per system call.
+/// Highest number of pieces of local memory in one system call.
 const PIECES: usize = 16;
 
-/// Pieces of remote memory per system call that reads a list.
+/// Highest number of pieces of remote memory in one system call that reads a list.
 const LIST: usize = 30;
 
 /// Length of a liveness word in bytes.

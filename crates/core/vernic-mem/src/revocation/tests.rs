@@ -160,7 +160,7 @@ fn processes_with_files_are_notified_once_when_keys_are_revoked() {
     process.unreachable.store(false, Ordering::Relaxed);
     words.issue_key(8).unwrap();
     assert_eq!(told(&[8]), 1);
-    // Nothing is left of another process's grants.
+    // A process that was removed is not recorded as a holder of files.
     open(&[5]);
     words.remove_process(FIRST);
     words.add_file_holder(5, FIRST);
