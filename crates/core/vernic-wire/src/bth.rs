@@ -18,7 +18,7 @@ use crate::{Opcode, ParseError, Pkey, Psn, Qpn};
 pub struct Bth {
     /// What the packet is and which headers follow.
     pub opcode: Opcode,
-    /// SE: the responder shall raise a solicited event with the completion of this message.
+    /// SE: the responder raises a solicited event with the completion of this message.
     pub solicited: bool,
     /// MigReq: state of automatic path migration. Hardware sends 1, Linux rxe 0.
     pub migreq: bool,
@@ -36,7 +36,7 @@ pub struct Bth {
     pub reserved6: u8,
     /// Queue pair that the packet is for.
     pub dest_qpn: Qpn,
-    /// AckReq: the responder shall acknowledge now.
+    /// AckReq: the responder acknowledges at once.
     pub ack_req: bool,
     /// Seven reserved bits, 0 when sent.
     pub reserved7: u8,

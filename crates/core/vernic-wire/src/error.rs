@@ -1,7 +1,7 @@
-//! Why bytes are not a packet.
+//! Errors of parsing: the reasons why bytes are not a packet.
 //!
 //! Each variant is the sender's or the network's fault, never the caller's, and maps to one drop
-//! counter. The values say what was seen, for logs and explanations.
+//! counter. The values show what was found, for logs and explanations.
 
 use core::fmt;
 

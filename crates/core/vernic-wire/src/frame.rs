@@ -78,12 +78,12 @@ impl<'a> Frame<'a> {
         Self { ethernet, ip, udp, payload, trailer: &[] }
     }
 
-    /// Takes a frame apart.
+    /// Parses a frame into its headers, payload and trailer.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] where headers are cut short or a length says more than there is;
-    /// [`ParseError::Field`] where the frame does not carry UDP over plain IP, or the lengths of IP
-    /// and UDP disagree.
+    /// [`ParseError::Truncated`] if a header is cut short, or a length exceeds the bytes that there
+    /// are; [`ParseError::Field`] if the frame does not carry UDP over plain IP, or the lengths of
+    /// IP and UDP disagree.
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
         let ethernet = Ethernet::parse(frame)?;
         let packet = &frame[Ethernet::LEN..];

@@ -70,10 +70,11 @@ macro_rules! extension_accessors {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks `transport`: BTH to pad, without the ICRC.
+    /// Checks and parses `transport`, which is BTH to pad, without the ICRC.
     ///
-    /// A request whose payload its opcode forbids parses, for its responder has to refuse it by
-    /// name (IBTA 9.7.4.1.6); [`payload_fits`](Self::payload_fits) tells.
+    /// A request with a payload that its opcode forbids also parses, because its responder must
+    /// refuse it with the right NAK (IBTA 9.7.4.1.6). [`payload_fits`](Self::payload_fits) shows
+    /// whether it is one.
     ///
     /// # Errors
     /// Any [`ParseError`] but `Field`; each is a reason to drop the packet.
@@ -260,7 +261,7 @@ impl Headers {
     /// The longest headers that any opcode has, in bytes.
     pub const MAX_LEN: usize = 52;
 
-    /// A BTH and no extension header yet.
+    /// Headers with a BTH, and without extension headers so far.
     #[inline]
     pub const fn new(bth: Bth) -> Self {
         Self {

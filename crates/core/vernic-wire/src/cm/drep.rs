@@ -16,9 +16,9 @@ use crate::error::head;
 /// Reply to a request to disconnect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Drep {
-    /// The sender's name of the connection.
+    /// The sender's communication id.
     pub local_comm_id: CommId,
-    /// The receiver's name of it.
+    /// The receiver's communication id.
     pub remote_comm_id: CommId,
     /// The application's.
     pub private_data: PrivateData<224>,

@@ -36,9 +36,9 @@ impl fmt::Display for AckedMessage {
 /// Message receipt acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mra {
-    /// The sender's name of the connection.
+    /// The sender's communication id.
     pub local_comm_id: CommId,
-    /// The receiver's name of it.
+    /// The receiver's communication id.
     pub remote_comm_id: CommId,
     /// What it acknowledges.
     pub message: AckedMessage,

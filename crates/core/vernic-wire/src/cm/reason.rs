@@ -15,14 +15,14 @@ macro_rules! reasons {
             /// All that are defined, ascending.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Short name, or `None` if nobody defined the value.
+            /// Short name, or `None` if the value is undefined.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some($short),)*
                     _ => None,
                 }
             }
-            /// What the peer says with it, as the end of a sentence.
+            /// Meaning of the reason, as the end of a sentence about the peer.
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $meaning,)*

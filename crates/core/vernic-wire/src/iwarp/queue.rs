@@ -32,7 +32,7 @@ impl fmt::Display for QueueNumber {
 pub struct Msn(pub u32);
 
 impl Msn {
-    /// Of a queue's first message.
+    /// The number of a queue's first message.
     pub const FIRST: Self = Self(1);
 
     /// The successor.
