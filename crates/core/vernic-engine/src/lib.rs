@@ -41,6 +41,7 @@ mod local;
 mod policy;
 mod progress;
 mod qp;
+mod sched;
 mod streams;
 mod support;
 #[cfg(test)]

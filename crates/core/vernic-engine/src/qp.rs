@@ -14,5 +14,4 @@ pub(crate) mod send_slots;
 pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod table;
-pub(crate) mod timers;
 pub(crate) mod xrc;

@@ -27,10 +27,9 @@ mod transmit;
 mod unanswered;
 mod vitals;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 pub(crate) use orphan::{CLOSE_PATIENCE, EXIT_PATIENCE, Hold, Orphan, settle as settle_orphans};
 pub(crate) use unanswered::Unanswered;
@@ -45,7 +44,7 @@ use crate::counters::StreamCounts;
 use crate::device::opened::Device;
 use crate::qp::host::QpHost;
 use crate::qp::state::{QpCore, QpInner};
-use crate::qp::timers::{Timers, make_ready};
+use crate::sched::{Event, Scheduler};
 use crate::support::events::lock;
 use holding::{Held, Holding};
 use orphan::{LIMITS, Orphans};
@@ -346,19 +345,13 @@ pub(crate) struct StreamTerms<'a> {
     pub(crate) sink: Option<Arc<dyn StreamSink>>,
 }
 
-/// What queue pairs are put on when they have something to do.
-pub(crate) struct Due<'a> {
-    pub(crate) timers: &'a mut Timers,
-    pub(crate) ready: &'a mut VecDeque<Arc<QpInner>>,
-}
-
 impl Streams {
     /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received
     /// behind the start-up.
     pub(crate) fn bind(
         &mut self,
         engine: &Device,
-        due: &mut Due<'_>,
+        sched: &mut Scheduler,
         qp: &Arc<QpInner>,
         connection: Connection,
         terms: StreamTerms<'_>,
@@ -422,7 +415,7 @@ impl Streams {
                 machine.handle_end(now, StreamEnd::Reset, 0, host);
             });
         }
-        self.end_turn(engine, due, qp, &mut core, now, true);
+        self.end_turn(engine, sched, qp, &mut core, now, true);
         result.map_err(|error| (BindStreamError::Os(error), None))
     }
 
@@ -462,7 +455,7 @@ impl Streams {
     pub(crate) fn receive_ready(
         &mut self,
         engine: &Device,
-        due: &mut Due<'_>,
+        sched: &mut Scheduler,
         now: Time,
         all: bool,
     ) -> usize {
@@ -491,7 +484,7 @@ impl Streams {
             }
             count += usize::from(one.send);
             let again = one.send || core.machine.wants_transmit();
-            self.end_turn(engine, due, &qp, &mut core, now, again);
+            self.end_turn(engine, sched, &qp, &mut core, now, again);
         }
         self.ready = ready;
         if count > 0 {
@@ -501,14 +494,12 @@ impl Streams {
     }
 
     /// Sends for the queue pairs that are ready, each a turn.
-    pub(crate) fn transmit_ready(&mut self, engine: &Device, due: &mut Due<'_>, now: Time) {
-        for _ in 0..due.ready.len() {
-            let Some(qp) = due.ready.pop_front() else { return };
-            // Cleared before the send queue is looked at: a post from now on rings again.
-            qp.queued.store(false, Ordering::Release);
+    pub(crate) fn transmit_ready(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
+        for _ in 0..sched.ready_len() {
+            let Some(qp) = sched.take() else { return };
             let mut core = lock(&qp.core);
             let again = self.transmit(engine, &qp, &mut core, now);
-            self.end_turn(engine, due, &qp, &mut core, now, again);
+            self.end_turn(engine, sched, &qp, &mut core, now, again);
         }
     }
 
@@ -517,18 +508,14 @@ impl Streams {
     fn end_turn(
         &mut self,
         engine: &Device,
-        due: &mut Due<'_>,
+        sched: &mut Scheduler,
         qp: &Arc<QpInner>,
         core: &mut QpCore,
         now: Time,
         again: bool,
     ) {
         self.settle(engine, qp, core, now);
-        qp.publish_state(engine, core);
-        due.timers.arm(qp.qpn, core);
-        if again {
-            make_ready(due.ready, qp);
-        }
+        sched.after(engine, qp, core, Event::Stream { again }, now);
     }
 }
 

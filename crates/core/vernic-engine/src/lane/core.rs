@@ -11,7 +11,6 @@
 //! Limits: a call receives one batch (at most 1 MiB) and sends [`BATCHES_PER_CALL`] batches; the
 //! rest waits for the next call, so no verbs call takes longer than moving that many bytes.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vernic_io::intake::Intake;
@@ -22,17 +21,14 @@ use vernic_wire::{Gid, Qpn};
 
 use crate::cm::CmShared;
 use crate::device::opened::Device;
-use crate::lane::budget::Budgets;
 use crate::lane::gsi::Gsi;
-use crate::lane::owing::Owing;
 use crate::lane::pacer::{self, Pacer};
 use crate::lane::silence::ToldSilent;
 use crate::local::guests::Guests;
 use crate::local::rings::Near;
-use crate::qp::state::QpInner;
 use crate::qp::table::QpTable;
-use crate::qp::timers::{Timers, make_ready};
 use crate::qp::xrc::SrqTable;
+use crate::sched::{Event, Scheduler};
 use crate::streams::{HELD_NANOS, Streams};
 
 /// Batches that one call sends at most: enough to keep a socket busy, little enough that a post
@@ -68,21 +64,14 @@ pub(crate) struct Lane {
     pub(crate) table: QpTable,
     /// XRC shared receive queues.
     pub(crate) srqs: SrqTable,
-    /// Queue pairs that want to transmit, each at most once (`QpInner::queued`).
-    pub(crate) ready: VecDeque<Arc<QpInner>>,
-    /// Queue pairs that want to transmit and wait for their receiver, on no other list.
-    pub(crate) held: VecDeque<Arc<QpInner>>,
+    /// Which queue pair has its turn next.
+    pub(crate) sched: Scheduler,
     pub(crate) pacer: Pacer,
-    /// Who may send requests of RC, and who waits for that.
-    pub(crate) budgets: Budgets,
     /// Processes of this host that memory is shared with.
     pub(crate) near: Near,
     /// How much is on its way into this process, and what was last seen of it when nothing came.
     pub(crate) intake: Option<Arc<Intake>>,
     pub(crate) intake_seen: (u64, u64),
-    /// Queue pairs that have nothing to send but an ACK.
-    pub(crate) owing: Owing,
-    pub(crate) timers: Timers,
     pub(crate) groups: Vec<Group>,
     pub(crate) gsi: Gsi,
     /// Neighbours that access memory of ours, or we theirs, without packets.
@@ -112,15 +101,11 @@ impl Lane {
             link,
             table: QpTable::new(),
             srqs: SrqTable::default(),
-            ready: VecDeque::new(),
-            held: VecDeque::new(),
+            sched: Scheduler::new(now),
             pacer: Pacer::new(device.config.pace),
-            budgets: Budgets::new(),
             near: Near::new(),
             intake: device.slots.intake().cloned(),
             intake_seen: (0, 0),
-            owing: Owing::default(),
-            timers: Timers::new(now),
             groups: Vec::new(),
             gsi: Gsi::new(cm),
             guests: Guests::default(),
@@ -136,23 +121,22 @@ impl Lane {
         if self.blocked {
             return Some(now + RETRY_NANOS);
         }
-        if !self.ready.is_empty() || self.gsi.pending || self.near.is_pending() {
+        if self.sched.has_ready() || self.gsi.pending || self.near.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
-        let owing = self.owing.due().map(|due| due + patience);
+        let queue_pairs = self.sched.next_at(now, patience);
         // What is in the batch waits for company.
         let company = (!self.tx.is_empty()).then(|| now + patience);
-        let held = (!self.held.is_empty()).then(|| {
+        let backpressured = self.sched.has_backpressured().then(|| {
             let pause = if self.near.is_stuck(now) { STUCK_NANOS } else { pacer::RETRY_NANOS };
             now + pause
         });
-        let let_in = self.budgets.next_at(now);
         let waits = self.streams.as_ref().is_some_and(Streams::has_held);
         let waiting = waits.then(|| now + HELD_NANOS);
         let streams = self.streams.as_ref().and_then(Streams::next_deadline);
         let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
-        [self.timers.next(), owing, company, link, held, let_in, waiting, streams, mads, wake]
+        [queue_pairs, company, link, backpressured, waiting, streams, mads, wake]
             .into_iter()
             .flatten()
             .min()
@@ -163,16 +147,19 @@ impl Lane {
         self.gsi.fire_timers(engine, &mut self.table, now);
         self.look_after_streams(engine, now);
         self.near.wake_again(now);
-        if self.timers.next().is_none_or(|next| next > now) {
+        if !self.sched.has_timer(now) {
             return;
         }
         for _ in 0..TIMERS_PER_CALL {
-            let Some(key) = self.timers.pop(now) else { break };
-            if let Some(qp) = self.table.find(Qpn::new(key)) {
+            let Some(qpn) = self.sched.pop_timer(now) else { break };
+            if let Some(qp) = self.table.find(qpn) {
                 let mut core = crate::support::events::lock(&qp.core);
                 if !core.side.timer.fired(now) {
                     continue;
                 }
+                // A stream may have a connection to close.
+                let event =
+                    if qp.is_stream { Event::Stream { again: true } } else { Event::Changed };
                 if core.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
                     let before = *core.machine.counters();
                     qp.with_host(engine, now, &mut core, |machine, host| {
@@ -189,17 +176,11 @@ impl Lane {
                         }
                         core.side.go_straight(engine, path, peer, process);
                     }
-                    qp.publish_state(engine, &mut core);
-                    core.side.flight.exempt = true;
-                    self.budgets.note(&mut core, now);
+                    self.sched.exempt(qp);
                 }
-                // A stream may have a connection to close.
-                if qp.is_stream || core.machine.wants_transmit() {
-                    make_ready(&mut self.ready, qp);
-                }
-                self.timers.arm(qp.qpn, &mut core);
+                self.sched.after(engine, qp, &mut core, event, now);
             }
         }
-        self.timers.plan();
+        self.sched.plan_timers();
     }
 }

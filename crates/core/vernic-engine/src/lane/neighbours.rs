@@ -11,7 +11,7 @@ use crate::lane::watch::fail_orphan;
 use crate::local::rings::Peer;
 use crate::local::way::{QpWay, Way};
 use crate::qp::state::QpSide;
-use crate::qp::timers::make_ready;
+use crate::sched::Event as QpEvent;
 use crate::support::events::lock;
 
 impl Lane {
@@ -47,7 +47,7 @@ impl Lane {
         let Some(peer) = self.near.part(id) else { return };
         let pid = peer.neighbour.pid();
         let mut failed = 0;
-        let Self { table, srqs, ready, timers, budgets, .. } = self;
+        let Self { table, srqs, sched, .. } = self;
         for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
             let mut core = lock(&qp.core);
             if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
@@ -59,12 +59,9 @@ impl Lane {
             core.side.tickets.connect(None);
             if used && !in_order {
                 failed += 1;
-                fail_orphan(engine, qp, &mut core, (srqs, timers, budgets), now);
+                fail_orphan(engine, qp, &mut core, srqs, now);
             }
-            if core.machine.wants_transmit() {
-                make_ready(ready, qp);
-            }
-            timers.arm(qp.qpn, &mut core);
+            sched.after(engine, qp, &mut core, QpEvent::Changed, now);
         }
         if !in_order {
             // One that is cut off may be alive, and reached by the wire. If it is not, the others

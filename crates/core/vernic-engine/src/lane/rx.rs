@@ -4,7 +4,6 @@
 //! it to the machine. Every packet that stops on the way is counted under one [`DropReason`].
 //! Consecutive packets of one queue pair, the usual case, take its lock once.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, MutexGuard};
 
@@ -17,17 +16,15 @@ use vernic_wire::{Packet, Qpn, Service};
 
 use crate::device::grh;
 use crate::device::opened::Device;
-use crate::lane::budget::Budgets;
 use crate::lane::core::{Group, Lane};
-use crate::lane::owing::Owing;
 use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
 use crate::local::rings::Origin;
 use crate::local::way::Way;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
-use crate::qp::timers::{Timers, make_ready};
 use crate::qp::xrc::SrqTable;
+use crate::sched::{Event, Scheduler};
 use crate::support::events::lock;
 use crate::support::packets::{gid_of, reason_of};
 
@@ -54,8 +51,8 @@ impl Lane {
             }
             return near;
         }
-        self.owing.count(count);
-        let Self { link, rx, table, srqs, ready, owing, timers, budgets, groups, gsi, .. } = self;
+        self.sched.count_received(count);
+        let Self { link, rx, table, srqs, sched, groups, gsi, .. } = self;
         let (held, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
         let mut noted = None;
         let mut demux = Demux {
@@ -64,10 +61,7 @@ impl Lane {
             table,
             srqs,
             groups,
-            ready,
-            owing,
-            timers,
-            budgets,
+            sched,
             held,
             mads,
             paced,
@@ -127,7 +121,7 @@ impl Lane {
 
     /// Receives up to `bytes` from the ring of one neighbour.
     fn receive_ring(&mut self, engine: &Device, place: u16, bytes: u64, now: Time) -> usize {
-        let Self { near, guests, table, srqs, ready, owing, timers, budgets, groups, .. } = self;
+        let Self { near, guests, table, srqs, sched, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
         let Some((reader, via)) = near.reading(place) else { return 0 };
         let lender = guests.lender(via.id());
@@ -138,10 +132,7 @@ impl Lane {
             table,
             srqs,
             groups,
-            ready,
-            owing,
-            timers,
-            budgets,
+            sched,
             held,
             mads,
             paced,
@@ -176,7 +167,7 @@ impl Lane {
         drop(demux);
         reader.release();
         near.give_buffer(buffer);
-        owing.count(count);
+        sched.count_received(count);
         engine.counters.near_rx_packets.add(count as u64);
         engine.counters.near_rx_bytes.add(total);
         if let Some(error) = broken {
@@ -206,10 +197,7 @@ struct Demux<'a, 'p> {
     table: &'a QpTable,
     srqs: &'a SrqTable,
     groups: &'a [Group],
-    ready: &'a mut VecDeque<Arc<QpInner>>,
-    owing: &'a mut Owing,
-    timers: &'a mut Timers,
-    budgets: &'a mut Budgets,
+    sched: &'a mut Scheduler,
     held: Option<Held<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
     mads: Vec<RxPacket<'p>>,
@@ -394,21 +382,10 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// Ends the run of packets of the held queue pair: what it wants to send, and its timer.
     fn let_go(&mut self) {
         let Some(Held { qp, mut core, requests, heard }) = self.held.take() else { return };
-        qp.publish_state(self.engine, &mut core);
-        self.budgets.note(&mut core, self.now);
-        let QpCore { machine, side } = &mut *core;
         if heard {
-            side.heard = Some(self.now);
+            core.side.heard = Some(self.now);
         }
-        if machine.owes_only_ack() {
-            self.owing.add(qp, &mut side.ack, requests, self.now);
-            if machine.wants_requests() {
-                make_ready(self.ready, qp);
-            }
-        } else if machine.wants_transmit() {
-            make_ready(self.ready, qp);
-        }
-        self.timers.arm(qp.qpn, &mut core);
+        self.sched.after(self.engine, qp, &mut core, Event::Packets { requests }, self.now);
     }
 }
 

@@ -9,7 +9,7 @@ use vernic_proto::iwarp::Agreed;
 use crate::device::opened::Device;
 use crate::lane::core::Lane;
 use crate::qp::state::QpInner;
-use crate::streams::{BindStreamError, Due, StreamTerms, Unanswered};
+use crate::streams::{BindStreamError, StreamTerms, Unanswered};
 
 impl Lane {
     /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received
@@ -22,11 +22,11 @@ impl Lane {
         terms: StreamTerms<'_>,
         rest: &[u8],
     ) -> Result<(), (BindStreamError, Option<Connection>)> {
-        let Self { streams, timers, ready, .. } = self;
+        let Self { streams, sched, .. } = self;
         let Some(streams) = streams else {
             return Err((BindStreamError::Gone, Some(connection)));
         };
-        let result = streams.bind(device, &mut Due { timers, ready }, qp, connection, terms, rest);
+        let result = streams.bind(device, sched, qp, connection, terms, rest);
         self.transmit_streams(device, device.now());
         result
     }
@@ -59,24 +59,24 @@ impl Lane {
     /// Receives from connections that are ready; returns how many had something. Not all are asked
     /// each time, unless `all` of them shall be.
     pub(crate) fn receive_streams(&mut self, device: &Device, now: Time, all: bool) -> usize {
-        let Self { streams, timers, ready, .. } = self;
+        let Self { streams, sched, .. } = self;
         let Some(streams) = streams else { return 0 };
-        streams.receive_ready(device, &mut Due { timers, ready }, now, all)
+        streams.receive_ready(device, sched, now, all)
     }
 
     /// Sends for the queue pairs that are ready, each a turn.
     pub(crate) fn transmit_streams(&mut self, device: &Device, now: Time) {
-        let Self { streams, timers, ready, .. } = self;
+        let Self { streams, sched, .. } = self;
         if let Some(streams) = streams {
-            streams.transmit_ready(device, &mut Due { timers, ready }, now);
+            streams.transmit_ready(device, sched, now);
         }
     }
 
     /// Gives up peers that do not answer, and connections that have had their time.
     pub(crate) fn look_after_streams(&mut self, device: &Device, now: Time) {
-        let Self { streams, timers, ready, .. } = self;
+        let Self { streams, sched, .. } = self;
         if let Some(streams) = streams {
-            streams.look_after(device, &mut Due { timers, ready }, now);
+            streams.look_after(device, sched, now);
         }
     }
 }

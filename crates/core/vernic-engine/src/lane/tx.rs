@@ -20,10 +20,10 @@ use crate::local::guests::Guests;
 use crate::local::pull::LIMITS;
 use crate::local::rings::{Near, RingOut};
 use crate::local::way::{DatagramWay, QpWay, Way};
-use crate::qp::direct;
+use crate::qp::direct::{self, Turn as DirectTurn};
 use crate::qp::host::QpHost;
-use crate::qp::state::{QpCore, QpInner};
-use crate::qp::timers::make_ready;
+use crate::qp::state::QpInner;
+use crate::sched::{Event, Turn};
 use crate::support::events::lock;
 
 /// Packets of each direction in one turn: one full GSO run.
@@ -52,13 +52,13 @@ const WARNING_NANOS: u64 = 1_000_000_000;
 impl Lane {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
     pub(crate) fn transmit(&mut self, engine: &Device, now: Time) {
-        self.owing.release(false, now, &mut self.ready);
+        self.sched.release_acks(false, now);
         self.transmit_ready(engine, now);
     }
 
     /// As [`transmit`](Self::transmit), with every ACK that waits.
     pub(crate) fn transmit_all(&mut self, engine: &Device, now: Time) {
-        self.owing.release(true, now, &mut self.ready);
+        self.sched.release_acks(true, now);
         self.transmit_ready(engine, now);
     }
 
@@ -66,10 +66,7 @@ impl Lane {
         if self.streams.is_some() {
             return self.transmit_streams(engine, now);
         }
-        if !self.held.is_empty() {
-            // `queued` stays set: they move from one list that it covers to the other.
-            self.ready.extend(self.held.drain(..));
-        }
+        self.sched.retry_backpressured();
         self.near.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !self.blocked {
@@ -89,7 +86,7 @@ impl Lane {
     /// ([`waits_for_company`](Self::waits_for_company)).
     pub(crate) fn transmit_posted(&mut self, engine: &Device, qp: &Arc<QpInner>, now: Time) {
         if qp.is_stream {
-            make_ready(&mut self.ready, qp);
+            self.sched.make_ready(qp);
             return self.transmit_streams(engine, now);
         }
         let (mut alone, mut in_flight) = (false, 0);
@@ -103,7 +100,7 @@ impl Lane {
                 Order::AnswersFirst => core.machine.wants_responses(),
             };
             let srqs = Some(&self.srqs);
-            let asks = self.budgets.admits(qp, &mut core, now);
+            let asks = self.sched.admits(qp, &mut core, now);
             let halves = match () {
                 () if !asks => &[Half::Answers],
                 () if rides => order.halves(),
@@ -111,7 +108,7 @@ impl Lane {
             };
             let Self { tx, pacer, near, guests, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
-                let Some(machine) = machine.packets() else { return Did::Nothing };
+                let Some(machine) = machine.packets() else { return Turn::Nothing };
                 let mut outs = Outs { tx, pacer, near, guests };
                 if is_paced(machine) {
                     paced_turn(machine, host, &mut outs, now)
@@ -119,11 +116,11 @@ impl Lane {
                     turn(machine, host, &mut outs, halves, now)
                 }
             });
-            let did = if did == Did::Held { did } else { Did::Wrote };
-            alone = did == Did::Held || !core.machine.wants_requests();
-            self.end_turn(engine, qp, &mut core, did, now);
+            let did = if did == Turn::Backpressured { did } else { Turn::Wrote };
+            alone = did == Turn::Backpressured || !core.machine.wants_requests();
+            self.sched.after(engine, qp, &mut core, Event::Turn(did), now);
         } else {
-            make_ready(&mut self.ready, qp);
+            self.sched.make_ready(qp);
         }
         if !alone {
             self.transmit(engine, now);
@@ -190,23 +187,21 @@ impl Lane {
     fn fill(&mut self, engine: &Device, now: Time) {
         // Of those that wait in a budget at least one may go on, also while others are always
         // ready.
-        self.budgets.let_in(&mut self.ready, now);
+        self.sched.let_in(now);
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
         // come back.
         while !self.tx.is_full() && !self.near.is_done() {
-            if self.ready.is_empty() {
-                self.budgets.let_in(&mut self.ready, now);
+            if !self.sched.has_ready() {
+                self.sched.let_in(now);
             }
-            let Some(qp) = self.ready.pop_front() else { return };
-            // Cleared before the send queue is looked at: a post from now on rings again.
-            qp.queued.store(false, Ordering::Release);
+            let Some(qp) = self.sched.take() else { return };
             let mut core = lock(&qp.core);
             let (order, srqs) = (Order::of(&qp), Some(&self.srqs));
-            let asks = self.budgets.admits(&qp, &mut core, now);
+            let asks = self.sched.admits(&qp, &mut core, now);
             let halves = if asks { order.halves() } else { &[Half::Answers] };
             let Self { tx, pacer, near, guests, .. } = self;
             let did = qp.with_lane_host(engine, srqs, now, &mut core, |machine, host| {
-                let Some(machine) = machine.packets() else { return Did::Nothing };
+                let Some(machine) = machine.packets() else { return Turn::Nothing };
                 let mut outs = Outs { tx, pacer, near, guests };
                 if is_paced(machine) {
                     paced_turn(machine, host, &mut outs, now)
@@ -214,64 +209,8 @@ impl Lane {
                     turn(machine, host, &mut outs, halves, now)
                 }
             });
-            self.end_turn(engine, &qp, &mut core, did, now);
+            self.sched.after(engine, &qp, &mut core, Event::Turn(did), now);
         }
-    }
-
-    /// After a turn: the state, the timer, and another turn if there is more to send.
-    fn end_turn(
-        &mut self,
-        engine: &Device,
-        qp: &Arc<QpInner>,
-        core: &mut QpCore,
-        did: Did,
-        now: Time,
-    ) {
-        qp.publish_state(engine, core);
-        self.timers.arm(qp.qpn, core);
-        self.budgets.note(core, now);
-        let QpCore { machine, side } = core;
-        if did == Did::Held {
-            make_ready(&mut self.held, qp);
-            return;
-        }
-        let again = did == Did::Wrote;
-        let asks = again && !qp.waits.load(Ordering::Relaxed) && machine.wants_requests();
-        if machine.owes_only_ack() {
-            self.owing.keep(qp, &mut side.ack, now);
-            if asks {
-                make_ready(&mut self.ready, qp);
-            }
-        } else if asks || again && machine.wants_responses() {
-            make_ready(&mut self.ready, qp);
-        }
-    }
-}
-
-/// What a queue pair did in its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Did {
-    /// It wrote packets.
-    Wrote,
-    /// It had nothing to write, or no room.
-    Nothing,
-    /// It has more to write, and must wait for its receiver.
-    Held,
-}
-
-impl Did {
-    /// Of two halves of a turn: who must wait comes back by itself, and has its other half then,
-    /// too.
-    fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Held, _) | (_, Self::Held) => Self::Held,
-            (Self::Wrote, _) | (_, Self::Wrote) => Self::Wrote,
-            _ => Self::Nothing,
-        }
-    }
-
-    fn written(written: bool) -> Self {
-        if written { Self::Wrote } else { Self::Nothing }
     }
 }
 
@@ -381,10 +320,10 @@ fn turn(
     outs: &mut Outs<'_>,
     halves: &[Half],
     now: Time,
-) -> Did {
+) -> Turn {
     let pauses = choose_way(machine, host, outs) == Choice::Pause;
     machine.set_runs(runs(machine, host));
-    let mut did = Did::Nothing;
+    let mut did = Turn::Nothing;
     for half in halves {
         let mut half = *half;
         if halves.len() > 1 && !half.is_wanted(machine) {
@@ -393,7 +332,7 @@ fn turn(
         if half == Half::Requests
             && let Some(moved) = directly(machine, host, outs.near, now)
         {
-            if moved != Did::Nothing || !machine.is_probing() {
+            if moved != Turn::Nothing || !machine.is_probing() {
                 did = did.and(moved);
                 continue;
             }
@@ -429,7 +368,7 @@ fn turn(
         };
         did = did.and(wrote);
     }
-    if did == Did::Held {
+    if did == Turn::Backpressured {
         host.engine.counters.near_full_turns.add(1);
     }
     did
@@ -483,14 +422,14 @@ fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
 
 /// What needs no packets; `None` if packets are next.
 #[inline]
-fn directly(machine: &mut Qp, host: &mut QpHost<'_>, near: &mut Near, now: Time) -> Option<Did> {
+fn directly(machine: &mut Qp, host: &mut QpHost<'_>, near: &mut Near, now: Time) -> Option<Turn> {
     let (turn, bytes) = direct::turn(machine, host, now);
     near.spend(bytes as usize);
     match turn {
-        direct::Turn::Packets => None,
+        DirectTurn::Packets => None,
         // The acknowledgements that it waits for make it ready again.
-        direct::Turn::Wait => Some(Did::Nothing),
-        direct::Turn::More => Some(Did::Wrote),
+        DirectTurn::Wait => Some(Turn::Nothing),
+        DirectTurn::More => Some(Turn::Wrote),
     }
 }
 
@@ -501,7 +440,7 @@ fn half_turn(
     host: &mut QpHost<'_>,
     out: &mut impl Out,
     now: Time,
-) -> Did {
+) -> Turn {
     match half {
         Half::Requests => turn_of_requests(machine, host, out, now),
         Half::Probe => turn_of_probe(machine, host, out, now),
@@ -510,13 +449,13 @@ fn half_turn(
 }
 
 /// The answers of a turn.
-fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Did {
+fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Turn {
     let mut written = false;
     for _ in 0..TURN_PACKETS {
         let room = match out.room() {
             Room::Free(room) => room,
             Room::Batch => break,
-            Room::Receiver if machine.wants_responses() => return Did::Held,
+            Room::Receiver if machine.wants_responses() => return Turn::Backpressured,
             Room::Receiver => break,
         };
         let Some(sent) = machine.poll_response(now, host, room) else { break };
@@ -524,30 +463,35 @@ fn turn_of_answers(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, 
         out.push(path, &sent);
         written = true;
     }
-    Did::written(written)
+    Turn::written(written)
 }
 
 /// The packets of a probe.
 #[cold]
-fn turn_of_probe(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Did {
+fn turn_of_probe(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Turn {
     let mut written = false;
     // A probe has two packets.
     while machine.is_probing() {
         let room = match out.room() {
             Room::Free(room) => room,
             Room::Batch => break,
-            Room::Receiver => return Did::Held,
+            Room::Receiver => return Turn::Backpressured,
         };
         let Some(sent) = machine.poll_probe(now, host, room) else { break };
         let Some(path) = &host.side.path else { break };
         out.push(path, &sent);
         written = true;
     }
-    Did::written(written)
+    Turn::written(written)
 }
 
 /// The requests of a turn.
-fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out, now: Time) -> Did {
+fn turn_of_requests(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    out: &mut impl Out,
+    now: Time,
+) -> Turn {
     let mut written = false;
     let mut bytes = 0;
     for _ in 0..TURN_PACKETS {
@@ -557,7 +501,7 @@ fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out,
         let room = match out.room() {
             Room::Free(room) => room,
             Room::Batch => break,
-            Room::Receiver if machine.wants_requests() => return Did::Held,
+            Room::Receiver if machine.wants_requests() => return Turn::Backpressured,
             Room::Receiver => break,
         };
         let Some(sent) = machine.poll_request(now, host, room) else { break };
@@ -567,13 +511,13 @@ fn turn_of_requests(machine: &mut Qp, host: &mut QpHost<'_>, out: &mut impl Out,
         bytes += sent.len + sent.run.map_or(0, |run| run.length as usize);
         written = true;
     }
-    Did::written(written)
+    Turn::written(written)
 }
 
 /// The turn of a queue pair of an unreliable service, which has requests only: as many as their
 /// receivers have room for.
-fn paced_turn(machine: &mut Qp, host: &mut QpHost<'_>, outs: &mut Outs<'_>, now: Time) -> Did {
-    let mut did = Did::Nothing;
+fn paced_turn(machine: &mut Qp, host: &mut QpHost<'_>, outs: &mut Outs<'_>, now: Time) -> Turn {
+    let mut did = Turn::Nothing;
     let mut bytes = 0;
     let mut grant: Option<Grant> = None;
     for _ in 0..TURN_PACKETS {
@@ -589,11 +533,11 @@ fn paced_turn(machine: &mut Qp, host: &mut QpHost<'_>, outs: &mut Outs<'_>, now:
         {
             match by_ring(machine, host, outs, path, dest, now) {
                 ByRing::Sent(sent) => {
-                    (did, bytes) = (Did::Wrote, bytes + sent);
+                    (did, bytes) = (Turn::Wrote, bytes + sent);
                     continue;
                 }
                 ByRing::Wait => {
-                    did = Did::Held;
+                    did = Turn::Backpressured;
                     break;
                 }
                 ByRing::Not => {}
@@ -610,7 +554,7 @@ fn paced_turn(machine: &mut Qp, host: &mut QpHost<'_>, outs: &mut Outs<'_>, now:
             }
             grant = pacer.ask(&path, &host.engine.slots, &host.engine.counters, now);
             if grant.is_none() {
-                did = Did::Held;
+                did = Turn::Backpressured;
                 break;
             }
         }
@@ -622,7 +566,7 @@ fn paced_turn(machine: &mut Qp, host: &mut QpHost<'_>, outs: &mut Outs<'_>, now:
             grant.spend(sent.len);
         }
         bytes += sent.len;
-        did = Did::Wrote;
+        did = Turn::Wrote;
     }
     if let Some(grant) = grant {
         outs.pacer.settle(grant);

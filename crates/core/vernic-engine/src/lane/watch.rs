@@ -7,12 +7,11 @@ use vernic_proto::Time;
 use vernic_wire::Service;
 
 use crate::device::opened::Device;
-use crate::lane::budget::Budgets;
 use crate::lane::core::Lane;
 use crate::local::watch::{HostProcess, Watched};
 use crate::qp::state::{QpCore, QpInner};
-use crate::qp::timers::{Timers, make_ready};
 use crate::qp::xrc::SrqTable;
+use crate::sched::Event;
 use crate::support::events::lock;
 
 pub(crate) fn slot_of_peer(core: &QpCore) -> Slot {
@@ -46,7 +45,7 @@ impl Lane {
             }
         }
         let (mut failed, mut left) = (0, 0);
-        let Self { table, srqs, ready, timers, budgets, .. } = self;
+        let Self { table, srqs, sched, .. } = self;
         for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
             let mut core = lock(&qp.core);
             if core.side.way.process != pid || slot_of_peer(&core) != slot {
@@ -57,10 +56,8 @@ impl Lane {
                 continue;
             }
             failed += 1;
-            fail_orphan(engine, qp, &mut core, (srqs, timers, budgets), now);
-            if core.machine.wants_transmit() {
-                make_ready(ready, qp);
-            }
+            fail_orphan(engine, qp, &mut core, srqs, now);
+            sched.after(engine, qp, &mut core, Event::Changed, now);
         }
         let slot = slot.value();
         match (failed, left) {
@@ -76,12 +73,13 @@ const MOST_BATCHES: usize = 64;
 /// For users.
 pub(crate) const GONE: &str = "a process of this host is gone: its peers' queue pairs fail";
 
-/// The process that a queue pair is connected to is gone.
+/// The process that a queue pair is connected to is gone. The caller has the scheduler see to what
+/// follows.
 pub(crate) fn fail_orphan(
     engine: &Device,
     qp: &Arc<QpInner>,
     core: &mut QpCore,
-    (srqs, timers, budgets): (&SrqTable, &mut Timers, &mut Budgets),
+    srqs: &SrqTable,
     now: Time,
 ) {
     qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
@@ -89,7 +87,4 @@ pub(crate) fn fail_orphan(
             machine.handle_peer_gone(now, host);
         }
     });
-    qp.publish_state(engine, core);
-    budgets.note(core, now);
-    timers.arm(qp.qpn, core);
 }

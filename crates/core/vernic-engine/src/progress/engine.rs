@@ -187,7 +187,7 @@ impl Engine {
     /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left: steps P1
     /// to P3 of the proof in the module's head.
     fn ring(&self, qp: &Arc<QpInner>) {
-        if !qp.queued.swap(true, Ordering::AcqRel) {
+        if qp.mark.attend() {
             lock(&self.doorbells).push(qp.clone());
             self.rung.store(true, Ordering::Release);
         }
@@ -376,11 +376,8 @@ impl Engine {
         if self.rung.load(Ordering::Acquire) {
             let mut doorbells = lock(&self.doorbells);
             self.rung.store(false, Ordering::Relaxed);
-            // `queued` stays set: they move from one list that it covers to the other.
             for qp in doorbells.drain(..) {
-                if lane.table.find(qp.qpn).is_some_and(|open| Arc::ptr_eq(open, &qp)) {
-                    lane.ready.push_back(qp);
-                } else {
+                if !lane.sched.answer(&qp) {
                     lock(&self.late).push(qp);
                     self.has_late.store(true, Ordering::Relaxed);
                 }

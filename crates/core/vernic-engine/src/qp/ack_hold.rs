@@ -1,6 +1,27 @@
-//! What a queue pair learns about its acknowledgements: whether waiting with them is right.
+//! Delayed ACKs: how long the acknowledgement of a queue pair may wait.
+//!
+//! An ACK is a packet and, where nothing else goes to that peer, a system call; both cost as much
+//! as a small message. IBTA lets a responder acknowledge many requests with one ACK (9.7.5.1.2), so
+//! an ACK that is all a queue pair has to send waits a moment: for more requests to acknowledge, or
+//! for a reply that it can ride with. READ and atomic responses and NAKs never wait.
+//!
+//! Whether waiting is right depends on the peer. One that sends on without the ACK (a ping-pong of
+//! messages, a stream) gains. One that needs its completion before it goes on would lose
+//! [`HOLD_NANOS`] each time. So each queue pair learns: if no more requests came while an ACK
+//! waited, and that happens a few times in a row, the next [`PROMPT_BURSTS`] bursts are
+//! acknowledged at the next poll, or ride with a reply if one is posted first; after those it tries
+//! waiting again.
+//!
+//! Limits: an ACK waits [`HOLD_NANOS`] while the application calls into the device, until the
+//! background thread takes over if it does not; and no longer than so many packets of the
+//! lane.
 
 use vernic_proto::Time;
+
+/// How long an ACK waits, in nanoseconds: four round trips of a small message between spinning
+/// processes, so that a ping-pong sends one for every four messages; about the round trip of a
+/// network. Measured (p50 one way, 64 bytes): 2.55 us with 10 us, 2.35 with 20, 2.36 with 40.
+const HOLD_NANOS: u64 = 20_000;
 
 /// Bursts acknowledged at once after waiting turned out wrong: so one more try costs 20 ns per
 /// message.
@@ -12,20 +33,49 @@ const MISSES: u8 = 3;
 /// What a queue pair knows about its acknowledgements. Under its core's lock.
 #[derive(Debug, Default)]
 pub(crate) struct AckHold {
-    /// In the list.
-    pub(crate) listed: bool,
-    /// More requests came since it was put there.
-    pub(crate) more: bool,
-    pub(crate) due: Time,
+    /// An ACK is delayed.
+    listed: bool,
+    /// More requests came since.
+    more: bool,
+    due: Time,
     /// Times in a row that waiting was for nothing.
-    pub(crate) misses: u8,
+    misses: u8,
     /// Bursts that are still acknowledged at once.
-    pub(crate) prompt: u16,
+    prompt: u16,
 }
 
 impl AckHold {
+    /// A burst of packets was handled, with requests among them or not, or a turn is over, and all
+    /// responses that there are is an ACK. Returns when it must leave.
+    #[inline]
+    pub(crate) fn delay(&mut self, burst: Option<bool>, now: Time) -> Time {
+        if !self.listed {
+            self.listed = true;
+            self.more = false;
+            self.prompt = self.prompt.saturating_sub(1);
+            self.due = if self.prompt == 0 { now + HOLD_NANOS } else { now };
+        } else if let Some(requests) = burst {
+            self.meanwhile(requests);
+        }
+        self.due
+    }
+
+    /// The ACK has left with something else.
+    #[inline]
+    pub(crate) fn left(&mut self) {
+        self.listed = false;
+    }
+
+    /// The ACK leaves now: since it has waited as long as it may, if it `has_waited`.
+    pub(crate) fn release(&mut self, has_waited: bool) {
+        if has_waited && self.prompt == 0 {
+            self.learn();
+        }
+        self.listed = false;
+    }
+
     /// An ACK has waited as long as it may: was it worth it?
-    pub(crate) fn learn(&mut self) {
+    fn learn(&mut self) {
         if self.more {
             self.misses = 0;
         } else {
@@ -40,7 +90,7 @@ impl AckHold {
 
     /// A burst came while an ACK waited. Without requests, which are ACKs of the peer then, it gave
     /// the ACK nothing more to acknowledge.
-    pub(crate) fn meanwhile(&mut self, requests: bool) {
+    fn meanwhile(&mut self, requests: bool) {
         self.more |= requests;
     }
 

@@ -1,17 +1,14 @@
-//! What a queue pair has in flight, as the budget of its destination counts it.
+//! What a queue pair has in flight, as the window of its destination counts it.
 
-/// What the lane knows of a queue pair's packets.
+/// See the module's head. Under its queue pair's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// Its budget, once it has sent on this path; what it has in flight counts there.
-    pub(crate) place: Option<u8>,
+    /// The window of its destination, once it has sent on this path; what it has in flight counts
+    /// there.
+    pub(crate) window: Option<u8>,
     pub(crate) counted: u64,
-    /// Signs of loss that were told.
+    /// Signs of loss that were counted.
     pub(crate) losses: u64,
-    /// Its timer fired: it is let in.
-    pub(crate) exempt: bool,
-    /// It was destroyed: a post that comes late counts nowhere.
-    pub(crate) gone: bool,
 }
 
 impl Flight {
@@ -19,7 +16,7 @@ impl Flight {
     pub(crate) fn path_changed(&mut self) {
         // What is in flight still counts where it was counted.
         if self.counted == 0 {
-            self.place = None;
+            self.window = None;
         }
     }
 }

@@ -4,7 +4,7 @@
 //! `qp.rs` says who holds it when.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
@@ -200,6 +200,44 @@ impl TimerEntries {
     }
 }
 
+/// What threads and the scheduler tell each other of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    /// A turn is sure to come that looks at the send queue: it is in the doorbells, ready or
+    /// backpressured. Set by the thread that puts it there, cleared by the lane before it looks.
+    attended: AtomicBool,
+    /// Its entry in the scheduler. Written under the lane.
+    index: AtomicU32,
+}
+
+impl Mark {
+    /// Of a queue pair that is not open yet.
+    pub(crate) const fn new() -> Self {
+        Self { attended: AtomicBool::new(false), index: AtomicU32::new(u32::MAX) }
+    }
+
+    /// Says that a turn is sure to come; false if that was said before.
+    #[inline]
+    pub(crate) fn attend(&self) -> bool {
+        !self.attended.load(Ordering::Relaxed) && !self.attended.swap(true, Ordering::AcqRel)
+    }
+
+    /// The turn has come.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.attended.store(false, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_index(&self, index: u32) {
+        self.index.store(index, Ordering::Relaxed);
+    }
+}
+
 /// A queue pair as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct QpInner {
@@ -218,12 +256,8 @@ pub(crate) struct QpInner {
     pub(crate) srq: Option<SharedRecv>,
     pub(crate) rq: RecvQueue,
     pub(crate) core: Mutex<QpCore>,
-    /// In the doorbells or in the ready list: set by whoever puts it there, cleared by the lane
-    /// before it looks at the send queue.
-    pub(crate) queued: AtomicBool,
-    /// It waits for its turn to send requests, and was let in: the lane's (`budget.rs`).
-    pub(crate) waits: AtomicBool,
-    pub(crate) admitted: AtomicBool,
+    /// What it has with the scheduler.
+    pub(crate) mark: Mark,
     /// Copy of the machine's state for posting receives without the core.
     pub(crate) state: AtomicU8,
 }

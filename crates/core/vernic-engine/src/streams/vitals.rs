@@ -16,8 +16,9 @@ use vernic_io::tcp::{Connection, Vitals};
 use vernic_proto::Time;
 use vernic_proto::iwarp::StreamEnd;
 
-use super::{Conn, Due, Streams, with_stream};
+use super::{Conn, Streams, with_stream};
 use crate::device::opened::Device;
+use crate::sched::Scheduler;
 use crate::support::events::lock;
 
 /// Looks in the time after which a peer is given up: what is noticed late is a quarter of it.
@@ -87,7 +88,7 @@ impl Streams {
 
 impl Streams {
     /// Gives up peers that do not answer, and connections that have had their time.
-    pub(crate) fn look_after(&mut self, engine: &Device, due: &mut Due<'_>, now: Time) {
+    pub(crate) fn look_after(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
         if self.next_deadline().is_none_or(|next| next > now) {
             return;
         }
@@ -104,7 +105,7 @@ impl Streams {
             with_stream(engine, &qp, now, &mut core, |machine, host| {
                 machine.handle_end(now, StreamEnd::TimedOut, 0, host);
             });
-            self.end_turn(engine, due, &qp, &mut core, now, false);
+            self.end_turn(engine, sched, &qp, &mut core, now, false);
         }
     }
 }

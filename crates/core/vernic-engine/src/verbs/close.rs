@@ -17,6 +17,7 @@ use crate::error::CreateError;
 use crate::lane::core::Lane;
 use crate::lane::pacer::Pacer;
 use crate::progress::engine::Engine;
+use crate::sched::Event;
 use crate::streams::{CLOSE_PATIENCE, settle_orphans};
 use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
@@ -108,15 +109,14 @@ impl Lane {
     fn fail_all(&mut self, engine: &Engine) {
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
         let now = engine.now();
-        let Self { table, srqs, budgets, .. } = self;
+        let Self { table, srqs, sched, .. } = self;
         for qp in table.iter() {
             let mut core = lock(&qp.core);
             // Error can be entered from every state.
             let _ = qp.with_lane_host(engine, Some(srqs), now, &mut core, |machine, host| {
                 machine.modify(&attr, AttrMask::STATE, now, host)
             });
-            qp.publish_state(engine, &mut core);
-            budgets.note(&mut core, now);
+            sched.after(engine, qp, &mut core, Event::Changed, now);
         }
     }
 

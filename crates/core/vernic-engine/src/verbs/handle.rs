@@ -36,7 +36,7 @@ use crate::qp::payload::{Payload, SendRefusal};
 use crate::qp::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::qp::send_slots::SendSlots;
 use crate::qp::source::Source;
-use crate::qp::state::{QpCore, QpInner, QpSide, TimerEntries};
+use crate::qp::state::{Mark, QpCore, QpInner, QpSide, TimerEntries};
 use crate::qp::xrc::Chosen;
 use crate::support::events::lock;
 use crate::verbs::context::Context;
@@ -174,9 +174,7 @@ impl Qp {
                 srq: srq.as_ref().map(|srq| srq.shared()),
                 rq: RecvQueue::new(own_wrs, cap.max_recv_sge),
                 core: Mutex::new(QpCore { machine, side }),
-                queued: AtomicBool::new(false),
-                waits: AtomicBool::new(false),
-                admitted: AtomicBool::new(false),
+                mark: Mark::new(),
                 state: AtomicU8::new(QpState::Reset as u8),
             })
         })?;

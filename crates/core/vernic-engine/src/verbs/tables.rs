@@ -30,16 +30,14 @@ impl Engine {
             }
             let (open, slots) = (lane.table.len(), lane.table.slots());
             let qp = lane.table.insert(&self.slots, make);
-            // Each queue pair is at most once in each of these lists: with this they never
-            // allocate on the data path.
-            lane.ready.reserve(lane.table.len().saturating_sub(lane.ready.len()));
-            lane.held.reserve(lane.table.len().saturating_sub(lane.held.len()));
-            lane.owing.reserve(lane.table.len());
+            // Each queue pair is at most once in the doorbells: with this they never allocate on
+            // the data path.
             let mut doorbells = lock(&self.doorbells);
             let missing = lane.table.len().saturating_sub(doorbells.len());
             doorbells.reserve(missing);
             drop(doorbells);
             let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
+            lane.sched.add(&qp);
             Ok((qp, lane.table.slots() != slots))
         })?;
         lock(&self.past_failures).forget(qp.qpn);
@@ -63,12 +61,9 @@ impl Engine {
                 group.members.retain(|&member| member != qpn);
                 if group.members.is_empty() { leave(lane, at) } else { at += 1 }
             }
-            lane.ready.retain(|qp| qp.qpn != qpn);
-            lane.held.retain(|qp| qp.qpn != qpn);
             let gone = lane.table.remove(qpn);
             if let Some(qp) = &gone {
-                lane.owing.remove(qp);
-                lane.budgets.remove(qp);
+                lane.sched.remove(qp);
             }
             gone
         });

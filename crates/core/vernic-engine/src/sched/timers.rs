@@ -1,16 +1,13 @@
-//! Timers of queue pairs, and the list of those that have something to send.
-
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+//! Timers of queue pairs: the wheel, and when it must be looked at.
 
 use vernic_proto::Time;
 use vernic_wire::Qpn;
 
-use crate::qp::state::{QpCore, QpInner};
+use crate::qp::state::QpCore;
 use crate::support::wheel::Wheel;
 
 /// The wheel, and when it must be looked at next.
+#[derive(Debug)]
 pub(crate) struct Timers {
     wheel: Wheel,
     next: Option<Time>,
@@ -46,13 +43,5 @@ impl Timers {
             self.wheel.insert(deadline, qpn.value());
             self.next = self.wheel.next();
         }
-    }
-}
-
-/// Puts a queue pair on the ready list unless it is there or in the doorbells.
-#[inline]
-pub(crate) fn make_ready(ready: &mut VecDeque<Arc<QpInner>>, qp: &Arc<QpInner>) {
-    if !qp.queued.load(Ordering::Relaxed) && !qp.queued.swap(true, Ordering::AcqRel) {
-        ready.push_back(qp.clone());
     }
 }

@@ -1,0 +1,392 @@
+//! The scheduler: which queue pair of a lane has its turn next, and when the lane must be looked at.
+//!
+//! A queue pair stands in one place ([`Standing`]), on one list at most, and beside that in the
+//! timer wheel. Whatever happened to it ends in one epilogue, [`Scheduler::after`], which moves it
+//! where the table of `standing.rs` says.
+//!
+//! ```text
+//!                  post, packets, timer
+//!      Idle --------------------------------> Ready --- turn ---> after --+
+//!       ^  ^                                    ^                         |
+//!       |  |   its ACK is due, or another turn  |                         |
+//!       |  +---------- AckDelayed --------------+ <-----------------------+
+//!       |                                       |
+//!       |   room in the window, or 20 ms        |
+//!       +------------- WaitsForWindow ----------+
+//!                                               |
+//!                 with the next call            |
+//!                      Backpressured -----------+
+//! ```
+//!
+//! A thread without the lane leaves a queue pair in the doorbells (`progress/engine.rs`). A queue
+//! pair is *attended* while it is in the doorbells, ready or backpressured: a turn will look at its
+//! send queue, so a post needs no other doorbell ([`Mark`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `standing.rs` | where queue pairs stand, and what follows an event |
+//! | `lists.rs` | the lists |
+//! | `windows.rs` | windows of destinations |
+//! | `timers.rs` | the timer wheel |
+//!
+//! Owned by the lane. Limits: a queue pair waits for the window of its destination for 20 ms behind
+//! those that came before it, an ACK for the time that `qp/ack_hold.rs` says; nothing here
+//! allocates but when queue pairs are opened.
+
+use std::sync::Arc;
+
+use vernic_proto::{QpState, Time};
+use vernic_wire::{Qpn, Service};
+
+use crate::device::opened::Device;
+use crate::qp::machine::Machine;
+use crate::qp::state::{QpCore, QpInner};
+use crate::support::events::lock;
+
+mod lists;
+mod standing;
+mod timers;
+mod windows;
+
+use lists::{Entries, List, NONE};
+use standing::Wants;
+pub(crate) use standing::{Event, Standing, Turn};
+use timers::Timers;
+use windows::{PATIENCE_NANOS, Windows, window_of};
+
+/// Packets received by the lane after which all ACKs go: half of a requester's first window.
+const HOLD_PACKETS: usize = 64;
+
+impl Wants for Machine {
+    #[inline]
+    fn requests(&self) -> bool {
+        self.wants_requests()
+    }
+    #[inline]
+    fn responses(&self) -> bool {
+        self.wants_responses()
+    }
+    #[inline]
+    fn only_ack(&self) -> bool {
+        self.owes_only_ack()
+    }
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    entries: Entries,
+    ready: List,
+    backpressured: List,
+    delayed: List,
+    windows: Windows,
+    timers: Timers,
+    /// When the first of the delayed ACKs is due.
+    ack_due: Option<Time>,
+    /// Packets received since all delayed ACKs left.
+    packets: usize,
+}
+
+impl Scheduler {
+    pub(crate) fn new(now: Time) -> Self {
+        Self {
+            entries: Entries::default(),
+            ready: List::EMPTY,
+            backpressured: List::EMPTY,
+            delayed: List::EMPTY,
+            windows: Windows::default(),
+            timers: Timers::new(now),
+            ack_due: None,
+            packets: 0,
+        }
+    }
+
+    /// A queue pair was opened.
+    pub(crate) fn add(&mut self, qp: &Arc<QpInner>) {
+        qp.mark.set_index(self.entries.add(qp.clone()));
+    }
+
+    /// A queue pair is closed: it has no turn any more.
+    pub(crate) fn remove(&mut self, qp: &Arc<QpInner>) {
+        let index = qp.mark.index();
+        self.unlink(index);
+        self.entries.remove(index);
+        qp.mark.set_index(NONE);
+        let flight = std::mem::take(&mut lock(&qp.core).side.flight);
+        if let Some(window) = flight.window {
+            self.windows.forget(window, flight.counted);
+        }
+    }
+
+    /// Gives a queue pair a turn, unless it is sure to have one.
+    #[inline]
+    pub(crate) fn make_ready(&mut self, qp: &Arc<QpInner>) {
+        if qp.mark.attend() {
+            self.put(qp.mark.index(), Standing::Ready);
+        }
+    }
+
+    /// A queue pair that was left in the doorbells gets its turn; false if it is closed.
+    pub(crate) fn answer(&mut self, qp: &Arc<QpInner>) -> bool {
+        let index = qp.mark.index();
+        let is_open = self.entries.qp(index).is_some_and(|open| Arc::ptr_eq(open, qp));
+        if is_open && self.entries.standing(index) != Standing::Ready {
+            self.put(index, Standing::Ready);
+        }
+        is_open
+    }
+
+    /// Takes the next queue pair that has a turn.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Arc<QpInner>> {
+        let index = self.entries.pop(&mut self.ready)?;
+        let qp = self.entries.qp(index)?.clone();
+        // Cleared before the send queue is looked at: a post from now on rings again.
+        qp.mark.leave();
+        Some(qp)
+    }
+
+    /// Whether a queue pair has a turn.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Queue pairs that have a turn.
+    pub(crate) fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether a queue pair waits for its receiver.
+    #[inline]
+    pub(crate) fn has_backpressured(&self) -> bool {
+        !self.backpressured.is_empty()
+    }
+
+    /// Gives those that wait for their receivers another turn.
+    #[inline]
+    pub(crate) fn retry_backpressured(&mut self) {
+        // They are attended all the while.
+        while let Some(index) = self.entries.pop(&mut self.backpressured) {
+            self.entries.push(&mut self.ready, index, Standing::Ready);
+        }
+    }
+
+    /// Whether a queue pair that is about to have its turn may send requests. If not, it waits.
+    #[inline]
+    pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
+        let is_open = match core.side.flight.window {
+            // A ring says itself when it is full.
+            _ if core.side.way.is_ring() => true,
+            Some(window) => self.windows.of(window).is_open(),
+            None => false,
+        };
+        if is_open {
+            self.entries.end_wait(qp.mark.index());
+        }
+        is_open || self.admits_one(qp, core, now)
+    }
+
+    /// The same for one that sends for the first time, or where not every queue pair is let in.
+    fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
+        let QpCore { machine, side } = core;
+        let Some(machine) = machine.packets() else { return true };
+        // Flushing is no sending.
+        let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
+        let acknowledged = matches!(qp.service, Service::Rc | Service::Xrc);
+        let Some(entry) = self.entries.get(qp.mark.index()) else { return true };
+        let waited = entry.since.is_some_and(|since| now.since(since) >= PATIENCE_NANOS);
+        let pass = std::mem::take(&mut entry.pass) || waited;
+        if !acknowledged || !sends || !machine.wants_requests() {
+            entry.since = None;
+            return true;
+        }
+        let Some(path) = &side.path else { return true };
+        let flight = &mut side.flight;
+        let went_back = flight.counted == 0 && machine.has_unacknowledged();
+        let number = *flight.window.get_or_insert_with(|| window_of(path));
+        let window = self.windows.of(number);
+        if pass || went_back || window.is_alone(flight.counted) || window.is_open() {
+            entry.since = None;
+            return true;
+        }
+        entry.since.get_or_insert(now);
+        // On no list: it has its turn. Until that is over the number may change.
+        if entry.standing() != Standing::WaitsForWindow {
+            entry.window = number;
+        }
+        false
+    }
+
+    /// Gives the next of the queue pairs that wait for a window its turn, if there is room, or it
+    /// has waited for long enough.
+    #[inline]
+    pub(crate) fn let_in(&mut self, now: Time) {
+        let Some(index) = self.windows.let_in(&mut self.entries, now) else { return };
+        self.pass(index);
+        self.attend(index);
+    }
+
+    /// Its requests may leave once, whatever the window of their destination says: its timer fired.
+    pub(crate) fn exempt(&mut self, qp: &QpInner) {
+        self.pass(qp.mark.index());
+    }
+
+    fn pass(&mut self, index: u32) {
+        if let Some(entry) = self.entries.get(index) {
+            entry.pass = true;
+        }
+    }
+
+    /// The epilogue of all that happens to a queue pair under the lane: its state is published, its
+    /// timer runs, what it has in flight is counted, and it stands where its work says.
+    #[inline]
+    pub(crate) fn after(
+        &mut self,
+        device: &Device,
+        qp: &Arc<QpInner>,
+        core: &mut QpCore,
+        event: Event,
+        now: Time,
+    ) {
+        qp.publish_state(device, core);
+        self.timers.arm(qp.qpn, core);
+        self.windows.note(core, now);
+        let index = qp.mark.index();
+        let Some(entry) = self.entries.get(index) else { return };
+        let QpCore { machine, side } = core;
+        let (was, waits) = (entry.standing(), entry.since.is_some());
+        let then = standing::after(was, event, machine, waits);
+        if machine.owes_only_ack() {
+            let burst = if let Event::Packets { requests } = event { Some(requests) } else { None };
+            let due = side.ack.delay(burst, now);
+            if then == Standing::AckDelayed {
+                entry.due = due;
+                self.ack_due = Some(self.ack_due.map_or(due, |first| first.min(due)));
+            }
+        } else {
+            side.ack.left();
+        }
+        if then != was {
+            self.move_to(qp, index, then);
+        }
+    }
+
+    fn move_to(&mut self, qp: &QpInner, index: u32, then: Standing) {
+        let is_attended = matches!(then, Standing::Ready | Standing::Backpressured);
+        // One that was rung for meanwhile is ready when its doorbell is answered.
+        if !is_attended || qp.mark.attend() {
+            self.put(index, then);
+        }
+    }
+
+    /// Moves a queue pair to a list, from the one on which it is.
+    fn put(&mut self, index: u32, then: Standing) {
+        self.unlink(index);
+        match then {
+            Standing::Idle => {}
+            Standing::Ready => self.entries.push(&mut self.ready, index, then),
+            Standing::Backpressured => self.entries.push(&mut self.backpressured, index, then),
+            Standing::AckDelayed => self.entries.push(&mut self.delayed, index, then),
+            Standing::WaitsForWindow => self.windows.push(&mut self.entries, index),
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, index: u32) {
+        match self.entries.standing(index) {
+            Standing::Idle => {}
+            Standing::Ready => self.entries.unlink(&mut self.ready, index),
+            Standing::Backpressured => self.entries.unlink(&mut self.backpressured, index),
+            Standing::AckDelayed => self.entries.unlink(&mut self.delayed, index),
+            Standing::WaitsForWindow => self.windows.unlink(&mut self.entries, index),
+        }
+    }
+
+    /// A queue pair that is on no list gets a turn, unless a doorbell is sure to bring it one.
+    fn attend(&mut self, index: u32) {
+        if self.entries.qp(index).is_some_and(|qp| qp.mark.attend()) {
+            self.entries.push(&mut self.ready, index, Standing::Ready);
+        }
+    }
+
+    /// Counts received packets: after so many all delayed ACKs leave.
+    #[inline]
+    pub(crate) fn count_received(&mut self, packets: usize) {
+        self.packets += packets;
+    }
+
+    /// Gives queue pairs whose ACK is due a turn, or all that delay one.
+    #[inline]
+    pub(crate) fn release_acks(&mut self, all: bool, now: Time) {
+        let all = all || self.packets >= HOLD_PACKETS;
+        if all || self.ack_due.is_some_and(|due| due <= now) {
+            self.release_due(all, now);
+        }
+    }
+
+    fn release_due(&mut self, all: bool, now: Time) {
+        self.ack_due = None;
+        self.packets = 0;
+        let mut index = self.delayed.first();
+        // Each turn looks at one of the list.
+        while index != NONE {
+            let next = self.entries.next(index);
+            let due = self.entries.get(index).map_or(now, |entry| entry.due);
+            if !all && due > now {
+                self.ack_due = Some(self.ack_due.map_or(due, |first| first.min(due)));
+            } else {
+                if let Some(qp) = self.entries.qp(index) {
+                    lock(&qp.core).side.ack.release(!all);
+                }
+                self.entries.unlink(&mut self.delayed, index);
+                self.attend(index);
+            }
+            index = next;
+        }
+    }
+
+    /// Takes the next timer that is due; `None` when all that are were taken.
+    #[inline]
+    pub(crate) fn pop_timer(&mut self, now: Time) -> Option<Qpn> {
+        self.timers.pop(now).map(Qpn::new)
+    }
+
+    /// Whether a timer is due.
+    #[inline]
+    pub(crate) fn has_timer(&self, now: Time) -> bool {
+        self.timers.next().is_some_and(|next| next <= now)
+    }
+
+    /// Timers were taken: plans the next look at them.
+    pub(crate) fn plan_timers(&mut self) {
+        self.timers.plan();
+    }
+
+    /// When the scheduler must be looked at though no packet comes: now if a queue pair is ready.
+    /// Delayed ACKs may wait `patience` nanoseconds longer. Those that wait for their receivers are
+    /// the caller's business.
+    pub(crate) fn next_at(&self, now: Time, patience: u64) -> Option<Time> {
+        if self.has_ready() {
+            return Some(now);
+        }
+        let acks = self.ack_due.map(|due| due + patience);
+        let windows = self.windows.next_at(&self.entries, now);
+        [self.timers.next(), acks, windows].into_iter().flatten().min()
+    }
+
+    /// Packets in flight by the windows of destinations, and queue pairs that wait for one.
+    #[cfg(test)]
+    pub(crate) fn window_totals(&self) -> (u64, usize) {
+        self.windows.totals()
+    }
+
+    /// Where a queue pair stands.
+    #[cfg(test)]
+    pub(crate) fn standing_of(&self, qp: &QpInner) -> Standing {
+        self.entries.standing(qp.mark.index())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Where a queue pair stands: one state, and one function that says what follows an event.
+
+/// Where a queue pair stands with the scheduler: on one list, or on none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// On no list: an event or a post must come first.
+    #[default]
+    Idle,
+    /// It has a turn as soon as those ahead of it had theirs.
+    Ready,
+    /// It has more to send and must wait for its receiver: tried again with the next call.
+    Backpressured,
+    /// It has requests that must wait for the window of their destination.
+    WaitsForWindow,
+    /// It has an ACK to send, which may wait a moment for more to acknowledge, and nothing else.
+    AckDelayed,
+}
+
+/// What a queue pair did in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It wrote packets.
+    Wrote,
+    /// It had nothing to write, or no room.
+    Nothing,
+    /// It has more to write, and must wait for its receiver.
+    Backpressured,
+}
+
+impl Turn {
+    /// The result of two parts of a turn. A queue pair that must wait comes back by itself, and has
+    /// its other part then, too.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Backpressured, _) | (_, Self::Backpressured) => Self::Backpressured,
+            (Self::Wrote, _) | (_, Self::Wrote) => Self::Wrote,
+            _ => Self::Nothing,
+        }
+    }
+
+    pub(crate) fn written(written: bool) -> Self {
+        if written { Self::Wrote } else { Self::Nothing }
+    }
+}
+
+/// What happened to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// It had a turn.
+    Turn(Turn),
+    /// Packets for it were handled, requests among them or not.
+    Packets { requests: bool },
+    /// Its timer fired, its peer is gone, it was moved to another state.
+    Changed,
+    /// Its connection had a turn; `again` if it wants another.
+    Stream { again: bool },
+}
+
+/// What a queue pair has to send.
+pub(crate) trait Wants {
+    fn requests(&self) -> bool;
+    fn responses(&self) -> bool;
+    /// Of responses an ACK alone, which may wait.
+    fn only_ack(&self) -> bool;
+}
+
+/// Where a queue pair stands after an event. `waits` if its requests were refused by the window of
+/// their destination.
+#[inline]
+pub(crate) fn after(was: Standing, event: Event, wants: &impl Wants, waits: bool) -> Standing {
+    match (was, event) {
+        // A turn is sure to come, and looks at everything.
+        (Standing::Ready | Standing::Backpressured, _) => was,
+        (_, Event::Stream { again }) => {
+            if again {
+                Standing::Ready
+            } else {
+                was
+            }
+        }
+        (_, Event::Turn(Turn::Backpressured)) => Standing::Backpressured,
+        (_, Event::Turn(turn)) => {
+            let again = turn == Turn::Wrote;
+            if again && !waits && wants.requests() {
+                Standing::Ready
+            } else if wants.only_ack() {
+                Standing::AckDelayed
+            } else if again && wants.responses() {
+                Standing::Ready
+            } else if waits {
+                Standing::WaitsForWindow
+            } else {
+                Standing::Idle
+            }
+        }
+        (_, Event::Packets { .. }) if wants.only_ack() && !wants.requests() => Standing::AckDelayed,
+        (_, Event::Packets { .. } | Event::Changed) if wants.requests() || wants.responses() => {
+            Standing::Ready
+        }
+        (_, Event::Packets { .. } | Event::Changed) => was,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests, responses, of these an ACK alone.
+    struct Has(bool, bool, bool);
+
+    impl Wants for Has {
+        fn requests(&self) -> bool {
+            self.0
+        }
+        fn responses(&self) -> bool {
+            self.1
+        }
+        fn only_ack(&self) -> bool {
+            self.2
+        }
+    }
+
+    const NOTHING: Has = Has(false, false, false);
+    const REQUESTS: Has = Has(true, false, false);
+    const RESPONSES: Has = Has(false, true, false);
+    const ACK: Has = Has(false, true, true);
+    const REQUESTS_AND_ACK: Has = Has(true, true, true);
+
+    const ALL: [Standing; 5] = [
+        Standing::Idle,
+        Standing::Ready,
+        Standing::Backpressured,
+        Standing::WaitsForWindow,
+        Standing::AckDelayed,
+    ];
+
+    #[test]
+    fn a_turn_leads_where_the_table_says() {
+        use Standing::{AckDelayed, Backpressured, Idle, Ready, WaitsForWindow};
+        use Turn::{Nothing, Wrote};
+        let rows = [
+            (Wrote, NOTHING, false, Idle),
+            (Wrote, REQUESTS, false, Ready),
+            (Wrote, REQUESTS, true, WaitsForWindow),
+            (Wrote, RESPONSES, false, Ready),
+            (Wrote, ACK, false, AckDelayed),
+            (Wrote, REQUESTS_AND_ACK, false, Ready),
+            (Wrote, REQUESTS_AND_ACK, true, AckDelayed),
+            (Nothing, NOTHING, false, Idle),
+            // What it waits for makes it ready: an acknowledgement, its timer.
+            (Nothing, REQUESTS, false, Idle),
+            (Nothing, REQUESTS, true, WaitsForWindow),
+            (Nothing, ACK, false, AckDelayed),
+            (Turn::Backpressured, REQUESTS, false, Backpressured),
+            (Turn::Backpressured, ACK, true, Backpressured),
+        ];
+        for (turn, wants, waits, expected) in rows {
+            assert_eq!(after(Idle, Event::Turn(turn), &wants, waits), expected, "{turn:?}");
+        }
+    }
+
+    #[test]
+    fn packets_and_timers_lead_where_the_table_says() {
+        use Standing::{AckDelayed, Idle, Ready, WaitsForWindow};
+        let packets = Event::Packets { requests: true };
+        let rows = [
+            (Idle, packets, NOTHING, Idle),
+            (Idle, packets, ACK, AckDelayed),
+            (Idle, packets, RESPONSES, Ready),
+            (Idle, packets, REQUESTS_AND_ACK, Ready),
+            (AckDelayed, packets, ACK, AckDelayed),
+            (WaitsForWindow, packets, NOTHING, WaitsForWindow),
+            (WaitsForWindow, packets, REQUESTS_AND_ACK, Ready),
+            (Idle, Event::Changed, NOTHING, Idle),
+            (Idle, Event::Changed, ACK, Ready),
+            (WaitsForWindow, Event::Changed, REQUESTS, Ready),
+            (Idle, Event::Stream { again: true }, NOTHING, Ready),
+            (Idle, Event::Stream { again: false }, REQUESTS, Idle),
+        ];
+        for (was, event, wants, expected) in rows {
+            assert_eq!(after(was, event, &wants, false), expected, "{was:?} {event:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_that_is_sure_to_come_is_never_given_up() {
+        for was in [Standing::Ready, Standing::Backpressured] {
+            for event in
+                [Event::Turn(Turn::Nothing), Event::Changed, Event::Packets { requests: false }]
+            {
+                assert_eq!(after(was, event, &NOTHING, false), was);
+            }
+        }
+    }
+
+    /// No queue pair that has written and has more to send is left idle, whatever else holds.
+    #[test]
+    fn nothing_that_could_be_sent_is_left_idle() {
+        for was in ALL {
+            for waits in [false, true] {
+                for bits in 0..8 {
+                    // An ACK alone is a response.
+                    let wants = Has(bits & 1 != 0, bits & 6 != 0, bits & 4 != 0);
+                    for event in [Event::Turn(Turn::Wrote), Event::Packets { requests: true }] {
+                        let then = after(was, event, &wants, waits);
+                        let has_work = wants.0 || wants.1;
+                        assert!(!has_work || then != Standing::Idle, "{was:?} {event:?} {bits}");
+                    }
+                }
+            }
+        }
+    }
+}

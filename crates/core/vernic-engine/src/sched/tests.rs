@@ -1,0 +1,241 @@
+//! Windows of destinations, and bounds of waiting.
+
+use vernic_proto::{AttrMask, QpAttr, SendFlags, SendOp};
+use vernic_wire::{PortNum, Qkey};
+
+use super::windows::INITIAL;
+use super::*;
+use crate::testing::{post_writes, rc_pair, ud_qp, without_background};
+use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpCap, SendWr};
+
+/// Pairs, and the requests that each end of them has.
+const PAIRS: usize = 100;
+const DEPTH: u32 = 16;
+
+fn pairs(context: &Arc<Context>, cq: &Arc<Cq>) -> Vec<Arc<Qp>> {
+    (0..PAIRS).flat_map(|_| rc_pair(context, cq, DEPTH)).collect()
+}
+
+fn post(qps: &[Arc<Qp>]) {
+    qps.iter().for_each(|qp| post_writes(qp, DEPTH as usize));
+}
+
+/// Packets in flight, and queue pairs that wait.
+fn totals(context: &Context) -> (u64, usize) {
+    context.engine().with_lane(|lane| lane.sched.window_totals())
+}
+
+#[test]
+fn many_queue_pairs_have_no_more_in_flight_together_than_their_budget() {
+    let context = without_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let qps = pairs(&context, &cq);
+    post(&qps);
+    let (in_flight, waiting) = totals(&context);
+    // What is in flight is a turn beyond the limit at most.
+    let most = INITIAL + u64::from(DEPTH);
+    assert!((INITIAL..=most).contains(&in_flight), "{in_flight} in flight");
+    assert_eq!(waiting, qps.len() - (in_flight / u64::from(DEPTH)) as usize);
+
+    let mut left = qps.len() * DEPTH as usize;
+    while left != 0 {
+        left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+    }
+    assert_eq!(totals(&context), (0, 0));
+}
+
+#[test]
+fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
+    let context = without_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let qps = pairs(&context, &cq);
+    // Nothing is received until somebody polls, as if the peers were stopped.
+    let before = context.now();
+    post(&qps);
+    let (_, waiting) = totals(&context);
+    let (early, late) = context.engine().with_lane(|lane| {
+        let sched = &mut lane.sched;
+        sched.let_in(before + (PATIENCE_NANOS - 1));
+        let early = sched.ready_len();
+        // The next look is planned for then.
+        let next = sched.windows.next_at(&sched.entries, before).unwrap();
+        sched.let_in(next);
+        (early, sched.ready_len())
+    });
+    assert_eq!((early, late), (0, 1));
+    context.progress();
+    assert!(totals(&context).1 < waiting);
+}
+
+#[test]
+fn queue_pairs_that_wait_are_let_in_though_another_is_always_ready() {
+    // Calls to send, and the datagrams that are more than so many send.
+    const CALLS: usize = 4;
+    const DATAGRAMS: usize = 6000;
+    let mut config = Config::default();
+    config.set("device", "lo").unwrap();
+    config.set("pace", "off").unwrap();
+    let context = Context::open(None, config).unwrap();
+    context.stop_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let qps = pairs(&context, &cq);
+    post(&qps);
+    let (pd, own) = (context.alloc_pd(), context.create_cq(8192, None).unwrap());
+    let cap = QpCap { max_send_wr: DATAGRAMS as u32, max_inline: 1024, ..QpCap::default() };
+    let busy = ud_qp(&pd, &own, cap);
+    let entry = context.gid_table()[0].clone();
+    let (dgid, sgid_index) = (entry.gid, entry.index);
+    let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..Default::default() };
+    let ah = pd.create_ah(av).unwrap();
+    let dest = Some(Dest { ah: &ah, qpn: busy.qpn(), qkey: Qkey(1) });
+    let (op, payload) = (SendOp::Send, Payload::Inline(&[&[7; 1024]]));
+    let flags = SendFlags::empty();
+    let datagram = SendWr { wr_id: 0, op, flags, payload, dest, srqn: None };
+    busy.post_send(&vec![datagram; DATAGRAMS]).unwrap();
+
+    let (_, before) = totals(&context);
+    let late = context.now() + PATIENCE_NANOS;
+    let engine = context.engine();
+    (0..CALLS).for_each(|_| engine.with_lane(|lane| lane.transmit(engine, late)));
+    assert!((own.waiting() as usize) < DATAGRAMS, "{DATAGRAMS} datagrams are too few");
+    let (_, after) = totals(&context);
+    assert!(after + CALLS <= before, "{before} waited, and {after} still do");
+}
+
+#[test]
+fn queue_pairs_in_error_flush_though_their_budget_is_full() {
+    let context = without_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let own = context.create_cq(64, None).unwrap();
+    let qps = pairs(&context, &cq);
+    let late = pairs(&context, &own).swap_remove(0);
+    post(&qps);
+    let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+    late.modify(&attr, AttrMask::STATE).unwrap();
+    post(std::slice::from_ref(&late));
+    assert_ne!(totals(&context).1, 0);
+    assert_eq!(own.waiting(), DEPTH);
+}
+
+#[test]
+fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
+    let mut config = Config::default();
+    config.set("same_host", "on").unwrap();
+    let context = Context::open(Some("lo"), config).unwrap();
+    context.stop_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let qps = pairs(&context, &cq);
+    let is_shared = |qp: &Arc<Qp>| matches!(qp.route(), crate::Route::SharedMemory { .. });
+    // By the wire, so that they have a budget, and then through memory.
+    for round in 0..2 {
+        post(&qps);
+        let mut left = qps.len() * DEPTH as usize;
+        while left != 0 {
+            left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+        }
+        assert!(qps.iter().all(|qp| is_shared(qp) == (round == 1)));
+        context.engine().serve_neighbours();
+    }
+    post(&qps);
+    assert_ne!(totals(&context).0, 0);
+    let engine = context.engine();
+    engine.with_lane(|lane| {
+        let ids: Vec<_> = lane.near.places.clone();
+        ids.iter().for_each(|&at| {
+            lane.near.break_off(at, &vernic_io::neighbour::RingBroken::Position);
+        });
+    });
+    engine.serve_neighbours();
+    assert_eq!(totals(&context), (0, 0));
+    assert!(qps.iter().all(|qp| qp.state() == QpState::Error));
+}
+
+#[test]
+fn queue_pairs_that_end_leave_nothing_of_theirs_in_flight() {
+    let context = without_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let mut qps = pairs(&context, &cq);
+    post(&qps);
+    assert_ne!(totals(&context), (0, 0));
+    let destroyed = qps.split_off(PAIRS);
+    drop(destroyed);
+    let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+    qps.iter().for_each(|qp| qp.modify(&attr, AttrMask::STATE).unwrap());
+    assert_eq!(totals(&context), (0, 0));
+}
+
+/// A generator of numbers (xorshift), so that a failure's seed brings it back.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Under the lane: each queue pair that has something to send stands where a turn will come, and
+/// none has waited for a window for twice its patience.
+fn check_standings(context: &Context, now: Time, seed: u64) {
+    context.engine().with_lane(|lane| {
+        for qp in lane.table.iter() {
+            let standing = lane.sched.standing_of(qp);
+            let core = lock(&qp.core);
+            let has_work = core.machine.wants_requests() || core.machine.wants_responses();
+            // A doorbell was answered when the lane was taken.
+            assert!(!has_work || standing != Standing::Idle, "seed {seed}: {} is idle", qp.qpn);
+            let since = lane.sched.entries.since(qp.mark.index());
+            let waited = since.map_or(0, |since| now.since(since));
+            assert!(waited < 2 * PATIENCE_NANOS, "seed {seed}: {} waited {waited} ns", qp.qpn);
+        }
+    });
+}
+
+#[test]
+fn no_queue_pair_with_work_is_idle_and_none_waits_beyond_its_bound() {
+    const SEEDS: u64 = 24;
+    const STEPS: usize = 120;
+    for seed in 1..=SEEDS {
+        let mut chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let context = without_background();
+        let cq = context.create_cq(16_384, None).unwrap();
+        let qps = pairs(&context, &cq);
+        let engine = context.engine();
+        let mut outstanding = vec![0_u32; qps.len()];
+        // The lane's clock runs ahead of the device's, so that waits end in a test of some ms.
+        let mut ahead = 0;
+        for _ in 0..STEPS {
+            ahead += chance.below(PATIENCE_NANOS / 4);
+            match chance.below(4) {
+                0 | 1 => {
+                    let at = chance.below(qps.len() as u64) as usize;
+                    let room = u64::from(DEPTH - outstanding[at]);
+                    let count = chance.below(room + 1);
+                    post_writes(&qps[at], count as usize);
+                    outstanding[at] += count as u32;
+                }
+                2 => {
+                    let mut wcs = [EMPTY_WC; 64];
+                    let taken = cq.poll(&mut wcs).unwrap();
+                    for wc in &wcs[..taken] {
+                        let at = qps.iter().position(|qp| qp.qpn() == wc.qpn).unwrap();
+                        outstanding[at] -= 1;
+                    }
+                }
+                _ => {
+                    let now = engine.now() + ahead;
+                    engine.with_lane(|lane| lane.transmit(engine, now));
+                }
+            }
+            check_standings(&context, engine.now(), seed);
+        }
+        // All of it completes.
+        let mut left: u32 = outstanding.iter().sum();
+        while left != 0 {
+            left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap() as u32;
+        }
+        assert_eq!(totals(&context), (0, 0), "seed {seed}");
+    }
+}

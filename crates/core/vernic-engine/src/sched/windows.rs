@@ -1,0 +1,255 @@
+//! Windows of destinations: how much RC has in flight towards one address and port, all queue pairs
+//! together.
+//!
+//! The window of a queue pair (`vernic_proto`'s `Congestion`) follows its own path, and knows
+//! nothing of a thousand others that fill the same socket: each may have its least in flight, and
+//! the sum overruns the receiver. Go-back-N then sends more again than new. So the packets in
+//! flight to one address and port are counted, and a queue pair that has requests waits its turn
+//! while there are as many as the destination's [`Window`] allows. It answers all the same. A queue
+//! pair that is alone never waits.
+//!
+//! The limit follows the path as a window does: loss takes 30 % off, once in [`SHRINK_NANOS`];
+//! while a queue pair waits the limit grows by an eighth each time that eight times its size has
+//! been acknowledged.
+//!
+//! ```text
+//!   turn of a queue pair: admits? -- no --> waiting --- room, and its turn ---> turn
+//!                            | yes
+//!                            v
+//!                      packets leave      note: what it has in flight now, what was lost
+//! ```
+//!
+//! No queue pair waits for longer than [`PATIENCE_NANOS`] behind others that came before it: others
+//! may have in flight what is never taken, since a window is of all processes behind an address and
+//! port, one of which may be stopped. One that left the list for a turn (its peer's packets are
+//! answered meanwhile) and came back behind others may wait for twice as long. Where queue pairs
+//! that do not wait are always ready, each batch of theirs lets in one. A queue pair whose timer
+//! fired, or that went back, is let in at once, for its retries are counted.
+//!
+//! Owned by the scheduler. Limits: [`DESTINATIONS`] windows; destinations beyond that share them.
+
+use std::net::IpAddr;
+
+use vernic_io::TxPath;
+use vernic_proto::{QpState, Time};
+
+use super::lists::{Entries, List, NONE};
+use super::standing::Standing;
+use crate::qp::machine::Machine;
+use crate::qp::state::QpCore;
+
+/// Windows of a device.
+const DESTINATIONS: usize = 256;
+/// Packets that may be in flight at first: as many messages of 64 bytes as a socket with the
+/// default buffer of 208 KiB takes, when they come in runs.
+pub(super) const INITIAL: u64 = 512;
+/// Packets to which loss does not press a window: a full GSO run.
+const MIN: u64 = 64;
+/// The most packets, more than a socket holds.
+const MAX: u64 = 1 << 16;
+/// Signs of loss within this many nanoseconds are of one overrun.
+const SHRINK_NANOS: u64 = 1_000_000;
+
+/// How long a queue pair waits for room at most: some of the round trips of a thousand that take
+/// turns, and a fraction of an ACK timeout.
+pub(super) const PATIENCE_NANOS: u64 = 20_000_000;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    all: Vec<Window>,
+    /// Queue pairs that wait, for all windows.
+    waiting: usize,
+    /// Where the search for one that may go on starts.
+    next: usize,
+}
+
+/// The window of one destination, or of several that share it.
+#[derive(Debug)]
+pub(super) struct Window {
+    limit: u64,
+    in_flight: u64,
+    /// Packets acknowledged since the limit grew last, while a queue pair waited.
+    credit: u64,
+    shrunk_at: Option<Time>,
+    waiting: List,
+}
+
+impl Windows {
+    #[inline]
+    pub(super) fn of(&mut self, window: u8) -> &mut Window {
+        if self.all.is_empty() {
+            self.all.resize_with(DESTINATIONS, Window::new);
+        }
+        &mut self.all[usize::from(window)]
+    }
+
+    /// Puts a queue pair that was refused on the list of its window.
+    pub(super) fn push(&mut self, entries: &mut Entries, index: u32) {
+        let Some(entry) = entries.get(index) else { return };
+        let (window, since) = (entry.window, entry.since);
+        let list = &mut self.of(window).waiting;
+        let oldest = entries.get(list.first()).and_then(|first| first.since);
+        // One that had its place, and left it for a turn, waits no longer for that.
+        if oldest.is_some_and(|oldest| since.is_some_and(|since| since < oldest)) {
+            entries.push_first(list, index, Standing::WaitsForWindow);
+        } else {
+            entries.push(list, index, Standing::WaitsForWindow);
+        }
+        self.waiting += 1;
+    }
+
+    /// Takes a queue pair off the list of its window.
+    pub(super) fn unlink(&mut self, entries: &mut Entries, index: u32) {
+        let Some(window) = entries.get(index).map(|entry| entry.window) else { return };
+        entries.unlink(&mut self.of(window).waiting, index);
+        self.waiting -= 1;
+    }
+
+    /// Counts what a queue pair has in flight, after anything that may have changed it.
+    #[inline]
+    pub(super) fn note(&mut self, core: &mut QpCore, now: Time) {
+        let QpCore { machine, side } = core;
+        let Some(window) = side.flight.window else { return };
+        let in_flight = in_flight(machine);
+        let losses = losses(machine);
+        let flight = &mut side.flight;
+        if in_flight == flight.counted && losses == flight.losses {
+            return;
+        }
+        let window = self.of(window);
+        window.in_flight = window.in_flight - flight.counted + in_flight;
+        if losses > flight.losses {
+            window.shrink(now);
+        } else {
+            window.grow(flight.counted.saturating_sub(in_flight));
+        }
+        (flight.counted, flight.losses) = (in_flight, losses);
+    }
+
+    /// A queue pair that has `counted` packets in flight is gone.
+    pub(super) fn forget(&mut self, window: u8, counted: u64) {
+        self.of(window).in_flight -= counted;
+    }
+
+    /// When the next of the queue pairs that wait may send at the latest.
+    #[inline]
+    pub(super) fn next_at(&self, entries: &Entries, now: Time) -> Option<Time> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.all.iter().filter_map(|window| window.next_at(entries, now)).min()
+    }
+
+    /// Takes off its list the next of the queue pairs that wait, if there is room for it, or it has
+    /// waited for long enough.
+    #[inline]
+    pub(super) fn let_in(&mut self, entries: &mut Entries, now: Time) -> Option<u32> {
+        if self.waiting == 0 {
+            return None;
+        }
+        for step in 0..self.all.len() {
+            let at = (self.next + step) % self.all.len();
+            let window = &mut self.all[at];
+            if window.next_at(entries, now).is_none_or(|at| at > now) {
+                continue;
+            }
+            let index = entries.pop(&mut window.waiting)?;
+            self.waiting -= 1;
+            self.next = at + 1;
+            return Some(index);
+        }
+        None
+    }
+
+    /// Packets in flight, and queue pairs that wait.
+    #[cfg(test)]
+    pub(crate) fn totals(&self) -> (u64, usize) {
+        (self.all.iter().map(|window| window.in_flight).sum(), self.waiting)
+    }
+}
+
+impl Window {
+    const fn new() -> Self {
+        Self { limit: INITIAL, in_flight: 0, credit: 0, shrunk_at: None, waiting: List::EMPTY }
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.in_flight < self.limit
+    }
+
+    /// Whether every queue pair may send.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.has_room() && self.waiting.is_empty()
+    }
+
+    /// Whether nothing is in flight but the `counted` packets of one queue pair.
+    pub(super) fn is_alone(&self, counted: u64) -> bool {
+        self.in_flight == counted
+    }
+
+    /// When the first of the queue pairs that wait may send at the latest.
+    #[inline]
+    fn next_at(&self, entries: &Entries, now: Time) -> Option<Time> {
+        let first = self.waiting.first();
+        if first == NONE {
+            return None;
+        }
+        let since = entries.since(first).unwrap_or(now);
+        Some(if self.has_room() { now } else { since + PATIENCE_NANOS })
+    }
+
+    fn grow(&mut self, acknowledged: u64) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.credit += acknowledged;
+        if self.credit >= 8 * self.limit {
+            self.credit = 0;
+            self.limit = (self.limit + self.limit / 8).min(MAX);
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self, now: Time) {
+        // One that is alone has its own window.
+        if self.waiting.is_empty() || self.shrunk_at.is_some_and(|at| now.since(at) < SHRINK_NANOS)
+        {
+            return;
+        }
+        self.shrunk_at = Some(now);
+        self.credit = 0;
+        self.limit = (self.limit - self.limit / 10 * 3).max(MIN);
+    }
+}
+
+/// Packets that a machine waits for an answer to.
+#[inline]
+fn in_flight(machine: &mut Machine) -> u64 {
+    match machine.packets() {
+        Some(qp) if matches!(qp.state(), QpState::Rts | QpState::Sqd) => qp.packets_in_flight(),
+        _ => 0,
+    }
+}
+
+/// How often a machine has noticed that something was lost.
+#[inline]
+fn losses(machine: &Machine) -> u64 {
+    let counters = machine.counters();
+    counters.sequence_naks_received + counters.implied_naks + counters.ack_timeouts
+}
+
+/// Which window a path counts in.
+#[inline]
+pub(super) fn window_of(path: &TxPath) -> u8 {
+    let dst = path.dst();
+    let address = match dst.ip() {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let mixed = (address as u64 ^ (address >> 64) as u64 ^ u64::from(dst.port()) << 32)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 56) as u8
+}
