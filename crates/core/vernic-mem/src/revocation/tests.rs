@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// One state of the protocol in the module's head. The model is sequentially consistent, because
+/// One state of the protocol that `revocation` describes. The model is sequentially consistent, because
 /// the fences give that order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
