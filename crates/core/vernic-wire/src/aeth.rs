@@ -13,14 +13,14 @@ use core::fmt;
 use crate::error::head;
 use crate::{ParseError, RnrTimer};
 
-/// First byte of the AETH: the kind of the answer (IBTA 9.7.5.1.1, table 43).
+/// First byte of the AETH: what the answer is (IBTA 9.7.5.1.1, table 43).
 ///
-/// Any value is data; [`Syndrome::decode`] returns its meaning.
+/// Any value is data; [`Syndrome::decode`] tells what it means.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Syndrome(pub u8);
 
 impl Syndrome {
-    /// An ACK without a credit count.
+    /// An ACK that says nothing about receive credits.
     pub const ACK: Self = Self::ack(CreditCode::INVALID);
 
     /// An ACK with receive credits.
@@ -59,7 +59,7 @@ pub enum AethCode {
     RnrNak(RnrTimer),
     /// The responder refuses the packet with this PSN; everything before it was received.
     Nak(NakCode),
-    /// An undefined value. The receiver drops the packet.
+    /// Not defined; the packet is dropped.
     Reserved(u8),
 }
 

@@ -11,14 +11,15 @@
 use core::fmt;
 
 use crate::error::head;
-use crate::{Opcode, ParseError, Pkey, Psn, Qpn};
+use crate::opcode::{self, Opcode};
+use crate::{ParseError, Pkey, Psn, Qpn};
 
 /// Base transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
     /// What the packet is and which headers follow.
     pub opcode: Opcode,
-    /// SE: the responder raises a solicited event with the completion of this message.
+    /// SE: the responder shall raise a solicited event with the completion of this message.
     pub solicited: bool,
     /// MigReq: state of automatic path migration. Hardware sends 1, Linux rxe 0.
     pub migreq: bool,
@@ -36,7 +37,7 @@ pub struct Bth {
     pub reserved6: u8,
     /// Queue pair that the packet is for.
     pub dest_qpn: Qpn,
-    /// AckReq: the responder acknowledges at once.
+    /// AckReq: the responder shall acknowledge now.
     pub ack_req: bool,
     /// Seven reserved bits, 0 when sent.
     pub reserved7: u8,
@@ -46,7 +47,7 @@ pub struct Bth {
 
 impl Bth {
     /// Bytes on the wire.
-    pub const LEN: usize = 12;
+    pub const LEN: usize = opcode::BTH_LEN;
 
     /// A header with the default partition, MigReq set, and every other flag clear.
     #[inline]

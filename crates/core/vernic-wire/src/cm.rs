@@ -12,13 +12,16 @@
 //!       +------------+------------------------------------------------+
 //! ```
 //!
-//! | message | from -> to | says | |---|---|---| | [`Req`] | active -> passive | connect to this
-//! service; my queue pair, path, limits | | [`Mra`] | either | your REQ, REP or LAP is here; the
-//! answer takes this long | | [`Rep`] | passive -> active | accepted; my queue pair and limits | |
-//! [`Rtu`] | active -> passive | the connection is up | | [`Rej`] | either | no, for this reason |
-//! | [`Dreq`], [`Drep`] | either | disconnect; done | | [`SidrReq`], [`SidrRep`] | client ->
-//! server, back | which datagram queue pair has this service | | [`Lap`], [`Apr`] | active ->
-//! passive, back | load an alternate path; what became of it |
+//! | message | from -> to | says |
+//! |---|---|---|
+//! | [`Req`] | active -> passive | connect to this service; my queue pair, path, limits |
+//! | [`Mra`] | either | your REQ, REP or LAP is here; the answer takes this long |
+//! | [`Rep`] | passive -> active | accepted; my queue pair and limits |
+//! | [`Rtu`] | active -> passive | the connection is up |
+//! | [`Rej`] | either | no, for this reason |
+//! | [`Dreq`], [`Drep`] | either | disconnect; done |
+//! | [`SidrReq`], [`SidrRep`] | client -> server, back | which datagram queue pair has this service |
+//! | [`Lap`], [`Apr`] | active -> passive, back | load an alternate path; what became of it |
 
 mod apr;
 mod cma;
@@ -65,7 +68,7 @@ pub use sidr_req::SidrReq;
 pub const BODY_LEN: usize = MAD_LEN - MadHeader::LEN;
 /// Q_Key of QP 1, the only one that its datagrams have (IBTA chapter 13).
 pub const GSI_QKEY: Qkey = Qkey(0x8001_0000);
-/// Class version of these formats.
+/// Version of the class that these formats are of.
 pub const CLASS_VERSION: u8 = 2;
 /// Nanoseconds of a CM timeout field: `4.096 us * 2^exponent` (IBTA 12.7). The field has 5 bits;
 /// higher ones are ignored. Unlike the ACK timeout, 0 is no infinity.
@@ -110,7 +113,7 @@ macro_rules! messages {
             /// All that are defined, ascending, without a gap.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Name of the value, or `None` if it is undefined.
+            /// Name, or `None` if nobody defined the value.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*

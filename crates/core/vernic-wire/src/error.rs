@@ -1,11 +1,9 @@
-//! Errors of parsing: the reasons why bytes are not a packet.
+//! Why bytes are not a packet.
 //!
 //! Each variant is the sender's or the network's fault, never the caller's, and maps to one drop
-//! counter. The values show what was found, for logs and explanations.
+//! counter. The values say what was seen, for logs and explanations.
 
 use core::fmt;
-
-use crate::num::Opcode;
 
 /// Why bytes are not a packet. Values are as found on the wire; lengths are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,8 +29,8 @@ pub enum ParseError {
     /// A payload that the opcode's rule forbids, as on an ACK. Requests are let through: their
     /// responder refuses them.
     PayloadLength {
-        /// The opcode.
-        opcode: u8,
+        /// The opcode's name.
+        opcode: &'static str,
         /// Payload bytes, pad not counted.
         len: u16,
     },
@@ -70,7 +68,7 @@ impl fmt::Display for ParseError {
                 write!(f, "pad count {pad} does not fit {len} bytes after the headers")
             }
             Self::PayloadLength { opcode, len } => {
-                write!(f, "{} with {len} bytes of payload", Opcode(opcode))
+                write!(f, "{opcode} with {len} bytes of payload")
             }
             Self::Field { field, value } => write!(f, "{field} is {value:#x}"),
         }

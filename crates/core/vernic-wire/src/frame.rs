@@ -12,7 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::ParseError;
 use crate::error::saturate;
-use crate::icrc::{IcrcFlow, Verdict, to_ipv6};
+use crate::icrc::{IcrcFlow, Verdict};
 use crate::net::{EtherType, Ethernet, Ip, Ipv4, Ipv6, MacAddr, PROTOCOL_UDP, ROCE_V2_PORT, Udp};
 
 /// A frame: its headers as reprs, its payload and trailer as slices.
@@ -60,7 +60,7 @@ impl<'a> Frame<'a> {
                 (Ip::V4(ip), EtherType::IPV4)
             }
             (src, dst) => {
-                let (src, dst) = (to_ipv6(src), to_ipv6(dst));
+                let (src, dst) = (crate::icrc::to_ipv6(src), crate::icrc::to_ipv6(dst));
                 udp.checksum = udp.computed_checksum(src, dst, payload);
                 let ip = Ipv6 {
                     traffic_class: tos,
@@ -78,12 +78,12 @@ impl<'a> Frame<'a> {
         Self { ethernet, ip, udp, payload, trailer: &[] }
     }
 
-    /// Parses a frame into its headers, payload and trailer.
+    /// Takes a frame apart.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] if a header is cut short, or a length exceeds the bytes that there
-    /// are; [`ParseError::Field`] if the frame does not carry UDP over plain IP, or the lengths of
-    /// IP and UDP disagree.
+    /// [`ParseError::Truncated`] where headers are cut short or a length says more than there is;
+    /// [`ParseError::Field`] where the frame does not carry UDP over plain IP, or the lengths of IP
+    /// and UDP disagree.
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
         let ethernet = Ethernet::parse(frame)?;
         let packet = &frame[Ethernet::LEN..];

@@ -1,13 +1,12 @@
 //! Invariant CRC (ICRC): the last 4 bytes of every packet (IBTA 7.8.1, A17.3.3).
 //!
-//! This module computes the ICRC over IPv4, IPv6 (RoCEv2), GRH (RoCEv1) and LRH (InfiniBand). It
-//! also verifies packets whose IPv4 Identification the receiver cannot see. Links call it for each
-//! packet. It calls `crc32fast`, allocates nothing, and has no state except the cache of
-//! [`IdentSolver`].
+//! Owns the computation over IPv4, IPv6 (RoCEv2), GRH (RoCEv1) and LRH (InfiniBand), and the
+//! algebra that verifies a packet whose IPv4 Identification the receiver cannot see. Called by
+//! links, per packet; calls `crc32fast`. No allocation, no state but [`IdentSolver`]'s cache.
 //!
 //! The ICRC is the CRC-32 of Ethernet (reflected, polynomial 0x04C11DB7, start and end inverted),
-//! stored with its low byte first. It covers a pseudo packet in which every field that a router may
-//! change is all ones:
+//! stored with its low byte first, over a pseudo packet in which everything a router may change is
+//! all ones:
 //!
 //! ```text
 //!   +----------+----------------------------------+-------------------+-------------------+------+
@@ -16,15 +15,13 @@
 //!   +----------+----------------------------------+-------------------+-------------------+------+
 //! ```
 //!
-//! The ICRC covers the IPv4 Identification, but a UDP socket neither chooses nor sees that field.
-//! When sending, the link arranges for a known value. When receiving, the link guesses the value,
-//! and the linearity of the CRC corrects a wrong guess. The received ICRC and the one computed with
-//! the guess differ by the difference of the two Identifications, times a power of x. That power
-//! depends only on the number of bytes that follow the field. [`IdentSolver`] divides by that
-//! power. The packet is good if the quotient fits into the 16 bits of the field.
-//!
-//! Such a check has 16 bits, while a right guess is checked with 32. So guess well (0, the index in
-//! the batch, the successor of the flow's last value), and solve only if all guesses fail.
+//! The IPv4 Identification is covered, but a UDP socket neither chooses nor sees it. When sending,
+//! the link arranges for a known value. When receiving: a CRC is linear, so the difference between
+//! the received ICRC and the one computed with a guessed Identification is the difference of the
+//! two Identifications times a power of x that depends only on how many bytes follow.
+//! [`IdentSolver`] divides by that power; the packet is good if what is left fits into the 16 bits
+//! of the field. That is a check of 16 bits where a right guess is one of 32: guess well (0, index
+//! in the batch, successor of the flow's last) and solve only what is left.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -51,13 +48,13 @@ static IPV4_IDENT: FieldRows = FieldRows::at(Ipv4::LEN - 4 + Udp::LEN);
 static IPV6_LENGTH: FieldRows = FieldRows::at(Ipv6::LEN - 4 + Udp::LEN);
 static UDP_LENGTH: FieldRows = FieldRows::at(Udp::LEN - 4);
 
-/// Result of comparing a packet's ICRC with the computed one.
+/// What comparing a packet's ICRC with the computed one says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Verdict {
     /// All 32 bits agree: packet and guessed Identification are right.
     Good,
-    /// The two differ. Over IPv4, another Identification may be the reason: ask [`IdentSolver`].
+    /// They differ. Over IPv4 the reason can be another Identification: ask [`IdentSolver`].
     Differs {
         /// Received ICRC xor computed ICRC; never 0.
         diff: u32,
@@ -128,12 +125,11 @@ impl IcrcFlow {
         self.ipv4
     }
 
-    /// Computes the ICRC of `transport`, which is BTH to pad, without the ICRC. `ident` is the IPv4
-    /// Identification, and has no meaning over IPv6. The result goes on the wire as little-endian
-    /// bytes.
+    /// The ICRC of `transport`, which is BTH to pad, without the ICRC. `ident` is the IPv4
+    /// Identification, without meaning over IPv6. The result's little-endian bytes go on the wire.
     ///
-    /// A packet that is longer than the length fields permit (65,535 bytes) or shorter than a BTH
-    /// has no right ICRC. The result is then a number without meaning.
+    /// Bytes beyond what the length fields can say (65,535) have no right ICRC, and neither has
+    /// less than a BTH; the result is then a number without meaning.
     #[inline]
     pub fn compute(&self, ident: u16, transport: &[u8]) -> u32 {
         let udp_len = (Udp::LEN + transport.len() + LEN) as u16;

@@ -16,7 +16,7 @@ use crate::{ParseError, Rkey};
 /// Invalidate extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ieth {
-    /// Key that the responder invalidates before it completes the SEND.
+    /// Key that the responder shall invalidate before it completes the SEND.
     pub rkey: Rkey,
 }
 

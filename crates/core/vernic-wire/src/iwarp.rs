@@ -9,12 +9,12 @@
 //!     20         0 to 512                          2      | DdpHeader | RDMAP header| 0-3   4
 //!                                                         |  14 / 18  | and payload |
 //! ```
-//! The parts from length to CRC form an FPDU. If the receiver asked for markers, a [`Marker`]
-//! stands in the stream at every 512th byte. The table of [`RdmapOpcode`] has a row for each RDMAP
-//! message: its queue, and the header that follows. The table of [`TermCode`] has a row for each
-//! reason of a Terminate.
+//! What follows the length is an FPDU's; a [`Marker`] stands in the stream at every 512th byte
+//! where the receiver asked for them. What an RDMAP message is, which queue it goes to and which
+//! header follows, is a row of [`RdmapOpcode`]'s table; what a Terminate says is a row of
+//! [`TermCode`]'s.
 //!
-//! A Steering Tag (STag) is what InfiniBand calls an R_Key, so it has the type of one,
+//! A Steering Tag (STag) is what InfiniBand calls an R_Key, and has its type,
 //! [`Rkey`](crate::Rkey).
 
 mod atomic_request;
@@ -46,9 +46,9 @@ pub use marker::{INTERVAL, Marker, markers_in};
 pub use mpa_enhanced::{DepthCode, MpaEnhanced};
 pub use mpa_start::{MAX_PRIVATE_DATA, MpaKey, MpaStart};
 pub use opcode::{RdmapHeader, RdmapInfo, RdmapOpcode};
-pub use queue::{Msn, QueueNumber};
+pub use queue::QueueNumber;
 pub use read_request::ReadRequest;
 pub use tagged::Tagged;
 pub use term_code::{TERM_CODES, TermCode, TermRow};
 pub use terminate::Terminate;
-pub use untagged::Untagged;
+pub use untagged::{Msn, Untagged};

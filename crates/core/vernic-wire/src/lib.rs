@@ -1,24 +1,20 @@
-//! RDMA wire formats: from bytes to meaning and back.
+//! RDMA wire formats: bytes to meaning and back.
 //!
-//! This crate owns every format that Vernic puts on or takes off a wire:
-//! - the InfiniBand transport headers, and the opcode table that lists the headers of a packet,
-//! - the invariant CRC,
-//! - the management datagrams of communication management,
-//! - the Ethernet, IP and UDP headers around packets in captures,
-//! - [`iwarp`], the formats of RDMA over TCP.
+//! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
+//! opcode table that says which of them a packet has, the invariant CRC, management datagrams of
+//! communication management, the Ethernet, IP and UDP headers around them in captures; and
+//! [`iwarp`], the formats of RDMA over TCP. Everyone above calls it; it calls nothing of ours,
+//! holds no state, allocates nothing, has no clock and no `unsafe`.
 //!
-//! All other crates may call this one. It calls no other crate of Vernic, holds no state, allocates
-//! nothing, and has no clock and no `unsafe`.
-//!
-//! - Each header has a file of its own, and all files have the same shape: layout picture, `LEN`,
-//!   repr, `parse`, `emit`, `Display`, tests. A reader who knows [`Bth`] knows them all.
-//! - Parsing never panics, and never rejects a value only because it is unknown. Fields with open
-//!   value sets are newtypes with named constants. Reserved bits are kept, so `emit(parse(b)) ==
-//!   b`.
-//! - Emitting always succeeds, unless the buffer is too short. That is the caller's mistake, and
+//! - One header per file, with the same shape: layout picture, `LEN`, repr, `parse`, `emit`,
+//!   `Display`, tests. Learn [`Bth`] and you know all.
+//! - Parsing never panics and never rejects a value only because it is unknown: fields with open
+//!   value sets are newtypes with named constants. Reserved bits are kept, so
+//!   `emit(parse(b)) == b`.
+//! - Emitting is total but for a buffer that is too short, which is the caller's mistake and
 //!   panics.
-//! - [`Packet`] is the view for the receive path: checked once, then read without checks that can
-//!   fail. [`Headers`] is the repr for the send path.
+//! - [`Packet`] is the receive path's view: checked once, then read without checks that can fail.
+//!   [`Headers`] is the send path's repr.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
-//! The headers around RoCEv2: Ethernet, IPv4, IPv6, UDP. [`Frame`](crate::Frame) combines them.
+//! The headers around RoCEv2: Ethernet, IPv4, IPv6, UDP. A whole frame of them is a
+//! [`Frame`](crate::Frame).
 //!
-//! Captures need these headers. A UDP socket carries packets without showing the headers, so the
-//! pcapng writer adds them. Tests parse captures and emit them again, byte for byte. The data path
-//! does not use this module. Limits: no VLAN tag, no IPv4 option, no IPv6 extension header, no
-//! fragment; such a frame is a [`ParseError::Field`](crate::ParseError::Field).
+//! Owns what captures need: the pcapng writer puts these headers before packets that a UDP socket
+//! carries without showing them, and tests take captures apart and put them together again, byte
+//! for byte. Not on the data path. Limits: no VLAN tag, no IPv4 option, no IPv6 extension header,
+//! no fragment; such frames are a [`ParseError::Field`](crate::ParseError::Field).
 
 mod ethernet;
 mod ip;
@@ -22,8 +23,7 @@ pub const ROCE_V2_PORT: u16 = 4791;
 /// The protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// The running sum of the Internet checksum (RFC 1071), before it is folded, over big-endian 16-bit
-/// words.
+/// The Internet checksum's running sum (RFC 1071), not yet folded, over big-endian 16-bit words.
 fn sum_words(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
     let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();

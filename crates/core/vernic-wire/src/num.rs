@@ -6,21 +6,6 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The opcode of a packet: three bits of service and five of operation (IBTA 9.2.1).
-///
-/// Any of the 256 values is valid data; those that no row defines have
-/// [`Kind::Unknown`](crate::Kind::Unknown).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Opcode(pub u8);
-
-impl Opcode {
-    /// The value of the field.
-    #[inline]
-    pub const fn value(self) -> u8 {
-        self.0
-    }
-}
-
 /// Packet sequence number: 24 bits, wraps (IBTA 9.7.1).
 ///
 /// There is no `Ord`: on a circle "less" depends on a reference point. Use [`Psn::distance_from`]
@@ -272,7 +257,7 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// Local ACK timeout exponent, 0 to 31: 4.096 us * 2^n; 0 waits without limit (IBTA 9.7.6.1.3).
+/// Local ACK timeout exponent, 0 to 31: 4.096 us * 2^n; 0 waits for ever (IBTA 9.7.6.1.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct AckTimeout(u8);
 

@@ -1,24 +1,36 @@
-//! The opcode table: for each of the 256 values of BTH.OpCode, its meaning and the headers that
-//! follow.
+//! The opcode table: what each of the 256 values of BTH.OpCode means and which headers follow.
 //!
-//! This is the only table of opcodes in Vernic, and no code branches on an opcode. All that depends
-//! on an opcode is read from its row: the headers to parse and emit, whether a payload may follow,
-//! the state machine that takes the packet, the opcode that a requester sends next. Every crate
-//! that handles packets calls this module. The rows are in `opcode/table.rs`. Clauses: IBTA 9.2.1
-//! (opcode field), table 38 (opcodes and the headers that follow).
+//! Owns the only table of opcodes in Vernic. Everything that depends on an opcode (which headers to
+//! parse and emit, whether a payload may follow, which state machine takes the packet, which opcode
+//! a requester sends next) is read from a row; there is no second list and no branch on an opcode.
+//! Called by every crate that handles packets; calls nothing. The rows are in `opcode/table.rs`;
+//! clauses: IBTA 9.2.1 (opcode field), table 38 (opcodes and the headers that follow).
 
 use core::fmt;
 
 mod table;
 
-pub use crate::num::Opcode;
 pub use table::OPCODES;
 
+/// Bytes of the BTH, behind which the extension headers stand: all that the table knows of it.
+pub(crate) const BTH_LEN: usize = 12;
+
+/// The opcode of a packet: three bits of service and five of operation (IBTA 9.2.1).
+///
+/// Any of the 256 values is valid data; those that no row defines have [`Kind::Unknown`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
 impl Opcode {
-    /// The row of the table for this opcode.
+    /// What the table says about this opcode.
     #[inline]
     pub const fn info(self) -> &'static OpcodeInfo {
         &OPCODES[self.0 as usize]
+    }
+    /// The value of the field.
+    #[inline]
+    pub const fn value(self) -> u8 {
+        self.0
     }
     /// Whether a row defines this opcode.
     #[inline]
@@ -86,7 +98,7 @@ pub enum Kind {
     AtomicWrite,
     /// Congestion notification.
     Cnp,
-    /// An opcode that no row defines.
+    /// Not defined by any row.
     Unknown,
 }
 
@@ -109,7 +121,7 @@ pub enum Position {
 }
 
 impl Position {
-    /// Position of packet `index` (from 0) in a message of `count` packets (at least 1).
+    /// Of packet `index` (from 0) of a message of `count` packets (at least 1).
     pub const fn of(index: u32, count: u32) -> Self {
         match (index == 0, index + 1 >= count) {
             (true, true) => Self::Only,
@@ -156,7 +168,7 @@ pub enum Role {
 pub enum PayloadRule {
     /// Nothing.
     None,
-    /// Any number of bytes. Path MTU and message length bound it, but they are not in the table.
+    /// Any number of bytes; the path MTU and the message bound it, which the table does not know.
     Any,
     /// This many bytes.
     Exactly(u16),
@@ -189,7 +201,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Offset of each extension header in bytes, counted from the BTH's first byte; 0 if it is absent.
+/// Where each extension header begins, in bytes from the BTH's first; 0 where it is absent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "one field per header, each named as in HeaderSet")]
 pub struct HeaderOffsets {
@@ -220,7 +232,7 @@ pub struct OpcodeInfo {
     pub headers: HeaderSet,
     /// Bytes of BTH and extension headers, 12 to 52.
     pub header_len: u8,
-    /// Offsets of the extension headers.
+    /// Where the extension headers are.
     pub at: HeaderOffsets,
     /// What may follow the headers.
     pub payload: PayloadRule,

@@ -70,11 +70,10 @@ macro_rules! extension_accessors {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks and parses `transport`, which is BTH to pad, without the ICRC.
+    /// Checks `transport`: BTH to pad, without the ICRC.
     ///
-    /// A request with a payload that its opcode forbids also parses, because its responder must
-    /// refuse it with the right NAK (IBTA 9.7.4.1.6). [`payload_fits`](Self::payload_fits) shows
-    /// whether it is one.
+    /// A request whose payload its opcode forbids parses, for its responder has to refuse it by
+    /// name (IBTA 9.7.4.1.6); [`payload_fits`](Self::payload_fits) tells.
     ///
     /// # Errors
     /// Any [`ParseError`] but `Field`; each is a reason to drop the packet.
@@ -101,7 +100,7 @@ impl<'a> Packet<'a> {
         };
         if !info.is_request() && !info.payload_fits(payload.len()) {
             let len = saturate(payload.len());
-            return Err(ParseError::PayloadLength { opcode: bth[0], len });
+            return Err(ParseError::PayloadLength { opcode: info.name, len });
         }
         Ok(Self { bth, bytes: transport, payload, info })
     }
@@ -261,7 +260,7 @@ impl Headers {
     /// The longest headers that any opcode has, in bytes.
     pub const MAX_LEN: usize = 52;
 
-    /// Headers with a BTH, and without extension headers so far.
+    /// A BTH and no extension header yet.
     #[inline]
     pub const fn new(bth: Bth) -> Self {
         Self {

@@ -16,12 +16,12 @@ use vernic_mem::{
 use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};
 
+use crate::device::opened::Device;
 use crate::lane::core::Lane;
 use crate::local::guests::writes;
 use crate::local::messages::{Denial, Offer, Told};
 use crate::local::tickets::{Consent, Ticket};
 use crate::local::way::Way;
-use crate::progress::engine::Engine;
 use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
@@ -29,7 +29,7 @@ impl Lane {
     /// A neighbour has told something about tickets.
     pub(crate) fn handle_told(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         bytes: &[u8],
         file: Option<OwnedFd>,
@@ -74,7 +74,7 @@ impl Lane {
     /// Whether the one that asks may have access, and what its tickets say.
     fn consent(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         (asker, target): (Qpn, Qpn),
         rkey: Rkey,
@@ -119,7 +119,7 @@ impl Lane {
 
     fn tell_consent(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         (asker, rkey): (Qpn, Rkey),
         consent: Result<(Grant, Access), Denial>,
@@ -203,7 +203,7 @@ impl Lane {
     /// again. `None` if the offer breaks the rules.
     fn accept(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         offer: &Offer,
         file: Option<OwnedFd>,

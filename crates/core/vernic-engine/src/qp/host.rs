@@ -13,9 +13,9 @@ use vernic_proto::{
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
+use crate::device::opened::Device;
 use crate::device::opened::window_index;
 use crate::local::pull::{Pull, Unpulled};
-use crate::progress::engine::Engine;
 use crate::qp::completions::Wc;
 use crate::qp::state::{QpInner, QpSide};
 use crate::qp::xrc::SrqTable;
@@ -23,7 +23,7 @@ use crate::support::events::{AsyncEvent, Element, lock};
 
 /// The host of one queue pair, for one call.
 pub(crate) struct QpHost<'a> {
-    pub(crate) engine: &'a Engine,
+    pub(crate) engine: &'a Device,
     /// XRC shared receive queues, if the lane runs.
     pub(crate) srqs: Option<&'a SrqTable>,
     /// Of the packet that is being handled, if it stands for several.

@@ -20,7 +20,7 @@ pub struct AprStatus(pub u8);
 impl AprStatus {
     /// The path is loaded.
     pub const LOADED: Self = Self(0);
-    /// The receiver does not know the connection.
+    /// There is no such connection.
     pub const INVALID_COMM_ID: Self = Self(1);
     /// Alternate paths are not supported.
     pub const UNSUPPORTED: Self = Self(2);
@@ -31,9 +31,9 @@ impl AprStatus {
 /// Alternate path response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Apr {
-    /// The sender's communication id.
+    /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's communication id.
+    /// The receiver's name of it.
     pub remote_comm_id: CommId,
     /// What became of the path.
     pub status: AprStatus,

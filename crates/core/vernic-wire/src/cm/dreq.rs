@@ -16,9 +16,9 @@ use crate::{ParseError, Qpn};
 /// Request to disconnect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dreq {
-    /// The sender's communication id.
+    /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's communication id.
+    /// The receiver's name of it.
     pub remote_comm_id: CommId,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,

@@ -20,7 +20,7 @@ impl Info {
     /// No information.
     pub const NONE: Self = Self { len: 0, field: [0; Self::LEN] };
 
-    /// The meaningful bytes.
+    /// The bytes that mean something.
     pub fn as_slice(&self) -> &[u8] {
         &self.field[..usize::from(self.len).min(Self::LEN)]
     }

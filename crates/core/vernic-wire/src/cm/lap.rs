@@ -20,15 +20,15 @@ use crate::{ParseError, Qpn};
 /// Load alternate path. Vernic refuses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lap {
-    /// The sender's communication id.
+    /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's communication id.
+    /// The receiver's name of it.
     pub remote_comm_id: CommId,
     /// Reserved, 0 when sent.
     pub reserved8: u32,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// Time in which the receiver's CM must answer, 5 bits.
+    /// In this time the receiver's CM is to answer, 5 bits.
     pub remote_response_timeout: u8,
     /// Reserved, 3 bits.
     pub reserved15: u8,

@@ -36,9 +36,9 @@ impl fmt::Display for AckedMessage {
 /// Message receipt acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mra {
-    /// The sender's communication id.
+    /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's communication id.
+    /// The receiver's name of it.
     pub remote_comm_id: CommId,
     /// What it acknowledges.
     pub message: AckedMessage,

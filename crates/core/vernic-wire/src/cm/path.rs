@@ -24,7 +24,7 @@ use crate::{AckTimeout, Gid};
 /// A path as the sender of the message sees it: local is the sender's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReqPath {
-    /// LID of the sender's port. RoCE has no LIDs and sends 0xFFFF.
+    /// LID of the sender's port; RoCE has none and says 0xFFFF.
     pub local_lid: u16,
     /// LID of the receiver's port.
     pub remote_lid: u16,
@@ -57,7 +57,7 @@ pub struct ReqPath {
 impl ReqPath {
     /// Bytes on the wire.
     pub const LEN: usize = 44;
-    /// Positions in a LAP of bytes 39 to 41 of a REQ.
+    /// Where the bytes 39 to 41 of a REQ are in a LAP.
     const LAP_ORDER: [usize; 3] = [41, 39, 40];
 
     /// Reads the path from its bytes in a REQ.
@@ -115,7 +115,7 @@ impl ReqPath {
             buf[to] = req[at];
         }
     }
-    /// Whether the fields mean that there is no such path: both GIDs and both LIDs are 0.
+    /// Whether the fields say that there is no such path: both GIDs and LIDs are 0.
     pub fn is_none(&self) -> bool {
         self.local_gid.is_zero()
             && self.remote_gid.is_zero()

@@ -1,7 +1,7 @@
 //! Private data: the bytes at the end of a CM message that belong to the applications.
 //!
-//! The field always has its full size on the wire. Shorter data is padded with zeros, so the
-//! applications must know how many bytes are meaningful.
+//! The field always has its full size on the wire; what is shorter is filled up with zeros, and how
+//! much of it means something is for the applications to know.
 
 use core::fmt;
 

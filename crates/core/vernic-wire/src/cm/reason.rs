@@ -15,14 +15,14 @@ macro_rules! reasons {
             /// All that are defined, ascending.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Short name, or `None` if the value is undefined.
+            /// Short name, or `None` if nobody defined the value.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some($short),)*
                     _ => None,
                 }
             }
-            /// Meaning of the reason, as the end of a sentence about the peer.
+            /// What the peer says with it, as the end of a sentence.
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $meaning,)*

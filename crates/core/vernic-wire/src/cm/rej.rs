@@ -40,9 +40,9 @@ impl fmt::Display for RejectedMessage {
 /// GUID of the sender whose REQ timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rej {
-    /// The sender's communication id, 0 if it has none.
+    /// The sender's name of the connection, 0 if it has none.
     pub local_comm_id: CommId,
-    /// The receiver's communication id, or 0 if the sender does not know it.
+    /// The receiver's name of it, 0 if the sender does not know.
     pub remote_comm_id: CommId,
     /// What is rejected.
     pub message: RejectedMessage,

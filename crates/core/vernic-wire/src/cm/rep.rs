@@ -29,7 +29,7 @@ use crate::{ParseError, Psn, Qkey, Qpn};
 pub struct FailoverAccepted(pub u8);
 
 impl FailoverAccepted {
-    /// An alternate path is loaded, or there was none.
+    /// It is loaded; or there was none.
     pub const ACCEPTED: Self = Self(0);
     /// Alternate paths are not supported.
     pub const NOT_SUPPORTED: Self = Self(1);
@@ -40,9 +40,9 @@ impl FailoverAccepted {
 /// Reply: the connection is accepted. "Local" is the sender's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rep {
-    /// The sender's communication id.
+    /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's communication id.
+    /// The receiver's name of it.
     pub remote_comm_id: CommId,
     /// For reliable datagrams.
     pub local_qkey: Qkey,

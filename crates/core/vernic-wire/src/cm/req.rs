@@ -39,7 +39,7 @@ impl CmService {
     pub const UC: Self = Self(1);
     /// Reliable datagram.
     pub const RD: Self = Self(2);
-    /// The extended transport type names the service: 1 is XRC.
+    /// As the extended transport type says: 1 is XRC.
     pub const EXTENDED: Self = Self(3);
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for CmService {
 /// exponents ([`timeout_nanos`](super::timeout_nanos)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Req {
-    /// The sender's communication id.
+    /// The sender's name of the connection.
     pub local_comm_id: CommId,
     /// Reserved, 0 when sent.
     pub reserved4: u32,
@@ -75,7 +75,7 @@ pub struct Req {
     pub initiator_depth: u8,
     /// End-to-end context of reliable datagrams, 24 bits.
     pub remote_eecn: u32,
-    /// Time in which the receiver's CM must answer, 5 bits.
+    /// In this time the receiver's CM is to answer, 5 bits.
     pub remote_response_timeout: u8,
     /// Service.
     pub transport: CmService,
@@ -83,7 +83,7 @@ pub struct Req {
     pub end_to_end_flow_control: bool,
     /// First PSN that the receiver's queue pair is to send.
     pub starting_psn: Psn,
-    /// Time in which the sender's CM answers, 5 bits.
+    /// In this time the sender's CM answers, 5 bits.
     pub local_response_timeout: u8,
     /// Retries of the receiver's queue pair, 3 bits.
     pub retry_count: u8,

@@ -17,9 +17,9 @@ use crate::error::head;
 /// Ready to use: the answer to a REP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rtu {
-    /// The sender's communication id.
+    /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's communication id.
+    /// The receiver's name of it.
     pub remote_comm_id: CommId,
     /// The application's.
     pub private_data: PrivateData<224>,

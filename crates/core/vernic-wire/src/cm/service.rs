@@ -32,7 +32,7 @@ impl PortSpace {
     /// Either, by service ids of one's own.
     pub const IB: Self = Self(0x013F);
 
-    /// Name of the value, or `None` if it is undefined.
+    /// Name, or `None` if nobody defined the value.
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::IPOIB => Some("ipoib"),

@@ -17,14 +17,14 @@ use super::{BODY_LEN, CommId, Info, PrivateData, ServiceId, be16, be24, be32, be
 use crate::error::head;
 use crate::{ParseError, Qkey, Qpn};
 
-/// Status in a SIDR_REP. Any value is data.
+/// What a SIDR_REP says. Any value is data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
     /// The QPN and the Q_Key are valid.
     pub const SUCCESS: Self = Self(0);
-    /// No application listens on the service.
+    /// Nobody listens on the service.
     pub const UNSUPPORTED_SERVICE: Self = Self(1);
     /// The application rejected the request.
     pub const REJECTED: Self = Self(2);
@@ -35,7 +35,7 @@ impl SidrStatus {
     /// The service has another version.
     pub const UNSUPPORTED_VERSION: Self = Self(5);
 
-    /// Meaning of the status.
+    /// What the status says.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::SUCCESS => "success",
@@ -65,7 +65,7 @@ impl fmt::Debug for SidrStatus {
 pub struct SidrRep {
     /// The receiver's name of the exchange.
     pub request_id: CommId,
-    /// Status of the request.
+    /// What it says.
     pub status: SidrStatus,
     /// Reserved, 0 when sent.
     pub reserved6: u16,

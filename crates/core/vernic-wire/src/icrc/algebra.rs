@@ -1,15 +1,13 @@
-//! Polynomials modulo that of the CRC: finds an IPv4 Identification from the difference of two
-//! ICRCs.
+//! Polynomials modulo the CRC's: finds an IPv4 Identification from the difference of two ICRCs.
 //!
-//! A CRC is a remainder modulo P in polynomials over GF(2). Take two packets that differ only in
-//! the Identification. Their CRCs differ by D * x^(8 n) mod P. D is the difference of the fields,
-//! and n is the number of bytes from the field's first byte to the end. The 4 bytes by which every
-//! CRC is shifted are the same on both sides. As P is primitive, x has an inverse, and D = diff *
-//! x^(-8 n).
+//! A CRC is a remainder modulo P in polynomials over GF(2). Two packets that differ only in the
+//! Identification have CRCs whose difference is D * x^(8 n) mod P: D the difference of the fields,
+//! n the bytes from the field's first to the end, and the 4 bytes of shift that every CRC has are
+//! the same on both sides. As P is primitive, x has an inverse, and D = diff * x^(-8 n).
 //!
-//! Bits are reflected as in the CRC: bit 31 is x^0. So D, read as little-endian bytes, is the 4
-//! bytes of the packet from the Identification on. The low 16 bits of D are the field with its
-//! bytes swapped. The upper 16 bits are 0, because flags and fragment offset do not differ.
+//! Bits are reflected as in the CRC: bit 31 is x^0. Read as little-endian bytes, D is then the 4
+//! bytes of the packet that begin with the Identification: its low 16 bits are the field with its
+//! bytes swapped, and the upper 16 bits (flags and fragment offset, which do not differ) are 0.
 
 /// The polynomial of CRC-32 without its leading term, reflected.
 pub(super) const POLY: u32 = 0xEDB8_8320;
@@ -109,7 +107,7 @@ impl IdentSolver {
     pub const fn new() -> Self {
         Self { slots: [(u32::MAX, 0); SLOTS] }
     }
-    /// Does the same as [`solve_ident`], with cached powers.
+    /// As [`solve_ident`].
     #[inline]
     pub fn solve(&mut self, diff: u32, transport_len: usize) -> Option<u16> {
         if transport_len > u16::MAX as usize {

@@ -1,8 +1,8 @@
 //! The state of the CRC between bytes, and what single bytes add to it.
 //!
-//! A CRC is linear: the exclusive-or of two data is the exclusive-or of their states. So the share
-//! of a byte in a later state depends only on the byte, and on how many bytes follow it. It can be
-//! looked up in a table.
+//! A CRC is linear: exclusive-or of the data is exclusive-or of the states. So a byte's share in a
+//! later state does not depend on the other bytes, only on how many follow it, and can be looked
+//! up.
 
 use crc32fast::Hasher;
 
@@ -23,7 +23,7 @@ impl State {
         hasher.update(bytes);
         Self(!hasher.finalize())
     }
-    /// The state with the share of another byte added.
+    /// With the share of some byte added.
     #[inline]
     pub(super) const fn add(self, share: u32) -> Self {
         Self(self.0 ^ share)

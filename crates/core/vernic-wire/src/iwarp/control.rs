@@ -43,8 +43,8 @@ impl Control {
     /// complies with this RDMA protocol specification" (RFC 5040, 4.1).
     pub const VERSION: u8 = 1;
 
-    /// The control fields of a message with this opcode. The opcode table determines whether the
-    /// message is tagged. Reserved opcodes count as untagged.
+    /// Of a message with this opcode; the table says whether it is tagged. Reserved opcodes are
+    /// taken as untagged.
     pub fn new(opcode: RdmapOpcode, last: bool) -> Self {
         Self {
             tagged: opcode.info().is_some_and(|info| info.is_tagged()),

@@ -27,7 +27,7 @@ impl DdpHeader {
     /// Bytes of the longer of both.
     pub const MAX_LEN: usize = Untagged::LEN;
 
-    /// Reads the header at the start of `bytes`. Its T bit selects the kind of header.
+    /// Reads the header at the start of `bytes`; its T bit says which it is.
     ///
     /// # Errors
     /// [`ParseError::Truncated`].
@@ -61,7 +61,7 @@ impl DdpHeader {
     pub const fn is_empty(&self) -> bool {
         false
     }
-    /// The control fields of the header.
+    /// Its control fields.
     #[inline]
     pub const fn control(&self) -> &Control {
         match self {
@@ -95,7 +95,7 @@ impl fmt::Display for DdpHeader {
 /// A DDP segment: what an FPDU carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'a> {
-    /// The DDP header of the segment.
+    /// Its DDP header.
     pub header: DdpHeader,
     /// What follows: RDMAP header and payload.
     pub body: &'a [u8],

@@ -24,7 +24,7 @@ pub const CRC_LEN: usize = 4;
 /// Smallest MULPDU, even where segments are shorter (RFC 5044, 4.5).
 pub const MIN_MULPDU: u16 = 128;
 /// Largest MULPDU: "The range of MULPDU values MUST be between 128 octets and 64768 octets,
-/// inclusive" (RFC 5044, 3). A receiver accepts any value of the length field.
+/// inclusive" (RFC 5044, 3). A receiver takes whatever the length field can say.
 pub const MAX_MULPDU: u16 = 64_768;
 
 /// Zero bytes behind a ULPDU of this length: "so as to make the size of the FPDU an integral

@@ -25,8 +25,8 @@ impl Immediate {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// Immediate data with the 32 bits of the verbs. RFC 7306 does not define their position.
-    /// Hardware puts them first, and so does this function.
+    /// The verbs' 32 bits. RFC 7306 does not say where they go; what hardware does is put them
+    /// first.
     pub const fn of_verbs(imm: u32) -> Self {
         Self { data: (imm as u64) << 32 }
     }

@@ -1,5 +1,5 @@
-//! MPA marker: 4 bytes at every 512th byte of the stream, if the receiver asked for markers (RFC
-//! 5044, 4.2, 4.3).
+//! MPA marker: 4 bytes in the stream at every 512th, where the receiver asked for them (RFC 5044,
+//! 4.2, 4.3).
 //!
 //! ```text
 //!  byte   0..1         2..3
@@ -9,9 +9,9 @@
 //!         16           16 bits
 //! ```
 //! "the MPA Markers MUST be inserted immediately preceding the first FPDU of Full Operation Phase,
-//! and at every 512th octet of the TCP octet stream thereafter" (RFC 5044, 4.3). The lengths of
-//! FPDUs and markers are multiples of 4. So a marker never cuts the length field or the CRC. A
-//! marker on the border of two FPDUs belongs to the second.
+//! and at every 512th octet of the TCP octet stream thereafter" (RFC 5044, 4.3). FPDUs and markers
+//! are multiples of 4, so a marker never cuts the length field or the CRC, and one that falls on
+//! the border of two FPDUs belongs to the second.
 
 use core::fmt;
 
@@ -38,7 +38,7 @@ pub const fn markers_in(since: u32, len: u32) -> u32 {
 pub struct Marker {
     /// Reserved, 0 when sent.
     pub reserved: u16,
-    /// Distance back to the beginning of the FPDU in bytes; its two low bits count as 0.
+    /// Where the FPDU began, as bytes back; its two low bits are taken as 0.
     pub fpdu_ptr: u16,
 }
 

@@ -28,7 +28,7 @@ impl DepthCode {
     pub const fn new(value: u16) -> Self {
         Self(value & 0x3FFF)
     }
-    /// The code of a depth. A depth that does not fit becomes the largest one that does, 16,382.
+    /// Of a depth; one that does not fit becomes the largest that does, 16,382.
     pub const fn of_depth(depth: u32) -> Self {
         if depth < 0x3FFF { Self(depth as u16) } else { Self(0x3FFE) }
     }

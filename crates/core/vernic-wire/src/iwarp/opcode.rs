@@ -1,15 +1,14 @@
-//! RDMAP opcodes: 4 bits that name the kind of a message, and one table of all 16 (RFC 5040, 4.1,
-//! 4.2; RFC 7306, 4; code points registered by RFC 6580, 3.4).
+//! RDMAP opcodes: 4 bits that say what a message is, and one table of all 16 (RFC 5040, 4.1, 4.2;
+//! RFC 7306, 4; code points registered by RFC 6580, 3.4).
 //!
-//! The table combines figures 4 and 5 of RFC 5040 with figures 2 and 3 of RFC 7306. A row has the
-//! DDP model of the message, its queue, the RDMAP header that follows, and whether it carries
-//! payload.
+//! The table is figures 4 and 5 of RFC 5040 with figures 2 and 3 of RFC 7306: which DDP model each
+//! message uses, to which queue it goes, which RDMAP header follows, whether it carries payload.
 
 use core::fmt;
 
 use super::queue::QueueNumber;
 
-/// The kind of an RDMAP message. Any value is data; [`RdmapOpcode::info`] returns its meaning.
+/// What an RDMAP message is. Any value is data; [`RdmapOpcode::info`] tells what it means.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RdmapOpcode(pub u8);
 
@@ -41,7 +40,7 @@ pub struct RdmapInfo {
     pub queue: Option<QueueNumber>,
     /// Which header follows the DDP header.
     pub header: RdmapHeader,
-    /// The message carries payload of the application.
+    /// It carries payload of the application.
     pub payload: bool,
     /// Asks the receiver for a solicited event.
     pub solicited: bool,
@@ -114,7 +113,7 @@ opcodes! {
 }
 
 impl RdmapOpcode {
-    /// The row of the opcode; `None` if the opcode is undefined.
+    /// Its row; `None` where nobody has defined it.
     #[inline]
     pub fn info(self) -> Option<&'static RdmapInfo> {
         TABLE[usize::from(self.0 & 0x0F)].as_ref()

@@ -1,4 +1,4 @@
-//! The queues of untagged messages, and the numbers of the messages in them (RFC 5041, 4.3).
+//! The queues of untagged messages.
 
 use core::fmt;
 
@@ -21,34 +21,6 @@ impl QueueNumber {
 }
 
 impl fmt::Display for QueueNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-/// Message sequence number of a queue: "The initial value for MSN MUST be one. The MSN value MUST
-/// wrap to 0 after a value of 0xFFFFFFFF" (RFC 5041, 4.3).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Msn(pub u32);
-
-impl Msn {
-    /// The number of a queue's first message.
-    pub const FIRST: Self = Self(1);
-
-    /// The successor.
-    #[must_use]
-    pub const fn next(self) -> Self {
-        Self(self.0.wrapping_add(1))
-    }
-}
-
-impl Default for Msn {
-    fn default() -> Self {
-        Self::FIRST
-    }
-}
-
-impl fmt::Display for Msn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }

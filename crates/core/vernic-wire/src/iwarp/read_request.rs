@@ -16,8 +16,8 @@ use crate::{ParseError, Rkey};
 /// RDMA READ request header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadRequest {
-    /// The buffer of the requester: "MUST be copied, without interpretation, from the RDMA Read
-    /// Request into the corresponding RDMA Read Response" (RFC 5040, 4.4).
+    /// Where the requester wants the data: "MUST be copied, without interpretation, from the RDMA
+    /// Read Request into the corresponding RDMA Read Response" (RFC 5040, 4.4).
     pub sink_stag: Rkey,
     /// Offset that goes with it.
     pub sink_offset: u64,

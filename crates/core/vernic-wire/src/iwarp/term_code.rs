@@ -1,7 +1,7 @@
-//! Terminate codes: the layer that found an error, the error's type, and its code (RFC 5040, 4.8,
-//! figure 9; RFC 5041, 7.2; RFC 5044, 8; RFC 6581, 8; registered by RFC 6580, 3.1 to 3.3).
+//! Terminate codes: which layer found an error, of what type, and which (RFC 5040, 4.8, figure 9;
+//! RFC 5041, 7.2; RFC 5044, 8; RFC 6581, 8; registered by RFC 6580, 3.1 to 3.3).
 //!
-//! There is one table of all codes. Undefined values are data like the others.
+//! One table. Values that nobody has defined are data like the others.
 
 use core::fmt;
 
@@ -26,7 +26,7 @@ pub struct TermRow {
 }
 
 impl TermCode {
-    /// The code with these three fields; the first two have 4 bits each.
+    /// Of the three fields, the first two with 4 bits each.
     pub const fn new(layer: u8, error_type: u8, code: u8) -> Self {
         Self { layer: layer & 15, error_type: error_type & 15, code }
     }
@@ -39,8 +39,8 @@ impl TermCode {
             _ => "unknown layer",
         }
     }
-    /// Meaning of the code; `None` if it is undefined. RDMAP's local catastrophic error "does not
-    /// have an error code. Any value in this field is acceptable" (RFC 5040, 4.8).
+    /// What it means; `None` where nobody has defined it. RDMAP's local catastrophic error "does
+    /// not have an error code. Any value in this field is acceptable" (RFC 5040, 4.8).
     pub fn text(self) -> Option<&'static str> {
         let any_code = (self.layer, self.error_type) == (0, 0);
         let code = if any_code { Self::RDMAP_LOCAL } else { self };

@@ -33,7 +33,7 @@ pub struct Terminate {
     pub reserved: u16,
     /// Bytes of the segment that caused it, if M or D is set; else 0 and not on the wire.
     pub segment_len: u16,
-    /// The DDP header of the message that caused the error.
+    /// Its DDP header.
     pub ddp: Option<DdpHeader>,
     /// The READ request that it was, or what was left of it.
     pub read: Option<ReadRequest>,
@@ -45,7 +45,7 @@ impl Terminate {
     /// Bytes with everything: the largest.
     pub const MAX_LEN: usize = Self::MIN_LEN + 2 + DdpHeader::MAX_LEN + ReadRequest::LEN;
 
-    /// A Terminate with only a code.
+    /// One that says only why.
     pub const fn new(code: TermCode) -> Self {
         Self { code, length_valid: false, reserved: 0, segment_len: 0, ddp: None, read: None }
     }
@@ -88,7 +88,7 @@ impl Terminate {
         let ddp = self.ddp.map_or(0, |header| header.len());
         Self::MIN_LEN + length + ddp + self.read.map_or(0, |_| ReadRequest::LEN)
     }
-    /// Never empty: there is always a code.
+    /// Never: it says why at least.
     pub const fn is_empty(&self) -> bool {
         false
     }

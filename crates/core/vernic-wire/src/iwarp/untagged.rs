@@ -16,7 +16,35 @@ use crate::error::head;
 use crate::{ParseError, Rkey};
 
 use super::control::Control;
-use super::queue::{Msn, QueueNumber};
+use super::queue::QueueNumber;
+
+/// Message sequence number of a queue: "The initial value for MSN MUST be one. The MSN value MUST
+/// wrap to 0 after a value of 0xFFFFFFFF" (RFC 5041, 4.3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Msn(pub u32);
+
+impl Msn {
+    /// Of a queue's first message.
+    pub const FIRST: Self = Self(1);
+
+    /// The successor.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+impl Default for Msn {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
+impl fmt::Display for Msn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
 
 /// DDP header of every message but RDMA WRITE and READ response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

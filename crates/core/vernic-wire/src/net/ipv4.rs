@@ -62,7 +62,7 @@ impl Ipv4 {
             Err(error) => Err(error),
         }
     }
-    /// Reads the header from its bytes, without checking version and header length.
+    /// Reads the header from its bytes; version and header length are not looked at.
     #[inline]
     pub const fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Ipv4 {
         buf[12..16].copy_from_slice(&self.src.octets());
         buf[16..Self::LEN].copy_from_slice(&self.dst.octets());
     }
-    /// The right checksum of the header, independent of [`Ipv4::checksum`].
+    /// The right checksum of the header, whatever [`Ipv4::checksum`] says.
     pub fn computed_checksum(&self) -> u16 {
         let mut bytes = [0; Self::LEN];
         Self { checksum: 0, ..*self }.emit(&mut bytes);

@@ -53,7 +53,7 @@ impl Ipv6 {
             Err(error) => Err(error),
         }
     }
-    /// Reads the header from its bytes, without checking the version.
+    /// Reads the header from its bytes; the version is not looked at.
     #[inline]
     pub const fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         // A GRH is an IPv6 header by other names.

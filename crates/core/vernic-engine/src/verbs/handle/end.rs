@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use vernic_proto::{AttrMask, QpAttr};
 
 use super::Qp;
+use crate::device::explanation::Explanation;
 use crate::error::Busy;
 use crate::local::way::QpWay;
-use crate::qp::explanation::Explanation;
 use crate::qp::state::{QpCore, QpSide};
 use crate::qp::xrc::Chosen;
 use crate::support::events::{Element, lock};
