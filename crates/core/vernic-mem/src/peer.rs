@@ -248,8 +248,8 @@ impl Memory {
 
     /// Copies all bytes of a list of another process's memory to the message that `sges` describes,
     /// from byte `offset` on. The other process may have changed the bytes meanwhile. The caller
-    /// checks that after the copy
-    /// ([`PeerRevocationWords::is_valid_after_read`](crate::PeerRevocationWords::is_valid_after_read)).
+    /// checks that after the copy, with `is_valid_after_read` of
+    /// [`PeerRevocationWords`](crate::PeerRevocationWords).
     ///
     /// # Errors
     /// [`PeerCopyError`]; a part may have been copied.

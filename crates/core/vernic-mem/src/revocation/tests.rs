@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// One state of the protocol in the module's head. The model is sequentially consistent, because
-/// the fences give that order.
+/// One state of the protocol that `revocation` describes. The model is sequentially consistent,
+/// because the fences give that order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
     word: u64,
