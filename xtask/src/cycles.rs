@@ -31,7 +31,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-rspreload", 5),
     ("vernic-sim", 6),
     ("vernic-wire", 18),
-    ("xtask", 19),
 ];
 
 /// A module's path in its crate; the crate's root is empty.
