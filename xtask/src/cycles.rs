@@ -22,7 +22,6 @@ use crate::{Result, root};
 /// named.
 const ALLOWED: &[(&str, usize)] = &[
     ("vernic-abi", 24),
-    ("vernic-cli", 7),
     ("vernic-engine", 41),
     ("vernic-io", 9),
     ("vernic-mem", 9),
