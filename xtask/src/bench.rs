@@ -5,6 +5,7 @@ mod bars;
 mod drawing;
 pub(crate) mod growth;
 pub(crate) mod guest;
+mod judged;
 mod machine;
 mod page;
 mod programs;

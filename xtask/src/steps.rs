@@ -4,6 +4,7 @@
 
 use crate::plan::{Done, Step};
 use crate::shell::run;
+use crate::unit::FEATURES;
 use crate::{
     Result, bench, capture, clauses, conformance, instructions, ipsec, kernel, kills, root, rules,
     settings, tools, unit,
@@ -127,10 +128,6 @@ fn deny() -> Result {
     println!("(the advisory database is not checked here: that needs GitHub)");
     run("cargo deny --all-features check bans licenses sources").limit_min(5).go()
 }
-
-/// Features are code that users build, so it is judged too: `vernic`'s `tokio`. Both steps take the
-/// same set, and dependencies are built once for it.
-pub(crate) const FEATURES: &str = "--all-features";
 
 /// The golden packets are what scapy makes today, comments (its version) apart.
 fn golden() -> Result {

@@ -3,7 +3,10 @@
 
 use crate::Result;
 use crate::shell::run;
-use crate::steps::FEATURES;
+
+/// Features are code that users build, so it is judged too: `vernic`'s `tokio`. Both steps take the
+/// same set, and dependencies are built once for it.
+pub(crate) const FEATURES: &str = "--all-features";
 
 /// With this variable set, a test whose outside judge (tshark, scapy) is missing fails instead of
 /// skipping itself.

@@ -1,5 +1,6 @@
 //! The figures this project means to reach, each against its comparison in the same run.
 
+use super::judged::Judged;
 use super::schema::{Baseline, Measured, Report, Resources};
 
 type Figure = fn(&Measured) -> Option<f64>;
@@ -103,16 +104,6 @@ impl Cost {
         };
         Judged { what: self.what.into(), bar: self.bar.into(), measured, verdict: verdict.into() }
     }
-}
-
-/// A bar with what was measured for it, ready to print.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Judged {
-    pub(crate) what: String,
-    pub(crate) bar: String,
-    pub(crate) measured: String,
-    /// `reached`, `short`, or `not measured`.
-    pub(crate) verdict: String,
 }
 
 /// Every bar, in order.

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use plotters::prelude::SeriesLabelPosition;
 
-use super::bars::Judged;
 use super::drawing::{self, Drawing, Line};
+use super::judged::{Judged, number};
 use super::machine;
-use super::page::{bars_table, number};
+use super::page::bars_table;
 use crate::pages::Part;
 use crate::shell::run;
 use crate::{Result, root};

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::bars::{self, Judged};
+use super::bars;
+use super::judged::{Judged, number};
 use super::programs;
 use super::schema::{Measured, Report};
 use crate::pages::Part;
@@ -109,17 +110,6 @@ fn judged_row(row: &str) -> Option<Judged> {
         measured: measured.into(),
         verdict: verdict.into(),
     })
-}
-
-/// Three significant digits at least, never an exponent; nothing where it does not apply.
-pub(super) fn number(figure: Option<f64>) -> String {
-    match figure {
-        None => String::new(),
-        Some(f) if f >= 100.0 => format!("{f:.0}"),
-        Some(f) if f >= 10.0 => format!("{f:.1}"),
-        Some(f) if f >= 0.1 => format!("{f:.2}"),
-        Some(f) => format!("{f:.4}"),
-    }
 }
 
 #[cfg(test)]

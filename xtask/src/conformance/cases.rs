@@ -5,7 +5,7 @@
 //! applications that others wrote in `applications.rs`, those of uDAPL in `dapl.rs`, all over iWARP
 //! in `iwarp.rs`. Its name is its command line and its place, and unique.
 
-use super::network::Place;
+use super::network::{MTU, Place};
 
 mod applications;
 mod dapl;
@@ -15,9 +15,6 @@ mod sockets;
 
 /// Path MTUs of InfiniBand, bytes.
 const MTUS: [u64; 5] = [256, 512, 1024, 2048, 4096];
-
-/// Path MTU of every place: what a netdev MTU of 9000 and that of `lo` have room for.
-pub(super) const MTU: u64 = 4096;
 
 /// Message sizes of `-a`: powers of two up to this, bytes.
 const LARGEST: u64 = 1 << 23;

@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::shell::run;
 
-use super::cases::MTU;
-
 /// Addresses of the veth pair's ends, server first.
 const IPV4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const IPV6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
 /// Beginning of the namespaces' names, before the process id.
 pub(crate) const PREFIX: &str = "vernic-";
+
+/// Path MTU of every place: what a netdev MTU of 9000 and that of `lo` have room for.
+pub(super) const MTU: u64 = 4096;
 
 /// MTU of the veth pair, bytes: room for the largest path MTU.
 const NETDEV_MTU: u64 = 9000;

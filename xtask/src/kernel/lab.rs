@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::cases::Place;
+use super::case::Place;
 use super::image::Image;
 use super::links::{Driver, LINKS, Link};
 use super::peer::{FOLDER, Peer, Wanted};

@@ -3,25 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::cases::{Case, Expected, Fault, Place, Program};
-use super::iwarp::{self, Agreed};
+use super::case::{Agreed, Case, Expected, Fault, Place, Program, Roles};
 use crate::conformance::{Output, Ready};
-
-/// How server and client of such a program are called. In their options `SERVER` stands for the
-/// server's address, `OWN` for that of the side itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Roles {
-    /// Options of the server.
-    pub(super) server: &'static str,
-    /// Options of the client, before those of the case.
-    pub(super) client: &'static str,
-    /// The client's program, where it is another one.
-    pub(super) client_program: Option<&'static str>,
-    /// How it is known that the server is there.
-    pub(super) ready: Ready,
-    /// The server waits for further clients until it is ended.
-    pub(super) is_endless: bool,
-}
 
 /// The port spaces of rdma_cm.
 pub(super) const TCP: u16 = 0x0106;
@@ -142,7 +125,7 @@ fn failures(rows: &mut Rows) {
         ..RPING
     };
     if rows.place.is_iwarp() {
-        iwarp::refused(rows);
+        refused(rows);
     } else {
         // IBTA 12.6.7.2, reason 8: no such service ID.
         let refused = Expected::Refused("cma event RDMA_CM_EVENT_REJECTED, error 8");
@@ -233,7 +216,7 @@ fn datagrams(rows: &mut Rows) {
 fn perftest(rows: &mut Rows) {
     let roles = roles("-F", "-F SERVER", Ready::Service(TCP, 18_515));
     if rows.place.is_iwarp() {
-        iwarp::sizes(rows, roles);
+        sizes(rows, roles);
     }
     // A kernel's server is not back at once: perftest connects twice.
     let fault = match (rows.place.to_kernel, rows.place.is_iwarp()) {
@@ -280,4 +263,40 @@ fn ipv4(rows: &mut Rows) {
     // It takes everything behind the first colon for the file's name.
     let rcopy = Roles { is_endless: true, ..roles("", "", Ready::Service(TCP, 7427)) };
     rows.add("rcopy", "", rcopy, Expected::Copied);
+}
+
+/// Over iWARP, nobody listens: what TCP says is in the event at Vernic, and is the result of the
+/// call at siw.
+fn refused(rows: &mut Rows) {
+    let elsewhere = Roles {
+        server: "-b SERVER -p 7475",
+        ready: Ready::Service(TCP, 7475),
+        is_endless: true,
+        ..UCMATOSE
+    };
+    let line = if rows.place.to_kernel {
+        "cmatose: event: RDMA_CM_EVENT_REJECTED, error: -111"
+    } else {
+        "cmatose: failure connecting: Connection refused"
+    };
+    rows.add("ucmatose", "-c 1", elsewhere, Expected::Refused(line));
+}
+
+/// Over iWARP, perftest with messages of one byte, and of many segments. A server in the guest
+/// takes seconds to fill its buffers with noise, before it can be connected to the second time.
+fn sizes(rows: &mut Rows, roles: Roles) {
+    let fault = if rows.place.to_kernel { Fault::Silent } else { Fault::None };
+    for (program, size) in [
+        ("ib_read_bw", 1),
+        ("ib_send_bw", 1),
+        ("ib_write_bw", 8 << 20),
+        ("ib_write_bw", 64 << 20),
+        ("ib_read_bw", 64 << 20),
+        ("ib_send_bw", 64 << 20),
+    ] {
+        let output = Output::Table { sizes: vec![size], iterations: Some(5) };
+        let options = format!("-R -s {size} -n 5");
+        let case = rows.add(program, &options, roles, Expected::Output(output));
+        (case.fault, case.in_ci, case.limit_s) = (fault, false, 300);
+    }
 }

@@ -13,7 +13,7 @@
 //! | `peer` | the guest and its network, from boot to end |
 //! | `guest` | commands in it |
 //! | `lab` | all of that, and our programs, ready for cases |
-//! | `cases`, `scenarios`, `manager` | what is run, where, and what must come out |
+//! | `case`, `cases`, `scenarios`, `manager` | what is run, where, and what must come out |
 //! | `pair` | one case: two processes, time limit, output |
 //! | `judge` | what output must have |
 //! | `wire` | captures of some of them, read by tshark |
@@ -21,6 +21,7 @@
 //! | `waits` | which end is the slow one |
 //! | `page` | the generated matrix of conformance/kernel/README.md |
 
+mod case;
 mod cases;
 mod cpio;
 mod guest;
@@ -45,7 +46,7 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::conformance::{Skips, Verdict, matches};
 use crate::plan::{Done, none_of};
-use cases::Case;
+use case::Case;
 use lab::Lab;
 use pair::Ended;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::Ran;
-use super::cases::{Case, Place, Program};
+use super::case::{Case, Place, Program};
 use super::links::Driver;
 use crate::Result;
 use crate::conformance::Verdict;
@@ -111,7 +111,8 @@ fn row(case: &Case) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cases::{self, Fault};
+    use super::super::case::Fault;
+    use super::super::cases;
     use super::*;
     use std::time::Duration;
 

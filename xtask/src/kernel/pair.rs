@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::cases::{Case, Expected, Program};
+use super::case::Parameter;
+use super::case::Roles;
+use super::case::{Case, Expected, Program};
 use super::guest::{Guest, Process};
-use super::iwarp::Parameter;
-use super::judge::judge;
+use super::judge::{FORGED, judge};
 use super::lab::Lab;
-use super::manager::{COPIED, COPY, Roles};
+use super::manager::{COPIED, COPY};
 use super::peer::FOLDER;
 use super::scenarios::{CM_PORT, PROBE, RUNNING};
 use crate::conformance::{PORT, Ready, is_ready};
@@ -22,9 +23,6 @@ const TICK: Duration = Duration::from_millis(25);
 
 /// A side that is to be killed runs for so long first.
 const BEFORE_DEATH: Duration = Duration::from_millis(500);
-
-/// Packets with a wrong ICRC that the guest sends in a case of such.
-pub(super) const FORGED: u32 = 5;
 
 /// How a case ended.
 pub(super) struct Ended {

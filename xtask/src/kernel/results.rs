@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use super::Ran;
-use super::cases::Case;
+use super::case::Case;
 use super::peer::FOLDER;
 use crate::conformance::Verdict;
 use crate::{Result, root};

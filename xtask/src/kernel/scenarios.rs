@@ -1,8 +1,8 @@
 //! What our own judge, `probe`, must say at both ends: data that arrives, and requests that fail
 //! with the status that IBTA gives each end, whichever of the two is the kernel's.
 
-use super::cases::{Case, Expected, Fault, Place, Program};
-use super::iwarp::Agreed;
+use super::case::Agreed;
+use super::case::{Case, Expected, Fault, Place, Program};
 
 /// What our judge says at both ends once a scenario runs that ends by a fault.
 pub(super) const RUNNING: &str = "running";

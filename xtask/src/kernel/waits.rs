@@ -9,8 +9,8 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use super::cases::{Case, Expected, Fault, Place, Program};
-use super::iwarp::Agreed;
+use super::case::Agreed;
+use super::case::{Case, Expected, Fault, Place, Program};
 use super::lab::Lab;
 use super::links::Driver;
 use super::pair;

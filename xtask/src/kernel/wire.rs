@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use vernic_wire::Opcode;
 use vernic_wire::iwarp::RdmapOpcode;
 
-use super::cases::{Case, Fault};
+use super::case::{Case, Fault};
 use super::lab::Lab;
 use super::links::{Driver, LINKS, Link};
 use super::pair;

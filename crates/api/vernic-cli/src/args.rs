@@ -3,10 +3,8 @@
 //! Options of `bench` have the names and letters of the perftest programs (`ib_send_bw` and its
 //! kin) where those have one, so that fingers need not learn new ones.
 
-use crate::bench::spec::{
-    Kind, MAX_DEPTH, MAX_OUTSTANDING, MAX_QPS, MAX_SIZE, Op, Service, parse_mtu,
-};
 use crate::run;
+use crate::spec::{Kind, MAX_DEPTH, MAX_OUTSTANDING, MAX_QPS, MAX_SIZE, Op, Service, parse_mtu};
 use clap::{Args, Parser, Subcommand};
 use vernic::limits::MAX_INLINE;
 

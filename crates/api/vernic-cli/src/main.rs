@@ -13,6 +13,7 @@ mod logger;
 mod run;
 mod select;
 mod settings;
+mod spec;
 mod table;
 
 use args::{Arguments, Command};

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use plotters::prelude::SeriesLabelPosition;
 
-use super::super::bars::Judged;
 use super::super::drawing::{self, Drawing, Line};
-use super::super::page::{bars_table, number};
+use super::super::judged::{Judged, number};
+use super::super::page::bars_table;
 use super::Report;
 use super::table::{Ends, WORKS, Work};
 use crate::Result;

@@ -1,7 +1,6 @@
 //! The figures that unmodified programs are meant to reach.
 
-use super::super::bars::Judged;
-use super::super::page::number;
+use super::super::judged::{Judged, number};
 use super::series::Programs;
 use super::table::{IPERF3, MEMCPY, PASSIVE, START, UCX_CMA, UCX_POSIX, UCX_TAG};
 

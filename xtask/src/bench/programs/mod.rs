@@ -15,12 +15,13 @@
 //! | `output` | what each program prints, read |
 //! | `sweep` | the same work over sizes and numbers of queue pairs, beside others |
 //! | `chart` | what `sweep` measured, drawn |
-//! | `series` | the readings of all rounds: the JSON, medians, ratios |
+//! | `series`, `median` | the readings of all rounds: the JSON, medians, ratios |
 //! | `bars` | the figures this project means to reach |
 //! | `page` | the tables of BENCHMARKS.md |
 
 mod bars;
 mod chart;
+mod median;
 mod output;
 mod page;
 mod pair;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::page::number;
+use super::super::judged::number;
 use super::chart;
 use super::series::{Programs, Series};
 use super::sweep::{Chart, Curve, Point};

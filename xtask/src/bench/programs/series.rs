@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::chart;
+use super::median::median;
+use super::setup::{Setup, lacking};
 use super::sweep::Curve;
-use super::work::Figure;
+use super::work::{Entry, Figure};
 use crate::Result;
 
 /// What `cargo xtask bench` adds to the JSON of `vernic bench`, under `programs`.
@@ -78,14 +80,21 @@ impl Programs {
     }
 }
 
-/// The middle one; of an even number the mean of the two in the middle.
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    if values.len() % 2 == 1 {
-        Some(upper)
-    } else {
-        Some((values[values.len() / 2 - 1] + upper) / 2.0)
+impl Entry {
+    /// The series without readings, and with what is missing here.
+    pub(super) fn begin(&self, setup: &Setup) -> Series {
+        let (command, failure) = match self.active(setup, self.messages(setup)) {
+            Ok(line) => (line.map_or(String::new(), |line| line.text()), None),
+            Err(why) => (String::new(), Some(why)),
+        };
+        let failure = failure.or_else(|| self.program().and_then(lacking));
+        Series {
+            name: self.name.into(),
+            command: setup.without_folders(&command),
+            unit: self.figure.unit().into(),
+            readings: Vec::new(),
+            failure,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::again;
-use super::series::median;
+use super::median::median;
 use super::setup::{Setup, lacking};
 use super::work::{Crc, Figure, Over, Pair, QPERF_SECONDS, Way};
 use crate::Result;

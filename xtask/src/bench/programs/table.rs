@@ -5,18 +5,7 @@
 use std::borrow::Cow;
 
 use super::probe::Probe;
-use super::work::{Crc, Figure, Over, Pair, Through, Way, Work};
-
-/// One thing to measure.
-pub(super) struct Entry {
-    pub(super) name: &'static str,
-    pub(super) work: Work,
-    pub(super) figure: Figure,
-    /// Messages of a whole run; a quick one has a fifth.
-    pub(super) messages: u32,
-    /// The entry beside which it is shown.
-    pub(super) beside: Option<&'static str>,
-}
+use super::work::{Crc, Entry, Figure, Over, Pair, Through, Way, Work};
 
 /// One stream, with its own sizes.
 pub(super) const IPERF3: &str = "iperf3";

@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 
+use super::median::median;
 use super::output;
 use super::pair::{self, Line, Ran, Server};
 use super::probe::Probe;
-use super::series::{Series, median};
-use super::setup::{Setup, lacking};
-use super::table::Entry;
+use super::setup::Setup;
 use crate::Result;
 
 /// What runs.
@@ -293,23 +292,18 @@ fn count(messages: u32) -> String {
     if messages == 0 { String::new() } else { format!(" -n {messages}") }
 }
 
-impl Entry {
-    /// The series without readings, and with what is missing here.
-    pub(super) fn begin(&self, setup: &Setup) -> Series {
-        let (command, failure) = match self.active(setup, self.messages(setup)) {
-            Ok(line) => (line.map_or(String::new(), |line| line.text()), None),
-            Err(why) => (String::new(), Some(why)),
-        };
-        let failure = failure.or_else(|| self.program().and_then(lacking));
-        Series {
-            name: self.name.into(),
-            command: setup.without_folders(&command),
-            unit: self.figure.unit().into(),
-            readings: Vec::new(),
-            failure,
-        }
-    }
+/// One thing to measure.
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) work: Work,
+    pub(super) figure: Figure,
+    /// Messages of a whole run; a quick one has a fifth.
+    pub(super) messages: u32,
+    /// The entry beside which it is shown.
+    pub(super) beside: Option<&'static str>,
+}
 
+impl Entry {
     /// One reading.
     pub(super) fn measure(&self, setup: &Setup) -> Result<f64> {
         let messages = self.messages(setup);
@@ -336,13 +330,13 @@ impl Entry {
         }
     }
 
-    fn messages(&self, setup: &Setup) -> u32 {
+    pub(super) fn messages(&self, setup: &Setup) -> u32 {
         setup.messages(self.messages)
     }
 
     /// The one process, or the active side of two; without its port. None where this program is the
     /// one.
-    fn active(&self, setup: &Setup, messages: u32) -> Result<Option<Line>> {
+    pub(super) fn active(&self, setup: &Setup, messages: u32) -> Result<Option<Line>> {
         let Setup { vernic, post_poll, post_poll_c, .. } = setup;
         let (program, list) = match &self.work {
             Work::Pair(pair) => return Ok(Some(pair.client(setup, messages, self.figure))),
@@ -365,7 +359,7 @@ impl Entry {
     }
 
     /// The program that must be installed.
-    fn program(&self) -> Option<&str> {
+    pub(super) fn program(&self) -> Option<&str> {
         match &self.work {
             Work::Pair(pair) => pair.program(),
             Work::Calls { .. } if self.figure == Figure::CallInstructions => Some("perf"),

@@ -7,8 +7,8 @@
 //!
 //! Limits: a line is at most [`MAX_LINE_BYTES`] long and at most [`MAX_QUEUED`] messages wait.
 
-use super::spec::Task;
 use crate::failure::{Doing, Failure, Outcome};
+use crate::spec::Task;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Read, Write};

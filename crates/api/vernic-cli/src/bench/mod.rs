@@ -5,18 +5,19 @@
 //! rounds   in which order         side     how the two sides run a task
 //! opposite where the other is     control  how they talk
 //! server   who waits for clients  memory   how much of it a measurement may take
-//! report   what is printed        baselines, verbs   the traffic itself
+//! report   what is printed        end      what an end of a task does
+//! baselines, verbs                the traffic itself
 //! ```
 
 mod baselines;
 mod control;
+mod end;
 mod memory;
 mod opposite;
 mod report;
 mod rounds;
 mod server;
 mod side;
-pub(crate) mod spec;
 mod stats;
 mod suite;
 mod verbs;
@@ -26,9 +27,9 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::select::Chosen;
 use crate::table::{print, print_json};
 use control::{Control, Message};
+use end::Extent;
 use opposite::Opposite;
 use rounds::Plan;
-use side::Extent;
 use std::time::Duration;
 use verbs::{Reach, Verbs};
 use vernic::Settings;

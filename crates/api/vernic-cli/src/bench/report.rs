@@ -3,12 +3,13 @@
 //! Values are medians over rounds. A ratio is the median of the ratios of each round, so that both
 //! of its sides saw the same machine.
 
+use super::end::Reading;
 use super::rounds::{Plan, Series};
-use super::side::Reading;
-use super::spec::{Baseline, Kind, Op, Service, Spec, Task};
 use super::stats::median;
 use super::suite::{is_message_rate, references};
+use super::verbs::Packets;
 use super::verbs::resources::Resources;
+use crate::spec::{Baseline, Kind, Op, Service, Spec, Task};
 use crate::table::{Align, Table, size_text};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -67,15 +68,6 @@ pub(crate) struct BaselineRow {
     /// Payload, 10^9 bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gbytes_per_s: Option<f64>,
-}
-
-/// How the packets of RoCE's device went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Packets {
-    /// Through memory that both processes share.
-    Memory,
-    /// By UDP.
-    Wire,
 }
 
 /// Collects the rows of `series`; latency and throughput of the same thing share a row.
@@ -393,9 +385,9 @@ fn ratio(entry: &Series, series: &[Series]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::tests::spec;
     use super::*;
     use crate::failure::Failure;
+    use crate::spec::tests::spec;
 
     fn series(task: Task, readings: &[Reading]) -> Series {
         Series { task, readings: readings.to_vec(), failure: None }
@@ -464,7 +456,7 @@ mod tests {
 
     #[test]
     fn the_heading_says_how_many_rounds_there_were_and_why_not_more() {
-        use super::super::side::Extent;
+        use super::super::end::Extent;
         use std::time::Duration;
         let (extent, budget) = (Extent::Iterations(1), Duration::from_secs(24));
         let plan = Plan { rounds: 3, extent, budget };

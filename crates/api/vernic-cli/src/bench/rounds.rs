@@ -1,11 +1,12 @@
 //! Runs every task once per round, so that a disturbance of the machine hits a measurement and its
 //! baseline alike and medians over rounds are not fooled by it.
 
+use super::end::{Extent, Reading};
 use super::opposite::{Opposite, Session};
-use super::side::{Extent, Reading, measure};
-use super::spec::Task;
+use super::side::measure;
 use super::verbs::Verbs;
 use crate::failure::{Failure, Outcome};
+use crate::spec::Task;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 

@@ -6,7 +6,8 @@
 //!
 //! Limits: [`MAX_GREETED`] connections that have not said hello, for [`HELLO_TIMEOUT`] each, and
 //! [`MAX_WAITING`] clients in the queue; further ones are turned away. A client that falls silent
-//! is given up after [`side::PATIENCE`] between measurements, and within seconds in one.
+//! is given up after [`PATIENCE`](super::end::PATIENCE) between measurements, and within seconds in
+//! one.
 
 use super::control::{Control, Message};
 use super::side;

@@ -3,9 +3,9 @@
 //! Without options: a table of rows that shows each operation over each service at the sizes where
 //! latency, bandwidth and message rate are decided. Options narrow it or replace its sizes.
 
-use super::spec::{Baseline, Kind, MAX_DEPTH, Op, Service, Spec, Task};
 use crate::args::BenchOptions;
 use crate::failure::{Failure, Outcome};
+use crate::spec::{Baseline, Kind, MAX_DEPTH, Op, Service, Spec, Task};
 
 /// Bytes of the message at which TCP and bandwidth are compared.
 const MIB: u64 = 1 << 20;

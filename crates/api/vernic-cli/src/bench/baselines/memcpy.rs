@@ -1,6 +1,6 @@
 //! Copies between two buffers of one process: the ceiling for anything that copies once.
 
-use crate::bench::side::{Extent, Reading, throughput};
+use crate::bench::end::{Extent, Reading, throughput};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

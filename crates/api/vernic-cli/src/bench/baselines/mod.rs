@@ -8,9 +8,9 @@ mod tcp;
 mod udp;
 
 use super::control::Control;
-use super::side::{Active, Passive};
-use super::spec::{Baseline, MAX_SIZE};
+use super::end::{Active, Passive};
 use crate::failure::{Failure, Outcome};
+use crate::spec::{Baseline, MAX_SIZE};
 
 /// Opens the active end of a baseline between the addresses of the control connection.
 pub(crate) fn active(control: &Control, baseline: Baseline, size: u64) -> Outcome<Box<dyn Active>> {

@@ -1,7 +1,7 @@
 //! TCP: a ping-pong of two spinning processes, and one stream one way.
 
 use crate::bench::control::{Control, EndpointInfo, Watch};
-use crate::bench::side::{Active, Passive, Run, Stopwatch};
+use crate::bench::end::{Active, Passive, Run, Stopwatch};
 use crate::failure::{Doing, Failure, Outcome};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -4,7 +4,7 @@
 //! that of the receiver.
 
 use crate::bench::control::{Control, EndpointInfo, Watch};
-use crate::bench::side::{Active, Passive, Run, Stopwatch};
+use crate::bench::end::{Active, Passive, Run, Stopwatch};
 use crate::failure::{Doing, Failure, Outcome};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -2,8 +2,8 @@
 //! it takes. Everything else is the same code, generic over the service as the API is.
 
 use crate::bench::control::ANSWER_TIMEOUT;
-use crate::bench::spec::{Op, Spec};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::spec::{Op, Spec};
 use std::net::{IpAddr, SocketAddr};
 use vernic::iwarp::{self, Listener};
 use vernic::memory::Gather;
@@ -119,7 +119,7 @@ fn to_init(what: impl std::fmt::Display) -> String {
     format!("bring a queue pair up for {what}")
 }
 
-/// An operation that the service does not have; [`Spec::check`](crate::bench::spec::Spec::check)
+/// An operation that the service does not have; [`Spec::check`](crate::spec::Spec::check)
 /// came first.
 fn no_such(op: Op) -> Failure {
     Failure::new(format!("the service has no {op}"))

@@ -7,9 +7,9 @@
 use super::flavor::Flavor;
 use super::pipes::{Event, Pipes, Post};
 use crate::bench::control::{Control, EndpointInfo, Watch};
-use crate::bench::side::{Active, Passive, Run, Stopwatch};
-use crate::bench::spec::Op;
+use crate::bench::end::{Active, Passive, Run, Stopwatch};
 use crate::failure::Outcome;
+use crate::spec::Op;
 
 /// The only queue pair of a latency task.
 const PIPE: usize = 0;

@@ -10,14 +10,22 @@ mod pipes;
 pub(crate) mod resources;
 mod throughput;
 
-use super::report::Packets;
-use super::side::{Active, Passive};
-use super::spec::{Kind, Op, Service, Spec};
+use super::end::{Active, Passive};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::select::Chosen;
+use crate::spec::{Kind, Op, Service, Spec};
 use flavor::{End, Flavor};
 use pipes::Pipes;
 use vernic::{Device, DeviceInfo, DeviceTransport, Rc, Uc, Ud};
+
+/// How the packets of RoCE's device went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Packets {
+    /// Through memory that both processes share.
+    Memory,
+    /// By UDP.
+    Wire,
+}
 
 /// An open device, and the address of it that queue pairs use.
 #[derive(Debug)]

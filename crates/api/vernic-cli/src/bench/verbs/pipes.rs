@@ -11,8 +11,8 @@
 
 use super::flavor::{End, Flavor, Request, listener, rights};
 use crate::bench::control::{EndpointInfo, QpInfo};
-use crate::bench::spec::{Op, Spec};
 use crate::failure::{Doing, Failure, Outcome};
+use crate::spec::{Op, Spec};
 use vernic::iwarp::Listener;
 use vernic::{
     Buffer, Cq, Device, Endpoint, Init, Inline, Mr, Path, Pd, Qp, RemoteMr, Rkey, Rts, Wc, WrId,

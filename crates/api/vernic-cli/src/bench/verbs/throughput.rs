@@ -11,9 +11,9 @@
 use super::flavor::Flavor;
 use super::pipes::{Event, Pipes, Post};
 use crate::bench::control::{Control, EndpointInfo, Message, Watch};
-use crate::bench::side::{Active, PATIENCE, Passive, Run};
-use crate::bench::spec::{Op, Spec};
+use crate::bench::end::{Active, PATIENCE, Passive, Run};
 use crate::failure::Outcome;
+use crate::spec::{Op, Spec};
 use std::time::{Duration, Instant};
 
 /// Longer than any scheduling delay of a receiver that is alive.
@@ -288,8 +288,8 @@ impl<S: Flavor> Passive for Puller<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::spec::Service;
-    use crate::bench::spec::tests::spec;
+    use crate::spec::Service;
+    use crate::spec::tests::spec;
 
     #[test]
     fn each_group_and_the_end_of_the_run_are_signaled_with_their_size() {
