@@ -31,6 +31,12 @@ impl Window {
         self.controller.window()
     }
 
+    /// Whether there is a controller of which [`opens_at`](Self::opens_at) may be a time.
+    #[inline]
+    pub(crate) fn may_pace(&self) -> bool {
+        self.controller.may_pace()
+    }
+
     /// Time before which no request leaves, if it is still to come.
     #[inline]
     pub(crate) fn opens_at(&self, now: Time) -> Option<Time> {
