@@ -42,8 +42,8 @@ pub struct Direct {
     pub slot: u32,
     /// Bytes already done.
     pub done: u32,
-    /// What it waits for. [`Qp::finish_direct`] and [`Qp::direct_progress`] want
-    /// [`After::Nothing`].
+    /// What it waits for. [`Qp::finish_direct`](crate::Qp::finish_direct) and
+    /// [`Qp::direct_progress`](crate::Qp::direct_progress) want [`After::Nothing`].
     pub after: After,
 }
 

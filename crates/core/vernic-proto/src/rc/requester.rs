@@ -440,6 +440,7 @@ impl Requester {
 
     /// Asked at the end of a message, now and then within one, when the window closes, and by each
     /// packet that the next one may be held back behind.
+    #[inline]
     fn asks_ack(&self, sq: &SendQueue, window: &Window, position: Position) -> bool {
         let size = window.size();
         position.ends()
