@@ -2,7 +2,8 @@
 //!
 //! `class` and `violation` are tables of what a peer can do wrong, on InfiniBand's transport and on
 //! iWARP; `access` has the checks of memory, `status` what a completion says, and `cause` why a
-//! queue pair failed; `post` why a request was not taken. Imports nothing of the state machines, which all import it.
+//! queue pair failed; `post` why a request was not taken. Imports nothing of the state machines,
+//! which all import it.
 
 mod access;
 mod cause;
