@@ -442,9 +442,14 @@ impl Requester {
     /// packet that the next one may be held back behind.
     #[inline]
     fn asks_ack(&self, sq: &SendQueue, window: &Window, position: Position) -> bool {
+        // Most packets end a message: the window is looked at for the others alone.
+        position.ends() || self.asks_ack_within(sq, window)
+    }
+
+    /// The same of a packet that does not end its message.
+    fn asks_ack_within(&self, sq: &SendQueue, window: &Window) -> bool {
         let size = window.size();
-        position.ends()
-            || self.since_ack_req + 1 >= ACK_EVERY.min(size / 4)
+        self.since_ack_req + 1 >= ACK_EVERY.min(size / 4)
             || sq.in_flight() + 1 >= u64::from(size)
             || window.is_paced()
     }
