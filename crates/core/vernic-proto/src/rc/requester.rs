@@ -138,6 +138,7 @@ impl Requester {
     }
 
     /// Whether [`poll`](Self::poll) would send or carry out something now.
+    #[inline]
     pub(crate) fn is_ready(&self, sq: &SendQueue, window: &Window, mtu: u32) -> bool {
         if self.hold.is_some() || (self.stuck && !sq.cursor_is_head()) {
             return false;

@@ -61,6 +61,7 @@ impl Window {
     /// `packets` were acknowledged, everything before `una`. `limited` says that the window, not
     /// the application, limited sending. Returns the round trip in nanoseconds where this ends one
     /// that was timed.
+    #[inline]
     pub(crate) fn on_ack(
         &mut self,
         packets: u32,
