@@ -139,6 +139,12 @@ impl Controller {
     pub(crate) fn owners(controller: Box<dyn Congestion>, limit: u32) -> Self {
         Self::Owners(controller, limit.max(1))
     }
+
+    /// Whether [`not_before`](Congestion::not_before) may be a time.
+    #[inline]
+    pub(crate) fn may_pace(&self) -> bool {
+        matches!(self, Self::Owners(..))
+    }
 }
 
 impl Congestion for Controller {

@@ -2,11 +2,13 @@
 //!
 //! `class` and `violation` are tables of what a peer can do wrong, on InfiniBand's transport and on
 //! iWARP; `access` has the checks of memory, `status` what a completion says, and `cause` why a
-//! queue pair failed. Imports nothing of the state machines, which all import it.
+//! queue pair failed; `post` why a request was not taken. Imports nothing of the state machines,
+//! which all import it.
 
 mod access;
 mod cause;
 mod class;
+mod post;
 mod status;
 mod stream_end;
 mod violation;
@@ -14,6 +16,7 @@ mod violation;
 pub use access::{AccessCheck, AccessFault, RemoteRange};
 pub use cause::{Cause, Failure};
 pub use class::{ERRORS, ErrorClass, ErrorRow, requester_status};
+pub use post::PostError;
 pub use status::WcStatus;
 pub use stream_end::{Ending, StreamEnd};
 pub use violation::{VIOLATIONS, Violation, ViolationRow, terminated_status};

@@ -189,6 +189,9 @@ pub enum PullFault {
     Withdrawn,
 }
 
+/// ECN field of an IP header that a congested router has marked (RFC 3168).
+pub(crate) const CONGESTION_EXPERIENCED: u8 = 3;
+
 /// What the link knows about a received packet, beside its transport bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RxMeta {

@@ -13,6 +13,7 @@ pub mod cm;
 mod completion;
 pub mod congestion;
 mod cx;
+mod direct;
 mod disposition;
 mod error;
 mod event;
@@ -33,22 +34,24 @@ mod state;
 mod test_host;
 mod time;
 mod transition;
+mod transport;
 mod uc;
 mod ud;
 mod wqe;
 
 pub use completion::{Completion, Tag, WcOpcode};
 pub use cx::QpInit;
+pub use direct::{After, Direct, DirectOp};
 pub use disposition::{Disposition, DropReason};
 pub use error::{
-    AccessCheck, AccessFault, Cause, ERRORS, ErrorClass, ErrorRow, Failure, RemoteRange, WcStatus,
-    requester_status,
+    AccessCheck, AccessFault, Cause, ERRORS, ErrorClass, ErrorRow, Failure, PostError, RemoteRange,
+    WcStatus, requester_status,
 };
 pub use event::QpEvent;
 pub use host::{
     AtomicOp, Host, PullFault, QpCounters, RemoteAccess, Run, RunLimits, RxMeta, SrqFault, Transmit,
 };
-pub use qp::{After, Direct, DirectOp, PostError, Qp};
+pub use qp::Qp;
 pub use shares::{Shares, Source};
 pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};
 pub use time::Time;

@@ -14,6 +14,7 @@ use crate::host::{Host, Transmit};
 use crate::segment::{Segment, packet_count};
 use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
+use crate::transport::Broken;
 use crate::wqe::SendOp;
 
 /// What the send side knows beside its queue.
@@ -72,8 +73,7 @@ impl Sender {
         self.check_drained(sq, host);
     }
 
-    /// Writes the next packet, carrying out local operations on the way. The flag says that a
-    /// request failed and the queue pair is to enter SQE.
+    /// Writes the next packet, carrying out local operations on the way.
     pub(crate) fn poll(
         &mut self,
         sq: &mut SendQueue,
@@ -81,23 +81,23 @@ impl Sender {
         cx: &mut Cx<'_>,
         host: &mut impl Host,
         buf: &mut [u8],
-    ) -> (Option<Transmit>, bool) {
+    ) -> Result<Option<Transmit>, Broken> {
         // Bounded: each round sends and returns, or passes one local request of the queue.
         while self.wants_requests(sq) {
             match step(sq, cut, cx, host, buf) {
                 Ok(sent) => {
                     self.passed(sq, cx, host);
                     if sent.is_some() {
-                        return (sent, false);
+                        return Ok(sent);
                     }
                 }
                 Err(fault) => {
                     fail(sq, cx, fault, host);
-                    return (None, true);
+                    return Err(Broken::SendQueue);
                 }
             }
         }
-        (None, false)
+        Ok(None)
     }
 
     /// Completes every request still queued as flushed.

@@ -22,59 +22,15 @@ use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 use crate::congestion::{Congestion, Controller};
 use crate::cx::{Cx, QpInit};
 use crate::disposition::{Disposition, DropReason};
-use crate::error::{Cause, WcStatus};
+use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::host::{Host, QpCounters, Run, RunLimits, RxMeta, Transmit};
-use crate::rc::{CONGESTION_EXPERIENCED, Fatal, Rc};
+use crate::host::{CONGESTION_EXPERIENCED, Host, QpCounters, Run, RunLimits, RxMeta, Transmit};
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 use crate::time::Time;
 use crate::transition::check_modify;
-use crate::uc::Uc;
-use crate::ud::Ud;
-use crate::wqe::{MAX_MESSAGE, SendOp, SendWqe, UdDest};
-
-/// Why a send request was refused at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostError {
-    /// The queue pair's state takes no send requests.
-    #[error("queue pair is in {0:?}: send requests are taken from RTS on")]
-    State(QpState),
-    /// All slots hold outstanding requests.
-    #[error(
-        "send queue full: {0} requests outstanding; poll the completion queue, signal more often, or raise max_send_wr"
-    )]
-    Full(u32),
-    /// The service has no such operation.
-    #[error("{0:?} has no such operation")]
-    Operation(Service),
-    /// Longer than a message can be.
-    #[error("message of {length} bytes, at most {limit}")]
-    Length {
-        /// Asked for.
-        length: u32,
-        /// Limit.
-        limit: u32,
-    },
-    /// A datagram without destination.
-    #[error("a UD send needs an address handle")]
-    NoDestination,
-    /// An XRC target sends nothing of its own.
-    #[error("an XRC target has no send queue: the initiator at the other end sends")]
-    NoSendQueue,
-    /// An XRC request without the peer's shared receive queue.
-    #[error("an XRC request needs the number of the peer's shared receive queue")]
-    NoSrqn,
-    /// READ or atomic on a queue pair whose `max_rd_atomic` is 0.
-    #[error("max_rd_atomic is 0: READ and atomics cannot be sent")]
-    NoReadDepth,
-    /// An operation that iWARP does not have.
-    #[error("iWARP has no {0}")]
-    NotOnIwarp(&'static str),
-    /// An operation of RFC 7306 towards a peer that is not known to have it.
-    #[error("the peer is not known to support {0}, which RFC 7306 adds to iWARP")]
-    PeerLacks(&'static str),
-}
+use crate::transport::{Broken, Transport};
+use crate::wqe::{SendWqe, UdDest};
 
 /// A queue pair. Its contract stands at the head of this module.
 #[derive(Debug)]
@@ -87,25 +43,6 @@ pub struct Qp {
     /// The ACK timer's floor, in nanoseconds.
     ack_floor: u64,
     machine: Machine,
-}
-
-/// The service's own state.
-#[derive(Debug)]
-enum Machine {
-    Rc(Box<Rc>),
-    Uc(Box<Uc>),
-    Ud(Box<Ud>),
-}
-
-/// Calls the same method on whichever machine there is.
-macro_rules! each {
-    ($self:expr, $m:ident => $call:expr) => {
-        match $self {
-            Machine::Rc($m) => $call,
-            Machine::Uc($m) => $call,
-            Machine::Ud($m) => $call,
-        }
-    };
 }
 
 macro_rules! cx {
@@ -123,8 +60,9 @@ macro_rules! cx {
 }
 
 mod direct;
+mod machine;
 
-pub use direct::{After, Direct, DirectOp};
+use machine::{Machine, each};
 
 impl Qp {
     /// A queue pair in Reset.
@@ -139,13 +77,7 @@ impl Qp {
     }
 
     fn with_controller(init: QpInit, controller: Controller) -> Self {
-        let machine = match init.qp_type {
-            QpType::Rc | QpType::XrcIni | QpType::XrcTgt => {
-                Machine::Rc(Box::new(Rc::new(&init, controller)))
-            }
-            QpType::Uc => Machine::Uc(Box::new(Uc::new(&init))),
-            QpType::Ud => Machine::Ud(Box::new(Ud::new(&init))),
-        };
+        let machine = Machine::new(&init, controller);
         Self {
             init,
             attr: QpAttr::default(),
@@ -201,11 +133,8 @@ impl Qp {
     ) -> Result<(), ModifyError> {
         let from = self.attr.state;
         let to = check_modify(self.init.qp_type, from, attr, mask)?;
-        if let Machine::Rc(rc) = &self.machine
-            && mask.contains(AttrMask::MAX_RD_ATOMIC)
-            && attr.max_rd_atomic == 0
-        {
-            rc.check_no_reads()?;
+        if mask.contains(AttrMask::MAX_RD_ATOMIC) && attr.max_rd_atomic == 0 {
+            each!(&self.machine, m => m.check_no_reads())?;
         }
         self.attr.merge(attr, mask);
         self.attr.state = to;
@@ -229,9 +158,7 @@ impl Qp {
                 each!(&mut self.machine, m => m.set_draining(draining, event, host));
             }
             (QpState::Sqd, QpState::Sqd) => {
-                if let Machine::Rc(rc) = &mut self.machine {
-                    rc.set_read_depths(&self.attr);
-                }
+                each!(&mut self.machine, m => m.set_read_depths(&self.attr));
             }
             _ => {}
         }
@@ -245,15 +172,15 @@ impl Qp {
 
     /// Send requests that can be posted now.
     pub fn send_room(&self) -> u32 {
-        each!(&self.machine, m => m.sq.room())
+        each!(&self.machine, m => m.send_queue().room())
     }
     /// The slot that the next post takes: its scatter list and inline bytes go there first.
     pub fn next_slot(&self) -> u32 {
-        each!(&self.machine, m => m.sq.next_slot())
+        each!(&self.machine, m => m.send_queue().next_slot())
     }
     /// Number of slots: `max_send_wr` rounded up to a power of two.
     pub fn send_slots(&self) -> u32 {
-        each!(&self.machine, m => m.sq.slots())
+        each!(&self.machine, m => m.send_queue().slots())
     }
 
     /// Appends a send request and returns its slot. In Error and SQE it will be flushed.
@@ -269,28 +196,13 @@ impl Qp {
         if !segment::is_supported(service, &wqe.op) {
             return Err(PostError::Operation(service));
         }
-        let limit = match service {
-            Service::Ud => self.port_mtu.bytes(),
-            _ => MAX_MESSAGE,
-        };
-        if wqe.length > limit {
-            return Err(PostError::Length { length: wqe.length, limit });
-        }
-        if service == Service::Ud && wqe.dest.is_none() {
-            return Err(PostError::NoDestination);
-        }
-        let reliable = matches!(service, Service::Rc | Service::Xrc);
-        if reliable && self.attr.max_rd_atomic == 0 && needs_read_depth(&wqe.op) {
-            return Err(PostError::NoReadDepth);
-        }
-        if service == Service::Xrc && wqe.srqn.is_none() && !is_local(&wqe.op) {
-            return Err(PostError::NoSrqn);
-        }
         each!(&mut self.machine, m => {
-            if m.sq.room() == 0 {
-                return Err(PostError::Full(m.sq.limit()));
+            m.check_post(&wqe, &self.attr, self.port_mtu)?;
+            let sq = m.send_queue_mut();
+            if sq.room() == 0 {
+                return Err(PostError::Full(sq.limit()));
             }
-            Ok(m.sq.push(wqe))
+            Ok(sq.push(wqe))
         })
     }
 
@@ -325,7 +237,8 @@ impl Qp {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += packet.as_bytes().len() as u64;
         if let Some(Run { length, packets }) = meta.run {
-            if self.init.qp_type != QpType::Rc || packet.info().kind != Kind::Send || packets == 0 {
+            let takes_runs = each!(&self.machine, m => m.takes_runs());
+            if !takes_runs || packet.info().kind != Kind::Send || packets == 0 {
                 return Disposition::Drop(DropReason::RunRefused);
             }
             self.counters.rx_packets += u64::from(packets) - 1;
@@ -333,17 +246,13 @@ impl Qp {
         }
         self.counters.ecn_marked_received += u64::from(meta.ecn == CONGESTION_EXPERIENCED);
         let cx = cx!(self, now);
-        let disposition = match &mut self.machine {
-            Machine::Rc(rc) => {
-                let (disposition, outcome) = rc.handle_packet(cx, packet, meta, host);
-                if let Err(fatal) = outcome {
-                    rc.fail(cx, fatal, host);
-                    self.enter_error(now, host);
-                }
-                disposition
+        let disposition = match each!(&mut self.machine, m => m.handle_packet(cx, packet, meta, host))
+        {
+            Ok(disposition) => disposition,
+            Err(broken) => {
+                self.stop_for(broken, now, host);
+                Disposition::Accepted
             }
-            Machine::Uc(uc) => uc.handle_packet(cx, packet, meta, host),
-            Machine::Ud(ud) => ud.handle_packet(cx, packet, meta, host),
         };
         match disposition {
             Disposition::Nak(class) if class.row().fatal => self.enter_error(now, host),
@@ -359,11 +268,7 @@ impl Qp {
     /// answers what a peer answers that has everything; of UC, which takes any number, one of the
     /// next few.
     pub fn is_credible(&self, packet: &Packet<'_>) -> bool {
-        match &self.machine {
-            Machine::Rc(rc) => packet.info().is_request() || rc.sq.is_edge(packet.psn()),
-            Machine::Uc(uc) => uc.is_near(packet.psn()),
-            Machine::Ud(_) => true,
-        }
+        each!(&self.machine, m => m.is_credible(packet))
     }
 
     /// The peer tells that packets of this queue pair came to it with a mark (IBTA A17.9.3): heard
@@ -371,10 +276,8 @@ impl Qp {
     #[cold]
     fn handle_cnp(&mut self, now: Time) {
         self.counters.cnps_received += 1;
-        if let Machine::Rc(rc) = &mut self.machine
-            && matches!(self.attr.state, QpState::Rts | QpState::Sqd)
-        {
-            rc.handle_cnp(now);
+        if matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
+            each!(&mut self.machine, m => m.handle_cnp(now));
         }
     }
 
@@ -443,24 +346,11 @@ impl Qp {
             _ => return None,
         }
         let cx = cx!(self, now);
-        match &mut self.machine {
-            Machine::Rc(rc) => match rc.poll_request(cx, host, buf) {
-                Ok(sent) => sent,
-                Err(fatal) => {
-                    rc.fail(cx, fatal, host);
-                    self.enter_error(now, host);
-                    None
-                }
-            },
-            Machine::Uc(uc) => {
-                let (sent, failed) = uc.poll_request(cx, host, buf);
-                self.enter_sqe_if(failed, now, host);
-                sent
-            }
-            Machine::Ud(ud) => {
-                let (sent, failed) = ud.poll_request(cx, host, buf);
-                self.enter_sqe_if(failed, now, host);
-                sent
+        match each!(&mut self.machine, m => m.poll_request(cx, host, buf)) {
+            Ok(sent) => sent,
+            Err(broken) => {
+                self.stop_for(broken, now, host);
+                None
             }
         }
     }
@@ -477,25 +367,26 @@ impl Qp {
             return None;
         }
         let cx = cx!(self, now);
-        let Machine::Rc(rc) = &mut self.machine else { return None };
-        rc.poll_probe(cx, host, buf).map(|len| Transmit { len, ah: None, run: None })
+        let len = each!(&mut self.machine, m => m.poll_probe(cx, host, buf))?;
+        Some(Transmit { len, ah: None, run: None })
     }
 
     /// Where the datagram goes that [`poll_request`](Self::poll_request) would write next. `None`
     /// if there is none, or it is no datagram.
     pub fn next_dest(&self) -> Option<UdDest> {
-        match &self.machine {
-            Machine::Ud(ud) => ud.sq.at_cursor().and_then(|(_, entry)| entry.wqe.dest),
-            _ => None,
-        }
+        each!(&self.machine, m => m.next_dest())
     }
 
-    /// A local error on an unreliable service stops its send queue only (IBTA 10.3.1.5).
-    fn enter_sqe_if(&mut self, failed: bool, now: Time, host: &mut impl Host) {
-        if failed {
-            self.attr.state = QpState::Sqe;
-            let cx = cx!(self, now);
-            each!(&mut self.machine, m => m.flush_send(cx, host));
+    /// An error of the machine stops the send queue, or the queue pair.
+    #[cold]
+    fn stop_for(&mut self, broken: Broken, now: Time, host: &mut impl Host) {
+        match broken {
+            Broken::SendQueue => {
+                self.attr.state = QpState::Sqe;
+                let cx = cx!(self, now);
+                each!(&mut self.machine, m => m.flush_send(cx, host));
+            }
+            Broken::QueuePair => self.enter_error(now, host),
         }
     }
 
@@ -507,72 +398,48 @@ impl Qp {
         buf: &mut [u8],
     ) -> Option<Transmit> {
         let cx = cx!(self, now);
-        match &mut self.machine {
-            Machine::Rc(rc) => {
-                let len = rc.poll_response(cx, host, buf)?;
-                self.counters.tx_packets += 1;
-                let failed = rc.response_failed();
-                self.counters.tx_bytes += len as u64;
-                if failed {
-                    self.enter_error(now, host);
-                }
-                Some(Transmit { len, ah: None, run: None })
-            }
-            Machine::Uc(_) | Machine::Ud(_) => None,
+        let (len, failed) = each!(&mut self.machine, m => {
+            (m.poll_response(cx, host, buf)?, m.response_failed())
+        });
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += len as u64;
+        if failed {
+            self.enter_error(now, host);
         }
+        Some(Transmit { len, ah: None, run: None })
     }
 
     /// Which packets of SENDs may travel as one ([`Run`]), until it is said anew; none at first,
     /// and on other services than RC. What is sent again travels in packets all the same.
     #[inline]
     pub fn set_runs(&mut self, runs: Option<RunLimits>) {
-        if let Machine::Rc(rc) = &mut self.machine
-            && self.init.qp_type == QpType::Rc
-        {
-            rc.set_runs(runs);
-        }
+        each!(&mut self.machine, m => m.set_runs(runs));
     }
 
     /// Bytes of the SEND of RC whose packet, or first packet, is sent next; 0 if it is none.
     #[inline]
     pub fn next_send_bytes(&self) -> u32 {
-        match &self.machine {
-            Machine::Rc(rc) if self.init.qp_type == QpType::Rc => {
-                let next = rc.sq.at_cursor().map(|(_, entry)| entry);
-                next.filter(|entry| entry.is_send()).map_or(0, |entry| entry.wqe.length)
-            }
-            _ => 0,
-        }
+        each!(&self.machine, m => m.next_send_bytes())
     }
 
     /// Packets of RC that an acknowledgement or an answer is awaited for, those of READ responses
     /// among them; none of other services.
     #[inline]
     pub fn packets_in_flight(&self) -> u64 {
-        match &self.machine {
-            Machine::Rc(rc) => rc.sq.in_flight(),
-            Machine::Uc(_) | Machine::Ud(_) => 0,
-        }
+        each!(&self.machine, m => m.packets_in_flight())
     }
 
     /// Requests of RC that have been started and not completed; none of other services.
     #[inline]
     pub fn requests_in_flight(&self) -> u64 {
-        match &self.machine {
-            Machine::Rc(rc) => rc.sq.outstanding(),
-            Machine::Uc(_) | Machine::Ud(_) => 0,
-        }
+        each!(&self.machine, m => m.requests_in_flight())
     }
 
     /// Whether [`poll_request`](Self::poll_request) has something to send, carry out or flush.
     pub fn wants_requests(&self) -> bool {
         match self.attr.state {
-            QpState::Rts | QpState::Sqd => match &self.machine {
-                Machine::Rc(rc) => rc.wants_requests(&self.attr),
-                Machine::Uc(uc) => uc.wants_requests(),
-                Machine::Ud(ud) => ud.wants_requests(),
-            },
-            QpState::Sqe | QpState::Error => each!(&self.machine, m => !m.sq.is_empty()),
+            QpState::Rts | QpState::Sqd => each!(&self.machine, m => m.wants_requests(&self.attr)),
+            QpState::Sqe | QpState::Error => each!(&self.machine, m => !m.send_queue().is_empty()),
             _ => false,
         }
     }
@@ -581,19 +448,19 @@ impl Qp {
     /// longer than its answers take. [`poll_request`](Self::poll_request) begins with it.
     #[inline]
     pub fn is_probing(&self) -> bool {
-        matches!(&self.machine, Machine::Rc(rc) if rc.is_probing())
+        each!(&self.machine, m => m.is_probing())
     }
 
     /// Whether [`poll_response`](Self::poll_response) has something to send.
     pub fn wants_responses(&self) -> bool {
-        matches!(&self.machine, Machine::Rc(rc) if rc.wants_responses())
+        each!(&self.machine, m => m.wants_responses())
     }
 
     /// Whether all that [`poll_response`](Self::poll_response) has is a positive acknowledgement.
     /// It may wait a while for more to acknowledge (IBTA 9.7.5.1.2); READ and atomic responses and
     /// NAKs should not.
     pub fn owes_only_ack(&self) -> bool {
-        matches!(&self.machine, Machine::Rc(rc) if rc.owes_only_ack())
+        each!(&self.machine, m => m.owes_only_ack())
     }
 
     /// Whether either poll has something to do.
@@ -603,46 +470,35 @@ impl Qp {
 
     /// When [`handle_timeout`](Self::handle_timeout) must be called, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        match &self.machine {
-            Machine::Rc(rc) => rc.next_deadline(),
-            Machine::Uc(_) | Machine::Ud(_) => None,
-        }
+        each!(&self.machine, m => m.next_deadline())
     }
 
     /// Whether request packets are on the way that were not acknowledged. Never of services that
     /// acknowledge nothing.
     pub fn has_unacknowledged(&self) -> bool {
-        matches!(&self.machine, Machine::Rc(rc) if rc.sq.is_outstanding())
+        each!(&self.machine, m => m.has_unacknowledged())
     }
 
     /// Since when the peer has been silent, if it is waited for since it is known to be there.
     pub fn silent_since(&self) -> Option<Time> {
-        match &self.machine {
-            Machine::Rc(rc) => rc.silent_since(),
-            Machine::Uc(_) | Machine::Ud(_) => None,
-        }
+        each!(&self.machine, m => m.silent_since())
     }
 
     /// Whether request packets that were sent are to be sent again.
     pub fn is_repeating(&self) -> bool {
-        matches!(&self.machine, Machine::Rc(rc) if rc.sq.next() < rc.sq.high())
+        each!(&self.machine, m => m.is_repeating())
     }
 
     /// The process of the peer is known to have ended: as if all retries had failed at once. The
     /// oldest request completes with RETRY_EXC, and the queue pair enters Error; if there is none,
     /// the application is told by an event. Services that acknowledge nothing do not care.
     pub fn handle_peer_gone(&mut self, now: Time, host: &mut impl Host) {
-        let connected = matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if !matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return;
+        }
         let cx = cx!(self, now);
-        if let Machine::Rc(rc) = &mut self.machine
-            && connected
-        {
-            if rc.sq.is_empty() {
-                host.event(QpEvent::Fatal);
-            }
-            let (status, cause) = (WcStatus::RetryExceeded, Cause::PeerGone);
-            rc.fail(cx, Fatal { status, cause }, host);
-            self.enter_error(now, host);
+        if let Err(broken) = each!(&mut self.machine, m => m.handle_peer_gone(cx, host)) {
+            self.stop_for(broken, now, host);
         }
     }
 
@@ -651,26 +507,8 @@ impl Qp {
     /// Does nothing before the deadline.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let cx = cx!(self, now);
-        if let Machine::Rc(rc) = &mut self.machine
-            && let Err(fatal) = rc.handle_timeout(cx, host)
-        {
-            rc.fail(cx, fatal, host);
-            self.enter_error(now, host);
+        if let Err(broken) = each!(&mut self.machine, m => m.handle_timeout(cx, host)) {
+            self.stop_for(broken, now, host);
         }
     }
-}
-
-fn is_local(op: &SendOp) -> bool {
-    matches!(op, SendOp::LocalInv(_) | SendOp::BindMw(_))
-}
-
-fn needs_read_depth(op: &SendOp) -> bool {
-    matches!(
-        op,
-        SendOp::Read(_)
-            | SendOp::CmpSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::Flush { .. }
-            | SendOp::AtomicWrite(_)
-    )
 }

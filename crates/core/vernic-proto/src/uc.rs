@@ -17,6 +17,7 @@ use vernic_wire::{Packet, Psn, Service};
 
 use crate::completion::Completion;
 use crate::cx::{Cx, QpInit};
+use crate::direct::{self, Direct};
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
 use crate::event::QpEvent;
@@ -26,6 +27,7 @@ use crate::outbound::{Cut, Sender, start};
 use crate::sq::SendQueue;
 use crate::state::{QpAttr, QpState};
 use crate::time::Time;
+use crate::transport::{Broken, Transport};
 use crate::wqe::RecvWqe;
 
 /// Wrong keys within [`FORGIVING_NANOS`] that are merely dropped: as many as a peer has under way
@@ -36,7 +38,7 @@ const FORGIVING_NANOS: u64 = 1_000_000_000;
 /// The machine of a UC queue pair.
 #[derive(Debug)]
 pub(crate) struct Uc {
-    pub(crate) sq: SendQueue,
+    sq: SendQueue,
     sender: Sender,
     /// Number of the next packet.
     expected: Psn,
@@ -55,7 +57,7 @@ const NEAR: u32 = 1024;
 
 /// Why a packet was not accepted: a dropped message, one by its key, or an error of the receive
 /// itself.
-enum Broken {
+enum Refused {
     Drop(DropReason),
     Key(AccessFault),
     Receive(AccessFault),
@@ -73,8 +75,18 @@ impl Uc {
             wrong_keys: (0, Time(0)),
         }
     }
+}
 
-    pub(crate) fn reset(&mut self) {
+impl Transport for Uc {
+    fn send_queue(&self) -> &SendQueue {
+        &self.sq
+    }
+
+    fn send_queue_mut(&mut self) -> &mut SendQueue {
+        &mut self.sq
+    }
+
+    fn reset(&mut self) {
         self.sq.reset(Psn::new(0));
         self.sender = Sender::default();
         self.message = Message::None;
@@ -83,66 +95,47 @@ impl Uc {
         self.wrong_keys = (0, Time(0));
     }
 
-    /// Init to RTR.
-    pub(crate) fn start_responder(&mut self, attr: &QpAttr) {
+    fn start_responder(&mut self, attr: &QpAttr) {
         self.expected = attr.rq_psn;
     }
 
-    /// RTR to RTS.
-    pub(crate) fn start_requester(&mut self, attr: &QpAttr) {
+    fn start_requester(&mut self, attr: &QpAttr) {
         self.sq.set_first_psn(attr.sq_psn);
     }
 
-    /// RTS to SQD, or back.
-    pub(crate) fn set_draining(&mut self, draining: bool, event: bool, host: &mut impl Host) {
+    fn set_draining(&mut self, draining: bool, event: bool, host: &mut impl Host) {
         self.sender.set_draining(&self.sq, draining, event, host);
     }
 
-    /// Whether nothing started is left in the send queue.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.sq.is_drained()
-    }
-
-    /// Whether [`poll_request`](Self::poll_request) has something to do.
-    pub(crate) fn wants_requests(&self) -> bool {
+    fn wants_requests(&self, _: &QpAttr) -> bool {
         self.sq.is_direct() || self.sender.wants_requests(&self.sq)
     }
 
-    /// Whether requests not yet started stay where they are: SQD.
-    pub(crate) fn holds_new(&self) -> bool {
-        self.sender.is_draining()
-    }
-
-    /// The request at the cursor was carried out without packets.
-    pub(crate) fn finish_direct(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+    fn finish_direct(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
         self.sq.finish_direct();
         self.sender.passed(&mut self.sq, cx, host);
     }
 
-    /// The request at the cursor begins anew, in packets, though SQD may hold back others.
-    pub(crate) fn start_in_packets(&mut self, mtu: u32) {
+    fn start_in_packets(&mut self, mtu: u32) {
         self.sq.set_direct(None);
         start(&mut self.sq, mtu);
     }
 
-    /// Writes the next packet; the flag says that the queue pair is to enter SQE.
-    pub(crate) fn poll_request(
+    fn poll_request(
         &mut self,
         cx: &mut Cx<'_>,
         host: &mut impl Host,
         buf: &mut [u8],
-    ) -> (Option<Transmit>, bool) {
+    ) -> Result<Option<Transmit>, Broken> {
         let (mtu, peer) = (cx.attr.path_mtu.bytes(), cx.attr.dest_qpn);
         self.sender.poll(&mut self.sq, Cut { service: Service::Uc, mtu, peer }, cx, host, buf)
     }
 
-    /// Completes every send request still queued as flushed.
-    pub(crate) fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+    fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
         self.sender.flush(&mut self.sq, cx, host);
     }
 
-    /// Completes everything still queued, on both queues, as flushed.
-    pub(crate) fn flush(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+    fn flush(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
         self.flush_send(cx, host);
         self.message = Message::None;
         host.flush_recv(self.current.take());
@@ -150,13 +143,13 @@ impl Uc {
 
     /// Handles a packet of this service. [`Disposition::Nak`] stands for a fatal error; nothing is
     /// sent.
-    pub(crate) fn handle_packet(
+    fn handle_packet(
         &mut self,
         cx: &mut Cx<'_>,
         packet: &Packet<'_>,
         _meta: &RxMeta,
         host: &mut impl Host,
-    ) -> Disposition {
+    ) -> Result<Disposition, Broken> {
         if cx.attr.state == QpState::Rtr && !self.established {
             host.event(QpEvent::CommEstablished);
         }
@@ -168,22 +161,30 @@ impl Uc {
             .and_then(|()| self.check_length(cx, packet))
             .and_then(|()| check_rkey(cx, packet, host))
             .and_then(|()| self.execute(packet, host));
-        match result {
+        Ok(match result {
             Ok(()) => self.complete(cx, packet, host),
-            Err(Broken::Drop(reason)) => {
+            Err(Refused::Drop(reason)) => {
                 self.message = Message::None;
                 Disposition::Drop(reason)
             }
-            Err(Broken::Key(fault)) => self.refuse_key(cx, packet, fault, host),
-            Err(Broken::Receive(fault)) => self.fail(cx, packet, fault, host),
-        }
+            Err(Refused::Key(fault)) => self.refuse_key(cx, packet, fault, host),
+            Err(Refused::Receive(fault)) => self.fail(cx, packet, fault, host),
+        })
     }
 
-    /// Whether a number is the next or one of [`NEAR`] behind it, which were lost.
-    pub(crate) fn is_near(&self, psn: Psn) -> bool {
-        psn.distance_from(self.expected) <= NEAR
+    /// Any number is taken, but one of the next few is asked for: as many as [`NEAR`] behind the
+    /// next, which were lost.
+    fn is_credible(&self, packet: &Packet<'_>) -> bool {
+        packet.psn().distance_from(self.expected) <= NEAR
     }
 
+    #[inline]
+    fn next_direct(&self) -> Option<Direct> {
+        direct::next(&self.sq, self.sender.is_draining())
+    }
+}
+
+impl Uc {
     /// A WRITE by a key that opens nothing is dropped; by too many of them soon after each other,
     /// everything ends.
     #[cold]
@@ -222,7 +223,7 @@ impl Uc {
     }
 
     /// A start is always taken: what it cuts off is abandoned (IBTA 9.8.2.2.2).
-    fn check_op_seq(&mut self, packet: &Packet<'_>) -> Result<(), Broken> {
+    fn check_op_seq(&mut self, packet: &Packet<'_>) -> Result<(), Refused> {
         let info = packet.info();
         if info.position.starts() {
             self.message = Message::None;
@@ -230,36 +231,36 @@ impl Uc {
         if info.is_request() && self.message.admits(info.kind, info.position) {
             Ok(())
         } else {
-            Err(Broken::Drop(DropReason::MessageBroken))
+            Err(Refused::Drop(DropReason::MessageBroken))
         }
     }
 
-    fn check_resource(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Broken> {
+    fn check_resource(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refused> {
         if !takes_receive(packet) {
             return Ok(());
         }
         self.current = self.current.or_else(|| host.take_recv());
-        self.current.map(|_| ()).ok_or(Broken::Drop(DropReason::NoReceive))
+        self.current.map(|_| ()).ok_or(Refused::Drop(DropReason::NoReceive))
     }
 
-    fn check_length(&self, cx: &Cx<'_>, packet: &Packet<'_>) -> Result<(), Broken> {
+    fn check_length(&self, cx: &Cx<'_>, packet: &Packet<'_>) -> Result<(), Refused> {
         let capacity = self.current.map_or(0, |recv| recv.capacity);
         self.message
             .check_length(packet, None, cx.attr.path_mtu.bytes(), capacity)
-            .map_err(|_| Broken::Drop(DropReason::Length))
+            .map_err(|_| Refused::Drop(DropReason::Length))
     }
 
-    fn execute(&self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Broken> {
+    fn execute(&self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refused> {
         let payload = packet.payload();
         match self.message.at(packet) {
             _ if payload.is_empty() => Ok(()),
-            Message::None => Err(Broken::Drop(DropReason::MessageBroken)),
+            Message::None => Err(Refused::Drop(DropReason::MessageBroken)),
             Message::Send { received } => {
-                host.scatter_recv(u64::from(received), payload).map_err(Broken::Receive)
+                host.scatter_recv(u64::from(received), payload).map_err(Refused::Receive)
             }
             Message::Write { rkey, addr, .. } => host
                 .write_remote(rkey, addr, payload)
-                .map_err(|_| Broken::Drop(DropReason::AccessRefused)),
+                .map_err(|_| Refused::Drop(DropReason::AccessRefused)),
         }
     }
 
@@ -300,14 +301,14 @@ impl Uc {
 }
 
 /// Rights of the queue pair, then key, range and rights of the region; zero bytes need no key.
-fn check_rkey(cx: &Cx<'_>, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Broken> {
+fn check_rkey(cx: &Cx<'_>, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refused> {
     use AccessCheck as C;
     let Some(target) = Target::of(packet) else { return Ok(()) };
     target.check_qp_rights(cx.attr.access).and_then(|()| target.check_region(host)).map_err(
         |fault| match fault.check {
             // Whoever knows the key has no need to guess.
-            C::QpRights | C::Rights | C::Bounds => Broken::Drop(DropReason::AccessRefused),
-            _ => Broken::Key(fault),
+            C::QpRights | C::Rights | C::Bounds => Refused::Drop(DropReason::AccessRefused),
+            _ => Refused::Key(fault),
         },
     )
 }

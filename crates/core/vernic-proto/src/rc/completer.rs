@@ -166,7 +166,7 @@ impl Completer {
         self.trouble_since = None;
         self.repairing = None;
         // The request that met "not ready" has been taken after all: a copy of it came later.
-        parts.req.rnr_until = None;
+        parts.req.end_rnr_delay();
         self.restart_timer(parts, cx);
     }
 
@@ -247,7 +247,7 @@ impl Completer {
             return Ok(Disposition::Drop(DropReason::StaleResponse));
         }
         self.acknowledge(parts, cx, seq)?;
-        if parts.sq.una() < seq || parts.req.rnr_until.is_some() {
+        if parts.sq.una() < seq || parts.req.is_rnr_delayed() {
             return Ok(Disposition::Accepted);
         }
         self.rnr_retries += 1;
@@ -256,7 +256,7 @@ impl Completer {
             let cause = Cause::RnrNak { tries: self.rnr_retries, delay: timer };
             return Err(Fatal { status: WcStatus::RnrRetryExceeded, cause });
         }
-        parts.req.rnr_until = Some(cx.now + timer.nanos());
+        parts.req.start_rnr_delay(cx.now + timer.nanos());
         self.go_back(parts);
         self.deadline = None;
         parts.probe.restart(cx.now, None);
@@ -328,8 +328,8 @@ impl Completer {
         cx: &mut Cx<'_>,
         host: &mut impl Host,
     ) -> Result<(), Fatal> {
-        if parts.req.rnr_until.is_some_and(|t| cx.now >= t) {
-            parts.req.rnr_until = None;
+        if parts.req.rnr_delay_is_over(cx.now) {
+            parts.req.end_rnr_delay();
             self.repairing = None;
             self.restart_timer(parts, cx);
         }

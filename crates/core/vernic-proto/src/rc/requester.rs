@@ -34,10 +34,10 @@ pub(crate) struct Requester {
     pub(crate) reads: Reads,
     /// Message number up to which the peer has receives; `None`: it does not say.
     credit_limit: Option<u32>,
-    /// Nothing leaves before this time: the peer had no receive.
-    pub(crate) rnr_until: Option<Time>,
-    /// Nothing leaves before this time: congestion control paces.
-    paced_until: Option<Time>,
+    /// Nothing leaves before this time.
+    hold: Option<Time>,
+    /// The peer had no receive and named that time; else congestion control did.
+    is_rnr: bool,
     /// Packets since the last one that asked for an acknowledgement.
     since_ack_req: u32,
     /// Requests not yet started stay where they are: SQD.
@@ -66,8 +66,7 @@ impl Requester {
     pub(crate) fn reset(&mut self, max_rd_atomic: u32) {
         self.reads.reset(max_rd_atomic);
         self.credit_limit = None;
-        self.rnr_until = None;
-        self.paced_until = None;
+        self.stop_waiting();
         self.since_ack_req = 0;
         self.draining = false;
         self.stuck = false;
@@ -95,32 +94,57 @@ impl Requester {
 
     /// The queue was flushed: nothing is left that waits.
     pub(crate) fn stop_waiting(&mut self) {
-        self.rnr_until = None;
-        self.paced_until = None;
+        self.hold = None;
+        self.is_rnr = false;
     }
 
-    /// Asks congestion control again when the next packet may leave.
+    /// Asks congestion control again when the next packet may leave. An RNR delay comes first;
+    /// the calls that end it ask again.
     #[inline]
     pub(crate) fn pace(&mut self, window: &Window, now: Time) {
-        self.paced_until = window.opens_at(now);
+        if window.may_pace() && !self.is_rnr {
+            self.hold = window.opens_at(now);
+        }
     }
 
-    /// Something that nothing leaves before, if there is such a time: the earlier of two.
+    /// Time before which nothing leaves.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Time> {
-        match (self.rnr_until, self.paced_until) {
-            (Some(rnr), Some(paced)) => Some(rnr.min(paced)),
-            (rnr, paced) => rnr.or(paced),
+        self.hold
+    }
+
+    /// The peer has no receive: nothing leaves before this time.
+    pub(crate) fn start_rnr_delay(&mut self, until: Time) {
+        self.hold = Some(until);
+        self.is_rnr = true;
+    }
+
+    /// Whether an RNR delay holds.
+    pub(crate) fn is_rnr_delayed(&self) -> bool {
+        self.is_rnr
+    }
+
+    /// The RNR delay has ended, or turns out to be needless.
+    #[inline]
+    pub(crate) fn end_rnr_delay(&mut self) {
+        if self.is_rnr {
+            self.stop_waiting();
         }
+    }
+
+    /// Whether there is an RNR delay and its time has come.
+    pub(crate) fn rnr_delay_is_over(&self, now: Time) -> bool {
+        self.is_rnr && self.hold.is_some_and(|until| now >= until)
     }
 
     /// Whether [`poll`](Self::poll) would send or carry out something now.
+    #[inline]
     pub(crate) fn is_ready(&self, sq: &SendQueue, window: &Window, mtu: u32) -> bool {
-        if self.deadline().is_some() || (self.stuck && !sq.cursor_is_head()) {
+        if self.hold.is_some() || (self.stuck && !sq.cursor_is_head()) {
             return false;
         }
         match sq.at_cursor() {
-            Some((_, entry)) => !matches!(self.turn(sq, window, entry, mtu), Turn::Wait),
+            Some((_, entry)) => !matches!(self.turn(sq, window.size(), entry, mtu), Turn::Wait),
             None => false,
         }
     }
@@ -134,13 +158,13 @@ impl Requester {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Option<Transmit>, Fatal> {
-        if self.deadline().is_some() {
+        if self.hold.is_some() {
             return Ok(None);
         }
-        let mtu = cx.attr.path_mtu.bytes();
+        let (mtu, size) = (cx.attr.path_mtu.bytes(), window.size());
         // Bounded: each round sends and returns, or passes one local request of the queue.
         while let Some((index, &entry)) = sq.at_cursor() {
-            let turn = self.turn(sq, window, &entry, mtu);
+            let turn = self.turn(sq, size, &entry, mtu);
             if matches!(turn, Turn::Packet { .. } | Turn::Run(_)) && !sq.cursor_is_started() {
                 Self::start(sq, mtu);
             }
@@ -196,7 +220,7 @@ impl Requester {
     }
 
     /// Decides about the request at the cursor without changing anything.
-    fn turn(&self, sq: &SendQueue, window: &Window, entry: &Entry, mtu: u32) -> Turn {
+    fn turn(&self, sq: &SendQueue, window: u32, entry: &Entry, mtu: u32) -> Turn {
         if sq.is_direct() {
             return Turn::Wait;
         }
@@ -213,7 +237,7 @@ impl Requester {
         if at_start && entry.takes_receive() && !self.has_credit(sq, entry) {
             return Turn::Wait;
         }
-        let mut room = u64::from(window.size()).saturating_sub(sq.in_flight());
+        let mut room = u64::from(window).saturating_sub(sq.in_flight());
         if room == 0 {
             if !self.is_unasked(sq, entry) {
                 return Turn::Wait;
@@ -237,14 +261,7 @@ impl Requester {
         !entry.needs_response() && sent >= flight && u64::from(self.since_ack_req) >= flight
     }
 
-    fn packet_turn(
-        &self,
-        sq: &SendQueue,
-        window: &Window,
-        entry: &Entry,
-        mtu: u32,
-        room: u64,
-    ) -> Turn {
+    fn packet_turn(&self, sq: &SendQueue, window: u32, entry: &Entry, mtu: u32, room: u64) -> Turn {
         let offset = offset_of(sq, entry, mtu);
         if let Some(limits) = &self.runs
             && let Some(run) = next_run(limits, sq, window, entry, (offset, mtu))
@@ -255,14 +272,7 @@ impl Requester {
     }
 
     /// A READ asks for as much as the window lets return, or for what it asked for before.
-    fn read_turn(
-        &self,
-        sq: &SendQueue,
-        window: &Window,
-        entry: &Entry,
-        mtu: u32,
-        room: u64,
-    ) -> Turn {
+    fn read_turn(&self, sq: &SendQueue, window: u32, entry: &Entry, mtu: u32, room: u64) -> Turn {
         let next = sq.next();
         if !self.reads.may_send(next) {
             return Turn::Wait;
@@ -275,7 +285,7 @@ impl Requester {
         let packets = match self.reads.end_of(next) {
             Some(end) => end - next,
             None => {
-                let share = u64::from(window.size() / self.reads.depth().clamp(1, 4)).max(1);
+                let share = u64::from(window / self.reads.depth().clamp(1, 4)).max(1);
                 let packets = left.min(share);
                 if packets > room && sq.in_flight() > 0 {
                     return Turn::Wait;
@@ -431,10 +441,17 @@ impl Requester {
 
     /// Asked at the end of a message, now and then within one, when the window closes, and by each
     /// packet that the next one may be held back behind.
+    #[inline]
     fn asks_ack(&self, sq: &SendQueue, window: &Window, position: Position) -> bool {
-        position.ends()
-            || self.since_ack_req + 1 >= ACK_EVERY.min(window.size() / 4)
-            || sq.in_flight() + 1 >= u64::from(window.size())
+        // Most packets end a message: the window is looked at for the others alone.
+        position.ends() || self.asks_ack_within(sq, window)
+    }
+
+    /// The same of a packet that does not end its message.
+    fn asks_ack_within(&self, sq: &SendQueue, window: &Window) -> bool {
+        let size = window.size();
+        self.since_ack_req + 1 >= ACK_EVERY.min(size / 4)
+            || sq.in_flight() + 1 >= u64::from(size)
             || window.is_paced()
     }
 }
@@ -448,7 +465,7 @@ impl Requester {
 fn next_run(
     limits: &RunLimits,
     sq: &SendQueue,
-    window: &Window,
+    window: u32,
     entry: &Entry,
     (offset, mtu): (u32, u32),
 ) -> Option<Run> {
@@ -456,7 +473,7 @@ fn next_run(
     if left < limits.min_bytes || !entry.is_send() || sq.next() < sq.high() {
         return None;
     }
-    let most = (limits.max_bytes / mtu).min(window.size() / 2) * mtu;
+    let most = (limits.max_bytes / mtu).min(window / 2) * mtu;
     let length = left.min(most);
     (length >= limits.min_bytes).then(|| Run { length, packets: packet_count(length, mtu) })
 }

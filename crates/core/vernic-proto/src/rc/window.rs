@@ -31,6 +31,12 @@ impl Window {
         self.controller.window()
     }
 
+    /// Whether there is a controller of which [`opens_at`](Self::opens_at) may be a time.
+    #[inline]
+    pub(crate) fn may_pace(&self) -> bool {
+        self.controller.may_pace()
+    }
+
     /// Time before which no request leaves, if it is still to come.
     #[inline]
     pub(crate) fn opens_at(&self, now: Time) -> Option<Time> {
@@ -55,6 +61,7 @@ impl Window {
     /// `packets` were acknowledged, everything before `una`. `limited` says that the window, not
     /// the application, limited sending. Returns the round trip in nanoseconds where this ends one
     /// that was timed.
+    #[inline]
     pub(crate) fn on_ack(
         &mut self,
         packets: u32,

@@ -4,8 +4,8 @@ use vernic_wire::{Headers, Mtu, PortNum, Qkey, Qpn};
 
 use super::*;
 use crate::completion::Tag;
-use crate::error::WcStatus;
-use crate::qp::{PostError, Qp};
+use crate::error::{PostError, WcStatus};
+use crate::qp::Qp;
 use crate::state::{AttrMask, QpState, QpType};
 use crate::test_host::{TestHost, meta};
 use crate::time::Time;

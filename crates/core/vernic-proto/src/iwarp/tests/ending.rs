@@ -6,10 +6,9 @@ use vernic_wire::iwarp::{
 
 use super::pair::{Pair, REMOTE, config, modify, wqe};
 use super::raw::{Raw, fpdu, tagged, untagged};
-use crate::error::{Cause, WcStatus};
+use crate::error::{Cause, PostError, WcStatus};
 use crate::event::QpEvent;
 use crate::iwarp::{Ending, MAX_FPDU, Role, RxNext, Shutdown, StartError, StreamConfig, StreamEnd};
-use crate::qp::PostError;
 use crate::state::{AttrMask, QpAttr, QpState};
 use crate::test_host::RKEY;
 use crate::time::Time;

@@ -4,9 +4,8 @@ use vernic_wire::Rkey;
 
 use super::pair::{Pair, REMOTE, config, wqe};
 use crate::completion::{Tag, WcOpcode};
-use crate::error::WcStatus;
+use crate::error::{PostError, WcStatus};
 use crate::iwarp::{Agreed, Extensions, StreamConfig};
-use crate::qp::PostError;
 use crate::test_host::{BASE, RKEY};
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
 

@@ -4,7 +4,8 @@ use vernic_wire::{PortNum, Srqn, Xrceth};
 
 use super::*;
 use crate::cx::QpInit;
-use crate::qp::{PostError, Qp};
+use crate::error::PostError;
+use crate::qp::Qp;
 use crate::state::{AttrMask, QpType};
 use crate::test_host::{FOREIGN_SRQN, SRQN};
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};

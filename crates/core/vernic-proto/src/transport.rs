@@ -1,0 +1,236 @@
+//! What a queue pair asks of its transport service.
+//!
+//! [`Transport`] is the seam between [`Qp`](crate::Qp), which owns attributes, counters and the
+//! states of the verbs, and the machine of one service, which owns sequence, messages and queues.
+//! `Qp` calls a machine only in states in which the call means something, and changes the state
+//! itself; a machine says by [`Broken`] that it must.
+//!
+//! # How to add a service
+//!
+//! 1. The machine: one file that implements this trait, like `ud`. What has a default is for what
+//!    some services lack; `outbound` and `inbound` have what unreliable services share.
+//! 2. A variant of [`QpType`](crate::QpType), with its `Service` of the opcode table, and its
+//!    columns in the table of `transition`.
+//! 3. A variant of `Machine` in `qp/machine.rs`, with an arm of its two matches. Nothing else
+//!    matches on the machine.
+
+use core::fmt;
+
+use vernic_wire::{Mtu, Packet};
+
+use crate::cx::Cx;
+use crate::direct::Direct;
+use crate::disposition::Disposition;
+use crate::error::PostError;
+use crate::host::{Host, RunLimits, RxMeta, Transmit};
+use crate::sq::SendQueue;
+use crate::state::{ModifyError, QpAttr};
+use crate::time::Time;
+use crate::wqe::{MAX_MESSAGE, SendWqe, UdDest};
+
+/// An error that was reported and completed, and that changes the queue pair's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The send queue alone stops: SQE (IBTA 10.3.1.5).
+    SendQueue,
+    /// Both queues stop: Error.
+    QueuePair,
+}
+
+/// The machine of a transport service. What follows a `cx` is handled at `cx.now`.
+pub(crate) trait Transport: fmt::Debug {
+    fn send_queue(&self) -> &SendQueue;
+    fn send_queue_mut(&mut self) -> &mut SendQueue;
+
+    // States.
+
+    /// Forgets everything.
+    fn reset(&mut self);
+
+    /// Init to RTR.
+    fn start_responder(&mut self, attr: &QpAttr);
+
+    /// RTR to RTS.
+    fn start_requester(&mut self, attr: &QpAttr);
+
+    /// RTS to SQD, or back; with `event`, the host is told when the send queue has drained.
+    fn set_draining(&mut self, draining: bool, event: bool, host: &mut impl Host);
+
+    /// Whether nothing started is left in the send queue.
+    fn is_drained(&self) -> bool {
+        self.send_queue().is_drained()
+    }
+
+    /// Refuses that `max_rd_atomic` becomes 0 while something is queued that needs it.
+    fn check_no_reads(&self) -> Result<(), ModifyError> {
+        Ok(())
+    }
+
+    /// In SQD: the numbers of READs and atomics at once may have changed.
+    fn set_read_depths(&mut self, _attr: &QpAttr) {}
+
+    /// Completes every send request still queued as flushed.
+    fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host);
+
+    /// Completes everything still queued, on both queues, as flushed.
+    fn flush(&mut self, cx: &Cx<'_>, host: &mut impl Host);
+
+    // Requests.
+
+    /// Whether a request of an operation that the service has may be posted. Its room in the send
+    /// queue is checked behind it.
+    fn check_post(&self, wqe: &SendWqe, attr: &QpAttr, port_mtu: Mtu) -> Result<(), PostError> {
+        let _ = (attr, port_mtu);
+        check_length(wqe, MAX_MESSAGE)
+    }
+
+    /// Whether [`poll_request`](Self::poll_request) has something to do.
+    fn wants_requests(&self, attr: &QpAttr) -> bool;
+
+    /// Writes the next request packet.
+    fn poll_request(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Option<Transmit>, Broken>;
+
+    /// Whether a probe, or the rest of one, leaves next.
+    fn is_probing(&self) -> bool {
+        false
+    }
+
+    /// Writes a packet of a probe, if one is to be sent.
+    fn poll_probe(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _host: &mut impl Host,
+        _buf: &mut [u8],
+    ) -> Option<usize> {
+        None
+    }
+
+    /// Where the next datagram goes.
+    fn next_dest(&self) -> Option<UdDest> {
+        None
+    }
+
+    /// Whether packets of SENDs may travel as one.
+    fn takes_runs(&self) -> bool {
+        false
+    }
+
+    /// Which of them may from now on.
+    fn set_runs(&mut self, _runs: Option<RunLimits>) {}
+
+    /// Bytes of the SEND whose packet, or first packet, is sent next, where such may travel as one.
+    fn next_send_bytes(&self) -> u32 {
+        0
+    }
+
+    /// The request that the owner may carry out without packets.
+    fn next_direct(&self) -> Option<Direct> {
+        None
+    }
+
+    /// The request at the cursor was carried out without packets.
+    fn finish_direct(&mut self, _cx: &Cx<'_>, _host: &mut impl Host) {}
+
+    /// The request at the cursor begins anew, in packets, though SQD may hold back others.
+    fn start_in_packets(&mut self, _mtu: u32) {}
+
+    // Packets of the peer.
+
+    /// Handles a packet of this service. [`Disposition::Nak`] of a fatal class ends the queue pair
+    /// as well as [`Broken`] does.
+    fn handle_packet(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        meta: &RxMeta,
+        host: &mut impl Host,
+    ) -> Result<Disposition, Broken>;
+
+    /// The peer tells of congestion on the path to it.
+    fn handle_cnp(&mut self, _now: Time) {}
+
+    /// Whether a packet of which nothing says that the peer has sent it may be handled.
+    fn is_credible(&self, _packet: &Packet<'_>) -> bool {
+        true
+    }
+
+    // Responses.
+
+    /// Whether [`poll_response`](Self::poll_response) has something to send.
+    fn wants_responses(&self) -> bool {
+        false
+    }
+
+    /// Whether all that it has is a positive acknowledgement.
+    fn owes_only_ack(&self) -> bool {
+        false
+    }
+
+    /// Writes the next response packet.
+    fn poll_response(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _host: &mut impl Host,
+        _buf: &mut [u8],
+    ) -> Option<usize> {
+        None
+    }
+
+    /// Whether the response that was written last says that the responder failed.
+    fn response_failed(&self) -> bool {
+        false
+    }
+
+    // Answers that are awaited: none where nothing is acknowledged.
+
+    /// Packets that an acknowledgement or an answer is awaited for.
+    fn packets_in_flight(&self) -> u64 {
+        0
+    }
+
+    /// Requests that have been started and not completed.
+    fn requests_in_flight(&self) -> u64 {
+        0
+    }
+
+    /// Whether request packets are on the way that were not acknowledged.
+    fn has_unacknowledged(&self) -> bool {
+        false
+    }
+
+    /// Whether request packets that were sent are to be sent again.
+    fn is_repeating(&self) -> bool {
+        false
+    }
+
+    /// Since when the peer has been silent, if it is waited for since it is known to be there.
+    fn silent_since(&self) -> Option<Time> {
+        None
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) must be called, at the latest.
+    fn next_deadline(&self) -> Option<Time> {
+        None
+    }
+
+    /// Time has passed.
+    fn handle_timeout(&mut self, _cx: &mut Cx<'_>, _host: &mut impl Host) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    /// The process of the connected peer has ended.
+    fn handle_peer_gone(&mut self, _cx: &mut Cx<'_>, _host: &mut impl Host) -> Result<(), Broken> {
+        Ok(())
+    }
+}
+
+/// Whether a message is short enough.
+pub(crate) fn check_length(wqe: &SendWqe, limit: u32) -> Result<(), PostError> {
+    let length = wqe.length;
+    if length > limit { Err(PostError::Length { length, limit }) } else { Ok(()) }
+}
