@@ -1,12 +1,12 @@
-//! What the engines of an open device share: names, memory, events, addresses, states of the port.
+//! What an open device has beside its lane: names, memory, events, addresses, states of the port.
 //!
-//! Owns [`Device`], which every [`Engine`](crate::progress::engine::Engine) holds and is looked at through.
+//! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and is looked at through.
 //! Nothing of it is written on the data path.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Mutex, Weak};
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
@@ -16,16 +16,12 @@ use vernic_proto::Time;
 use vernic_wire::Mtu;
 
 use crate::config::{Config, PeerRefused};
-use crate::counters::DeviceCounters;
 use crate::device::alarms::{Alarms, Offence};
 use crate::device::gid::GidTable;
 use crate::device::listing::DeviceInfo;
-use crate::local::near::NearControl;
-use crate::progress::engine::Engine;
 use crate::qp::explanation::PastFailures;
 use crate::support::events::{AsyncEvent, EventQueue};
 use crate::verbs::channel::CompChannel;
-use crate::verbs::tables::GroupMembers;
 use crate::verbs::xrc::XrcdFiles;
 
 /// See the module's head.
@@ -38,8 +34,6 @@ pub(crate) struct Device {
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
-    /// Queue pairs in multicast groups.
-    pub(crate) group_members: Mutex<GroupMembers>,
     /// XRC domains that files stand for.
     pub(crate) xrcds: XrcdFiles,
     pub(crate) events: EventQueue<AsyncEvent>,
@@ -68,8 +62,6 @@ pub(crate) struct Device {
     pub(crate) closed: AtomicBool,
     /// Completion channels, those that are gone among them.
     pub(crate) channels: Mutex<Vec<Weak<CompChannel>>>,
-    /// All of them, from when the device is open until it is dropped.
-    engines: OnceLock<Box<[Weak<Engine>]>>,
 }
 
 /// The device's clock and the time of day at one moment.
@@ -123,7 +115,6 @@ impl Device {
             memory: Memory::new(),
             windows: Mutex::default(),
             gids: Mutex::new(gids),
-            group_members: Mutex::default(),
             xrcds: XrcdFiles::default(),
             events,
             past_failures: Mutex::default(),
@@ -136,39 +127,7 @@ impl Device {
             started_ns: monotonic_ns(),
             closed: AtomicBool::new(false),
             channels: Mutex::default(),
-            engines: OnceLock::new(),
         }
-    }
-
-    /// Makes its engines known, once.
-    pub(crate) fn know(&self, engines: &[Arc<Engine>]) {
-        let _ = self.engines.set(engines.iter().map(Arc::downgrade).collect());
-    }
-
-    /// Its engines; the first is the one that has QP1.
-    pub(crate) fn engines(&self) -> impl Iterator<Item = Arc<Engine>> {
-        self.engines.get().into_iter().flatten().filter_map(Weak::upgrade)
-    }
-
-    /// Totals since it was opened. Waits for the lanes.
-    pub(crate) fn counters(&self) -> DeviceCounters {
-        let mut total = self.own_counters();
-        for engine in self.engines() {
-            total.cm += engine.cm.counters();
-            total.link += engine.with_lane(|lane| lane.link.counters());
-            total.neighbours += engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
-        }
-        total
-    }
-
-    /// Those of the counters that are read without a lock.
-    pub(crate) fn own_counters(&self) -> DeviceCounters {
-        let mut total = DeviceCounters::default();
-        self.engines().for_each(|engine| engine.counters.add_to(&mut total));
-        total.cq_overflows = self.cq_overflows.load(Ordering::Relaxed);
-        total.async_events_dropped = self.events.dropped();
-        total.refused_peers = self.refused_peers.load(Ordering::Relaxed);
-        total
     }
 
     /// Refuses a connection of TCP from outside of the setting `peers`, and counts it.
@@ -183,11 +142,6 @@ impl Device {
     #[cold]
     pub(crate) fn note_offence(&self, peer: IpAddr, offence: Offence) {
         self.alarms.note(&self.info.name, peer, offence, self.now());
-    }
-
-    /// Returns when every access to memory that was in flight in a lane is over.
-    pub(crate) fn barrier(&self) {
-        self.engines().for_each(|engine| engine.with_lane(|_| ()));
     }
 
     /// Whether the device was opened before this process was forked: its sockets are closed, its

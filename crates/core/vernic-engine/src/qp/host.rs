@@ -4,7 +4,6 @@
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
 //! to.
 
-use vernic_io::slot::Slot;
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
@@ -111,12 +110,7 @@ impl QpHost<'_> {
                 .map_err(|_| refused(BindError::BadAccess { access }))?,
             key: Some(bind.new_rkey.value() as u8),
         };
-        let was_bound = self.engine.memory.is_bound(handle);
-        self.engine.memory.bind_mw(handle, &request).map_err(refused)?;
-        if was_bound {
-            self.engine.wait_out_others();
-        }
-        Ok(())
+        self.engine.memory.bind_mw(handle, &request).map(drop).map_err(refused)
     }
 
     #[inline]
@@ -163,12 +157,7 @@ impl Host for QpHost<'_> {
         match &wqe.op {
             SendOp::LocalInv(rkey) => {
                 let invalidated = self.engine.memory.invalidate_local(self.qp.pd, *rkey);
-                let through = invalidated.map_err(|e| invalidate_fault(*rkey, e))?;
-                // Whose packets alone could use it.
-                if !self.engine.slots.is_ours(Slot::of(through)) {
-                    self.engine.wait_out_others();
-                }
-                Ok(())
+                invalidated.map_err(|e| invalidate_fault(*rkey, e))
             }
             SendOp::BindMw(bind) => self.bind_window(bind),
             _ => Ok(()),

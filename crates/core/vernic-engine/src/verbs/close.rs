@@ -46,12 +46,10 @@ impl Context {
             engine.await_farewells();
         }
         self.stop_background();
-        self.engines().iter().for_each(|engine| engine.put_down());
+        engine.put_down();
         engine.memory.close_gates();
-        for engine in self.engines() {
-            engine.close_neighbours();
-            engine.slots.close();
-        }
+        engine.close_neighbours();
+        engine.slots.close();
         engine.port_up.store(false, Ordering::Relaxed);
         let channels = std::mem::take(&mut *lock(&engine.channels));
         channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());

@@ -64,10 +64,6 @@ const EMPTY: Completion = Completion {
 /// application that is always served from the ring still sends ACKs.
 const POLLS_PER_PROGRESS: u32 = 16;
 
-/// Polls that found nothing, after which one offers its core to others, where polling makes no
-/// progress: some microseconds.
-const IDLE_POLLS_PER_YIELD: u32 = 512;
-
 /// For which completion the queue raises an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Armed {
@@ -173,31 +169,17 @@ impl Cq {
         let taken = self.take(out);
         let engine = self.context.engine();
         if taken == 0 {
-            let taken = match engine.is_driven() {
-                true => self.poll_driven(out),
-                false => engine.poll_inline(|| self.take(out)),
-            };
+            let taken = engine.poll_inline(|| self.take(out));
             if taken == 0 && self.is_failed() {
                 return self.overrun();
             }
             return Ok(taken);
         }
-        if !engine.is_driven()
-            && self.polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_PROGRESS
-                == POLLS_PER_PROGRESS - 1
+        if self.polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_PROGRESS == POLLS_PER_PROGRESS - 1
         {
             engine.progress_inline();
         }
         Ok(taken)
-    }
-
-    /// Looks once more where other threads make the progress, and offers the core now and then.
-    fn poll_driven<T: From<Wc>>(&self, out: &mut [T]) -> usize {
-        let polls = self.polls.fetch_add(1, Ordering::Relaxed);
-        if polls % IDLE_POLLS_PER_YIELD == IDLE_POLLS_PER_YIELD - 1 {
-            std::thread::yield_now();
-        }
-        self.take(out)
     }
 
     /// What polling a failed queue says: nothing yet while completions wait (`out` had no room).

@@ -94,7 +94,7 @@ impl Qp {
     pub(crate) fn build(parts: Parts) -> Result<Arc<Self>, CreateError> {
         check(&parts)?;
         let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
-        let engine = pd.context().engine_for(qp_type).clone();
+        let engine = pd.context().engine().clone();
         let service = qp_type.service();
         let is_stream = engine.info.transport == Transport::Iwarp;
         if is_stream && qp_type != QpType::Rc {

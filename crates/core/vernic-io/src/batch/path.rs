@@ -8,7 +8,7 @@ use crate::slot::Slot;
 
 /// The flow for packets to a queue pair of `slot`: number `n` of those for its class. Of two flows
 /// that differ in class or number none shares a source port with the other, if `n` is below
-/// [`FLOWS`](crate::udp::FLOWS): so the engines of a process, whose slots are of different classes,
+/// [`FLOWS`](crate::udp::FLOWS): so the links of a process, whose slots are of different classes,
 /// can each have theirs brought to their own socket. Slots of different processes are of one class
 /// now and then (one of sixteen): then one of them hands over the packets of the other.
 #[inline]

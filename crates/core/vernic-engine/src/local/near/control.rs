@@ -97,8 +97,8 @@ impl NearControl {
     }
 }
 
-/// Says that a device shares no memory. What one lacks the others lack, too, and so does each of a
-/// device's engines, so each cause is a warning once per process.
+/// Says that a device shares no memory. What one lacks the others lack, too, so each cause is a
+/// warning once per process.
 #[cold]
 fn tell_unshared(error: &io::Error) {
     /// A bit for each [`Hindrance`].
