@@ -27,6 +27,7 @@
 //! share but the lane's (which it only tries), and makes no system call per small packet.
 #![deny(unsafe_code)]
 
+mod agent;
 mod cm;
 pub mod config;
 mod counters;
@@ -37,6 +38,7 @@ pub mod fuzzing;
 pub mod iwarp;
 mod lane;
 mod local;
+mod policy;
 mod progress;
 mod qp;
 mod streams;
@@ -45,10 +47,13 @@ mod support;
 mod testing;
 mod verbs;
 
-pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
+pub use agent::{CmAgent, CmAttachError, CmCallError, ListenError};
+pub use cm::CmSink;
 pub use config::{Config, ConfigError, Origin, PeerRefused, Peers, Settings, TransportChoice};
 pub use counters::{DeviceCounters, DirectCounters, StreamCounters};
 pub use device::alarms::Offender;
+pub use device::explanation::{Circumstances, Explanation, LivePeer};
+pub use device::file_objects::XrcdFile;
 pub use device::gid::{GidEntry, GidType};
 pub use device::limits;
 pub use device::limits::{DeviceAttr, PortAttr, PortState};
@@ -61,25 +66,27 @@ pub use error::{
     Busy, CqOverrun, CreateError, DmRangeError, FreeError, McastError, ModifyError, OpenError,
     PathError, ResizeError,
 };
-pub use local::direct::Placed;
-pub use local::near::{Route, WhyWire};
-pub use qp::explanation::{Circumstances, Explanation, LivePeer};
+pub use qp::cap::QpCap;
+pub use qp::completions::{EMPTY_WC, Wc};
+pub use qp::payload::{Payload, SendRefusal};
 pub use qp::recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
 pub use support::threads::spawn;
 pub use verbs::ah::Ah;
 pub use verbs::channel::CompChannel;
 pub use verbs::context::Context;
-pub use verbs::cq::{Cq, EMPTY_WC, Wc};
+pub use verbs::cq::Cq;
 pub use verbs::dm::DeviceMemory;
 pub use verbs::handle::Qp;
 pub use verbs::mr::{Mr, MrChange, Mw};
 pub use verbs::pd::Pd;
-pub use verbs::qp_init::{QpCap, QpInit};
+pub use verbs::place::Placed;
+pub use verbs::qp_init::QpInit;
+pub use verbs::route::{Route, WhyWire};
 pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
-pub use verbs::wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
-pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
+pub use verbs::wr::{Dest, PostSendError, SendWr};
+pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdOpen};
 pub use vernic_io::neighbour::Hindrance;
 
 pub use vernic_io::{

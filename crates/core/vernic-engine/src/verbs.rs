@@ -1,5 +1,6 @@
 //! The verbs objects: what applications hold (IBTA 10.2, 11.2).
 
+pub(crate) mod addresses;
 pub(crate) mod ah;
 pub(crate) mod channel;
 pub(crate) mod close;
@@ -9,9 +10,12 @@ pub(crate) mod dm;
 pub(crate) mod handle;
 pub(crate) mod mr;
 pub(crate) mod pd;
+pub(crate) mod place;
 pub(crate) mod qp_init;
+pub(crate) mod route;
 pub(crate) mod srq;
 pub(crate) mod status;
 pub(crate) mod tables;
 pub(crate) mod wr;
 pub(crate) mod xrc;
+pub(crate) mod xrc_domain;

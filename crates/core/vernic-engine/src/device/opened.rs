@@ -1,4 +1,5 @@
-//! What an open device has beside its lane: names, memory, events, addresses, states of the port.
+//! What an open device is beside its lane: names, memory, events, addresses, states of the port,
+//! process slots, and what is known of other processes.
 //!
 //! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and is looked at through.
 //! Nothing of it is written on the data path.
@@ -6,23 +7,27 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
-use vernic_io::Origin;
+use vernic_io::slot::SlotTable;
+use vernic_io::{Origin, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
-use vernic_wire::Mtu;
+use vernic_wire::{Mtu, Rkey};
 
 use crate::config::{Config, PeerRefused};
+use crate::counters::Counters;
 use crate::device::alarms::{Alarms, Offence};
+use crate::device::explanation::PastFailures;
+use crate::device::file_objects::FileObjects;
 use crate::device::gid::GidTable;
-use crate::device::listing::DeviceInfo;
-use crate::qp::explanation::PastFailures;
-use crate::support::events::{AsyncEvent, EventQueue};
-use crate::verbs::channel::CompChannel;
-use crate::verbs::xrc::XrcdFiles;
+use crate::device::listing::{DeviceInfo, Transport};
+use crate::local::control::NearControl;
+use crate::local::watch::Watch;
+use crate::policy::Cells;
+use crate::support::events::{AsyncEvent, CqId, EventQueue};
 
 /// See the module's head.
 pub(crate) struct Device {
@@ -34,8 +39,20 @@ pub(crate) struct Device {
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
-    /// XRC domains that files stand for.
-    pub(crate) xrcds: XrcdFiles,
+    /// XRC domains that files stand for (`verbs/xrc.rs`).
+    pub(crate) xrcds: FileObjects,
+    pub(crate) counters: Counters,
+    pub(crate) slots: Arc<SlotTable>,
+    /// Processes of this host that memory is shared with.
+    pub(crate) near: Option<NearControl>,
+    /// Processes of this host that queue pairs are connected to.
+    pub(crate) watch: Watch,
+    /// The path on which the kernel refused packets last, and its error.
+    pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
+    /// Who makes progress.
+    pub(crate) policy: Cells,
+    /// Wakes the background thread.
+    pub(crate) waker: Waker,
     pub(crate) events: EventQueue<AsyncEvent>,
     pub(crate) past_failures: Mutex<PastFailures>,
     /// Completion queues that overflowed.
@@ -44,6 +61,9 @@ pub(crate) struct Device {
     pub(crate) alarms: Alarms,
     /// Connections of TCP from outside of the setting `peers`.
     pub(crate) refused_peers: AtomicU64,
+    /// Completion queues that are armed: a thread sleeps until one of them reports, so the
+    /// background thread must not.
+    armed: AtomicUsize,
     /// Completion queues that are open.
     pub(crate) cqs: AtomicUsize,
     /// Shared receive queues that are open.
@@ -61,7 +81,7 @@ pub(crate) struct Device {
     /// See `close.rs`.
     pub(crate) closed: AtomicBool,
     /// Completion channels, those that are gone among them.
-    pub(crate) channels: Mutex<Vec<Weak<CompChannel>>>,
+    pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
 }
 
 /// The device's clock and the time of day at one moment.
@@ -96,6 +116,12 @@ pub(crate) fn monotonic_ns() -> u64 {
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.info.name)
+    }
+}
+
 impl Device {
     pub(crate) fn new(
         info: DeviceInfo,
@@ -103,8 +129,18 @@ impl Device {
         active_mtu: Mtu,
         gids: GidTable,
         events: EventQueue<AsyncEvent>,
+        (slots, waker): (Arc<SlotTable>, Waker),
     ) -> Self {
+        let shares = info.transport == Transport::Roce;
+        let near = shares.then(|| NearControl::new(&config, &slots)).flatten();
         Self {
+            counters: Counters::default(),
+            slots,
+            near,
+            watch: Watch::default(),
+            refusal: Mutex::default(),
+            policy: Cells::default(),
+            waker,
             port_up: AtomicBool::new(info.up),
             removed: AtomicBool::new(false),
             netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),
@@ -115,12 +151,13 @@ impl Device {
             memory: Memory::new(),
             windows: Mutex::default(),
             gids: Mutex::new(gids),
-            xrcds: XrcdFiles::default(),
+            xrcds: FileObjects::default(),
             events,
             past_failures: Mutex::default(),
             cq_overflows: AtomicU64::new(0),
             alarms: Alarms::default(),
             refused_peers: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
             cqs: AtomicUsize::new(0),
             srqs: AtomicUsize::new(0),
             dm_bytes: AtomicU64::new(0),
@@ -152,6 +189,27 @@ impl Device {
         !self.origin.is_here()
     }
 
+    /// How long the background thread leaves the lane to application threads that call now and
+    /// then, in nanoseconds.
+    pub(crate) fn patience(&self) -> u64 {
+        self.config.takeover_us * 1000
+    }
+
+    /// A completion queue was armed that was not.
+    pub(crate) fn cq_armed(&self) {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// An armed completion queue has raised its event, or is gone.
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a completion queue is armed.
+    pub(crate) fn has_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) != 0
+    }
+
     /// Nanoseconds since the device was opened.
     #[inline]
     pub(crate) fn now(&self) -> Time {
@@ -168,4 +226,9 @@ impl Device {
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
     }
+}
+
+/// The part of a window's key that its binds do not change.
+pub(crate) fn window_index(rkey: Rkey) -> u32 {
+    rkey.value() >> 8
 }

@@ -14,9 +14,9 @@ use vernic_io::{LocalAddr, ROCE_PORT, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::{Gid, Mtu, PortNum, Qpn};
 
+use crate::device::opened::Device;
 use crate::error::PathError;
 use crate::local::watch::{Found, HostProcess};
-use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
 /// A usable path with the addresses that packets coming back must have.
@@ -28,7 +28,7 @@ pub(crate) struct Resolved {
     pub(crate) found: Found,
 }
 
-impl Engine {
+impl Device {
     /// The path of an address vector; `entropy` chooses the number of its flow, which [`flow_to`]
     /// makes that for a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
@@ -64,6 +64,11 @@ impl Engine {
     /// An address as this device reaches it: on the link of its netdev, if it holds only there.
     pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
         LocalAddr::new(ip, self.info.netdev_index)
+    }
+
+    /// Whether an address is one of this device.
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        lock(&self.gids).iter().any(|row| row.local.ip == ip)
     }
 
     /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where

@@ -13,27 +13,27 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use vernic_io::intake::Intake;
-use vernic_io::slot::{Slot, SlotTable};
+use vernic_io::slot::Slot;
 use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
+use crate::cm::CmShared;
+use crate::device::opened::Device;
 use crate::lane::budget::Budgets;
 use crate::lane::gsi::Gsi;
 use crate::lane::owing::Owing;
 use crate::lane::pacer::{self, Pacer};
-use crate::lane::qp_table::QpTable;
-use crate::local::consent::Guests;
-use crate::local::near::Near;
-use crate::local::watch::ToldSilent;
-use crate::progress::engine::Engine;
-use crate::qp::state::{QpCore, QpInner};
+use crate::lane::silence::ToldSilent;
+use crate::local::guests::Guests;
+use crate::local::rings::Near;
+use crate::qp::state::QpInner;
+use crate::qp::table::QpTable;
+use crate::qp::timers::{Timers, make_ready};
+use crate::qp::xrc::SrqTable;
 use crate::streams::{HELD_NANOS, Streams};
-use crate::support::wheel::Wheel;
-use crate::verbs::xrc::SrqTable;
 
 /// Batches that one call sends at most: enough to keep a socket busy, little enough that a post
 /// returns soon.
@@ -97,39 +97,12 @@ pub(crate) struct Lane {
     pub(crate) warned: Option<Time>,
 }
 
-/// The wheel, and when it must be looked at next.
-pub(crate) struct Timers {
-    wheel: Wheel,
-    next: Option<Time>,
-}
-
-impl Timers {
-    /// Makes sure that an entry fires at the queue pair's deadline or before. Entries are never
-    /// moved: an earlier one that fires for nothing finds the later deadline.
-    #[inline]
-    pub(crate) fn arm(&mut self, qpn: Qpn, core: &mut QpCore) {
-        let Some(deadline) = core.machine.next_deadline() else { return };
-        if core.side.timer.needs(deadline) {
-            self.wheel.insert(deadline, qpn.value());
-            self.next = self.wheel.next();
-        }
-    }
-}
-
-/// Puts a queue pair on the ready list unless it is there or in the doorbells.
-#[inline]
-pub(crate) fn make_ready(ready: &mut VecDeque<Arc<QpInner>>, qp: &Arc<QpInner>) {
-    if !qp.queued.load(Ordering::Relaxed) && !qp.queued.swap(true, Ordering::AcqRel) {
-        ready.push_back(qp.clone());
-    }
-}
-
 impl Lane {
     pub(crate) fn new(
+        device: &Device,
         link: Box<dyn Link>,
         streams: Option<Streams>,
-        slots: &SlotTable,
-        pace: bool,
+        cm: Arc<CmShared>,
         now: Time,
     ) -> Self {
         Self {
@@ -141,15 +114,15 @@ impl Lane {
             srqs: SrqTable::default(),
             ready: VecDeque::new(),
             held: VecDeque::new(),
-            pacer: Pacer::new(pace),
+            pacer: Pacer::new(device.config.pace),
             budgets: Budgets::new(),
             near: Near::new(),
-            intake: slots.intake().cloned(),
+            intake: device.slots.intake().cloned(),
             intake_seen: (0, 0),
             owing: Owing::default(),
-            timers: Timers { wheel: Wheel::new(now), next: None },
+            timers: Timers::new(now),
             groups: Vec::new(),
-            gsi: Gsi::default(),
+            gsi: Gsi::new(cm),
             guests: Guests::default(),
             blocked: false,
             told_silent: ToldSilent::default(),
@@ -179,22 +152,22 @@ impl Lane {
         let waiting = waits.then(|| now + HELD_NANOS);
         let streams = self.streams.as_ref().and_then(Streams::next_deadline);
         let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
-        [self.timers.next, owing, company, link, held, let_in, waiting, streams, mads, wake]
+        [self.timers.next(), owing, company, link, held, let_in, waiting, streams, mads, wake]
             .into_iter()
             .flatten()
             .min()
     }
 
     /// Fires the timers that are due.
-    pub(crate) fn fire_timers(&mut self, engine: &Engine, now: Time) {
-        self.fire_mad_timers(engine, now);
+    pub(crate) fn fire_timers(&mut self, engine: &Device, now: Time) {
+        self.gsi.fire_timers(engine, &mut self.table, now);
         self.look_after_streams(engine, now);
         self.near.wake_again(now);
-        if self.timers.next.is_none_or(|next| next > now) {
+        if self.timers.next().is_none_or(|next| next > now) {
             return;
         }
         for _ in 0..TIMERS_PER_CALL {
-            let Some(key) = self.timers.wheel.pop(now) else { break };
+            let Some(key) = self.timers.pop(now) else { break };
             if let Some(qp) = self.table.find(Qpn::new(key)) {
                 let mut core = crate::support::events::lock(&qp.core);
                 if !core.side.timer.fired(now) {
@@ -227,6 +200,6 @@ impl Lane {
                 self.timers.arm(qp.qpn, &mut core);
             }
         }
-        self.timers.next = self.timers.wheel.next();
+        self.timers.plan();
     }
 }

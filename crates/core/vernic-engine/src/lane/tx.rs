@@ -13,14 +13,17 @@ use vernic_io::{Nanos, TxBatch, TxPath, route_hint};
 use vernic_proto::{Qp, QpState, QpType, RunLimits, Time, Transmit};
 use vernic_wire::{AckTimeout, Qpn, Service};
 
-use crate::lane::core::{BATCHES_PER_CALL, Lane, make_ready};
+use crate::device::opened::Device;
+use crate::lane::core::{BATCHES_PER_CALL, Lane};
 use crate::lane::pacer::{Grant, Pacer};
-use crate::local::consent::Guests;
-use crate::local::direct;
-use crate::local::near::{DatagramWay, LIMITS, Near, QpWay, RingOut, Way};
-use crate::progress::engine::Engine;
+use crate::local::guests::Guests;
+use crate::local::pull::LIMITS;
+use crate::local::rings::{Near, RingOut};
+use crate::local::way::{DatagramWay, QpWay, Way};
+use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::timers::make_ready;
 use crate::support::events::lock;
 
 /// Packets of each direction in one turn: one full GSO run.
@@ -48,18 +51,18 @@ const WARNING_NANOS: u64 = 1_000_000_000;
 
 impl Lane {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
-    pub(crate) fn transmit(&mut self, engine: &Engine, now: Time) {
+    pub(crate) fn transmit(&mut self, engine: &Device, now: Time) {
         self.owing.release(false, now, &mut self.ready);
         self.transmit_ready(engine, now);
     }
 
     /// As [`transmit`](Self::transmit), with every ACK that waits.
-    pub(crate) fn transmit_all(&mut self, engine: &Engine, now: Time) {
+    pub(crate) fn transmit_all(&mut self, engine: &Device, now: Time) {
         self.owing.release(true, now, &mut self.ready);
         self.transmit_ready(engine, now);
     }
 
-    fn transmit_ready(&mut self, engine: &Engine, now: Time) {
+    fn transmit_ready(&mut self, engine: &Device, now: Time) {
         if self.streams.is_some() {
             return self.transmit_streams(engine, now);
         }
@@ -70,7 +73,7 @@ impl Lane {
         self.near.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !self.blocked {
-                self.fill_mads(engine);
+                self.gsi.fill(&mut self.tx);
                 self.fill(engine, now);
             }
             if !self.send(engine, now) {
@@ -84,7 +87,7 @@ impl Lane {
     /// poll, while the answer is on its way; a long one goes with all that is ready. One that
     /// stands behind many others may wait for company
     /// ([`waits_for_company`](Self::waits_for_company)).
-    pub(crate) fn transmit_posted(&mut self, engine: &Engine, qp: &Arc<QpInner>, now: Time) {
+    pub(crate) fn transmit_posted(&mut self, engine: &Device, qp: &Arc<QpInner>, now: Time) {
         if qp.is_stream {
             make_ready(&mut self.ready, qp);
             return self.transmit_streams(engine, now);
@@ -137,23 +140,23 @@ impl Lane {
     /// take-over time. While that thread leaves the sockets to those who poll, somebody must have
     /// polled just now.
     #[inline]
-    fn waits_for_company(&self, engine: &Engine, in_flight: u64, now: Time) -> bool {
+    fn waits_for_company(&self, engine: &Device, in_flight: u64, now: Time) -> bool {
         if in_flight < COMPANY_FLIGHT {
             return false;
         }
         let latest = (now + engine.patience()).nanos();
-        let polled_at = Time(engine.called_at.load(Ordering::Relaxed));
-        if engine.backs_off.load(Ordering::Relaxed) && now.since(polled_at) > COMPANY_NANOS {
+        let polled_at = Time(engine.policy.called_at.load(Ordering::Relaxed));
+        if engine.policy.backs_off.load(Ordering::Relaxed) && now.since(polled_at) > COMPANY_NANOS {
             return false;
         }
         let enough = TURN_PACKETS.min(in_flight as usize / 4);
         self.tx.packets() < enough
             && self.tx.bytes() < COMPANY_BYTES
-            && engine.looks_at.load(Ordering::Acquire) <= latest
+            && engine.policy.looks_at.load(Ordering::Acquire) <= latest
     }
 
     /// Hands the batch to the link; true if all of it left and more may follow.
-    fn send(&mut self, engine: &Engine, now: Time) -> bool {
+    fn send(&mut self, engine: &Device, now: Time) -> bool {
         if self.tx.is_empty() {
             self.blocked = false;
             return false;
@@ -169,7 +172,7 @@ impl Lane {
     /// The kernel refused `packets`. A refusal of another kind than the last is worth a warning,
     /// which all services need: unreliable ones have no other sign of it.
     #[cold]
-    fn tell_refusal(&mut self, engine: &Engine, refusal: (TxPath, i32), packets: usize, now: Time) {
+    fn tell_refusal(&mut self, engine: &Device, refusal: (TxPath, i32), packets: usize, now: Time) {
         let known = lock(&engine.refusal).replace(refusal) == Some(refusal);
         let (path, errno) = refusal;
         let error = std::io::Error::from_raw_os_error(errno);
@@ -184,7 +187,7 @@ impl Lane {
     }
 
     /// Lets ready queue pairs write into the batch until it is full or none is ready.
-    fn fill(&mut self, engine: &Engine, now: Time) {
+    fn fill(&mut self, engine: &Device, now: Time) {
         // Of those that wait in a budget at least one may go on, also while others are always
         // ready.
         self.budgets.let_in(&mut self.ready, now);
@@ -218,7 +221,7 @@ impl Lane {
     /// After a turn: the state, the timer, and another turn if there is more to send.
     fn end_turn(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &Arc<QpInner>,
         core: &mut QpCore,
         did: Did,
@@ -291,7 +294,7 @@ enum Order {
 
 impl Order {
     fn of(qp: &QpInner) -> Self {
-        let sleeps = qp.cqs().any(|cq| cq.channel().is_some());
+        let sleeps = qp.cqs().any(|cq| cq.has_channel());
         if sleeps { Self::AnswersFirst } else { Self::RequestsFirst }
     }
 
@@ -473,7 +476,7 @@ fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
         return Some(LIMITS);
     }
     if machine.next_send_bytes() >= LIMITS.min_bytes {
-        guest.want_pulls(host.engine);
+        guest.want_pulls(&host.engine.memory);
     }
     None
 }
@@ -672,7 +675,7 @@ fn by_ring(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::engine::{LOOKS_BY_ITSELF, SLEEPS};
+    use crate::policy::{LOOKS_BY_ITSELF, SLEEPS};
     use crate::testing::{post_writes, rc_pair, without_background};
     use crate::{Config, Context, EMPTY_WC, Route};
 
@@ -689,7 +692,7 @@ mod tests {
         let engine = context.engine();
         let post = |times: usize, looks_at: u64| -> Vec<usize> {
             let each = |_| {
-                engine.looks_at.store(looks_at, Ordering::SeqCst);
+                engine.policy.looks_at.store(looks_at, Ordering::SeqCst);
                 post_writes(&qp, 1);
                 gathered(&context)
             };
@@ -722,9 +725,9 @@ mod tests {
         assert_eq!(gathered(&context), 0);
 
         // It leaves the sockets to those who poll: while somebody does.
-        engine.backs_off.store(true, Ordering::SeqCst);
+        engine.policy.backs_off.store(true, Ordering::SeqCst);
         let post_after = |polled_at: Time| {
-            engine.called_at.store(polled_at.nanos(), Ordering::SeqCst);
+            engine.policy.called_at.store(polled_at.nanos(), Ordering::SeqCst);
             post(1, LOOKS_BY_ITSELF)
         };
         post(few, SLEEPS);
@@ -732,7 +735,7 @@ mod tests {
         // A moment that nothing here reaches.
         assert_eq!(post_after(engine.now() + 1_000_000_000_000), [1]);
         assert_eq!(post_after(Time(0)), [0]);
-        engine.backs_off.store(false, Ordering::SeqCst);
+        engine.policy.backs_off.store(false, Ordering::SeqCst);
     }
 
     #[test]

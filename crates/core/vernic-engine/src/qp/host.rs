@@ -11,18 +11,17 @@ use vernic_proto::{
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
-use crate::local::near::{Pull, Unpulled};
-use crate::progress::engine::Engine;
+use crate::device::opened::Device;
+use crate::device::opened::window_index;
+use crate::local::pull::{Pull, Unpulled};
+use crate::qp::completions::Wc;
 use crate::qp::state::{QpInner, QpSide};
+use crate::qp::xrc::SrqTable;
 use crate::support::events::{AsyncEvent, Element, lock};
-use crate::verbs::cq::Wc;
-use crate::verbs::mr::window_index;
-use crate::verbs::srq::limit_event;
-use crate::verbs::xrc::SrqTable;
 
 /// The host of one queue pair, for one call.
 pub(crate) struct QpHost<'a> {
-    pub(crate) engine: &'a Engine,
+    pub(crate) engine: &'a Device,
     /// XRC shared receive queues, if the lane runs.
     pub(crate) srqs: Option<&'a SrqTable>,
     /// Of the packet that is being handled, if it stands for several.
@@ -255,7 +254,7 @@ impl Host for QpHost<'_> {
         if let Some(srq) = &self.side.chosen.named {
             let taken = srq.queue.take(&mut self.side.current)?;
             if taken.limit_reached {
-                self.engine.events.push(limit_event(srq.id));
+                self.engine.events.push(AsyncEvent::srq_limit(srq.id));
             }
             self.side.chosen.taken = Some(srq.clone());
             return Some(taken.wqe);
@@ -265,7 +264,7 @@ impl Host for QpHost<'_> {
         };
         let taken = srq.queue.take(&mut self.side.current)?;
         if taken.limit_reached {
-            self.engine.events.push(srq.limit_event());
+            self.engine.events.push(AsyncEvent::srq_limit(srq.id));
         }
         Some(taken.wqe)
     }

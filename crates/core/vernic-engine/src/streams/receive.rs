@@ -19,7 +19,7 @@ use vernic_proto::{AccessFault, QpCounters, QpState, Time};
 use vernic_wire::iwarp::Crc32c;
 
 use super::{Conn, Streams, TURN_BYTES, end_of, with_stream};
-use crate::progress::engine::Engine;
+use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
@@ -48,7 +48,7 @@ impl Streams {
     /// anything.
     pub(super) fn receive(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -109,7 +109,7 @@ impl Conn {
     /// Receives into the buffer, and passes on what came.
     fn recv(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -147,7 +147,7 @@ impl Conn {
     /// how the next bytes are received.
     fn recv_in_place(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -186,7 +186,7 @@ impl Conn {
     /// with the CRC of the place taken on. Nothing if the place is no plain memory.
     fn recv_pieces(
         &self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -226,7 +226,7 @@ impl Conn {
     /// Passes bytes to the machine; what it does not take waits.
     pub(super) fn pass(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -240,7 +240,7 @@ impl Conn {
     /// Passes bytes to the machine, and returns how many it took.
     fn feed(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -266,7 +266,7 @@ impl Conn {
 
     /// A receive may have been posted meanwhile; true if nothing waits any more. What waits stays
     /// where it is: it may be long, and is tried with each poll.
-    fn retry(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
+    fn retry(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if let Some(machine) = core.machine.stream().filter(|_| self.is_impatient) {
             machine.hold_no_more();
         }

@@ -21,7 +21,7 @@ use vernic_proto::iwarp::{self, Fpdu, MAX_FPDU, Source};
 use vernic_proto::{AccessFault, Time};
 
 use super::{Conn, Streams, end_of, with_stream};
-use crate::progress::engine::Engine;
+use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
@@ -228,7 +228,7 @@ impl Streams {
     /// Sends a turn's bytes; true if there are more.
     pub(super) fn transmit(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -268,7 +268,7 @@ impl Streams {
 
 impl Conn {
     /// Sends what an earlier call did not take; true if nothing is left of it.
-    fn send_rest(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
+    fn send_rest(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if self.out.is_empty() {
             return true;
         }
@@ -286,7 +286,7 @@ impl Conn {
     /// kept.
     fn send(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -311,7 +311,7 @@ impl Conn {
     /// there were.
     fn took(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,

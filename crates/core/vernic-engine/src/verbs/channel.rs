@@ -4,66 +4,49 @@
 //! pushes itself here with its next completion; the application takes the event, arms the queue
 //! again, and polls it once more (the order that loses nothing).
 
-use std::io;
+use std::any::Any;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-use crate::error::{Busy, CreateError, orphan_io, os};
-use crate::support::events::{CqId, EventQueue};
+use crate::error::{Busy, CreateError, os};
+use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
-use crate::verbs::cq::Cq;
 
 /// A completion channel.
 #[derive(Debug)]
 pub struct CompChannel {
     context: Arc<Context>,
-    queue: EventQueue<(CqId, Weak<Cq>)>,
+    queue: Arc<EventQueue<CqId>>,
+    /// The completion queues that report here: of the type that `cq.rs` knows.
+    cqs: Mutex<HashMap<CqId, Weak<dyn Any + Send + Sync>>>,
     pub(crate) users: AtomicU32,
+}
+
+impl Context {
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// [`CreateError::Os`] when the process has no descriptor left.
+    pub fn create_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, CreateError> {
+        CompChannel::new(self)
+    }
 }
 
 impl CompChannel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, CreateError> {
         context.alive()?;
         let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
-        let this = Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) });
-        context.engine().note_channel(&this);
-        Ok(this)
+        let queue = Arc::new(queue);
+        context.engine().note_channel(&queue);
+        let (context, cqs, users) = (context.clone(), Mutex::default(), AtomicU32::new(0));
+        Ok(Arc::new(Self { context, queue, cqs, users }))
     }
 
     /// The device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
-    }
-
-    /// Waits for the next event and returns its completion queue; waits for ever on a blocking
-    /// descriptor.
-    ///
-    /// # Errors
-    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
-    /// `Interrupted` if a signal came, EIO if the device was closed.
-    pub fn wait(&self) -> io::Result<Arc<Cq>> {
-        if self.context.is_orphan() {
-            return Err(orphan_io());
-        }
-        // A dead queue's events are skipped; each turn takes one from the bounded queue.
-        loop {
-            if let Some(cq) = self.queue.wait(|(_, cq)| cq.upgrade())? {
-                return Ok(cq);
-            }
-        }
-    }
-
-    /// Takes the next event if there is one; never waits.
-    pub fn try_next(&self) -> Option<Arc<Cq>> {
-        if self.context.is_orphan() {
-            return None;
-        }
-        loop {
-            if let Some(cq) = self.queue.try_next(|(_, cq)| cq.upgrade())? {
-                return Some(cq);
-            }
-        }
     }
 
     /// Checks that no completion queue uses the channel any more. The descriptor closes when the
@@ -79,24 +62,32 @@ impl CompChannel {
         }
     }
 
-    /// The device was closed: who waits is told.
-    pub(crate) fn close(&self) {
-        self.queue.close();
+    pub(crate) fn queue(&self) -> &Arc<EventQueue<CqId>> {
+        &self.queue
     }
 
-    pub(crate) fn push(&self, id: CqId, cq: Weak<Cq>) {
-        self.queue.push((id, cq));
+    /// A completion queue reports here from now on.
+    pub(crate) fn add(&self, id: CqId, cq: Weak<dyn Any + Send + Sync>) {
+        lock(&self.cqs).insert(id, cq);
     }
 
+    /// The queue that has raised an event; `None` if it is gone.
+    pub(crate) fn find(&self, id: CqId) -> Option<Arc<dyn Any + Send + Sync>> {
+        lock(&self.cqs).get(&id).and_then(Weak::upgrade)
+    }
+
+    /// A completion queue is gone, and so are the events that it has raised.
     pub(crate) fn purge(&self, id: CqId) {
-        self.queue.purge(|entry| entry.0 != id);
+        lock(&self.cqs).remove(&id);
+        self.queue.purge(|entry| *entry != id);
     }
 }
 
 impl Drop for CompChannel {
     fn drop(&mut self) {
         if self.context.is_orphan() {
-            self.queue.abandon();
+            // Never freed: a thread of the parent may have been at work on them.
+            std::mem::forget((self.queue.clone(), std::mem::take(&mut self.cqs)));
         }
     }
 }

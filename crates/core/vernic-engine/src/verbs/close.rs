@@ -18,8 +18,7 @@ use crate::lane::core::Lane;
 use crate::lane::pacer::Pacer;
 use crate::progress::engine::Engine;
 use crate::streams::{CLOSE_PATIENCE, settle_orphans};
-use crate::support::events::lock;
-use crate::verbs::channel::CompChannel;
+use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
 
 impl Context {
@@ -91,7 +90,7 @@ impl Engine {
     }
 
     /// A new channel: its waiters are told when the device is closed.
-    pub(crate) fn note_channel(&self, channel: &Arc<CompChannel>) {
+    pub(crate) fn note_channel(&self, channel: &Arc<EventQueue<CqId>>) {
         let mut channels = lock(&self.channels);
         channels.retain(|known| known.strong_count() != 0);
         channels.push(Arc::downgrade(channel));

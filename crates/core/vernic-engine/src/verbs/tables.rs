@@ -14,8 +14,8 @@ use crate::error::{CreateError, McastError};
 use crate::lane::core::{Group, Lane};
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
+use crate::qp::xrc::XrcSrq;
 use crate::support::events::lock;
-use crate::verbs::xrc::XrcSrq;
 
 impl Engine {
     /// Gives a queue pair a number and puts it into the table.

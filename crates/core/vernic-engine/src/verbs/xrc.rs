@@ -6,45 +6,31 @@
 //! ([`Srq::number`](crate::Srq::number)), takes its receive there, completes on that queue's
 //! completion queue with the target's number, and reaches memory of that queue's protection domain.
 //!
-//! The lane owns the table of numbers; a target remembers the queue named last, so that packets for
-//! one queue look it up once. Destroying a queue takes it out of both, under the lane.
-//!
 //! Limits: a domain is one of an open device in one process. Those who open it by the same file
 //! share it within the device; other processes and other opens of the device have domains of their
 //! own.
 
-use std::collections::{HashMap, VecDeque};
+use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
-use vernic_mem::PdId;
 use vernic_proto::QpType;
-use vernic_wire::{Qpn, Srqn};
+use vernic_wire::Qpn;
 
-use crate::device::limits::MAX_SRQ;
+use crate::device::file_objects::XrcdFile;
 use crate::device::listing::Transport;
 use crate::error::{Busy, CLOSED, CreateError, ORPHAN};
-use crate::qp::recv_queue::RecvQueue;
-use crate::support::events::{SrqId, lock};
+use crate::qp::cap::QpCap;
+use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::handle::Qp;
 use crate::verbs::pd::Pd;
-use crate::verbs::qp_init::{Parts, QpCap};
-
-/// Numbers that wait before the first of them is used again: late requests for a queue that is gone
-/// find nothing, not another's queue.
-const FREED_NUMBERS: usize = 1024;
-
-/// A file that stands for a domain: whoever opens the device's domain by it gets the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct XrcdFile {
-    /// `st_dev`.
-    pub device: u64,
-    /// `st_ino`.
-    pub inode: u64,
-}
+use crate::verbs::qp_init::Parts;
+use crate::verbs::srq::{Srq, SrqInit};
+use crate::verbs::xrc_domain::Domain;
 
 /// How a domain is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -84,61 +70,13 @@ pub enum XrcdError {
     NoTarget(Qpn),
 }
 
-/// What the handles of a domain share.
-#[derive(Debug)]
-pub(crate) struct Domain {
-    /// Where the targets live: they need a protection domain, and reach nothing in it.
-    pd: Arc<Pd>,
-    /// Handles that are open. Changed under the lock of the context's files where it has one.
-    handles: AtomicU32,
-    /// Targets and shared receive queues.
-    users: AtomicU32,
-    targets: Mutex<HashMap<Qpn, Weak<Qp>>>,
+/// The domain that a file stands for, if it is open.
+fn find(
+    files: &HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
+    file: XrcdFile,
+) -> Option<Arc<Domain>> {
+    files.get(&file)?.clone().downcast().ok()
 }
-
-impl Domain {
-    fn new(context: &Arc<Context>) -> Arc<Self> {
-        Arc::new(Self {
-            pd: context.alloc_pd(),
-            handles: AtomicU32::new(0),
-            users: AtomicU32::new(0),
-            targets: Mutex::default(),
-        })
-    }
-
-    /// Its name: that of its protection domain, which is never used again.
-    pub(crate) fn id(&self) -> PdId {
-        self.pd.id()
-    }
-
-    pub(crate) fn hold(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn release(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// A target is gone.
-    pub(crate) fn forget_target(&self, qpn: Qpn) {
-        lock(&self.targets).remove(&qpn);
-    }
-
-    /// A handle of the target is closed; true if it was the last, and nobody can open it any more.
-    pub(crate) fn close_target(&self, qpn: Qpn, handles: &AtomicU32) -> bool {
-        let mut targets = lock(&self.targets);
-        let left = handles.load(Ordering::Acquire).saturating_sub(1);
-        handles.store(left, Ordering::Release);
-        if left == 0 {
-            targets.remove(&qpn);
-        }
-        left == 0
-    }
-}
-
-/// The domains of a device that files stand for.
-#[derive(Debug, Default)]
-pub(crate) struct XrcdFiles(Mutex<HashMap<XrcdFile, Arc<Domain>>>);
 
 /// A handle of an XRC domain. Dropping it closes it.
 pub struct Xrcd {
@@ -151,6 +89,16 @@ pub struct Xrcd {
 impl fmt::Debug for Xrcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Xrcd({})", self.domain.id())
+    }
+}
+
+impl Context {
+    /// An XRC domain: opens the one that a file stands for, or makes a private one (IBTA A14).
+    ///
+    /// # Errors
+    /// [`XrcdError`].
+    pub fn open_xrcd(self: &Arc<Self>, how: XrcdOpen) -> Result<Arc<Xrcd>, XrcdError> {
+        Xrcd::open(self, how)
     }
 }
 
@@ -168,12 +116,16 @@ impl Xrcd {
             None if !how.create => return Err(XrcdError::NotCreated),
             None => Domain::new(context),
             Some(file) => {
-                let mut files = lock(&context.engine().xrcds.0);
-                let domain = match files.get(&file) {
+                let mut files = lock(&context.engine().xrcds);
+                let domain = match find(&files, file) {
                     Some(_) if how.exclusive => return Err(XrcdError::Exists(file)),
-                    Some(domain) => domain.clone(),
+                    Some(domain) => domain,
                     None if !how.create => return Err(XrcdError::NotThere(file)),
-                    None => files.entry(file).or_insert(Domain::new(context)).clone(),
+                    None => {
+                        let domain = Domain::new(context);
+                        files.insert(file, domain.clone());
+                        domain
+                    }
                 };
                 domain.handles.fetch_add(1, Ordering::AcqRel);
                 domain
@@ -215,7 +167,8 @@ impl Xrcd {
             cap: nothing,
             signal_all: false,
         })?;
-        lock(&self.domain.targets).insert(qp.qpn(), Arc::downgrade(&qp));
+        let weak = Arc::downgrade(&qp);
+        lock(&self.domain.targets).insert(qp.qpn(), weak);
         Ok(qp)
     }
 
@@ -229,7 +182,9 @@ impl Xrcd {
             return Err(XrcdError::Orphan);
         }
         let targets = lock(&self.domain.targets);
-        let qp = targets.get(&qpn).and_then(Weak::upgrade).ok_or(XrcdError::NoTarget(qpn))?;
+        let target =
+            targets.get(&qpn).and_then(Weak::upgrade).and_then(|t| t.downcast::<Qp>().ok());
+        let qp = target.ok_or(XrcdError::NoTarget(qpn))?;
         qp.add_handle();
         Ok(qp)
     }
@@ -242,7 +197,7 @@ impl Xrcd {
         if self.context.is_orphan() {
             return Ok(());
         }
-        let mut files = lock(&self.context.engine().xrcds.0);
+        let mut files = lock(&self.context.engine().xrcds);
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -260,7 +215,10 @@ impl Xrcd {
     }
 
     /// Counts this handle out; returns the domain if it was the last of its file.
-    fn leave(&self, files: &mut HashMap<XrcdFile, Arc<Domain>>) -> Option<Arc<Domain>> {
+    fn leave(
+        &self,
+        files: &mut HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
+    ) -> Option<Arc<dyn Any + Send + Sync>> {
         let file = self.file?;
         let last = self.domain.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         if last { files.remove(&file) } else { None }
@@ -274,7 +232,7 @@ impl Drop for Xrcd {
             std::mem::forget(self.domain.clone());
         } else if !*self.closed.get_mut() {
             // What lives in the domain keeps it; nobody else can come in.
-            let gone = self.leave(&mut lock(&self.context.engine().xrcds.0));
+            let gone = self.leave(&mut lock(&self.context.engine().xrcds));
             drop(gone);
         }
     }
@@ -289,6 +247,27 @@ pub struct XrcIniInit {
     pub cap: QpCap,
     /// Every send is signaled, whatever its flags.
     pub signal_all: bool,
+}
+
+impl Pd {
+    /// A shared receive queue of an XRC domain: initiators name it by its
+    /// [`number`](Srq::number), its receives complete on `cq`, and its protection domain is that of
+    /// the memory which requests for it reach (IBTA A14).
+    ///
+    /// # Errors
+    /// [`CreateError`]: limits, objects of other devices.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        init: SrqInit,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Srq>, CreateError> {
+        self.alive()?;
+        if !Arc::ptr_eq(xrcd.context(), self.context()) {
+            return Err(CreateError::OtherDevice { what: "XRC domain" });
+        }
+        Srq::new_xrc(self, init, xrcd.domain(), cq)
+    }
 }
 
 impl Pd {
@@ -309,76 +288,5 @@ impl Pd {
             cap: QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap },
             signal_all,
         })
-    }
-}
-
-/// A shared receive queue as targets see it.
-#[derive(Debug)]
-pub(crate) struct XrcSrq {
-    pub(crate) number: Srqn,
-    pub(crate) id: SrqId,
-    /// The XRC domain.
-    pub(crate) domain: PdId,
-    /// Of its receives, and of the memory that requests for it reach.
-    pub(crate) pd: PdId,
-    pub(crate) cq: Arc<Cq>,
-    pub(crate) queue: Arc<RecvQueue>,
-}
-
-/// The shared receive queues that a target has to do with at present.
-#[derive(Debug, Default)]
-pub(crate) struct Chosen {
-    /// That of the request under way.
-    pub(crate) named: Option<Arc<XrcSrq>>,
-    /// That of the receive being filled.
-    pub(crate) taken: Option<Arc<XrcSrq>>,
-}
-
-/// Shared receive queues by number. Owned by the lane.
-#[derive(Debug, Default)]
-pub(crate) struct SrqTable {
-    /// The queue with number 1 first: no queue has number 0, which is what a program sends that
-    /// forgot to ask.
-    queues: Vec<Option<Arc<XrcSrq>>>,
-    freed: VecDeque<u32>,
-}
-
-impl SrqTable {
-    #[inline]
-    pub(crate) fn find(&self, number: Srqn) -> Option<&Arc<XrcSrq>> {
-        let index = (number.value() as usize).checked_sub(1)?;
-        self.queues.get(index)?.as_ref()
-    }
-
-    /// Takes a free number and puts there what `make` returns.
-    pub(crate) fn insert(
-        &mut self,
-        make: impl FnOnce(Srqn) -> XrcSrq,
-    ) -> Result<Arc<XrcSrq>, CreateError> {
-        let full = self.queues.len() >= MAX_SRQ as usize;
-        let reused =
-            if full || self.freed.len() >= FREED_NUMBERS { self.freed.pop_front() } else { None };
-        let index = match reused {
-            Some(index) => index as usize,
-            None if full => {
-                let (what, max) = ("number of XRC shared receive queues", u64::from(MAX_SRQ));
-                return Err(CreateError::Limit { what, value: max + 1, min: 0, max });
-            }
-            None => {
-                self.queues.push(None);
-                self.queues.len() - 1
-            }
-        };
-        let srq = Arc::new(make(Srqn::new(index as u32 + 1)));
-        self.queues[index] = Some(srq.clone());
-        Ok(srq)
-    }
-
-    /// Takes a queue out and frees its number.
-    pub(crate) fn remove(&mut self, number: Srqn) -> Option<Arc<XrcSrq>> {
-        let index = (number.value() as usize).checked_sub(1)?;
-        let srq = self.queues.get_mut(index)?.take()?;
-        self.freed.push_back(index as u32);
-        Some(srq)
     }
 }

@@ -1,0 +1,93 @@
+//! What happens to neighbours, as the lane acts on it: they are met, told something, and lost.
+
+use vernic_io::neighbour::{Event, NeighbourId};
+use vernic_io::slot::Slot;
+use vernic_proto::Time;
+use vernic_wire::{Qpn, Service};
+
+use crate::device::opened::Device;
+use crate::lane::core::Lane;
+use crate::lane::watch::fail_orphan;
+use crate::local::rings::Peer;
+use crate::local::way::{QpWay, Way};
+use crate::qp::state::QpSide;
+use crate::qp::timers::make_ready;
+use crate::support::events::lock;
+
+impl Lane {
+    pub(crate) fn handle_neighbour(&mut self, engine: &Device, event: Event, now: Time) {
+        match event {
+            Event::Met { neighbour, reader } => {
+                let (pid, id) = (neighbour.pid(), neighbour.id());
+                tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
+                // Of one whose process has no number here nobody can say which process it is:
+                // packets it may send, as anybody of this user, but not touch memory.
+                if engine.config.direct && pid != 0 {
+                    self.guests.add(&engine.counters.direct, neighbour.clone());
+                }
+                self.near.meet(neighbour, reader);
+            }
+            Event::Ready { from, writer } => {
+                if let Some(peer) = self.near.peer_mut(from) {
+                    peer.writer = Some(writer);
+                }
+            }
+            Event::Slots { from, slots } => self.near.set_slots(from, slots),
+            Event::Message { from, bytes, file } => self.handle_told(engine, from, &bytes, file),
+            Event::Gone { from, in_order } => self.lose_neighbour(engine, from, in_order, now),
+        }
+    }
+
+    /// A neighbour is gone. What it had sent is received first.
+    fn lose_neighbour(&mut self, engine: &Device, id: NeighbourId, in_order: bool, now: Time) {
+        // Bounded: nobody writes any more, and a process that does all the same is cut off at a
+        // ring's worth.
+        self.receive_rest(engine, id, now);
+        self.guests.remove(&engine.memory, id);
+        let Some(peer) = self.near.part(id) else { return };
+        let pid = peer.neighbour.pid();
+        let mut failed = 0;
+        let Self { table, srqs, ready, timers, budgets, .. } = self;
+        for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
+            let mut core = lock(&qp.core);
+            if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
+                continue;
+            }
+            let way = &mut core.side.way;
+            let used = way.requests == Way::Ring(id) || way.answers == Some(id);
+            *way = QpWay { requests: Way::Barred, process: way.process, ..QpWay::default() };
+            core.side.tickets.connect(None);
+            if used && !in_order {
+                failed += 1;
+                fail_orphan(engine, qp, &mut core, (srqs, timers, budgets), now);
+            }
+            if core.machine.wants_transmit() {
+                make_ready(ready, qp);
+            }
+            timers.arm(qp.qpn, &mut core);
+        }
+        if !in_order {
+            // One that is cut off may be alive, and reached by the wire. If it is not, the others
+            // fail, too.
+            engine.watch.hasten(&peer.slots, now);
+        }
+        if in_order {
+            tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");
+        } else if failed == 0 {
+            tracing::debug!(pid, neighbour = %id, "a process of this host is gone, or cut off: no queue pair has used it");
+        } else {
+            tracing::warn!(pid, neighbour = %id, failed, "a process of this host is gone, or cut off: its peers' queue pairs fail");
+        }
+    }
+}
+
+/// Whether a connected queue pair is connected to a neighbour, and not to another process that has
+/// taken a slot of it since.
+fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
+    side.way.requests == Way::Ring(id)
+        || side.way.answers == Some(id)
+        || side.way.process == Some(peer.neighbour.pid()) && peer.slots.contains(&Slot::of(dest))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! What becomes of queue pairs whose peer is a process of this host that is gone, or silent.
+
+use std::sync::Arc;
+
+use vernic_io::slot::Slot;
+use vernic_proto::Time;
+use vernic_wire::Service;
+
+use crate::device::opened::Device;
+use crate::lane::budget::Budgets;
+use crate::lane::core::Lane;
+use crate::local::watch::{HostProcess, Watched};
+use crate::qp::state::{QpCore, QpInner};
+use crate::qp::timers::{Timers, make_ready};
+use crate::qp::xrc::SrqTable;
+use crate::support::events::lock;
+
+pub(crate) fn slot_of_peer(core: &QpCore) -> Slot {
+    Slot::of(core.machine.attr().dest_qpn)
+}
+
+impl Lane {
+    /// A process has said that it serves an address.
+    pub(crate) fn name_process(&mut self, known: Watched, process: &HostProcess) {
+        for qp in self.table.iter().filter(|qp| qp.service != Service::Ud) {
+            let mut core = lock(&qp.core);
+            let at = core.side.path.map(|path| (path.dst().ip(), slot_of_peer(&core)));
+            if at == Some((known.ip, known.slot)) && core.side.way.process.is_none() {
+                core.side.set_process(process);
+            }
+        }
+    }
+
+    /// The process that had a slot is gone. What it had sent is received first.
+    pub(crate) fn lose_process(
+        &mut self,
+        engine: &Device,
+        slot: Slot,
+        pid: Option<u32>,
+        now: Time,
+    ) {
+        // Bounded: a socket's buffer holds less.
+        for _ in 0..MOST_BATCHES {
+            if self.receive(engine, now) == 0 {
+                break;
+            }
+        }
+        let (mut failed, mut left) = (0, 0);
+        let Self { table, srqs, ready, timers, budgets, .. } = self;
+        for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
+            let mut core = lock(&qp.core);
+            if core.side.way.process != pid || slot_of_peer(&core) != slot {
+                continue;
+            }
+            if core.side.page.as_ref().is_some_and(|page| page.has_left()) {
+                left += 1;
+                continue;
+            }
+            failed += 1;
+            fail_orphan(engine, qp, &mut core, (srqs, timers, budgets), now);
+            if core.machine.wants_transmit() {
+                make_ready(ready, qp);
+            }
+        }
+        let slot = slot.value();
+        match (failed, left) {
+            (0, _) => tracing::debug!(pid, slot, left, "a process of this host has left"),
+            _ => tracing::warn!(pid, slot, failed, "{GONE}"),
+        }
+    }
+}
+
+/// Batches that are received at most from sockets before their senders' peers fail.
+const MOST_BATCHES: usize = 64;
+
+/// For users.
+pub(crate) const GONE: &str = "a process of this host is gone: its peers' queue pairs fail";
+
+/// The process that a queue pair is connected to is gone.
+pub(crate) fn fail_orphan(
+    engine: &Device,
+    qp: &Arc<QpInner>,
+    core: &mut QpCore,
+    (srqs, timers, budgets): (&SrqTable, &mut Timers, &mut Budgets),
+    now: Time,
+) {
+    qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
+        if let Some(machine) = machine.packets() {
+            machine.handle_peer_gone(now, host);
+        }
+    });
+    qp.publish_state(engine, core);
+    budgets.note(core, now);
+    timers.arm(qp.qpn, core);
+}
