@@ -24,7 +24,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-abi", 24),
     ("vernic-cli", 7),
     ("vernic-io", 9),
-    ("vernic-mem", 9),
     ("vernic-rsocket", 5),
     ("vernic-rspreload", 5),
     ("xtask", 19),

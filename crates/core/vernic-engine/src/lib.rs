@@ -94,7 +94,7 @@ pub use vernic_io::{
     Origin as ProcessOrigin, Place, ServiceName, TxPath, has_foreign_rights, random,
 };
 pub use vernic_mem::{
-    Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,
+    Access, AccessError, BindError, Check, DeregisterError, InlineData, MwType, PdError, PdId,
     RegisterError, Sge,
 };
 pub use vernic_proto::{

@@ -4,7 +4,9 @@
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
 //! to.
 
-use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
+use vernic_mem::{
+    Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
+};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
     QpEvent, RecvWqe, RemoteAccess, Run, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
@@ -293,7 +295,7 @@ impl Host for QpHost<'_> {
     ) -> Result<Option<usize>, AccessFault> {
         let (memory, pd, qpn) = (&self.engine.memory, self.qp.pd, self.qp.qpn);
         let gate = &mut self.side.send_gate;
-        *gate = gate.or_else(|| memory.open_send_gate(qpn));
+        *gate = gate.or_else(|| memory.send_token(qpn));
         let Some(pass) = *gate else { return Ok(None) };
         let named = self.side.slots.name((memory, pd), slot, offset, run, pass).map_err(fault)?;
         Ok(named.and_then(|named| named.emit(buf)))
@@ -313,13 +315,15 @@ impl Host for QpHost<'_> {
                 Ok(())
             }
             Err(Unpulled::Withdrawn) => Err(PullFault::Withdrawn),
-            Err(Unpulled::Fault(PeerFault::Local(error))) => Err(PullFault::Local(fault(error))),
-            Err(Unpulled::Fault(PeerFault::Peer(error))) => {
+            Err(Unpulled::Fault(PeerCopyError::Local(error))) => {
+                Err(PullFault::Local(fault(error)))
+            }
+            Err(Unpulled::Fault(PeerCopyError::Peer(error))) => {
                 counters.near_pulls_refused.add(1);
                 lender.refuse(&error);
                 Err(PullFault::Unreachable)
             }
-            Err(Unpulled::Fault(PeerFault::Closed)) => Err(PullFault::Withdrawn),
+            Err(Unpulled::Fault(PeerCopyError::Revoked)) => Err(PullFault::Withdrawn),
         }
     }
 

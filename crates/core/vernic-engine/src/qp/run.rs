@@ -36,7 +36,7 @@ impl QpInner {
         if !takes_requests(core.machine.state()) {
             // Whoever must know that nobody is inside any more lets the gates settle, without the
             // lock.
-            engine.memory.close_qp_gate(self.qpn);
+            engine.memory.revoke_qp(self.qpn);
         }
         // The machine flushed when it entered Error. A receive that was posted after that and
         // before the store saw a state that takes receives; those after the store flush themselves.

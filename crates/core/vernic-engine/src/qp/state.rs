@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
 use vernic_io::intake::Intake;
-use vernic_mem::{GatePass, PdId};
+use vernic_mem::{PdId, RevocationToken};
 use vernic_proto::{Failure, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
@@ -64,7 +64,7 @@ pub(crate) struct QpSide {
     /// What a peer on this host has consented to.
     pub(crate) tickets: QpTickets,
     /// What messages say whose bytes the peer copies by itself; `None` while there are none.
-    pub(crate) send_gate: Option<GatePass>,
+    pub(crate) send_gate: Option<RevocationToken>,
     /// A completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
 }
@@ -75,7 +75,7 @@ impl QpSide {
     #[inline]
     pub(crate) fn close_send_gate(&mut self, engine: &Device, qpn: Qpn) {
         if self.send_gate.take().is_some() {
-            engine.memory.close_send_gate(qpn);
+            engine.memory.revoke_send(qpn);
         }
     }
 

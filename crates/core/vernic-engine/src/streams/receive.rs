@@ -13,7 +13,7 @@
 //! ```
 
 use vernic_io::tcp::{MAX_PIECES, Received};
-use vernic_mem::{InPlace, Named, RacySliceMut};
+use vernic_mem::{RacySliceMut, SliceScope, Slices};
 use vernic_proto::iwarp::{Place, RxNext, StreamEnd, Target};
 use vernic_proto::{AccessFault, QpCounters, QpState, Time};
 use vernic_wire::iwarp::Crc32c;
@@ -194,7 +194,7 @@ impl Conn {
         behind: &mut [u8],
     ) -> Option<Result<(Received, Option<Crc32c>), AccessFault>> {
         let direct = place.len - LAST_BYTES;
-        engine.memory.in_place(|access| {
+        engine.memory.with_slices(|access| {
             let mut pieces = [const { RacySliceMut::EMPTY }; MAX_PIECES];
             let mut count = 0;
             let named = qp.with_host(engine, now, core, |_, host| {
@@ -210,8 +210,8 @@ impl Conn {
             });
             match named {
                 Err(fault) => return Some(Err(fault)),
-                Ok(Named::Copy) => return None,
-                Ok(Named::Pieces) => {}
+                Ok(Slices::MustCopy) => return None,
+                Ok(Slices::Complete) => {}
             }
             pieces[count] = RacySliceMut::from(behind);
             let received = self.connection.recv_pieces(&mut pieces[..=count]);
@@ -299,11 +299,11 @@ impl QpHost<'_> {
     /// Names the `len` bytes from a place of payload on, to be written.
     fn name_target<'s>(
         &mut self,
-        access: InPlace<'s>,
+        access: SliceScope<'s>,
         target: Target,
         len: u32,
         take: impl FnMut(RacySliceMut<'s>) -> bool,
-    ) -> Result<Named, AccessFault> {
+    ) -> Result<Slices, AccessFault> {
         let len = u64::from(len);
         match target {
             Target::Recv { offset } => {

@@ -356,7 +356,7 @@ impl Qp {
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
         if resolved.is_some() || mask.contains(AttrMask::ACCESS_FLAGS) {
-            engine.memory.close_qp_gate(qpn);
+            engine.memory.revoke_qp(qpn);
         }
         drop(core);
         if let Some(resolved) = resolved.filter(|_| attr.state != QpState::Reset) {
@@ -369,7 +369,7 @@ impl Qp {
                 "in RTS without a connection: what is posted waits for one, which only rdma_cm makes for an iWARP device (perftest: -R)"
             );
         }
-        engine.memory.settle_gates();
+        engine.memory.wait_for_revocations();
         engine.kick(&self.inner);
         Ok(())
     }

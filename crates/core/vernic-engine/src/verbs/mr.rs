@@ -5,8 +5,8 @@
 //! access is in flight when the application gets its memory back.
 //!
 //! A region that is dropped has to end, whatever is bound to it and whatever other threads do with
-//! its windows: the memory behind it goes next. `Memory::retire` does that in one step and needs
-//! nothing that is kept here.
+//! its windows: the memory behind it goes next. `Memory::force_deregister` does that in one step,
+//! and needs nothing that is kept here.
 //!
 //! A region that is reregistered keeps its keys; what accesses see of it changes in one step.
 
@@ -316,7 +316,7 @@ impl Drop for Mr {
         }
         let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(live) = home.handle else { return };
-        let windows = engine.memory.retire(live);
+        let windows = engine.memory.force_deregister(live);
         engine.barrier();
         home.end();
         if windows != 0 {
@@ -395,7 +395,7 @@ impl Mw {
     }
     /// The key that its next bind should ask for.
     pub fn next_rkey(&self) -> Rkey {
-        self.pd.context().engine().memory.rkey_after(self.rkey())
+        self.pd.context().engine().memory.next_rkey(self.rkey())
     }
     /// Notes that a bind with this key was posted.
     pub fn set_rkey(&self, rkey: Rkey) {

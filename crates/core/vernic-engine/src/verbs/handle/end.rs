@@ -89,8 +89,8 @@ impl Qp {
             self.inner.publish_state(engine, &mut core);
             self.forget(&mut core, past);
         }
-        engine.memory.release_qp(self.inner.qpn);
-        engine.memory.settle_gates();
+        engine.memory.unbind_qp_windows(self.inner.qpn);
+        engine.memory.wait_for_revocations();
         let element = Element::Qp(self.inner.qpn);
         engine.events.purge(|event| event.element != element);
         self.inner.cqs().for_each(|cq| cq.release());

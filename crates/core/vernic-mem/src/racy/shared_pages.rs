@@ -1,19 +1,21 @@
-//! Memory of the application that is moved into a file, so that other processes can map it.
+//! Pages of the application that are moved into a memory file, so that other processes can map
+//! them.
 //!
-//! Whole pages of ordinary private memory are copied into a memory file, which is then mapped at
-//! the same address in one step: pointers stay what they are. At the end ([`SharedPages`] is
-//! dropped) the file is mapped privately, in one step again, so nothing that is written meanwhile
-//! is lost; the kernel makes each page the process's own; and the file's are given back. From then
-//! on a child of `fork` has its own copy, and pages that the application gives back
-//! (`MADV_DONTNEED`) read as zero, as before.
+//! Whole pages of ordinary private memory are copied into a memory file. The file is then mapped at
+//! the same address in one step, so all pointers stay valid. When [`SharedPages`] is dropped, the
+//! way back has three steps. First the file is mapped as private memory, in one step, so that no
+//! concurrent write is lost. Then the kernel gives the process its own copy of each page. Then the
+//! memory of the file is released. From then on, a child of `fork` has its own copy again, and
+//! pages that the application releases (`MADV_DONTNEED`) read as zero again.
 //!
-//! In between the memory differs from what it was: a child of `fork` shares it, `mlock`, `madvise`
-//! and `mbind` are forgotten, and it is not merged into huge pages. Whoever writes to it *while* it
-//! is moved may find the write lost, which is why this is done only where somebody asked for it,
-//! and why only whole pages are moved: no other object lies in them.
+//! While the pages are in the file, they differ from ordinary memory. A child of `fork` shares
+//! them. The effects of earlier `mlock`, `madvise` and `mbind` calls are lost. The kernel does not
+//! merge them into huge pages. A write *during* the move may be lost. So this is done only where
+//! the user asked for it. And only whole pages are moved, because other objects may lie in pages
+//! that are in use in part.
 //!
-//! Who has it unmapped, moved or replaced meanwhile, against his promise, keeps what he has there:
-//! only what is still the file is touched at the end.
+//! The application may break its promise, and unmap, move or replace the memory meanwhile. Then its
+//! own mapping stays: on drop, only pages that are still mapped from the file are touched.
 
 use std::fs::File;
 use std::io;
@@ -23,51 +25,51 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{memfd, shares};
 
-/// Longest range that is moved: a copy of a third of a second. Longer ones are left alone.
+/// Longest range that is moved: copying it takes a third of a second.
 pub const MAX_SHARED_BYTES: u64 = 1 << 30;
 
-/// Why memory stays where it is.
+/// Why memory was not moved.
 #[derive(Debug, thiserror::Error)]
 pub enum NotShared {
-    /// It is not a number of whole pages: what else lies in the first or last one is not ours to
-    /// move.
+    /// The range is not a number of whole pages. Other objects may lie in its first or last page,
+    /// and those must not be moved.
     #[error("it does not begin and end where pages do")]
     NotWholePages,
-    /// See [`MAX_SHARED_BYTES`].
+    /// The range is longer than [`MAX_SHARED_BYTES`].
     #[error("it has {len} bytes, and at most {MAX_SHARED_BYTES} are moved")]
     TooLong {
-        /// Bytes.
+        /// Length of the range in bytes.
         len: u64,
     },
-    /// There is, at least in part, other than ordinary private memory.
+    /// Part of the range is not ordinary private memory.
     #[error("there is {what} in it")]
     Other {
-        /// What there is.
+        /// What that part is.
         what: &'static str,
     },
-    /// The system does not let us.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
-/// Holds pages in their file. Dropped, they are the process's own again, unless somebody else holds
-/// them.
+/// Keeps pages in their file. After the drop of the last such value for the pages, they are private
+/// memory again.
 #[derive(Debug)]
 pub struct SharedPages {
     base: usize,
-    /// A child of `fork` leaves all as it is.
+    /// The process that moved the pages. In a child of `fork`, the drop changes nothing.
     pid: u32,
 }
 
-/// One at a time moves pages, there or back.
+/// Held while a thread moves pages to a file or back.
 static MOVING: Mutex<()> = Mutex::new(());
 
 fn moving() -> MutexGuard<'static, ()> {
     MOVING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Moves `len` > 0 bytes at `addr` into a file, unless they lie in one already; `None` if that is
-/// not of this function's making.
+/// Moves `len` > 0 bytes at `addr` into a file, unless they already lie in one. `None` if they lie
+/// in a file to which another function put them.
 ///
 /// # Errors
 /// [`NotShared`]; nothing has changed then.
@@ -78,7 +80,7 @@ fn moving() -> MutexGuard<'static, ()> {
 pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, NotShared> {
     let _moving = moving();
     let pid = std::process::id();
-    if let Some(held) = shares::hold(addr, len) {
+    if let Some(held) = shares::add_holder(addr, len) {
         return Ok(held.map(|base| SharedPages { base, pid }));
     }
     let page = memfd::page_size();
@@ -95,36 +97,38 @@ pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, 
     }
     let areas = areas(range)?;
     check(&areas, range)?;
-    // Asked for no page at all: whether this kernel (5.14) can take them back.
-    memfd::make_own(addr, 0)?;
+    // A call for no pages: it fails if this kernel (before 5.14) could not move the pages back.
+    memfd::populate_private(addr, 0)?;
     let file = memfd::create(len as usize)?;
     memfd::seal(&file, memfd::FIXED_SIZE)?;
     let is_of_file = areas.iter().any(|area| area.inode != 0);
     copy_used(&file, addr, len, page, is_of_file)?;
-    // SAFETY: these are pages of private memory, all of them mapped, with no reference in use; what
-    // replaces them has the same bytes, as nobody writes meanwhile.
+    // SAFETY: the range is private memory, all of it is mapped, and no reference to it is in use.
+    // The file has the same bytes, because nobody writes to the memory meanwhile.
     unsafe { memfd::map_at(&file, 0, addr, len as usize, libc::MAP_SHARED)? };
-    shares::enter_held(addr, len as usize, &Arc::new(file));
+    shares::insert_moved(addr, len as usize, &Arc::new(file));
     Ok(Some(SharedPages { base: addr, pid }))
 }
 
 impl Drop for SharedPages {
     fn drop(&mut self) {
         if self.pid != std::process::id() {
-            // Locks of the parent's other threads may be held for ever.
+            // In a child, locks that other threads of the parent held at the fork are never
+            // released.
             return;
         }
         let _moving = moving();
-        let Some((file, len)) = shares::let_go(self.base) else { return };
-        if let Err(error) = take_back(&file, self.base, len) {
-            // They stay shared with children of `fork`, and with who has the file mapped.
+        let Some((file, len)) = shares::remove_holder(self.base) else { return };
+        if let Err(error) = restore_private(&file, self.base, len) {
+            // The pages stay shared with children of `fork`, and with processes that have the file
+            // mapped.
             debug_assert!(false, "{error}");
         }
     }
 }
 
-/// Makes what is still mapped of the file private memory.
-fn take_back(file: &OwnedFd, base: usize, len: usize) -> io::Result<()> {
+/// Makes the pages that are still mapped from the file private memory.
+fn restore_private(file: &OwnedFd, base: usize, len: usize) -> io::Result<()> {
     let stat = File::from(file.try_clone()?).metadata()?;
     let range = (base as u64, base as u64 + len as u64);
     for area in areas(range)? {
@@ -136,31 +140,32 @@ fn take_back(file: &OwnedFd, base: usize, len: usize) -> io::Result<()> {
             && area.device == (libc::major(stat.dev()), libc::minor(stat.dev()));
         if is_ours {
             let (at, len) = (start as usize, (end - start) as usize);
-            // SAFETY: a mapping of our file, which has the same bytes privately.
+            // SAFETY: the range is a mapping of this file, and the private mapping has the same
+            // bytes.
             unsafe { memfd::map_at(file, offset, at, len, libc::MAP_PRIVATE)? };
         }
     }
-    // What was never used is of nobody, and reads as zero.
+    // Pages of the file that were never used need no copy: they read as zero.
     let mut from = 0;
     while let Some(used) = memfd::used_part(file, from, len as u64) {
         for area in areas((range.0 + used.start, range.0 + used.end))? {
             if area.inode == stat.ino() && !area.is_shared {
                 let start = area.start.max(range.0 + used.start);
                 let end = area.end.min(range.0 + used.end);
-                memfd::make_own(start as usize, (end - start) as usize)?;
+                memfd::populate_private(start as usize, (end - start) as usize)?;
             }
         }
         from = used.end;
     }
-    memfd::empty(file, len as u64)
+    memfd::discard(file, len as u64)
 }
 
-/// What a memory file of this module is called there.
+/// Name of this module's memory files in `/proc/self/maps`.
 const MEMFD: &str = "/memfd:vernic";
 
-/// What is mapped somewhere (`/proc/self/maps`).
+/// An entry of `/proc/self/maps`: one mapping.
 #[derive(Debug, PartialEq, Eq)]
-struct Area {
+struct MapsEntry {
     start: u64,
     end: u64,
     is_writable: bool,
@@ -172,7 +177,7 @@ struct Area {
     name: String,
 }
 
-impl Area {
+impl MapsEntry {
     fn parse(line: &str) -> Option<Self> {
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let mut words = line.split_ascii_whitespace();
@@ -193,12 +198,12 @@ impl Area {
         })
     }
 
-    /// What it is, unless it is ordinary private memory.
-    fn oddity(&self) -> Option<&'static str> {
+    /// Why the mapping cannot be moved; `None` for ordinary private memory.
+    fn obstacle(&self) -> Option<&'static str> {
         Some(match &*self.name {
             "[stack]" => "the stack",
             _ if self.is_shared => "memory that is shared already",
-            // It was moved before.
+            // The pages were moved before, and moved back.
             MEMFD if self.is_writable => return None,
             name if name.starts_with("/anon_hugepage") => "memory of huge pages",
             _ if self.inode != 0 => "a file",
@@ -211,21 +216,21 @@ impl Area {
     }
 }
 
-/// What is mapped in a range, ascending.
-fn areas(range: (u64, u64)) -> io::Result<Vec<Area>> {
+/// The mappings that overlap a range, in ascending order.
+fn areas(range: (u64, u64)) -> io::Result<Vec<MapsEntry>> {
     let text = std::fs::read_to_string("/proc/self/maps")?;
-    let all = text.lines().filter_map(Area::parse);
+    let all = text.lines().filter_map(MapsEntry::parse);
     Ok(all.filter(|area| area.start < range.1 && range.0 < area.end).collect())
 }
 
-/// Whether there is nothing but ordinary private memory in a range.
-fn check(areas: &[Area], range: (u64, u64)) -> Result<(), NotShared> {
+/// Checks that the range has nothing but ordinary private memory.
+fn check(areas: &[MapsEntry], range: (u64, u64)) -> Result<(), NotShared> {
     let mut at = range.0;
     for area in areas {
         if area.start > at {
             break;
         }
-        if let Some(what) = area.oddity() {
+        if let Some(what) = area.obstacle() {
             return Err(NotShared::Other { what });
         }
         at = area.end;
@@ -233,11 +238,12 @@ fn check(areas: &[Area], range: (u64, u64)) -> Result<(), NotShared> {
     if at < range.1 { Err(NotShared::Other { what: "a hole" }) } else { Ok(()) }
 }
 
-/// Copies the pages that were ever used, or all of them; the others read as zero in the file, too.
+/// Copies to the file the pages that were ever used, or all pages if `all` is set. The other pages
+/// read as zero in the file too.
 fn copy_used(file: &OwnedFd, addr: usize, len: u64, page: u64, all: bool) -> io::Result<()> {
-    /// Pages looked up at a time.
+    /// Number of pages that are looked up at a time.
     const PAGES: usize = 512;
-    // Where nobody says, all are.
+    // If the page map cannot be read, all pages count as used.
     let used = File::open("/proc/self/pagemap").ok().filter(|_| !all);
     let mut entries = [0; PAGES * 8];
     let (first, count) = (addr as u64 / page, len / page);
@@ -248,7 +254,7 @@ fn copy_used(file: &OwnedFd, addr: usize, len: u64, page: u64, all: bool) -> io:
             .as_ref()
             .map(|used| used.read_exact_at(&mut entries[..now * 8], (first + done) * 8).is_ok());
         for i in 0..now {
-            // Bit 63: in memory; 62: swapped out; 61: of a file, or shared.
+            // Bit 63: in memory; bit 62: swapped out; bit 61: page of a file, or shared.
             let is_used = read != Some(true) || entries[i * 8 + 7] >> 5 != 0;
             if is_used {
                 let at = (done + i as u64) * page;
@@ -260,10 +266,10 @@ fn copy_used(file: &OwnedFd, addr: usize, len: u64, page: u64, all: bool) -> io:
     Ok(())
 }
 
-/// Writes a page of memory to the file.
+/// Writes one page of memory to the file.
 fn write_page(file: &OwnedFd, addr: usize, len: usize, offset: u64) -> io::Result<()> {
     let from: *const libc::c_void = std::ptr::with_exposed_provenance(addr);
-    // SAFETY: the bytes are only looked at by the kernel, which says so if they are not there.
+    // SAFETY: only the kernel reads the bytes, and the call fails if they are not mapped.
     let n = unsafe { libc::pwrite(file.as_raw_fd(), from, len, offset as libc::off_t) };
     match n {
         _ if n == len as isize => Ok(()),

@@ -1,50 +1,53 @@
-//! Accesses that the kernel carries out: pieces of registered memory for a system call.
+//! Memory for system calls: checked slices of registered memory that the kernel reads or writes.
 //!
-//! The checks are those of the copies (`data.rs`), and so is what an access may rely on: it begins
-//! when [`Memory::in_place`] is called and ends when that returns, and who ends a key meanwhile
-//! waits for it as the [crate head](crate) says. Pieces cannot leave it.
+//! The checks are those of the copies in `data.rs`, and so are the guarantees. An access begins
+//! when [`Memory::with_slices`] is called, and ends when that call returns. A thread that ends a
+//! key meanwhile waits for the access, as the [crate head](crate) describes. The slices cannot
+//! outlive the call.
 //!
-//! The kernel promises no order in which the bytes that it copies become visible: who needs the
-//! last ones last stores them by itself.
+//! The kernel does not promise an order in which the bytes of a copy become visible. A caller that
+//! needs the last bytes to be stored last must store them itself.
 
 use vernic_wire::{Qpn, Rkey};
 
-use crate::data::{Place, fits, list_too_short, refuse};
-use crate::racy::{During, RacySlice, RacySliceMut, during};
+use crate::data::{CheckedAddress, fits, list_too_short, refuse};
+use crate::racy::{AccessLifetime, RacySlice, RacySliceMut, with_access_lifetime};
 use crate::{Access, AccessError, Check, Memory, PdId, SgCursor, Sge};
 
-/// One access, within which pieces of memory can be named.
+/// The scope of one access, in which slices of registered memory can be used.
 #[derive(Clone, Copy, Debug)]
-pub struct InPlace<'s> {
+pub struct SliceScope<'s> {
     memory: &'s Memory,
-    life: During<'s>,
+    life: AccessLifetime<'s>,
 }
 
-/// What became of a request for pieces.
+/// The result of a request for slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named {
-    /// All of them were given.
-    Pieces,
-    /// Those that were given are to be forgotten, and the bytes copied: there is no plain memory
-    /// behind a key (the null region, the address space), or no room for so many pieces.
-    Copy,
+pub enum Slices {
+    /// The caller received slices of the whole range.
+    Complete,
+    /// The caller must drop the slices that it received, and copy the bytes instead. Either a key
+    /// names no ordinary memory (the null region, the address space), or the caller had no room for
+    /// more slices.
+    MustCopy,
 }
 
 impl Memory {
-    /// Runs `work`, within which pieces of registered memory can be named for system calls.
-    pub fn in_place<T>(&self, work: impl for<'s> FnOnce(InPlace<'s>) -> T) -> T {
-        during(|life| work(InPlace { memory: self, life }))
+    /// Runs `work` as one access, in which it can use slices of registered memory for system calls.
+    pub fn with_slices<T>(&self, work: impl for<'s> FnOnce(SliceScope<'s>) -> T) -> T {
+        with_access_lifetime(|life| work(SliceScope { memory: self, life }))
     }
 }
 
-/// Whether a piece was given and taken.
-fn named(taken: Option<bool>) -> Named {
-    if taken == Some(true) { Named::Pieces } else { Named::Copy }
+/// The result for one slice: `taken` is whether the caller took it, `None` if there was no slice.
+fn outcome(taken: Option<bool>) -> Slices {
+    if taken == Some(true) { Slices::Complete } else { Slices::MustCopy }
 }
 
-impl<'s> InPlace<'s> {
-    /// `range` of the message that the list holds, (offset, bytes), to be read. `take` is given the
-    /// pieces in order, and says whether it had room for this one.
+impl<'s> SliceScope<'s> {
+    /// Passes slices of a range of the message to `take`, to be read by a system call. `range` is
+    /// (offset in the message, bytes). `take` gets the slices in order, and returns whether it had
+    /// room for the slice.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -55,13 +58,20 @@ impl<'s> InPlace<'s> {
         cursor: &mut SgCursor,
         range: (u64, u64),
         mut take: impl FnMut(RacySlice<'s>) -> bool,
-    ) -> Result<Named, AccessError> {
-        self.walk(pd, sges, cursor, range, Access::empty(), |Place { region, offset }, len| {
-            named(region.read_piece(self.life, offset, len).map(&mut take))
-        })
+    ) -> Result<Slices, AccessError> {
+        self.walk(
+            pd,
+            sges,
+            cursor,
+            range,
+            Access::empty(),
+            |CheckedAddress { region, offset }, len| {
+                outcome(region.read_piece(self.life, offset, len).map(&mut take))
+            },
+        )
     }
 
-    /// As [`read_local`](Self::read_local), to be written.
+    /// Does the same as [`read_local`](Self::read_local), with slices to be written.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -72,13 +82,21 @@ impl<'s> InPlace<'s> {
         cursor: &mut SgCursor,
         range: (u64, u64),
         mut take: impl FnMut(RacySliceMut<'s>) -> bool,
-    ) -> Result<Named, AccessError> {
-        self.walk(pd, sges, cursor, range, Access::LOCAL_WRITE, |Place { region, offset }, len| {
-            named(region.write_piece(self.life, offset, len).map(&mut take))
-        })
+    ) -> Result<Slices, AccessError> {
+        self.walk(
+            pd,
+            sges,
+            cursor,
+            range,
+            Access::LOCAL_WRITE,
+            |CheckedAddress { region, offset }, len| {
+                outcome(region.write_piece(self.life, offset, len).map(&mut take))
+            },
+        )
     }
 
-    /// Checks and shows the pieces of a list, until one cannot be used.
+    /// Checks each element of the range and passes it to `show`, until `show` returns
+    /// [`Slices::MustCopy`].
     fn walk(
         self,
         pd: PdId,
@@ -86,28 +104,28 @@ impl<'s> InPlace<'s> {
         cursor: &mut SgCursor,
         (mut offset, mut left): (u64, u64),
         needs: Access,
-        mut show: impl FnMut(Place, u64) -> Named,
-    ) -> Result<Named, AccessError> {
-        // Each round ends a piece or the range.
+        mut show: impl FnMut(CheckedAddress, u64) -> Slices,
+    ) -> Result<Slices, AccessError> {
+        // The loop ends: each round completes an element of the list, or the range.
         while left > 0 {
             let (sge, inside) =
                 cursor.seek(sges, offset).ok_or_else(|| list_too_short(sges, offset, left))?;
             let len = left.min(u64::from(sge.length) - inside);
             fits(sge, inside, len)?;
             let addr = sge.addr.wrapping_add(inside);
-            let place = self
+            let checked = self
                 .memory
                 .find_local(pd, sge.lkey, addr, len, needs)
                 .map_err(|check| refuse(check, sge.lkey.value(), addr, len))?;
-            if show(place, len) == Named::Copy {
-                return Ok(Named::Copy);
+            if show(checked, len) == Slices::MustCopy {
+                return Ok(Slices::MustCopy);
             }
             (offset, left) = (offset + len, left - len);
         }
-        Ok(Named::Pieces)
+        Ok(Slices::Complete)
     }
 
-    /// What a peer reads, (address, bytes), as one piece.
+    /// Passes to `take` one slice that a peer reads. `range` is (address, bytes).
     ///
     /// # Errors
     /// [`AccessError`].
@@ -118,15 +136,15 @@ impl<'s> InPlace<'s> {
         rkey: Rkey,
         range: (u64, u64),
         take: impl FnOnce(RacySlice<'s>) -> bool,
-    ) -> Result<Named, AccessError> {
-        let Place { region, offset } = self
+    ) -> Result<Slices, AccessError> {
+        let CheckedAddress { region, offset } = self
             .memory
             .find_remote(pd, qpn, rkey, range, Access::REMOTE_READ)
             .map_err(|check| self.refused(check, rkey, range))?;
-        Ok(named(region.read_piece(self.life, offset, range.1).map(take)))
+        Ok(outcome(region.read_piece(self.life, offset, range.1).map(take)))
     }
 
-    /// What a peer writes, (address, bytes), as one piece.
+    /// Passes to `take` one slice that a peer writes. `range` is (address, bytes).
     ///
     /// # Errors
     /// [`AccessError`].
@@ -137,12 +155,12 @@ impl<'s> InPlace<'s> {
         rkey: Rkey,
         range: (u64, u64),
         take: impl FnOnce(RacySliceMut<'s>) -> bool,
-    ) -> Result<Named, AccessError> {
-        let Place { region, offset } = self
+    ) -> Result<Slices, AccessError> {
+        let CheckedAddress { region, offset } = self
             .memory
             .find_remote(pd, qpn, rkey, range, Access::REMOTE_WRITE)
             .map_err(|check| self.refused(check, rkey, range))?;
-        Ok(named(region.write_piece(self.life, offset, range.1).map(take)))
+        Ok(outcome(region.write_piece(self.life, offset, range.1).map(take)))
     }
 
     fn refused(self, check: Check, rkey: Rkey, (addr, len): (u64, u64)) -> AccessError {
@@ -159,20 +177,21 @@ mod tests {
 
     const QP: Qpn = Qpn::new(0x11);
 
-    /// A domain, and 4 KiB known by these addresses with every right; bytes say their place.
+    /// A domain, and 4 KiB registered at `iova` with the given rights. Each byte's value follows
+    /// from its offset.
     fn rig(iova: u64, access: Access) -> (Memory, HostBuffer, PdId, Lkey, Rkey) {
         let (memory, buffer) = (Memory::new(), HostBuffer::new(4096).unwrap());
         let bytes: Vec<u8> = (0..4096).map(|i| (i / 7) as u8).collect();
         buffer.write_at(0, &bytes).unwrap();
         let pd = memory.alloc_pd();
-        // SAFETY: `buffer` outlives all accesses, and is accessed by its racy copies only.
+        // SAFETY: `buffer` outlives all accesses, and only its racy copies access it.
         #[allow(unsafe_code)]
         let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 4096, iova, access) }.unwrap();
         (memory, buffer, pd, mr.lkey, mr.rkey)
     }
 
     #[test]
-    fn pieces_hold_the_bytes_that_a_copy_finds() {
+    fn slices_hold_the_bytes_that_a_copy_finds() {
         let (memory, _buffer, pd, lkey, rkey) = rig(0x1000, Access::REMOTE_READ);
         let sges = [(0x1005, 3), (0, 0), (0x1100, 2000), (0x1000, 10)].map(|(addr, length)| Sge {
             addr,
@@ -183,50 +202,50 @@ mod tests {
             let mut copy = vec![0; len];
             memory.read_local(pd, &sges, &mut SgCursor::default(), offset, &mut copy).unwrap();
             let mut found = Vec::new();
-            let named = memory.in_place(|access| {
+            let named = memory.with_slices(|access| {
                 let range = (offset, len as u64);
                 access.read_local(pd, &sges, &mut SgCursor::default(), range, |piece| {
                     piece.append_to(&mut found);
                     true
                 })
             });
-            assert_eq!((named, found), (Ok(Named::Pieces), copy), "{len} from {offset}");
+            assert_eq!((named, found), (Ok(Slices::Complete), copy), "{len} from {offset}");
         }
         let mut found = Vec::new();
-        let named = memory.in_place(|access| {
+        let named = memory.with_slices(|access| {
             access.read_remote(pd, QP, rkey, (0x1fff, 1), |piece| {
                 piece.append_to(&mut found);
                 true
             })
         });
-        assert_eq!((named, found), (Ok(Named::Pieces), vec![(4095 / 7) as u8]));
+        assert_eq!((named, found), (Ok(Slices::Complete), vec![(4095 / 7) as u8]));
     }
 
     #[test]
-    fn what_a_copy_is_refused_a_piece_is_refused() {
+    fn slices_are_refused_where_copies_are() {
         let (memory, _buffer, pd, lkey, rkey) = rig(0, Access::LOCAL_WRITE);
         let never = |_: RacySliceMut<'_>| -> bool { unreachable!() };
-        let error = memory.in_place(|access| access.write_remote(pd, QP, rkey, (0, 8), never));
+        let error = memory.with_slices(|access| access.write_remote(pd, QP, rkey, (0, 8), never));
         assert_eq!(error.unwrap_err().check, Check::Rights(Access::REMOTE_WRITE));
         let long = [Sge { addr: 0, length: 4097, lkey }];
         let cursor = &mut SgCursor::default();
         let error =
-            memory.in_place(|access| access.write_local(pd, &long, cursor, (0, 4097), never));
+            memory.with_slices(|access| access.write_local(pd, &long, cursor, (0, 4097), never));
         assert_eq!(error.unwrap_err().check, Check::Bounds);
-        let error = memory.in_place(|access| access.write_local(pd, &[], cursor, (0, 1), never));
+        let error = memory.with_slices(|access| access.write_local(pd, &[], cursor, (0, 1), never));
         assert_eq!(error.unwrap_err().check, Check::ListTooShort);
     }
 
     #[test]
-    fn memory_without_a_place_and_lists_without_room_are_to_be_copied() {
+    fn special_memory_and_lists_without_room_must_be_copied() {
         let (memory, _buffer, pd, lkey, _) = rig(0, Access::LOCAL_WRITE);
         let null = memory.alloc_null_mr(pd).unwrap().lkey;
         for (lkey, has_room) in [(null, true), (lkey, false)] {
             let sges = [Sge { addr: 0, length: 8, lkey }];
             let cursor = &mut SgCursor::default();
             let named = memory
-                .in_place(|access| access.write_local(pd, &sges, cursor, (0, 8), |_| has_room));
-            assert_eq!(named, Ok(Named::Copy));
+                .with_slices(|access| access.write_local(pd, &sges, cursor, (0, 8), |_| has_room));
+            assert_eq!(named, Ok(Slices::MustCopy));
         }
     }
 }
