@@ -270,10 +270,10 @@ impl Machine {
                 }
             }
             for core in 0..self.cores.len() {
-                if let Some((thread, until)) = self.cores[core] {
-                    if until <= self.now {
-                        self.step(core, thread);
-                    }
+                if let Some((thread, until)) = self.cores[core]
+                    && until <= self.now
+                {
+                    self.step(core, thread);
                 }
             }
         }

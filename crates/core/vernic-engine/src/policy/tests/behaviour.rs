@@ -57,7 +57,9 @@ fn ping_pong(cores: usize, computes: usize, seed: u64, table: &Table) -> u64 {
     machine.connect(a, b);
     machine.thread(a, Role::PingPong { seen: 0 }, false);
     machine.thread(b, Role::PingPong { seen: 0 }, false);
-    (0..computes).for_each(|_| drop(machine.thread(a, Role::Computes, false)));
+    for _ in 0..computes {
+        machine.thread(a, Role::Computes, false);
+    }
     let first = machine.now + machine.random(100_000);
     machine.arrives(first, a, Packet::Completion);
     machine.run(SECOND / 8);
