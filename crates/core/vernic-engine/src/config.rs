@@ -21,8 +21,6 @@ pub use settings::{Origin, Settings};
 /// Environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "VERNIC_CONFIG";
 
-/// Most threads that move the packets of a device.
-
 /// Longest time a setting in microseconds may name: 10 s.
 const MAX_US: u64 = 10_000_000;
 

@@ -61,9 +61,6 @@ pub(crate) struct Device {
     pub(crate) alarms: Alarms,
     /// Connections of TCP from outside of the setting `peers`.
     pub(crate) refused_peers: AtomicU64,
-    /// Completion queues that are armed: a thread sleeps until one of them reports, so the
-    /// background thread must not.
-    armed: AtomicUsize,
     /// Completion queues that are open.
     pub(crate) cqs: AtomicUsize,
     /// Shared receive queues that are open.
@@ -157,7 +154,6 @@ impl Device {
             cq_overflows: AtomicU64::new(0),
             alarms: Alarms::default(),
             refused_peers: AtomicU64::new(0),
-            armed: AtomicUsize::new(0),
             cqs: AtomicUsize::new(0),
             srqs: AtomicUsize::new(0),
             dm_bytes: AtomicU64::new(0),
@@ -195,19 +191,9 @@ impl Device {
         self.config.takeover_us * 1000
     }
 
-    /// A completion queue was armed that was not.
-    pub(crate) fn cq_armed(&self) {
-        self.armed.fetch_add(1, Ordering::SeqCst);
-    }
-
     /// An armed completion queue has raised its event, or is gone.
     pub(crate) fn cq_disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Whether a completion queue is armed.
-    pub(crate) fn has_armed(&self) -> bool {
-        self.armed.load(Ordering::SeqCst) != 0
+        self.policy.disarm();
     }
 
     /// Nanoseconds since the device was opened.

@@ -20,6 +20,7 @@ use crate::local::guests::Guests;
 use crate::local::pull::LIMITS;
 use crate::local::rings::{Near, RingOut};
 use crate::local::way::{DatagramWay, QpWay, Way};
+use crate::policy::{Gathered, Post, TABLE};
 use crate::qp::direct::{self, Turn as DirectTurn};
 use crate::qp::host::QpHost;
 use crate::qp::state::QpInner;
@@ -32,19 +33,6 @@ const TURN_PACKETS: usize = 64;
 /// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
 /// four, so however much a queue pair has to ask, its answers leave within two of its turns.
 const TURN_BYTES: usize = 60 * 1024;
-
-/// Requests that a queue pair has in flight from which on a post may wait for company.
-const COMPANY_FLIGHT: u64 = 16;
-
-/// How long ago somebody must have polled for a post to wait for the next poll, while the
-/// background thread leaves the sockets to those who poll: some calls into the kernel, which a
-/// program makes between two polls. Who looks at its memory instead would wait for that thread to
-/// notice.
-const COMPANY_NANOS: u64 = 100_000;
-
-/// Bytes of a batch that do not wait for company: half a GSO run, for whose copy the call into the
-/// kernel is little.
-const COMPANY_BYTES: usize = 30 * 1024;
 
 /// Shortest time between warnings that the kernel refuses packets: a second.
 const WARNING_NANOS: u64 = 1_000_000_000;
@@ -82,8 +70,7 @@ impl Lane {
     /// Sends what was just posted to `qp`, ahead of everything else that is ready: its poster waits
     /// for it. A short burst goes alone, and acknowledgements that are due leave with the next
     /// poll, while the answer is on its way; a long one goes with all that is ready. One that
-    /// stands behind many others may wait for company
-    /// ([`waits_for_company`](Self::waits_for_company)).
+    /// stands behind many others may wait in the batch for more ([`Post`]).
     pub(crate) fn transmit_posted(&mut self, engine: &Device, qp: &Arc<QpInner>, now: Time) {
         if qp.is_stream {
             self.sched.make_ready(qp);
@@ -124,32 +111,14 @@ impl Lane {
         }
         if !alone {
             self.transmit(engine, now);
-        } else if !self.waits_for_company(engine, in_flight, now) {
-            self.send(engine, now);
+            return;
         }
-    }
-
-    /// Whether what was posted stays in the batch until there is more: a message that stands behind
-    /// many others is not what anybody waits for, and each call into the kernel costs as much as
-    /// the packets of dozens of small messages. So it waits until the batch has a quarter as many
-    /// packets as its queue pair has requests in flight, 64 at most, and not beyond the next poll
-    /// that finds nothing, nor the background thread's next look, which must be within its
-    /// take-over time. While that thread leaves the sockets to those who poll, somebody must have
-    /// polled just now.
-    #[inline]
-    fn waits_for_company(&self, engine: &Device, in_flight: u64, now: Time) -> bool {
-        if in_flight < COMPANY_FLIGHT {
-            return false;
+        let gathered = || Gathered { packets: self.tx.packets(), bytes: self.tx.bytes() };
+        let patience = engine.patience();
+        match engine.policy.posted(&TABLE, in_flight, gathered, now, patience) {
+            Post::Gather => {}
+            Post::SendNow => drop(self.send(engine, now)),
         }
-        let latest = (now + engine.patience()).nanos();
-        let polled_at = Time(engine.policy.called_at.load(Ordering::Relaxed));
-        if engine.policy.backs_off.load(Ordering::Relaxed) && now.since(polled_at) > COMPANY_NANOS {
-            return false;
-        }
-        let enough = TURN_PACKETS.min(in_flight as usize / 4);
-        self.tx.packets() < enough
-            && self.tx.bytes() < COMPANY_BYTES
-            && engine.policy.looks_at.load(Ordering::Acquire) <= latest
     }
 
     /// Hands the batch to the link; true if all of it left and more may follow.
@@ -619,12 +588,19 @@ fn by_ring(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{LOOKS_BY_ITSELF, SLEEPS};
     use crate::testing::{post_writes, rc_pair, without_background};
     use crate::{Config, Context, EMPTY_WC, Route};
 
     fn gathered(context: &Context) -> usize {
         context.engine().with_lane(|lane| lane.tx.packets())
+    }
+
+    /// When the background thread looks next.
+    #[derive(Clone, Copy)]
+    enum Looks {
+        ByItself,
+        At(Time),
+        WhenReadable,
     }
 
     #[test]
@@ -634,9 +610,14 @@ mod tests {
         let cq = context.create_cq(4096, None).unwrap();
         let [qp, _peer] = rc_pair(&context, &cq, POSTS as u32);
         let engine = context.engine();
-        let post = |times: usize, looks_at: u64| -> Vec<usize> {
+        let plan = |looks_at: Looks| match looks_at {
+            Looks::ByItself => engine.policy.forget_plan(),
+            Looks::At(time) => engine.policy.plan_look(Some(time)),
+            Looks::WhenReadable => engine.policy.plan_look(None),
+        };
+        let post = |times: usize, looks_at: Looks| -> Vec<usize> {
             let each = |_| {
-                engine.policy.looks_at.store(looks_at, Ordering::SeqCst);
+                plan(looks_at);
                 post_writes(&qp, 1);
                 gathered(&context)
             };
@@ -649,13 +630,13 @@ mod tests {
             }
         };
         // It sleeps until a packet comes.
-        assert_eq!(post(POSTS, SLEEPS), [0; POSTS]);
+        assert_eq!(post(POSTS, Looks::WhenReadable), [0; POSTS]);
         drain();
 
-        let soon = (engine.now() + engine.patience()).nanos();
+        let soon = Looks::At(engine.now() + engine.patience());
         // Few in flight: each leaves at once. Then they gather until a quarter of all in flight
         // wait.
-        let few = COMPANY_FLIGHT as usize;
+        let few = TABLE.gather_in_flight as usize;
         assert_eq!(post(few, soon), vec![0; few]);
         assert_eq!(post(6, soon), [1, 2, 3, 0, 1, 2]);
         let rest = post(POSTS - few - 6 - 1, soon);
@@ -669,17 +650,17 @@ mod tests {
         assert_eq!(gathered(&context), 0);
 
         // It leaves the sockets to those who poll: while somebody does.
-        engine.policy.backs_off.store(true, Ordering::SeqCst);
+        engine.policy.back_off();
         let post_after = |polled_at: Time| {
-            engine.policy.called_at.store(polled_at.nanos(), Ordering::SeqCst);
-            post(1, LOOKS_BY_ITSELF)
+            engine.policy.called(polled_at);
+            post(1, Looks::ByItself)
         };
-        post(few, SLEEPS);
+        post(few, Looks::WhenReadable);
         assert_eq!(post_after(Time(0)), [0]);
         // A moment that nothing here reaches.
         assert_eq!(post_after(engine.now() + 1_000_000_000_000), [1]);
         assert_eq!(post_after(Time(0)), [0]);
-        engine.policy.backs_off.store(false, Ordering::SeqCst);
+        engine.policy.come_back();
     }
 
     #[test]

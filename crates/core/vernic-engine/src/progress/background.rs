@@ -1,22 +1,15 @@
 //! The background thread of an open device: progress when no application thread makes any.
 //!
-//! It has two ways to wait:
-//!
-//! - *Backing off*, while application threads poll the device: it sleeps `takeover_us` at a
-//!   time and only looks whether they still do. A thread woken per packet would cost them more than
-//!   it gives.
-//! - *Watching*, once they stopped, or while a completion queue is armed (its owner sleeps, or is
-//!   about to): it drains the sockets and sleeps in `ppoll` on them, on changes of the network, and
-//!   on its wake-up, with the next timer as timeout. An idle device makes no system call at all
-//!   (unless it has connections to other processes of this host: `cm/neighbours.rs`).
+//! Owns the thread, and what it hears beside its engine. When it backs off, looks, or sleeps is the
+//! decision of [`policy::Background`](policy::Background); this module carries it out, and reports.
+//! While it watches it sleeps in `ppoll` on the sockets, on changes of the network, and on its
+//! wake-up, with the next timer as timeout. An idle device makes no system call at all (unless it
+//! has connections to other processes of this host: `neighbours.rs`).
 //!
 //! It is woken while it watches if a holder of the lane leaves work that is due before it would
 //! look, or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off
 //! if a completion queue is armed, or if a thread is about to wait for something that is no
-//! completion ([`Engine::caller_rests`]): then it looks whether anybody polls still. If backing off
-//! turns out wrong, because packets waited and nobody had called for a while (a program that polls
-//! for its send and then looks at its memory, as `ib_write_lat` does), it watches for the next
-//! [`DISTRUST`] rounds.
+//! completion ([`Engine::caller_rests`]): then it looks whether anybody polls still.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -30,52 +23,10 @@ use vernic_proto::Time;
 
 use crate::lane::core::Lane;
 use crate::local::control::NearControl;
-use crate::policy::{LOOKS_BY_ITSELF, SLEEPS};
+use crate::policy::{self, Event, Next, TABLE};
 use crate::progress::engine::{Engine, give_way};
 use crate::streams::Streams;
 use crate::support::threads;
-
-/// Calls since the last look that make inline progress "active" and end the watching. A program
-/// that sleeps for its completions makes a few calls per completion; one that polls makes
-/// thousands.
-const ACTIVE_CALLS: u64 = 8;
-
-/// Calls in one take-over time that keep this thread away. One that polls makes hundreds even where
-/// each call does much. One that makes a few waits for something else meanwhile, such as its memory
-/// to change, and waits for our next look if nobody watches the sockets.
-const STAYING_CALLS: u64 = 16;
-
-/// How long nobody has called when packets are found after a take-over time: the program polled
-/// until it had what it polled for, then waited for something else. Far longer than between two
-/// polls.
-const SILENCE_NANOS: u64 = 50_000;
-
-/// How often it watches after that whatever the calls: a take-over time in vain now and then costs
-/// such a program little, and one that was only not scheduled gets rid of us soon.
-const DISTRUST: u32 = 64;
-
-/// How long it looks whether anybody polls after a thread went to rest: far longer than it takes to
-/// poll twice, far shorter than anybody would notice.
-const REST_PAUSE: Duration = Duration::from_micros(50);
-
-/// Calls in that time that mean somebody polls.
-const REST_CALLS: u64 = 2;
-
-/// Rounds with packets before it looks again whether somebody else makes progress.
-const ROUNDS: usize = 16;
-
-/// How often it looks for changes of the network and what neighbours say while it does not sleep.
-const LOOK_AROUND_NANOS: u64 = 1_000_000;
-
-/// What a look at the lane found.
-enum Look {
-    /// Everything was done; sleep for this long at most.
-    Idle(Option<Duration>),
-    /// There is more to do.
-    Busy,
-    /// Another thread has the lane.
-    Taken,
-}
 
 /// What the thread hears beside its engine.
 pub(crate) struct Ears {
@@ -92,24 +43,29 @@ impl Ears {
     }
 }
 
+/// What the thread sleeps on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watches {
+    Nothing,
+    /// All but the link.
+    Beside,
+    /// The link's descriptors of this generation, too.
+    All(u64),
+}
+
 /// The thread's own state.
 pub(crate) struct Background {
     engine: Arc<Engine>,
     sleeper: Sleeper,
     ears: Ears,
-    /// Descriptors of the link as of `generation`.
+    /// Descriptors of the link, as it had them last.
     fds: Vec<RawFd>,
-    generation: Option<u64>,
-    calls_seen: u64,
+    watches: Watches,
     /// When other processes of this host must be seen to at the latest.
     processes_due: Option<Time>,
-    /// Application threads called since the look before the last.
-    called: bool,
-    backed_off: bool,
-    /// Times that it watches though application threads call.
-    distrust: u32,
-    /// The last look found packets.
-    found: bool,
+    policy: policy::Background,
+    /// For how long it may sleep, as its last look planned.
+    timeout: Option<Duration>,
     /// When it looked around last though it never slept.
     looked_around: Time,
 }
@@ -121,18 +77,16 @@ impl Background {
         sleeper: Sleeper,
         ears: Ears,
     ) -> std::io::Result<JoinHandle<()>> {
+        let policy = policy::Background::new(engine.patience());
         let mut this = Self {
             engine,
             sleeper,
             ears,
             fds: Vec::new(),
-            generation: None,
-            calls_seen: 0,
+            watches: Watches::Nothing,
             processes_due: None,
-            called: false,
-            backed_off: false,
-            distrust: 0,
-            found: false,
+            policy,
+            timeout: None,
             looked_around: Time(0),
         };
         let name = format!("{}-progress", this.engine.info.name);
@@ -145,104 +99,79 @@ impl Background {
         if let Err(error) = vernic_io::ask_for_short_slices() {
             tracing::debug!(%error, "no short slices of the processor for the background thread");
         }
+        let mut next = Next::Judge;
         while !self.engine.stop.load(Ordering::Acquire) {
-            if self.others_are_active() {
-                self.back_off();
-            } else {
-                self.watch();
-            }
+            next = self.carry_out(next);
         }
+        self.engine.policy.come_back();
     }
 
-    /// Whether application threads make the progress, so that this one need not.
-    fn others_are_active(&mut self) -> bool {
-        let calls = self.engine.inline_calls.load(Ordering::Relaxed);
-        let made = calls.wrapping_sub(self.calls_seen);
-        self.calls_seen = calls;
-        self.called = made != 0;
-        if self.distrust != 0 {
-            self.distrust -= 1;
-            return false;
-        }
-        let enough = if self.backed_off { STAYING_CALLS } else { ACTIVE_CALLS };
-        made >= enough && !self.engine.has_armed()
+    /// Does what the policy says, and returns what it says then.
+    fn carry_out(&mut self, next: Next) -> Next {
+        let shared = &self.engine.policy;
+        let event = match next {
+            Next::Judge => {
+                shared.come_back();
+                Event::Judged { calls: shared.calls(), is_armed: shared.has_armed() }
+            }
+            Next::BackOff => shared.back_off(),
+            Next::Pause { nanos } => {
+                self.pause(nanos);
+                Event::Paused { rested: self.engine.policy.take_rested() }
+            }
+            Next::Stay { nanos } => {
+                self.pause(nanos);
+                Event::Stayed
+            }
+            Next::Count { nanos } => {
+                let before = shared.calls();
+                std::thread::sleep(Duration::from_nanos(nanos));
+                Event::Counted { before, after: shared.calls() }
+            }
+            Next::Look => self.look(),
+            Next::Watch => {
+                self.sleep();
+                Event::Slept
+            }
+            Next::OfferCore => {
+                std::thread::yield_now();
+                return Next::Look;
+            }
+            Next::Rest => {
+                give_way();
+                return Next::SeeToOthers;
+            }
+            Next::SeeToOthers => {
+                self.see_to_others();
+                return Next::Judge;
+            }
+        };
+        self.policy.after(&TABLE, event)
     }
 
-    fn back_off(&mut self) {
-        let engine = self.engine.clone();
-        engine.policy.backs_off.store(true, Ordering::SeqCst);
-        // A queue armed before that store was not announced to us; one armed after it is.
-        if !engine.has_armed() {
-            if !self.backed_off {
-                let near = engine.near.as_ref().map(NearControl::raw_fd);
-                self.sleeper.watch(self.ears.poll_fds().chain(near));
-                self.generation = None;
-                self.backed_off = true;
-            }
-            let pause = Duration::from_micros(engine.config.takeover_us);
-            // Somebody who went to rest before that store was not announced to us either.
-            let rested = engine.rested.swap(false, Ordering::SeqCst);
-            if !rested {
-                let woken = self.sleeper.sleep(Some(pause));
-                self.look_around(woken.by_fd);
-            }
-            if rested || engine.rested.swap(false, Ordering::SeqCst) {
-                self.look_who_polls(pause);
-            }
+    /// Sleeps, without a look at the link's sockets.
+    fn pause(&mut self, nanos: u64) {
+        if self.watches != Watches::Beside {
+            let near = self.engine.near.as_ref().map(NearControl::raw_fd);
+            self.sleeper.watch(self.ears.poll_fds().chain(near));
+            self.watches = Watches::Beside;
         }
-        engine.policy.backs_off.store(false, Ordering::SeqCst);
-    }
-
-    /// A thread that may have been the one that polls does so no longer: takes over at once if
-    /// nobody else does, or else leaves the others alone for another `pause`.
-    fn look_who_polls(&mut self, pause: Duration) {
-        let before = self.engine.inline_calls.load(Ordering::Relaxed);
-        std::thread::sleep(REST_PAUSE);
-        let calls = self.engine.inline_calls.load(Ordering::Relaxed);
-        if calls.wrapping_sub(before) < REST_CALLS {
-            self.calls_seen = calls;
-        } else {
-            let woken = self.sleeper.sleep(Some(pause));
-            self.look_around(woken.by_fd);
-        }
+        let woken = self.sleeper.sleep(Some(Duration::from_nanos(nanos)));
+        self.look_around(woken.by_fd);
     }
 
     /// Whether it has not looked around for a while, and does so now.
     fn is_time_to_look_around(&mut self) -> bool {
         let now = self.engine.now();
-        let is_time = now.since(self.looked_around) > LOOK_AROUND_NANOS;
+        let is_time = now.since(self.looked_around) > TABLE.look_around_nanos;
         if is_time {
             self.looked_around = now;
         }
         is_time
     }
 
-    fn watch(&mut self) {
-        let mut was_away = std::mem::replace(&mut self.backed_off, false);
-        let mut taken = 0;
-        for _ in 0..ROUNDS {
-            let called_at = Time(self.engine.policy.called_at.load(Ordering::Relaxed));
-            let looked = self.look();
-            if std::mem::replace(&mut was_away, false)
-                && self.found
-                && self.engine.now().since(called_at) > SILENCE_NANOS
-            {
-                self.distrust = DISTRUST;
-            }
-            match looked {
-                Look::Busy => {}
-                Look::Taken => {
-                    taken += 1;
-                    // Whoever has it moves packets, and is done in some microseconds, if it runs.
-                    if taken < ROUNDS { std::thread::yield_now() } else { give_way() }
-                }
-                Look::Idle(timeout) => {
-                    self.sleep(timeout);
-                    return;
-                }
-            }
-        }
-        // So much traffic that it does not sleep: neighbours are served all the same.
+    /// So much traffic that it does not sleep: neighbours are served all the same.
+    fn see_to_others(&mut self) {
         self.processes_due = self.engine.see_to_processes();
         if self.is_time_to_look_around() {
             self.tell_status();
@@ -250,12 +179,13 @@ impl Background {
         }
     }
 
-    fn sleep(&mut self, timeout: Option<Duration>) {
-        let woken = self.sleeper.sleep(timeout);
+    /// Sleeps until what the last look planned.
+    fn sleep(&mut self) {
+        let woken = self.sleeper.sleep(self.timeout);
         if let Some(near) = &self.engine.near {
             near.alarm().awake();
         }
-        self.engine.policy.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+        self.engine.policy.forget_plan();
         self.look_around(woken.by_fd);
     }
 
@@ -287,9 +217,10 @@ impl Background {
     }
 
     /// Makes progress once, and plans the next look if there is nothing more to do.
-    fn look(&mut self) -> Look {
+    fn look(&mut self) -> Event {
         let engine = self.engine.clone();
-        let Some(mut lane) = engine.try_lane() else { return Look::Taken };
+        let called_at = engine.policy.called_at();
+        let Some(mut lane) = engine.try_lane() else { return Event::Taken };
         let now = engine.now();
         engine.answer_doorbells(&mut lane);
         lane.transmit(&engine, now);
@@ -298,25 +229,21 @@ impl Background {
             Some(_) => lane.receive_streams(&engine, now, true),
             None => lane.receive(&engine, now),
         };
-        self.found = received != 0;
         lane.fire_timers(&engine, now);
         lane.transmit_all(&engine, now);
-        // While applications call now and then, look now and then: they need not wake us for
-        // what they leave behind.
-        let look = self.called.then(|| now + engine.patience());
-        let due = [look, self.processes_due, engine.alarms.due()];
+        let due = [self.policy.looks_by(now), self.processes_due, engine.alarms.due()];
         let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
         if let Some(near) = engine.near.as_ref().filter(|_| lane.near.is_pending()) {
             near.ring();
         }
         let serves = engine.is_asked_for_processes();
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
-        let busy = !rests || !self.lies_down(&lane);
-        if !busy {
-            if self.generation != Some(lane.link.poll_generation()) {
-                let generation = lane.link.poll_generation();
-                self.generation = Some(generation);
-                engine.watched.store(generation, Ordering::Relaxed);
+        let is_done = rests && self.lies_down(&lane);
+        if is_done {
+            let generation = lane.link.poll_generation();
+            if self.watches != Watches::All(generation) {
+                self.watches = Watches::All(generation);
+                engine.policy.watch(generation);
                 self.fds.clear();
                 self.fds.extend_from_slice(lane.link.poll_fds());
                 self.fds.extend(lane.streams.as_ref().map(Streams::raw_fd));
@@ -325,18 +252,16 @@ impl Background {
                 self.sleeper.watch(self.fds.iter().copied().chain(beside));
             }
             // Under the lane's lock: a holder after us compares its work with this plan.
-            let looks_at = next.map_or(SLEEPS, |next| next.nanos());
-            engine.policy.looks_at.store(looks_at, Ordering::Release);
+            engine.policy.plan_look(next);
         }
         drop(lane);
         engine.after_release();
         if serves || self.processes_due.is_some_and(|due| due <= now) {
             self.processes_due = engine.see_to_processes();
         }
-        if busy {
-            return Look::Busy;
-        }
-        Look::Idle(next.map(|next| Duration::from_nanos(next.since(now))))
+        self.timeout = next.map(|next| Duration::from_nanos(next.since(now)));
+        let (found, silent_nanos) = (received != 0, engine.now().since(called_at));
+        Event::Looked { found, is_done, silent_nanos }
     }
 
     /// Says to the neighbours that this thread sleeps; false, and nothing said, if one has sent

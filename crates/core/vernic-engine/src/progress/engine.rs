@@ -41,7 +41,7 @@
 //! runs) is covered by the background thread: see [`Engine::hand_over`].
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ use vernic_proto::Time;
 use crate::cm::CmShared;
 use crate::device::opened::{Device, monotonic_ns};
 use crate::lane::core::Lane;
-use crate::policy::LOOKS_BY_ITSELF;
+use crate::policy::{AfterPoll, TABLE};
 use crate::qp::state::QpInner;
 use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
 use crate::support::events::{lock, try_lock};
@@ -59,28 +59,6 @@ use crate::support::events::{lock, try_lock};
 /// Times that a holder takes the lane again for doorbells before it leaves them to the background
 /// thread: a bound on how long one call can be kept busy by others.
 const MAX_ROUNDS: usize = 8;
-
-/// How long a poller finds nothing until it offers its core to others. Where every spinning process
-/// has a core this changes nothing; where they share one, the peer runs now instead of after the
-/// scheduler's next tick (some ms).
-const YIELD_NANOS: u64 = 20_000;
-/// An offer that took longer than this was taken by somebody who computes, not by a peer that
-/// answers: the caller was away for a time slice or more (Linux 6.18 has who yields pay for its
-/// whole slice).
-pub(crate) const LONG_YIELD_NANOS: u64 = 500_000;
-/// How long a poller finds nothing until it offers its core again after such an offer: most of a
-/// time slice, so that two peers on cores that others use, too, run at the same time now and then.
-/// Else each would give its slice away before the other has one, and a ping-pong would take time
-/// slices per message.
-const WARY_YIELD_NANOS: u64 = 2_000_000;
-/// The same in polls that did not get the lane.
-const POLLS_PER_YIELD: u32 = 64;
-/// Polls in a row, during which no application's thread got the lane, after which who polls on
-/// sleeps instead: some 30 us. Whoever has the lane, or waits for it, does not run then, and may be
-/// of a lower priority than the poller, in which case yielding does not let it.
-const POLLS_PER_REST: u32 = 16 * POLLS_PER_YIELD;
-/// For how long: enough for the few microseconds that anybody keeps the lane.
-const GIVE_WAY: Duration = Duration::from_micros(20);
 
 /// The engine of an open device: its lane, and what threads share of it. The rest is its
 /// [`Device`].
@@ -96,21 +74,6 @@ pub(crate) struct Engine {
     pub(crate) late: Mutex<Vec<Arc<QpInner>>>,
     has_late: AtomicBool,
     rung: AtomicBool,
-    /// Polls in a row that found nothing without the lane.
-    idle_polls: AtomicU32,
-    /// `inline_calls` as such polls saw it last.
-    calls_in_vain: AtomicU64,
-    /// Since when polls find nothing, nanoseconds; 0 if the last one found something.
-    idle_since: AtomicU64,
-    /// After how long without anything a poller offers its core, nanoseconds.
-    yield_after: AtomicU64,
-    /// Counts calls that made progress on an application's thread.
-    pub(crate) inline_calls: AtomicU64,
-    /// [`Link::poll_generation`](vernic_io::Link::poll_generation) of the descriptors that the
-    /// background thread sleeps on while its next look is planned. Written under the lane's lock.
-    pub(crate) watched: AtomicU64,
-    /// A thread is about to wait for something that is no completion.
-    pub(crate) rested: AtomicBool,
     pub(crate) stop: AtomicBool,
 }
 
@@ -146,13 +109,6 @@ impl Engine {
             late: Mutex::default(),
             has_late: AtomicBool::new(false),
             rung: AtomicBool::new(false),
-            idle_polls: AtomicU32::new(0),
-            calls_in_vain: AtomicU64::new(0),
-            idle_since: AtomicU64::new(0),
-            yield_after: AtomicU64::new(YIELD_NANOS),
-            inline_calls: AtomicU64::new(0),
-            watched: AtomicU64::new(0),
-            rested: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
     }
@@ -197,41 +153,27 @@ impl Engine {
 
     /// Looks for completions: see the module's head. `take` takes them from the ring.
     pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
-        let (mut taken, mut waited_long) = (0, false);
+        let (mut taken, mut after) = (0, AfterPoll::Return);
         let done = self.run_inline(|lane, now| {
-            self.count_inline_call(now);
+            self.policy.called(now);
             lane.transmit(self, now);
             let received = lane.receive(self, now);
             lane.fire_timers(self, now);
             taken = take();
-            waited_long = self.has_waited(taken != 0 || received != 0, now);
+            after = self.policy.polled(taken != 0 || received != 0, now);
         });
         if !done {
             taken = take();
             if taken == 0 {
-                self.poll_in_vain();
+                after = self.policy.polled_in_vain(&TABLE);
             }
         }
-        if waited_long {
-            self.offer_core();
+        match after {
+            AfterPoll::Return => {}
+            AfterPoll::OfferCore => self.offer_core(),
+            AfterPoll::Rest => give_way(),
         }
         taken
-    }
-
-    /// A poll did not get the lane: now and then lets others run on this core, and rather sleeps if
-    /// that does not help.
-    #[cold]
-    fn poll_in_vain(&self) {
-        let polls = self.idle_polls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        if !polls.is_multiple_of(POLLS_PER_YIELD) {
-            return;
-        }
-        let calls = self.inline_calls.load(Ordering::Relaxed);
-        let is_stuck = self.calls_in_vain.swap(calls, Ordering::Relaxed) == calls;
-        if !is_stuck {
-            self.idle_polls.store(0, Ordering::Relaxed);
-        }
-        if is_stuck && polls >= POLLS_PER_REST { give_way() } else { self.offer_core() }
     }
 
     /// Lets others run on this core.
@@ -239,29 +181,13 @@ impl Engine {
     fn offer_core(&self) {
         let before = monotonic_ns();
         std::thread::yield_now();
-        let took = monotonic_ns().saturating_sub(before);
-        self.yield_after.store(next_offer_after(took), Ordering::Relaxed);
-    }
-
-    /// A poll with the lane `found` something or not: whether its caller has waited so long that it
-    /// should offer its core to others.
-    #[inline]
-    fn has_waited(&self, found: bool, now: Time) -> bool {
-        let since = self.idle_since.load(Ordering::Relaxed);
-        let waited_long =
-            !found && since != 0 && now.nanos() >= since + self.yield_after.load(Ordering::Relaxed);
-        if found {
-            self.idle_since.store(0, Ordering::Relaxed);
-        } else if since == 0 || waited_long {
-            self.idle_since.store(now.nanos(), Ordering::Relaxed);
-        }
-        waited_long
+        self.policy.offered(&TABLE, monotonic_ns().saturating_sub(before));
     }
 
     /// Sends and receives on this thread, if the lane is free; false if it is not.
     pub(crate) fn progress_inline(&self) -> bool {
         self.run_inline(|lane, now| {
-            self.count_inline_call(now);
+            self.policy.called(now);
             lane.transmit(self, now);
             lane.receive(self, now);
             lane.fire_timers(self, now);
@@ -296,13 +222,6 @@ impl Engine {
         let mut counters = None;
         self.run_inline(|lane, _| counters = Some(lane.link.counters()));
         counters
-    }
-
-    /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
-    /// neither, so a program that only posts leaves both to the background thread.
-    fn count_inline_call(&self, now: Time) {
-        self.policy.called_at.store(now.nanos(), Ordering::Relaxed);
-        self.inline_calls.store(self.inline_calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Runs `f` with the lane on an application's thread, unless it is taken.
@@ -415,16 +334,13 @@ impl Engine {
         if let Some(near) = near {
             near.ring();
         }
-        let looks_at = self.policy.looks_at.load(Ordering::Acquire);
-        if looks_at == LOOKS_BY_ITSELF {
-            return;
-        }
-        let blind = lane.link.poll_generation() != self.watched.load(Ordering::Relaxed);
+        let Some(plan) = self.policy.plan() else { return };
+        let blind = lane.link.poll_generation() != self.policy.watched();
         let late =
-            || lane.next_work(now, self.patience()).is_some_and(|next| next.nanos() < looks_at);
+            || lane.next_work(now, self.patience()).is_some_and(|next| plan.is_late_for(next));
         if near.is_some() || blind || late() {
             // Once is enough: it plans anew when it is awake.
-            self.policy.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+            self.policy.forget_plan();
             self.waker.wake();
         }
     }
@@ -432,8 +348,7 @@ impl Engine {
     /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
     pub(crate) fn cq_armed(&self) {
         self.run_inline(|lane, now| lane.transmit_all(self, now));
-        self.device.cq_armed();
-        if self.policy.backs_off.load(Ordering::SeqCst) {
+        if self.policy.arm() {
             self.waker.wake();
         }
     }
@@ -441,8 +356,7 @@ impl Engine {
     /// The calling thread is about to wait for something that is no completion, and may have been
     /// the one that polled: the background thread, if it counts on that, looks anew.
     pub(crate) fn caller_rests(&self) {
-        self.rested.store(true, Ordering::SeqCst);
-        if self.policy.backs_off.load(Ordering::SeqCst) {
+        if self.policy.rest() {
             self.waker.wake();
         }
     }
@@ -451,13 +365,7 @@ impl Engine {
 /// Lets any other thread run on this core, also one of a lower priority.
 #[cold]
 pub(crate) fn give_way() {
-    std::thread::sleep(GIVE_WAY);
-}
-
-/// After how long a poller that finds nothing offers its core next, if the last offer took `took`
-/// nanoseconds.
-fn next_offer_after(took: u64) -> u64 {
-    if took > LONG_YIELD_NANOS { WARY_YIELD_NANOS } else { YIELD_NANOS }
+    std::thread::sleep(Duration::from_nanos(TABLE.rest_nanos));
 }
 
 #[cfg(test)]

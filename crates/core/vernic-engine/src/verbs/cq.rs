@@ -11,14 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::limits::MAX_CQE;
 use crate::error::{Busy, CqOverrun, CreateError, ResizeError, orphan_io};
+use crate::policy::TABLE;
 use crate::qp::completions::{CqRing, Wc};
 use crate::support::events::{CqId, Element};
 use crate::verbs::channel::CompChannel;
 use crate::verbs::context::Context;
-
-/// Polls that found something, after which one makes progress all the same, so that an
-/// application that is always served from the ring still sends ACKs.
-const POLLS_PER_PROGRESS: u32 = 16;
 
 /// A completion queue.
 #[derive(Debug)]
@@ -123,8 +120,8 @@ impl Cq {
             }
             return Ok(taken);
         }
-        if self.polls.fetch_add(1, Ordering::Relaxed) % POLLS_PER_PROGRESS == POLLS_PER_PROGRESS - 1
-        {
+        let polls = self.polls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if polls.is_multiple_of(TABLE.polls_per_progress) {
             engine.progress_inline();
         }
         Ok(taken)

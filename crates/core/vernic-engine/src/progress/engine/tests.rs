@@ -10,7 +10,6 @@ use vernic_wire::{Gid, PortNum, Qkey, Qpn};
 
 use super::*;
 use crate::config::Config;
-use crate::policy::SLEEPS;
 use crate::testing::ud_qp;
 use crate::{
     AddressVector, Ah, Context, Cq, Dest, EMPTY_WC, GidEntry, Payload, Pd, Qp, QpCap, SendWr,
@@ -108,10 +107,10 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
     let context = open_without_background();
     let engine = context.engine();
     let sleeps_on_all = |lane: &Lane| {
-        engine.watched.store(lane.link.poll_generation(), Ordering::Relaxed);
-        engine.policy.looks_at.store(SLEEPS, Ordering::Release);
+        engine.policy.watch(lane.link.poll_generation());
+        engine.policy.plan_look(None);
         engine.hand_over(lane, engine.now());
-        assert_eq!(engine.policy.looks_at.load(Ordering::Acquire), SLEEPS, "left to sleep");
+        assert!(engine.policy.plan().is_some(), "left to sleep");
     };
     engine.with_lane(|lane| {
         sleeps_on_all(lane);
@@ -121,7 +120,7 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
         lane.link.join(local, group_ip(4)).unwrap();
         engine.hand_over(lane, engine.now());
     });
-    assert_eq!(engine.policy.looks_at.load(Ordering::Acquire), LOOKS_BY_ITSELF, "woken");
+    assert!(engine.policy.plan().is_none(), "woken");
 }
 
 fn group_ip(n: u8) -> std::net::IpAddr {
@@ -209,31 +208,13 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
 fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     let context = open_without_background();
     let engine = context.engine();
-    engine.policy.looks_at.store(SLEEPS, Ordering::Release);
     let generation = engine.with_lane(|lane| lane.link.poll_generation());
-    engine.watched.store(generation, Ordering::Relaxed);
-    engine.policy.looks_at.store(SLEEPS, Ordering::Release);
+    engine.policy.watch(generation);
+    engine.policy.plan_look(None);
     engine.with_lane(|_| ());
-    assert_eq!(engine.policy.looks_at.load(Ordering::Acquire), SLEEPS, "nothing is left");
+    assert!(engine.policy.plan().is_some(), "nothing is left");
     engine.with_lane(|lane| lane.blocked = true);
-    let looks_at = engine.policy.looks_at.load(Ordering::Acquire);
-    assert_eq!(looks_at, LOOKS_BY_ITSELF, "the background thread was woken");
-}
-
-#[test]
-fn a_core_that_others_keep_is_offered_less_often_until_they_give_it_back_soon() {
-    assert_eq!(next_offer_after(2_000), YIELD_NANOS, "the peer ran, or nobody");
-    assert_eq!(next_offer_after(3_000_000), WARY_YIELD_NANOS, "somebody computed for a time slice");
-    let context = open_without_background();
-    let engine = context.engine();
-    let now = engine.now();
-    let late = now + YIELD_NANOS;
-    let waited = |at| engine.has_waited(false, at);
-    engine.has_waited(true, now);
-    assert_eq!((waited(now), waited(late)), (false, true));
-    engine.yield_after.store(next_offer_after(3_000_000), Ordering::Relaxed);
-    engine.has_waited(true, now);
-    assert_eq!((waited(now), waited(late), waited(now + WARY_YIELD_NANOS)), (false, false, true));
+    assert!(engine.policy.plan().is_none(), "the background thread was woken");
 }
 
 #[test]
@@ -276,7 +257,7 @@ fn who_polls_in_vain_rests_so_that_whoever_has_the_lane_runs() {
         });
         is_taken.recv().unwrap();
         let before = rests();
-        for _ in 0..POLLS_PER_REST + 100 * POLLS_PER_YIELD {
+        for _ in 0..TABLE.polls_per_rest + 100 * TABLE.polls_per_offer {
             assert_eq!(cq.poll(&mut [EMPTY_WC; 1]).unwrap(), 0);
         }
         let rested = rests() - before;
