@@ -26,7 +26,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-cli", 7),
     ("vernic-cm", 14),
     ("vernic-engine", 41),
-    ("vernic-io", 9),
     ("vernic-mem", 9),
     ("vernic-proto", 11),
     ("vernic-rsocket", 5),

@@ -43,7 +43,7 @@
 //! ([`Config::transport`](vernic_engine::Config)), for an address does not tell.
 //!
 //! Limits: three descriptors for each device at which this process listens to a port of RoCE, one
-//! where it is bound (`vernic_io::slot`); an id has as many events waiting as its state machine can
+//! where it is bound (`vernic_io::host`); an id has as many events waiting as its state machine can
 //! raise, less than ten; requests of a listener that nobody takes are at most its backlog, events
 //! that the program writes itself 1024; start-ups of iWARP whose request is not here 1024 per
 //! listener.

@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use vernic_io::batch::flow_to;
-use vernic_io::intake::IntakeId;
-use vernic_io::slot::{Lookup, Slot};
+use vernic_io::IntakeId;
+use vernic_io::host::{Lookup, Slot};
 use vernic_io::{ROCE_PORT, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::Qpn;
@@ -119,7 +118,7 @@ impl Ah {
             return Some(self.path);
         }
         let slot = Slot::of(qpn);
-        let path = self.path.with_flow(flow_to(slot, self.path.flow()));
+        let path = self.path.with_flow(slot.flow(self.path.flow()));
         if engine.config.force_wire {
             return Some(path);
         }

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use vernic_io::intake::Intake;
+use vernic_io::host::Intake;
 use vernic_io::{ClosedLink, Link};
 use vernic_proto::{AttrMask, QpAttr, QpState};
 

@@ -34,7 +34,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::slot::SlotError;
+use vernic_io::host::SlotError;
 use vernic_io::{Slot, random};
 use vernic_proto::Time;
 use vernic_proto::cm::{

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use vernic_io::host::Slot;
 use vernic_io::neighbour::{Neighbour, NeighbourId};
-use vernic_io::slot::Slot;
 use vernic_mem::{
     Access, GatePass, Grant, GrantError, PeerGates, PeerMemory, PeerProcess, Reach, Sentinel,
     SharedRange, Visitor, VisitorId, admit,

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use vernic_io::host::SlotTable;
 use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
-use vernic_io::slot::SlotTable;
 use vernic_io::{
     ClosedLink, Link, LinkError, LocalAddr, NextHop, Sleeper, StatusSocket, UdpConfig, UdpLink,
 };

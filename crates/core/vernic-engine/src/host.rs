@@ -4,7 +4,7 @@
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
 //! to.
 
-use vernic_io::slot::Slot;
+use vernic_io::host::Slot;
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,

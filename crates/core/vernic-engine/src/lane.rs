@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vernic_io::intake::Intake;
-use vernic_io::slot::{Slot, SlotTable};
+use vernic_io::host::Intake;
+use vernic_io::host::{Slot, SlotTable};
 use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};

@@ -7,9 +7,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use vernic_io::batch::flow_to;
+use vernic_io::host::{Lookup, Slot};
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
-use vernic_io::slot::{Lookup, Slot};
 use vernic_io::{LocalAddr, ROCE_PORT, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::{Gid, Mtu, PortNum, Qpn};
@@ -29,7 +28,7 @@ pub(crate) struct Resolved {
 }
 
 impl Engine {
-    /// The path of an address vector; `entropy` chooses the number of its flow, which [`flow_to`]
+    /// The path of an address vector; `entropy` chooses the number of its flow, which [`Slot::flow`]
     /// makes that for a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let index = av.sgid_index;
@@ -79,7 +78,7 @@ impl Engine {
         }
         let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
         let mut resolved = self.resolve(av, entropy)?;
-        let flow = flow_to(Slot::of(peer), resolved.path.flow());
+        let flow = Slot::of(peer).flow(resolved.path.flow());
         resolved.path = resolved.path.with_flow(flow);
         let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config.peer_query_us));
         let Some(process) = self.slots.query(ip, peer, wait) else {

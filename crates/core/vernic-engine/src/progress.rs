@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vernic_io::slot::SlotTable;
+use vernic_io::host::SlotTable;
 use vernic_io::{LinkCounters, TxPath, Waker};
 use vernic_proto::Time;
 

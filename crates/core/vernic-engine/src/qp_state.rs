@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
-use vernic_io::intake::Intake;
+use vernic_io::host::Intake;
 use vernic_mem::{GatePass, PdId};
 use vernic_proto::{AttrMask, Cause, Failure, Host, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, MutexGuard};
 
-use vernic_io::intake::Intake;
+use vernic_io::host::Intake;
+use vernic_io::host::Lookup;
 use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
-use vernic_io::slot::Lookup;
 use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
 use vernic_proto::{Disposition, DropReason, ErrorClass, RxMeta, Time};
 use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};

@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::TxPath;
-use vernic_io::intake::Intake;
-use vernic_io::slot::{Lookup, PeerProcess, Slot};
+use vernic_io::host::Intake;
+use vernic_io::host::{Lookup, PeerProcess, Slot};
 use vernic_proto::{QpAttr, Time};
 use vernic_wire::{Qpn, Service};
 

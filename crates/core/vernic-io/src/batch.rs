@@ -23,11 +23,7 @@
 
 use std::net::SocketAddr;
 
-use crate::link::{Icrc, LinkLimits};
-
-mod path;
-
-pub use path::{TxPath, flow_to};
+use crate::path::TxPath;
 
 /// Bytes of the ICRC that follows each transport packet.
 pub const ICRC_BYTES: usize = 4;
@@ -54,6 +50,23 @@ pub const RX_BUFFER_BYTES: usize = 64 * 1024;
 /// Buffers in an [`RxBatch`]. Pages of a buffer that no large receive ever reached are never
 /// touched, so this costs address space, not memory, when packets are small.
 pub const RX_BUFFERS: usize = 16;
+
+/// What a link can do, found by trying when it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLimits {
+    /// Most packets in a run. 1 when there is no segmentation offload.
+    pub max_segments: u16,
+    /// Most bytes in a run, ICRCs included.
+    pub max_run_bytes: u32,
+}
+
+impl Default for LinkLimits {
+    /// What every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes that
+    /// an IPv4 datagram has left after the IP header (20) and the UDP header (8).
+    fn default() -> Self {
+        Self { max_segments: 64, max_run_bytes: 65_507 }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -296,6 +309,18 @@ impl TxBatch {
             self.clear();
         }
     }
+}
+
+/// What is known of a packet's invariant CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icrc {
+    /// Nobody looked yet.
+    Unchecked,
+    /// It matches, with the Identification that a Vernic peer sends (0 or the segment index), the
+    /// successor of the last one of this flow, or (IPv4 only) some other 16-bit Identification.
+    Good,
+    /// It matches with no Identification, or the packet is too short to hold one: drop it.
+    Bad,
 }
 
 /// What all packets of one receive buffer have in common.

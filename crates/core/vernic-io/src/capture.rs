@@ -7,7 +7,7 @@
 //! connection writes its packets twice.
 //!
 //! Packets between processes of one host may use a private UDP port (see
-//! [`slot`](crate::slot)). Wireshark knows RoCEv2 by its port, so the capture says 4791 instead,
+//! [`host`](crate::host)). Wireshark knows RoCEv2 by its port, so the capture says 4791 instead,
 //! with the ICRC changed by what that difference amounts to: a right one stays right, a wrong one
 //! stays wrong.
 //!
@@ -38,9 +38,10 @@ use vernic_wire::net::Frame;
 
 use self::blocks::Blocks;
 use crate::ROCE_PORT;
-use crate::batch::{ICRC_BYTES, MAX_PACKET_BYTES, RxBatch, TxBatch, TxPath, TxRun};
+use crate::batch::{ICRC_BYTES, MAX_PACKET_BYTES, RxBatch, TxBatch, TxRun};
 use crate::icrc::{Found, IcrcChecker};
 use crate::link::{Departure, Link, LinkCounters, Nanos, SendReport, forward_to_inner};
+use crate::path::TxPath;
 
 /// Longest headers that are made up: Ethernet, IPv6, UDP.
 const MAX_HEADER_BYTES: usize = 14 + 40 + 8;

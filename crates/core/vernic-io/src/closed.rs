@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
-use crate::link::{
-    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
-};
+use crate::address::LocalAddr;
+use crate::batch::{Icrc, LinkLimits};
+use crate::batch::{RxBatch, RxPacket, TxBatch};
+use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, SendReport};
+use crate::path::TxPath;
 
 /// The link of a device that was closed: nothing goes out, nothing comes in. Takes the place of
 /// another, whose sockets close then, while queue pairs are still there to be destroyed; keeps that

@@ -18,8 +18,9 @@ use std::net::SocketAddr;
 
 use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict};
 
-use crate::batch::{RxPacket, TxPath};
-use crate::link::Icrc;
+use crate::batch::Icrc;
+use crate::batch::RxPacket;
+use crate::path::TxPath;
 
 /// Flows whose last Identification is remembered. A power of two.
 const FLOWS: usize = 64;

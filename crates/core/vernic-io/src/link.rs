@@ -29,10 +29,12 @@
 //! can know it. On transmit, segment `i` of a run leaves with Identification `i` and DF set. On
 //! receive the Identification cannot be seen through a UDP socket: see [`Icrc`].
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
+use crate::address::LocalAddr;
+use crate::batch::{Icrc, LinkLimits, RxBatch, RxPacket, TxBatch};
+use crate::path::TxPath;
 
 /// A moment in nanoseconds of a clock that never goes back; its zero is the caller's choice, but
 /// one and the same for the life of a link.
@@ -45,78 +47,6 @@ impl Nanos {
     pub fn plus(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
-}
-
-/// A local address, with the netdev index that makes a link-local IPv6 address complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LocalAddr {
-    /// The address.
-    pub ip: IpAddr,
-    /// Index of the netdev for a link-local IPv6 address, else 0.
-    pub scope_id: u32,
-}
-
-impl LocalAddr {
-    /// An address and a scope id, which is kept only where it means something.
-    pub fn new(ip: IpAddr, scope_id: u32) -> Self {
-        let link_local = match ip {
-            IpAddr::V4(_) => false,
-            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
-        };
-        Self { ip, scope_id: if link_local { scope_id } else { 0 } }
-    }
-
-    /// With a port, as sockets take it.
-    pub fn with_port(self, port: u16) -> SocketAddr {
-        match self.ip {
-            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
-            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, self.scope_id)),
-        }
-    }
-}
-
-impl From<IpAddr> for LocalAddr {
-    fn from(ip: IpAddr) -> Self {
-        Self::new(ip, 0)
-    }
-}
-
-impl std::fmt::Display for LocalAddr {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.scope_id {
-            0 => write!(f, "{}", self.ip),
-            scope => write!(f, "{}%{scope}", self.ip),
-        }
-    }
-}
-
-/// What a link can do, found by trying when it was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkLimits {
-    /// Most packets in a run. 1 when there is no segmentation offload.
-    pub max_segments: u16,
-    /// Most bytes in a run, ICRCs included.
-    pub max_run_bytes: u32,
-}
-
-impl Default for LinkLimits {
-    /// What every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes that
-    /// an IPv4 datagram has left after the IP header (20) and the UDP header (8).
-    fn default() -> Self {
-        Self { max_segments: 64, max_run_bytes: 65_507 }
-    }
-}
-
-/// What is known of a packet's invariant CRC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Icrc {
-    /// Nobody looked yet.
-    Unchecked,
-    /// It matches, with the Identification that a Vernic peer sends (0 or the segment index), the
-    /// successor of the last one of this flow, or (IPv4 only) some other 16-bit Identification.
-    Good,
-    /// It matches with no Identification, or the packet is too short to hold one: drop it.
-    Bad,
 }
 
 /// What became of a [`Link::send`].

@@ -5,11 +5,12 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
 use crate::ROCE_PORT;
-use crate::batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath};
+use crate::address::LocalAddr;
+use crate::batch::{Icrc, LinkLimits};
+use crate::batch::{RxBatch, RxMeta, RxPacket, TxBatch};
 use crate::icrc::{self, IcrcChecker};
-use crate::link::{
-    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
-};
+use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, SendReport};
+use crate::path::TxPath;
 
 /// UDP source port of everything.
 pub(crate) const SOURCE_PORT: u16 = 50_000;

@@ -33,13 +33,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::Arc;
 
-use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
+use crate::address::LocalAddr;
+use crate::batch::{Icrc, LinkLimits};
+use crate::batch::{RxBatch, RxPacket, TxBatch};
+use crate::host::{Slot, SlotError, SlotTable};
 use crate::icrc::{Found, IcrcChecker};
-use crate::link::{
-    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
-};
+use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, SendReport};
+use crate::path::TxPath;
 use crate::random::random;
-use crate::slot::{Slot, SlotError, SlotTable};
 
 pub use socket::check_route;
 

@@ -14,7 +14,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use vernic_io::slot::Lookup;
+use vernic_io::host::Lookup;
 use vernic_io::{
     Icrc, Link, LinkCounters, Nanos, ROCE_PORT, RxBatch, Sleeper, Slot, SlotTable, TxBatch, TxPath,
     UdpConfig, UdpLink,

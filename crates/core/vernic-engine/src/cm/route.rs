@@ -12,12 +12,12 @@
 //! answered leaves from other source ports each time, and not always to the private port, so that
 //! sooner or later it reaches somebody who lives. With `force_wire` everything goes to port 4791.
 //!
-//! Limits: the names and private ports of others are known for a second (`vernic_io::slot`).
+//! Limits: the names and private ports of others are known for a second (`vernic_io::host`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use vernic_io::slot::{Lookup, PeerProcess};
+use vernic_io::host::{Lookup, PeerProcess};
 use vernic_io::udp::FLOWS;
 use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxMeta, RxPacket, ServiceName, TxPath};
 use vernic_proto::cm::{CmPath, ConnId, Datagram};

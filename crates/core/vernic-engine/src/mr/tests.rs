@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use std::time::{Duration, Instant};
 
-use vernic_io::slot::Slot;
+use vernic_io::host::Slot;
 use vernic_mem::{AccessError, Check, HostBuffer, RemoteAccess};
 use vernic_proto::{AddressVector, AttrMask, MwBind, QpAttr, QpState, SendFlags, SendOp};
 use vernic_wire::{AckTimeout, Mtu, PortNum, Service};

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::Nanos;
+use vernic_io::host::{Slot, SlotTable};
 use vernic_io::neighbour::{
     Alarm, Event, Hindrance, NeighbourCounters, NeighbourId, Neighbourhood,
 };
-use vernic_io::slot::{Slot, SlotTable};
 use vernic_proto::Time;
 use vernic_wire::{Qpn, Service};
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use vernic_io::ROCE_PORT;
+use vernic_io::host::Slot;
 use vernic_io::neighbour::Hindrance;
-use vernic_io::slot::Slot;
 use vernic_mem::Access;
 use vernic_wire::Service;
 

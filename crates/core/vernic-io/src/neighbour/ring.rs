@@ -40,9 +40,10 @@ use super::cursor::{Broken, ReadCursor, WriteCursor};
 use super::hello::RING_BYTES;
 use super::page::PeerPage;
 use crate::ROCE_PORT;
-use crate::batch::{MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket, TxPath};
+use crate::batch::Icrc;
+use crate::batch::{MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket};
 use crate::circle::Circle;
-use crate::link::Icrc;
+use crate::path::TxPath;
 use crate::sys::{self, ClosableFd, SharedMemory};
 
 /// Bytes before the records.

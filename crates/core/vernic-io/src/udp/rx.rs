@@ -22,10 +22,13 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
+use crate::address::LocalAddr;
+use crate::batch::Icrc;
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
-use crate::handoff::{self, HandedOver, Head, TakenOver};
-use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
-use crate::slot::{LentFd, Slot, SlotTable};
+use crate::host::handoff::{self, HandedOver, Head, TakenOver};
+use crate::host::slots::LentFd;
+use crate::host::{Slot, SlotTable};
+use crate::link::{LinkCounters, Nanos};
 use crate::sys::{self, OwnFd};
 use crate::udp::exchange::Exchange;
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};

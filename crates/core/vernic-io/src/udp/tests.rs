@@ -3,7 +3,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::*;
-use crate::batch::{ICRC_BYTES, TxPath};
+use crate::batch::ICRC_BYTES;
+use crate::path::TxPath;
 use crate::{ROCE_PORT, sys};
 
 /// An address of 127.0.0.0/8 that no other test of this process uses, so that port 4791 is free.

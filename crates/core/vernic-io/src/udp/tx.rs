@@ -13,10 +13,12 @@ use std::os::fd::AsFd;
 
 use vernic_wire::icrc::IcrcFlow;
 
-use crate::batch::{TxBatch, TxPath, TxRun};
+use crate::address::LocalAddr;
+use crate::batch::{TxBatch, TxRun};
+use crate::host::Slot;
 use crate::icrc;
-use crate::link::{Departure, LinkCounters, LinkError, LocalAddr, SendReport};
-use crate::slot::Slot;
+use crate::link::{Departure, LinkCounters, LinkError, SendReport};
+use crate::path::TxPath;
 use crate::sys;
 #[cfg(test)]
 use crate::sys::OwnFd;

@@ -2,18 +2,37 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use crate::intake::IntakeId;
-use crate::link::LocalAddr;
-use crate::slot::Slot;
+use crate::address::LocalAddr;
 
-/// The flow for packets to a queue pair of `slot`: number `n` of those for its class. Of two flows
-/// that differ in class or number none shares a source port with the other, if `n` is below
-/// [`FLOWS`](crate::udp::FLOWS): so the engines of a process, whose slots are of different classes,
-/// can each have theirs brought to their own socket. Slots of different processes are of one class
-/// now and then (one of sixteen): then one of them hands over the packets of the other.
-#[inline]
-pub const fn flow_to(slot: Slot, n: u16) -> u16 {
-    n * Slot::CLASSES + slot.class()
+/// Intakes that a link knows at a time: as many as there may be processes. After that the oldest
+/// gives way.
+pub const MAX_INTAKES: usize = 1023;
+
+/// Which intake a path leads to, in the [`SlotTable`](crate::SlotTable) that knows it: 1 to
+/// [`MAX_INTAKES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IntakeId(u16);
+
+impl IntakeId {
+    /// From the number; `None` for 0 and what is above [`MAX_INTAKES`].
+    pub const fn new(number: u16) -> Option<Self> {
+        if number == 0 || number as usize > MAX_INTAKES { None } else { Some(Self(number)) }
+    }
+
+    /// The one at place `index` of a list of [`MAX_INTAKES`] at most.
+    pub(crate) const fn at(index: usize) -> Self {
+        Self(index as u16 + 1)
+    }
+
+    /// The number.
+    pub const fn value(self) -> u16 {
+        self.0
+    }
+
+    /// Its place in `IntakeTable::copy_to`'s list.
+    pub const fn index(self) -> usize {
+        self.0 as usize - 1
+    }
 }
 
 /// Where packets go and how: all that a run has in common.
@@ -61,7 +80,7 @@ impl TxPath {
 
     /// The same path with another flow: a number that spreads traffic over source ports, for
     /// the sake of ECMP hashing in the network and of receive queues at the peer. The link maps
-    /// it onto the source ports it has open; packets of one QP must keep one flow. See [`flow_to`].
+    /// it onto the source ports it has open; packets of one QP must keep one flow. See [`Slot::flow`](crate::host::Slot::flow).
     #[must_use]
     pub fn with_flow(mut self, flow: u16) -> Self {
         self.flow = flow;

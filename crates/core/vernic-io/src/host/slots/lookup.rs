@@ -12,8 +12,8 @@ use vernic_wire::Qpn;
 
 use super::message::{Answer, MAX_MESSAGE_BYTES, Question};
 use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
-use crate::intake::IntakeId;
-use crate::link::LocalAddr;
+use crate::address::LocalAddr;
+use crate::path::IntakeId;
 use crate::sys::{self, Gate, OwnFd};
 use crate::user;
 

@@ -1,6 +1,6 @@
 use super::*;
+use crate::batch::Icrc;
 use crate::batch::RxMeta;
-use crate::link::Icrc;
 
 fn head(src_port: u16) -> Head {
     let meta = RxMeta {

@@ -1,9 +1,10 @@
 use std::os::fd::AsFd;
 
 use super::*;
+use crate::batch::Icrc;
 use crate::batch::RxMeta;
-use crate::link::Icrc;
-use crate::{handoff, sys};
+use crate::host::handoff;
+use crate::sys;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const NO_TIME: Duration = Duration::ZERO;

@@ -36,8 +36,9 @@ use std::os::fd::BorrowedFd;
 
 use vernic_wire::Gid;
 
+use crate::address::LocalAddr;
+use crate::batch::Icrc;
 use crate::batch::{RxMeta, RxPacket};
-use crate::link::{Icrc, LocalAddr};
 use crate::{sys, user};
 
 pub(crate) mod queue;
