@@ -46,9 +46,9 @@ use vernic_wire::{Gid, Qpn};
 
 use crate::config::PeerRefused;
 use crate::error::ORPHAN;
-use crate::events::{lock, try_lock};
-use crate::progress::Engine;
-use crate::qp_table::QpTable;
+use crate::lane::qp_table::QpTable;
+use crate::progress::engine::Engine;
+use crate::support::events::{lock, try_lock};
 
 mod early;
 mod forwarded;

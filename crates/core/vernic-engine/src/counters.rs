@@ -12,8 +12,13 @@ use vernic_io::neighbour::NeighbourCounters;
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
-use crate::direct::{DirectCounters, DirectCounts};
-use crate::streams::{StreamCounters, StreamCounts};
+mod direct;
+mod streams;
+
+pub use direct::DirectCounters;
+pub(crate) use direct::{DirectCounts, Refusal};
+pub use streams::StreamCounters;
+pub(crate) use streams::StreamCounts;
 
 const REASONS: usize = DropReason::ALL.len();
 

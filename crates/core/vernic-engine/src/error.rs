@@ -13,7 +13,6 @@ use vernic_mem::{DeregisterError, RegisterError};
 use vernic_wire::{Gid, Mtu, Qpn, Service};
 
 use crate::config::{ConfigError, PeerRefused};
-use crate::dm::DmRangeError;
 
 /// What everything says that was made before this process was forked.
 pub(crate) const ORPHAN: &str = "made by the process that this one was forked from, and unusable \
@@ -447,4 +446,16 @@ pub enum McastError {
     /// The link refused.
     #[error(transparent)]
     Link(#[from] LinkError),
+}
+
+/// A range that is not inside the device memory. Nothing was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at {offset} leave the {size} bytes of this device memory")]
+pub struct DmRangeError {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Bytes that there are.
+    pub size: u64,
 }

@@ -34,12 +34,12 @@ pub use vernic_proto::iwarp::{
 };
 
 use crate::config::{Config, PeerRefused};
-use crate::context::Context;
-use crate::device::Transport;
-use crate::events::lock;
-use crate::progress::Engine;
-use crate::qp::Qp;
+use crate::device::listing::Transport;
+use crate::progress::engine::Engine;
 use crate::streams::{BindStreamError, StreamTerms};
+use crate::support::events::lock;
+use crate::verbs::context::Context;
+use crate::verbs::handle::Qp;
 
 pub use crate::streams::StreamSink;
 

@@ -27,103 +27,60 @@
 //! share but the lane's (which it only tries), and makes no system call per small packet.
 #![deny(unsafe_code)]
 
-mod addresses;
-mod ah;
-mod alarms;
-mod background;
-mod budget;
-mod channel;
-mod close;
 mod cm;
 pub mod config;
-mod consent;
-mod context;
 mod counters;
-mod cq;
 mod device;
-mod direct;
-mod dm;
 mod error;
-mod events;
-mod explanation;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod gid;
-mod grh;
-mod gsi;
-mod host;
 pub mod iwarp;
 mod lane;
-pub mod limits;
-mod machine;
-mod middleware;
-mod mr;
-mod near;
-mod open_device;
-mod owing;
-mod pacer;
-mod path;
-mod pd;
-mod presence;
+mod local;
 mod progress;
 mod qp;
-mod qp_init;
-mod qp_state;
-mod qp_table;
-mod recv_queue;
-mod rx;
-mod send_slots;
-mod source;
-mod srq;
-mod status;
 mod streams;
-mod tables;
+mod support;
 #[cfg(test)]
 mod testing;
-mod threads;
-mod tickets;
-mod tx;
-mod watch;
-mod wheel;
-mod wr;
-mod xrc;
+mod verbs;
 
-pub use ah::Ah;
-pub use alarms::Offender;
-pub use channel::CompChannel;
 pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
 pub use config::{Config, ConfigError, Origin, PeerRefused, Peers, Settings, TransportChoice};
-pub use context::Context;
-pub use counters::DeviceCounters;
-pub use cq::{Cq, EMPTY_WC, Wc};
-pub use device::{
+pub use counters::{DeviceCounters, DirectCounters, StreamCounters};
+pub use device::alarms::Offender;
+pub use device::gid::{GidEntry, GidType};
+pub use device::limits;
+pub use device::limits::{DeviceAttr, PortAttr, PortState};
+pub use device::listing::{
     DeviceInfo, Transport, address_transport, configured_devices, device_with, devices,
     looks_for_transport, no_device,
 };
-pub use direct::{DirectCounters, Placed};
-pub use dm::{DeviceMemory, DmRangeError};
+pub use device::opened::Clocks;
 pub use error::{
-    Busy, CqOverrun, CreateError, FreeError, McastError, ModifyError, OpenError, PathError,
-    ResizeError,
+    Busy, CqOverrun, CreateError, DmRangeError, FreeError, McastError, ModifyError, OpenError,
+    PathError, ResizeError,
 };
-pub use events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
-pub use explanation::{Circumstances, Explanation, LivePeer};
-pub use gid::{GidEntry, GidType};
-pub use limits::{DeviceAttr, PortAttr, PortState};
-pub use mr::{Mr, MrChange, Mw};
-pub use near::{Route, WhyWire};
-pub use open_device::Clocks;
-pub use pd::Pd;
-pub use qp::Qp;
-pub use qp_init::{QpCap, QpInit};
-pub use recv_queue::{PostRecvError, RecvRefusal, RecvWr};
-pub use srq::{Srq, SrqInit};
-pub use status::PORT_COUNTERS;
-pub use streams::StreamCounters;
-pub use threads::spawn;
+pub use qp::explanation::{Circumstances, Explanation, LivePeer};
+pub use qp::recv_queue::{PostRecvError, RecvRefusal, RecvWr};
+pub use support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
+pub use support::threads::spawn;
+pub use verbs::ah::Ah;
+pub use verbs::channel::CompChannel;
+pub use verbs::context::Context;
+pub use verbs::cq::{Cq, EMPTY_WC, Wc};
+pub use verbs::dm::DeviceMemory;
+pub use verbs::handle::Qp;
+pub use verbs::mr::{Mr, MrChange, Mw};
+pub use verbs::pd::Pd;
+pub use verbs::place::Placed;
+pub use verbs::qp_init::{QpCap, QpInit};
+pub use verbs::route::{Route, WhyWire};
+pub use verbs::srq::{Srq, SrqInit};
+pub use verbs::status::PORT_COUNTERS;
+pub use verbs::wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
+pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 pub use vernic_io::neighbour::Hindrance;
-pub use wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
-pub use xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 
 pub use vernic_io::{
     Gate, HopState, LinkCounters, LinkError, LocalAddr, NameError, NextHop,

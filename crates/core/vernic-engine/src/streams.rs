@@ -17,7 +17,6 @@
 //! round. A connection whose message waits for a receive is not read, and is tried again each
 //! round; what all of these hold is bounded (`streams/holding.rs`).
 
-mod counters;
 mod holding;
 mod orphan;
 mod ready;
@@ -33,8 +32,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub use counters::StreamCounters;
-pub(crate) use counters::StreamCounts;
 pub(crate) use orphan::{CLOSE_PATIENCE, EXIT_PATIENCE, Hold, Orphan, settle as settle_orphans};
 pub(crate) use unanswered::Unanswered;
 use vernic_io::tcp::{Connection, Interest, Ready};
@@ -44,11 +41,12 @@ use vernic_proto::iwarp::{
 use vernic_proto::{QpCounters, Time};
 use vernic_wire::Qpn;
 
-use crate::events::lock;
-use crate::host::QpHost;
-use crate::lane::{Lane, make_ready};
-use crate::progress::Engine;
-use crate::qp_state::{QpCore, QpInner};
+use crate::counters::StreamCounts;
+use crate::lane::core::{Lane, make_ready};
+use crate::progress::engine::Engine;
+use crate::qp::host::QpHost;
+use crate::qp::state::{QpCore, QpInner};
+use crate::support::events::lock;
 use holding::{Held, Holding};
 use orphan::{LIMITS, Orphans};
 use ready::Watch;

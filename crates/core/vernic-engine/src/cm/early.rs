@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use vernic_io::{RxMeta, RxPacket};
 use vernic_proto::{Shares, Source, Time};
 
-use crate::rx::gid_of;
+use crate::lane::rx::gid_of;
 
 /// Requests that wait at a time: more than one program starts at once, far less than harm.
 const MAX_EARLY: usize = 64;

@@ -15,7 +15,7 @@ use vernic_proto::cm::{CmPath, ConnId, ConnectParams};
 use vernic_wire::cm::ServiceId;
 
 use super::{CmAgent, CmCallError};
-use crate::progress::Engine;
+use crate::progress::engine::Engine;
 
 impl Engine {
     /// Whether it is certain that no process of this host listens for `service` at the other end of

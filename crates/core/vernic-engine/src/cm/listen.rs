@@ -18,8 +18,8 @@ use vernic_wire::cm::ServiceId;
 
 use super::{CmAgent, State};
 use crate::error::ORPHAN;
-use crate::events::lock;
-use crate::progress::Engine;
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
 
 /// Why a service cannot be listened for, or claimed.
 #[derive(Debug, thiserror::Error)]

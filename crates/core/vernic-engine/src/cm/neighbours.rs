@@ -29,8 +29,8 @@ use vernic_proto::Time;
 use vernic_wire::Gid;
 
 use super::slot_of;
-use crate::events::lock;
-use crate::progress::Engine;
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
 
 /// Time between two looks: half of what a program's user would call prompt.
 const LOOK_NANOS: u64 = 500_000_000;

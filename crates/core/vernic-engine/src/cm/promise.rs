@@ -25,9 +25,9 @@ use vernic_io::{Nanos, ROCE_PORT, TxPath};
 use vernic_proto::cm::Cm;
 
 use super::CmAgent;
-use crate::events::lock;
-use crate::lane::Lane;
-use crate::progress::Engine;
+use crate::lane::core::Lane;
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
 
 /// Longest wait of a call for its message to be sent: whoever has the lane is done in microseconds,
 /// if it runs.

@@ -28,11 +28,11 @@ use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 
 use super::early::{Early, Kept};
 use super::slot_of;
-use crate::events::lock;
-use crate::path::hash;
-use crate::progress::Engine;
-use crate::qp_table::QpTable;
-use crate::rx::{gid_of, reason_of};
+use crate::device::path::hash;
+use crate::lane::qp_table::QpTable;
+use crate::lane::rx::{gid_of, reason_of};
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
 
 /// What a message says about whom it is for.
 enum For {

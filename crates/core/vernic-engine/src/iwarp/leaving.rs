@@ -3,8 +3,8 @@
 use vernic_io::tcp::Connection;
 
 use super::{Agreed, Handshake, Phase};
-use crate::context::Context;
 use crate::streams::Unanswered;
+use crate::verbs::context::Context;
 
 impl Handshake {
     /// Closes it, in order if both ends have agreed: a peer that may wait for this end's first word

@@ -13,8 +13,8 @@ use super::{
     ConnectError, Handshake, HandshakeState, StartupConfig, StartupState, Watch, check_device,
     sleep_on,
 };
-use crate::context::Context;
-use crate::events::lock;
+use crate::support::events::lock;
+use crate::verbs::context::Context;
 
 /// Connections whose request is not here, at most; beyond that the oldest goes. Few: who has many
 /// peers has a connection manager.

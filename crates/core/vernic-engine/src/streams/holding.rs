@@ -6,7 +6,7 @@
 use vernic_proto::{Shares, Source};
 
 use super::{BUFFER_BYTES, Conn};
-use crate::rx::gid_of;
+use crate::lane::rx::gid_of;
 
 /// Bytes that wait, of all connections of a device: 128 buffers, 64 MiB; few in tests.
 pub(super) const MAX_HELD_BYTES: usize =

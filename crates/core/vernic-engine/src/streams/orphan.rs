@@ -24,9 +24,9 @@ use vernic_io::tcp::{Connection, Interest, Ready, Received, Sent};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{Agreed, Greeting};
 
-use super::counters::StreamCounts;
 use super::ready::Watch;
 use super::unanswered::{Answer, Unanswered};
+use crate::counters::StreamCounts;
 
 /// What orphans may cost.
 #[derive(Clone, Copy, Debug)]

@@ -19,9 +19,9 @@ use vernic_proto::{AccessFault, QpCounters, QpState, Time};
 use vernic_wire::iwarp::Crc32c;
 
 use super::{Conn, Streams, TURN_BYTES, end_of, with_stream};
-use crate::host::{QpHost, fault};
-use crate::progress::Engine;
-use crate::qp_state::{QpCore, QpInner};
+use crate::progress::engine::Engine;
+use crate::qp::host::{QpHost, fault};
+use crate::qp::state::{QpCore, QpInner};
 
 /// Payload from which on it goes straight to its place, bytes. Below, the system call that each
 /// FPDU then needs costs more than copying: it is as long as copying some 16 KiB that are in the

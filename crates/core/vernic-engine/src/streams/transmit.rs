@@ -21,9 +21,9 @@ use vernic_proto::iwarp::{self, Fpdu, MAX_FPDU, Source};
 use vernic_proto::{AccessFault, Time};
 
 use super::{Conn, Streams, end_of, with_stream};
-use crate::host::{QpHost, fault};
-use crate::progress::Engine;
-use crate::qp_state::{QpCore, QpInner};
+use crate::progress::engine::Engine;
+use crate::qp::host::{QpHost, fault};
+use crate::qp::state::{QpCore, QpInner};
 
 /// Payload from which on it is named instead of copied, bytes: what the kernel spends on a piece
 /// more is about a copy of so many bytes.
@@ -371,8 +371,8 @@ mod tests {
     use vernic_wire::{Lkey, Rkey};
 
     use super::*;
-    use crate::events::lock;
     use crate::streams::testing::{Fixture, MEMORY, send_fpdu};
+    use crate::support::events::lock;
     use crate::{Payload, RecvWr, SendWr, Sge};
 
     #[test]

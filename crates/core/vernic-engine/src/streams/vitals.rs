@@ -17,9 +17,9 @@ use vernic_proto::Time;
 use vernic_proto::iwarp::StreamEnd;
 
 use super::{Conn, Streams, with_stream};
-use crate::events::lock;
-use crate::lane::Lane;
-use crate::progress::Engine;
+use crate::lane::core::Lane;
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
 
 /// Looks in the time after which a peer is given up: what is noticed late is a quarter of it.
 const LOOKS: u64 = 4;

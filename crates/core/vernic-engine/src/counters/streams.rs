@@ -1,0 +1,113 @@
+//! Counters of connections. Written by the lane's holder alone, as those of the device.
+
+use vernic_proto::iwarp::Ending;
+use vernic_wire::iwarp::TermCode;
+
+use super::Count;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident = $name:literal,)*) => {
+        /// The live counters.
+        #[derive(Debug, Default)]
+        pub(crate) struct StreamCounts {
+            $(pub(crate) $field: Count,)*
+        }
+
+        /// What an iWARP device has counted since it was opened; zeros on others.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct StreamCounters {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl StreamCounts {
+            pub(crate) fn snapshot(&self) -> StreamCounters {
+                StreamCounters { $($field: self.$field.value(),)* }
+            }
+        }
+
+        vernic_io::sum_fields! { StreamCounters: $($field),* }
+
+        impl StreamCounters {
+            /// Each counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$(($name, self.$field),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections that queue pairs took over.
+    connections = "iwarp_connections",
+    /// Those of the connections whose FPDUs have CRCs (RFC 5044, 7.1.1).
+    with_crc = "iwarp_connections_with_crc",
+    /// Those without: what TCP's checksum misses is not noticed.
+    without_crc = "iwarp_connections_without_crc",
+    /// Connections that were lost: reset, timed out, closed in the middle of something.
+    lost = "iwarp_connections_lost",
+    /// Streams that this end ended for a violation or a failure, with a Terminate if it could be
+    /// sent.
+    terminates_sent = "iwarp_terminates_sent",
+    /// Streams that the peer ended with a Terminate.
+    terminates_received = "iwarp_terminates_received",
+    /// Streams that ended because the CRC of an FPDU was wrong (RFC 5044, 8); among the Terminates
+    /// sent.
+    crc_errors = "iwarp_crc_errors",
+    /// FPDUs received whole (RFC 5044, 4.1).
+    rx_fpdus = "iwarp_rx_fpdus",
+    /// FPDUs sent.
+    tx_fpdus = "iwarp_tx_fpdus",
+    /// Connections without a queue pair that were left to the system, since too many waited, before
+    /// their peers had acknowledged all: it goes on sending, and resets those whose peers say
+    /// something more.
+    left_to_system = "iwarp_left_to_system",
+    /// Connections without a queue pair that were reset before their peers had acknowledged all:
+    /// they had had their time, or too many waited.
+    reset_unacknowledged = "iwarp_reset_unacknowledged",
+    /// Connections whose message waited for a receive no longer, since too many others waited:
+    /// their streams ended.
+    held_refused = "iwarp_held_refused",
+    /// Bytes received, FPDUs in all.
+    rx_bytes = "iwarp_rx_bytes",
+    /// System calls that received them, those that found nothing included.
+    rx_calls = "iwarp_rx_calls",
+    /// Those of the bytes that went from the socket straight to their place.
+    placed_bytes = "iwarp_placed_bytes",
+    /// Bytes that sockets took.
+    tx_bytes = "iwarp_tx_bytes",
+    /// System calls that sent them, those that found no room included.
+    tx_calls = "iwarp_tx_calls",
+    /// Bytes that were handed to a socket from where they lay.
+    gathered_bytes = "iwarp_gathered_bytes",
+}
+
+impl StreamCounts {
+    /// A connection has ended.
+    pub(crate) fn count_ending(&self, ending: Ending) {
+        match ending {
+            Ending::PeerClosed | Ending::Closed => {}
+            Ending::Lost(_) => self.lost.add(1),
+            Ending::Terminated(_) => self.terminates_received.add(1),
+            Ending::Aborted(code) => {
+                self.terminates_sent.add(1);
+                self.crc_errors.add(u64::from(code == TermCode::MPA_CRC));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_crc_is_counted_among_the_terminates() {
+        let counts = StreamCounts::default();
+        for code in [TermCode::MPA_CRC, TermCode::RDMAP_LOCAL] {
+            counts.count_ending(Ending::Aborted(code));
+        }
+        counts.count_ending(Ending::Terminated(TermCode::MPA_CRC));
+        let now = counts.snapshot();
+        assert_eq!((now.terminates_sent, now.terminates_received, now.crc_errors), (2, 1, 1));
+    }
+}

@@ -1,0 +1,116 @@
+//! Addresses, MTU and state of a device's netdev while it is open: what changes is brought to the
+//! GID table, to every engine's link, and to the application.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use vernic_io::LocalAddr;
+use vernic_io::netdev;
+
+use crate::device::gid::GidChanges;
+use crate::device::listing::Transport;
+use crate::lane::core::Lane;
+use crate::progress::engine::Engine;
+use crate::support::events::{AsyncEvent, Element, EventKind, lock};
+use crate::verbs::context::PORT;
+
+impl Engine {
+    /// Brings GID table, MTU and port state up to date with the netdev, and tells the application
+    /// what changed.
+    pub(crate) fn refresh_addresses(&self) {
+        let all = match netdev::list() {
+            Ok(all) => all,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look at the network after a change");
+                return;
+            }
+        };
+        let netdev = all.into_iter().find(|dev| dev.index == self.info.netdev_index);
+        let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
+        let changes = lock(&self.gids).update(self.info.netdev_index, addresses);
+        if !changes.added.is_empty() || !changes.removed.is_empty() {
+            self.readdress(&changes);
+            let (added, removed) = (List(&changes.added), List(&changes.removed));
+            tracing::debug!(%added, %removed, "GID table changed");
+            self.port_event(EventKind::GidChange);
+        }
+        let up = netdev.as_ref().is_some_and(|dev| dev.running);
+        if self.port_up.swap(up, Ordering::Relaxed) != up {
+            self.port_event(if up { EventKind::PortActive } else { EventKind::PortError });
+        }
+        if netdev.is_none() {
+            self.look_for_removal();
+        }
+        if let Some(dev) = netdev {
+            self.netdev_mtu_bytes.store(u64::from(dev.mtu_bytes), Ordering::Relaxed);
+            if let Some(fits) = dev.ib_mtu() {
+                let active = self.config.mtu.map_or(fits, |wanted| wanted.min(fits));
+                self.active_mtu.store(active as u8, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Lets every engine use the addresses that are new, and no longer those that are gone. What
+    /// one of them cannot use none shall offer.
+    fn readdress(&self, changes: &GidChanges) {
+        let engines: Vec<_> = self.engines().collect();
+        for &local in &changes.removed {
+            engines.iter().for_each(|engine| engine.with_lane(|lane| lane.lose_address(local)));
+        }
+        let packets = self.info.transport == Transport::Roce;
+        for &local in changes.added.iter().filter(|_| packets) {
+            for (at, engine) in engines.iter().enumerate() {
+                let Err(error) = engine.with_lane(|lane| lane.link.activate(local)) else {
+                    continue;
+                };
+                tracing::debug!(%local, %error, "address not usable (yet)");
+                lock(&self.gids).remove(local);
+                engines[..at].iter().for_each(|engine| {
+                    engine.with_lane(|lane| lane.lose_address(local));
+                });
+                break;
+            }
+        }
+        let locals: Vec<_> = lock(&self.gids).iter().map(|row| row.local).collect();
+        engines.iter().for_each(|engine| engine.with_lane(|lane| lane.rejoin(&locals)));
+    }
+
+    /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
+    fn look_for_removal(&self) {
+        let exists = netdev::exists(self.info.netdev_index).unwrap_or(true);
+        if exists || self.removed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            device = self.info.name,
+            netdev = self.info.netdev,
+            "the netdev was removed"
+        );
+        self.events.push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
+        self.cm.tell_removed();
+    }
+
+    fn port_event(&self, kind: EventKind) {
+        self.events.push(AsyncEvent { kind, element: Element::Port(PORT) });
+    }
+}
+
+impl Lane {
+    /// An address is gone, or cannot be used everywhere.
+    fn lose_address(&mut self, local: LocalAddr) {
+        self.link.deactivate(local);
+        self.leave_home(local);
+    }
+}
+
+/// Addresses as a line of a log has them.
+struct List<'a>(&'a [LocalAddr]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, local) in self.0.iter().enumerate() {
+            write!(f, "{}{local}", if n == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}

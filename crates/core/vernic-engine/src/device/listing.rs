@@ -1,0 +1,363 @@
+//! The list of devices: one per usable netdev.
+
+use std::net::Ipv6Addr;
+
+use vernic_io::LocalAddr;
+use vernic_io::netdev::{self, NetDev};
+use vernic_wire::{Gid, Mtu};
+
+use crate::config::{Config, TransportChoice};
+use crate::device::gid::{GidEntry, GidTable, GidType};
+use crate::error::OpenError;
+
+/// Number behind `uverbs` of the first iWARP device: there are fewer RoCE devices, of whose numbers
+/// programs see more.
+const FIRST_IWARP_UVERBS: u32 = 256;
+
+/// What carries the queue pairs of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Transport {
+    /// Packets of RoCEv2.
+    #[default]
+    Roce,
+    /// Connections of TCP (RFC 5040).
+    Iwarp,
+}
+
+/// A device that can be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last, and
+    /// behind it what has no usable address; of iWARP `viw0` beside `vernic0`, and so on.
+    pub name: String,
+    /// The number in its name.
+    pub number: u32,
+    /// Its netdev's name.
+    pub netdev: String,
+    /// Its netdev's index.
+    pub netdev_index: u32,
+    /// Node GUID: from the MAC address (EUI-64), or from the index where there is none.
+    pub node_guid: u64,
+    /// MTU of the netdev, bytes.
+    pub netdev_mtu_bytes: u32,
+    /// Largest path MTU that fits it; `None` if not even 256 does.
+    pub active_mtu: Option<Mtu>,
+    /// Whether packets can pass.
+    pub up: bool,
+    /// Whether it is `lo`.
+    pub loopback: bool,
+    /// Whether the default route leaves through it.
+    pub default_route: bool,
+    /// Its addresses, in the order of the GID table.
+    pub addresses: Vec<LocalAddr>,
+    /// What carries its queue pairs.
+    pub transport: Transport,
+}
+
+impl DeviceInfo {
+    pub(crate) fn new(number: u32, netdev: NetDev) -> Self {
+        Self {
+            name: format!("vernic{number}"),
+            number,
+            node_guid: node_guid(netdev.mac, netdev.index),
+            active_mtu: netdev.ib_mtu(),
+            netdev: netdev.name,
+            netdev_index: netdev.index,
+            netdev_mtu_bytes: netdev.mtu_bytes,
+            up: netdev.running,
+            loopback: netdev.loopback,
+            default_route: netdev.default_route,
+            addresses: netdev.addrs,
+            transport: Transport::Roce,
+        }
+    }
+
+    /// Refuses settings about packets for an iWARP device, whose bytes the system's TCP carries.
+    ///
+    /// # Errors
+    /// [`OpenError::NoPackets`], as opening it with these settings.
+    pub fn check_settings(&self, config: &Config) -> Result<(), OpenError> {
+        let refused = [
+            (!config.capture.is_empty(), "capture", "`tcpdump` captures TCP"),
+            (!config.fault.is_empty(), "fault", "`tc qdisc add dev ... root netem` damages TCP"),
+            (config.trace, "trace", "`tcpdump` shows TCP"),
+        ];
+        match refused.into_iter().find(|(is_set, ..)| *is_set) {
+            Some((_, setting, instead)) if self.transport == Transport::Iwarp => {
+                Err(OpenError::NoPackets { device: self.name.clone(), setting, instead })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The iWARP device beside this one: `viw0` beside `vernic0`.
+    pub fn into_iwarp(self) -> Self {
+        Self { name: format!("viw{}", self.number), transport: Transport::Iwarp, ..self }
+    }
+
+    /// The number behind `uverbs` that it has: of its own for each device of both transports.
+    pub fn uverbs(&self) -> u32 {
+        match self.transport {
+            Transport::Roce => self.number,
+            Transport::Iwarp => FIRST_IWARP_UVERBS + self.number,
+        }
+    }
+
+    /// The rows of the GID table that the device has when it is opened now. (A row stays empty
+    /// while the system still checks its IPv6 address for duplicates.) An iWARP device has one, its
+    /// MAC.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        match self.transport {
+            Transport::Roce => self.gid_table().iter().cloned().collect(),
+            Transport::Iwarp => vec![self.mac_gid()],
+        }
+    }
+
+    /// The one row of an iWARP device.
+    pub(crate) fn mac_gid(&self) -> GidEntry {
+        // The MAC is in the GUID (RFC 4291, appendix A), or something in its place.
+        let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();
+        let mut gid = Gid([0; 16]);
+        gid.0[..6].copy_from_slice(&[a ^ 2, b, c, d, e, f]);
+        let local = LocalAddr::new(Ipv6Addr::UNSPECIFIED.into(), self.netdev_index);
+        GidEntry { index: 0, gid, kind: GidType::Mac, ifindex: self.netdev_index, local }
+    }
+
+    pub(crate) fn gid_table(&self) -> GidTable {
+        let mut table = GidTable::default();
+        table.update(self.netdev_index, &self.addresses);
+        table
+    }
+}
+
+/// Modified EUI-64 (RFC 4291, appendix A); without a MAC, a locally administered number.
+fn node_guid(mac: Option<[u8; 6]>, index: u32) -> u64 {
+    match mac {
+        Some([a, b, c, d, e, f]) => u64::from_be_bytes([a ^ 2, b, c, 0xFF, 0xFE, d, e, f]),
+        None => 0x0200_00FF_FE00_0000 | u64::from(index & 0xFF_FFFF),
+    }
+}
+
+/// The devices of this machine: each netdev that is up and has an address.
+///
+/// # Errors
+/// [`OpenError::NetDev`] if the system does not list its netdevs.
+pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
+    let netdevs = netdev::list()?;
+    Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
+}
+
+/// The devices that a program with these settings sees: all of the settings' transport, or the one
+/// that they name.
+///
+/// # Errors
+/// [`OpenError::NoSuchDevice`], [`OpenError::Unusable`] or [`OpenError::NoDevice`] if they name one
+/// that is not there; [`OpenError::NetDev`].
+pub fn configured_devices(config: &Config) -> Result<Vec<DeviceInfo>, OpenError> {
+    if !config.device.is_empty() {
+        return Ok(vec![choose_for(&config.device, config)?]);
+    }
+    let mut all = devices()?;
+    let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
+    match config.transport {
+        TransportChoice::Roce => {}
+        TransportChoice::Iwarp => all = beside.collect(),
+        TransportChoice::Both => all.extend(beside.collect::<Vec<_>>()),
+    }
+    Ok(all)
+}
+
+/// The transport of connections by IP address: that of the device that the settings name, else the
+/// settings'.
+pub fn address_transport(config: &Config) -> Transport {
+    match config.transport {
+        _ if iwarp_number(&config.device).is_some() => Transport::Iwarp,
+        TransportChoice::Iwarp => Transport::Iwarp,
+        TransportChoice::Roce | TransportChoice::Both => Transport::Roce,
+    }
+}
+
+/// Whether connections by IP address look for a peer's transport: the settings allow both, and name
+/// no device of one of them.
+pub fn looks_for_transport(config: &Config) -> bool {
+    let names_one =
+        |prefix| config.device.strip_prefix(prefix).is_some_and(|n: &str| n.parse::<u32>().is_ok());
+    config.transport == TransportChoice::Both && !names_one("viw") && !names_one("vernic")
+}
+
+/// The number in the name of an iWARP device.
+fn iwarp_number(name: &str) -> Option<u32> {
+    name.strip_prefix("viw")?.parse().ok()
+}
+
+/// Chooses a device by its name, or by that of its netdev and the settings' transport; an empty
+/// name takes the first.
+pub(crate) fn choose_for(name: &str, config: &Config) -> Result<DeviceInfo, OpenError> {
+    if iwarp_number(name).is_some() {
+        return choose_iwarp(name);
+    }
+    let found = choose(name)?;
+    match config.transport {
+        TransportChoice::Iwarp if found.name != name => Ok(found.into_iwarp()),
+        _ => Ok(found),
+    }
+}
+
+/// Chooses a device by its name or that of its netdev; an empty name takes the first.
+pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
+    let mut all = devices()?;
+    if name.is_empty() && !all.is_empty() {
+        return Ok(all.swap_remove(0));
+    }
+    if let Some(place) = all.iter().position(|device| device.name == name || device.netdev == name)
+    {
+        return Ok(all.swap_remove(place));
+    }
+    if let Some(netdev) = netdev::unusable()?.into_iter().find(|netdev| netdev.name == name) {
+        return Err(OpenError::Unusable { netdev });
+    }
+    if all.is_empty() {
+        return Err(no_device()?);
+    }
+    let present = listed(&all, |device| format!("({})", device.netdev));
+    Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
+}
+
+/// Chooses an iWARP device by its name or that of its netdev; an empty name takes the first.
+pub(crate) fn choose_iwarp(name: &str) -> Result<DeviceInfo, OpenError> {
+    let beside = iwarp_number(name).map_or(name.to_owned(), |number| format!("vernic{number}"));
+    match choose(&beside).map(DeviceInfo::into_iwarp) {
+        Err(OpenError::NoSuchDevice { .. }) => {
+            let all: Vec<_> = devices()?.into_iter().map(DeviceInfo::into_iwarp).collect();
+            let present = listed(&all, |device| format!("({})", device.netdev));
+            Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
+        }
+        found => found,
+    }
+}
+
+/// The device that has an address. A link-local one that names no netdev is found on any.
+///
+/// # Errors
+/// [`OpenError::NoSuchAddress`] with the addresses that there are, [`OpenError::NoDevice`],
+/// [`OpenError::NetDev`].
+pub fn device_with(address: impl Into<LocalAddr>) -> Result<DeviceInfo, OpenError> {
+    let wanted = address.into();
+    let mut all = devices()?;
+    let is = |local: &LocalAddr| {
+        local.ip == wanted.ip && (wanted.scope_id == 0 || wanted.scope_id == local.scope_id)
+    };
+    let has = |info: &DeviceInfo| info.addresses.iter().any(is);
+    if let Some(place) = all.iter().position(has) {
+        return Ok(all.swap_remove(place));
+    }
+    if all.is_empty() {
+        return Err(no_device()?);
+    }
+    let addresses = |device: &DeviceInfo| {
+        device.addresses.iter().map(|local| local.ip.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let present = listed(&all, |device| format!("({}): {}", device.netdev, addresses(device)));
+    Err(OpenError::NoSuchAddress { address: wanted.ip, present })
+}
+
+/// The error for a machine without a device: it says what is in the way of each netdev.
+pub fn no_device() -> Result<OpenError, OpenError> {
+    let netdevs = netdev::unusable()?;
+    let netdevs: Vec<String> = netdevs.iter().map(ToString::to_string).collect();
+    let netdevs = match netdevs.is_empty() {
+        true => "there is no netdev at all".to_owned(),
+        false => netdevs.join(", "),
+    };
+    Ok(OpenError::NoDevice { netdevs })
+}
+
+/// The devices, each with what `tell` says of it.
+fn listed(devices: &[DeviceInfo], tell: impl Fn(&DeviceInfo) -> String) -> String {
+    let words: Vec<String> =
+        devices.iter().map(|device| format!("{} {}", device.name, tell(device))).collect();
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_those_that_exist() {
+        let error = choose("mlx5_0").unwrap_err().to_string();
+        assert!(error.contains("mlx5_0") && error.contains("vernic0"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_iwarp_device_is_answered_with_those_of_iwarp() {
+        let error = choose_iwarp("viw77").unwrap_err().to_string();
+        assert!(error.contains("\"viw77\"") && error.contains("viw0 ("), "{error}");
+        assert!(!error.contains("vernic"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_address_is_answered_with_those_that_exist() {
+        assert_eq!(device_with(IpAddr::from([127, 0, 0, 1])).unwrap().netdev, "lo");
+        let error = device_with(IpAddr::from([192, 0, 2, 77])).unwrap_err().to_string();
+        assert!(error.starts_with("no device has the address 192.0.2.77"), "{error}");
+        assert!(error.contains("(lo): ") && error.contains("127.0.0.1"), "{error}");
+    }
+
+    #[test]
+    fn a_program_sees_the_device_that_its_settings_name_and_no_other() {
+        let all = configured_devices(&Config::default()).unwrap();
+        assert_eq!(all, devices().unwrap());
+        let lo = all.iter().find(|device| device.netdev == "lo").unwrap();
+        for name in ["lo", &lo.name] {
+            let config = Config { device: name.into(), ..Config::default() };
+            assert_eq!(configured_devices(&config).unwrap(), std::slice::from_ref(lo));
+        }
+        let config = Config { device: "mlx5_0".into(), ..Config::default() };
+        assert!(matches!(configured_devices(&config), Err(OpenError::NoSuchDevice { .. })));
+    }
+
+    #[test]
+    fn the_transport_of_the_settings_decides_which_devices_there_are() {
+        let names = |transport, device: &str| {
+            let config = Config { transport, device: device.into(), ..Config::default() };
+            let all = configured_devices(&config).unwrap();
+            let names = all.into_iter().map(|device| (device.name, device.transport));
+            (names.collect(), address_transport(&config))
+        };
+        type Seen = (Vec<(String, Transport)>, Transport);
+        let (roce, by_address): Seen = names(TransportChoice::Roce, "");
+        let lo = roce.len() - 1;
+        assert_eq!((roce[lo].0.clone(), by_address), (format!("vernic{lo}"), Transport::Roce));
+        let (iwarp, by_address): Seen = names(TransportChoice::Iwarp, "");
+        assert_eq!(iwarp.len(), roce.len());
+        let viw = (format!("viw{lo}"), Transport::Iwarp);
+        assert_eq!((&iwarp[lo], by_address), (&viw, Transport::Iwarp));
+        let (both, by_address): Seen = names(TransportChoice::Both, "");
+        assert_eq!((both, by_address), ([roce, iwarp].concat(), Transport::Roce));
+        // A name goes before it; a netdev has one of each.
+        assert_eq!(names(TransportChoice::Roce, &viw.0), (vec![viw.clone()], Transport::Iwarp));
+        assert_eq!(names(TransportChoice::Iwarp, "lo").0, [viw]);
+        let vernic = (format!("vernic{lo}"), Transport::Roce);
+        assert_eq!(names(TransportChoice::Iwarp, &vernic.0).0, [vernic]);
+    }
+
+    #[test]
+    fn the_gid_of_an_iwarp_device_is_its_mac() {
+        let mut info = devices().unwrap().swap_remove(0).into_iwarp();
+        info.node_guid = node_guid(Some([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]), 1);
+        let gids = info.gids();
+        assert_eq!((gids.len(), gids[0].index, gids[0].kind), (1, 0, GidType::Mac));
+        let mac = [0x02, 0x11, 0x22, 0x33, 0x44, 0x55, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(gids[0].gid.0, mac);
+    }
+
+    #[test]
+    fn guids_come_from_the_mac() {
+        let guid = node_guid(Some([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]), 1);
+        assert_eq!(guid, 0x0011_22FF_FE33_4455);
+    }
+}

@@ -1,0 +1,176 @@
+//! From an address vector to a path that the link can take.
+//!
+//! Called by the control path: when a queue pair goes to RTR and when an address handle is made.
+//! A connected queue pair's peer is looked for among the processes of this host; that may wait (for
+//! at most `peer_query_us`) and holds no lock while it does.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use vernic_io::host::{Lookup, Slot};
+use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
+use vernic_io::{LocalAddr, ROCE_PORT, TxPath};
+use vernic_proto::AddressVector;
+use vernic_wire::{Gid, Mtu, PortNum, Qpn};
+
+use crate::error::PathError;
+use crate::local::watch::{Found, HostProcess};
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
+
+/// A usable path with the addresses that packets coming back must have.
+pub(crate) struct Resolved {
+    pub(crate) path: TxPath,
+    pub(crate) peer: Gid,
+    pub(crate) local: Gid,
+    /// Whom it leads to on this host.
+    pub(crate) found: Found,
+}
+
+impl Engine {
+    /// The path of an address vector; `entropy` chooses the number of its flow, which [`Slot::flow`]
+    /// makes that for a slot.
+    pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
+        let index = av.sgid_index;
+        let (sgid, local) = {
+            let gids = lock(&self.gids);
+            let rows = gids.iter().count();
+            let row = gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?;
+            (row.gid, row.local)
+        };
+        let dgid = av.dgid;
+        if dgid.is_zero() {
+            return Err(PathError::NoDestination);
+        }
+        if !dgid.is_multicast() {
+            self.config.peers.check(dgid.to_ip())?;
+        }
+        let dst = match (local.ip, dgid.to_ip()) {
+            (IpAddr::V4(_), ip @ IpAddr::V4(_)) | (IpAddr::V6(_), ip @ IpAddr::V6(_)) => {
+                self.local_addr(ip).with_port(ROCE_PORT)
+            }
+            _ => return Err(PathError::Family { index, sgid, dgid }),
+        };
+        let flow = (hash(entropy) % u32::from(self.config.flows)) as u16;
+        let mut path =
+            TxPath::new(local.ip, dst).with_flow(flow).with_traffic_class(av.traffic_class);
+        if av.hop_limit != 0 {
+            path = path.with_hop_limit(av.hop_limit);
+        }
+        Ok(Resolved { path, peer: dgid, local: sgid, found: Found::NotHere })
+    }
+
+    /// An address as this device reaches it: on the link of its netdev, if it holds only there.
+    pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
+        LocalAddr::new(ip, self.info.netdev_index)
+    }
+
+    /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where
+    /// that is one of this host.
+    pub(crate) fn resolve_peer(
+        &self,
+        av: &AddressVector,
+        own: Qpn,
+        peer: Qpn,
+    ) -> Result<Resolved, PathError> {
+        if av.dgid.is_multicast() {
+            return Err(PathError::Multicast { dgid: av.dgid });
+        }
+        let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
+        let mut resolved = self.resolve(av, entropy)?;
+        let flow = Slot::of(peer).flow(resolved.path.flow());
+        resolved.path = resolved.path.with_flow(flow);
+        let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config.peer_query_us));
+        let Some(process) = self.slots.query(ip, peer, wait) else {
+            // It may have been too busy to answer.
+            if matches!(self.slots.lookup(ip, peer), Lookup::Asked | Lookup::Pending) {
+                resolved.found = Found::Perhaps;
+            }
+            return Ok(resolved);
+        };
+        resolved.found = Found::Here(self.host_process(&process));
+        if !self.config.force_wire {
+            resolved.path = resolved.path.with_port(process.private_port, process.intake);
+            self.want_neighbour(Slot::of(peer), process.pid);
+        }
+        let path = &resolved.path;
+        tracing::debug!(%own, %peer, pid = process.pid, %path, "peer is on this host");
+        Ok(resolved)
+    }
+
+    /// A better path for a connected queue pair whose packets went unanswered: the peer may be a
+    /// process of this host that was too busy to answer when the queue pair went to RTR. Does not
+    /// wait; the first call asks, a later one knows. With the path comes the process.
+    pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
+        if path.dst().port() != ROCE_PORT || self.config.force_wire {
+            return None;
+        }
+        match self.slots.lookup(path.dst().ip(), peer) {
+            Lookup::Here(process) => {
+                let straight = path.with_port(process.private_port, process.intake);
+                Some((straight, self.host_process(&process)))
+            }
+            Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
+        }
+    }
+
+    /// Refuses a path MTU that the port cannot carry.
+    pub(crate) fn check_mtu(&self, wanted: Mtu) -> Result<(), PathError> {
+        let active = self.active_mtu();
+        if wanted <= active {
+            return Ok(());
+        }
+        let netdev = self.info.netdev.clone();
+        // Where both are in the way the setting comes first: without it the netdev has its say.
+        if let Some(allowed) = self.config.mtu.filter(|&allowed| allowed < wanted) {
+            return Err(PathError::MtuSetting { wanted, allowed, netdev });
+        }
+        let needed_bytes = wanted.bytes() + HEADER_ALLOWANCE_BYTES;
+        Err(PathError::Mtu { wanted, active, netdev, needed_bytes })
+    }
+
+    /// Refuses ports other than 1.
+    pub(crate) fn check_port(&self, port: PortNum) -> Result<(), PathError> {
+        if port.value() == 1 { Ok(()) } else { Err(PathError::Port(port.value())) }
+    }
+}
+
+/// Spreads consecutive numbers (the finaliser of MurmurHash3).
+pub(crate) fn hash(mut n: u32) -> u32 {
+    n ^= n >> 16;
+    n = n.wrapping_mul(0x85EB_CA6B);
+    n ^= n >> 13;
+    n = n.wrapping_mul(0xC2B2_AE35);
+    n ^ n >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{Config, Context, QpCap, QpInit};
+
+    #[test]
+    fn a_path_through_the_shared_port_is_straightened_once_the_peer_is_known_to_be_near() {
+        let context = Context::open(Some("lo"), Config::default()).unwrap();
+        let cq = context.create_cq(16, None).unwrap();
+        let init = QpInit {
+            service: vernic_wire::Service::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap::default(),
+            signal_all: true,
+        };
+        let peer = context.alloc_pd().create_qp(init).unwrap();
+        let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let shared = TxPath::new(home, (home, ROCE_PORT).into()).with_flow(1);
+        let engine = context.engine();
+        let (private, process) = engine.straighten(&shared, peer.qpn()).unwrap();
+        assert_eq!(process.pid, std::process::id());
+        assert_ne!(private.dst().port(), ROCE_PORT);
+        assert_eq!(private, shared.with_port(private.dst().port(), private.intake()));
+        assert!(engine.straighten(&private, peer.qpn()).is_none());
+    }
+}

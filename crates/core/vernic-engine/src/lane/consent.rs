@@ -1,0 +1,281 @@
+//! Which neighbours are granted access to this process's memory, and what they answer to us.
+//!
+//! Called by the lane when a neighbour has sent a message. Nobody is granted what his packets would
+//! not be: the queue pair must be connected to the one that asks, in a state that takes requests,
+//! and the checks of key, domain, queue pair and rights are the responder's
+//! (`vernic_mem::Memory::grant`). What is granted ends with the gates: the key's when it changes or
+//! dies, the queue pair's when it leaves those states.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use vernic_io::host::Slot;
+use vernic_io::neighbour::NeighbourId;
+use vernic_mem::{Access, GatePass, Grant, GrantError, Sentinel, SharedRange, admit};
+use vernic_proto::QpType;
+use vernic_wire::{Qpn, Rkey};
+
+use crate::lane::core::Lane;
+use crate::local::guests::writes;
+use crate::local::messages::{Denial, Offer, Told};
+use crate::local::tickets::{Consent, Ticket};
+use crate::local::way::Way;
+use crate::progress::engine::Engine;
+use crate::qp::state::{QpCore, QpInner, takes_requests};
+use crate::support::events::lock;
+
+impl Lane {
+    /// A neighbour has told something about tickets.
+    pub(crate) fn handle_told(
+        &mut self,
+        engine: &Engine,
+        from: NeighbourId,
+        bytes: &[u8],
+        file: Option<OwnedFd>,
+    ) {
+        if !engine.config.direct {
+            // Unanswered it asks less and less often.
+            return;
+        }
+        let understood = match Told::parse(bytes) {
+            Some(Told::Ask { asker, target, rkey, has_gates }) => {
+                let consent = self.consent(engine, from, (asker, target), rkey, has_gates);
+                self.tell_consent(engine, from, (asker, rkey), consent)
+            }
+            Some(Told::Gates) => self.take_gates(from, file),
+            // Over already, which was said before; or the gates' file was lost: they are asked for
+            // with the key, when it is asked for again.
+            Some(Told::Offer { asker, offer, .. }) if !self.is_let(from, offer.key) => {
+                self.is_asked_by(from, asker)
+            }
+            Some(Told::Offer { asker, rkey, offer }) => {
+                let consent = self.accept(engine, from, &offer, file);
+                self.note_answer(from, asker, rkey, consent)
+            }
+            Some(Told::Deny { asker, rkey, why }) => {
+                tracing::debug!(qpn = %asker, %rkey, ?why, "a process of this host grants no access");
+                // Asked for again after a while: what is in the way may go.
+                self.is_asked_by(from, asker)
+            }
+            Some(Told::Ended) => self.let_go(from),
+            Some(Told::Lend { sentinel }) => self.borrow(from, sentinel, file),
+            Some(Told::Pulls { can }) => {
+                tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
+                self.guests.get(from).is_some_and(|guest| guest.note_pulls(can))
+            }
+            None => false,
+        };
+        if !understood {
+            engine.counters.direct.bad_messages.add(1);
+        }
+    }
+
+    /// Whether the one that asks may have access, and what its tickets say.
+    fn consent(
+        &mut self,
+        engine: &Engine,
+        from: NeighbourId,
+        (asker, target): (Qpn, Qpn),
+        rkey: Rkey,
+        has_gates: bool,
+    ) -> Result<(Grant, Access), Denial> {
+        let host = self.guests.find(from).ok_or(Denial::NotConnected)?;
+        let visitor = host.welcome(&engine.memory, has_gates).ok_or(Denial::Unreachable)?;
+        let qp = self.table.find(target).ok_or(Denial::NotConnected)?;
+        let mut core = lock(&qp.core);
+        let QpCore { machine, side } = &mut *core;
+        let machine = machine.packets().ok_or(Denial::NotConnected)?;
+        if !takes_requests(machine.state()) || machine.attr().dest_qpn != asker {
+            return Err(Denial::NotConnected);
+        }
+        // The peer may have been too busy to say that it is of this host when the queue pair went
+        // to RTR. One that only answers has no timeout at which it would ask again.
+        if !machine.has_unacknowledged()
+            && let Some(path) = &side.path
+            && let Some((path, process)) = engine.straighten(path, asker)
+        {
+            self.near.found.push((Slot::of(asker), process.pid));
+            side.go_straight(engine, path, asker, process);
+        }
+        // Who has the peer's slot is not what the asker says, but what the kernel does.
+        let path = side.path.as_ref().filter(|_| side.way.requests != Way::Barred);
+        let peer = path.and_then(|path| self.near.neighbour_of(path, asker));
+        if peer != Some(from) {
+            return Err(Denial::NotConnected);
+        }
+        let rights = rights_of(qp, machine.attr().access);
+        // Under the queue pair's lock, as its gate is closed.
+        let grant = engine.memory.grant(visitor, qp.pd, qp.qpn, rkey).map_err(|error| {
+            tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
+            match error {
+                GrantError::Check(_) | GrantError::Rights => Denial::Refused,
+                _ => Denial::Unreachable,
+            }
+        })?;
+        let access = grant.access & rights;
+        if access.is_empty() { Err(Denial::Refused) } else { Ok((grant, access)) }
+    }
+
+    fn tell_consent(
+        &mut self,
+        engine: &Engine,
+        from: NeighbourId,
+        (asker, rkey): (Qpn, Rkey),
+        consent: Result<(Grant, Access), Denial>,
+    ) -> bool {
+        let Some(host) = self.guests.find(from) else { return false };
+        let neighbour = host.neighbour();
+        let counts = &engine.counters.direct;
+        let consent = consent.and_then(|(grant, access)| {
+            let (grant, file) = file_for(grant, access);
+            let reachable = grant.share.is_some() || admit(neighbour.pid());
+            reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
+        });
+        let told = match &consent {
+            Ok((grant, access, read_only)) => {
+                counts.granted.add(1);
+                let writable = || grant.share.as_ref().map(SharedRange::file);
+                let file = read_only.as_ref().map(AsFd::as_fd).or_else(writable);
+                let offer = offer_of(grant, *access);
+                neighbour.tell(&Told::Offer { asker, rkey, offer }.emit(), file)
+            }
+            Err(why) => {
+                counts.denied.add(1);
+                neighbour.tell(&Told::Deny { asker, rkey, why: *why }.emit(), None)
+            }
+        };
+        if let Err(error) = told {
+            // It asks again after a while.
+            tracing::debug!(pid = neighbour.pid(), %error, "a process of this host does not listen");
+        }
+        true
+    }
+
+    /// The file of a neighbour's gates has come.
+    fn take_gates(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
+        let (Some(host), Some(file)) = (self.guests.find(from), file) else { return false };
+        host.take_gates(file)
+    }
+
+    /// A neighbour lends its memory: says whether it can be read.
+    fn borrow(&mut self, from: NeighbourId, sentinel: Sentinel, file: Option<OwnedFd>) -> bool {
+        // Without a descriptor for the file there are no gates, and the answer is no.
+        let is_lost = file.is_none();
+        if !self.take_gates(from, file) && !is_lost {
+            return false;
+        }
+        let Some(host) = self.guests.find(from) else { return false };
+        let can = host.borrow(sentinel);
+        if let Err(error) = host.neighbour().tell(&Told::Pulls { can }.emit(), None) {
+            // It waits for the answer, and sends packets.
+            let pid = host.neighbour().pid();
+            tracing::debug!(pid, %error, "a process of this host does not listen");
+        }
+        true
+    }
+
+    /// Whether a neighbour's gate is open.
+    fn is_let(&mut self, from: NeighbourId, pass: GatePass) -> bool {
+        let gates = self.guests.find(from).and_then(|host| host.gates());
+        gates.is_some_and(|gates| gates.lets(pass))
+    }
+
+    /// Regions of a neighbour have ended: gives up the ways to them, and with the last ticket their
+    /// mapping. False if it never gave any. Looks at queue pairs only if there is a way to give up.
+    fn let_go(&mut self, from: NeighbourId) -> bool {
+        let Some(host) = self.guests.find(from) else { return false };
+        match host.has_closed_reach() {
+            None => return false,
+            Some(false) => return true,
+            Some(true) => {}
+        }
+        for qp in self.table.iter() {
+            let tickets = &mut lock(&qp.core).side.tickets;
+            if tickets.guest().is_some_and(|guest| guest.neighbour.id() == from) {
+                tickets.end_closed();
+            }
+        }
+        true
+    }
+
+    /// Makes the way to what was offered; where that is not possible, the key is never asked for
+    /// again. `None` if the offer breaks the rules.
+    fn accept(
+        &mut self,
+        engine: &Engine,
+        from: NeighbourId,
+        offer: &Offer,
+        file: Option<OwnedFd>,
+    ) -> Option<Consent> {
+        let host = self.guests.find(from)?;
+        let gates = host.gates()?.clone();
+        if offer.is_mapped && file.is_none() {
+            return None;
+        }
+        Some(match host.reach(offer, file) {
+            Ok(reach) => Consent::Ticket(Ticket { offer: *offer, gates, reach }),
+            Err(why) => {
+                engine.counters.direct.note_refusal(why);
+                Consent::Never
+            }
+        })
+    }
+
+    /// Gives the answer to the queue pair that has asked.
+    fn note_answer(
+        &mut self,
+        from: NeighbourId,
+        asker: Qpn,
+        rkey: Rkey,
+        consent: Option<Consent>,
+    ) -> bool {
+        let Some(qp) = self.table.find(asker) else { return false };
+        let tickets = &mut lock(&qp.core).side.tickets;
+        let connected = tickets.guest().is_some_and(|guest| guest.neighbour.id() == from);
+        connected && consent.is_some_and(|consent| tickets.answer(rkey, consent))
+    }
+
+    fn is_asked_by(&self, from: NeighbourId, asker: Qpn) -> bool {
+        let Some(qp) = self.table.find(asker) else { return false };
+        let core = lock(&qp.core);
+        core.side.tickets.guest().is_some_and(|guest| guest.neighbour.id() == from)
+    }
+}
+
+/// What a queue pair's own rights (`ibv_access_flags`) permit. Of RC alone: its acknowledgements
+/// say when nothing sent before is under way any more.
+fn rights_of(qp: &QpInner, access: u32) -> Access {
+    let service = match qp.qp_type {
+        QpType::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        _ => Access::empty(),
+    };
+    Access::from_bits_truncate(access) & service
+}
+
+/// A grant by what is to be handed over for it: a descriptor of its own for those who may only
+/// read. Where there can be none, the memory is not shared by file.
+fn file_for(grant: Grant, access: Access) -> (Grant, Option<OwnedFd>) {
+    let Some(share) = grant.share.as_ref().filter(|_| !writes(access)) else {
+        return (grant, None);
+    };
+    match share.file_to_read() {
+        Ok(file) => (grant, Some(file)),
+        Err(error) => {
+            tracing::debug!(%error, "memory that may only be read is not shared by file");
+            (Grant { share: None, ..grant }, None)
+        }
+    }
+}
+
+fn offer_of(grant: &Grant, access: Access) -> Offer {
+    let at = grant.share.as_ref().map_or(grant.base, SharedRange::offset);
+    Offer {
+        iova: grant.iova,
+        len: grant.len,
+        access,
+        key: grant.key,
+        qp: grant.qp,
+        is_mapped: grant.share.is_some(),
+        at,
+        sentinel: grant.sentinel,
+    }
+}

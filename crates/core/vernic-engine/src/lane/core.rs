@@ -1,0 +1,232 @@
+//! The lane: the unit of progress. Whoever holds it moves packets.
+//!
+//! Owns the link, both batches, the tables of queue pairs and XRC shared receive queues, the ready
+//! list, the timer wheel and the multicast groups of a device: everything that packets of several
+//! queue pairs share. It sits behind one mutex in [`Engine`], which data-path threads only try.
+//! Receiving is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`; here is what all need.
+//!
+//! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the
+//! machine of communication management (`cm.rs`), and no queue pair beside it.
+//!
+//! Limits: a call receives one batch (at most 1 MiB) and sends [`BATCHES_PER_CALL`] batches; the
+//! rest waits for the next call, so no verbs call takes longer than moving that many bytes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vernic_io::host::Intake;
+use vernic_io::host::{Slot, SlotTable};
+use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
+use vernic_proto::Time;
+use vernic_wire::{Gid, Qpn};
+
+use crate::lane::budget::Budgets;
+use crate::lane::gsi::Gsi;
+use crate::lane::owing::Owing;
+use crate::lane::pacer::{self, Pacer};
+use crate::lane::qp_table::QpTable;
+use crate::lane::watch::ToldSilent;
+use crate::local::guests::Guests;
+use crate::local::rings::Near;
+use crate::progress::engine::Engine;
+use crate::qp::state::{QpCore, QpInner};
+use crate::streams::{HELD_NANOS, Streams};
+use crate::support::wheel::Wheel;
+use crate::verbs::xrc::SrqTable;
+
+/// Batches that one call sends at most: enough to keep a socket busy, little enough that a post
+/// returns soon.
+pub(crate) const BATCHES_PER_CALL: usize = 2;
+
+/// How soon a full socket is tried again, in nanoseconds: a fraction of the time that it takes
+/// the kernel to deliver a socket buffer.
+const RETRY_NANOS: u64 = 50_000;
+
+/// How soon a turn that was put off is tried again if a neighbour takes nothing for long: it rings
+/// when it does, so this is for bells that are lost.
+const STUCK_NANOS: u64 = 1_000_000;
+
+/// Timers that one call fires at most.
+const TIMERS_PER_CALL: usize = 256;
+
+/// A multicast group that queue pairs of this device receive from.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) gid: Gid,
+    /// The address on whose netdev it is joined; `None` while the device has none of its IP
+    /// version.
+    pub(crate) local: Option<LocalAddr>,
+    pub(crate) members: Vec<Qpn>,
+}
+
+/// See the module's head.
+pub(crate) struct Lane {
+    pub(crate) link: Box<dyn Link>,
+    pub(crate) tx: TxBatch,
+    pub(crate) rx: RxBatch,
+    pub(crate) table: QpTable,
+    /// XRC shared receive queues.
+    pub(crate) srqs: SrqTable,
+    /// Queue pairs that want to transmit, each at most once (`QpInner::queued`).
+    pub(crate) ready: VecDeque<Arc<QpInner>>,
+    /// Queue pairs that want to transmit and wait for their receiver, on no other list.
+    pub(crate) held: VecDeque<Arc<QpInner>>,
+    pub(crate) pacer: Pacer,
+    /// Who may send requests of RC, and who waits for that.
+    pub(crate) budgets: Budgets,
+    /// Processes of this host that memory is shared with.
+    pub(crate) near: Near,
+    /// How much is on its way into this process, and what was last seen of it when nothing came.
+    pub(crate) intake: Option<Arc<Intake>>,
+    pub(crate) intake_seen: (u64, u64),
+    /// Queue pairs that have nothing to send but an ACK.
+    pub(crate) owing: Owing,
+    pub(crate) timers: Timers,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) gsi: Gsi,
+    /// Neighbours that access memory of ours, or we theirs, without packets.
+    pub(crate) guests: Guests,
+    /// Connections, of an iWARP device.
+    pub(crate) streams: Option<Streams>,
+    /// The socket was full at the last send.
+    pub(crate) blocked: bool,
+    /// Processes that users were told of since they are silent.
+    pub(crate) told_silent: ToldSilent,
+    /// When a refusal of the kernel was last worth a warning.
+    pub(crate) warned: Option<Time>,
+}
+
+/// The wheel, and when it must be looked at next.
+pub(crate) struct Timers {
+    wheel: Wheel,
+    next: Option<Time>,
+}
+
+impl Timers {
+    /// Makes sure that an entry fires at the queue pair's deadline or before. Entries are never
+    /// moved: an earlier one that fires for nothing finds the later deadline.
+    #[inline]
+    pub(crate) fn arm(&mut self, qpn: Qpn, core: &mut QpCore) {
+        let Some(deadline) = core.machine.next_deadline() else { return };
+        if core.side.timer.needs(deadline) {
+            self.wheel.insert(deadline, qpn.value());
+            self.next = self.wheel.next();
+        }
+    }
+}
+
+/// Puts a queue pair on the ready list unless it is there or in the doorbells.
+#[inline]
+pub(crate) fn make_ready(ready: &mut VecDeque<Arc<QpInner>>, qp: &Arc<QpInner>) {
+    if !qp.queued.load(Ordering::Relaxed) && !qp.queued.swap(true, Ordering::AcqRel) {
+        ready.push_back(qp.clone());
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(
+        link: Box<dyn Link>,
+        streams: Option<Streams>,
+        slots: &SlotTable,
+        pace: bool,
+        now: Time,
+    ) -> Self {
+        Self {
+            streams,
+            tx: TxBatch::new(&link.limits()),
+            rx: RxBatch::new(),
+            link,
+            table: QpTable::new(),
+            srqs: SrqTable::default(),
+            ready: VecDeque::new(),
+            held: VecDeque::new(),
+            pacer: Pacer::new(pace),
+            budgets: Budgets::new(),
+            near: Near::new(),
+            intake: slots.intake().cloned(),
+            intake_seen: (0, 0),
+            owing: Owing::default(),
+            timers: Timers { wheel: Wheel::new(now), next: None },
+            groups: Vec::new(),
+            gsi: Gsi::default(),
+            guests: Guests::default(),
+            blocked: false,
+            told_silent: ToldSilent::default(),
+            warned: None,
+        }
+    }
+
+    /// When the background thread must look at the lane again though no packet comes; `None`:
+    /// never. Acknowledgements may wait for it `patience` nanoseconds longer than for others.
+    pub(crate) fn next_work(&self, now: Time, patience: u64) -> Option<Time> {
+        if self.blocked {
+            return Some(now + RETRY_NANOS);
+        }
+        if !self.ready.is_empty() || self.gsi.pending || self.near.is_pending() {
+            return Some(now);
+        }
+        let link = self.link.deadline().map(|Nanos(n)| Time(n));
+        let owing = self.owing.due().map(|due| due + patience);
+        // What is in the batch waits for company.
+        let company = (!self.tx.is_empty()).then(|| now + patience);
+        let held = (!self.held.is_empty()).then(|| {
+            let pause = if self.near.is_stuck(now) { STUCK_NANOS } else { pacer::RETRY_NANOS };
+            now + pause
+        });
+        let let_in = self.budgets.next_at(now);
+        let waits = self.streams.as_ref().is_some_and(Streams::has_held);
+        let waiting = waits.then(|| now + HELD_NANOS);
+        let streams = self.streams.as_ref().and_then(Streams::next_deadline);
+        let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
+        [self.timers.next, owing, company, link, held, let_in, waiting, streams, mads, wake]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Fires the timers that are due.
+    pub(crate) fn fire_timers(&mut self, engine: &Engine, now: Time) {
+        self.fire_mad_timers(engine, now);
+        self.look_after_streams(engine, now);
+        self.near.wake_again(now);
+        if self.timers.next.is_none_or(|next| next > now) {
+            return;
+        }
+        for _ in 0..TIMERS_PER_CALL {
+            let Some(key) = self.timers.wheel.pop(now) else { break };
+            if let Some(qp) = self.table.find(Qpn::new(key)) {
+                let mut core = crate::support::events::lock(&qp.core);
+                if !core.side.timer.fired(now) {
+                    continue;
+                }
+                if core.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
+                    let before = *core.machine.counters();
+                    qp.with_host(engine, now, &mut core, |machine, host| {
+                        machine.handle_timeout(now, host);
+                    });
+                    engine.counters.timer_fired(&before, core.machine.counters());
+                    self.told_silent.note(engine, qp.qpn, &core, now);
+                    let peer = core.machine.attr().dest_qpn;
+                    let path = core.side.path.as_ref();
+                    let straight = path.and_then(|path| engine.straighten(path, peer));
+                    if let Some((path, process)) = straight {
+                        if engine.near.is_some() {
+                            self.near.found.push((Slot::of(peer), process.pid));
+                        }
+                        core.side.go_straight(engine, path, peer, process);
+                    }
+                    qp.publish_state(engine, &mut core);
+                    core.side.flight.exempt = true;
+                    self.budgets.note(&mut core, now);
+                }
+                // A stream may have a connection to close.
+                if qp.is_stream || core.machine.wants_transmit() {
+                    make_ready(&mut self.ready, qp);
+                }
+                self.timers.arm(qp.qpn, &mut core);
+            }
+        }
+        self.timers.next = self.timers.wheel.next();
+    }
+}

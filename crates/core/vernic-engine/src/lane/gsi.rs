@@ -1,0 +1,279 @@
+//! QP1, the general services interface (GSI): management datagrams (MADs) in and out.
+//!
+//! A device has it without being asked (IBTA 10.2.4.1): the lane takes packets for QPN 1 from the
+//! other ones, checks what a queue pair would, and hands their 256 bytes to the agent of
+//! communication management (`cm.rs`). Here is also what the agent's datagrams become on their way
+//! out. There is no other agent: datagrams of other classes are counted and dropped.
+//!
+//! A datagram for another process of this host whose queue is full waits here for a moment: that
+//! queue is short (`net.unix.max_dgram_qlen`, 10 by default of the kernel), and the peer's patience
+//! long (seconds until Linux repeats a request).
+//!
+//! Limits: [`MAX_WAITING`] datagrams wait, none longer than [`PATIENCE_NANOS`].
+//!
+//! Called by whoever has the lane. Costs queue pairs nothing: a packet is looked at here when its
+//! QPN is in no table, and nothing is sent or fired before a flag or a deadline of the lane says
+//! so.
+
+use std::collections::VecDeque;
+
+use vernic_io::{RxMeta, RxPacket};
+use vernic_proto::{DropReason, Time};
+use vernic_wire::cm::GSI_QKEY;
+use vernic_wire::mad::MAD_LEN;
+use vernic_wire::{Bth, Deth, Headers, Opcode, Packet, Pkey, Psn, Qpn, Service};
+
+use crate::lane::core::Lane;
+use crate::lane::qp_table::QpTable;
+use crate::lane::rx::reason_of;
+use crate::progress::engine::Engine;
+
+/// Datagrams for processes that do not keep up: some 300 KiB.
+const MAX_WAITING: usize = 1024;
+
+/// How long one waits: a process that has a core gets to its sockets in a fraction of this.
+const PATIENCE_NANOS: u64 = 50_000_000;
+
+/// When those that wait are tried again: about what it takes to wake a thread and empty a short
+/// queue.
+const AGAIN_NANOS: u64 = 200_000;
+
+/// How many of them are tried at a time: a process that is stopped makes each try a wasted system
+/// call.
+const TRIES: usize = 64;
+
+/// A packet with a datagram for another process.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Box<[u8]>,
+    meta: RxMeta,
+    segment: u16,
+    until: Time,
+}
+
+/// QP1 as the lane has it.
+#[derive(Debug, Default)]
+pub(crate) struct Gsi {
+    /// The agent may have something to send, or another deadline than the one here.
+    pub(crate) pending: bool,
+    /// When the agent wants to be called.
+    deadline: Option<Time>,
+    psn: Psn,
+    waiting: VecDeque<Waiting>,
+    /// When those are tried again.
+    again: Option<Time>,
+}
+
+impl Gsi {
+    /// When the lane must be looked at for it; not asked while it is `pending`.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        [self.deadline, self.again].into_iter().flatten().min()
+    }
+
+    /// Whether datagrams wait for other processes.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Writes a packet with the datagram, without the ICRC; returns its length.
+    fn write(&mut self, mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
+        let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, self.psn));
+        headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));
+        self.psn = self.psn.add(1);
+        let start = headers.emit(room);
+        room[start..start + MAD_LEN].copy_from_slice(mad);
+        start + MAD_LEN
+    }
+}
+
+/// The datagram in a packet for QP1, if everything about the packet is right.
+fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
+    let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
+    let is_send = parsed.info().service == Service::Ud && parsed.imm().is_none();
+    let deth = parsed.deth().filter(|_| is_send).ok_or(DropReason::WrongService)?;
+    if packet.meta.dst.ip().is_multicast() {
+        return Err(DropReason::NotAttached);
+    }
+    if !parsed.bth().pkey.matches(Pkey::DEFAULT) {
+        return Err(DropReason::Pkey);
+    }
+    if deth.qkey != GSI_QKEY {
+        return Err(DropReason::Qkey);
+    }
+    // Only a QP1 may use that key; and it is where our answers go.
+    if deth.src_qpn != Qpn::GSI {
+        return Err(DropReason::WrongSource);
+    }
+    parsed.payload().try_into().map_err(|_| DropReason::Length)
+}
+
+/// Checks a packet for QP1, and has its datagram handled here or by its owner.
+fn take(
+    engine: &Engine,
+    table: &mut QpTable,
+    packet: &RxPacket<'_>,
+    now: Time,
+) -> Result<(), DropReason> {
+    engine.take_mad(table, packet, mad_of(packet)?, now)
+}
+
+impl Gsi {
+    /// Handles packets for QP1, whose ICRC is right, in the order of their arrival.
+    #[cold]
+    pub(crate) fn handle(
+        &mut self,
+        engine: &Engine,
+        table: &mut QpTable,
+        packets: &[RxPacket<'_>],
+        now: Time,
+    ) {
+        for packet in packets {
+            match take(engine, table, packet, now) {
+                Err(DropReason::MadOverflow) if self.waiting.len() < MAX_WAITING => {
+                    let (bytes, meta) = (packet.bytes.into(), *packet.meta);
+                    let until = now + PATIENCE_NANOS;
+                    let waiting = Waiting { bytes, meta, segment: packet.segment, until };
+                    self.waiting.push_back(waiting);
+                    self.again.get_or_insert(now + AGAIN_NANOS);
+                }
+                Err(reason) => engine.drop_from(packet.meta.src, reason),
+                Ok(()) => {}
+            }
+        }
+        self.pending = true;
+    }
+
+    /// Tries some of those that wait again.
+    #[cold]
+    fn hand_over_again(&mut self, engine: &Engine, table: &mut QpTable, now: Time) {
+        for _ in 0..self.waiting.len().min(TRIES) {
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            let Waiting { bytes, meta, segment, until } = &waiting;
+            let packet = RxPacket { bytes, meta, segment: *segment };
+            match take(engine, table, &packet, now) {
+                Err(DropReason::MadOverflow) if now < *until => self.waiting.push_back(waiting),
+                Err(reason) => engine.drop_from(packet.meta.src, reason),
+                Ok(()) => {}
+            }
+        }
+        self.again = (!self.waiting.is_empty()).then(|| now + AGAIN_NANOS);
+        // Its owner may be gone meanwhile, and it is ours to answer.
+        self.pending = true;
+    }
+}
+
+impl Lane {
+    /// Lets the agent act on what the time has brought.
+    #[inline]
+    pub(crate) fn fire_mad_timers(&mut self, engine: &Engine, now: Time) {
+        if self.gsi.deadline().is_some_and(|deadline| deadline <= now) {
+            self.fire_due_mad_timers(engine, now);
+        }
+    }
+
+    #[cold]
+    fn fire_due_mad_timers(&mut self, engine: &Engine, now: Time) {
+        let Self { gsi, table, .. } = self;
+        if gsi.again.is_some_and(|again| again <= now) {
+            gsi.hand_over_again(engine, table, now);
+        }
+        if gsi.deadline.is_some_and(|deadline| deadline <= now) {
+            engine.cm.handle_timeout(table, now);
+            engine.look_for_early(&mut self.table, now);
+            engine.look_at_neighbours(now);
+            gsi.pending = true;
+        }
+    }
+
+    /// Lets the agent write its datagrams into the batch.
+    #[inline]
+    pub(crate) fn fill_mads(&mut self, engine: &Engine) {
+        if self.gsi.pending {
+            self.write_mads(engine);
+        }
+    }
+
+    /// Until nothing is left or the batch is full; learns when the agent wants to be called again.
+    #[cold]
+    fn write_mads(&mut self, engine: &Engine) {
+        let Self { gsi, tx, .. } = self;
+        // Before the machine is looked at: what changes from then on is announced again.
+        gsi.pending = false;
+        gsi.deadline = engine.cm.drain(|next| {
+            // Bounded by the batch.
+            while let Some(room) = tx.room() {
+                let Some(out) = next() else { return };
+                let len = gsi.write(&out.mad, room);
+                let path = engine.mad_path(&out);
+                engine.note_sent(&path);
+                tx.push(&path, len);
+            }
+            gsi.pending = true;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use vernic_io::Icrc;
+    use vernic_wire::{ImmDt, Qkey};
+
+    use super::*;
+
+    /// What a packet with the datagram is taken for, after `change` and `pkey` and so on were set.
+    fn taken(dst: &str, change: impl FnOnce(&mut Headers), len: usize) -> Result<(), DropReason> {
+        let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(7)));
+        headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));
+        change(&mut headers);
+        let mut bytes = vec![0; headers.len() + len + 4];
+        headers.emit(&mut bytes);
+        let src: SocketAddr = "10.0.0.1:50000".parse().unwrap();
+        let (dst, icrc) = (dst.parse().unwrap(), Icrc::Good);
+        let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+        mad_of(&RxPacket { bytes: &bytes, meta: &meta, segment: 0 }).map(|_| ())
+    }
+
+    const HERE: &str = "10.0.0.2:4791";
+
+    #[test]
+    fn a_datagram_is_taken_only_from_a_packet_that_is_right_in_everything() {
+        assert_eq!(taken(HERE, |_| {}, 256), Ok(()));
+        assert_eq!(taken(HERE, |h| h.bth.pkey = Pkey(0x7FFF), 256), Ok(()), "limited member");
+        let deth = |qkey, src| move |h: &mut Headers| h.deth = Some(Deth::new(qkey, src));
+        for (result, reason) in [
+            (taken(HERE, |_| {}, 252), DropReason::Length),
+            (taken(HERE, |_| {}, 260), DropReason::Length),
+            (taken(HERE, |_| {}, 0), DropReason::Length),
+            (taken(HERE, |h| h.bth.pkey = Pkey(0x8001), 256), DropReason::Pkey),
+            (taken(HERE, deth(Qkey(0x8001_0001), Qpn::GSI), 256), DropReason::Qkey),
+            (taken(HERE, deth(GSI_QKEY, Qpn::new(2)), 256), DropReason::WrongSource),
+            (taken("239.1.2.3:4791", |_| {}, 256), DropReason::NotAttached),
+            (taken(HERE, |h| h.bth.opcode = Opcode::RC_SEND_ONLY, 256), DropReason::WrongService),
+            (taken(HERE, with_imm, 256), DropReason::WrongService),
+        ] {
+            assert_eq!(result, Err(reason));
+        }
+    }
+
+    fn with_imm(headers: &mut Headers) {
+        headers.bth.opcode = Opcode::UD_SEND_ONLY_IMM;
+        headers.imm = Some(ImmDt(1));
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_taken() {
+        let mut gsi = Gsi::default();
+        let mad = std::array::from_fn(|i| i as u8);
+        let mut room = [0; 300];
+        for psn in 0..2 {
+            let len = gsi.write(&mad, &mut room);
+            let parsed = Packet::parse(&room[..len]).unwrap();
+            assert_eq!((parsed.payload(), parsed.psn()), (&mad[..], Psn::new(psn)));
+            assert_eq!((parsed.dest_qpn(), len), (Qpn::GSI, 276));
+            let deth = parsed.deth().unwrap();
+            assert_eq!((deth.qkey, deth.src_qpn), (GSI_QKEY, Qpn::GSI));
+        }
+    }
+}

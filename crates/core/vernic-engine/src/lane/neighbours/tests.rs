@@ -1,0 +1,109 @@
+//! Whose end ends what: among queue pairs that are connected to a slot, and processes that had it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vernic_proto::{AttrMask, QpAttr, QpState};
+use vernic_wire::PortNum;
+
+use super::*;
+use crate::{AddressVector, Config, Context, Qp, QpCap, QpInit};
+
+/// A device that is its own neighbour, and a queue pair that is connected to it. The background
+/// thread is stopped: what happens is up to the test.
+struct Own {
+    context: Arc<Context>,
+    qp: Arc<Qp>,
+    id: NeighbourId,
+}
+
+impl Own {
+    fn new() -> Self {
+        let context = Context::open(Some("lo"), Config::default()).unwrap();
+        context.stop_background();
+        let cq = context.create_cq(16, None).unwrap();
+        let init = QpInit {
+            service: Service::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap::default(),
+            signal_all: true,
+        };
+        let qp = context.alloc_pd().create_qp(init).unwrap();
+        let gid = context.gid_table()[0].clone();
+        let av = AddressVector {
+            dgid: gid.gid,
+            sgid_index: gid.index,
+            port: PortNum(1),
+            ..AddressVector::default()
+        };
+        use AttrMask as M;
+        let attr = QpAttr { state: QpState::Init, av, dest_qpn: qp.qpn(), ..QpAttr::default() };
+        qp.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).unwrap();
+        let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        let mask = mask | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, mask).unwrap();
+        let slot = Slot::of(qp.qpn());
+        let engine = context.engine();
+        let since = Instant::now();
+        let id = loop {
+            engine.serve_neighbours();
+            if let Some(id) = engine.with_lane(|lane| lane.near.by_slot[slot.value() as usize]) {
+                break id;
+            }
+            assert!(since.elapsed() < Duration::from_secs(20), "it does not meet itself");
+        };
+        Self { context, qp, id }
+    }
+
+    fn slot(&self) -> Slot {
+        Slot::of(self.qp.qpn())
+    }
+
+    /// The neighbour is gone, in order.
+    fn lose(&self) {
+        let engine = self.context.engine();
+        engine.with_lane(|lane| lane.lose_neighbour(engine, self.id, true, engine.now()));
+    }
+
+    fn way(&self) -> QpWay {
+        lock(&self.qp.inner().core).side.way
+    }
+}
+
+#[test]
+fn a_queue_pair_is_barred_when_the_process_is_gone_that_it_was_connected_to() {
+    let own = Own::new();
+    assert_eq!(own.way().process, Some(std::process::id()));
+    own.lose();
+    assert_eq!(own.way().requests, Way::Barred);
+}
+
+#[test]
+fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
+    let own = Own::new();
+    let engine = own.context.engine();
+    // Another process has taken the slot, and the end of the former is heard late.
+    let newer = std::process::id() ^ 1;
+    lock(&own.qp.inner().core).side.way.process = Some(newer);
+    engine.with_lane(|lane| lane.near.set_owner(own.slot(), newer));
+    own.lose();
+    assert_eq!(own.way().requests, Way::Wire);
+    assert_eq!(own.way().process, Some(newer));
+    let owner = engine.with_lane(|lane| lane.near.owners[own.slot().value() as usize]);
+    assert_eq!(owner, Some(newer), "who has the slot is not forgotten");
+}
+
+#[test]
+fn who_may_have_interrupted_a_call_on_the_neighbours_waits_for_neither_counters_nor_good_bye() {
+    let own = Own::new();
+    let near = own.context.engine().near.as_ref().unwrap();
+    let hood = lock(&near.hood);
+    assert!(own.context.try_counters().is_none());
+    assert!(!own.context.last_progress());
+    drop(hood);
+    assert!(own.context.try_counters().is_some_and(|counters| counters.neighbours.gone == 0));
+    assert!(own.context.last_progress());
+    assert!(own.context.try_counters().is_some_and(|counters| counters.neighbours.gone == 1));
+}

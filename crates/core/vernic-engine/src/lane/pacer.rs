@@ -1,0 +1,248 @@
+//! When queue pairs of unreliable services may send to processes of this host.
+//!
+//! UC and UD have no flow control of their own, and a sender is faster than a receiver: without
+//! this, packets would be lost in the receiver's socket where an adapter would have delivered them.
+//! Before such a queue pair writes packets to the private port of another process (or of this one),
+//! the lane asks the [`Intake`] there for room. If there is none the queue pair's turn is put off
+//! ([`Lane::held`](crate::lane::core::Lane)), others go on, and it is tried again with the next call and
+//! by the background thread every [`RETRY_NANOS`].
+//!
+//! Nobody is waited for longer than [`PATIENCE_NANOS`]: a receiver that is stopped or killed takes
+//! nothing, and packets to it may get lost. As long as it takes nothing it is not waited for again.
+//!
+//! Owned by the lane. Limits: [`MAX_INTAKES`](vernic_io::MAX_INTAKES) receivers.
+
+use std::sync::Arc;
+
+use vernic_io::host::Intake;
+use vernic_io::host::SlotTable;
+use vernic_io::{IntakeId, TxPath};
+use vernic_proto::Time;
+
+use crate::counters::Counters;
+
+/// How soon a turn that was put off is tried again when no application calls, in nanoseconds: a
+/// fraction of the time in which a receiver takes what its socket holds.
+pub(crate) const RETRY_NANOS: u64 = 50_000;
+
+/// How long a receiver may keep its senders waiting at a stretch: a hundred milliseconds, some of
+/// the time slices of a busy machine; a process that runs takes its packets within the take-over
+/// time.
+const PATIENCE_NANOS: u64 = 100_000_000;
+
+/// What is asked for at a time: a turn of 64 packets, or of a full GSO run.
+const TURN_COST: u64 = Intake::cost(0) * 64 + 64 * 1024;
+
+/// What the lane knows of one receiver.
+#[derive(Debug)]
+struct Receiver {
+    intake: Arc<Intake>,
+    /// Since when its senders wait without a pause.
+    full_since: Option<Time>,
+    /// It was waited for in vain; what it had received then.
+    given_up: Option<u64>,
+}
+
+/// Leave to send to one receiver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    to: Option<IntakeId>,
+    granted: u64,
+    used: u64,
+}
+
+impl Grant {
+    /// For paths that nobody watches over.
+    const FREE: Self = Self { to: None, granted: u64::MAX, used: 0 };
+
+    /// Whether it holds for one more packet on `path`, of any size.
+    #[inline]
+    pub(crate) fn covers(&self, path: &TxPath) -> bool {
+        self.to == path.intake() && self.granted.saturating_sub(self.used) >= Intake::max_cost()
+    }
+
+    /// A packet of `len` bytes was written.
+    #[inline]
+    pub(crate) fn spend(&mut self, len: usize) {
+        if self.to.is_some() {
+            self.used += Intake::cost(len);
+        }
+    }
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    on: bool,
+    receivers: Vec<Receiver>,
+    generation: u32,
+    /// Reused when the list of receivers changes.
+    list: Vec<Arc<Intake>>,
+}
+
+impl Pacer {
+    pub(crate) fn new(on: bool) -> Self {
+        Self { on, receivers: Vec::new(), generation: 0, list: Vec::new() }
+    }
+
+    /// Leave to send on `path` to whoever is there; `None` if there is too much on the way.
+    #[inline]
+    pub(crate) fn ask(
+        &mut self,
+        path: &TxPath,
+        slots: &SlotTable,
+        counters: &Counters,
+        now: Time,
+    ) -> Option<Grant> {
+        let Some(to) = path.intake().filter(|_| self.on) else {
+            return Some(Grant { to: path.intake(), ..Grant::FREE });
+        };
+        if slots.intakes_generation() != self.generation {
+            self.refresh(slots);
+        }
+        let Some(receiver) = self.receivers.get_mut(to.index()) else {
+            return Some(Grant { to: Some(to), ..Grant::FREE });
+        };
+        match receiver.reserve(now) {
+            Ok(granted) => Some(Grant { to: Some(to), granted, used: 0 }),
+            Err(Full { given_up: true }) => {
+                counters.pace_timeouts.add(1);
+                tracing::debug!(%path, "receiver takes nothing: UC and UD are sent regardless");
+                Some(Grant { to: Some(to), ..Grant::FREE })
+            }
+            Err(Full { given_up: false }) => {
+                counters.paced_turns.add(1);
+                None
+            }
+        }
+    }
+
+    /// Whether nothing is on the way to whoever is there, as far as that is known.
+    pub(crate) fn is_idle(&mut self, path: &TxPath, slots: &SlotTable) -> bool {
+        let Some(to) = path.intake().filter(|_| self.on) else { return true };
+        if slots.intakes_generation() != self.generation {
+            self.refresh(slots);
+        }
+        self.receivers.get(to.index()).is_none_or(|receiver| receiver.intake.is_idle())
+    }
+
+    /// Ends a grant: what was not used is others'.
+    #[inline]
+    pub(crate) fn settle(&mut self, grant: Grant) {
+        if grant.granted == u64::MAX {
+            return;
+        }
+        if let Some(receiver) = grant.to.and_then(|to| self.receivers.get(to.index())) {
+            receiver.intake.give_back(grant.granted.saturating_sub(grant.used));
+        }
+    }
+
+    /// Follows the processes that were found since.
+    #[cold]
+    fn refresh(&mut self, slots: &SlotTable) {
+        self.generation = slots.intakes_generation();
+        slots.copy_intakes(&mut self.list);
+        for (at, intake) in self.list.drain(..).enumerate() {
+            match self.receivers.get_mut(at) {
+                Some(known) if Arc::ptr_eq(&known.intake, &intake) => {}
+                Some(known) => *known = Receiver::new(intake),
+                None => self.receivers.push(Receiver::new(intake)),
+            }
+        }
+    }
+}
+
+/// There is no room.
+#[derive(Debug, PartialEq, Eq)]
+struct Full {
+    /// And there will be none soon.
+    given_up: bool,
+}
+
+impl Receiver {
+    fn new(intake: Arc<Intake>) -> Self {
+        Self { intake, full_since: None, given_up: None }
+    }
+
+    #[inline]
+    fn reserve(&mut self, now: Time) -> Result<u64, Full> {
+        if let Some(received) = self.given_up {
+            if self.intake.received() == received {
+                return Ok(u64::MAX);
+            }
+            self.given_up = None;
+        }
+        if let Some(granted) = self.intake.reserve(TURN_COST) {
+            self.full_since = None;
+            return Ok(granted);
+        }
+        let since = *self.full_since.get_or_insert(now);
+        if now.since(since) < PATIENCE_NANOS {
+            return Err(Full { given_up: false });
+        }
+        self.full_since = None;
+        self.given_up = Some(self.intake.forgive());
+        Err(Full { given_up: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receiver() -> (Arc<SlotTable>, Receiver) {
+        let table = SlotTable::with_scope(&format!("vp{}", std::process::id())).unwrap();
+        let intake = table.intake().unwrap().clone();
+        (table, Receiver::new(intake))
+    }
+
+    /// Sends until it is turned away.
+    fn fill(receiver: &mut Receiver, now: Time) {
+        for _ in 0..1000 {
+            match receiver.reserve(now) {
+                Ok(granted) => assert_ne!(granted, u64::MAX, "it is waited for"),
+                Err(full) => return assert_eq!(full, Full { given_up: false }),
+            }
+        }
+        panic!("never full");
+    }
+
+    #[test]
+    fn a_receiver_that_takes_nothing_is_waited_for_once() {
+        let (_table, mut receiver) = receiver();
+        receiver.intake.set_capacity(1 << 20);
+        let start = Time(5);
+        fill(&mut receiver, start);
+        assert_eq!(receiver.reserve(start + (PATIENCE_NANOS - 1)), Err(Full { given_up: false }));
+        let late = start + PATIENCE_NANOS;
+        assert_eq!(receiver.reserve(late), Err(Full { given_up: true }));
+        for _ in 0..1000 {
+            assert_eq!(receiver.reserve(late), Ok(u64::MAX));
+        }
+        // It was asleep, and takes what had come.
+        receiver.intake.reserve(TURN_COST).unwrap();
+        receiver.intake.take(1);
+        fill(&mut receiver, late);
+    }
+
+    #[test]
+    fn each_pause_in_which_there_is_room_starts_the_wait_anew() {
+        let (_table, mut receiver) = receiver();
+        receiver.intake.set_capacity(1 << 20);
+        let mut now = Time(0);
+        for _ in 0..10 {
+            fill(&mut receiver, now);
+            now = now + (PATIENCE_NANOS - 1);
+            assert_eq!(receiver.reserve(now), Err(Full { given_up: false }));
+            receiver.intake.take(TURN_COST);
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_does_not_say_what_it_holds_is_not_waited_for() {
+        let (_table, mut receiver) = receiver();
+        for _ in 0..1000 {
+            assert_eq!(receiver.reserve(Time(0)), Ok(TURN_COST));
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! Receiving: from the link to the machines of the queue pairs.
+//!
+//! Per packet: ICRC, parse, look up the destination, compare the source of connected services, hand
+//! it to the machine. Every packet that stops on the way is counted under one [`DropReason`].
+//! Consecutive packets of one queue pair, the usual case, take its lock once.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, MutexGuard};
+
+use vernic_io::host::Intake;
+use vernic_io::host::Lookup;
+use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
+use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
+use vernic_proto::{Disposition, DropReason, ErrorClass, RxMeta, Time};
+use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
+
+use crate::device::alarms::Offence;
+use crate::device::grh;
+use crate::lane::budget::Budgets;
+use crate::lane::core::{Group, Lane, Timers, make_ready};
+use crate::lane::owing::Owing;
+use crate::lane::qp_table::QpTable;
+use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
+use crate::local::rings::Origin;
+use crate::local::way::Way;
+use crate::progress::engine::Engine;
+use crate::qp::source::Sender;
+use crate::qp::state::{QpCore, QpInner};
+use crate::support::events::lock;
+use crate::verbs::xrc::SrqTable;
+
+/// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
+const PACKET_TYPE_IPV4: u8 = 0xA;
+/// The same over IPv6.
+const PACKET_TYPE_IPV6: u8 = 0x9;
+
+impl Lane {
+    /// Receives one batch and handles its packets; returns how many there were.
+    pub(crate) fn receive(&mut self, engine: &Engine, now: Time) -> usize {
+        if self.streams.is_some() {
+            return self.receive_streams(engine, now, false);
+        }
+        let near = self.receive_near(engine, now);
+        if !self.near.is_time_for_link(near, now) {
+            return near;
+        }
+        let count = self.link.recv(Nanos(now.nanos()), &mut self.rx);
+        self.near.link_had(count);
+        if count == 0 {
+            if let Some(intake) = &self.intake {
+                intake.settle(&mut self.intake_seen, now.nanos());
+            }
+            return near;
+        }
+        self.owing.count(count);
+        let Self { link, rx, table, srqs, ready, owing, timers, budgets, groups, gsi, .. } = self;
+        let (held, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
+        let mut noted = None;
+        let mut demux = Demux {
+            engine,
+            now,
+            table,
+            srqs,
+            groups,
+            ready,
+            owing,
+            timers,
+            budgets,
+            held,
+            mads,
+            paced,
+            via,
+            lender,
+            pulled,
+            accepted: 0,
+        };
+        for packet in rx.packets() {
+            let before = demux.accepted;
+            let result = match link.verify(&packet) {
+                Icrc::Bad => Err(DropReason::Icrc),
+                Icrc::Good | Icrc::Unchecked => demux.handle(&packet),
+            };
+            if let Err(reason) = result {
+                engine.drop_from(packet.meta.src, reason);
+            }
+            // Once for each buffer.
+            let buffer = std::ptr::from_ref(packet.meta);
+            if packet.meta.handed_over && demux.accepted != before && noted != Some(buffer) {
+                noted = Some(buffer);
+                link.note_accepted(&packet, Nanos(now.nanos()));
+            }
+        }
+        demux.let_go();
+        let (mads, paced) = (std::mem::take(&mut demux.mads), demux.paced);
+        drop(demux);
+        if !mads.is_empty() {
+            gsi.handle(engine, table, &mads, now);
+        }
+        if let Some(intake) = self.intake.as_ref().filter(|_| paced != 0) {
+            intake.take(paced);
+        }
+        near + count
+    }
+
+    /// Receives from the rings, and handles their packets; returns how many there were.
+    #[inline]
+    fn receive_near(&mut self, engine: &Engine, now: Time) -> usize {
+        let mut count = 0;
+        for at in 0..self.near.places.len() {
+            let place = self.near.places[at];
+            let reader = self.near.peer_at(place).and_then(|peer| peer.reader.as_ref());
+            if reader.is_some_and(RingReader::has_news) {
+                count += self.receive_ring(engine, place, NEAR_BYTES, now);
+            }
+        }
+        count
+    }
+
+    /// Receives what is left in the ring of a neighbour that is gone.
+    pub(crate) fn receive_rest(&mut self, engine: &Engine, id: NeighbourId, now: Time) {
+        if self.near.peer(id).is_some() {
+            self.receive_ring(engine, id.place() as u16, u64::from(MAX_RING_BYTES), now);
+        }
+    }
+
+    /// Receives up to `bytes` from the ring of one neighbour.
+    fn receive_ring(&mut self, engine: &Engine, place: u16, bytes: u64, now: Time) -> usize {
+        let Self { near, guests, table, srqs, ready, owing, timers, budgets, groups, .. } = self;
+        let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
+        let Some((reader, via)) = near.reading(place) else { return 0 };
+        let lender = guests.lender(via.id());
+        let (held, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
+        let mut demux = Demux {
+            engine,
+            now,
+            table,
+            srqs,
+            groups,
+            ready,
+            owing,
+            timers,
+            budgets,
+            held,
+            mads,
+            paced,
+            via,
+            lender,
+            pulled,
+            accepted: 0,
+        };
+        let is_rest = bytes > NEAR_BYTES;
+        while reader.unreleased() < bytes && (is_rest || demux.pulled < BYTES_PER_LOOK) {
+            match reader.next(&mut buffer) {
+                Ok(Some(len)) => {
+                    count += 1;
+                    total += len as u64;
+                    let packet = rx_packet(&buffer, len, reader.origin());
+                    let handled = match reader.is_run() {
+                        false => demux.handle_near(&packet),
+                        true => demux.handle_run(&packet),
+                    };
+                    if let Err(reason) = handled {
+                        engine.drop_from(packet.meta.src, reason);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    broken = Some(error);
+                    break;
+                }
+            }
+        }
+        demux.let_go();
+        drop(demux);
+        reader.release();
+        near.give_buffer(buffer);
+        owing.count(count);
+        engine.counters.near_rx_packets.add(count as u64);
+        engine.counters.near_rx_bytes.add(total);
+        if let Some(error) = broken {
+            near.break_off(place, &error);
+        }
+        count
+    }
+}
+
+/// Bytes that one call takes from a ring: so many that they stay in the first-level cache's
+/// neighbour, and that no ring keeps others waiting.
+const NEAR_BYTES: u64 = 64 * 1024;
+
+/// The queue pair whose lock is held between two packets.
+struct Held<'a> {
+    qp: &'a Arc<QpInner>,
+    core: MutexGuard<'a, QpCore>,
+    /// There was a request among its packets.
+    requests: bool,
+    /// The machine took one of them.
+    heard: bool,
+}
+
+struct Demux<'a, 'p> {
+    engine: &'a Engine,
+    now: Time,
+    table: &'a QpTable,
+    srqs: &'a SrqTable,
+    groups: &'a [Group],
+    ready: &'a mut VecDeque<Arc<QpInner>>,
+    owing: &'a mut Owing,
+    timers: &'a mut Timers,
+    budgets: &'a mut Budgets,
+    held: Option<Held<'a>>,
+    /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
+    mads: Vec<RxPacket<'p>>,
+    /// What the packets cost that senders were paced for, as [`Intake::cost`] has it.
+    paced: u64,
+    /// The neighbour whose ring they come from.
+    via: Option<Origin<'a>>,
+    /// Its memory, if bytes are copied out of it.
+    lender: Option<&'a Lender>,
+    /// Bytes that were, or were to be.
+    pulled: u64,
+    /// Packets that machines took as the next of their sequence.
+    accepted: u64,
+}
+
+impl<'a, 'p> Demux<'a, 'p> {
+    fn handle(&mut self, packet: &RxPacket<'p>) -> Result<(), DropReason> {
+        let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
+        let service = parsed.info().service;
+        if service == Service::Cnp {
+            self.engine.counters.cnps.add(1);
+            return Err(DropReason::Cnp);
+        }
+        if packet.meta.is_congestion_experienced() {
+            self.engine.counters.ecn_marked.add(1);
+        }
+        self.paced += paced_cost(packet, service);
+        let qpn = parsed.dest_qpn();
+        match qpn {
+            Qpn::MULTICAST => self.handle_multicast(packet, &parsed),
+            Qpn::GSI => {
+                self.keep_mad(packet, service);
+                Ok(())
+            }
+            _ => self.deliver(qpn, packet, &parsed, None),
+        }
+    }
+
+    /// Handles a packet out of a ring: neither of QP1 nor of a multicast group, which go by UDP.
+    #[inline]
+    fn handle_near(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
+        let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
+        self.deliver(parsed.dest_qpn(), packet, &parsed, None)
+    }
+
+    /// Handles a packet that stands for several, whose bytes are in the memory of the neighbour.
+    fn handle_run(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
+        let counters = &self.engine.counters;
+        let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
+        let named = Named::parse(parsed.payload());
+        // More than there is to be copied in one look is left of a neighbour that is gone alone.
+        let may = parsed.info().is_request() && self.pulled < BYTES_PER_LOOK;
+        let (Some(named), Some(lender), true) = (named, self.lender, may) else {
+            counters.near_pulls_refused.add(1);
+            return Err(DropReason::RunRefused);
+        };
+        self.pulled += u64::from(named.run.length);
+        let pull = Pull { named: &named, lender };
+        let result = self.deliver(parsed.dest_qpn(), packet, &parsed, Some(pull));
+        if result == Err(DropReason::RunRefused) {
+            counters.near_pulls_refused.add(1);
+        }
+        result
+    }
+
+    /// Hands a packet to one queue pair.
+    #[inline]
+    fn deliver(
+        &mut self,
+        qpn: Qpn,
+        packet: &RxPacket<'_>,
+        parsed: &Packet<'_>,
+        pull: Option<Pull<'_>>,
+    ) -> Result<(), DropReason> {
+        if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
+            let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
+            self.let_go();
+            self.held = Some(Held { qp, core: lock(&qp.core), requests: false, heard: false });
+        }
+        let Some(Held { qp, core, requests, heard }) = &mut self.held else { return Ok(()) };
+        let is_request = parsed.info().is_request();
+        *requests |= is_request;
+        let mut sender = Sender::Peer;
+        let run = pull.map(|pull| pull.named.run);
+        let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
+        if qp.service == Service::Ud {
+            // Others hear their peers alone, which were found in the setting when they were
+            // connected.
+            if !self.engine.config.peers.contains(packet.meta.src.ip()) {
+                return Err(DropReason::PeerNotAllowed);
+            }
+            meta.grh = Some(grh::area(packet));
+            meta.sl = match packet.meta.dst {
+                SocketAddr::V4(_) => PACKET_TYPE_IPV4,
+                SocketAddr::V6(_) => PACKET_TYPE_IPV6,
+            };
+        } else if let Some((peer, local)) = core.side.peer {
+            if !(is_at(packet.meta.src, peer) && is_at(packet.meta.dst, local)) {
+                return Err(DropReason::WrongSource);
+            }
+            if self.via.is_none() {
+                if core.side.way.excludes_link(is_request) {
+                    return Err(DropReason::WrongWay);
+                }
+                if !core.side.source.is_peer(is_request, packet.meta.src.port()) {
+                    sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
+                }
+            }
+        }
+        let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
+        let disposition = qp.with_pull(engine, (srqs, pull), now, core, |machine, host| {
+            machine.handle_packet(now, parsed, &meta, host)
+        });
+        if sender != Sender::Peer && disposition == Disposition::Accepted {
+            core.side.source.learn(sender, is_request, packet.meta.src.port(), qp.qpn);
+        }
+        // What the machine did not take says nothing of where its peer is.
+        if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
+            let via = self.via.as_ref().map(Origin::id);
+            let way = &mut core.side.way;
+            if !is_request {
+                way.is_answered = via.is_some_and(|id| way.requests == Way::Ring(id));
+            } else if way.answers != via {
+                choose_answers(engine, core, self.via.as_mut());
+            }
+        }
+        let counters = &engine.counters;
+        match disposition {
+            Disposition::Accepted => self.accepted += 1,
+            Disposition::Duplicate => counters.duplicates.add(1),
+            Disposition::Nak(class) => {
+                counters.naks_sent.add(1);
+                if class.row().fatal {
+                    engine.note_nak(packet.meta.src, class);
+                }
+            }
+            Disposition::Rnr => counters.rnr_naks_sent.add(1),
+            Disposition::Drop(reason) => return Err(reason),
+        }
+        *heard = true;
+        Ok(())
+    }
+
+    /// Keeps a packet for QP1, which is in no table, until the batch is through.
+    #[cold]
+    fn keep_mad(&mut self, packet: &RxPacket<'p>, service: Service) {
+        // Management datagrams are not paced.
+        self.paced -= paced_cost(packet, service);
+        self.mads.push(*packet);
+    }
+
+    /// Hands a packet to every member of its group (IBTA 10.5.2.1).
+    fn handle_multicast(
+        &mut self,
+        packet: &RxPacket<'p>,
+        parsed: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let gid = gid_of(packet.meta.dst);
+        let group = self.groups.iter().find(|group| group.gid == gid);
+        let group = group.ok_or(DropReason::NotAttached)?;
+        for &member in &group.members {
+            // A member that refuses counts for itself; the others still get theirs.
+            if let Err(reason) = self.deliver(member, packet, parsed, None) {
+                self.engine.drop_from(packet.meta.src, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the run of packets of the held queue pair: what it wants to send, and its timer.
+    fn let_go(&mut self) {
+        let Some(Held { qp, mut core, requests, heard }) = self.held.take() else { return };
+        qp.publish_state(self.engine, &mut core);
+        self.budgets.note(&mut core, self.now);
+        let QpCore { machine, side } = &mut *core;
+        if heard {
+            side.heard = Some(self.now);
+        }
+        if machine.owes_only_ack() {
+            self.owing.add(qp, &mut side.ack, requests, self.now);
+            if machine.wants_requests() {
+                make_ready(self.ready, qp);
+            }
+        } else if machine.wants_transmit() {
+            make_ready(self.ready, qp);
+        }
+        self.timers.arm(qp.qpn, &mut core);
+    }
+}
+
+impl Engine {
+    /// Counts a dropped packet, and if its sender must not send such, that.
+    #[cold]
+    pub(crate) fn drop_from(&self, src: SocketAddr, reason: DropReason) {
+        self.counters.drop_packet(reason);
+        if let Some(offence) = Offence::of_drop(reason) {
+            if offence == Offence::BadKey {
+                self.counters.bad_keys.add(1);
+            }
+            self.note_offence(src.ip(), offence);
+        }
+    }
+
+    /// Counts a request that was refused for good.
+    #[cold]
+    fn note_nak(&self, src: SocketAddr, class: ErrorClass) {
+        self.counters.fatal_naks_sent.add(1);
+        self.note_offence(src.ip(), Offence::FatalNak);
+        if Offence::is_of_key(class) {
+            self.counters.bad_keys.add(1);
+            self.note_offence(src.ip(), Offence::BadKey);
+        }
+    }
+}
+
+/// Says whose packet it is that has the peer's address, and not the port that the peer was heard
+/// from.
+#[cold]
+fn identify(
+    engine: &Engine,
+    qp: &QpInner,
+    core: &mut QpCore,
+    packet: &RxPacket<'_>,
+    parsed: &Packet<'_>,
+    now: Time,
+) -> Result<Sender, DropReason> {
+    if !engine.config.pin_source_ports {
+        return Ok(Sender::Peer);
+    }
+    let is_request = parsed.info().is_request();
+    let QpCore { machine, side } = core;
+    match side.source.admit(is_request, now) {
+        Some(Sender::Stranger) if !machine.is_credible(parsed) => {}
+        Some(sender) => return Ok(sender),
+        None => {}
+    }
+    side.source.tell(is_request, packet.meta.src.port(), qp.qpn);
+    Err(DropReason::WrongPort)
+}
+
+/// A request has come another way than the one before: its answers go that way, too, if it leads to
+/// the process that the queue pair is connected to. What a neighbour sends may name any queue pair.
+#[cold]
+fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
+    let QpCore { machine, side } = core;
+    side.way.answers = None;
+    let (Some(via), Some(path)) = (via, &mut side.path) else { return };
+    let peer = machine.attr().dest_qpn;
+    if side.way.requests == Way::Barred || !via.has(peer) {
+        return;
+    }
+    if path.dst_port() == ROCE_PORT {
+        // The peer was too busy to say that it is of this host, or it is not, and only has the same
+        // slot there. Who only answers never asks again.
+        if engine.slots.lookup(path.dst().ip(), peer) == Lookup::NotHere {
+            return;
+        }
+        if let Some((better, process)) = engine.straighten(path, peer) {
+            via.found(peer, process.pid);
+            if machine.packets().is_some_and(|machine| !machine.has_unacknowledged()) {
+                side.go_straight(engine, better, peer, process);
+            }
+        }
+    }
+    side.way.answers = Some(via.id());
+}
+
+/// What a packet counts that its sender was paced for; those to the shared port are not counted by
+/// their senders.
+#[inline]
+fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
+    let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.dst.port() != ROCE_PORT;
+    if paced { Intake::cost(packet.transport().len()) } else { 0 }
+}
+
+/// Whether an address is this one, which is not IPv4-mapped.
+#[inline]
+fn is_at(addr: SocketAddr, ip: IpAddr) -> bool {
+    addr.ip() == ip || addr.ip().to_canonical() == ip
+}
+
+/// The address as a GID.
+#[inline]
+pub(crate) fn gid_of(addr: SocketAddr) -> Gid {
+    Gid::from_ip(match addr {
+        SocketAddr::V4(v4) => IpAddr::V4(*v4.ip()),
+        SocketAddr::V6(v6) => IpAddr::V6(*v6.ip()),
+    })
+}
+
+/// Under which counter bytes that are no packet are counted.
+#[cold]
+pub(crate) fn reason_of(error: ParseError) -> DropReason {
+    match error {
+        ParseError::Truncated { .. } => DropReason::Truncated,
+        ParseError::UnknownOpcode(_) => DropReason::UnknownOpcode,
+        ParseError::PayloadLength { .. } => DropReason::Length,
+        ParseError::BadVersion(_) | ParseError::BadPad { .. } | ParseError::Field { .. } => {
+            DropReason::Malformed
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A neighbour as queue pairs and the key table know it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use vernic_io::neighbour::Neighbour;
+use vernic_mem::{Memory, Visitor, admit};
+use vernic_wire::{Qpn, Rkey};
+
+use super::messages::Told;
+use crate::counters::DirectCounts;
+
+/// A neighbour in its two roles: it visits our memory, and we visit its.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pub(crate) neighbour: Arc<Neighbour>,
+    /// When its connection was looked at last, nanoseconds of the engine.
+    pub(crate) looked: AtomicU64,
+    /// The kernel does not let us copy from or to its memory: tried once.
+    pub(crate) is_forbidden: AtomicBool,
+    /// Its gates have come.
+    has_gates: AtomicBool,
+    /// Whether it copies bytes of our SENDs by itself: a [`Pulls`].
+    pulls: AtomicU8,
+    /// Counts those that did not leave our memory in time.
+    cut_off: Arc<AtomicU64>,
+    /// Counts what a neighbour could not be told.
+    ends_untold: Arc<AtomicU64>,
+}
+
+/// Whether a neighbour copies bytes of our SENDs out of this process's memory by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Pulls {
+    NotAsked,
+    Asked,
+    Yes,
+    No,
+}
+
+impl Guest {
+    pub(crate) fn new(neighbour: Arc<Neighbour>, counts: &DirectCounts) -> Self {
+        Self {
+            neighbour,
+            looked: AtomicU64::new(0),
+            is_forbidden: AtomicBool::new(false),
+            has_gates: AtomicBool::new(false),
+            pulls: AtomicU8::new(Pulls::NotAsked as u8),
+            cut_off: counts.cut_off.clone(),
+            ends_untold: counts.ends_untold.clone(),
+        }
+    }
+
+    /// Its gates have come.
+    pub(crate) fn note_gates(&self) {
+        self.has_gates.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it copies bytes of our SENDs by itself.
+    #[inline]
+    pub(crate) fn pulls(&self) -> bool {
+        self.pulls.load(Ordering::Relaxed) == Pulls::Yes as u8
+    }
+
+    /// Asks it to, unless it was asked.
+    #[inline]
+    pub(crate) fn want_pulls(&self, memory: &Memory) {
+        if self.pulls.load(Ordering::Relaxed) == Pulls::NotAsked as u8 {
+            self.lend(memory);
+        }
+    }
+
+    #[cold]
+    fn lend(&self, memory: &Memory) {
+        let pid = self.neighbour.pid();
+        let gates = memory.sentinel().and_then(|sentinel| Ok((sentinel, memory.gates_file()?)));
+        let next = match gates {
+            Ok((sentinel, file)) if admit(pid) => {
+                match self.neighbour.tell(&Told::Lend { sentinel }.emit(), Some(file)) {
+                    Ok(()) => Pulls::Asked,
+                    // It does not listen now: asked with another SEND.
+                    Err(_) => Pulls::NotAsked,
+                }
+            }
+            // The kernel lets another process in, or there are no gates.
+            _ => Pulls::No,
+        };
+        self.pulls.store(next as u8, Ordering::Relaxed);
+    }
+
+    /// It has said whether it can. False if nobody asked.
+    pub(crate) fn note_pulls(&self, can: bool) -> bool {
+        let now = self.pulls.load(Ordering::Relaxed);
+        let next = if can { Pulls::Yes } else { Pulls::No };
+        // Once it could not it is not believed to be able any more.
+        let was_asked = [Pulls::Asked, Pulls::Yes].iter().any(|known| now == *known as u8);
+        if was_asked {
+            self.pulls.store(next as u8, Ordering::Relaxed);
+        }
+        was_asked || now == Pulls::No as u8 && !can
+    }
+
+    /// Asks for consent. Where it cannot be told now, or something of the answer is lost (a file
+    /// for which this process has no descriptor), it is asked again after a while.
+    pub(crate) fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
+        let has_gates = self.has_gates.load(Ordering::Relaxed);
+        let _ = self.neighbour.tell(&Told::Ask { asker, target, rkey, has_gates }.emit(), None);
+    }
+}
+
+impl Visitor for Guest {
+    fn inside(&self) -> u64 {
+        self.neighbour.inside_us().load(Ordering::Acquire)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.neighbour.has_hung_up()
+    }
+
+    fn cut_off(&self) {
+        self.cut_off.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            pid = self.neighbour.pid(),
+            "a process of this host stays inside memory that was taken back: it is granted no more"
+        );
+    }
+
+    fn tell_ended(&self) -> bool {
+        let Err(error) = self.neighbour.tell(&Told::Ended.emit(), None) else { return true };
+        if self.is_gone() {
+            return true;
+        }
+        self.ends_untold.fetch_add(1, Ordering::Relaxed);
+        let pid = self.neighbour.pid();
+        tracing::debug!(pid, %error, "a process of this host was not told to unmap memory");
+        false
+    }
+}

@@ -1,0 +1,171 @@
+//! The neighbours of a lane that may access each other's memory.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use vernic_io::neighbour::{Neighbour, NeighbourId};
+use vernic_mem::{
+    Access, GatePass, Memory, PeerGates, PeerMemory, PeerProcess, Reach, Sentinel, VisitorId,
+};
+
+use super::guest::Guest;
+use super::messages::{Offer, Told};
+use super::pull::Lender;
+use crate::counters::{DirectCounts, Refusal};
+
+/// What the lane knows of a neighbour's memory, and the neighbour of ours.
+#[derive(Debug)]
+pub(crate) struct Host {
+    guest: Arc<Guest>,
+    /// It was named to the gates, which wait for it until it is cut off.
+    visitor: Option<VisitorId>,
+    /// Its gates.
+    gates: Option<Arc<PeerGates>>,
+    /// Out of whose memory we copy bytes of its SENDs.
+    lender: Option<Lender>,
+    /// Ways to its memory that are in use, by the gate of their key, and whether they may be
+    /// written.
+    reaches: Vec<(GatePass, bool, Weak<Reach>)>,
+}
+
+/// The neighbours of a lane. At most as many as there are neighbours.
+#[derive(Debug, Default)]
+pub(crate) struct Guests(Vec<Host>);
+
+impl Guests {
+    pub(crate) fn find(&mut self, id: NeighbourId) -> Option<&mut Host> {
+        self.0.iter_mut().find(|host| host.guest.neighbour.id() == id)
+    }
+
+    /// A neighbour is met.
+    pub(crate) fn add(&mut self, counts: &DirectCounts, neighbour: Arc<Neighbour>) {
+        let guest = Arc::new(Guest::new(neighbour, counts));
+        self.0.push(Host { guest, visitor: None, gates: None, lender: None, reaches: Vec::new() });
+    }
+
+    /// The one that a queue pair is connected to.
+    pub(crate) fn get(&self, id: NeighbourId) -> Option<&Arc<Guest>> {
+        self.0.iter().map(|host| &host.guest).find(|guest| guest.neighbour.id() == id)
+    }
+
+    /// The neighbour's memory, if bytes of its SENDs are copied out of it here.
+    pub(crate) fn lender(&self, id: NeighbourId) -> Option<&Lender> {
+        let host = self.0.iter().find(|host| host.guest.neighbour.id() == id)?;
+        host.lender.as_ref()
+    }
+
+    /// The device is closed.
+    pub(crate) fn close(&mut self, memory: &Memory) {
+        for visitor in self.0.drain(..).filter_map(|host| host.visitor) {
+            memory.remove_visitor(visitor);
+        }
+    }
+
+    /// A neighbour is gone: nobody waits for it any more.
+    pub(crate) fn remove(&mut self, memory: &Memory, id: NeighbourId) {
+        let Some(at) = self.0.iter().position(|host| host.guest.neighbour.id() == id) else {
+            return;
+        };
+        if let Some(visitor) = self.0.swap_remove(at).visitor {
+            memory.remove_visitor(visitor);
+        }
+    }
+}
+
+impl Host {
+    pub(crate) fn neighbour(&self) -> &Arc<Neighbour> {
+        &self.guest.neighbour
+    }
+
+    pub(crate) fn gates(&self) -> Option<&Arc<PeerGates>> {
+        self.gates.as_ref()
+    }
+
+    /// The file of its gates has come. False if it is none.
+    pub(crate) fn take_gates(&mut self, file: OwnedFd) -> bool {
+        if self.gates.is_some() {
+            // Asked for more than once before they came. Tickets hold on to those that they came
+            // with.
+            return true;
+        }
+        match PeerGates::open(file.as_fd()) {
+            Ok(gates) => {
+                self.gates = Some(Arc::new(gates));
+                self.guest.note_gates();
+                true
+            }
+            Err(error) => {
+                tracing::debug!(pid = self.neighbour().pid(), %error, "gates that are none");
+                false
+            }
+        }
+    }
+
+    /// It lends its memory: whether it can be read.
+    pub(crate) fn borrow(&mut self, sentinel: Sentinel) -> bool {
+        let neighbour = self.neighbour().clone();
+        self.lender = self.gates.clone().and_then(|gates| Lender::new(neighbour, sentinel, gates));
+        self.lender.is_some()
+    }
+
+    /// Whether a way to its memory is in use whose key's gate is closed; `None` if it has given
+    /// none.
+    pub(crate) fn has_closed_reach(&mut self) -> Option<bool> {
+        let gates = self.gates.as_ref()?;
+        self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
+        Some(self.reaches.iter().any(|&(key, ..)| !gates.lets(key)))
+    }
+
+    /// Lets it visit: from here on it is waited for. Tells it of our gates unless it has them.
+    /// `None` if that is not possible.
+    pub(crate) fn welcome(&mut self, memory: &Memory, has_gates: bool) -> Option<VisitorId> {
+        if !has_gates {
+            let file = memory.gates_file().ok()?;
+            self.guest.neighbour.tell(&Told::Gates.emit(), Some(file)).ok()?;
+        }
+        if self.visitor.is_none() {
+            self.visitor = memory.add_visitor(self.guest.clone()).ok();
+        }
+        self.visitor
+    }
+
+    /// A way to what was offered: one that is there, or a new one.
+    pub(crate) fn reach(
+        &mut self,
+        offer: &Offer,
+        file: Option<OwnedFd>,
+    ) -> Result<Arc<Reach>, Refusal> {
+        let writable = writes(offer.access);
+        self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
+        let is_it =
+            |known: &&(GatePass, bool, Weak<Reach>)| (known.0, known.1) == (offer.key, writable);
+        if let Some(reach) = self.reaches.iter().find(is_it).and_then(|known| known.2.upgrade()) {
+            return Ok(reach);
+        }
+        let pid = self.guest.neighbour.pid();
+        let reach = match file.filter(|_| offer.is_mapped) {
+            Some(file) => {
+                let memory = PeerMemory::map(file.as_fd(), offer.at, offer.len, writable);
+                Reach::Mapped(memory.map_err(|error| {
+                    tracing::debug!(pid, %error, "memory that was offered is not mapped");
+                    Refusal::Unreachable
+                })?)
+            }
+            None => {
+                // 0 in a PID namespace that cannot be seen.
+                let named = i32::try_from(pid).ok().filter(|&pid| pid > 0);
+                let pid = named.ok_or(Refusal::NotPermitted)?;
+                let Offer { at: addr, len, sentinel, .. } = *offer;
+                Reach::Process(PeerProcess { pid, addr, len, sentinel })
+            }
+        };
+        let reach = Arc::new(reach);
+        self.reaches.push((offer.key, writable, Arc::downgrade(&reach)));
+        Ok(reach)
+    }
+}
+
+/// Whether `access` changes memory.
+pub(crate) fn writes(access: Access) -> bool {
+    access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+}

@@ -1,0 +1,267 @@
+//! Messages about access to memory that neighbours send each other.
+//!
+//! ```text
+//!   initiator                                            target
+//!   ASK    {its QPN, target's QPN, R_Key}   ---------->  connected? state? the responder's checks
+//!          <------- GATES + file (before the offer, if the asker says that it does not have them)
+//!          <------- OFFER {range, rights, gates, where} + file of the memory, if it lies in one
+//!          <------- DENY  {why}
+//!          <------- ENDED (later, of regions whose file came along; the gates say which)
+//! ```
+//!
+//! About SENDs that the receiver copies out of the sender's memory (`pull.rs`), once per process:
+//!
+//! ```text
+//!   sender                                               receiver
+//!   LEND   {its sentinel} + file of its gates  ------->  can it read the sentinel?
+//!          <------- PULLS {whether it can}; told again when it cannot any more
+//! ```
+//!
+//! A message is bytes of this host, numbers in its order; one that is cut off, of an unknown kind,
+//! or answers nothing that was asked is dropped and counted.
+
+use vernic_mem::{Access, GatePass, Sentinel};
+use vernic_wire::{Qpn, Rkey};
+
+/// Why a neighbour does not consent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Denial {
+    /// The queue pair is not connected to the one that asks, or not yet.
+    NotConnected = 0,
+    /// The key, its rights or the queue pair's do not allow it.
+    Refused = 1,
+    /// The memory is of a kind that only packets reach, the kernel lets in another process, or
+    /// there are no gates left.
+    Unreachable = 2,
+}
+
+/// What neighbours tell each other about tickets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// See the module's head.
+    Ask { asker: Qpn, target: Qpn, rkey: Rkey, has_gates: bool },
+    /// The file of the sender's gates comes along.
+    Gates,
+    /// The answer to an ask.
+    Offer { asker: Qpn, rkey: Rkey, offer: Offer },
+    /// The other answer.
+    Deny { asker: Qpn, rkey: Rkey, why: Denial },
+    /// Regions have ended of which files were given. The receiver looks at the gates of what it
+    /// has.
+    Ended,
+    /// Bytes of SENDs may be copied out of the sender's memory. The file of its gates comes along.
+    Lend { sentinel: Sentinel },
+    /// Whether the sender of this can do so.
+    Pulls { can: bool },
+}
+
+/// What a ticket says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// First byte, as work requests name it.
+    pub(crate) iova: u64,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+    pub(crate) key: GatePass,
+    pub(crate) qp: GatePass,
+    /// The memory lies in the file that comes along.
+    pub(crate) is_mapped: bool,
+    /// Where in the file, or at which address of the process.
+    pub(crate) at: u64,
+    /// By what the process is known.
+    pub(crate) sentinel: Sentinel,
+}
+
+const MAGIC: [u8; 4] = *b"tk\0\x02";
+const ASK: u32 = 1;
+const GATES: u32 = 2;
+const OFFER: u32 = 3;
+const DENY: u32 = 4;
+const LEND: u32 = 5;
+const PULLS: u32 = 6;
+const ENDED: u32 = 7;
+
+/// Takes numbers off a message.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn u32(&mut self) -> Option<u32> {
+        let (now, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_ne_bytes(*now))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        let (now, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_ne_bytes(*now))
+    }
+    fn bool(&mut self) -> Option<bool> {
+        self.u32().filter(|&number| number <= 1).map(|number| number == 1)
+    }
+    fn qpn(&mut self) -> Option<Qpn> {
+        self.u32().filter(|&qpn| qpn <= Qpn::MULTICAST.value()).map(Qpn::new)
+    }
+    fn pass(&mut self) -> Option<GatePass> {
+        Some(GatePass { number: self.u32()?, value: self.u64().filter(|&value| value != 0)? })
+    }
+}
+
+impl Told {
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        let mut push = |numbers: &[u32]| numbers.iter().for_each(|n| bytes.extend(n.to_ne_bytes()));
+        match self {
+            Self::Ask { asker, target, rkey, has_gates } => {
+                let has_gates = u32::from(*has_gates);
+                push(&[ASK, asker.value(), target.value(), rkey.value(), has_gates]);
+            }
+            Self::Gates => push(&[GATES]),
+            Self::Ended => push(&[ENDED]),
+            Self::Offer { asker, rkey, offer } => {
+                let mapped = u32::from(offer.is_mapped);
+                push(&[OFFER, asker.value(), rkey.value(), offer.access.bits(), mapped]);
+                let Sentinel { addr, value } = offer.sentinel;
+                for number in [offer.iova, offer.len, offer.at, addr, value] {
+                    bytes.extend(number.to_ne_bytes());
+                }
+                for pass in [offer.key, offer.qp] {
+                    bytes.extend(pass.number.to_ne_bytes());
+                    bytes.extend(pass.value.to_ne_bytes());
+                }
+            }
+            Self::Deny { asker, rkey, why } => {
+                push(&[DENY, asker.value(), rkey.value(), *why as u32]);
+            }
+            Self::Lend { sentinel: Sentinel { addr, value } } => {
+                push(&[LEND]);
+                [addr, value].iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
+            }
+            Self::Pulls { can } => push(&[PULLS, u32::from(*can)]),
+        }
+        bytes
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes.strip_prefix(&MAGIC)?);
+        let told = match reader.u32()? {
+            ASK => {
+                let (asker, target) = (reader.qpn()?, reader.qpn()?);
+                let (rkey, has_gates) = (Rkey(reader.u32()?), reader.bool()?);
+                Self::Ask { asker, target, rkey, has_gates }
+            }
+            GATES => Self::Gates,
+            ENDED => Self::Ended,
+            OFFER => {
+                let (asker, rkey) = (reader.qpn()?, Rkey(reader.u32()?));
+                Self::Offer { asker, rkey, offer: Offer::parse(&mut reader)? }
+            }
+            DENY => {
+                let (asker, rkey) = (reader.qpn()?, Rkey(reader.u32()?));
+                let why = match reader.u32()? {
+                    0 => Denial::NotConnected,
+                    1 => Denial::Refused,
+                    2 => Denial::Unreachable,
+                    _ => return None,
+                };
+                Self::Deny { asker, rkey, why }
+            }
+            LEND => Self::Lend { sentinel: Sentinel { addr: reader.u64()?, value: reader.u64()? } },
+            PULLS => Self::Pulls { can: reader.bool()? },
+            _ => return None,
+        };
+        reader.0.is_empty().then_some(told)
+    }
+}
+
+impl Offer {
+    fn parse(reader: &mut Reader<'_>) -> Option<Self> {
+        let access = Access::from_bits(reader.u32()?)?;
+        let is_mapped = reader.bool()?;
+        let (iova, len, at) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let sentinel = Sentinel { addr: reader.u64()?, value: reader.u64()? };
+        let (key, qp) = (reader.pass()?, reader.pass()?);
+        // The last byte may be the last of all.
+        iova.checked_add(len.checked_sub(1)?)?;
+        Some(Self { iova, len, access, key, qp, is_mapped, at, sentinel })
+    }
+}
+
+impl Offer {
+    /// Where in the range `len` bytes at `addr` begin; `None` if it does not cover all of them, or
+    /// may not be written.
+    pub(crate) fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
+        self.place(addr, len, Access::REMOTE_WRITE)
+    }
+
+    #[inline]
+    pub(crate) fn place(&self, addr: u64, len: u32, needs: Access) -> Option<u64> {
+        let at = addr.checked_sub(self.iova)?;
+        let inside = at <= self.len && u64::from(len) <= self.len - at;
+        (inside && self.access.contains(needs)).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer() -> Offer {
+        Offer {
+            iova: 0x7000,
+            len: 100,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            key: GatePass { number: 3, value: 0x0123_4567_89AB_CDEF },
+            qp: GatePass { number: 1 << 19, value: 1 },
+            is_mapped: true,
+            at: 0x5000,
+            sentinel: Sentinel { addr: 0x1234_5678_9000, value: 77 },
+        }
+    }
+
+    fn every_kind() -> Vec<Told> {
+        let (asker, target, rkey) = (Qpn::new(0x40_0011), Qpn::new(0x80_0022), Rkey(0xFFFF_FF01));
+        let mut all = vec![
+            Told::Ask { asker, target, rkey, has_gates: false },
+            Told::Ask { asker, target, rkey, has_gates: true },
+            Told::Gates,
+            Told::Ended,
+            Told::Offer { asker, rkey, offer: offer() },
+            Told::Offer { asker, rkey, offer: Offer { is_mapped: false, ..offer() } },
+            Told::Lend { sentinel: offer().sentinel },
+            Told::Pulls { can: false },
+            Told::Pulls { can: true },
+        ];
+        for why in [Denial::NotConnected, Denial::Refused, Denial::Unreachable] {
+            all.push(Told::Deny { asker, rkey, why });
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_told_is_understood_and_nothing_shorter_or_longer_is() {
+        for told in every_kind() {
+            let mut bytes = told.emit();
+            assert_eq!(Told::parse(&bytes), Some(told.clone()));
+            for len in 0..bytes.len() {
+                assert_eq!(Told::parse(&bytes[..len]), None, "{told:?} cut to {len}");
+            }
+            bytes.push(0);
+            assert_eq!(Told::parse(&bytes), None);
+        }
+        assert_eq!(Told::parse(&[MAGIC.as_slice(), &9_u32.to_ne_bytes()].concat()), None);
+    }
+
+    #[test]
+    fn offers_that_cannot_be_meant_are_not_understood() {
+        let refused = |offer: Offer| {
+            let told = Told::Offer { asker: Qpn::new(1), rkey: Rkey(2), offer };
+            Told::parse(&told.emit()).is_none()
+        };
+        assert!(!refused(Offer { iova: u64::MAX - 99, ..offer() }));
+        assert!(refused(Offer { iova: u64::MAX - 98, ..offer() }));
+        assert!(refused(Offer { len: 0, ..offer() }));
+        assert!(refused(Offer { key: GatePass { number: 1, value: 0 }, ..offer() }));
+        assert!(refused(Offer { access: Access::from_bits_retain(1 << 31), ..offer() }));
+    }
+}

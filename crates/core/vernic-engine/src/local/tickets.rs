@@ -1,0 +1,228 @@
+//! Tickets: consent of a neighbour to be accessed without packets, asked for once per queue pair
+//! and key, by the messages of `messages.rs`.
+//!
+//! Where keys are used once each, an answer would come too late, and cost the target more than the
+//! packets: a queue pair that has seen so many of them asks only for keys that come again
+//! ([`ONCE`]).
+//!
+//! Until the answer comes, and if it is no, requests take packets, and the responder says what is
+//! wrong with them: nothing here reports an error. What was granted ends with the gates
+//! (`vernic_mem`), without a message; one is sent afterwards so that files do not stay mapped.
+
+use std::sync::Arc;
+
+use vernic_mem::{Access, PeerGates, Reach};
+use vernic_proto::{Direct, DirectOp};
+use vernic_wire::Rkey;
+
+use super::guest::Guest;
+use super::messages::Offer;
+
+/// Tickets of one queue pair; beyond that the one used longest ago goes.
+const MAX_TICKETS: usize = 64;
+
+/// Requests that take packets before a key is asked for again: the peer may not know us yet. Twice
+/// as many each time.
+const FIRST_PAUSE: u32 = 8;
+/// At most so many: about once per millisecond of small requests.
+const LONGEST_PAUSE: u32 = 1024;
+
+/// Keys of a queue pair that were used once so far, after which the next is asked for when it is
+/// used again. A program that registers memory for one transfer each does so for ever; one that has
+/// many keys uses them again.
+const ONCE: usize = 8;
+
+/// Consent, and the way to use it.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) offer: Offer,
+    pub(crate) gates: Arc<PeerGates>,
+    pub(crate) reach: Arc<Reach>,
+}
+
+impl Ticket {
+    /// Where in the range the request begins; `None` if the ticket does not cover all of it.
+    #[inline]
+    pub(crate) fn place(&self, direct: &Direct) -> Option<u64> {
+        let needs = match direct.op {
+            DirectOp::Write => Access::REMOTE_WRITE,
+            DirectOp::Read => Access::REMOTE_READ,
+            DirectOp::Atomic(_) => Access::REMOTE_ATOMIC,
+        };
+        self.offer.place(direct.remote.addr, direct.length, needs)
+    }
+}
+
+/// How far consent for a key is.
+#[derive(Debug)]
+pub(crate) enum Consent {
+    /// Asked for, or refused: asked for again after so many requests (`left`) of a pause.
+    No { left: u32, pause: u32 },
+    /// Given.
+    Ticket(Ticket),
+    /// It was given and is of no use: the kernel does not let us, or the memory is not there.
+    Never,
+}
+
+/// The neighbour that a queue pair is connected to, and what it has consented to.
+#[derive(Debug, Default)]
+pub(crate) struct QpTickets {
+    guest: Option<Arc<Guest>>,
+    /// Used last first.
+    list: Vec<Known>,
+}
+
+/// What is known of a key.
+#[derive(Debug)]
+struct Known {
+    rkey: Rkey,
+    consent: Consent,
+    /// It was used more than once.
+    again: bool,
+}
+
+impl QpTickets {
+    /// Forgets what another neighbour consented to.
+    pub(crate) fn connect(&mut self, guest: Option<Arc<Guest>>) {
+        self.list.clear();
+        self.guest = guest;
+    }
+
+    /// Forgets what the neighbour consented to on the path before; it is asked anew.
+    pub(crate) fn renew(&mut self) {
+        self.list.clear();
+    }
+
+    #[inline]
+    pub(crate) fn guest(&self) -> Option<&Arc<Guest>> {
+        self.guest.as_ref()
+    }
+
+    /// The neighbour, and what is known of a key; the latter is `None` if it has to be asked for,
+    /// which is then noted.
+    #[inline]
+    pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&Guest, Option<&Consent>)> {
+        Some((self.guest.as_ref()?, known(&mut self.list, rkey)))
+    }
+
+    /// The answer about a key; one that nobody waits for is dropped (`false`).
+    pub(crate) fn answer(&mut self, rkey: Rkey, consent: Consent) -> bool {
+        let waiting = self.list.iter_mut().find(|known| known.rkey == rkey);
+        let Some(Known { consent: place @ Consent::No { .. }, .. }) = waiting else { return false };
+        *place = consent;
+        true
+    }
+
+    /// Forgets tickets whose key's gate is closed: they are asked for anew.
+    pub(crate) fn end_closed(&mut self) {
+        self.list.retain(|known| match &known.consent {
+            Consent::Ticket(ticket) => ticket.gates.lets(ticket.offer.key),
+            Consent::No { .. } | Consent::Never => true,
+        });
+    }
+
+    /// A ticket is over: it is asked for anew, or never.
+    pub(crate) fn end(&mut self, rkey: Rkey, never: bool) {
+        if never {
+            let found = self.list.iter_mut().find(|known| known.rkey == rkey);
+            found.into_iter().for_each(|known| known.consent = Consent::Never);
+        } else {
+            self.list.retain(|known| known.rkey != rkey);
+        }
+    }
+}
+
+#[inline]
+fn known(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
+    let Some(at) = list.iter().position(|known| known.rkey == rkey) else {
+        return note(list, rkey);
+    };
+    if at != 0 {
+        list[..=at].rotate_right(1);
+    }
+    let Known { consent, again, .. } = &mut list[0];
+    *again = true;
+    if let Consent::No { left, pause } = consent {
+        *left -= 1;
+        if *left == 0 {
+            *pause = (*pause * 2).min(LONGEST_PAUSE);
+            *left = *pause;
+            return None;
+        }
+    }
+    Some(consent)
+}
+
+/// A key comes for the first time: it is asked for at once, or when it comes again.
+#[cold]
+fn note(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
+    let asks = list.iter().filter(|known| !known.again).count() < ONCE;
+    list.truncate(MAX_TICKETS - 1);
+    let left = if asks { FIRST_PAUSE } else { 1 };
+    // What it is asked for at its second use has the pause of one that was not asked for before.
+    let pause = if asks { FIRST_PAUSE } else { FIRST_PAUSE / 2 };
+    list.insert(0, Known { rkey, consent: Consent::No { left, pause }, again: false });
+    if asks { None } else { Some(&list[0].consent) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_asked_for_again_less_and_less_often_until_it_is_answered() {
+        let mut tickets = QpTickets::default();
+        let mut asked = Vec::new();
+        for request in 0..6000 {
+            if known(&mut tickets.list, Rkey(1)).is_none() {
+                asked.push(request);
+            }
+        }
+        assert_eq!(asked, [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 3064, 4088, 5112]);
+        assert!(!tickets.answer(Rkey(2), Consent::Never), "nobody asked");
+        assert!(tickets.answer(Rkey(1), Consent::Never));
+        assert!(!tickets.answer(Rkey(1), Consent::Never), "answered before");
+        assert!((0..6000).all(|_| known(&mut tickets.list, Rkey(1)).is_some()));
+        tickets.end(Rkey(1), false);
+        assert!(known(&mut tickets.list, Rkey(1)).is_none());
+    }
+
+    /// Whether a key is asked for.
+    fn asks(tickets: &mut QpTickets, key: u32) -> bool {
+        known(&mut tickets.list, Rkey(key)).is_none()
+    }
+
+    #[test]
+    fn keys_that_are_used_once_each_are_asked_for_some_times_only() {
+        let mut tickets = QpTickets::default();
+        let asked = (0..10_000).filter(|&key| asks(&mut tickets, key)).count();
+        assert_eq!(asked, ONCE);
+        // One of them comes again, and again: as any that was not answered.
+        let asked: Vec<_> = (0..60).filter(|_| asks(&mut tickets, 9_999)).collect();
+        assert_eq!(asked, [0, 8, 24, 56]);
+    }
+
+    #[test]
+    fn keys_that_come_again_are_asked_for_however_many_there_are() {
+        let mut tickets = QpTickets::default();
+        let at_first = (0..60).filter(|&key| asks(&mut tickets, key)).count();
+        assert_eq!(at_first, ONCE);
+        let then = (0..60).filter(|&key| asks(&mut tickets, key)).count();
+        assert_eq!(then, 60 - ONCE);
+        // They are used again, so the next is no longer one of many that are not.
+        assert!(asks(&mut tickets, 60));
+    }
+
+    #[test]
+    fn the_key_used_longest_ago_gives_way() {
+        let mut tickets = QpTickets::default();
+        for key in 0..MAX_TICKETS as u32 {
+            assert!(asks(&mut tickets, key));
+            assert!(!asks(&mut tickets, key), "asked for");
+        }
+        assert!(known(&mut tickets.list, Rkey(0)).is_some());
+        assert!(known(&mut tickets.list, Rkey(1000)).is_none());
+        assert!(known(&mut tickets.list, Rkey(0)).is_some());
+        assert!(known(&mut tickets.list, Rkey(1)).is_none(), "it gave way");
+    }
+}

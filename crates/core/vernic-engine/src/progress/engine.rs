@@ -1,0 +1,563 @@
+//! Progress: who runs the lane when, on whose thread (the model in one page).
+//!
+//! Owns [`Engine`]: a lane behind its lock, the doorbells, counters. A device has one, and calls of
+//! the application make its progress; or, with the setting `engine_threads`, one for each of so
+//! many threads, which make all of it.
+//!
+//! # Who runs the lane
+//!
+//! - `post_send` pushes into the send queue and *kicks*: if the lane is free it sends on the
+//!   caller's thread, else it rings the doorbell and leaves.
+//! - `poll` with an empty ring sends what is pending (ACKs), receives a batch, fires timers, and
+//!   looks at the ring again. The ACKs of this batch are left to the next call: the application
+//!   sees its completions, and the bytes that were written to its memory, before any system call
+//!   for an ACK, and its reply goes ahead of it.
+//! - The background thread (`background.rs`) does all of it when nobody else does.
+//! - The control path locks the lane and waits for it, to change the table or as a barrier.
+//!
+//! No data-path thread waits for the lane.
+//!
+//! # No lost wake-up
+//!
+//! A thread that finds the lane taken may leave, because whoever holds it looks at the doorbells
+//! after it has released it. In order:
+//!
+//! ```text
+//!   poster                                  holder
+//!   P1 doorbell.push(qp)                    H1 lane.unlock()
+//!   P2 fence(SeqCst)                        H2 fence(SeqCst)
+//!   P3 try_lock: fails                      H3 doorbell empty? no -> try_lock again, and send
+//! ```
+//!
+//! Both fences are in one total order. If P2 comes first, H3 sees P1. If H2 comes first, P3 sees
+//! H1, so its failure was caused by a later holder, to whom the same argument applies; the last
+//! holder of all has nobody after it, so P2 comes before its H2. With [`Engine::waiters`] a poster
+//! may also leave because a control-path thread announced itself; that thread withdraws its
+//! announcement (in place of H1) after its own unlock and before H2. A command of communication
+//! management leaves its work as a doorbell does ([`Engine::ring_cm`]), and then waits for the lane
+//! for a while if it has a message to send (`cm/promise.rs`).
+//!
+//! Work that a holder leaves behind on purpose (a budget was used up, a socket was full, a timer
+//! runs) is covered by the background thread: see [`Engine::hand_over`].
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use vernic_io::host::SlotTable;
+use vernic_io::{LinkCounters, TxPath, Waker};
+use vernic_proto::Time;
+
+use crate::cm::CmShared;
+use crate::counters::Counters;
+use crate::device::opened::{Device, monotonic_ns};
+use crate::lane::core::Lane;
+use crate::local::control::NearControl;
+use crate::local::watch::Watch;
+use crate::progress::presence::{HeldLane, Presence};
+use crate::qp::state::QpInner;
+use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
+use crate::support::events::{lock, try_lock};
+
+/// Times that a holder takes the lane again for doorbells before it leaves them to the background
+/// thread: a bound on how long one call can be kept busy by others.
+const MAX_ROUNDS: usize = 8;
+
+/// How long a poller finds nothing until it offers its core to others. Where every spinning process
+/// has a core this changes nothing; where they share one, the peer runs now instead of after the
+/// scheduler's next tick (some ms).
+const YIELD_NANOS: u64 = 20_000;
+/// An offer that took longer than this was taken by somebody who computes, not by a peer that
+/// answers: the caller was away for a time slice or more (Linux 6.18 has who yields pay for its
+/// whole slice).
+pub(crate) const LONG_YIELD_NANOS: u64 = 500_000;
+/// How long a poller finds nothing until it offers its core again after such an offer: most of a
+/// time slice, so that two peers on cores that others use, too, run at the same time now and then.
+/// Else each would give its slice away before the other has one, and a ping-pong would take time
+/// slices per message.
+const WARY_YIELD_NANOS: u64 = 2_000_000;
+/// The same in polls that did not get the lane.
+const POLLS_PER_YIELD: u32 = 64;
+/// Polls in a row, during which no application's thread got the lane, after which who polls on
+/// sleeps instead: some 30 us. Whoever has the lane, or waits for it, does not run then, and may be
+/// of a lower priority than the poller, in which case yielding does not let it.
+const POLLS_PER_REST: u32 = 16 * POLLS_PER_YIELD;
+/// For how long: enough for the few microseconds that anybody keeps the lane.
+const GIVE_WAY: Duration = Duration::from_micros(20);
+
+/// The background thread's next look is not planned: it will look by itself, or must not be woken.
+pub(crate) const LOOKS_BY_ITSELF: u64 = 0;
+/// The background thread sleeps until a descriptor is readable.
+pub(crate) const SLEEPS: u64 = u64::MAX;
+
+/// One engine of a device: a lane, the thread that runs it when nobody else does, and what threads
+/// share of both. What the engines of a device share is its [`Device`].
+pub(crate) struct Engine {
+    device: Arc<Device>,
+    /// Which of them it is.
+    pub(crate) place: usize,
+    pub(crate) counters: Counters,
+    pub(crate) cm: CmShared,
+    pub(crate) slots: Arc<SlotTable>,
+    /// Processes of this host that memory is shared with.
+    pub(crate) near: Option<NearControl>,
+    /// Processes of this host that queue pairs are connected to.
+    pub(crate) watch: Watch,
+    lane: Mutex<Lane>,
+    /// Whether somebody holds it, for the other engines.
+    pub(crate) presence: Presence,
+    /// Control-path threads that wait for the lane: the data path lets them pass.
+    waiters: AtomicUsize,
+    pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
+    /// Queue pairs whose doorbell came when they were closed: the last reference to a device may be
+    /// theirs, and its end passes the lane.
+    pub(crate) late: Mutex<Vec<Arc<QpInner>>>,
+    has_late: AtomicBool,
+    rung: AtomicBool,
+    /// Its queue pairs.
+    pub(crate) open_qps: AtomicUsize,
+    /// Polls in a row that found nothing without the lane.
+    idle_polls: AtomicU32,
+    /// `inline_calls` as such polls saw it last.
+    calls_in_vain: AtomicU64,
+    /// Since when polls find nothing, nanoseconds; 0 if the last one found something.
+    idle_since: AtomicU64,
+    /// After how long without anything a poller offers its core, nanoseconds.
+    yield_after: AtomicU64,
+    /// The path on which the kernel refused packets last, and its error.
+    pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
+    /// Counts calls that made progress on an application's thread.
+    pub(crate) inline_calls: AtomicU64,
+    /// When the last of them was, nanoseconds.
+    pub(crate) called_at: AtomicU64,
+    /// Completion queues that are armed: somebody sleeps, so the background thread must not.
+    pub(crate) armed: AtomicUsize,
+    /// When the background thread looks next, in nanoseconds, or one of the values above. Changed
+    /// to a later time only under the lane's lock.
+    pub(crate) looks_at: AtomicU64,
+    /// [`Link::poll_generation`](vernic_io::Link::poll_generation) of the descriptors that the
+    /// background thread sleeps on while its next look is planned. Written under the lane's lock.
+    pub(crate) watched: AtomicU64,
+    /// A thread is about to wait for something that is no completion.
+    pub(crate) rested: AtomicBool,
+    /// The background thread ignores sockets because inline progress is active.
+    pub(crate) backs_off: AtomicBool,
+    pub(crate) waker: Waker,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Deref for Engine {
+    type Target = Device;
+
+    #[inline]
+    fn deref(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({})", self.info.name)
+    }
+}
+
+/// What an [`Engine`] is made of, beside what starts empty.
+pub(crate) struct EngineParts {
+    pub(crate) device: Arc<Device>,
+    pub(crate) place: usize,
+    pub(crate) slots: Arc<SlotTable>,
+    pub(crate) link: Box<dyn vernic_io::Link>,
+    /// Of an iWARP device.
+    pub(crate) streams: Option<Streams>,
+    pub(crate) waker: Waker,
+}
+
+impl Engine {
+    pub(crate) fn new(parts: EngineParts) -> Self {
+        let EngineParts { device, place, slots, link, streams, waker } = parts;
+        let near = streams.is_none().then(|| NearControl::new(&device.config, &slots)).flatten();
+        let lane = Lane::new(link, streams, &slots, device.config.pace, Time(0));
+        Self {
+            device,
+            place,
+            counters: Counters::default(),
+            cm: CmShared::default(),
+            slots,
+            near,
+            watch: Watch::default(),
+            lane: Mutex::new(lane),
+            presence: Presence::default(),
+            waiters: AtomicUsize::new(0),
+            doorbells: Mutex::default(),
+            late: Mutex::default(),
+            has_late: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
+            open_qps: AtomicUsize::new(0),
+            idle_polls: AtomicU32::new(0),
+            calls_in_vain: AtomicU64::new(0),
+            idle_since: AtomicU64::new(0),
+            yield_after: AtomicU64::new(YIELD_NANOS),
+            refusal: Mutex::default(),
+            inline_calls: AtomicU64::new(0),
+            called_at: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
+            looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
+            watched: AtomicU64::new(0),
+            rested: AtomicBool::new(false),
+            backs_off: AtomicBool::new(false),
+            waker,
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a thread of the engine makes all progress, and none is made by calls. Not any more
+    /// once the device is closed, and its threads are gone.
+    #[inline]
+    pub(crate) fn is_driven(&self) -> bool {
+        self.config.engine_threads != 0 && !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Sends what was posted to `qp`: on this thread if the lane is free, else by whoever has it.
+    pub(crate) fn kick(&self, qp: &Arc<QpInner>) {
+        if self.is_driven() {
+            return self.ring_driver(qp);
+        }
+        if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
+            self.ring(qp);
+        }
+    }
+
+    /// The machine of communication management has changed: sends what it has to send and plans its
+    /// next deadline, on this thread if the lane is free, else by whoever has it.
+    pub(crate) fn kick_cm(&self) {
+        self.ring_cm();
+        self.run_inline(|lane, now| lane.transmit(self, now));
+    }
+
+    /// The same, left to whoever has the lane next: steps P1 and P2 of the proof in the module's
+    /// head.
+    pub(crate) fn ring_cm(&self) {
+        self.cm.leave_work();
+        self.rung.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Waits for the lane, and sends what was posted before.
+    pub(crate) fn settle(&self) {
+        self.with_lane(|lane| {
+            self.answer_doorbells(lane);
+            lane.transmit_all(self, self.now());
+        });
+    }
+
+    /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left.
+    fn ring(&self, qp: &Arc<QpInner>) {
+        self.leave_doorbell(qp);
+        self.run_inline(|lane, now| lane.transmit(self, now));
+    }
+
+    /// Steps P1 and P2 of the proof in the module's head.
+    fn leave_doorbell(&self, qp: &Arc<QpInner>) {
+        if !qp.queued.swap(true, Ordering::AcqRel) {
+            lock(&self.doorbells).push(qp.clone());
+            self.rung.store(true, Ordering::Release);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Leaves `qp` in the doorbells for the engine's own thread, and wakes that if it sleeps. It
+    /// says that it will (`looks_at`) before step H2, so that either it sees the doorbell at H3 or
+    /// this call sees that it sleeps. Who stops it says so before it passes the lane, so likewise
+    /// that passage or this call answers the doorbell.
+    fn ring_driver(&self, qp: &Arc<QpInner>) {
+        self.leave_doorbell(qp);
+        if self.stop.load(Ordering::Relaxed) {
+            self.run_inline(|lane, now| lane.transmit(self, now));
+        } else if self.looks_at.load(Ordering::Relaxed) != LOOKS_BY_ITSELF {
+            // Once is enough: it looks at everything when it is awake.
+            self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+            self.waker.wake();
+        }
+    }
+
+    /// Looks for completions: see the module's head. `take` takes them from the ring.
+    pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
+        let (mut taken, mut waited_long) = (0, false);
+        let done = self.run_inline(|lane, now| {
+            self.count_inline_call(now);
+            lane.transmit(self, now);
+            let received = lane.receive(self, now);
+            lane.fire_timers(self, now);
+            taken = take();
+            waited_long = self.has_waited(taken != 0 || received != 0, now);
+        });
+        if !done {
+            taken = take();
+            if taken == 0 {
+                self.poll_in_vain();
+            }
+        }
+        if waited_long {
+            self.offer_core();
+        }
+        taken
+    }
+
+    /// A poll did not get the lane: now and then lets others run on this core, and rather sleeps if
+    /// that does not help.
+    #[cold]
+    fn poll_in_vain(&self) {
+        let polls = self.idle_polls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if !polls.is_multiple_of(POLLS_PER_YIELD) {
+            return;
+        }
+        let calls = self.inline_calls.load(Ordering::Relaxed);
+        let is_stuck = self.calls_in_vain.swap(calls, Ordering::Relaxed) == calls;
+        if !is_stuck {
+            self.idle_polls.store(0, Ordering::Relaxed);
+        }
+        if is_stuck && polls >= POLLS_PER_REST { give_way() } else { self.offer_core() }
+    }
+
+    /// Lets others run on this core.
+    #[cold]
+    fn offer_core(&self) {
+        let before = monotonic_ns();
+        std::thread::yield_now();
+        let took = monotonic_ns().saturating_sub(before);
+        self.yield_after.store(next_offer_after(took), Ordering::Relaxed);
+    }
+
+    /// A poll with the lane `found` something or not: whether its caller has waited so long that it
+    /// should offer its core to others.
+    #[inline]
+    fn has_waited(&self, found: bool, now: Time) -> bool {
+        let since = self.idle_since.load(Ordering::Relaxed);
+        let waited_long =
+            !found && since != 0 && now.nanos() >= since + self.yield_after.load(Ordering::Relaxed);
+        if found {
+            self.idle_since.store(0, Ordering::Relaxed);
+        } else if since == 0 || waited_long {
+            self.idle_since.store(now.nanos(), Ordering::Relaxed);
+        }
+        waited_long
+    }
+
+    /// Sends and receives on this thread, if the lane is free; false if it is not.
+    pub(crate) fn progress_inline(&self) -> bool {
+        self.run_inline(|lane, now| {
+            self.count_inline_call(now);
+            lane.transmit(self, now);
+            lane.receive(self, now);
+            lane.fire_timers(self, now);
+            lane.transmit_all(self, now);
+        })
+    }
+
+    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture
+    /// keeps go to its file, and neighbours are told good-bye, so that they do not take the end of
+    /// the process for a crash. Packets for other processes that lie in sockets of this one are
+    /// handed over. Peers of iWARP get what they were sent, which the system would not see to if
+    /// they said something more: half a second at most.
+    pub(crate) fn last_progress(&self) -> bool {
+        let mut orphans = Vec::new();
+        let mut is_done = self.progress_inline()
+            && self.run_inline(|lane, _| {
+                lane.link.flush();
+                orphans =
+                    lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
+            });
+        if is_done {
+            self.leave_port();
+            self.slots.leave();
+            is_done = self.try_close_neighbours();
+            settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
+        }
+        is_done
+    }
+
+    /// What the link counted; `None` if the lane is taken.
+    pub(crate) fn try_link_counters(&self) -> Option<LinkCounters> {
+        let mut counters = None;
+        self.run_inline(|lane, _| counters = Some(lane.link.counters()));
+        counters
+    }
+
+    /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
+    /// neither, so a program that only posts leaves both to the background thread.
+    fn count_inline_call(&self, now: Time) {
+        self.called_at.store(now.nanos(), Ordering::Relaxed);
+        self.inline_calls.store(self.inline_calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Runs `f` with the lane on an application's thread, unless it is taken.
+    fn run_inline(&self, f: impl FnOnce(&mut Lane, Time)) -> bool {
+        let Some(mut lane) = self.try_lane() else { return false };
+        let now = self.now();
+        self.answer_doorbells(&mut lane);
+        f(&mut lane, now);
+        self.hand_over(&lane, now);
+        drop(lane);
+        self.after_release();
+        true
+    }
+
+    /// Runs `f` with the lane on an application's thread, unless it is taken, in which case it does
+    /// not run.
+    pub(crate) fn with_free_lane(&self, f: impl FnOnce(Time)) {
+        self.run_inline(|_, now| f(now));
+    }
+
+    /// Takes the lane if it is free and no control-path thread waits for it.
+    pub(crate) fn try_lane(&self) -> Option<HeldLane<'_>> {
+        if self.waiters.load(Ordering::SeqCst) != 0 {
+            return None;
+        }
+        try_lock(&self.lane).map(|lane| HeldLane::new(self, lane))
+    }
+
+    /// Waits for the lane and runs `f` with it: the control path.
+    pub(crate) fn with_lane<T>(&self, f: impl FnOnce(&mut Lane) -> T) -> T {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lane = HeldLane::new(self, lane);
+        let result = f(&mut lane);
+        self.hand_over(&lane, self.now());
+        drop(lane);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.after_release();
+        result
+    }
+
+    /// As [`with_lane`](Self::with_lane), but does not wait any longer than `until`, and returns
+    /// `None` then: whoever has the lane may be what this very thread was interrupted in.
+    pub(crate) fn with_lane_until<T>(
+        &self,
+        until: Instant,
+        f: impl FnOnce(&mut Lane) -> T,
+    ) -> Option<T> {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut taken = try_lock(&self.lane);
+        while taken.is_none() && Instant::now() < until {
+            give_way();
+            taken = try_lock(&self.lane);
+        }
+        let result = taken.map(|lane| {
+            let mut lane = HeldLane::new(self, lane);
+            let result = f(&mut lane);
+            self.hand_over(&lane, self.now());
+            result
+        });
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.after_release();
+        result
+    }
+
+    /// Moves the doorbells to the ready list.
+    pub(crate) fn answer_doorbells(&self, lane: &mut Lane) {
+        if self.rung.load(Ordering::Acquire) {
+            let mut doorbells = lock(&self.doorbells);
+            self.rung.store(false, Ordering::Relaxed);
+            // `queued` stays set: they move from one list that it covers to the other.
+            for qp in doorbells.drain(..) {
+                if lane.table.find(qp.qpn).is_some_and(|open| Arc::ptr_eq(open, &qp)) {
+                    lane.ready.push_back(qp);
+                } else {
+                    lock(&self.late).push(qp);
+                    self.has_late.store(true, Ordering::Relaxed);
+                }
+            }
+            lane.gsi.pending |= self.cm.take_work();
+        }
+    }
+
+    /// Steps H2 and H3 of the proof in the module's head.
+    pub(crate) fn after_release(&self) {
+        if self.has_late.load(Ordering::Relaxed) && self.has_late.swap(false, Ordering::Relaxed) {
+            drop(std::mem::take(&mut *lock(&self.late)));
+        }
+        for _ in 0..MAX_ROUNDS {
+            fence(Ordering::SeqCst);
+            if !self.rung.load(Ordering::Acquire) {
+                return;
+            }
+            // Taken by another: that holder looks at the doorbells, as proven.
+            let Some(mut lane) = self.try_lane() else { return };
+            let now = self.now();
+            self.answer_doorbells(&mut lane);
+            lane.transmit(self, now);
+            self.hand_over(&lane, now);
+        }
+        self.waker.wake();
+    }
+
+    /// Makes sure that the background thread will be there in time for what the lane has left to
+    /// do, and that it sleeps on the descriptors that the link has now: receiving may have opened
+    /// a socket for a steered flow. Called by every holder before it lets go of the lane.
+    #[inline]
+    pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
+        let near = self.near.as_ref().filter(|_| lane.near.is_pending());
+        if let Some(near) = near {
+            near.ring();
+        }
+        let looks_at = self.looks_at.load(Ordering::Acquire);
+        if looks_at == LOOKS_BY_ITSELF {
+            return;
+        }
+        let blind = lane.link.poll_generation() != self.watched.load(Ordering::Relaxed);
+        let late =
+            || lane.next_work(now, self.patience()).is_some_and(|next| next.nanos() < looks_at);
+        if near.is_some() || blind || late() {
+            // Once is enough: it plans anew when it is awake.
+            self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+            self.waker.wake();
+        }
+    }
+
+    /// How long the background thread leaves the lane to application threads that call now and
+    /// then, in nanoseconds.
+    pub(crate) fn patience(&self) -> u64 {
+        self.config.takeover_us * 1000
+    }
+
+    /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
+    pub(crate) fn cq_armed(&self) {
+        if !self.is_driven() {
+            self.run_inline(|lane, now| lane.transmit_all(self, now));
+        }
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        if self.backs_off.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// The calling thread is about to wait for something that is no completion, and may have been
+    /// the one that polled: the background thread, if it counts on that, looks anew.
+    pub(crate) fn caller_rests(&self) {
+        self.rested.store(true, Ordering::SeqCst);
+        if self.backs_off.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+
+    /// An armed completion queue has raised its event, or is gone.
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Lets any other thread run on this core, also one of a lower priority.
+#[cold]
+pub(crate) fn give_way() {
+    std::thread::sleep(GIVE_WAY);
+}
+
+/// After how long a poller that finds nothing offers its core next, if the last offer took `took`
+/// nanoseconds.
+fn next_offer_after(took: u64) -> u64 {
+    if took > LONG_YIELD_NANOS { WARY_YIELD_NANOS } else { YIELD_NANOS }
+}
+
+#[cfg(test)]
+mod tests;

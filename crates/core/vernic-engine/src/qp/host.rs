@@ -1,0 +1,394 @@
+//! What a protocol machine sees of the device: memory, receive queue, completion queues, events.
+//!
+//! [`QpHost`] borrows a queue pair for the time of one call into its machine. Everything here runs
+//! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
+//! to.
+
+use vernic_io::host::Slot;
+use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
+use vernic_proto::{
+    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
+    QpEvent, RecvWqe, RemoteAccess, Run, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
+};
+use vernic_wire::{Qpn, Rkey, Srqn};
+
+use crate::local::pull::{Pull, Unpulled};
+use crate::progress::engine::Engine;
+use crate::qp::state::{QpInner, QpSide};
+use crate::support::events::{AsyncEvent, Element, lock};
+use crate::verbs::cq::Wc;
+use crate::verbs::mr::window_index;
+use crate::verbs::srq::limit_event;
+use crate::verbs::xrc::SrqTable;
+
+/// The host of one queue pair, for one call.
+pub(crate) struct QpHost<'a> {
+    pub(crate) engine: &'a Engine,
+    /// XRC shared receive queues, if the lane runs.
+    pub(crate) srqs: Option<&'a SrqTable>,
+    /// Of the packet that is being handled, if it stands for several.
+    pub(crate) pull: Option<Pull<'a>>,
+    /// Time of the batch.
+    pub(crate) now: Time,
+    pub(crate) qp: &'a QpInner,
+    pub(crate) side: &'a mut QpSide,
+}
+
+/// The protocol's form of a refused access.
+#[cold]
+pub(crate) fn fault(error: AccessError) -> AccessFault {
+    let check = match error.check {
+        Check::KeyUnknown => AccessCheck::KeyUnknown,
+        Check::KeyStale | Check::NotBound => AccessCheck::KeyStale,
+        Check::WrongPd => AccessCheck::WrongPd,
+        Check::WrongQp => AccessCheck::WrongQp,
+        Check::Rights(_) => AccessCheck::Rights,
+        Check::Bounds | Check::Unmapped | Check::ListTooShort => AccessCheck::Bounds,
+        Check::Alignment => AccessCheck::Alignment,
+        _ => AccessCheck::Kind,
+    };
+    AccessFault { check, key: error.key, addr: error.addr, len: error.len }
+}
+
+/// The protocol's form of a refused invalidate.
+#[cold]
+fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
+    let check = match error {
+        InvalidateError::UnknownKey(_) => AccessCheck::KeyStale,
+        InvalidateError::WrongPd(_) => AccessCheck::WrongPd,
+        InvalidateError::WrongQp(_) => AccessCheck::WrongQp,
+        _ => AccessCheck::Kind,
+    };
+    AccessFault { check, key: rkey.value(), addr: 0, len: 0 }
+}
+
+/// The protocol's form of a refused bind. The log gets the reason, of which that form keeps the
+/// class only.
+#[cold]
+fn bind_fault(qpn: Qpn, bind: &MwBind, error: BindError) -> AccessFault {
+    let (window, region) = (bind.mw, bind.mr);
+    tracing::warn!(%qpn, %window, %region, "a memory window was not bound: {error}");
+    let check = match error {
+        BindError::UnknownHandle | BindError::UnknownRegion { .. } => AccessCheck::KeyUnknown,
+        BindError::WrongPd { .. } => AccessCheck::WrongPd,
+        BindError::NoBindRight | BindError::NeedsLocalWrite | BindError::BadAccess { .. } => {
+            AccessCheck::Rights
+        }
+        BindError::Bounds { .. } => AccessCheck::Bounds,
+        _ => AccessCheck::Kind,
+    };
+    AccessFault { check, key: bind.mw.value(), addr: bind.addr, len: bind.length }
+}
+
+const fn mem_access(need: RemoteAccess) -> vernic_mem::RemoteAccess {
+    match need {
+        RemoteAccess::Read => vernic_mem::RemoteAccess::Read,
+        RemoteAccess::Write => vernic_mem::RemoteAccess::Write,
+        RemoteAccess::Atomic => vernic_mem::RemoteAccess::Atomic,
+        RemoteAccess::FlushGlobal => vernic_mem::RemoteAccess::FlushGlobal,
+        RemoteAccess::FlushPersistent => vernic_mem::RemoteAccess::FlushPersistent,
+    }
+}
+
+impl QpHost<'_> {
+    fn bind_window(&self, bind: &MwBind) -> Result<(), AccessFault> {
+        let refused = |error| bind_fault(self.qp.qpn, bind, error);
+        let index = window_index(bind.mw);
+        if window_index(bind.new_rkey) != index {
+            let (key, window) = (bind.new_rkey, bind.mw);
+            return Err(refused(BindError::OtherIndex { key, window }));
+        }
+        let window = lock(&self.engine.windows).get(&index).copied();
+        let handle = window.ok_or_else(|| refused(BindError::UnknownHandle))?;
+        let access = Access::from_bits_retain(bind.access);
+        let request = Bind {
+            qp_pd: self.qp.pd,
+            qpn: self.qp.qpn,
+            lkey: bind.mr,
+            addr: bind.addr,
+            len: bind.length,
+            access: Access::from_verbs(bind.access)
+                .map_err(|_| refused(BindError::BadAccess { access }))?,
+            key: Some(bind.new_rkey.value() as u8),
+        };
+        let was_bound = self.engine.memory.is_bound(handle);
+        self.engine.memory.bind_mw(handle, &request).map_err(refused)?;
+        if was_bound {
+            self.engine.wait_out_others();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn stamped(&self, completion: Completion) -> Wc {
+        Wc { completion, timestamp_ns: self.engine.timestamp_ns(self.now) }
+    }
+
+    /// The domain that keys of the peer must be of: on XRC, that of the queue which the request
+    /// names.
+    #[inline]
+    fn remote_pd(&self) -> PdId {
+        self.side.chosen.named.as_ref().map_or(self.qp.pd, |srq| srq.pd)
+    }
+
+    fn flushed_recv(&self, wr_id: u64) -> Completion {
+        Completion {
+            wr_id,
+            status: WcStatus::Flushed,
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            tag: Tag::None,
+            qpn: self.qp.qpn,
+            src_qpn: Qpn::SMI,
+            solicited: false,
+            grh: false,
+            sl: 0,
+            vendor_err: vernic_proto::Cause::Flushed.vendor_err(),
+        }
+    }
+}
+
+impl Host for QpHost<'_> {
+    #[inline]
+    fn gather(&mut self, slot: u32, offset: u32, buf: &mut [u8]) -> Result<(), AccessFault> {
+        self.side.slots.gather(&self.engine.memory, self.qp.pd, slot, offset, buf).map_err(fault)
+    }
+
+    #[inline]
+    fn scatter_response(&mut self, slot: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault> {
+        self.side.slots.scatter(&self.engine.memory, self.qp.pd, slot, offset, data).map_err(fault)
+    }
+
+    fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {
+        match &wqe.op {
+            SendOp::LocalInv(rkey) => {
+                let invalidated = self.engine.memory.invalidate_local(self.qp.pd, *rkey);
+                let through = invalidated.map_err(|e| invalidate_fault(*rkey, e))?;
+                // Whose packets alone could use it.
+                if !self.engine.slots.is_ours(Slot::of(through)) {
+                    self.engine.wait_out_others();
+                }
+                Ok(())
+            }
+            SendOp::BindMw(bind) => self.bind_window(bind),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        need: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        self.engine
+            .memory
+            .check_remote(self.remote_pd(), self.qp.qpn, rkey, addr, len, mem_access(need))
+            .map_err(fault)
+    }
+
+    #[inline]
+    fn write_remote(&mut self, rkey: Rkey, addr: u64, data: &[u8]) -> Result<(), AccessFault> {
+        self.engine
+            .memory
+            .write_remote(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .map_err(fault)
+    }
+
+    #[inline]
+    fn read_remote(&mut self, rkey: Rkey, addr: u64, buf: &mut [u8]) -> Result<(), AccessFault> {
+        self.engine
+            .memory
+            .read_remote(self.remote_pd(), self.qp.qpn, rkey, addr, buf)
+            .map_err(fault)
+    }
+
+    fn atomic(&mut self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, AccessFault> {
+        let (memory, pd, qpn) = (&self.engine.memory, self.remote_pd(), self.qp.qpn);
+        match op {
+            AtomicOp::CmpSwap { compare, swap } => {
+                memory.atomic_cmp_swap(pd, qpn, rkey, addr, compare, swap)
+            }
+            AtomicOp::FetchAdd(add) => memory.atomic_fetch_add(pd, qpn, rkey, addr, add),
+        }
+        .map_err(fault)
+    }
+
+    fn atomic_write(&mut self, rkey: Rkey, addr: u64, data: [u8; 8]) -> Result<(), AccessFault> {
+        self.engine
+            .memory
+            .atomic_write_8(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .map_err(fault)
+    }
+
+    fn flush(
+        &mut self,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        need: RemoteAccess,
+    ) -> Result<(), AccessFault> {
+        let placement = mem_access(need).needs();
+        // No bytes stand for the whole region: see `Host::flush`.
+        let range = (len != 0).then_some((addr, len));
+        self.engine
+            .memory
+            .flush(self.remote_pd(), self.qp.qpn, rkey, range, placement)
+            .map_err(fault)
+    }
+
+    fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
+        self.engine
+            .memory
+            .invalidate_remote(self.remote_pd(), self.qp.qpn, rkey)
+            .map_err(|e| invalidate_fault(rkey, e))
+    }
+
+    #[inline]
+    fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
+        let named = &mut self.side.chosen.named;
+        // Destroying a queue takes it away from here.
+        if named.as_ref().is_some_and(|srq| srq.number == srqn) {
+            return Ok(());
+        }
+        let srq = self.srqs.and_then(|srqs| srqs.find(srqn)).ok_or(SrqFault::Unknown)?;
+        if Some(srq.domain) != self.qp.domain {
+            return Err(SrqFault::WrongDomain);
+        }
+        *named = Some(srq.clone());
+        Ok(())
+    }
+
+    #[inline]
+    fn take_recv(&mut self) -> Option<RecvWqe> {
+        if let Some(srq) = &self.side.chosen.named {
+            let taken = srq.queue.take(&mut self.side.current)?;
+            if taken.limit_reached {
+                self.engine.events.push(limit_event(srq.id));
+            }
+            self.side.chosen.taken = Some(srq.clone());
+            return Some(taken.wqe);
+        }
+        let Some(srq) = &self.qp.srq else {
+            return self.qp.rq.take(&mut self.side.current).map(|taken| taken.wqe);
+        };
+        let taken = srq.queue.take(&mut self.side.current)?;
+        if taken.limit_reached {
+            self.engine.events.push(srq.limit_event());
+        }
+        Some(taken.wqe)
+    }
+
+    #[inline]
+    fn recv_credits(&mut self) -> Option<u32> {
+        if self.qp.srq.is_some() { None } else { Some(self.qp.rq.len()) }
+    }
+
+    #[inline]
+    fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault> {
+        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
+        let current = &mut self.side.current;
+        self.engine
+            .memory
+            .write_local(pd, &current.sges, &mut current.cursor, offset, data)
+            .map_err(fault)
+    }
+
+    fn name_payload(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        run: Run,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, AccessFault> {
+        let (memory, pd, qpn) = (&self.engine.memory, self.qp.pd, self.qp.qpn);
+        let gate = &mut self.side.send_gate;
+        *gate = gate.or_else(|| memory.open_send_gate(qpn));
+        let Some(pass) = *gate else { return Ok(None) };
+        let named = self.side.slots.name((memory, pd), slot, offset, run, pass).map_err(fault)?;
+        Ok(named.and_then(|named| named.emit(buf)))
+    }
+
+    fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
+        let Some(Pull { named, lender }) = self.pull else { return Err(PullFault::Unreachable) };
+        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
+        let (memory, counters) = (&self.engine.memory, &self.engine.counters);
+        let current = &mut self.side.current;
+        let pulled = lender
+            .pull(named, |from| memory.pull(pd, &current.sges, &mut current.cursor, offset, from));
+        match pulled {
+            Ok(()) => {
+                counters.near_pulled_runs.add(1);
+                counters.near_pulled_bytes.add(u64::from(run.length));
+                Ok(())
+            }
+            Err(Unpulled::Withdrawn) => Err(PullFault::Withdrawn),
+            Err(Unpulled::Fault(PeerFault::Local(error))) => Err(PullFault::Local(fault(error))),
+            Err(Unpulled::Fault(PeerFault::Peer(error))) => {
+                counters.near_pulls_refused.add(1);
+                lender.refuse(&error);
+                Err(PullFault::Unreachable)
+            }
+            Err(Unpulled::Fault(PeerFault::Closed)) => Err(PullFault::Withdrawn),
+        }
+    }
+
+    #[cold]
+    fn live_peer_patience(&mut self, attr: &QpAttr) -> u64 {
+        self.side.live_peer_patience(&self.engine.config, attr)
+    }
+
+    fn flush_recv(&mut self, current: Option<RecvWqe>) {
+        if let Some(wqe) = current {
+            self.complete_recv(self.flushed_recv(wqe.wr_id));
+        }
+        if self.qp.srq.is_some() {
+            return;
+        }
+        while let Some(wr_id) = self.qp.rq.take_id() {
+            self.complete_recv(self.flushed_recv(wr_id));
+        }
+    }
+
+    #[inline]
+    fn complete_send(&mut self, completion: Completion) {
+        if completion.status != WcStatus::Success {
+            // Before the application hears of it.
+            self.side.close_send_gate(self.engine, self.qp.qpn);
+        }
+        if let Some(cq) = &self.qp.send_cq {
+            self.side.cq_failed |= !cq.push(self.stamped(completion));
+        }
+    }
+
+    #[inline]
+    fn complete_recv(&mut self, completion: Completion) {
+        // A receive of an XRC queue that was destroyed meanwhile completes nowhere.
+        let taken = self.side.chosen.taken.take();
+        if let Some(cq) = taken.as_ref().map(|srq| &srq.cq).or(self.qp.recv_cq.as_ref()) {
+            self.side.cq_failed |= !cq.push(self.stamped(completion));
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.engine
+            .events
+            .push(AsyncEvent { kind: event.into(), element: Element::Qp(self.qp.qpn) });
+    }
+
+    fn failure(&mut self, failure: Failure) {
+        self.side.failure = Some(failure);
+        self.engine.counters.qp_failures.add(1);
+        let circumstances = self.engine.circumstances(self.side.path, &failure.cause);
+        tracing::warn!(
+            qpn = %self.qp.qpn,
+            path = self.side.path.map(tracing::field::display),
+            status = %failure.status,
+            wr_id = failure.wr_id,
+            psn = %failure.psn,
+            "queue pair failed: {}{circumstances}", failure.cause
+        );
+    }
+}

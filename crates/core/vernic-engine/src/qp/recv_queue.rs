@@ -1,0 +1,275 @@
+//! Receive queues: a bounded ring of posted receives, owned by a queue pair or shared (SRQ).
+//!
+//! Owns the ring. Posted to by the application, taken from by the responder of a queue pair under
+//! the lane. Each receive's scatter list is copied in when it is posted and out when it is taken,
+//! so the application's list may go at once and an SRQ's entry is free for the next post.
+//!
+//! Limits: as created; neither posting nor taking allocates.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vernic_mem::{SgCursor, Sge, total_len};
+use vernic_proto::{QpState, RecvWqe};
+
+use crate::error::ORPHAN;
+use crate::support::events::lock;
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// Where the message goes. Empty is allowed: it receives messages without payload.
+    pub sges: &'a [Sge],
+}
+
+/// Why a receive was refused. It was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecvRefusal {
+    /// The device was opened before this process was forked.
+    #[error("{}", ORPHAN)]
+    Orphan,
+    /// The queue pair takes no receives in this state.
+    #[error("queue pair is in {0:?}: receives are taken from Init on")]
+    State(QpState),
+    /// The queue is full.
+    #[error("receive queue full: {0} receives are posted; raise max_recv_wr")]
+    Full(u32),
+    /// More scatter/gather entries than the queue was created for.
+    #[error("{given} scatter/gather entries, the queue was created for {max}")]
+    TooManySges {
+        /// Given.
+        given: usize,
+        /// Most.
+        max: u32,
+    },
+    /// The queue pair receives from a shared queue.
+    #[error("this queue pair receives from a shared receive queue: post there")]
+    Shared,
+    /// An XRC queue pair receives nothing of its own.
+    #[error(
+        "an XRC queue pair has no receive queue: post to the shared receive queues of its domain"
+    )]
+    NoQueue,
+    /// The object was destroyed.
+    #[error("the queue was destroyed")]
+    Destroyed,
+}
+
+/// A refused receive of a list: those before it were queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("receive {index} of the list: {source}")]
+pub struct PostRecvError {
+    /// Its place in the list; so many were queued.
+    pub index: usize,
+    /// Why.
+    pub source: RecvRefusal,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    wr_id: u64,
+    sges: u32,
+}
+
+#[derive(Debug)]
+struct Ring {
+    posted: Box<[Posted]>,
+    /// `max_sge` entries for each of `posted`.
+    sges: Box<[Sge]>,
+    head: usize,
+    len: usize,
+    /// Raise the limit event when fewer than this remain; 0 is disarmed.
+    limit: u32,
+}
+
+/// The receive that a responder is filling.
+#[derive(Debug, Default)]
+pub(crate) struct CurrentRecv {
+    pub(crate) sges: Vec<Sge>,
+    pub(crate) cursor: SgCursor,
+}
+
+impl CurrentRecv {
+    /// Room for the longest list that the queue holds: taking never allocates.
+    pub(crate) fn with_sges(max_sge: u32) -> Self {
+        Self { sges: Vec::with_capacity(max_sge as usize), cursor: SgCursor::default() }
+    }
+}
+
+/// What a take from the queue found.
+pub(crate) struct Taken {
+    pub(crate) wqe: RecvWqe,
+    /// The limit was crossed and is disarmed now.
+    pub(crate) limit_reached: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    ring: Mutex<Ring>,
+    max_wr: u32,
+    max_sge: u32,
+    /// Receives in the ring, for credits without its lock.
+    held: AtomicU32,
+}
+
+impl RecvQueue {
+    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+        let ring = Ring {
+            posted: vec![Posted::default(); max_wr as usize].into(),
+            sges: vec![Sge::default(); max_wr as usize * max_sge as usize].into(),
+            head: 0,
+            len: 0,
+            limit: 0,
+        };
+        Self { ring: Mutex::new(ring), max_wr, max_sge, held: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// Queues receives in order until one is refused.
+    pub(crate) fn post<'a>(
+        &self,
+        wrs: impl IntoIterator<Item = RecvWr<'a>>,
+    ) -> Result<usize, PostRecvError> {
+        let mut ring = lock(&self.ring);
+        let mut index = 0;
+        let mut result = Ok(());
+        for wr in wrs {
+            result = self.post_one(&mut ring, &wr);
+            if result.is_err() {
+                break;
+            }
+            index += 1;
+        }
+        self.held.store(ring.len as u32, Ordering::Release);
+        result.map(|()| index).map_err(|source| PostRecvError { index, source })
+    }
+
+    fn post_one(&self, ring: &mut Ring, wr: &RecvWr<'_>) -> Result<(), RecvRefusal> {
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(RecvRefusal::TooManySges { given: wr.sges.len(), max: self.max_sge });
+        }
+        if ring.len >= self.max_wr as usize {
+            return Err(RecvRefusal::Full(self.max_wr));
+        }
+        let mut slot = ring.head + ring.len;
+        if slot >= self.max_wr as usize {
+            slot -= self.max_wr as usize;
+        }
+        let at = slot * self.max_sge as usize;
+        ring.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
+        ring.posted[slot] = Posted { wr_id: wr.wr_id, sges: wr.sges.len() as u32 };
+        ring.len += 1;
+        Ok(())
+    }
+
+    /// Takes the oldest receive and copies its list into `current`.
+    pub(crate) fn take(&self, current: &mut CurrentRecv) -> Option<Taken> {
+        if self.len() == 0 {
+            return None;
+        }
+        let mut ring = lock(&self.ring);
+        if ring.len == 0 {
+            return None;
+        }
+        let slot = ring.head;
+        let posted = ring.posted[slot];
+        let at = slot * self.max_sge as usize;
+        current.sges.clear();
+        current.sges.extend_from_slice(&ring.sges[at..at + posted.sges as usize]);
+        current.cursor = SgCursor::default();
+        ring.head = if slot + 1 == self.max_wr as usize { 0 } else { slot + 1 };
+        ring.len -= 1;
+        self.held.store(ring.len as u32, Ordering::Release);
+        let limit_reached = ring.limit != 0 && (ring.len as u32) < ring.limit;
+        if limit_reached {
+            ring.limit = 0;
+        }
+        let wqe = RecvWqe { wr_id: posted.wr_id, capacity: total_len(&current.sges) };
+        Some(Taken { wqe, limit_reached })
+    }
+
+    /// Takes the oldest receive's name only, for a flush.
+    pub(crate) fn take_id(&self) -> Option<u64> {
+        let mut ring = lock(&self.ring);
+        if ring.len == 0 {
+            return None;
+        }
+        let slot = ring.head;
+        ring.head = if slot + 1 == self.max_wr as usize { 0 } else { slot + 1 };
+        ring.len -= 1;
+        self.held.store(ring.len as u32, Ordering::Release);
+        Some(ring.posted[slot].wr_id)
+    }
+
+    /// Forgets every receive.
+    pub(crate) fn clear(&self) {
+        let mut ring = lock(&self.ring);
+        (ring.head, ring.len) = (0, 0);
+        self.held.store(0, Ordering::Release);
+    }
+
+    /// Arms the limit, or disarms it with 0; true if it is crossed already (and disarmed again).
+    pub(crate) fn arm_limit(&self, limit: u32) -> bool {
+        let mut ring = lock(&self.ring);
+        let crossed = limit != 0 && (ring.len as u32) < limit;
+        ring.limit = if crossed { 0 } else { limit };
+        crossed
+    }
+
+    /// The armed limit.
+    pub(crate) fn limit(&self) -> u32 {
+        lock(&self.ring).limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receives_come_out_in_order_over_the_wrap_and_the_bound_holds() {
+        let queue = RecvQueue::new(3, 1);
+        let mut current = CurrentRecv::default();
+        let sge = [Sge { addr: 16, length: 8, lkey: vernic_wire::Lkey(1) }];
+        for round in 0..5u64 {
+            let wrs = (0..4).map(|i| RecvWr { wr_id: round * 10 + i, sges: &sge });
+            let error = queue.post(wrs).unwrap_err();
+            assert_eq!((error.index, error.source), (3, RecvRefusal::Full(3)));
+            for i in 0..3 {
+                let taken = queue.take(&mut current).unwrap();
+                assert_eq!(taken.wqe, RecvWqe { wr_id: round * 10 + i, capacity: 8 });
+            }
+            assert!(queue.take(&mut current).is_none());
+            queue.post([RecvWr { wr_id: 0, sges: &[] }]).unwrap();
+            assert_eq!(queue.take_id(), Some(0));
+        }
+        let two = [sge[0], sge[0]];
+        let error = queue.post([RecvWr { wr_id: 0, sges: &two }]).unwrap_err();
+        assert_eq!(error.source, RecvRefusal::TooManySges { given: 2, max: 1 });
+    }
+
+    #[test]
+    fn the_limit_fires_once_when_fewer_remain() {
+        let queue = RecvQueue::new(8, 0);
+        assert!(queue.arm_limit(1), "an empty queue is below any limit");
+        queue.post((0..4).map(|wr_id| RecvWr { wr_id, sges: &[] })).unwrap();
+        assert!(!queue.arm_limit(3));
+        let mut current = CurrentRecv::default();
+        let fired: Vec<bool> =
+            (0..4).map(|_| queue.take(&mut current).unwrap().limit_reached).collect();
+        assert_eq!(fired, [false, true, false, false]);
+    }
+}

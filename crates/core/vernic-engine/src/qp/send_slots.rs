@@ -1,0 +1,311 @@
+//! Where posted sends keep their bytes: scatter lists, inline data and datagram paths, one slot for
+//! each slot of the protocol's send queue.
+//!
+//! Owns three arrays of fixed size, allocated when the queue pair is created; storing a request
+//! copies into its slot and allocates nothing.
+
+use vernic_io::TxPath;
+use vernic_mem::{
+    AccessError, Check, GatePass, HostList, Memory, PdId, PeerFault, PeerPiece, Reach, SgCursor,
+    Sge, WordOp,
+};
+use vernic_proto::{Run, SendOp};
+use vernic_wire::Service;
+
+use crate::device::limits::MAX_MSG_BYTES;
+use crate::local::pull::{MAX_PIECES, Named};
+use crate::verbs::qp_init::QpCap;
+use crate::verbs::wr::{Payload, SendRefusal, SendWr};
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Sges(u8),
+    Inline(u16),
+}
+
+/// A place in the list of one slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    slot: u32,
+    cursor: SgCursor,
+}
+
+/// The arrays.
+#[derive(Debug)]
+pub(crate) struct SendSlots {
+    kinds: Box<[Kind]>,
+    /// `max_sge` entries for each slot.
+    sges: Box<[Sge]>,
+    /// `max_inline` bytes for each slot.
+    inline: Box<[u8]>,
+    /// A path for each slot, for UD.
+    paths: Box<[Option<TxPath>]>,
+    max_sge: u32,
+    max_inline: u32,
+    gathered: Place,
+    scattered: Place,
+}
+
+impl SendSlots {
+    pub(crate) fn new(slots: u32, cap: &QpCap, service: Service) -> Self {
+        let slots = if cap.max_send_wr == 0 { 0 } else { slots as usize };
+        let paths = if service == Service::Ud { slots } else { 0 };
+        Self {
+            kinds: vec![Kind::Sges(0); slots].into(),
+            sges: vec![Sge::default(); slots * cap.max_send_sge as usize].into(),
+            inline: vec![0; slots * cap.max_inline as usize].into(),
+            paths: vec![None; paths].into(),
+            max_sge: cap.max_send_sge,
+            max_inline: cap.max_inline,
+            gathered: Place::default(),
+            scattered: Place::default(),
+        }
+    }
+
+    /// Copies the payload of a request into its slot and returns the message's length in bytes.
+    pub(crate) fn store(&mut self, slot: u32, wr: &SendWr<'_>) -> Result<u32, SendRefusal> {
+        let length = match wr.payload {
+            Payload::Sges(sges) => self.store_sges(slot, sges)?,
+            Payload::Inline(pieces) => self.store_inline(slot, pieces, &wr.op)?,
+            Payload::InlineBytes(piece) => self.store_inline(slot, &[piece], &wr.op)?,
+            Payload::InlineList(list) => self.store_list(slot, list, &wr.op)?,
+            Payload::Range(length) => {
+                self.store_sges(slot, &[])?;
+                u64::from(length)
+            }
+        };
+        for place in [&mut self.gathered, &mut self.scattered] {
+            if place.slot == slot {
+                place.cursor = SgCursor::default();
+            }
+        }
+        if length > u64::from(MAX_MSG_BYTES) {
+            return Err(SendRefusal::Length { length, limit: MAX_MSG_BYTES });
+        }
+        match wr.op {
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_) => {
+                if length < 8 {
+                    return Err(SendRefusal::AtomicLength { given: length });
+                }
+                Ok(8)
+            }
+            SendOp::LocalInv(_) | SendOp::BindMw(_) => Ok(0),
+            _ => Ok(length as u32),
+        }
+    }
+
+    fn store_sges(&mut self, slot: u32, sges: &[Sge]) -> Result<u64, SendRefusal> {
+        if sges.len() > self.max_sge as usize {
+            return Err(SendRefusal::TooManySges { given: sges.len(), max: self.max_sge });
+        }
+        let at = slot as usize * self.max_sge as usize;
+        self.sges[at..at + sges.len()].copy_from_slice(sges);
+        self.kinds[slot as usize] = Kind::Sges(sges.len() as u8);
+        Ok(vernic_mem::total_len(sges))
+    }
+
+    fn store_inline(
+        &mut self,
+        slot: u32,
+        pieces: &[&[u8]],
+        op: &SendOp,
+    ) -> Result<u64, SendRefusal> {
+        let given = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let mut place = self.inline_place(slot, given, op)?;
+        for piece in pieces {
+            let (now, rest) = place.split_at_mut(piece.len());
+            now.copy_from_slice(piece);
+            place = rest;
+        }
+        Ok(given as u64)
+    }
+
+    fn store_list(
+        &mut self,
+        slot: u32,
+        list: HostList<'_>,
+        op: &SendOp,
+    ) -> Result<u64, SendRefusal> {
+        // On the targets that there are, nothing is lost: a list's length needs 37 bits.
+        let given = list.total_len() as usize;
+        list.copy_to(self.inline_place(slot, given, op)?);
+        Ok(given as u64)
+    }
+
+    /// Where the `given` inline bytes of a slot go, which it notes.
+    fn inline_place(
+        &mut self,
+        slot: u32,
+        given: usize,
+        op: &SendOp,
+    ) -> Result<&mut [u8], SendRefusal> {
+        let stores =
+            matches!(op, SendOp::Read(_) | SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. });
+        let max = if stores { 0 } else { self.max_inline };
+        if given > max as usize {
+            return Err(SendRefusal::Inline { given, max });
+        }
+        let at = slot as usize * self.max_inline as usize;
+        self.kinds[slot as usize] = Kind::Inline(given as u16);
+        Ok(&mut self.inline[at..at + given])
+    }
+
+    pub(crate) fn set_path(&mut self, slot: u32, path: TxPath) {
+        if let Some(place) = self.paths.get_mut(slot as usize) {
+            *place = Some(path);
+        }
+    }
+
+    pub(crate) fn path(&self, slot: u32) -> Option<&TxPath> {
+        self.paths.get(slot as usize)?.as_ref()
+    }
+
+    /// Copies `buf.len()` bytes of the message in `slot`, from byte `offset` on.
+    #[inline]
+    pub(crate) fn gather(
+        &mut self,
+        memory: &Memory,
+        pd: PdId,
+        slot: u32,
+        offset: u32,
+        buf: &mut [u8],
+    ) -> Result<(), AccessError> {
+        match self.kinds[slot as usize] {
+            Kind::Sges(count) => {
+                let at = slot as usize * self.max_sge as usize;
+                let sges = &self.sges[at..at + usize::from(count)];
+                let cursor = self.gathered.cursor_for(slot);
+                memory.read_local(pd, sges, cursor, u64::from(offset), buf)
+            }
+            Kind::Inline(len) => {
+                let from = slot as usize * self.max_inline as usize + offset as usize;
+                let (offset, wanted) = (offset as usize, buf.len());
+                if offset + wanted > usize::from(len) {
+                    let (check, addr, len) = (Check::ListTooShort, offset as u64, wanted as u64);
+                    return Err(AccessError { check, key: 0, addr, len });
+                }
+                buf.copy_from_slice(&self.inline[from..from + wanted]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Says where the bytes of a run of the message in `slot` lie, from byte `offset` on; `None`
+    /// where another process cannot copy them: they are kept here, in too many pieces, or in no
+    /// memory of their own.
+    pub(crate) fn name(
+        &mut self,
+        (memory, pd): (&Memory, PdId),
+        slot: u32,
+        offset: u32,
+        run: Run,
+        pass: GatePass,
+    ) -> Result<Option<Named>, AccessError> {
+        let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(None) };
+        let mut pieces = [PeerPiece::default(); MAX_PIECES];
+        let (offset, length) = (u64::from(offset), u64::from(run.length));
+        let count = memory.locate(pd, sges, cursor, offset, length, &mut pieces)?;
+        Ok(count.map(|count| Named::new(run, pass, pieces, count)))
+    }
+
+    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's
+    /// memory, while access `holds`.
+    #[inline]
+    pub(crate) fn write_peer(
+        &mut self,
+        (memory, pd): (&Memory, PdId),
+        slot: u32,
+        offset: u32,
+        len: u32,
+        to: (&Reach, u64),
+        holds: impl Fn() -> bool,
+    ) -> Result<(), PeerFault> {
+        if let Kind::Inline(stored) = self.kinds[slot as usize] {
+            let from = slot as usize * self.max_inline as usize;
+            let stored = &self.inline[from..from + usize::from(stored)];
+            let (offset, len) = (offset as usize, len as usize);
+            let short = || {
+                let check = Check::ListTooShort;
+                AccessError { check, key: 0, addr: offset as u64, len: len as u64 }
+            };
+            return to.0.write(to.1, stored.get(offset..offset + len).ok_or_else(short)?);
+        }
+        let (offset, len) = (u64::from(offset), u64::from(len));
+        // Inline bytes were dealt with above.
+        let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(()) };
+        memory.write_peer(pd, sges, cursor, offset, len, to, holds)
+    }
+
+    /// Copies `len` bytes of another process's memory into the list of the request in `slot`, from
+    /// byte `offset` of the message on, while access `holds`.
+    #[inline]
+    pub(crate) fn read_peer(
+        &mut self,
+        (memory, pd): (&Memory, PdId),
+        slot: u32,
+        offset: u32,
+        len: u32,
+        from: (&Reach, u64),
+        holds: impl Fn() -> bool,
+    ) -> Result<(), PeerFault> {
+        let (offset, len) = (u64::from(offset), u64::from(len));
+        let (sges, cursor) = self.scatter_list(slot);
+        memory.read_peer(pd, sges, cursor, offset, len, from, holds)
+    }
+
+    /// Runs an atomic on another process's memory, and stores what was there into the list of the
+    /// request in `slot`.
+    pub(crate) fn atomic_peer(
+        &mut self,
+        (memory, pd): (&Memory, PdId),
+        slot: u32,
+        on: (&Reach, u64),
+        op: WordOp,
+    ) -> Result<(), PeerFault> {
+        let (sges, cursor) = self.scatter_list(slot);
+        memory.atomic_peer(pd, sges, cursor, on, op)
+    }
+
+    /// Stores response data into the list of the request in `slot`.
+    #[inline]
+    pub(crate) fn scatter(
+        &mut self,
+        memory: &Memory,
+        pd: PdId,
+        slot: u32,
+        offset: u32,
+        data: &[u8],
+    ) -> Result<(), AccessError> {
+        let (sges, cursor) = self.scatter_list(slot);
+        memory.write_local(pd, sges, cursor, u64::from(offset), data)
+    }
+
+    /// The list that response data of the request in `slot` goes to.
+    #[inline]
+    pub(crate) fn scatter_list(&mut self, slot: u32) -> (&[Sge], &mut SgCursor) {
+        let count = match self.kinds[slot as usize] {
+            Kind::Sges(count) => usize::from(count),
+            Kind::Inline(_) => 0,
+        };
+        let at = slot as usize * self.max_sge as usize;
+        (&self.sges[at..at + count], self.scattered.cursor_for(slot))
+    }
+
+    /// The list that the message in `slot` is gathered from, unless its bytes are kept here.
+    #[inline]
+    pub(crate) fn gather_list(&mut self, slot: u32) -> Option<(&[Sge], &mut SgCursor)> {
+        let Kind::Sges(count) = self.kinds[slot as usize] else { return None };
+        let at = slot as usize * self.max_sge as usize;
+        Some((&self.sges[at..at + usize::from(count)], self.gathered.cursor_for(slot)))
+    }
+}
+
+impl Place {
+    #[inline]
+    fn cursor_for(&mut self, slot: u32) -> &mut SgCursor {
+        if self.slot != slot {
+            *self = Self { slot, cursor: SgCursor::default() };
+        }
+        &mut self.cursor
+    }
+}

@@ -1,0 +1,395 @@
+//! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
+//!
+//! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone;
+//! `qp.rs` says who holds it when.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vernic_io::TxPath;
+use vernic_io::host::Intake;
+use vernic_mem::{GatePass, PdId};
+use vernic_proto::{AttrMask, Cause, Failure, Host, QpAttr, QpState, QpType, Time};
+use vernic_wire::{Qpn, Service};
+
+use crate::config::Config;
+use crate::device::path::Resolved;
+use crate::lane::budget::Flight;
+use crate::lane::owing::AckHold;
+use crate::local::pull::Pull;
+use crate::local::tickets::QpTickets;
+use crate::local::watch::{Found, HostProcess};
+use crate::local::way::QpWay;
+use crate::progress::engine::Engine;
+use crate::qp::explanation::{Explanation, LivePeer};
+use crate::qp::host::QpHost;
+use crate::qp::machine::Machine;
+use crate::qp::recv_queue::{CurrentRecv, RecvQueue};
+use crate::qp::send_slots::SendSlots;
+use crate::qp::source::Source;
+use crate::support::events::lock;
+use crate::verbs::cq::Cq;
+use crate::verbs::srq::Srq;
+use crate::verbs::xrc::{Chosen, SrqTable};
+
+/// Everything of a queue pair that changes while it runs.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) machine: Machine,
+    pub(crate) side: QpSide,
+}
+
+/// What the protocol machine leaves to its owner.
+#[derive(Debug)]
+pub(crate) struct QpSide {
+    pub(crate) slots: SendSlots,
+    pub(crate) current: CurrentRecv,
+    /// Of an XRC target.
+    pub(crate) chosen: Chosen,
+    /// Of a connected service, from RTR on.
+    pub(crate) path: Option<TxPath>,
+    /// Whether packets go through memory.
+    pub(crate) way: QpWay,
+    /// What the process says of itself that it is connected to, of this host.
+    pub(crate) page: Option<Arc<Intake>>,
+    /// Addresses that packets must have, of a connected service: the peer's and our own.
+    pub(crate) peer: Option<(IpAddr, IpAddr)>,
+    /// The ports that the peer sends from.
+    pub(crate) source: Source,
+    /// Of an iWARP queue pair that has or had a connection: its own address and the peer's.
+    pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) ack: AckHold,
+    pub(crate) timer: TimerEntries,
+    pub(crate) flight: Flight,
+    /// When a packet of the peer was last taken.
+    pub(crate) heard: Option<Time>,
+    /// What a peer on this host has consented to.
+    pub(crate) tickets: QpTickets,
+    /// What messages say whose bytes the peer copies by itself; `None` while there are none.
+    pub(crate) send_gate: Option<GatePass>,
+    /// A completion was lost to a full completion queue: the queue pair must go to error.
+    pub(crate) cq_failed: bool,
+}
+
+impl QpSide {
+    /// What the peer still copies of its messages is dropped: the application may change them from
+    /// now on.
+    #[inline]
+    pub(crate) fn close_send_gate(&mut self, engine: &Engine, qpn: Qpn) {
+        if self.send_gate.take().is_some() {
+            engine.memory.close_send_gate(qpn);
+        }
+    }
+
+    /// It is connected, to a peer that was not heard yet: what the neighbour on the last path
+    /// consented to is of no use any more. The caller ends what that one was granted here.
+    pub(crate) fn set_path(&mut self, resolved: &Resolved) {
+        self.tickets.connect(None);
+        self.path = Some(resolved.path);
+        (self.way, self.page) = (QpWay::default(), None);
+        if let Found::Here(process) = &resolved.found {
+            self.set_process(process);
+        }
+        self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
+        self.source = Source::default();
+        self.flight.path_changed();
+    }
+
+    /// It goes another path to the same peer, as in SQD. What goes through memory still does,
+    /// whatever path is underneath: the peer takes nothing by the link from whom it has heard
+    /// through memory.
+    pub(crate) fn change_path(&mut self, resolved: &Resolved) {
+        let ends = (resolved.peer.to_ip(), resolved.local.to_ip());
+        let (Some(old), true) = (self.path, self.peer == Some(ends)) else {
+            return self.set_path(resolved);
+        };
+        match (&resolved.found, self.way.process) {
+            (Found::Here(process), before) if before.is_none_or(|pid| pid == process.pid) => {
+                self.path = Some(resolved.path);
+                self.set_process(process);
+            }
+            (Found::Here(_), _) => return self.set_path(resolved),
+            // It did not say in time that it is of this host, which is known.
+            (_, Some(_)) => {
+                self.path = Some(resolved.path.with_port(old.dst_port(), old.intake()));
+            }
+            (_, None) => self.path = Some(resolved.path),
+        }
+        self.tickets.renew();
+        self.flight.path_changed();
+        self.heard = None;
+    }
+}
+
+impl QpSide {
+    /// How long a silent peer is waited for, in nanoseconds: as long as its process and its queue
+    /// pair are known to be there. That the process is gone `Engine::look_after_peers` finds out.
+    pub(crate) fn live_peer_patience(&self, config: &Config, attr: &QpAttr) -> u64 {
+        let is_there = match (&self.page, self.way.process) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            // Of queue pairs beyond its first slot it says nothing.
+            (Some(page), _) => !page.has_left() && page.answers(attr.dest_qpn).unwrap_or(true),
+        };
+        // Without retries the application wants to hear of a loss. By a ring there is none.
+        let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
+        // Who loses packets on purpose wants to see what comes of it.
+        match is_there && is_repaired && config.fault.is_empty() {
+            true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
+            false => 0,
+        }
+    }
+
+    /// The peer's process, if it is waited for.
+    pub(crate) fn live_peer(&self, config: &Config, attr: &QpAttr) -> Option<LivePeer> {
+        let pid = self.way.process.filter(|_| self.live_peer_patience(config, attr) != 0)?;
+        Some(LivePeer::look(pid, config.live_peer_timeout_s))
+    }
+
+    /// The path to its `peer` was found to lead to this process of this host.
+    pub(crate) fn go_straight(
+        &mut self,
+        engine: &Engine,
+        path: TxPath,
+        peer: Qpn,
+        to: HostProcess,
+    ) {
+        self.path = Some(path);
+        self.set_process(&to);
+        engine.watch_peer(path.dst().ip(), peer, &Found::Here(to));
+    }
+
+    /// It is connected to this process of this host.
+    pub(crate) fn set_process(&mut self, process: &HostProcess) {
+        self.way.process = Some(process.pid);
+        self.page.clone_from(&process.page);
+    }
+}
+
+/// Whether a queue pair in this state answers requests.
+fn answers(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+}
+
+/// Whether the responder of a queue pair in this state takes requests.
+pub(crate) fn takes_requests(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+}
+
+/// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was
+/// put in front of (an RNR delay before an ACK timeout). Others are leftovers and fire for nothing.
+#[derive(Debug, Default)]
+pub(crate) struct TimerEntries {
+    next: Option<Time>,
+    later: Option<Time>,
+}
+
+impl TimerEntries {
+    /// Whether `deadline` needs a new entry, which it then has.
+    pub(crate) fn needs(&mut self, deadline: Time) -> bool {
+        if self.next.is_some_and(|at| at <= deadline) {
+            return false;
+        }
+        if self.later.is_none() {
+            self.later = self.next;
+        }
+        self.next = Some(deadline);
+        true
+    }
+
+    /// An entry fired; false if it is a leftover.
+    pub(crate) fn fired(&mut self, now: Time) -> bool {
+        let real = self.next.is_some_and(|at| at <= now);
+        if real {
+            self.next = self.later.take();
+        }
+        real
+    }
+}
+
+/// A queue pair as the lane sees it.
+#[derive(Debug)]
+pub(crate) struct QpInner {
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) service: Service,
+    /// It is of an iWARP device.
+    pub(crate) is_stream: bool,
+    pub(crate) pd: PdId,
+    pub(crate) recv_pd: PdId,
+    /// The XRC domain of a target.
+    pub(crate) domain: Option<PdId>,
+    /// XRC targets have neither queue, initiators no receive queue.
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    pub(crate) recv_cq: Option<Arc<Cq>>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) rq: RecvQueue,
+    pub(crate) core: Mutex<QpCore>,
+    /// In the doorbells or in the ready list: set by whoever puts it there, cleared by the lane
+    /// before it looks at the send queue.
+    pub(crate) queued: AtomicBool,
+    /// It waits for its turn to send requests, and was let in: the lane's (`budget.rs`).
+    pub(crate) waits: AtomicBool,
+    pub(crate) admitted: AtomicBool,
+    /// Copy of the machine's state for posting receives without the core.
+    pub(crate) state: AtomicU8,
+}
+
+impl QpInner {
+    /// Publishes the machine's state after anything that may have changed it.
+    #[inline]
+    pub(crate) fn publish_state(&self, engine: &Engine, core: &mut QpCore) {
+        let state = core.machine.state() as u8;
+        if self.state.load(Ordering::Relaxed) != state {
+            self.change_state(engine, core, state);
+        }
+    }
+
+    #[cold]
+    fn change_state(&self, engine: &Engine, core: &mut QpCore, state: u8) {
+        self.state.store(state, Ordering::SeqCst);
+        engine.slots.set_answering(self.qpn, answers(core.machine.state()));
+        if !answers(core.machine.state()) {
+            engine.watch.note_change();
+        }
+        if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
+            core.side.close_send_gate(engine, self.qpn);
+        }
+        if !takes_requests(core.machine.state()) {
+            // Whoever must know that nobody is inside any more lets the gates settle, without the
+            // lock.
+            engine.memory.close_qp_gate(self.qpn);
+        }
+        // The machine flushed when it entered Error. A receive that was posted after that and
+        // before the store saw a state that takes receives; those after the store flush themselves.
+        if state == QpState::Error as u8 {
+            self.with_host(engine, engine.now(), core, |_, host| host.flush_recv(None));
+        }
+    }
+
+    /// Its completion queues.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        self.send_cq.iter().chain(&self.recv_cq)
+    }
+
+    pub(crate) fn has_state(&self, state: QpState) -> bool {
+        self.state.load(Ordering::SeqCst) == state as u8
+    }
+
+    /// Runs `f` with the machine and its host. Completions are stamped with `now`.
+    pub(crate) fn with_host<T>(
+        &self,
+        engine: &Engine,
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        self.with_lane_host(engine, None, now, core, f)
+    }
+
+    /// As [`with_host`](Self::with_host), for the lane: XRC targets find the queues that requests
+    /// name in `srqs`.
+    #[inline]
+    pub(crate) fn with_lane_host<T>(
+        &self,
+        engine: &Engine,
+        srqs: Option<&SrqTable>,
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        self.with_pull(engine, (srqs, None), now, core, f)
+    }
+
+    /// As [`with_lane_host`](Self::with_lane_host), for a packet that stands for several.
+    #[inline]
+    pub(crate) fn with_pull<T>(
+        &self,
+        engine: &Engine,
+        (srqs, pull): (Option<&SrqTable>, Option<Pull<'_>>),
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        let mut host = QpHost { engine, srqs, pull, now, qp: self, side: &mut core.side };
+        let result = f(&mut core.machine, &mut host);
+        if core.side.cq_failed {
+            self.fail_for_cq(engine, now, core);
+        }
+        result
+    }
+
+    /// A completion did not fit its queue: the queue pair cannot go on (IBTA 11.6.3.1).
+    #[cold]
+    fn fail_for_cq(&self, engine: &Engine, now: Time, core: &mut QpCore) {
+        core.side.cq_failed = false;
+        let state = core.machine.state();
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Error) {
+            return;
+        }
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        let mut host =
+            QpHost { engine, srqs: None, pull: None, now, qp: self, side: &mut core.side };
+        host.event(vernic_proto::QpEvent::Fatal);
+        // Error can be entered from every state.
+        let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);
+        core.side.cq_failed = false;
+        self.publish_state(engine, core);
+    }
+}
+
+impl QpInner {
+    pub(crate) fn explain(&self, engine: &Engine) -> Option<Explanation> {
+        let core = lock(&self.core);
+        self.explanation(engine, &core)
+    }
+
+    /// Why it failed, if it has since the last reset.
+    pub(crate) fn explanation(&self, engine: &Engine, core: &QpCore) -> Option<Explanation> {
+        let side = &core.side;
+        let failure = side.failure?;
+        let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
+        let (qpn, service, path) = (self.qpn, self.service, side.path);
+        let mut circumstances = engine.circumstances(path, &failure.cause);
+        if let Cause::AckTimeout { .. } = failure.cause {
+            let (config, attr) = (&engine.config, core.machine.attr());
+            let floor_us = config.ack_timeout_floor_us;
+            let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
+            circumstances.floor_us = is_lifted.then_some(floor_us);
+            circumstances.live_peer = side.live_peer(config, attr);
+        }
+        let stream = side.stream;
+        Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_that_go_back_and_forth_do_not_pile_up_entries() {
+        // An ACK timeout of 67 ms, and an RNR delay of 0.64 ms in front of it, 1000 times.
+        let mut entries = TimerEntries::default();
+        let mut wheel: Vec<Time> = Vec::new();
+        let mut now = Time(0);
+        let arm = |entries: &mut TimerEntries, wheel: &mut Vec<Time>, deadline| {
+            if entries.needs(deadline) {
+                wheel.push(deadline);
+            }
+        };
+        for _ in 0..1000 {
+            arm(&mut entries, &mut wheel, now + 67_000_000);
+            arm(&mut entries, &mut wheel, now + 640_000);
+            now = now + 640_000;
+            wheel.sort();
+            while wheel.first().is_some_and(|&at| at <= now) {
+                wheel.remove(0);
+                entries.fired(now);
+            }
+            assert!(wheel.len() <= 2, "{} entries", wheel.len());
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What every floor above uses: locks, queues with a descriptor, threads, the timer wheel.
+
+pub(crate) mod events;
+pub(crate) mod threads;
+pub(crate) mod wheel;

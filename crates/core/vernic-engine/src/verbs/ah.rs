@@ -1,0 +1,242 @@
+//! Address handles (IBTA 11.2.2): destinations of datagrams.
+//!
+//! Owns an address vector, checked and made into a path when it is created, and the answer to "is
+//! that queue pair one of this host, and on which private port?". It is asked for with the first
+//! datagram to a process, which waits for it, at most [`FIRST_WAIT`] and once for each process:
+//! datagrams on port 4791 are handed over, and a hand-over queue holds ten. Later questions are not
+//! waited for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use vernic_io::IntakeId;
+use vernic_io::host::{Lookup, Slot};
+use vernic_io::{ROCE_PORT, TxPath};
+use vernic_proto::AddressVector;
+use vernic_wire::Qpn;
+
+use crate::device::listing::Transport;
+use crate::error::CreateError;
+use crate::progress::engine::Engine;
+use crate::verbs::context::Context;
+use crate::verbs::pd::Pd;
+
+/// How long the answer about a peer's port is used without asking again.
+const ANSWER_LIFE_MS: u64 = 500;
+/// How long to wait before looking for an answer again.
+const PENDING_LIFE_MS: u64 = 1;
+/// Longest wait of a first datagram for the answer: far above the 20 us that it takes a process
+/// that polls and the take-over time of one that does not, far below a timeout.
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+
+/// An address handle.
+#[derive(Debug)]
+pub struct Ah {
+    pd: Arc<Pd>,
+    av: AddressVector,
+    path: TxPath,
+    multicast: bool,
+    /// What is known of the last destination, by the engine that sends there.
+    known: Box<[AtomicU64]>,
+}
+
+/// What is known of a destination, in one word.
+///
+/// ```text
+///  bit  0..16     16..26   26..36   36..64
+///      +------+---------+--------+-------+
+///      | port | intake  |  slot  | until |   until: time in ms, which wraps after three days
+///      +------+---------+--------+-------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    port: u16,
+    intake: Option<IntakeId>,
+    slot: Slot,
+}
+
+const MS_MASK: u64 = (1 << 28) - 1;
+
+impl Known {
+    fn pack(self, until_ms: u64) -> u64 {
+        let intake = self.intake.map_or(0, IntakeId::value);
+        u64::from(self.port)
+            | u64::from(intake & 0x3FF) << 16
+            | u64::from(self.slot.value()) << 26
+            | (until_ms & MS_MASK) << 36
+    }
+
+    /// What the word knows of `slot`, if it still holds.
+    fn unpack(word: u64, slot: Slot, now_ms: u64) -> Option<Self> {
+        let left_ms = (word >> 36).wrapping_sub(now_ms) & MS_MASK;
+        if left_ms == 0
+            || left_ms > ANSWER_LIFE_MS + 1
+            || word >> 26 & 0x3FF != u64::from(slot.value())
+        {
+            return None;
+        }
+        Some(Self { port: word as u16, intake: IntakeId::new((word >> 16 & 0x3FF) as u16), slot })
+    }
+}
+
+impl Ah {
+    pub(crate) fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>, CreateError> {
+        let engine = pd.context().engine();
+        if engine.info.transport == Transport::Iwarp {
+            let (device, what) = (engine.info.name.clone(), "address handles");
+            return Err(CreateError::NotOnIwarp { device, what });
+        }
+        engine.check_port(av.port)?;
+        let resolved = engine.resolve(&av, av.flow_label)?;
+        pd.hold();
+        let multicast = av.dgid.is_multicast();
+        let known = pd.context().engines().iter().map(|_| AtomicU64::new(0)).collect();
+        Ok(Arc::new(Self { pd: pd.clone(), av, path: resolved.path, multicast, known }))
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// The address vector that it was made from.
+    pub fn av(&self) -> &AddressVector {
+        &self.av
+    }
+
+    /// The path of a datagram to `qpn`: its process's private port where it is known. `None` if its
+    /// process was asked just now, for the first time: [`wait_for`](Self::wait_for) it, and try
+    /// again.
+    pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> Option<TxPath> {
+        if self.multicast {
+            return Some(self.path);
+        }
+        let slot = Slot::of(qpn);
+        let path = self.path.with_flow(slot.flow(self.path.flow()));
+        if engine.config.force_wire {
+            return Some(path);
+        }
+        let now_ms = engine.now().nanos() / 1_000_000;
+        let Some(place) = self.known.get(engine.place) else { return Some(path) };
+        let known = match Known::unpack(place.load(Ordering::Relaxed), slot, now_ms) {
+            Some(known) => known,
+            None => self.learn(engine, qpn, engine.slots.lookup(path.dst().ip(), qpn))?,
+        };
+        Some(path.with_port(known.port, known.intake))
+    }
+
+    /// Waits for the answer of the process of `qpn`, which was asked: under no lock, since it may
+    /// be stopped.
+    #[cold]
+    pub(crate) fn wait_for(&self, engine: &Engine, qpn: Qpn) {
+        let answer = engine.slots.query(self.path.dst().ip(), qpn, FIRST_WAIT);
+        self.learn(engine, qpn, answer.map_or(Lookup::Pending, Lookup::Here));
+    }
+
+    /// Remembers an answer; `None` if there will be one soon.
+    #[cold]
+    fn learn(&self, engine: &Engine, qpn: Qpn, answer: Lookup) -> Option<Known> {
+        let slot = Slot::of(qpn);
+        let (port, intake, life) = match answer {
+            Lookup::Here(peer) => {
+                engine.want_neighbour(slot, peer.pid);
+                (peer.private_port, peer.intake, ANSWER_LIFE_MS)
+            }
+            Lookup::NotHere => (ROCE_PORT, None, ANSWER_LIFE_MS),
+            Lookup::Pending => (ROCE_PORT, None, PENDING_LIFE_MS),
+            Lookup::Asked => return None,
+        };
+        let known = Known { port, intake, slot };
+        let now_ms = engine.now().nanos() / 1_000_000;
+        if let Some(place) = self.known.get(engine.place) {
+            place.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
+        }
+        Some(known)
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        self.pd.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use vernic_proto::{SendFlags, SendOp};
+    use vernic_wire::{PortNum, Qkey};
+
+    use super::*;
+    use crate::support::events::lock;
+    use crate::testing::{ud_qp, without_background};
+    use crate::{Dest, EMPTY_WC, Payload, QpCap, SendWr};
+
+    #[test]
+    fn a_known_destination_holds_for_its_slot_until_its_time_also_where_the_time_wraps() {
+        let slot = Slot::LAST;
+        let known = Known { port: 0xFFFF, intake: IntakeId::new(1023), slot };
+        for now in [0, 7, MS_MASK - 3, MS_MASK, MS_MASK + 1, u64::MAX >> 20] {
+            let word = known.pack(now + 1 + ANSWER_LIFE_MS);
+            assert_eq!(Known::unpack(word, slot, now), Some(known));
+            assert_eq!(Known::unpack(word, slot, now + ANSWER_LIFE_MS), Some(known));
+            assert_eq!(Known::unpack(word, slot, now + ANSWER_LIFE_MS + 1), None);
+            assert_eq!(Known::unpack(word, slot, now + 1_000_000), None);
+            assert_eq!(Known::unpack(word, Slot::FIRST, now), None);
+            assert_eq!(Known::unpack(0, slot, now), None);
+        }
+    }
+
+    /// A slot whose process never answers, such as one that is stopped.
+    fn silent() -> (UnixDatagram, Slot) {
+        let names = (Slot::FIRST.value()..Slot::LAST.value()).rev();
+        let bind = |slot: u16| {
+            let name = SocketAddr::from_abstract_name(format!("vernic/{slot}")).ok()?;
+            let first = Qpn::new(u32::from(slot) << Slot::INDEX_BITS);
+            Some((UnixDatagram::bind_addr(&name).ok()?, Slot::of(first)))
+        };
+        names.into_iter().find_map(bind).unwrap()
+    }
+
+    #[test]
+    fn a_first_datagram_waits_for_its_process_and_leaves_its_queue_pair_to_others_meanwhile() {
+        let context = without_background();
+        let (pd, cq) = (context.alloc_pd(), context.create_cq(16, None).unwrap());
+        let cap = QpCap::default();
+        let qp = ud_qp(&pd, &cq, cap);
+        let entry = context.gid_table()[0].clone();
+        let (dgid, sgid_index) = (entry.gid, entry.index);
+        let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..Default::default() };
+        let mut processes = Vec::new();
+        // One look that comes late proves nothing.
+        let is_free = (0..20).any(|_| {
+            let (process, slot) = silent();
+            let ah = pd.create_ah(av).unwrap();
+            let dest = Some(Dest { ah: &ah, qpn: slot.qpn(1), qkey: Qkey(1) });
+            let (op, flags) = (SendOp::Send, SendFlags::empty());
+            let payload = Payload::Inline(&[b"first"]);
+            let wr = SendWr { wr_id: 0, op, flags, payload, dest, srqn: None };
+            let sent = qp.counters().messages_sent;
+            let is_free = std::thread::scope(|scope| {
+                scope.spawn(|| qp.post_send(&[wr]).unwrap());
+                // One question for later, one whose answer is waited for.
+                (0..2).for_each(|_| assert_ne!(process.recv(&mut [0; 64]).unwrap(), 0));
+                let core = lock(&qp.inner().core);
+                let is_sent = core.machine.counters().messages_sent != sent;
+                core.machine.send_room() == cap.max_send_wr && !is_sent
+            });
+            while cq.poll(&mut [EMPTY_WC; 16]).unwrap() == 0 {}
+            processes.push(process);
+            is_free
+        });
+        assert!(is_free, "whoever posts holds the queue pair while it waits");
+    }
+}

@@ -1,0 +1,114 @@
+//! Completion channels: how an application sleeps until a completion comes (IBTA 11.4.2.2).
+//!
+//! Owns the queue of completion events and its descriptor. A completion queue that was armed
+//! pushes itself here with its next completion; the application takes the event, arms the queue
+//! again, and polls it once more (the order that loses nothing).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::error::{Busy, CreateError, orphan_io, os};
+use crate::support::events::{CqId, EventQueue};
+use crate::verbs::context::Context;
+use crate::verbs::cq::Cq;
+
+/// A completion channel.
+#[derive(Debug)]
+pub struct CompChannel {
+    context: Arc<Context>,
+    queue: EventQueue<(CqId, Weak<Cq>)>,
+    pub(crate) users: AtomicU32,
+}
+
+impl CompChannel {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, CreateError> {
+        context.alive()?;
+        let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
+        let this = Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) });
+        context.engine().note_channel(&this);
+        Ok(this)
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Waits for the next event and returns its completion queue; waits for ever on a blocking
+    /// descriptor.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
+    /// `Interrupted` if a signal came, EIO if the device was closed.
+    pub fn wait(&self) -> io::Result<Arc<Cq>> {
+        if self.context.is_orphan() {
+            return Err(orphan_io());
+        }
+        // A dead queue's events are skipped; each turn takes one from the bounded queue.
+        loop {
+            if let Some(cq) = self.queue.wait(|(_, cq)| cq.upgrade())? {
+                return Ok(cq);
+            }
+        }
+    }
+
+    /// Takes the next event if there is one; never waits.
+    pub fn try_next(&self) -> Option<Arc<Cq>> {
+        if self.context.is_orphan() {
+            return None;
+        }
+        loop {
+            if let Some(cq) = self.queue.try_next(|(_, cq)| cq.upgrade())? {
+                return Some(cq);
+            }
+        }
+    }
+
+    /// Checks that no completion queue uses the channel any more. The descriptor closes when the
+    /// last reference is dropped.
+    ///
+    /// # Errors
+    /// [`Busy`] while completion queues use it.
+    pub fn destroy(&self) -> Result<(), Busy> {
+        match self.users.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ if self.context.is_orphan() => Ok(()),
+            users => Err(Busy { object: "completion channel", users, by: "completion queues" }),
+        }
+    }
+
+    /// The device was closed: who waits is told.
+    pub(crate) fn close(&self) {
+        self.queue.close();
+    }
+
+    pub(crate) fn push(&self, id: CqId, cq: Weak<Cq>) {
+        self.queue.push((id, cq));
+    }
+
+    pub(crate) fn purge(&self, id: CqId) {
+        self.queue.purge(|entry| entry.0 != id);
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        if self.context.is_orphan() {
+            self.queue.abandon();
+        }
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.fd()
+    }
+}
+
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.queue.fd().as_raw_fd()
+    }
+}

@@ -1,0 +1,566 @@
+//! An open device: the root of every object.
+//!
+//! Owns the engine and its background thread. Objects hold a reference each, so the device closes
+//! when the last of them is gone. Opening is the only place where sockets are made.
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use vernic_io::host::SlotTable;
+use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
+use vernic_io::{
+    ClosedLink, Link, LinkError, LocalAddr, NextHop, Sleeper, StatusSocket, UdpConfig, UdpLink,
+};
+use vernic_proto::{AddressVector, DropReason, QpState, QpType, Time};
+use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
+
+use crate::cm::CmAgent;
+use crate::config::Config;
+use crate::counters::DeviceCounters;
+use crate::device::alarms::Offender;
+use crate::device::gid::{GidEntry, GidTable};
+use crate::device::limits::{
+    DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
+};
+use crate::device::listing::{DeviceInfo, Transport, choose, choose_for, choose_iwarp};
+use crate::device::middleware::wrap_link;
+use crate::device::opened::{Clocks, Device};
+use crate::error::{CreateError, OpenError, PathError, orphan_io};
+use crate::progress::background::{Background, Ears};
+use crate::progress::engine::{Engine, EngineParts};
+use crate::qp::explanation::Explanation;
+use crate::streams::Streams;
+use crate::support::events::{AsyncEvent, EventQueue, lock};
+use crate::verbs::channel::CompChannel;
+use crate::verbs::cq::Cq;
+use crate::verbs::dm::DeviceMemory;
+use crate::verbs::pd::Pd;
+use crate::verbs::xrc::{Xrcd, XrcdError, XrcdOpen};
+
+/// The only port of a device.
+pub(crate) const PORT: PortNum = PortNum(1);
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context {
+    /// At least one. The first has QP1, and the queue pairs of XRC targets.
+    engines: Box<[Arc<Engine>]>,
+    cm: CmAgent,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    ids: AtomicU64,
+}
+
+impl Context {
+    /// Opens a device by its name, or by that of its netdev and the settings' transport. `None`
+    /// takes the configured one, or the first.
+    ///
+    /// # Errors
+    /// [`OpenError`]: no such device, no address, MTU too small, UDP port 4791 held by another
+    /// user or by a kernel driver.
+    pub fn open(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
+        let info = choose_for(name.unwrap_or(&config.device), &config)?;
+        Self::open_on(&info.netdev, info.transport, config)
+    }
+
+    /// Opens the device of a transport on a netdev.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_on(
+        netdev: &str,
+        transport: Transport,
+        config: Config,
+    ) -> Result<Arc<Self>, OpenError> {
+        match transport {
+            Transport::Roce => Self::open_roce(netdev, config),
+            Transport::Iwarp => Self::open_iwarp(Some(netdev), config),
+        }
+    }
+
+    fn open_roce(netdev: &str, config: Config) -> Result<Arc<Self>, OpenError> {
+        let info = choose(netdev)?;
+        let active_mtu = choose_mtu(&info, &config)?;
+        let device = || info.name.clone();
+        let mut wires = Vec::new();
+        let mut gids = info.gid_table();
+        for _ in 0..config.engine_threads.max(1) {
+            let udp = UdpConfig {
+                offload: config.offload,
+                receive_buffer_bytes: config.socket_buffer_bytes,
+                send_buffer_bytes: config.socket_buffer_bytes,
+                ..UdpConfig::default()
+            };
+            let link = UdpLink::open(udp)
+                .map_err(|source| OpenError::Slot { device: device(), source })?;
+            let slots = link.slots();
+            let mut link = wrap_link(Box::new(link), &config, &info.name)?;
+            gids = activate(&info, link.as_mut(), gids)?;
+            wires.push(Wire { slots, link, streams: None });
+        }
+        // What one cannot use none shall offer: it is activated again when it can be.
+        for &local in &info.addresses {
+            if !gids.iter().any(|row| row.local == local) {
+                wires.iter_mut().for_each(|wire| wire.link.deactivate(local));
+            }
+        }
+        Self::assemble(info, config, active_mtu, gids, wires)
+    }
+
+    /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None`
+    /// takes the first. Its queue pairs are carried by TCP connections: see
+    /// [`iwarp`](crate::iwarp). It has no packets: settings that change how packets are sent
+    /// (window, flows, offload, pacing) mean nothing to it, and those that show or damage them are
+    /// refused.
+    ///
+    /// # Errors
+    /// [`OpenError`]: no such device, no descriptor left; [`OpenError::NoPackets`].
+    pub fn open_iwarp(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
+        let info = choose_iwarp(name.unwrap_or_default())?;
+        info.check_settings(&config)?;
+        let active_mtu = choose_mtu(&info, &config)?;
+        let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
+        let slots = SlotTable::new().map_err(slot_error)?;
+        let streams = Streams::new()
+            .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
+        let (link, gids) = (Box::new(ClosedLink::unused()), info.gid_table());
+        let config = Config { engine_threads: 0, ..config };
+        let wire = Wire { slots, link, streams: Some(streams) };
+        Self::assemble(info, config, active_mtu, gids, vec![wire])
+    }
+
+    /// An engine for each of `wires`.
+    fn assemble(
+        info: DeviceInfo,
+        config: Config,
+        active_mtu: Mtu,
+        gids: GidTable,
+        wires: Vec<Wire>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let os = |what| move |source| OpenError::Os { what, source };
+        let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
+        let device = Arc::new(Device::new(info, config, active_mtu, gids, events));
+        let (mut engines, mut sleepers) = (Vec::new(), Vec::new());
+        for Wire { slots, link, streams } in wires {
+            let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
+            let (device, place, waker) = (device.clone(), engines.len(), sleeper.waker());
+            let parts = EngineParts { device, place, slots, link, streams, waker };
+            engines.push(Arc::new(Engine::new(parts)));
+            sleepers.push(sleeper);
+        }
+        device.know(&engines);
+        // Without netlink (a sandbox may refuse it) addresses stay as they are now.
+        let watcher = ChangeWatcher::new()
+            .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
+            .ok();
+        let status = StatusSocket::open(&device.info.name)
+            .inspect_err(
+                |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
+            )
+            .ok();
+        let mut ears = Ears { watcher, status };
+        let cm = CmAgent::new(engines[0].clone());
+        let (engines, threads) = (engines.into(), Mutex::default());
+        let context = Arc::new(Self { engines, cm, threads, ids: AtomicU64::new(1) });
+        for (engine, sleeper) in context.engines.iter().zip(sleepers) {
+            // One that cannot be started ends those before it: the context is dropped.
+            let thread = Background::spawn(engine.clone(), sleeper, std::mem::take(&mut ears))
+                .map_err(os("start the background thread"))?;
+            lock(&context.threads).push(thread);
+        }
+        tracing::debug!(device = device.info.name, netdev = device.info.netdev, %active_mtu, "device open");
+        Ok(context)
+    }
+
+    /// Whether it was opened before this process was forked. Such a device and everything made on
+    /// it belong to the parent, which goes on undisturbed: here their calls fail, return nothing or
+    /// do nothing, their destruction succeeds, and what they hold is leaked. Open the device again
+    /// to use it in this process.
+    #[inline]
+    pub fn is_orphan(&self) -> bool {
+        self.engine().is_orphan()
+    }
+
+    /// What was opened, as it was then.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.engine().info
+    }
+
+    /// The settings it was opened with.
+    pub fn config(&self) -> &Config {
+        &self.engine().config
+    }
+
+    /// Attributes and limits (IBTA 11.2.1.2).
+    pub fn device_attr(&self) -> DeviceAttr {
+        let attr = DeviceAttr::new(self.engine().info.node_guid, &self.engine().config);
+        match self.engine().info.transport {
+            Transport::Roce => attr,
+            Transport::Iwarp => attr.of_iwarp(),
+        }
+    }
+
+    /// Attributes of the port.
+    ///
+    /// # Errors
+    /// [`PathError::Port`] for a port other than 1.
+    pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
+        self.engine().check_port(port)?;
+        let up = !self.is_orphan() && self.engine().port_up.load(Ordering::Relaxed);
+        Ok(PortAttr {
+            port,
+            state: if up { PortState::Active } else { PortState::Down },
+            max_mtu: Mtu::B4096,
+            active_mtu: self.engine().active_mtu(),
+            netdev_mtu_bytes: self.engine().netdev_mtu_bytes.load(Ordering::Relaxed) as u32,
+            cap_flags: PORT_CAP_FLAGS,
+            gid_table_len: match self.engine().info.transport {
+                Transport::Roce => MAX_GIDS,
+                Transport::Iwarp => 1,
+            },
+            pkey_table_len: MAX_PKEYS,
+            max_msg_bytes: MAX_MSG_BYTES,
+            default_gid: self.gid_table().first().map(|row| row.gid),
+            bad_pkey_count: self.drops(DropReason::Pkey),
+            bad_qkey_count: self.drops(DropReason::Qkey),
+        })
+    }
+
+    /// Packets that its engines have dropped.
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.engines.iter().map(|engine| engine.counters.drops(reason)).sum()
+    }
+
+    /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so
+    /// it may be asked for under those of the engine.
+    pub fn active_mtu(&self) -> Mtu {
+        self.engine().active_mtu()
+    }
+
+    /// The filled rows of the GID table; of an iWARP device its MAC, in row 0.
+    pub fn gid_table(&self) -> Vec<GidEntry> {
+        let rows = match self.engine().info.transport {
+            Transport::Roce => self.gids(|gids| gids.iter().cloned().collect()),
+            Transport::Iwarp => self.gids(|_| vec![self.engine().info.mac_gid()]),
+        };
+        rows.unwrap_or_default()
+    }
+
+    /// A row of the GID table, if it is filled.
+    pub fn gid_entry(&self, index: u8) -> Option<GidEntry> {
+        self.gid_table().into_iter().find(|row| row.index == index)
+    }
+
+    /// The index of a GID in the table.
+    pub fn gid_index(&self, gid: Gid) -> Option<u8> {
+        self.gid_table().into_iter().find(|row| row.gid == gid).map(|row| row.index)
+    }
+
+    /// The next hop on the way that `av` says, if the system does not know its hardware address and
+    /// asks for it from now on; `None` if packets may go, and of an iWARP device. Never waits.
+    pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
+        let (engine, row) = (self.engine(), self.gid_entry(av.sgid_index)?);
+        if engine.info.transport != Transport::Roce {
+            return None;
+        }
+        let path = engine.resolve(av, 0).ok()?.path;
+        NextHop::seek(row.local, engine.info.netdev_index, path.dst())
+    }
+
+    /// Whether its netdev has this address now.
+    pub fn has_address(&self, local: LocalAddr) -> bool {
+        let has = |gids: &GidTable| gids.iter().any(|row| row.local == local);
+        self.gids(has).unwrap_or(false)
+    }
+
+    /// Looks at the GID table, unless it is an orphan's.
+    fn gids<T>(&self, look: impl FnOnce(&GidTable) -> T) -> Option<T> {
+        (!self.is_orphan()).then(|| look(&lock(&self.engine().gids)))
+    }
+
+    /// A row of the P_Key table: the default partition in row 0.
+    pub fn pkey(&self, index: u16) -> Option<Pkey> {
+        (index < MAX_PKEYS).then_some(Pkey::DEFAULT)
+    }
+
+    /// A protection domain.
+    pub fn alloc_pd(self: &Arc<Self>) -> Arc<Pd> {
+        Pd::new(self)
+    }
+
+    /// An XRC domain: opens the one that a file stands for, or makes a private one (IBTA A14).
+    ///
+    /// # Errors
+    /// [`XrcdError`].
+    pub fn open_xrcd(self: &Arc<Self>, how: XrcdOpen) -> Result<Arc<Xrcd>, XrcdError> {
+        Xrcd::open(self, how)
+    }
+
+    /// Its connection manager.
+    pub fn cm(&self) -> &CmAgent {
+        &self.cm
+    }
+
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// [`CreateError::Os`] when the process has no descriptor left.
+    pub fn create_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, CreateError> {
+        CompChannel::new(self)
+    }
+
+    /// A completion queue that holds `depth` completions, 1 to
+    /// [`MAX_CQE`](crate::device::limits::MAX_CQE), and raises its events on `channel`.
+    ///
+    /// # Errors
+    /// [`CreateError`]: depth out of range, channel of another device.
+    pub fn create_cq(
+        self: &Arc<Self>,
+        depth: u32,
+        channel: Option<&Arc<CompChannel>>,
+    ) -> Result<Arc<Cq>, CreateError> {
+        Cq::new(self, depth, channel)
+    }
+
+    /// Memory inside the device: `len` zero bytes, aligned to 2^`align_log2`.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`] for no bytes, or more than the device has left
+    /// ([`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in all); [`CreateError::Os`].
+    pub fn alloc_dm(
+        self: &Arc<Self>,
+        len: u64,
+        align_log2: u32,
+    ) -> Result<Arc<DeviceMemory>, CreateError> {
+        DeviceMemory::new(self, len, align_log2)
+    }
+
+    /// The descriptor that is readable while an asynchronous event waits.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.engine().events.fd()
+    }
+
+    /// As [`async_fd`](Self::async_fd), as a number.
+    pub fn async_raw_fd(&self) -> RawFd {
+        self.engine().events.fd().as_raw_fd()
+    }
+
+    /// Waits for the next asynchronous event; waits for ever on a blocking descriptor.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
+    /// `Interrupted` if a signal came.
+    pub fn wait_async_event(&self) -> std::io::Result<AsyncEvent> {
+        if self.is_orphan() {
+            return Err(orphan_io());
+        }
+        self.engine().events.wait(|event| event)
+    }
+
+    /// Puts an event that was taken behind those that wait: an XRC target has it told to each of
+    /// its handles. False if there is no room for it ([`MAX_EVENTS`](crate::MAX_EVENTS)).
+    pub fn repeat_async_event(&self, event: AsyncEvent) -> bool {
+        !self.is_orphan() && self.engine().events.push(event)
+    }
+
+    /// Takes the next asynchronous event if there is one; never waits.
+    pub fn try_async_event(&self) -> Option<AsyncEvent> {
+        if self.is_orphan() { None } else { self.engine().events.try_next(|event| event) }
+    }
+
+    /// Totals since the device was opened. Waits for the lane: not for the data path.
+    pub fn counters(&self) -> DeviceCounters {
+        if self.is_orphan() { self.engine().own_counters() } else { self.engine().counters() }
+    }
+
+    /// As [`counters`](Self::counters), without waiting: `None` if somebody is at what they are
+    /// read from. For the end of a process, which may have interrupted that one on the very thread
+    /// that calls this.
+    pub fn try_counters(&self) -> Option<DeviceCounters> {
+        let mut total = self.engine().own_counters();
+        for engine in self.present() {
+            total.cm += engine.cm.try_counters()?;
+            total.link += engine.try_link_counters()?;
+            if let Some(near) = &engine.near {
+                total.neighbours += near.try_counters()?;
+            }
+        }
+        Some(total)
+    }
+
+    /// Peers that sent what they must not, the last 64 of them.
+    pub fn offenders(&self) -> Vec<Offender> {
+        if self.is_orphan() { Vec::new() } else { self.engine().alarms.offenders() }
+    }
+
+    /// Its engines, in the process that opened it.
+    fn present(&self) -> &[Arc<Engine>] {
+        if self.is_orphan() { &[] } else { &self.engines }
+    }
+
+    /// Queue pairs that are open. Waits for the lane.
+    pub fn open_qps(&self) -> usize {
+        let open = |engine: &Arc<Engine>| engine.with_lane(|lane| lane.table.len());
+        if self.is_orphan() { 0 } else { self.engines.iter().map(open).sum() }
+    }
+
+    /// Why a queue pair failed, if it did. Of those that were reset or destroyed since, the last 64
+    /// are known, each until its number is in use again. Waits for the lane.
+    pub fn explain(&self, qpn: Qpn) -> Option<Explanation> {
+        if self.is_orphan() {
+            return None;
+        }
+        let find = |engine: &Arc<Engine>| {
+            let qp = engine.with_lane(|lane| lane.table.find(qpn).cloned())?;
+            Some((engine.clone(), qp))
+        };
+        match self.engines.iter().find_map(find) {
+            Some((engine, qp)) if !qp.has_state(QpState::Reset) => qp.explain(&engine),
+            _ => lock(&self.engine().past_failures).find(qpn).cloned(),
+        }
+    }
+
+    /// Sends and receives once on this thread, for programs that poll something else than a
+    /// completion queue (their own memory, say). Never blocks. Does nothing where threads of the
+    /// device do it ([`Config::engine_threads`](crate::Config::engine_threads)).
+    pub fn progress(&self) {
+        if !self.engine().is_driven() {
+            self.try_progress();
+        }
+    }
+
+    /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done
+    /// here. Where threads of the device do it, what was posted before is sent when this returns,
+    /// and it is true.
+    pub fn try_progress(&self) -> bool {
+        match self.engine().is_driven() {
+            _ if self.is_orphan() => false,
+            false => self.engine().progress_inline(),
+            true => {
+                self.engines.iter().for_each(|engine| engine.settle());
+                true
+            }
+        }
+    }
+
+    /// As [`progress`](Self::progress), for a process that is about to end without dropping the
+    /// context: a capture has all of its packets then. False if another thread is at it.
+    pub fn last_progress(&self) -> bool {
+        // Each of them, whatever came of the one before.
+        let failed = |engine: &&Arc<Engine>| !engine.last_progress();
+        !self.is_orphan() && self.engines.iter().filter(failed).count() == 0
+    }
+
+    /// Time of the device: nanoseconds since it was opened.
+    pub fn now(&self) -> Time {
+        self.engine().now()
+    }
+
+    /// The clock of completions and the time of day, both now (`ibv_query_rt_values_ex`).
+    pub fn clocks(&self) -> Clocks {
+        Clocks::read()
+    }
+
+    /// Its first engine.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engines[0]
+    }
+
+    /// All of them.
+    pub(crate) fn engines(&self) -> &[Arc<Engine>] {
+        &self.engines
+    }
+
+    /// The engine for another queue pair: the one with the fewest.
+    pub(crate) fn engine_for(&self, qp_type: QpType) -> &Arc<Engine> {
+        let first = &self.engines[0];
+        if qp_type == QpType::XrcTgt || self.engines.len() == 1 {
+            return first;
+        }
+        let qps = |engine: &&Arc<Engine>| engine.open_qps.load(Ordering::Relaxed);
+        self.engines.iter().min_by_key(qps).unwrap_or(first)
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends the threads of its engines.
+    pub(crate) fn stop_background(&self) {
+        for engine in &self.engines {
+            engine.stop.store(true, Ordering::Release);
+            engine.waker.wake();
+        }
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        // The last object may be let go of by one of these threads itself; it cannot wait for
+        // its own end, and ends by the flag.
+        let own = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.is_orphan() {
+            // The threads are not in this process, and nobody may touch what the lane holds.
+            let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(threads));
+            std::mem::forget(self.engines.clone());
+            return;
+        }
+        self.close();
+    }
+}
+
+/// How an engine reaches others.
+struct Wire {
+    slots: Arc<SlotTable>,
+    link: Box<dyn Link>,
+    /// Of an iWARP device.
+    streams: Option<Streams>,
+}
+
+fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
+    let netdev_mtu_bytes = info.netdev_mtu_bytes;
+    let (device, netdev) = (info.name.clone(), info.netdev.clone());
+    let Some(fits) = info.active_mtu else {
+        let needed_bytes = Mtu::B256.bytes() + HEADER_ALLOWANCE_BYTES;
+        return Err(OpenError::MtuTooSmall { device, netdev, netdev_mtu_bytes, needed_bytes });
+    };
+    match config.mtu {
+        Some(wanted) if wanted > fits => {
+            Err(OpenError::MtuTooLarge { device, netdev, wanted, fits, netdev_mtu_bytes })
+        }
+        Some(wanted) => Ok(wanted),
+        None => Ok(fits),
+    }
+}
+
+/// Leaves the addresses in the GID table that the link can use now.
+fn activate(
+    info: &DeviceInfo,
+    link: &mut dyn Link,
+    mut gids: GidTable,
+) -> Result<GidTable, OpenError> {
+    for &local in &info.addresses {
+        match link.activate(local) {
+            Ok(()) => {}
+            // Gone again, or an IPv6 address that the system still checks for duplicates: the
+            // watcher will tell when it is there.
+            Err(error @ LinkError::NoSuchAddress { .. }) => {
+                tracing::debug!(%local, %error, "address not usable yet");
+                gids.remove(local);
+            }
+            Err(source) => return Err(OpenError::Link { device: info.name.clone(), source }),
+        }
+    }
+    if gids.iter().next().is_none() {
+        let (device, netdev) = (info.name.clone(), info.netdev.clone());
+        return Err(OpenError::NoAddress { device, netdev });
+    }
+    Ok(gids)
+}

@@ -1,0 +1,131 @@
+//! Device memory (`ibv_alloc_dm`): memory inside the device, which no address of the application
+//! reaches.
+//!
+//! The device is a library in this process, so its memory is a buffer of its own; the application
+//! copies in and out, and reaches it in work requests through zero-based regions. A process of
+//! this host that is granted access to a region of all of it maps it; to a part it has access
+//! through the kernel, and its atomics take packets.
+//!
+//! Limits: [`MAX_DM_BYTES`] in all per open device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vernic_mem::HostBuffer;
+
+use crate::device::limits::{MAX_DM_ALIGN_LOG2, MAX_DM_BYTES};
+use crate::error::{Busy, CreateError, DmRangeError, os};
+use crate::verbs::context::Context;
+
+/// Memory of the device. Its bytes are 0 at first. Freed when dropped, which regions over it delay.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    context: Arc<Context>,
+    buffer: HostBuffer,
+    regions: AtomicU32,
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        len: u64,
+        align_log2: u32,
+    ) -> Result<Arc<Self>, CreateError> {
+        if context.is_closed() {
+            return Err(CreateError::Closed);
+        }
+        // Also in a process that was forked since: it takes memory of that process alone, and no
+        // lock.
+        let limit = |what, value, min, max| Err(CreateError::Limit { what, value, min, max });
+        if align_log2 > MAX_DM_ALIGN_LOG2 {
+            let (value, max) = (u64::from(align_log2), u64::from(MAX_DM_ALIGN_LOG2));
+            return limit("log2 of the alignment of device memory", value, 0, max);
+        }
+        let used = &context.engine().dm_bytes;
+        let take = |used: u64| used.checked_add(len).filter(|&all| len > 0 && all <= MAX_DM_BYTES);
+        if let Err(used) = used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
+            return limit("bytes of device memory", len, 1, MAX_DM_BYTES - used);
+        }
+        // Beyond the limit only for what does not fit `usize`, which is refused above.
+        let buffer = HostBuffer::new(len as usize).map_err(|error| {
+            used.fetch_sub(len, Ordering::AcqRel);
+            os("allocate device memory", error)
+        })?;
+        Ok(Arc::new(Self { context: context.clone(), buffer, regions: AtomicU32::new(0) }))
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
+    /// Never: there is no device memory of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// Copies `from` to `offset` and on (`ibv_memcpy_to_dm`). Peers that read meanwhile see old or
+    /// new bytes, aligned 8-byte words whole.
+    ///
+    /// # Errors
+    /// [`DmRangeError`].
+    pub fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), DmRangeError> {
+        let range = self.range(offset, from.len())?;
+        self.buffer.write_at(range, from).map_err(|_| self.outside(offset, from.len()))
+    }
+
+    /// Copies `to.len()` bytes from `offset` on (`ibv_memcpy_from_dm`).
+    ///
+    /// # Errors
+    /// [`DmRangeError`].
+    pub fn copy_out(&self, offset: u64, to: &mut [u8]) -> Result<(), DmRangeError> {
+        let (range, len) = (self.range(offset, to.len())?, to.len());
+        self.buffer.read_at(range, to).map_err(|_| self.outside(offset, len))
+    }
+
+    /// Checks that no region is over it any more. It is freed with its last reference.
+    ///
+    /// # Errors
+    /// [`Busy`] while regions are over it.
+    pub fn destroy(&self) -> Result<(), Busy> {
+        match self.regions.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ if self.context.is_orphan() => Ok(()),
+            users => Err(Busy { object: "device memory", users, by: "memory regions" }),
+        }
+    }
+
+    pub(crate) fn hold(&self) {
+        self.regions.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn release(&self) {
+        self.regions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// First byte of a range that is inside.
+    pub(crate) fn place(&self, offset: u64, len: u64) -> Result<*mut u8, DmRangeError> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        Ok(self.buffer.as_mut_ptr().wrapping_add(self.range(offset, len)?))
+    }
+
+    fn range(&self, offset: u64, len: usize) -> Result<usize, DmRangeError> {
+        let end = offset.checked_add(len as u64).filter(|&end| end <= self.len());
+        end.map(|_| offset as usize).ok_or_else(|| self.outside(offset, len))
+    }
+
+    fn outside(&self, offset: u64, len: usize) -> DmRangeError {
+        DmRangeError { offset, len: len as u64, size: self.len() }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        self.context.engine().dm_bytes.fetch_sub(self.len(), Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,115 @@
+//! How a queue pair ends: it is reset, destroyed, or dropped.
+//!
+//! Called by `qp.rs` and by applications. What the lane's tables hold of it is in `tables.rs`.
+
+use std::sync::atomic::Ordering;
+
+use vernic_proto::{AttrMask, QpAttr};
+
+use super::Qp;
+use crate::error::Busy;
+use crate::local::way::QpWay;
+use crate::qp::explanation::Explanation;
+use crate::qp::state::{QpCore, QpSide};
+use crate::support::events::{Element, lock};
+use crate::verbs::xrc::Chosen;
+
+impl Qp {
+    /// Destroys it: its number is free, nothing of it will complete any more, and its completions
+    /// are taken out of its completion queues (IBTA 11.2.4.4). What an XRC target received stays in
+    /// the completion queues of the shared receive queues; and of a target that was opened again
+    /// ([`Xrcd::open_tgt`](crate::Xrcd::open_tgt)) this closes one handle only, until the last.
+    ///
+    /// # Errors
+    /// [`Busy`] while it is attached to multicast groups.
+    pub fn destroy(&self) -> Result<(), Busy> {
+        if self.context().is_orphan() {
+            return Ok(());
+        }
+        match self.groups.load(Ordering::Acquire) {
+            0 => {
+                let domain = self.domain.as_ref();
+                if domain.is_none_or(|domain| domain.close_target(self.qpn(), &self.handles)) {
+                    self.shut_down();
+                }
+                Ok(())
+            }
+            users => Err(Busy { object: "queue pair", users, by: "multicast groups" }),
+        }
+    }
+
+    /// What entering Reset forgets beside the machine. Why it failed, if it did, the device
+    /// remembers.
+    pub(super) fn forget(&self, core: &mut QpCore, past: Option<Explanation>) {
+        if let Some(past) = past {
+            lock(&self.engine().past_failures).keep(past);
+        }
+        let QpSide { path, way, page, peer, stream, failure, chosen, tickets, heard, .. } =
+            &mut core.side;
+        (*path, *way, *page) = (None, QpWay::default(), None);
+        (*peer, *stream, *failure) = (None, None, None);
+        *heard = None;
+        tickets.connect(None);
+        *chosen = Chosen::default();
+        self.inner.rq.clear();
+        self.inner.cqs().for_each(|cq| cq.purge(self.inner.qpn));
+    }
+
+    fn shut_down(&self) {
+        if self.context().is_orphan() {
+            return;
+        }
+        if self.gone.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let engine = self.engine();
+        if let Some(domain) = &self.domain {
+            // Before its number is free: another target may have it then.
+            domain.forget_target(self.inner.qpn);
+        }
+        // From here on no packet finds it, and the lane has let go of it.
+        engine.close_qp(self.inner.qpn);
+        if self.inner.is_stream {
+            let (qpn, now) = (self.inner.qpn, engine.now());
+            engine.with_lane(|lane| {
+                if let Some(streams) = &mut lane.streams {
+                    streams.remove(engine, qpn, now);
+                }
+            });
+        }
+        {
+            let mut core = lock(&self.inner.core);
+            let attr = QpAttr::default();
+            let past = self.inner.explanation(engine, &core);
+            // Reset can be entered from every state, and asks the host for nothing.
+            let now = engine.now();
+            self.inner.with_host(engine, now, &mut core, |machine, host| {
+                let _ = machine.modify(&attr, AttrMask::STATE, now, host);
+            });
+            self.inner.publish_state(engine, &mut core);
+            self.forget(&mut core, past);
+        }
+        engine.memory.release_qp(self.inner.qpn);
+        engine.memory.settle_gates();
+        let element = Element::Qp(self.inner.qpn);
+        engine.events.purge(|event| event.element != element);
+        self.inner.cqs().for_each(|cq| cq.release());
+        if let Some(srq) = &self.inner.srq {
+            srq.release();
+        }
+        if let Some(domain) = &self.domain {
+            domain.release();
+        }
+        self.pd.release();
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if self.context().is_orphan() {
+            // Never freed: a thread of the parent may have been at work on it.
+            std::mem::forget((self.inner.clone(), self.engine.clone(), self.domain.clone()));
+        }
+        self.shut_down();
+    }
+}

@@ -1,0 +1,340 @@
+//! Memory regions and windows (IBTA 10.6): handles on the entries of the key table.
+//!
+//! The table, the checks and the copies are in `vernic-mem`; here is only who may free what, and
+//! the barrier that ends a region: after its key is dead, every lane is waited for, so that no
+//! access is in flight when the application gets its memory back.
+//!
+//! A region that is dropped has to end, whatever is bound to it and whatever other threads do with
+//! its windows: the memory behind it goes next. `Memory::retire` does that in one step and needs
+//! nothing that is kept here.
+//!
+//! A region that is reregistered keeps its keys; what accesses see of it changes in one step.
+
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vernic_mem::{
+    Access, Bind, BindError, MrHandle, MwHandle, MwType, RegisterError, Reregister, SharedPages,
+    share_pages,
+};
+use vernic_wire::{Lkey, Qpn, Rkey};
+
+use crate::error::{CreateError, FreeError};
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
+use crate::verbs::context::Context;
+use crate::verbs::dm::DeviceMemory;
+use crate::verbs::pd::Pd;
+
+/// A memory region. Ends when dropped, also under bound windows: these are unbound first, stay
+/// allocated, and may be bound again. Windows over other regions stay as they are.
+#[derive(Debug)]
+pub struct Mr {
+    context: Arc<Context>,
+    home: Mutex<Home>,
+    lkey: Lkey,
+    rkey: Rkey,
+    // What was registered last. Changed under the lock of `home`; each can be read alone.
+    addr: AtomicUsize,
+    len: AtomicU64,
+    iova: AtomicU64,
+    access: AtomicU32,
+}
+
+/// What the control path needs to change or end a region.
+#[derive(Debug)]
+struct Home {
+    pd: Arc<Pd>,
+    /// `None` once it has ended.
+    handle: Option<MrHandle>,
+    /// The memory, if it is the device's.
+    dm: Option<Arc<DeviceMemory>>,
+    /// The memory, if it was moved to where others can map it.
+    pages: Option<SharedPages>,
+}
+
+impl Home {
+    /// Gives back what only a live region holds.
+    fn end(&mut self) {
+        self.handle = None;
+        self.pages = None;
+        if let Some(dm) = self.dm.take() {
+            dm.release();
+        }
+    }
+}
+
+/// What [`Mr::rereg`] changes; `None` keeps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MrChange<'a> {
+    /// Another protection domain of the same device.
+    pub pd: Option<&'a Arc<Pd>>,
+    /// Other rights.
+    pub access: Option<Access>,
+    /// Other memory: first byte, bytes, I/O virtual address of the first byte.
+    pub range: Option<(*mut u8, u64, u64)>,
+}
+
+impl Mr {
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        keys: vernic_mem::Mr,
+        (addr, len, iova): (usize, u64, u64),
+        access: Access,
+        dm: Option<&Arc<DeviceMemory>>,
+        pages: Option<SharedPages>,
+    ) -> Arc<Self> {
+        if let Some(dm) = dm {
+            dm.hold();
+        }
+        let dm = dm.cloned();
+        Arc::new(Self {
+            context: pd.context().clone(),
+            home: Mutex::new(Home { pd: pd.clone(), handle: Some(keys.handle), dm, pages }),
+            lkey: keys.lkey,
+            rkey: keys.rkey,
+            addr: AtomicUsize::new(addr),
+            len: AtomicU64::new(len),
+            iova: AtomicU64::new(iova),
+            access: AtomicU32::new(access.bits()),
+        })
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+    /// Key for local work requests.
+    pub fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+    /// Key for peers.
+    pub fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+    /// Address in this process of its first byte.
+    pub fn addr(&self) -> usize {
+        self.addr.load(Ordering::Relaxed)
+    }
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The address by which work requests and peers know its first byte.
+    pub fn iova(&self) -> u64 {
+        self.iova.load(Ordering::Relaxed)
+    }
+    /// Its rights.
+    pub fn access(&self) -> Access {
+        Access::from_bits_retain(self.access.load(Ordering::Relaxed))
+    }
+
+    /// Changes memory, rights or domain and keeps the keys (IBTA 11.2.8.7 permits either). Work
+    /// that runs meanwhile sees the old or the new region, never a mixture. When this returns, no
+    /// access to the old memory is in flight.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] as of [`Pd::reg_mr`], with [`RegisterError::WindowsBound`] while
+    /// windows are bound to it; [`CreateError::OtherDevice`]. The region is as it was then.
+    ///
+    /// # Safety
+    /// As for [`Pd::reg_mr`], with the memory and the rights that result.
+    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+    pub unsafe fn rereg(&self, change: MrChange<'_>) -> Result<(), CreateError> {
+        let MrChange { pd, access, range } = change;
+        self.context.alive()?;
+        let mut home = lock(&self.home);
+        let handle = home.handle.ok_or(RegisterError::UnknownHandle)?;
+        if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), &self.context)) {
+            return Err(CreateError::OtherDevice { what: "memory region" });
+        }
+        if home.dm.is_some() && range.is_some() {
+            return Err(RegisterError::NoMemory.into());
+        }
+        let engine = self.context.engine();
+        let rights = access.unwrap_or(self.access());
+        // SAFETY: the caller's promise, as `move_pages` wants it.
+        let pages = unsafe { range.and_then(|(at, len, _)| move_pages(engine, at, len, rights)) };
+        let change = Reregister { pd: pd.map(|pd| pd.id()), access, range };
+        // SAFETY: the caller promises what `Memory::reregister` asks for; the lanes pass a barrier
+        // below, before the old memory may go.
+        unsafe { engine.memory.reregister(handle, change) }?;
+        engine.barrier();
+        if let Some((addr, len, iova)) = range {
+            self.addr.store(addr.addr(), Ordering::Relaxed);
+            self.len.store(len, Ordering::Relaxed);
+            self.iova.store(iova, Ordering::Relaxed);
+            home.pages = pages;
+        }
+        if let Some(access) = access {
+            self.access.store(access.bits(), Ordering::Relaxed);
+        }
+        let old = pd.map(|pd| std::mem::replace(&mut home.pd, pd.clone()));
+        drop(home);
+        // Outside the lock: it may be the last reference to its domain.
+        drop(old);
+        Ok(())
+    }
+
+    /// Ends the region: its keys are dead, and no access to its memory is in flight, when this
+    /// returns. A second call does nothing.
+    ///
+    /// # Errors
+    /// [`FreeError`] while memory windows are bound to it; it lives on then.
+    pub fn deregister(&self) -> Result<(), FreeError> {
+        let engine = self.context.engine();
+        if engine.is_orphan() {
+            return Ok(());
+        }
+        let mut home = lock(&self.home);
+        let Some(live) = home.handle else { return Ok(()) };
+        engine.memory.deregister(live)?;
+        engine.barrier();
+        home.end();
+        Ok(())
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let engine = self.context.engine();
+        if engine.is_orphan() {
+            return;
+        }
+        let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(live) = home.handle else { return };
+        let windows = engine.memory.retire(live);
+        engine.barrier();
+        home.end();
+        if windows != 0 {
+            tracing::warn!(lkey = %self.lkey, windows, "region dropped under bound windows: unbound them");
+        }
+    }
+}
+
+/// Moves memory that is about to be registered to where other processes can map it, if the settings
+/// ask for it and it can be done.
+///
+/// # Safety
+/// As for [`Pd::reg_mr`] with that setting.
+#[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+pub(crate) unsafe fn move_pages(
+    engine: &Engine,
+    addr: *mut u8,
+    len: u64,
+    access: Access,
+) -> Option<SharedPages> {
+    if len == 0 || !engine.config.moves_memory(access) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { share_pages(addr.expose_provenance(), len) }
+        .inspect_err(|why| {
+            tracing::info!(?addr, len, %why, "registered memory is not moved: other processes reach it through the kernel");
+        })
+        .ok()?
+}
+
+/// A memory window. Freed when dropped.
+#[derive(Debug)]
+pub struct Mw {
+    pd: Arc<Pd>,
+    mw_type: MwType,
+    handle: MwHandle,
+    /// Of all its keys: its place in the engine's map.
+    index: u32,
+    rkey: AtomicU32,
+}
+
+impl Mw {
+    pub(crate) fn new(pd: &Arc<Pd>, mw_type: MwType) -> Result<Arc<Self>, CreateError> {
+        let engine = pd.context().engine();
+        let keys = engine.memory.alloc_mw(pd.id(), mw_type)?;
+        let (handle, index) = (keys.handle, window_index(keys.rkey));
+        lock(&engine.windows).insert(index, handle);
+        let rkey = AtomicU32::new(keys.rkey.value());
+        Ok(Arc::new(Self { pd: pd.clone(), mw_type, handle, index, rkey }))
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+    /// Its type.
+    pub fn mw_type(&self) -> MwType {
+        self.mw_type
+    }
+    /// Its key as allocated or as last bound by [`Mw::bind`]. A bind by work request takes the
+    /// application's choice of key, which the application knows.
+    pub fn rkey(&self) -> Rkey {
+        Rkey(self.rkey.load(Ordering::Relaxed))
+    }
+    /// The key that its next bind should ask for.
+    pub fn next_rkey(&self) -> Rkey {
+        self.pd.context().engine().memory.rkey_after(self.rkey())
+    }
+    /// Notes that a bind with this key was posted.
+    pub fn set_rkey(&self, rkey: Rkey) {
+        self.rkey.store(rkey.value(), Ordering::Relaxed);
+    }
+
+    /// Binds the window at once, outside any send queue, and returns its new key. Nobody is inside
+    /// with the old one then.
+    ///
+    /// # Errors
+    /// [`BindError`]; nothing changed then.
+    pub fn bind(
+        &self,
+        qpn: Qpn,
+        lkey: Lkey,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Rkey, BindError> {
+        let engine = self.pd.context().engine();
+        if engine.is_orphan() {
+            return Err(BindError::UnknownHandle);
+        }
+        let bind = Bind { qp_pd: self.pd.id(), qpn, lkey, addr, len, access, key: None };
+        let was_bound = engine.memory.is_bound(self.handle);
+        let rkey = engine.memory.bind_mw(self.handle, &bind)?;
+        self.set_rkey(rkey);
+        if was_bound {
+            engine.barrier();
+        }
+        Ok(rkey)
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let engine = self.pd.context().engine();
+        if engine.is_orphan() {
+            return;
+        }
+        // Nobody else frees this handle, so it is known. The key is dead before the map forgets it.
+        let _ = engine.memory.dealloc_mw(self.handle);
+        // From here on a new window may have our index, and have put itself in our place.
+        if let Entry::Occupied(place) = lock(&engine.windows).entry(self.index)
+            && *place.get() == self.handle
+        {
+            place.remove();
+        }
+        // Ends accesses in flight.
+        engine.barrier();
+    }
+}
+
+/// The part of a window's key that its binds do not change.
+pub(crate) fn window_index(rkey: Rkey) -> u32 {
+    rkey.value() >> 8
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests;

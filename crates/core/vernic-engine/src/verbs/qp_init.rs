@@ -1,0 +1,99 @@
+//! What queue pairs are made of, and the checks before one is made.
+
+use std::sync::Arc;
+
+use vernic_proto::QpType;
+use vernic_wire::Service;
+
+use crate::device::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::error::CreateError;
+use crate::verbs::cq::Cq;
+use crate::verbs::pd::{Pd, check_limit};
+use crate::verbs::srq::Srq;
+use crate::verbs::xrc::Domain;
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send requests that may be outstanding, 0 to [`MAX_QP_WR`].
+    pub max_send_wr: u32,
+    /// Receives that may be posted, 0 to [`MAX_QP_WR`]; not looked at with a shared queue.
+    pub max_recv_wr: u32,
+    /// Scatter/gather entries of a send, 0 to [`MAX_SGE`].
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of a receive, 0 to [`MAX_SGE`].
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send, 0 to [`MAX_INLINE`].
+    pub max_inline: u32,
+}
+
+impl Default for QpCap {
+    fn default() -> Self {
+        Self { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline: 64 }
+    }
+}
+
+/// What a queue pair is created with.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`]. For XRC there are
+    /// [`Pd::create_xrc_ini`] and [`Xrcd::create_tgt`](crate::Xrcd::create_tgt).
+    pub service: Service,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete.
+    pub recv_cq: Arc<Cq>,
+    /// Receive from this shared queue instead of an own one. Not one of an XRC domain.
+    pub srq: Option<Arc<Srq>>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send is signaled, whatever its flags.
+    pub signal_all: bool,
+}
+
+/// What a queue pair of any type is made of.
+pub(crate) struct Parts {
+    pub(crate) qp_type: QpType,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    pub(crate) recv_cq: Option<Arc<Cq>>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) domain: Option<Arc<Domain>>,
+    pub(crate) cap: QpCap,
+    pub(crate) signal_all: bool,
+}
+
+/// The type of a service whose queue pairs are of one type.
+pub(crate) fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
+    match service {
+        Service::Rc => Ok(QpType::Rc),
+        Service::Uc => Ok(QpType::Uc),
+        Service::Ud => Ok(QpType::Ud),
+        other => Err(CreateError::Service(other)),
+    }
+}
+
+/// Limits, and that everything is of one device.
+pub(crate) fn check(init: &Parts) -> Result<(), CreateError> {
+    if init.srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
+        return Err(CreateError::XrcSrq);
+    }
+    let cap = &init.cap;
+    check_limit("max_send_wr", cap.max_send_wr, 0, MAX_QP_WR)?;
+    check_limit("max_recv_wr", cap.max_recv_wr, 0, MAX_QP_WR)?;
+    check_limit("max_send_sge", cap.max_send_sge, 0, MAX_SGE)?;
+    check_limit("max_recv_sge", cap.max_recv_sge, 0, MAX_SGE)?;
+    check_limit("max_inline", cap.max_inline, 0, MAX_INLINE)?;
+    let home = init.pd.context();
+    let others = [
+        ("send completion queue", init.send_cq.as_ref().map(|cq| cq.context())),
+        ("receive completion queue", init.recv_cq.as_ref().map(|cq| cq.context())),
+        ("shared receive queue", init.srq.as_ref().map(|srq| srq.context())),
+    ];
+    for (what, context) in others {
+        if context.is_some_and(|context| !Arc::ptr_eq(context, home)) {
+            return Err(CreateError::OtherDevice { what });
+        }
+    }
+    Ok(())
+}

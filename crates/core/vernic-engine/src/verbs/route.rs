@@ -1,0 +1,182 @@
+//! What applications are told of the way that a queue pair's packets go.
+
+use std::fmt;
+
+use vernic_io::ROCE_PORT;
+use vernic_io::host::Slot;
+use vernic_io::neighbour::Hindrance;
+use vernic_mem::Access;
+use vernic_wire::Service;
+
+use crate::config::Config;
+use crate::device::listing::Transport;
+use crate::local::rings::Near;
+use crate::local::way::Way;
+use crate::progress::engine::Engine;
+use crate::qp::state::QpInner;
+use crate::support::events::lock;
+use crate::verbs::context::Context;
+use crate::verbs::handle::Qp;
+
+/// The way that the requests of a queue pair go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Route {
+    /// Through memory that it shares with the peer's process.
+    SharedMemory {
+        /// The process; 0 if it is of a PID namespace that cannot be seen.
+        pid: u32,
+    },
+    /// By UDP, or TCP of an iWARP device.
+    Wire(WhyWire),
+}
+
+/// Why a queue pair does not use shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhyWire {
+    /// It is not connected.
+    NotConnected,
+    /// A datagram's way is its own: see the counters of the device.
+    Datagrams,
+    /// `same_host` is off, or `force_wire` is on.
+    Settings,
+    /// Packets are captured, traced or damaged on purpose.
+    Watched,
+    /// It is of an iWARP device.
+    Iwarp,
+    /// No memory could be made that can be shared: the log says why, at level `warn`.
+    NoMemory,
+    /// The peer is no process of this host and user, or has not said that it is.
+    NotHere,
+    /// The peer's process is not met yet.
+    NotMet,
+    /// The peer's process could not be met; that is tried again in the next minutes, and for each
+    /// new queue pair.
+    Hindered(Hindrance),
+    /// It is met, and packets are still on the wire, or none was sent since.
+    NotYet,
+    /// The peer's process is gone.
+    Gone,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SharedMemory { pid: 0 } => {
+                f.write_str("memory shared with a process of another PID namespace")
+            }
+            Self::SharedMemory { pid } => write!(f, "memory shared with process {pid}"),
+            Self::Wire(why) => write!(f, "wire: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for WhyWire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotConnected => "not connected",
+            Self::Datagrams => "each datagram goes its own way",
+            Self::Settings => "same_host is off or force_wire is on",
+            Self::Watched => "packets are captured, traced or damaged on purpose",
+            Self::Iwarp => "iWARP",
+            Self::NoMemory => "no memory or descriptor was left to share when the device was opened (`VERNIC_LOG=warn` says why)",
+            Self::NotHere => "the peer is no process of this host and user",
+            Self::NotMet => "the peer's process is not met yet",
+            Self::Hindered(why) => return why.fmt(f),
+            Self::NotYet => "nothing was sent yet since the peer's process was met",
+            Self::Gone => "the peer's process is gone",
+        })
+    }
+}
+
+impl Config {
+    /// Whether packets may go through shared memory, as far as settings say.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.same_host && !self.force_wire && !self.watches_packets()
+    }
+
+    /// Whether memory that is registered with these rights is moved to where others can map it.
+    pub(crate) fn moves_memory(&self, access: Access) -> bool {
+        self.share_memory
+            && self.direct
+            && self.shares_memory()
+            && access.intersects(Access::REMOTE)
+    }
+
+    fn watches_packets(&self) -> bool {
+        self.trace || !self.capture.is_empty() || !self.fault.is_empty()
+    }
+}
+
+impl Qp {
+    /// The way that its requests go at present. Waits for the lane: not for the data path.
+    pub fn route(&self) -> Route {
+        let engine = self.engine();
+        let orphaned = Route::Wire(WhyWire::NotConnected);
+        if engine.is_orphan() { orphaned } else { engine.route(self.inner()) }
+    }
+}
+
+impl Context {
+    /// Why the packets of this device never go through shared memory; `None` if they do where the
+    /// peer is a process of this host that shares memory, too.
+    pub fn why_wire(&self) -> Option<WhyWire> {
+        self.engine().why_wire()
+    }
+}
+
+impl Engine {
+    fn why_wire(&self) -> Option<WhyWire> {
+        let config = &self.config;
+        match () {
+            () if self.info.transport == Transport::Iwarp => Some(WhyWire::Iwarp),
+            () if !config.same_host || config.force_wire => Some(WhyWire::Settings),
+            () if config.watches_packets() => Some(WhyWire::Watched),
+            () => self.near.is_none().then_some(WhyWire::NoMemory),
+        }
+    }
+
+    fn route(&self, qp: &QpInner) -> Route {
+        match self.why_wire() {
+            Some(why) => Route::Wire(why),
+            None if qp.service == Service::Ud => Route::Wire(WhyWire::Datagrams),
+            None => self.told(self.with_lane(|lane| near_route(&lane.near, qp)), qp),
+        }
+    }
+
+    /// A route with what is in the way of a meeting.
+    fn told(&self, route: Route, qp: &QpInner) -> Route {
+        let peer = lock(&qp.core).machine.attr().dest_qpn;
+        let hindrance = || self.near.as_ref()?.hindrance(Slot::of(peer));
+        match route {
+            Route::Wire(WhyWire::NotMet) => {
+                Route::Wire(hindrance().map_or(WhyWire::NotMet, WhyWire::Hindered))
+            }
+            route => route,
+        }
+    }
+}
+
+fn near_route(near: &Near, qp: &QpInner) -> Route {
+    let core = lock(&qp.core);
+    let Some(path) = core.side.path else { return Route::Wire(WhyWire::NotConnected) };
+    let shared = |id| near.peer(id).map(|peer| peer.neighbour.pid());
+    let dest = core.machine.attr().dest_qpn;
+    let known = near.neighbour_of(&path, dest);
+    match core.side.way.requests {
+        Way::Ring(id) => {
+            shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid })
+        }
+        Way::Barred => Route::Wire(WhyWire::Gone),
+        Way::Wire if path.dst_port() == ROCE_PORT => Route::Wire(WhyWire::NotHere),
+        Way::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
+        // UC goes by what the neighbour has taken: see the module's head.
+        Way::Wire => match known.and_then(|id| near.peer(id)) {
+            Some(peer) if qp.service == Service::Uc && peer.datagrams => {
+                Route::SharedMemory { pid: peer.neighbour.pid() }
+            }
+            _ => Route::Wire(WhyWire::NotYet),
+        },
+    }
+}

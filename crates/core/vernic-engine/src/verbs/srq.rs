@@ -1,0 +1,245 @@
+//! Shared receive queues (IBTA 10.2.9.2, 11.2.3): one queue of receives for many queue pairs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use vernic_wire::Srqn;
+
+use crate::device::limits::{MAX_SGE, MAX_SRQ_WR};
+use crate::error::{Busy, CreateError, ResizeError};
+use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
+use crate::support::events::{AsyncEvent, Element, EventKind, SrqId};
+use crate::verbs::context::Context;
+use crate::verbs::cq::Cq;
+use crate::verbs::pd::{Pd, check_limit};
+use crate::verbs::xrc::{Domain, XrcSrq, Xrcd};
+
+/// What a shared receive queue is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct SrqInit {
+    /// Receives that it holds, 1 to [`MAX_SRQ_WR`].
+    pub max_wr: u32,
+    /// Scatter/gather entries of each, 0 to [`MAX_SGE`].
+    pub max_sge: u32,
+    /// Raise [`EventKind::SrqLimitReached`] once fewer receives remain; 0 is disarmed.
+    pub limit: u32,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    id: SrqId,
+    pd: Arc<Pd>,
+    pub(crate) queue: Arc<RecvQueue>,
+    users: AtomicU32,
+    xrc: Option<Xrc>,
+}
+
+/// What one of an XRC domain has beside.
+#[derive(Debug)]
+struct Xrc {
+    number: Srqn,
+    domain: Arc<Domain>,
+    cq: Arc<Cq>,
+    gone: AtomicBool,
+}
+
+impl Srq {
+    pub(crate) fn new(pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Self>, CreateError> {
+        let (id, queue) = Self::parts(pd, &init)?;
+        Ok(Self::started(pd, id, queue, None, init.limit))
+    }
+
+    pub(crate) fn new_xrc(
+        pd: &Arc<Pd>,
+        init: SrqInit,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Self>, CreateError> {
+        for (what, context) in [("XRC domain", xrcd.context()), ("completion queue", cq.context())]
+        {
+            if !Arc::ptr_eq(context, pd.context()) {
+                return Err(CreateError::OtherDevice { what });
+            }
+        }
+        let (id, queue) = Self::parts(pd, &init)?;
+        let domain = xrcd.domain().clone();
+        let entry = pd.context().engine().open_srq(|number| XrcSrq {
+            number,
+            id,
+            domain: domain.id(),
+            pd: pd.id(),
+            cq: cq.clone(),
+            queue: queue.clone(),
+        })?;
+        domain.hold();
+        cq.hold();
+        let (number, cq, gone) = (entry.number, cq.clone(), AtomicBool::new(false));
+        Ok(Self::started(pd, id, queue, Some(Xrc { number, domain, cq, gone }), init.limit))
+    }
+
+    fn parts(pd: &Arc<Pd>, init: &SrqInit) -> Result<(SrqId, Arc<RecvQueue>), CreateError> {
+        check_limit("SRQ max_wr", init.max_wr, 1, MAX_SRQ_WR)?;
+        check_limit("SRQ max_sge", init.max_sge, 0, MAX_SGE)?;
+        check_limit("SRQ limit", init.limit, 0, init.max_wr)?;
+        let queue = Arc::new(RecvQueue::new(init.max_wr, init.max_sge));
+        Ok((SrqId(pd.context().next_id()), queue))
+    }
+
+    fn started(
+        pd: &Arc<Pd>,
+        id: SrqId,
+        queue: Arc<RecvQueue>,
+        xrc: Option<Xrc>,
+        limit: u32,
+    ) -> Arc<Self> {
+        pd.hold();
+        pd.context().engine().srqs.fetch_add(1, Ordering::Relaxed);
+        let srq = Self { id, pd: pd.clone(), queue, users: AtomicU32::new(0), xrc };
+        if limit != 0 {
+            srq.arm(limit);
+        }
+        Arc::new(srq)
+    }
+
+    /// The number that initiators name it by, if it is of an XRC domain.
+    pub fn number(&self) -> Option<Srqn> {
+        self.xrc.as_ref().map(|xrc| xrc.number)
+    }
+
+    /// Where its receives complete, if it is of an XRC domain; else that is the queue pairs' own.
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|xrc| &xrc.cq)
+    }
+
+    /// Its name in asynchronous events.
+    pub fn id(&self) -> SrqId {
+        self.id
+    }
+
+    /// Its protection domain: that of every list posted to it.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// Queues receives in order.
+    ///
+    /// # Errors
+    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostRecvError> {
+        self.post_recv_from(wrs.iter().copied())
+    }
+
+    /// As [`post_recv`](Self::post_recv), from an iterator, which runs under the queue's lock.
+    ///
+    /// # Errors
+    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    pub fn post_recv_from<'a>(
+        &self,
+        wrs: impl IntoIterator<Item = RecvWr<'a>>,
+    ) -> Result<(), PostRecvError> {
+        if self.context().is_orphan() {
+            return Err(PostRecvError { index: 0, source: RecvRefusal::Orphan });
+        }
+        self.queue.post(wrs).map(drop)
+    }
+
+    /// Arms the limit event, or disarms it with 0. If fewer receives are queued already, the event
+    /// is raised at once (IBTA 10.2.9.2).
+    ///
+    /// # Errors
+    /// [`ResizeError::SrqLimit`] if the limit exceeds the queue's size.
+    pub fn arm_limit(&self, limit: u32) -> Result<(), ResizeError> {
+        if self.context().is_orphan() {
+            return Err(ResizeError::Orphan);
+        }
+        if limit > self.queue.max_wr() {
+            return Err(ResizeError::SrqLimit { limit, size: self.queue.max_wr() });
+        }
+        self.arm(limit);
+        Ok(())
+    }
+
+    /// Its present attributes; `limit` is 0 once the event was raised.
+    pub fn query(&self) -> SrqInit {
+        let (max_wr, max_sge) = (self.queue.max_wr(), self.queue.max_sge());
+        let limit = if self.context().is_orphan() { 0 } else { self.queue.limit() };
+        SrqInit { max_wr, max_sge, limit }
+    }
+
+    /// Checks that no queue pair uses it any more; later events of it are not delivered. One of an
+    /// XRC domain ends now: requests that name it are refused, and a message that is filling one of
+    /// its receives is not completed here.
+    ///
+    /// # Errors
+    /// [`Busy`] while queue pairs use it.
+    pub fn destroy(&self) -> Result<(), Busy> {
+        match self.users.load(Ordering::Acquire) {
+            0 => {
+                self.leave_domain();
+                self.purge_events();
+                Ok(())
+            }
+            _ if self.context().is_orphan() => Ok(()),
+            users => Err(Busy { object: "shared receive queue", users, by: "queue pairs" }),
+        }
+    }
+
+    pub(crate) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn limit_event(&self) -> AsyncEvent {
+        limit_event(self.id)
+    }
+
+    /// Takes it out of the table of numbers, and away from the targets that use it.
+    fn leave_domain(&self) {
+        let Some(xrc) = &self.xrc else { return };
+        if self.context().is_orphan() {
+            // Never freed: a thread of the parent may have been at work on it.
+            std::mem::forget(xrc.domain.clone());
+        } else if !xrc.gone.swap(true, Ordering::AcqRel) {
+            self.context().engine().close_srq(xrc.number);
+            xrc.cq.release();
+            xrc.domain.release();
+        }
+    }
+
+    fn arm(&self, limit: u32) {
+        if self.queue.arm_limit(limit) {
+            self.context().engine().events.push(self.limit_event());
+        }
+    }
+
+    fn purge_events(&self) {
+        if self.context().is_orphan() {
+            return;
+        }
+        let element = Element::Srq(self.id);
+        self.context().engine().events.purge(|event| event.element != element);
+    }
+}
+
+/// Fewer receives than its limit are left.
+pub(crate) fn limit_event(id: SrqId) -> AsyncEvent {
+    AsyncEvent { kind: EventKind::SrqLimitReached, element: Element::Srq(id) }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        self.leave_domain();
+        self.purge_events();
+        self.context().engine().srqs.fetch_sub(1, Ordering::Relaxed);
+        self.pd.release();
+    }
+}

@@ -1,0 +1,168 @@
+//! What the process tells of an open device to who asks: counters, numbers of objects, queue pairs.
+//!
+//! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) hands out, and with it the names
+//! under which the port's counters are shown. The text is made when somebody asks, from what the
+//! engines count anyway, so it costs them nothing before. Called by the background thread of the
+//! first engine.
+//!
+//! Counters begin when the device is opened, and end with it. Those of the port are about packets,
+//! by the wire or by shared memory, headers included. Bytes that one process copies straight out of
+//! or into the memory of another (`direct_*`, `near_pulled_*`) travel in no packet, and are in the
+//! other list only.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use vernic_proto::QpAttr;
+
+use crate::counters::DeviceCounters;
+use crate::device::alarms::Offender;
+use crate::device::listing::Transport;
+use crate::device::opened::Device;
+use crate::qp::state::QpInner;
+use crate::support::events::lock;
+
+/// Counters of the port: their names in `ports/1/counters`, as the kernel has them.
+pub const PORT_COUNTERS: [&str; 6] = [
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_packets",
+    "port_rcv_packets",
+    "port_xmit_discards",
+    "port_rcv_errors",
+];
+
+/// Bytes that `port_xmit_data` and `port_rcv_data` count as one.
+const DATA_UNIT_BYTES: u64 = 4;
+
+/// Most queue pairs that are listed: so that the text fits a socket's buffer.
+const MAX_QPS: usize = 1000;
+
+impl DeviceCounters {
+    /// Values of [`PORT_COUNTERS`], in their order.
+    pub fn port_counters(&self, transport: Transport) -> [u64; PORT_COUNTERS.len()] {
+        let (link, streams) = (&self.link, &self.streams);
+        let (tx_bytes, rx_bytes, tx_packets, rx_packets) = match transport {
+            Transport::Iwarp => {
+                (streams.tx_bytes, streams.rx_bytes, streams.tx_fpdus, streams.rx_fpdus)
+            }
+            _ => (
+                link.tx_bytes + self.near_tx_bytes,
+                link.rx_bytes + self.near_rx_bytes,
+                link.tx_packets + self.near_tx_packets,
+                link.rx_packets + self.near_rx_packets,
+            ),
+        };
+        let discards = link.tx_errors + self.near_lost;
+        let errors = link.icrc_errors
+            + link.rx_truncated_drops
+            + link.rx_overflow_drops
+            + streams.crc_errors;
+        let [tx_data, rx_data] = [tx_bytes, rx_bytes].map(|bytes| bytes / DATA_UNIT_BYTES);
+        [tx_data, rx_data, tx_packets, rx_packets, discards, errors]
+    }
+}
+
+impl Device {
+    /// The text of [`vernic_io::status`].
+    pub(crate) fn status(&self) -> String {
+        let mut text = format!("device {}\npid {}\n", self.info.name, std::process::id());
+        let counters = self.counters();
+        let (pds, regions) = self.memory.population();
+        let [cqs, srqs] = [&self.cqs, &self.srqs].map(|count| count.load(Ordering::Relaxed));
+        let (qps, rows) = self.qp_rows();
+        let objects =
+            [("pd", pds), ("cq", cqs), ("qp", qps), ("mr", regions), ("ctx", 1), ("srq", srqs)];
+        for (name, count) in objects {
+            let _ = writeln!(text, "resource {name} {count}");
+        }
+        let values = counters.port_counters(self.info.transport);
+        for (name, value) in PORT_COUNTERS.iter().zip(values) {
+            let _ = writeln!(text, "port {name} {value}");
+        }
+        for (name, value) in counters.iter() {
+            let _ = writeln!(text, "hw {name} {value}");
+        }
+        text.push_str(&rows);
+        for Offender { peer, wrong_sources, not_allowed, bad_keys, fatal_naks } in
+            self.alarms.offenders()
+        {
+            let _ = writeln!(
+                text,
+                "offender {peer} {wrong_sources} {not_allowed} {bad_keys} {fatal_naks}"
+            );
+        }
+        text.push_str("end\n");
+        text
+    }
+
+    /// How many queue pairs there are, and a line for each of the first [`MAX_QPS`].
+    fn qp_rows(&self) -> (usize, String) {
+        let (mut count, mut rows) = (0, String::new());
+        for engine in self.engines() {
+            let qps: Vec<_> = engine.with_lane(|lane| lane.table.iter().cloned().collect());
+            for qp in &qps {
+                if count < MAX_QPS {
+                    row(qp, &mut rows);
+                }
+                count += 1;
+            }
+        }
+        (count, rows)
+    }
+}
+
+fn row(qp: &QpInner, rows: &mut String) {
+    let QpAttr { state, dest_qpn, rq_psn, sq_psn, .. } = *lock(&qp.core).machine.attr();
+    let (number, kind) = (qp.qpn.value(), qp.qp_type as u8);
+    let (dest, rq_psn, sq_psn) = (dest_qpn.value(), rq_psn.value(), sq_psn.value());
+    let _ = writeln!(rows, "qp {number} {kind} {} {dest} {rq_psn} {sq_psn}", state as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{post_writes, rc_pair, without_background};
+
+    #[test]
+    fn the_text_tells_what_there_is_and_what_was_sent() {
+        let context = without_background();
+        let text = context.engine().status();
+        assert!(text.contains("\nresource qp 0\n") && text.contains("\nresource cq 0\n"), "{text}");
+        let cq = context.create_cq(16, None).unwrap();
+        let [a, b] = rc_pair(&context, &cq, 16);
+        post_writes(&a, 3);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let mut done = 0;
+        while done < 3 && std::time::Instant::now() < deadline {
+            done += cq.poll(&mut [crate::EMPTY_WC; 4]).unwrap();
+        }
+        let text = context.engine().status();
+        let value = |start: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(start));
+            line.unwrap_or_else(|| panic!("no {start} in {text}")).trim().to_owned()
+        };
+        assert_eq!(
+            [value("resource qp"), value("resource cq"), value("resource pd")],
+            ["2", "1", "1"]
+        );
+        let expected = context.counters().port_counters(Transport::Roce)[2];
+        assert!(expected > 3, "requests and acknowledgements: {expected}");
+        assert_eq!(value("port port_xmit_packets"), expected.to_string());
+        let (qpn, dest) = (a.qpn().value(), b.qpn().value());
+        assert_eq!(value(&format!("qp {qpn}")), format!("2 3 {dest} 0 0"));
+        assert!(text.starts_with(&format!("device {}\npid ", context.info().name)), "{text}");
+        assert!(text.ends_with("\nend\n"), "{text}");
+    }
+
+    #[test]
+    fn data_of_the_port_is_counted_in_words_of_four_bytes() {
+        let mut counters = DeviceCounters::default();
+        counters.link.tx_bytes = 400;
+        counters.near_tx_bytes = 40;
+        counters.link.tx_packets = 4;
+        let values = counters.port_counters(Transport::Roce);
+        assert_eq!(values[..3], [110, 0, 4]);
+        assert_eq!(counters.port_counters(Transport::Iwarp), [0; 6], "streams have sent nothing");
+    }
+}

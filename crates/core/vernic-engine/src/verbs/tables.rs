@@ -1,0 +1,270 @@
+//! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the
+//! lane's tables.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vernic_io::LocalAddr;
+use vernic_proto::QpType;
+use vernic_wire::{Gid, Qpn, Srqn};
+
+use crate::device::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
+use crate::error::{CreateError, McastError};
+use crate::lane::core::{Group, Lane};
+use crate::progress::engine::Engine;
+use crate::qp::state::QpInner;
+use crate::support::events::lock;
+use crate::verbs::xrc::XrcSrq;
+
+impl Engine {
+    /// Gives a queue pair a number and puts it into the table.
+    pub(crate) fn open_qp(
+        &self,
+        make: impl FnOnce(Qpn) -> Arc<QpInner>,
+    ) -> Result<Arc<QpInner>, CreateError> {
+        let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
+            // Closing comes through the lane after it has said so.
+            if self.closed.load(Ordering::Acquire) {
+                return Err(CreateError::Closed);
+            }
+            let (open, slots) = (lane.table.len(), lane.table.slots());
+            let qp = lane.table.insert(&self.slots, make);
+            // Each queue pair is at most once in each of these lists: with this they never
+            // allocate on the data path.
+            lane.ready.reserve(lane.table.len().saturating_sub(lane.ready.len()));
+            lane.held.reserve(lane.table.len().saturating_sub(lane.held.len()));
+            lane.owing.reserve(lane.table.len());
+            let mut doorbells = lock(&self.doorbells);
+            let missing = lane.table.len().saturating_sub(doorbells.len());
+            doorbells.reserve(missing);
+            drop(doorbells);
+            let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
+            Ok((qp, lane.table.slots() != slots))
+        })?;
+        self.open_qps.fetch_add(1, Ordering::Relaxed);
+        lock(&self.past_failures).forget(qp.qpn);
+        self.follow_slots();
+        if new_slot {
+            // The background thread has new descriptors to watch: other processes may ask us.
+            self.waker.wake();
+        }
+        Ok(qp)
+    }
+
+    /// Takes a queue pair out of the table and of every group.
+    pub(crate) fn close_qp(&self, qpn: Qpn) {
+        let mut left = Vec::new();
+        let gone = self.with_lane(|lane| {
+            // A doorbell that it rang would bring it back to the ready list.
+            self.answer_doorbells(lane);
+            // The application has seen what it was sent: the peer must not wait for the ACK.
+            lane.transmit_all(self, self.now());
+            let mut at = 0;
+            while let Some(group) = lane.groups.get_mut(at) {
+                let before = group.members.len();
+                group.members.retain(|&member| member != qpn);
+                left.extend((group.members.len() != before).then_some(group.gid));
+                if group.members.is_empty() { leave(lane, at) } else { at += 1 }
+            }
+            lane.ready.retain(|qp| qp.qpn != qpn);
+            lane.held.retain(|qp| qp.qpn != qpn);
+            let gone = lane.table.remove(qpn);
+            if let Some(qp) = &gone {
+                lane.owing.remove(qp);
+                lane.budgets.remove(qp);
+            }
+            gone
+        });
+        if !left.is_empty() {
+            let mut members = lock(&self.group_members);
+            left.into_iter().for_each(|gid| members.remove(gid));
+        }
+        self.open_qps.fetch_sub(1, Ordering::Relaxed);
+        // Outside the lane: it may hold the last references to its completion queues.
+        drop(gone);
+    }
+
+    /// Gives an XRC shared receive queue a number.
+    pub(crate) fn open_srq(
+        &self,
+        make: impl FnOnce(Srqn) -> XrcSrq,
+    ) -> Result<Arc<XrcSrq>, CreateError> {
+        self.with_lane(|lane| lane.srqs.insert(make))
+    }
+
+    /// Takes an XRC shared receive queue out of the table, and away from the targets that use it.
+    pub(crate) fn close_srq(&self, number: Srqn) {
+        let gone = self.with_lane(|lane| {
+            let mut gone: Vec<_> = lane.srqs.remove(number).into_iter().collect();
+            for qp in lane.table.iter().filter(|qp| qp.qp_type == QpType::XrcTgt) {
+                let chosen = &mut lock(&qp.core).side.chosen;
+                for place in [&mut chosen.named, &mut chosen.taken] {
+                    gone.extend(place.take_if(|srq| srq.number == number));
+                }
+            }
+            gone
+        });
+        // Outside the lane: it may hold the last references to its completion queue.
+        drop(gone);
+    }
+
+    /// Adds a queue pair to a group; false if it was in it already.
+    pub(crate) fn attach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<bool, McastError> {
+        if !gid.is_multicast() {
+            return Err(McastError::NotGroup(gid));
+        }
+        let ip = gid.to_ip();
+        if is_interface_local(ip) {
+            tracing::warn!(
+                %qpn, group = %gid,
+                "a group of interface-local scope (ff01::/16): the kernel takes its packets from this \
+                 host alone"
+            );
+        }
+        let local =
+            lock(&self.gids).iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
+        let local = local.ok_or(McastError::NoAddress(gid))?;
+        let mut members = lock(&self.group_members);
+        let new = self.with_lane(|lane| {
+            if lane.table.find(qpn).is_none() {
+                return Err(McastError::Destroyed(qpn));
+            }
+            let group = lane.groups.iter_mut().find(|group| group.gid == gid);
+            if group.as_ref().is_some_and(|group| group.members.contains(&qpn)) {
+                return Ok(false);
+            }
+            members.check(gid)?;
+            if let Some(group) = group {
+                group.members.push(qpn);
+            } else {
+                lane.link.join(local, ip)?;
+                lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
+            }
+            members.add(gid);
+            Ok(true)
+        })?;
+        drop(members);
+        // The link may have a new descriptor to watch.
+        self.waker.wake();
+        Ok(new)
+    }
+
+    /// Takes a queue pair out of a group.
+    pub(crate) fn detach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
+        let missing = McastError::NotAttached { qpn, group: gid };
+        self.with_lane(|lane| {
+            let at = lane.groups.iter().position(|group| group.gid == gid);
+            let Some(at) = at else { return Err(missing) };
+            let members = &mut lane.groups[at].members;
+            let Some(place) = members.iter().position(|&member| member == qpn) else {
+                return Err(missing);
+            };
+            members.swap_remove(place);
+            if members.is_empty() {
+                leave(lane, at);
+            }
+            Ok(())
+        })?;
+        lock(&self.group_members).remove(gid);
+        Ok(())
+    }
+}
+
+/// Whether a group spans a single interface, loopback of multicast apart (RFC 4291, section 2.7,
+/// erratum 3480): scope 1, with any flags.
+fn is_interface_local(group: IpAddr) -> bool {
+    matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
+}
+
+/// How many queue pairs a device has in each of its groups: what its limits are about, whichever
+/// engines they are of. Its lock is taken before a lane's.
+#[derive(Debug, Default)]
+pub(crate) struct GroupMembers(HashMap<Gid, u32>);
+
+impl GroupMembers {
+    /// Whether a group may have one more.
+    fn check(&self, group: Gid) -> Result<(), McastError> {
+        match self.0.get(&group) {
+            None if self.0.len() >= MAX_MCAST_GROUPS as usize => {
+                Err(McastError::Full { limit: MAX_MCAST_GROUPS })
+            }
+            Some(&MAX_MCAST_QPS) => Err(McastError::GroupFull { group, limit: MAX_MCAST_QPS }),
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, group: Gid) {
+        *self.0.entry(group).or_default() += 1;
+    }
+
+    fn remove(&mut self, group: Gid) {
+        if let Entry::Occupied(mut members) = self.0.entry(group) {
+            *members.get_mut() -= 1;
+            if *members.get() == 0 {
+                members.remove();
+            }
+        }
+    }
+}
+
+impl Lane {
+    /// An address is gone, and with it the link gave up the sockets of its groups. Their members
+    /// stay attached.
+    pub(crate) fn leave_home(&mut self, local: LocalAddr) {
+        for group in self.groups.iter_mut().filter(|group| group.local == Some(local)) {
+            group.local = None;
+        }
+    }
+
+    /// Joins the groups that have lost their address again, on the first of `locals` of their IP
+    /// version: the same one when it is back, another when it is not.
+    pub(crate) fn rejoin(&mut self, locals: &[LocalAddr]) {
+        for group in self.groups.iter_mut().filter(|group| group.local.is_none()) {
+            let ip = group.gid.to_ip();
+            let home = locals.iter().find(|local| local.ip.is_ipv4() == ip.is_ipv4());
+            let Some(&local) = home else { continue };
+            match self.link.join(local, ip) {
+                Ok(()) => group.local = Some(local),
+                Err(error) => {
+                    tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
+                }
+            }
+        }
+    }
+}
+
+fn leave(lane: &mut Lane, at: usize) {
+    let group = lane.groups.swap_remove(at);
+    if let Some(local) = group.local {
+        lane.link.leave(local, group.gid.to_ip());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_one_interface_are_told_by_their_scope() {
+        let is = |ip: &str| is_interface_local(ip.parse().unwrap());
+        assert!(is("ff01::1") && is("ff11:0:2:c985::"));
+        assert!(!is("ff02::1") && !is("ff0e::1") && !is("239.1.1.1"));
+    }
+
+    #[test]
+    fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
+        let group = Gid::from_ip([239, 77, 1, 3].into());
+        let mut members = GroupMembers::default();
+        for _ in 0..MAX_MCAST_QPS {
+            members.check(group).unwrap();
+            members.add(group);
+        }
+        let error = members.check(group).unwrap_err();
+        assert!(matches!(error, McastError::GroupFull { limit: MAX_MCAST_QPS, .. }), "{error}");
+        members.remove(group);
+        members.check(group).unwrap();
+    }
+}
