@@ -1,6 +1,53 @@
-//! Addresses of this host.
+//! Addresses: those that packets bear, and those of this host.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use vernic_wire::Gid;
+
+/// An address that a packet bears: which of the two kinds, its link layer decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A GID: RoCE, and packets of InfiniBand with a GRH.
+    Gid(Gid),
+    /// A local identifier: packets of InfiniBand within a subnet.
+    Lid(u16),
+}
+
+impl Address {
+    /// The address as a GID. A LID, which has none, becomes `fe80::` and the LID, so that settings
+    /// and logs that know addresses only can name it.
+    #[inline]
+    pub fn gid(self) -> Gid {
+        match self {
+            Self::Gid(gid) => gid,
+            Self::Lid(lid) => {
+                let [high, low] = lid.to_be_bytes();
+                Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low])
+            }
+        }
+    }
+
+    /// The address as an IP address, as its [GID](Self::gid) is one.
+    #[inline]
+    pub fn ip(self) -> IpAddr {
+        self.gid().to_ip()
+    }
+}
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        Self::Gid(Gid::from_ip(ip))
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Gid(gid) => write!(f, "{}", gid.to_ip()),
+            Self::Lid(lid) => write!(f, "LID {lid}"),
+        }
+    }
+}
 
 /// A local address, with the netdev index that makes a link-local IPv6 address complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -21,8 +21,7 @@
 //! Limits: [`TX_ARENA_BYTES`] and [`TX_MAX_RUNS`] per `TxBatch`; [`RX_BUFFERS`] of
 //! [`RX_BUFFER_BYTES`] per `RxBatch`.
 
-use std::net::SocketAddr;
-
+use crate::address::Address;
 use crate::path::TxPath;
 
 /// Bytes of the ICRC that follows each transport packet.
@@ -110,11 +109,10 @@ impl<'a> TxRun<'a> {
 /// writes the ICRC, [`Link::send`](crate::Link::send) hands it to the kernel and forgets it.
 ///
 /// ```
-/// use std::net::{IpAddr, Ipv4Addr};
-/// use vernic_io::{LinkLimits, TxBatch, TxPath};
+/// use vernic_io::{LinkLimits, PathId, TxBatch, TxPath};
+/// use vernic_wire::Gid;
 ///
-/// let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// let path = TxPath::new(home, (home, vernic_io::ROCE_PORT).into());
+/// let path = TxPath::new(Gid([1; 16]), Gid([2; 16]), PathId(0), 0);
 /// let mut batch = TxBatch::new(&LinkLimits::default());
 /// for size in [1040, 1040, 300, 1040] {
 ///     batch.room().expect("an empty batch has room")[..size].fill(7);
@@ -323,14 +321,28 @@ pub enum Icrc {
     Bad,
 }
 
+/// Where packets came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// Where every host sends to.
+    Shared,
+    /// Where only processes of this host send to, which were told this number; of UDP a port.
+    Private(u16),
+}
+
 /// What all packets of one receive buffer have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct RxMeta {
-    /// Address and UDP port of the sender; IPv6 link-local with its scope id.
-    pub src: SocketAddr,
-    /// Address and UDP port that the packet was sent to. A multicast group for multicast. The
-    /// port is [`ROCE_PORT`](crate::ROCE_PORT) unless the sender is a process of this host.
-    pub dst: SocketAddr,
+    /// Address of the sender.
+    pub src: Address,
+    /// Address that the packet was sent to. A multicast group for multicast.
+    pub dst: Address,
+    /// What tells the flows of a sender apart; of UDP its source port.
+    pub flow: u16,
+    /// Where it came in.
+    pub door: Door,
+    /// Index of the netdev that link-local addresses of these hold on, else 0.
+    pub netdev: u32,
     /// The TOS byte (IPv6: traffic class) as received: ECN in the lower two bits, 3 = congestion
     /// experienced.
     pub traffic_class: u8,

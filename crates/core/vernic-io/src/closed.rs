@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use crate::address::LocalAddr;
+use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits};
 use crate::batch::{RxBatch, RxPacket, TxBatch};
-use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, SendReport};
-use crate::path::TxPath;
+use crate::link::{
+    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport,
+};
+use crate::path::{PathId, TxPath};
 
 /// The link of a device that was closed: nothing goes out, nothing comes in. Takes the place of
 /// another, whose sockets close then, while queue pairs are still there to be destroyed; keeps that
@@ -65,6 +67,12 @@ impl Link for ClosedLink {
         self.generation
     }
 
+    /// A path that leads nowhere.
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let path = TxPath::new(to.local, to.remote, PathId::default(), 0);
+        Ok(OpenPath { path, remote: Address::Gid(to.remote), local: Address::Gid(to.local) })
+    }
+
     fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {
         Err(LinkError::Closed { addr: local })
     }
@@ -101,8 +109,8 @@ mod tests {
         assert_eq!((report.failed, report.packets, report.blocked), (1, 0, false));
         assert_eq!((batch.is_empty(), link.counters().tx_errors), (true, 1));
         assert_eq!(link.recv(Nanos(0), &mut RxBatch::new()), 0);
-        let home = path().local();
+        let home = crate::endpoint::local_of(&path());
         assert!(matches!(link.activate(home), Err(LinkError::Closed { .. })));
-        assert!(matches!(link.join(home, path().src()), Err(LinkError::Closed { .. })));
+        assert!(matches!(link.join(home, path().local().to_ip()), Err(LinkError::Closed { .. })));
     }
 }

@@ -14,12 +14,11 @@
 //! Limits: [`FLOWS`] flows remembered, by source port; a flow that loses its place costs one
 //! solve.
 
-use std::net::SocketAddr;
-
 use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict};
 
-use crate::batch::Icrc;
-use crate::batch::RxPacket;
+use crate::address::Address;
+use crate::batch::{Door, Icrc, RxMeta, RxPacket};
+use crate::endpoint::port_of;
 use crate::path::TxPath;
 
 /// Flows whose last Identification is remembered. A power of two.
@@ -27,8 +26,7 @@ const FLOWS: usize = 64;
 
 /// The flow of a path that leaves from UDP port `src_port`.
 pub(crate) fn flow_of(path: &TxPath, src_port: u16) -> IcrcFlow {
-    let dst = path.dst();
-    IcrcFlow::new(path.src(), dst.ip(), src_port, dst.port())
+    IcrcFlow::new(path.local().to_ip(), path.remote().to_ip(), src_port, path.door())
 }
 
 /// Writes the ICRC of packets of one run. `first` is the index in the run of the first of them if
@@ -80,8 +78,8 @@ impl Found {
 
 #[derive(Clone, Copy, Debug)]
 struct FlowEntry {
-    src: SocketAddr,
-    dst: SocketAddr,
+    /// Source, its flow, destination and its door.
+    key: (Address, u16, Address, Door),
     flow: IcrcFlow,
     /// Identification to expect if the segment index is not it.
     next: u16,
@@ -103,14 +101,14 @@ impl IcrcChecker {
 
     /// Checks one packet.
     pub(crate) fn check(&mut self, packet: &RxPacket<'_>) -> Found {
-        let (src, dst) = (packet.meta.src, packet.meta.dst);
-        let slot = &mut self.flows[usize::from(src.port()) % FLOWS];
+        let RxMeta { src, dst, flow, door, .. } = *packet.meta;
+        let key = (src, flow, dst, door);
+        let slot = &mut self.flows[usize::from(flow) % FLOWS];
         let entry = match slot {
-            Some(entry) if entry.src == src && entry.dst == dst => entry,
+            Some(entry) if entry.key == key => entry,
             _ => slot.insert(FlowEntry {
-                src,
-                dst,
-                flow: IcrcFlow::new(src.ip(), dst.ip(), src.port(), dst.port()),
+                key,
+                flow: IcrcFlow::new(src.ip(), dst.ip(), flow, port_of(door)),
                 next: 0,
                 by_index: true,
             }),

@@ -11,6 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `address.rs`, `path.rs` | addresses of this host; where packets go, and how |
+//! | `endpoint.rs` | paths and packets as links over UDP have them: IP addresses and ports |
 //! | `batch.rs` | `TxBatch`, `RxBatch`: packets on their way out and in |
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
@@ -22,6 +23,7 @@
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the machine that packets go to first is there |
 //! | `closed.rs` | the link of a device that was closed |
+//! | `factory.rs` | links of each kind are made here |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `status.rs` | what a process tells of its devices to who asks |
 //! | `user.rs` | whose a process is, and for whom this one runs |
@@ -38,6 +40,8 @@ pub mod batch;
 pub mod capture;
 mod circle;
 mod closed;
+mod endpoint;
+mod factory;
 pub mod fault;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -61,13 +65,16 @@ pub mod udp;
 mod user;
 pub mod wait;
 
-pub use address::LocalAddr;
-pub use batch::{Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
+pub use address::{Address, LocalAddr};
+pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
 pub use closed::ClosedLink;
+pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
 pub use host::{HandedOver, NameError, Place, ServiceName, Slot, SlotTable};
-pub use link::{Link, LinkCounters, LinkError, Nanos, SendReport, route_hint};
+pub use link::{
+    Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport, route_hint,
+};
 pub use nexthop::{HopState, NextHop};
-pub use path::{IntakeId, MAX_INTAKES, TxPath};
+pub use path::{IntakeId, MAX_INTAKES, PathId, Peer, ProcessId, TxPath};
 pub use port_probe::PortProbe;
 pub use random::random;
 pub use status::StatusSocket;

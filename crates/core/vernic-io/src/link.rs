@@ -32,7 +32,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-use crate::address::LocalAddr;
+use vernic_wire::Gid;
+
+use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits, RxBatch, RxPacket, TxBatch};
 use crate::path::TxPath;
 
@@ -286,6 +288,12 @@ pub trait Link: Send {
     /// gets packets again.
     fn step_aside(&mut self, _now: Nanos) {}
 
+    /// Makes the path for an address vector, and says which addresses packets of that peer bear.
+    ///
+    /// # Errors
+    /// [`NoPath`].
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath>;
+
     /// Starts to receive on `local` (port 4791), and makes it usable as a source.
     /// Activating an active address again is counted: it takes as many deactivations.
     ///
@@ -309,18 +317,53 @@ pub trait Link: Send {
     fn leave(&mut self, local: LocalAddr, group: IpAddr);
 
     /// How a run on this path leaves: for those who must know the headers of its packets. `None`
-    /// if its source is not active.
+    /// if its source is not active, or nothing is sent by UDP.
     fn departure(&mut self, path: &TxPath) -> Option<Departure>;
 
     /// The totals so far.
     fn counters(&self) -> LinkCounters;
 }
 
-/// How packets of a path leave.
+/// Where packets are to go: an address vector, its source GID looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRequest {
+    /// A GID of the port.
+    pub local: Gid,
+    /// The destination, or a multicast group.
+    pub remote: Gid,
+    /// Index of the port's netdev, 0 if it has none: link-local addresses hold there.
+    pub netdev_index: u32,
+    /// Traffic class (the whole TOS byte).
+    pub traffic_class: u8,
+    /// Hop limit; 0 for the usual one.
+    pub hop_limit: u8,
+    /// Service level, 0 to 15, from which the link chooses the virtual lane.
+    pub service_level: u8,
+}
+
+/// A path that can be sent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenPath {
+    /// The path, of flow 0, to whoever has the address.
+    pub path: TxPath,
+    /// The source that packets from there have.
+    pub remote: Address,
+    /// The destination that packets from there have.
+    pub local: Address,
+}
+
+/// No path leads from the one address to the other: they are of different networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no path leads from the one address to the other")]
+pub struct NoPath;
+
+/// How packets of a path leave that are sent by UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// Source address and UDP port.
     pub src: SocketAddr,
+    /// Destination address and UDP port.
+    pub dst: SocketAddr,
     /// True if runs are cut up by the kernel: the IPv4 Identification of a packet is then its index
     /// in its run, else 0.
     pub segmented: bool,
@@ -349,6 +392,12 @@ macro_rules! forward_to_inner {
         }
         fn step_aside(&mut self, now: $crate::Nanos) {
             self.inner.step_aside(now);
+        }
+        fn open_path(
+            &self,
+            to: &$crate::link::PathRequest,
+        ) -> Result<$crate::link::OpenPath, $crate::link::NoPath> {
+            self.inner.open_path(to)
         }
         fn activate(&mut self, local: $crate::LocalAddr) -> Result<(), $crate::LinkError> {
             self.inner.activate(local)

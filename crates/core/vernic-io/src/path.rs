@@ -1,8 +1,8 @@
 //! Where packets go, and how.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::SocketAddr;
 
-use crate::address::LocalAddr;
+use vernic_wire::Gid;
 
 /// Intakes that a link knows at a time: as many as there may be processes. After that the oldest
 /// gives way.
@@ -35,52 +35,75 @@ impl IntakeId {
     }
 }
 
+/// What a link says of a path in [`open_path`](crate::Link::open_path) beside its addresses. What
+/// the number means the link alone knows: the netdev of link-local addresses, a LID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PathId(pub u32);
+
+/// Who receives the packets of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// Whoever has the address: another host, or a process of this one that is not known.
+    Remote,
+    /// This process of this host.
+    LocalProcess(ProcessId),
+}
+
+/// A process of this host, as packets find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessId {
+    /// Where it receives what other processes of this host send: a number of its link's, of UDP a
+    /// port.
+    pub door: u16,
+    /// The page that tells how much is on its way there.
+    pub intake: Option<IntakeId>,
+}
+
+/// Stands in [`TxPath::process`] for a process without an intake; other numbers are an intake's.
+const NO_INTAKE: u16 = u16::MAX;
+
 /// Where packets go and how: all that a run has in common.
 ///
-/// Small, `Copy`, and compared as plain integers: the batch compares one per packet. Addresses
-/// are kept as 128-bit numbers, IPv4 as IPv4-mapped, which is also their form as a GID.
+/// Small, `Copy`, and compared as plain integers: the batch compares one per packet. A link makes
+/// it ([`Link::open_path`](crate::Link::open_path)), the engine says who receives and by which flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TxPath {
-    src: u128,
-    dst: u128,
-    scope_id: u32,
-    dst_port: u16,
+    local: u128,
+    remote: u128,
+    id: PathId,
+    door: u16,
     flow: u16,
+    /// Number of the process's intake, or [`NO_INTAKE`]; 0 for no process of this host.
+    process: u16,
     traffic_class: u8,
     hop_limit: u8,
-    /// Number of the intake it leads to, or 0.
-    intake: u16,
+    lane: u8,
 }
 
 impl TxPath {
     /// Hop limit (TTL) of a path that names none: what Linux uses for its own packets.
     pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-    /// A path from the local address `src` to `dst`, flow 0, traffic class 0.
-    ///
-    /// A link-local IPv6 `dst` must carry its scope id (the index of the netdev); it then holds
-    /// for `src` too. Both ends must be of one family, else the link refuses the packets and
-    /// counts them as send errors.
-    pub fn new(src: IpAddr, dst: SocketAddr) -> Self {
-        let scope_id = match dst {
-            SocketAddr::V4(_) => 0,
-            SocketAddr::V6(v6) => v6.scope_id(),
-        };
+    /// For links: a path between two GIDs, to whoever receives at `door` there. Flow 0, virtual
+    /// lane 0, traffic class 0.
+    pub fn new(local: Gid, remote: Gid, id: PathId, door: u16) -> Self {
         Self {
-            src: to_bits(src),
-            dst: to_bits(dst.ip()),
-            scope_id,
-            dst_port: dst.port(),
+            local: u128::from_be_bytes(local.0),
+            remote: u128::from_be_bytes(remote.0),
+            id,
+            door,
             flow: 0,
+            process: 0,
             traffic_class: 0,
             hop_limit: Self::DEFAULT_HOP_LIMIT,
-            intake: 0,
+            lane: 0,
         }
     }
 
     /// The same path with another flow: a number that spreads traffic over source ports, for
     /// the sake of ECMP hashing in the network and of receive queues at the peer. The link maps
-    /// it onto the source ports it has open; packets of one QP must keep one flow. See [`Slot::flow`](crate::host::Slot::flow).
+    /// it onto the source ports it has open; packets of one QP must keep one flow. See
+    /// [`Slot::flow`](crate::host::Slot::flow).
     #[must_use]
     pub fn with_flow(mut self, flow: u16) -> Self {
         self.flow = flow;
@@ -102,43 +125,80 @@ impl TxPath {
         self
     }
 
-    /// The same path to another UDP port, and into what receives there.
+    /// For links: the same path on a virtual lane, one of
+    /// [`LinkLimits::lanes`](crate::LinkLimits::lanes).
     #[must_use]
-    pub fn with_port(mut self, port: u16, intake: Option<IntakeId>) -> Self {
-        self.dst_port = port;
-        self.intake = intake.map_or(0, IntakeId::value);
+    pub fn with_lane(mut self, lane: u8) -> Self {
+        self.lane = lane;
         self
     }
 
-    /// The local address that the packets come from.
-    pub fn src(&self) -> IpAddr {
-        from_bits(self.src)
+    /// The same path, to a process of this host.
+    #[must_use]
+    #[inline]
+    pub fn to_process(mut self, process: ProcessId) -> Self {
+        self.door = process.door;
+        self.process = process.intake.map_or(NO_INTAKE, IntakeId::value);
+        self
     }
 
-    /// The local address with its scope id, as [`Link::activate`](crate::Link::activate) takes it.
-    pub fn local(&self) -> LocalAddr {
-        LocalAddr::new(self.src(), self.scope_id)
-    }
-
-    /// Destination address and UDP port.
-    pub fn dst(&self) -> SocketAddr {
-        match from_bits(self.dst) {
-            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, self.dst_port)),
-            IpAddr::V6(ip) => {
-                SocketAddr::V6(SocketAddrV6::new(ip, self.dst_port, 0, self.scope_id))
+    /// Who receives.
+    #[inline]
+    pub fn peer(&self) -> Peer {
+        match self.process {
+            0 => Peer::Remote,
+            number => {
+                Peer::LocalProcess(ProcessId { door: self.door, intake: IntakeId::new(number) })
             }
         }
     }
 
-    /// Destination UDP port.
+    /// Whether it leads to a process of this host.
     #[inline]
-    pub fn dst_port(&self) -> u16 {
-        self.dst_port
+    pub fn is_local(&self) -> bool {
+        self.process != 0
+    }
+
+    /// The GID that the packets come from.
+    #[inline]
+    pub fn local(&self) -> Gid {
+        Gid(self.local.to_be_bytes())
+    }
+
+    /// The GID that they go to.
+    #[inline]
+    pub fn remote(&self) -> Gid {
+        Gid(self.remote.to_be_bytes())
+    }
+
+    /// Both GIDs as numbers, the local one first.
+    #[inline]
+    pub fn gid_bits(&self) -> (u128, u128) {
+        (self.local, self.remote)
+    }
+
+    /// What the link that made it knows.
+    #[inline]
+    pub fn id(&self) -> PathId {
+        self.id
+    }
+
+    /// The receiving end at the destination: a number of the link's, of UDP a port.
+    #[inline]
+    pub fn door(&self) -> u16 {
+        self.door
     }
 
     /// The flow.
+    #[inline]
     pub fn flow(&self) -> u16 {
         self.flow
+    }
+
+    /// The virtual lane.
+    #[inline]
+    pub fn lane(&self) -> u8 {
+        self.lane
     }
 
     /// The traffic class (TOS byte).
@@ -151,27 +211,15 @@ impl TxPath {
         self.hop_limit
     }
 
-    /// Index of the netdev of link-local addresses, else 0.
-    pub(crate) fn scope_id(&self) -> u32 {
-        self.scope_id
-    }
-
-    /// Source and destination address as numbers: see [`address_of`](Self::address_of).
-    #[inline]
-    pub(crate) fn address_bits(&self) -> (u128, u128) {
-        (self.src, self.dst)
-    }
-
-    /// The address that a number stands for.
-    #[inline]
-    pub(crate) fn address_of(bits: u128) -> IpAddr {
-        from_bits(bits)
+    /// The destination in words: its address, and its door where it has one.
+    pub fn destination(&self) -> impl std::fmt::Display {
+        Destination(SocketAddr::new(self.remote().to_ip(), self.door))
     }
 
     /// Whose intake it leads to, if that is known.
     #[inline]
     pub fn intake(&self) -> Option<IntakeId> {
-        IntakeId::new(self.intake)
+        IntakeId::new(self.process)
     }
 }
 
@@ -184,18 +232,17 @@ impl std::fmt::Debug for TxPath {
 impl std::fmt::Display for TxPath {
     /// From where to where: `10.0.0.1->10.0.0.2:4791`, one word of a line in a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}->{}", self.src(), self.dst())
+        write!(f, "{}->{}", self.local().to_ip(), self.destination())
     }
 }
 
-fn to_bits(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
-}
+struct Destination(SocketAddr);
 
-fn from_bits(bits: u128) -> IpAddr {
-    let v6 = Ipv6Addr::from_bits(bits);
-    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+impl std::fmt::Display for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.port() {
+            0 => write!(f, "{}", self.0.ip()),
+            _ => write!(f, "{}", self.0),
+        }
+    }
 }

@@ -5,11 +5,14 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
 use crate::ROCE_PORT;
-use crate::address::LocalAddr;
+use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits};
-use crate::batch::{RxBatch, RxMeta, RxPacket, TxBatch};
+use crate::batch::{RxBatch, RxPacket, TxBatch};
+use crate::endpoint;
 use crate::icrc::{self, IcrcChecker};
-use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, SendReport};
+use crate::link::{
+    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport,
+};
 use crate::path::TxPath;
 
 /// UDP source port of everything.
@@ -36,7 +39,7 @@ impl MemoryLink {
 /// A path to oneself.
 pub(crate) fn path() -> TxPath {
     let home = IpAddr::from([127, 0, 0, 1]);
-    TxPath::new(home, (home, ROCE_PORT).into())
+    endpoint::path(home, (home, ROCE_PORT).into())
 }
 
 /// Appends a packet of `size` transport bytes of value `fill`.
@@ -69,14 +72,7 @@ impl Link for MemoryLink {
         batch.clear();
         let sent = self.sent.lock().unwrap();
         let src = SocketAddr::from(([127, 0, 0, 1], SOURCE_PORT));
-        let meta = RxMeta {
-            src,
-            dst: path().dst(),
-            traffic_class: 0,
-            hop_limit: 64,
-            icrc: Icrc::Unchecked,
-            handed_over: false,
-        };
+        let meta = endpoint::arrival(src, endpoint::destination_of(&path()));
         for (index, bytes) in &sent[self.received..] {
             if batch.free() == 0 {
                 break;
@@ -97,6 +93,10 @@ impl Link for MemoryLink {
     fn poll_generation(&self) -> u64 {
         0
     }
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let path = endpoint::path(to.local.to_ip(), (to.remote.to_ip(), ROCE_PORT).into());
+        Ok(OpenPath { path, remote: Address::Gid(to.remote), local: Address::Gid(to.local) })
+    }
     fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {
         Ok(())
     }
@@ -106,7 +106,8 @@ impl Link for MemoryLink {
     }
     fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
     fn departure(&mut self, path: &TxPath) -> Option<Departure> {
-        Some(Departure { src: path.local().with_port(SOURCE_PORT), segmented: true })
+        let src = endpoint::local_of(path).with_port(SOURCE_PORT);
+        Some(Departure { src, dst: endpoint::destination_of(path), segmented: true })
     }
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()

@@ -21,7 +21,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vernic_io::{Nanos, ROCE_PORT, TxPath};
+use vernic_io::{Nanos, TxPath};
 use vernic_proto::cm::Cm;
 
 use super::CmAgent;
@@ -170,8 +170,8 @@ impl Engine {
 
     /// A datagram goes out by that path.
     pub(crate) fn note_sent(&self, path: &TxPath) {
-        let (ip, port) = (path.dst().ip(), path.dst_port());
-        if port == ROCE_PORT && (ip.is_loopback() || self.has_address(ip)) {
+        let ip = path.remote().to_ip();
+        if !path.is_local() && (ip.is_loopback() || self.has_address(ip)) {
             self.cm.sent_home.fetch_add(1, Ordering::Release);
         }
     }

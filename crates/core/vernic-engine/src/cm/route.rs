@@ -14,12 +14,15 @@
 //!
 //! Limits: the names and private ports of others are known for a second (`vernic_io::host`).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use vernic_io::host::{Lookup, PeerProcess};
 use vernic_io::udp::FLOWS;
-use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxMeta, RxPacket, ServiceName, TxPath};
+use vernic_io::{
+    HandedOver, Link, LocalAddr, NoPath, PathId, PathRequest, Place, ProcessId, RxMeta, RxPacket,
+    ServiceName, TxPath,
+};
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::Packet;
@@ -30,7 +33,7 @@ use super::early::{Early, Kept};
 use super::slot_of;
 use crate::device::path::hash;
 use crate::lane::qp_table::QpTable;
-use crate::lane::rx::{gid_of, reason_of};
+use crate::lane::rx::reason_of;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
@@ -113,7 +116,7 @@ impl Engine {
     fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
         match *whose {
             For::Owner(_) | For::Asked(_) => true,
-            For::Service(service) => self.cm.has_listener(service, gid_of(meta.dst)),
+            For::Service(service) => self.cm.has_listener(service, meta.dst.gid()),
         }
     }
 
@@ -127,7 +130,7 @@ impl Engine {
     fn note_forwarded(&self, message: &CmMessage, meta: &RxMeta) {
         if let CmMessage::Req(req) = message {
             let (id, service) = (req.local_comm_id, req.service_id);
-            lock(&self.cm.forwarded).note(gid_of(meta.src), id, service);
+            lock(&self.cm.forwarded).note(meta.src.gid(), id, service);
         }
     }
 
@@ -193,7 +196,7 @@ impl Engine {
     ) -> Result<(), DropReason> {
         let path = CmPath {
             traffic_class: meta.traffic_class & !3,
-            ..CmPath::new(gid_of(meta.dst), gid_of(meta.src))
+            ..CmPath::new(meta.dst.gid(), meta.src.gid())
         };
         let given = self.with_machine(table, |machine, table| {
             machine.handle_mad_with(now, path, mad, &|qpn| table.heard(qpn))
@@ -220,12 +223,12 @@ impl Engine {
                 }
                 self.slots.hand_over_to_slot(slot, packet)
             }
-            For::Service(service) => match self.cm.has_listener(service, gid_of(packet.meta.dst)) {
+            For::Service(service) => match self.cm.has_listener(service, packet.meta.dst.gid()) {
                 true => HandedOver::NoOwner,
                 false => self.hand_over_to_listener(packet, service),
             },
             For::Asked(theirs) => {
-                let from = gid_of(packet.meta.src);
+                let from = packet.meta.src.gid();
                 let service = lock(&self.cm.forwarded).service(from, theirs);
                 match service.filter(|_| !self.cm.was_asked(from, theirs)) {
                     Some(service) => self.hand_over_to_listener(packet, service),
@@ -236,7 +239,7 @@ impl Engine {
     }
 
     fn hand_over_to_listener(&self, packet: &RxPacket<'_>, service: ServiceId) -> HandedOver {
-        let [address, netdev] = self.names_of(service, local_of(packet.meta.dst));
+        let [address, netdev] = self.names_of(service, local_of(packet.meta));
         match self.slots.hand_over_to_name(&address, packet) {
             HandedOver::NoOwner => self.slots.hand_over_to_name(&netdev, packet),
             done => done,
@@ -303,42 +306,42 @@ impl Engine {
     }
 
     /// By which path a datagram goes out.
-    pub(crate) fn mad_path(&self, out: &Datagram) -> TxPath {
+    pub(crate) fn mad_path(&self, link: &dyn Link, out: &Datagram) -> TxPath {
         let ip = out.path.remote.to_ip();
-        let dst: SocketAddr = self.local_addr(ip).with_port(ROCE_PORT);
         let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
         let first = message.map_or(0, |message| flow_of(&message));
         // An odd step visits as many source ports; queue pairs use them, too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
-        let path = TxPath::new(out.path.local.to_ip(), dst)
-            .with_flow(flow)
-            .with_traffic_class(out.path.traffic_class)
-            .with_hop_limit(out.path.hop_limit);
+        let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
+        let netdev_index = self.info.netdev_index;
+        let service_level = 0;
+        let to =
+            PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };
+        // The link refuses what leads nowhere, and counts it.
+        let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
+        let path = link.open_path(&to).map_or_else(nowhere, |open| open.path);
+        let path = path.with_flow(flow).with_hop_limit(hop_limit);
         let straight = out.repeats.is_multiple_of(2) && !self.config.force_wire;
-        let port = message.filter(|_| straight).and_then(|m| self.private_port(&m, ip));
-        port.map_or(path, |port| path.with_port(port, None))
+        let process = message.filter(|_| straight).and_then(|m| self.process_of(&m, ip));
+        process.map_or(path, |process| path.to_process(ProcessId { intake: None, ..process.id() }))
     }
 
-    /// Where the process of this host receives that a message to `ip` is for, if that is known.
-    fn private_port(&self, message: &CmMessage, ip: IpAddr) -> Option<u16> {
-        let process = match addressee(message).0 {
+    /// The process of this host that a message to `ip` is for, if that is known.
+    fn process_of(&self, message: &CmMessage, ip: IpAddr) -> Option<PeerProcess> {
+        match addressee(message).0 {
             For::Owner(id) => self.find_here(ip, id),
             For::Asked(_) => None,
             For::Service(service) => {
                 let names = self.names_of(service, self.local_addr(ip));
                 names.iter().find_map(|name| self.slots.known_server(name, ip))
             }
-        };
-        process.map(|process| process.private_port)
+        }
     }
 }
 
 /// An address that a packet came to.
-fn local_of(dst: SocketAddr) -> LocalAddr {
-    match dst {
-        SocketAddr::V4(v4) => LocalAddr::new((*v4.ip()).into(), 0),
-        SocketAddr::V6(v6) => LocalAddr::new((*v6.ip()).into(), v6.scope_id()),
-    }
+fn local_of(meta: &RxMeta) -> LocalAddr {
+    LocalAddr::new(meta.dst.ip(), meta.netdev)
 }
 
 /// The flow of the messages of a connection in one direction; requests may have one of their own.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 
-use vernic_io::{Icrc, ROCE_PORT, RxMeta, RxPacket, TxPath};
+use vernic_io::{Icrc, Peer, ROCE_PORT, RxMeta, RxPacket, TxPath};
 use vernic_proto::DropReason;
 use vernic_proto::cm::{CmPath, Datagram};
 use vernic_wire::cm::{
@@ -14,6 +14,7 @@ use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Bth, Deth, Headers, Opcode, Psn};
 
 use super::*;
+use crate::progress::engine::Engine;
 use crate::{Config, Context, Place};
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -37,14 +38,18 @@ fn datagram(message: impl Into<CmMessage>, repeats: u8) -> Datagram {
     Datagram { path, mad, repeats }
 }
 
+fn mad_path(engine: &Engine, out: &Datagram) -> TxPath {
+    engine.with_lane(|lane| engine.mad_path(lane.link.as_ref(), out))
+}
+
 #[test]
 fn a_datagram_that_was_not_answered_takes_every_way_there_is() {
     let context = open();
     let engine = context.engine();
     let req = Req { local_comm_id: CommId(5), ..Req::default() };
-    let paths: Vec<_> = (0..16).map(|n| engine.mad_path(&datagram(req, n))).collect();
+    let paths: Vec<_> = (0..16).map(|n| mad_path(engine, &datagram(req, n))).collect();
     assert_eq!(paths.iter().map(TxPath::flow).collect::<HashSet<_>>().len(), 16);
-    assert!(paths.iter().all(|path| path.dst().port() == ROCE_PORT), "no listener is known");
+    assert!(paths.iter().all(|path| !path.is_local()), "no listener is known");
 }
 
 #[test]
@@ -62,12 +67,11 @@ fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
         (CmMessage::from(req), Req { service_id: ServiceId(1), ..req }.into()),
         (dreq.into(), Dreq { remote_comm_id: CommId(1), ..dreq }.into()),
     ] {
-        let port =
-            |message: CmMessage, n| here.engine().mad_path(&datagram(message, n)).dst().port();
-        assert_ne!(port(message, 0), ROCE_PORT);
-        assert_eq!(port(message, 1), ROCE_PORT);
-        assert_eq!(port(message, 2), port(message, 0));
-        assert_eq!(port(nobodys, 0), ROCE_PORT);
+        let peer = |message: CmMessage, n| mad_path(here.engine(), &datagram(message, n)).peer();
+        assert_ne!(peer(message, 0), Peer::Remote);
+        assert_eq!(peer(message, 1), Peer::Remote);
+        assert_eq!(peer(message, 2), peer(message, 0));
+        assert_eq!(peer(nobodys, 0), Peer::Remote);
     }
 }
 
@@ -93,7 +97,7 @@ fn overrun(other: &Context, owner: &Context) -> u64 {
     let bytes = packet_with(rtu);
     let (src, dst) = ((HOME, 50_000).into(), (HOME, ROCE_PORT).into());
     let icrc = Icrc::Good;
-    let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+    let meta = RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) };
     let packets = vec![RxPacket { bytes: &bytes, meta: &meta, segment: 0 }; count as usize];
     let engine = other.engine();
     engine.with_lane(|lane| {
@@ -112,7 +116,7 @@ fn receive_from(ip: IpAddr, context: &Context, message: impl Into<CmMessage>) {
     let bytes = packet_with(message);
     let (src, dst) = ((ip, 50_000).into(), (HOME, ROCE_PORT).into());
     let icrc = Icrc::Good;
-    let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+    let meta = RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) };
     let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
     let engine = context.engine();
     engine.with_lane(|lane| {

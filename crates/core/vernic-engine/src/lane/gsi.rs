@@ -91,7 +91,7 @@ fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
     let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
     let is_send = parsed.info().service == Service::Ud && parsed.imm().is_none();
     let deth = parsed.deth().filter(|_| is_send).ok_or(DropReason::WrongService)?;
-    if packet.meta.dst.ip().is_multicast() {
+    if packet.meta.dst.gid().is_multicast() {
         return Err(DropReason::NotAttached);
     }
     if !parsed.bth().pkey.matches(Pkey::DEFAULT) {
@@ -196,7 +196,7 @@ impl Lane {
     /// Until nothing is left or the batch is full; learns when the agent wants to be called again.
     #[cold]
     fn write_mads(&mut self, engine: &Engine) {
-        let Self { gsi, tx, .. } = self;
+        let Self { gsi, tx, link, .. } = self;
         // Before the machine is looked at: what changes from then on is announced again.
         gsi.pending = false;
         gsi.deadline = engine.cm.drain(|next| {
@@ -204,7 +204,7 @@ impl Lane {
             while let Some(room) = tx.room() {
                 let Some(out) = next() else { return };
                 let len = gsi.write(&out.mad, room);
-                let path = engine.mad_path(&out);
+                let path = engine.mad_path(link.as_ref(), &out);
                 engine.note_sent(&path);
                 tx.push(&path, len);
             }
@@ -231,7 +231,7 @@ mod tests {
         headers.emit(&mut bytes);
         let src: SocketAddr = "10.0.0.1:50000".parse().unwrap();
         let (dst, icrc) = (dst.parse().unwrap(), Icrc::Good);
-        let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+        let meta = RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) };
         mad_of(&RxPacket { bytes: &bytes, meta: &meta, segment: 0 }).map(|_| ())
     }
 

@@ -5,15 +5,15 @@
 //! Consecutive packets of one queue pair, the usual case, take its lock once.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 
 use vernic_io::host::Intake;
 use vernic_io::host::Lookup;
 use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
-use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
+use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
 use vernic_proto::{Disposition, DropReason, ErrorClass, RxMeta, Time};
-use vernic_wire::{Gid, Packet, ParseError, Qpn, Service};
+use vernic_wire::{Packet, ParseError, Qpn, Service};
 
 use crate::device::alarms::Offence;
 use crate::device::grh;
@@ -301,19 +301,19 @@ impl<'a, 'p> Demux<'a, 'p> {
                 return Err(DropReason::PeerNotAllowed);
             }
             meta.grh = Some(grh::area(packet));
-            meta.sl = match packet.meta.dst {
-                SocketAddr::V4(_) => PACKET_TYPE_IPV4,
-                SocketAddr::V6(_) => PACKET_TYPE_IPV6,
+            meta.sl = match packet.meta.dst.ip() {
+                IpAddr::V4(_) => PACKET_TYPE_IPV4,
+                IpAddr::V6(_) => PACKET_TYPE_IPV6,
             };
         } else if let Some((peer, local)) = core.side.peer {
-            if !(is_at(packet.meta.src, peer) && is_at(packet.meta.dst, local)) {
+            if packet.meta.src != peer || packet.meta.dst != local {
                 return Err(DropReason::WrongSource);
             }
             if self.via.is_none() {
                 if core.side.way.excludes_link(is_request) {
                     return Err(DropReason::WrongWay);
                 }
-                if !core.side.source.is_peer(is_request, packet.meta.src.port()) {
+                if !core.side.source.is_peer(is_request, packet.meta.flow) {
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
                 }
             }
@@ -323,7 +323,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             machine.handle_packet(now, parsed, &meta, host)
         });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
-            core.side.source.learn(sender, is_request, packet.meta.src.port(), qp.qpn);
+            core.side.source.learn(sender, is_request, packet.meta.flow, qp.qpn);
         }
         // What the machine did not take says nothing of where its peer is.
         if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
@@ -366,7 +366,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         packet: &RxPacket<'p>,
         parsed: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let gid = gid_of(packet.meta.dst);
+        let gid = packet.meta.dst.gid();
         let group = self.groups.iter().find(|group| group.gid == gid);
         let group = group.ok_or(DropReason::NotAttached)?;
         for &member in &group.members {
@@ -402,7 +402,7 @@ impl<'a, 'p> Demux<'a, 'p> {
 impl Engine {
     /// Counts a dropped packet, and if its sender must not send such, that.
     #[cold]
-    pub(crate) fn drop_from(&self, src: SocketAddr, reason: DropReason) {
+    pub(crate) fn drop_from(&self, src: Address, reason: DropReason) {
         self.counters.drop_packet(reason);
         if let Some(offence) = Offence::of_drop(reason) {
             if offence == Offence::BadKey {
@@ -414,7 +414,7 @@ impl Engine {
 
     /// Counts a request that was refused for good.
     #[cold]
-    fn note_nak(&self, src: SocketAddr, class: ErrorClass) {
+    fn note_nak(&self, src: Address, class: ErrorClass) {
         self.counters.fatal_naks_sent.add(1);
         self.note_offence(src.ip(), Offence::FatalNak);
         if Offence::is_of_key(class) {
@@ -445,7 +445,7 @@ fn identify(
         Some(sender) => return Ok(sender),
         None => {}
     }
-    side.source.tell(is_request, packet.meta.src.port(), qp.qpn);
+    side.source.tell(is_request, packet.meta.flow, qp.qpn);
     Err(DropReason::WrongPort)
 }
 
@@ -460,10 +460,10 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
     if side.way.requests == Way::Barred || !via.has(peer) {
         return;
     }
-    if path.dst_port() == ROCE_PORT {
+    if !path.is_local() {
         // The peer was too busy to say that it is of this host, or it is not, and only has the same
         // slot there. Who only answers never asks again.
-        if engine.slots.lookup(path.dst().ip(), peer) == Lookup::NotHere {
+        if engine.slots.lookup(path.remote().to_ip(), peer) == Lookup::NotHere {
             return;
         }
         if let Some((better, process)) = engine.straighten(path, peer) {
@@ -480,23 +480,8 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
 /// their senders.
 #[inline]
 fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
-    let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.dst.port() != ROCE_PORT;
+    let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.door != Door::Shared;
     if paced { Intake::cost(packet.transport().len()) } else { 0 }
-}
-
-/// Whether an address is this one, which is not IPv4-mapped.
-#[inline]
-fn is_at(addr: SocketAddr, ip: IpAddr) -> bool {
-    addr.ip() == ip || addr.ip().to_canonical() == ip
-}
-
-/// The address as a GID.
-#[inline]
-pub(crate) fn gid_of(addr: SocketAddr) -> Gid {
-    Gid::from_ip(match addr {
-        SocketAddr::V4(v4) => IpAddr::V4(*v4.ip()),
-        SocketAddr::V6(v6) => IpAddr::V6(*v6.ip()),
-    })
 }
 
 /// Under which counter bytes that are no packet are counted.

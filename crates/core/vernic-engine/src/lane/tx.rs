@@ -175,8 +175,8 @@ impl Lane {
         let known = lock(&engine.refusal).replace(refusal) == Some(refusal);
         let (path, errno) = refusal;
         let error = std::io::Error::from_raw_os_error(errno);
-        let is_group = path.dst().ip().is_multicast() && errno == Errno::ENETUNREACH as i32;
-        let hint = if is_group { route_hint(path.src()) } else { "" };
+        let is_group = path.remote().is_multicast() && errno == Errno::ENETUNREACH as i32;
+        let hint = if is_group { route_hint(path.local().to_ip()) } else { "" };
         if known || self.warned.is_some_and(|at| now.since(at) < WARNING_NANOS) {
             tracing::debug!(%path, %error, packets, "the kernel refused packets{hint}");
         } else {

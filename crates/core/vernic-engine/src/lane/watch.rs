@@ -130,7 +130,7 @@ impl Engine {
         let used: HashSet<_> = self.with_lane(|lane| {
             let connected = |qp: &Arc<QpInner>| {
                 let core = lock(&qp.core);
-                core.side.path.map(|path| (path.dst().ip(), slot_of_peer(&core)))
+                core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
             };
             lane.table.iter().filter_map(connected).collect()
         });
@@ -152,7 +152,7 @@ impl Lane {
     fn name_process(&mut self, known: Watched, process: &HostProcess) {
         for qp in self.table.iter().filter(|qp| qp.service != Service::Ud) {
             let mut core = lock(&qp.core);
-            let at = core.side.path.map(|path| (path.dst().ip(), slot_of_peer(&core)));
+            let at = core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)));
             if at == Some((known.ip, known.slot)) && core.side.way.process.is_none() {
                 core.side.set_process(process);
             }

@@ -34,11 +34,11 @@
 
 use std::sync::Arc;
 
+use vernic_io::TxPath;
 use vernic_io::host::Slot;
 use vernic_io::neighbour::{
     MAX_NEIGHBOURS, Neighbour, NeighbourId, PacketBuffer, RingBroken, RingReader, RingWriter,
 };
-use vernic_io::{ROCE_PORT, TxPath};
 use vernic_proto::Time;
 use vernic_wire::Qpn;
 
@@ -251,7 +251,7 @@ impl Near {
     #[inline]
     pub(crate) fn neighbour_of(&self, path: &TxPath, peer: Qpn) -> Option<NeighbourId> {
         // Where no process was found, the slot may be one of another host.
-        if self.places.is_empty() || path.dst_port() == ROCE_PORT {
+        if self.places.is_empty() || !path.is_local() {
             return None;
         }
         let id = self.by_slot[usize::from(Slot::of(peer).value())]?;

@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 use vernic_io::host::SlotTable;
 use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::{
-    ClosedLink, Link, LinkError, LocalAddr, NextHop, Sleeper, StatusSocket, UdpConfig, UdpLink,
+    Link, LinkError, LinkFactory, LinkSetup, LocalAddr, NextHop, NoLink, Sleeper, StatusSocket,
+    UdpFactory,
 };
 use vernic_proto::{AddressVector, DropReason, QpState, QpType, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
@@ -75,30 +76,29 @@ impl Context {
         config: Config,
     ) -> Result<Arc<Self>, OpenError> {
         match transport {
-            Transport::Roce => Self::open_roce(netdev, config),
+            Transport::Roce => Self::open_over(choose(netdev)?, &UdpFactory, config),
             Transport::Iwarp => Self::open_iwarp(Some(netdev), config),
         }
     }
 
-    fn open_roce(netdev: &str, config: Config) -> Result<Arc<Self>, OpenError> {
-        let info = choose(netdev)?;
+    /// Opens a device whose packets are carried by links of any kind: `info` says what it is
+    /// called, and which addresses it has. One with netdev 0 has none, and keeps its addresses.
+    ///
+    /// # Errors
+    /// [`OpenError`]: no descriptor left, an address that the link cannot use.
+    pub fn open_over(
+        info: DeviceInfo,
+        factory: &dyn LinkFactory,
+        config: Config,
+    ) -> Result<Arc<Self>, OpenError> {
         let active_mtu = choose_mtu(&info, &config)?;
-        let device = || info.name.clone();
         let mut wires = Vec::new();
         let mut gids = info.gid_table();
         for _ in 0..config.engine_threads.max(1) {
-            let udp = UdpConfig {
-                offload: config.offload,
-                receive_buffer_bytes: config.socket_buffer_bytes,
-                send_buffer_bytes: config.socket_buffer_bytes,
-                ..UdpConfig::default()
-            };
-            let link = UdpLink::open(udp)
-                .map_err(|source| OpenError::Slot { device: device(), source })?;
-            let slots = link.slots();
-            let mut link = wrap_link(Box::new(link), &config, &info.name)?;
-            gids = activate(&info, link.as_mut(), gids)?;
-            wires.push(Wire { slots, link, streams: None });
+            let mut wire = Wire::new(&info, factory, &config, None)?;
+            wire.link = wrap_link(wire.link, &config, &info.name)?;
+            gids = activate(&info, wire.link.as_mut(), gids)?;
+            wires.push(wire);
         }
         // What one cannot use none shall offer: it is activated again when it can be.
         for &local in &info.addresses {
@@ -121,13 +121,11 @@ impl Context {
         let info = choose_iwarp(name.unwrap_or_default())?;
         info.check_settings(&config)?;
         let active_mtu = choose_mtu(&info, &config)?;
-        let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
-        let slots = SlotTable::new().map_err(slot_error)?;
         let streams = Streams::new()
             .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
-        let (link, gids) = (Box::new(ClosedLink::unused()), info.gid_table());
         let config = Config { engine_threads: 0, ..config };
-        let wire = Wire { slots, link, streams: Some(streams) };
+        let wire = Wire::new(&info, &NoLink, &config, Some(streams))?;
+        let gids = info.gid_table();
         Self::assemble(info, config, active_mtu, gids, vec![wire])
     }
 
@@ -152,9 +150,14 @@ impl Context {
         }
         device.know(&engines);
         // Without netlink (a sandbox may refuse it) addresses stay as they are now.
-        let watcher = ChangeWatcher::new()
-            .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
-            .ok();
+        let watcher =
+            (device.info.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
+                watcher
+                    .inspect_err(
+                        |error| tracing::warn!(%error, "address changes will not be noticed"),
+                    )
+                    .ok()
+            });
         let status = StatusSocket::open(&device.info.name)
             .inspect_err(
                 |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
@@ -265,8 +268,9 @@ impl Context {
         if engine.info.transport != Transport::Roce {
             return None;
         }
-        let path = engine.resolve(av, 0).ok()?.path;
-        NextHop::seek(row.local, engine.info.netdev_index, path.dst())
+        let to = engine.path_request(av).ok()?;
+        let peer = engine.local_addr(to.remote.to_ip()).with_port(0);
+        NextHop::seek(row.local, to.netdev_index, peer)
     }
 
     /// Whether its netdev has this address now.
@@ -522,6 +526,28 @@ struct Wire {
     link: Box<dyn Link>,
     /// Of an iWARP device.
     streams: Option<Streams>,
+}
+
+impl Wire {
+    /// Slots of its own, and a link that the factory makes.
+    fn new(
+        info: &DeviceInfo,
+        factory: &dyn LinkFactory,
+        config: &Config,
+        streams: Option<Streams>,
+    ) -> Result<Self, OpenError> {
+        let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
+        let slots = SlotTable::new().map_err(slot_error)?;
+        let setup = LinkSetup {
+            slots: slots.clone(),
+            offload: config.offload,
+            socket_buffer_bytes: config.socket_buffer_bytes,
+        };
+        let link = factory
+            .open(&setup)
+            .map_err(|source| OpenError::Os { what: "open the device's link", source })?;
+        Ok(Self { slots, link, streams })
+    }
 }
 
 fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {

@@ -200,7 +200,7 @@ fn an_address_that_one_engine_cannot_use_is_used_by_none_until_it_can() {
     let link = engines[1].with_lane(|lane| std::mem::replace(&mut lane.link, closed));
     context.engine().refresh_addresses();
     assert!(!context.has_address(row.local));
-    let path = vernic_io::TxPath::new(row.local.ip, row.local.with_port(1));
+    let path = vernic_io::udp::path(row.local.ip, row.local.with_port(1));
     let is_used =
         |engine: &Arc<Engine>| engine.with_lane(|lane| lane.link.departure(&path).is_some());
     assert!(!engines.iter().any(is_used));
