@@ -144,22 +144,15 @@ impl Case {
 pub(super) fn all() -> Vec<Case> {
     let mut cases = listings();
     cases.extend(Place::ALL.iter().flat_map(|place| ping_pongs(*place)));
-    cases.extend(Place::ALL.iter().flat_map(|place| perftest(*place)).filter(suits_its_place));
-    // How packets of verbs go, and who moves them, makes no difference to who is above.
-    let below = [Place::Memory, Place::Threads];
-    let others = || Place::ALL.into_iter().filter(|place| !below.contains(place));
+    cases.extend(Place::ALL.iter().flat_map(|place| perftest(*place)));
+    // How packets of verbs go makes no difference to who is above.
+    let others = || Place::ALL.into_iter().filter(|place| *place != Place::Memory);
     cases.extend(others().flat_map(manager::cases));
     cases.extend(others().flat_map(sockets::cases));
     cases.extend(others().flat_map(applications::cases));
     cases.extend(others().flat_map(iwarp::cases));
     cases.extend(dapl::PLACES.into_iter().flat_map(dapl::cases));
     cases
-}
-
-/// Threads that spin want cores, of which a small machine has none to spare for ping-pongs.
-fn suits_its_place(case: &Case) -> bool {
-    case.place != Place::Threads
-        || case.program.ends_with("_bw") && !case.options.split(' ').any(|option| option == "-a")
 }
 
 fn listings() -> Vec<Case> {

@@ -38,14 +38,12 @@ pub(super) enum Place {
     Loss,
     /// As `Loopback`, through memory that both processes share.
     Memory,
-    /// As `Loopback`, and threads of each device move its packets.
-    Threads,
 }
 
 impl Place {
     /// Every place.
-    pub(super) const ALL: [Self; 6] =
-        [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Loss, Self::Memory, Self::Threads];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Loss, Self::Memory];
 
     /// The word for it in names of cases.
     pub(super) fn name(self) -> &'static str {
@@ -55,7 +53,6 @@ impl Place {
             Self::Ipv6 => "ipv6",
             Self::Loss => "loss",
             Self::Memory => "memory",
-            Self::Threads => "threads",
         }
     }
 
@@ -67,7 +64,6 @@ impl Place {
             Self::Ipv6 => "the same pair, IPv6",
             Self::Loss => "127.0.0.1 with 1 % of the packets lost",
             Self::Memory => "two processes of one host, through shared memory",
-            Self::Threads => "two processes of one host, by UDP, two engine threads each",
         }
     }
 
@@ -78,7 +74,6 @@ impl Place {
             (Self::Loss, 0) => &["--loss", "0.01", "--seed", "1"],
             (Self::Loss, _) => &["--loss", "0.01", "--seed", "2"],
             (Self::Memory, _) => &["--set", "same_host=on"],
-            (Self::Threads, _) => &["--set", "same_host=off", "--set", "engine_threads=2"],
             _ => &["--set", "same_host=off"],
         }
     }
@@ -86,7 +81,7 @@ impl Place {
     /// The server's address for the programs' own TCP connection: some listen on IPv4 only.
     pub(super) fn server(self) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss | Self::Memory | Self::Threads => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
             Self::Ipv4 | Self::Ipv6 => IPV4[0],
         }
     }
@@ -94,7 +89,7 @@ impl Place {
     /// The address of a side's GID.
     pub(super) fn address(self, side: usize) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss | Self::Memory | Self::Threads => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
             Self::Ipv4 => IPV4[side],
             Self::Ipv6 => IPV6[side],
         }
@@ -143,7 +138,7 @@ impl Network {
     /// The namespace of a side.
     pub(super) fn namespace(&self, place: Place, side: usize) -> &str {
         match place {
-            Place::Loopback | Place::Loss | Place::Memory | Place::Threads => &self.names[0],
+            Place::Loopback | Place::Loss | Place::Memory => &self.names[0],
             Place::Ipv4 | Place::Ipv6 => &self.names[1 + side],
         }
     }

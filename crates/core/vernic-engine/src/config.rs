@@ -22,7 +22,6 @@ pub use settings::{Origin, Settings};
 pub const CONFIG_VARIABLE: &str = "VERNIC_CONFIG";
 
 /// Most threads that move the packets of a device.
-const MAX_ENGINE_THREADS: u64 = 16;
 
 /// Longest time a setting in microseconds may name: 10 s.
 const MAX_US: u64 = 10_000_000;
@@ -125,17 +124,11 @@ config! {
     /// Time without a verbs call after which the background thread takes over; the bound of how
     /// long a computing application keeps its peers waiting.
     takeover_us: u64 = 500, "VERNIC_TAKEOVER_US", "1 to 10000000 microseconds", micros, show;
-    /// Threads that move packets, each with sockets and a share of the queue pairs of a RoCE device
-    /// of its own, on machines with cores to spare: calls of the application only leave work and
-    /// find what is done, and a thread without work spins for a while before it sleeps. 0 lets
-    /// those calls move packets themselves.
-    engine_threads: u8 = 0, "VERNIC_ENGINE_THREADS", "0 to 16", engine_threads, show;
     /// Largest number of packets in flight on one RC queue pair. The default is 4 MiB at the
     /// largest MTU: what a socket's receive buffer holds while its process is not scheduled.
     max_window: u32 = 1024, "VERNIC_MAX_WINDOW", "1 to 65536 packets", window, show;
-    /// Flows: UDP source ports over which queue pairs to one process, or engine, of a host are
-    /// spread; with peers in many processes more are opened, up to 64 for each engine and one for
-    /// each of its addresses.
+    /// Flows: UDP source ports over which queue pairs to one process of a host are spread; with
+    /// peers in many processes more are opened, up to 64 and one for each address of the device.
     flows: u16 = 4, "VERNIC_FLOWS", "1 to 16", flows, show;
     /// Use UDP_SEGMENT and UDP_GRO to move many packets with one system call.
     offload: bool = true, "VERNIC_OFFLOAD", "on or off", switch, show_switch;
@@ -275,10 +268,6 @@ fn micros_or_none(value: &str) -> Result<u64, String> {
 /// As far as the kernel takes it.
 fn keep_alive(value: &str) -> Result<u32, String> {
     number(value, 0, 32767).map(|n| n as u32)
-}
-
-fn engine_threads(value: &str) -> Result<u8, String> {
-    number(value, 0, MAX_ENGINE_THREADS).map(|n| n as u8)
 }
 
 fn reply_timeout(value: &str) -> Result<u32, String> {

@@ -348,9 +348,9 @@ mod tests {
         assert_eq!(names.len(), all);
         let mut some = DeviceCounters::default();
         some.link.rx_packets = 7;
-        let engines = [Counters::default(), Counters::default()];
-        engines.iter().for_each(|counters| counters.drop_packet(DropReason::Icrc));
-        engines.iter().for_each(|counters| counters.add_to(&mut some));
+        let counters = Counters::default();
+        (0..2).for_each(|_| counters.drop_packet(DropReason::Icrc));
+        counters.add_to(&mut some);
         assert_eq!(some.to_string(), "rx_packets=7 drop_icrc=2");
     }
 }

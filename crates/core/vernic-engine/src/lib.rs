@@ -61,24 +61,27 @@ pub use error::{
     Busy, CqOverrun, CreateError, DmRangeError, FreeError, McastError, ModifyError, OpenError,
     PathError, ResizeError,
 };
+pub use qp::cap::QpCap;
+pub use qp::completions::{EMPTY_WC, Wc};
 pub use qp::explanation::{Circumstances, Explanation, LivePeer};
+pub use qp::payload::{Payload, SendRefusal};
 pub use qp::recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
 pub use support::threads::spawn;
 pub use verbs::ah::Ah;
 pub use verbs::channel::CompChannel;
 pub use verbs::context::Context;
-pub use verbs::cq::{Cq, EMPTY_WC, Wc};
+pub use verbs::cq::Cq;
 pub use verbs::dm::DeviceMemory;
 pub use verbs::handle::Qp;
 pub use verbs::mr::{Mr, MrChange, Mw};
 pub use verbs::pd::Pd;
 pub use verbs::place::Placed;
-pub use verbs::qp_init::{QpCap, QpInit};
+pub use verbs::qp_init::QpInit;
 pub use verbs::route::{Route, WhyWire};
 pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
-pub use verbs::wr::{Dest, Payload, PostSendError, SendRefusal, SendWr};
+pub use verbs::wr::{Dest, PostSendError, SendWr};
 pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
 pub use vernic_io::neighbour::Hindrance;
 

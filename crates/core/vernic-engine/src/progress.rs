@@ -2,4 +2,3 @@
 
 pub(crate) mod background;
 pub(crate) mod engine;
-pub(crate) mod presence;

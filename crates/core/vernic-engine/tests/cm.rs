@@ -306,10 +306,6 @@ fn lost_datagrams_are_sent_again() {
 #[test]
 fn a_listener_whose_thread_polled_until_now_answers_before_the_take_over_time() {
     let mut config = test_config();
-    if config.engine_threads != 0 {
-        // Nobody's polls keep the threads away.
-        return;
-    }
     config.set("takeover_us", "10000000").unwrap();
     let answered = |rested: bool| {
         let (server, client) = (Node::with(config.clone()), Node::new());

@@ -290,3 +290,27 @@ fn a_datagram_over_ipv6_arrives_behind_an_ipv6_header() {
     assert_eq!(header[24..40], row.gid.0);
     assert_eq!(&b.bytes(40, 8), b"datagram");
 }
+
+#[test]
+fn a_device_is_in_as_many_groups_as_advertised_and_in_no_more() {
+    // It needs hundreds of descriptors.
+    if other::runs_alone("a_device_is_in_as_many_groups_as_advertised_and_in_no_more") {
+        return;
+    }
+    let end = End::new();
+    let qps: Vec<_> = (0..3).map(|_| end.qp(Service::Ud)).collect();
+    qps.iter().for_each(|qp| bring_up_ud(qp, Qkey(1)));
+    let limit = end.context.device_attr().max_mcast_groups as usize;
+    let group = |n: usize| Gid::from_ip([239, 79, (n >> 8) as u8, n as u8].into());
+    (0..limit).for_each(|n| qps[n % qps.len()].attach_mcast(group(n)).unwrap());
+    for qp in &qps {
+        let error = qp.attach_mcast(group(limit)).unwrap_err();
+        assert!(matches!(error, McastError::Full { .. }), "{error}");
+    }
+    // A group that the device is in has room for others, and who was in one leaves room.
+    qps[1].attach_mcast(group(0)).unwrap();
+    qps[0].detach_mcast(group(0)).unwrap();
+    qps[0].attach_mcast(group(limit)).unwrap_err();
+    qps[1].detach_mcast(group(0)).unwrap();
+    qps[2].attach_mcast(group(limit)).unwrap();
+}

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use common::*;
 use vernic_engine::limits::{MAX_DM_ALIGN_LOG2, MAX_DM_BYTES};
@@ -193,4 +194,53 @@ fn null_region_sends_zeros_and_swallows_what_is_received() {
     assert_eq!(t.b.bytes(0, 50), [0; 50]);
     let peer = (SendOp::Write(remote(&to, 0)), vec![t.a.sge(0, 1)]);
     assert_eq!(statuses(&t, vec![peer]), [WcStatus::RemoteAccess], "peers have no rights to it");
+}
+
+#[test]
+fn nobody_is_inside_memory_that_is_deregistered_whatever_moves_packets() {
+    // Some WRITEs must come too late; on a loaded machine that takes more than one attempt.
+    assert!((0..20).any(|_| deregisters_under_writes()), "it was too slow to tell");
+}
+
+/// False if all WRITEs were done before.
+fn deregisters_under_writes() -> bool {
+    let (a, b) = (End::new(), End::new());
+    // An ACK timeout of a second: on a loaded machine a thread may not run for long.
+    let patient = || Setup { timeout: AckTimeout::new(18), ..Setup::default() };
+    let connected = |_| {
+        let (a_qp, b_qp) = (a.qp(Service::Rc), b.qp(Service::Rc));
+        connect(&a, &a_qp, b.gid().1, b_qp.qpn(), patient());
+        connect(&b, &b_qp, a.gid().1, a_qp.qpn(), patient());
+        (a_qp, b_qp)
+    };
+    let pairs: Vec<_> = (0..3).map(connected).collect();
+    let target = HostBuffer::new(1 << 16).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let addr = target.as_mut_ptr();
+    // SAFETY: the buffer outlives the region, which this function deregisters.
+    #[allow(unsafe_code)]
+    let mr = unsafe { b.pd.reg_mr(addr, 1 << 16, addr as u64, access) }.unwrap();
+    a.fill(0, &[7; 1 << 16]);
+    let remote = remote(&mr, mr.iova());
+    for (qp, _) in &pairs {
+        let sges = [a.sge(0, 1 << 16)];
+        let writes = [wr(1, SendOp::Write(remote), &sges); 64];
+        qp.post_send(&writes).unwrap();
+    }
+    let start = Instant::now();
+    let mut first = [0];
+    while first != [7] {
+        // Both devices' threads are at it, too.
+        a.context.progress();
+        target.read_at(0, &mut first).unwrap();
+        assert!(start.elapsed() < PATIENCE, "nothing arrives");
+    }
+    mr.deregister().unwrap();
+    // From here on it is ours alone.
+    target.write_at(0, &[0; 1 << 16]).unwrap();
+    let done = a.wait(64 * pairs.len());
+    let mut bytes = vec![0; 1 << 16];
+    target.read_at(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 0));
+    done.iter().any(|wc| wc.status == WcStatus::RemoteAccess)
 }

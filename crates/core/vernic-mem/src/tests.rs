@@ -447,7 +447,7 @@ fn only_bound_type_2_windows_are_invalidated_and_only_by_their_owner() {
     assert_eq!(memory.invalidate_remote(other_pd, QP, rkey2), Err(InvalidateError::WrongPd(rkey2)));
     assert_eq!(memory.invalidate_remote(pd, OTHER_QP, rkey2), Err(InvalidateError::WrongQp(rkey2)));
     assert!(memory.is_bound(mw2.handle));
-    assert_eq!(memory.invalidate_local(pd, rkey2), Ok(QP));
+    assert_eq!(memory.invalidate_local(pd, rkey2), Ok(()));
     assert!(!memory.is_bound(mw2.handle));
     assert_eq!(memory.invalidate_local(pd, rkey2), Err(InvalidateError::UnknownKey(rkey2)));
 }

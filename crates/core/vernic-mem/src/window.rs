@@ -159,11 +159,11 @@ impl Memory {
     }
 
     /// LOCAL INVALIDATE of a type 2 window by its owner (IBTA 10.6.5, 11.4.1): the window can be
-    /// bound again. Returns the queue pair to which it was bound.
+    /// bound again.
     ///
     /// # Errors
     /// [`InvalidateError`]; a type 1 window or a region is refused.
-    pub fn invalidate_local(&self, pd: PdId, rkey: Rkey) -> Result<Qpn, InvalidateError> {
+    pub fn invalidate_local(&self, pd: PdId, rkey: Rkey) -> Result<(), InvalidateError> {
         self.invalidate(pd, None, rkey)
     }
 
@@ -173,10 +173,10 @@ impl Memory {
     /// # Errors
     /// [`InvalidateError`]; a window of another queue pair is refused too.
     pub fn invalidate_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<(), InvalidateError> {
-        self.invalidate(pd, Some(qpn), rkey).map(drop)
+        self.invalidate(pd, Some(qpn), rkey)
     }
 
-    fn invalidate(&self, pd: PdId, qpn: Option<Qpn>, rkey: Rkey) -> Result<Qpn, InvalidateError> {
+    fn invalidate(&self, pd: PdId, qpn: Option<Qpn>, rkey: Rkey) -> Result<(), InvalidateError> {
         let mut control = self.control();
         let slot = self.indexes.slot_of(rkey.value()).ok_or(InvalidateError::UnknownKey(rkey))?;
         if control.regions.get(&slot).is_some_and(|region| region.entry.key == rkey.value()) {
@@ -199,9 +199,8 @@ impl Memory {
         if qpn.is_some_and(|qpn| qpn.value() != window.entry.qpn) {
             return Err(InvalidateError::WrongQp(rkey));
         }
-        let through = Qpn::new(window.entry.qpn);
         self.unbind(&mut control, slot);
-        Ok(through)
+        Ok(())
     }
 
     /// Invalidates all type 2 windows bound to a queue pair: to be called when it is destroyed, so

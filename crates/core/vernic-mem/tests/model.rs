@@ -401,7 +401,7 @@ impl World {
         let (key, pd) = (self.key(key), self.pds[pd]);
         let rkey = Rkey(key);
         let result = match qp {
-            None => self.memory.invalidate_local(pd, rkey).map(drop),
+            None => self.memory.invalidate_local(pd, rkey),
             Some(qp) => self.memory.invalidate_remote(pd, Qpn::new(qp), rkey),
         };
         let window = self.windows.iter_mut().flatten().find(|window| window.key == key);

@@ -121,7 +121,7 @@ impl Engine {
         }
         if sent_home.load(Ordering::Acquire) != before {
             // They share the port.
-            self.engines().for_each(|engine| engine.empty_sockets(until, LOOKS_OF_A_CALL));
+            self.empty_sockets(until, LOOKS_OF_A_CALL);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Addresses, MTU and state of a device's netdev while it is open: what changes is brought to the
-//! GID table, to every engine's link, and to the application.
+//! GID table, to the link, and to the application.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -50,29 +50,21 @@ impl Engine {
         }
     }
 
-    /// Lets every engine use the addresses that are new, and no longer those that are gone. What
-    /// one of them cannot use none shall offer.
+    /// Lets the link use the addresses that are new, and no longer those that are gone. What the
+    /// link cannot use is offered to nobody.
     fn readdress(&self, changes: &GidChanges) {
-        let engines: Vec<_> = self.engines().collect();
         for &local in &changes.removed {
-            engines.iter().for_each(|engine| engine.with_lane(|lane| lane.lose_address(local)));
+            self.with_lane(|lane| lane.lose_address(local));
         }
         let packets = self.info.transport == Transport::Roce;
         for &local in changes.added.iter().filter(|_| packets) {
-            for (at, engine) in engines.iter().enumerate() {
-                let Err(error) = engine.with_lane(|lane| lane.link.activate(local)) else {
-                    continue;
-                };
+            if let Err(error) = self.with_lane(|lane| lane.link.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
                 lock(&self.gids).remove(local);
-                engines[..at].iter().for_each(|engine| {
-                    engine.with_lane(|lane| lane.lose_address(local));
-                });
-                break;
             }
         }
         let locals: Vec<_> = lock(&self.gids).iter().map(|row| row.local).collect();
-        engines.iter().for_each(|engine| engine.with_lane(|lane| lane.rejoin(&locals)));
+        self.with_lane(|lane| lane.rejoin(&locals));
     }
 
     /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
@@ -96,7 +88,7 @@ impl Engine {
 }
 
 impl Lane {
-    /// An address is gone, or cannot be used everywhere.
+    /// An address is gone.
     fn lose_address(&mut self, local: LocalAddr) {
         self.link.deactivate(local);
         self.leave_home(local);

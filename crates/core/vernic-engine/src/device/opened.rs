@@ -1,31 +1,26 @@
-//! What the engines of an open device share: names, memory, events, addresses, states of the port.
+//! What an open device has beside its lane: names, memory, events, addresses, states of the port.
 //!
-//! Owns [`Device`], which every [`Engine`](crate::progress::engine::Engine) holds and is looked at through.
+//! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and is looked at through.
 //! Nothing of it is written on the data path.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Mutex, Weak};
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
 use vernic_io::Origin;
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
-use vernic_wire::Mtu;
+use vernic_wire::{Mtu, Rkey};
 
 use crate::config::{Config, PeerRefused};
-use crate::counters::DeviceCounters;
 use crate::device::alarms::{Alarms, Offence};
 use crate::device::gid::GidTable;
 use crate::device::listing::DeviceInfo;
-use crate::local::control::NearControl;
-use crate::progress::engine::Engine;
 use crate::qp::explanation::PastFailures;
-use crate::support::events::{AsyncEvent, EventQueue};
-use crate::verbs::channel::CompChannel;
-use crate::verbs::tables::GroupMembers;
+use crate::support::events::{AsyncEvent, CqId, EventQueue};
 use crate::verbs::xrc::XrcdFiles;
 
 /// See the module's head.
@@ -38,8 +33,6 @@ pub(crate) struct Device {
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
-    /// Queue pairs in multicast groups.
-    pub(crate) group_members: Mutex<GroupMembers>,
     /// XRC domains that files stand for.
     pub(crate) xrcds: XrcdFiles,
     pub(crate) events: EventQueue<AsyncEvent>,
@@ -50,6 +43,9 @@ pub(crate) struct Device {
     pub(crate) alarms: Alarms,
     /// Connections of TCP from outside of the setting `peers`.
     pub(crate) refused_peers: AtomicU64,
+    /// Completion queues that are armed: a thread sleeps until one of them reports, so the
+    /// background thread must not.
+    armed: AtomicUsize,
     /// Completion queues that are open.
     pub(crate) cqs: AtomicUsize,
     /// Shared receive queues that are open.
@@ -67,9 +63,7 @@ pub(crate) struct Device {
     /// See `close.rs`.
     pub(crate) closed: AtomicBool,
     /// Completion channels, those that are gone among them.
-    pub(crate) channels: Mutex<Vec<Weak<CompChannel>>>,
-    /// All of them, from when the device is open until it is dropped.
-    engines: OnceLock<Box<[Weak<Engine>]>>,
+    pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
 }
 
 /// The device's clock and the time of day at one moment.
@@ -104,6 +98,12 @@ pub(crate) fn monotonic_ns() -> u64 {
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.info.name)
+    }
+}
+
 impl Device {
     pub(crate) fn new(
         info: DeviceInfo,
@@ -123,52 +123,20 @@ impl Device {
             memory: Memory::new(),
             windows: Mutex::default(),
             gids: Mutex::new(gids),
-            group_members: Mutex::default(),
             xrcds: XrcdFiles::default(),
             events,
             past_failures: Mutex::default(),
             cq_overflows: AtomicU64::new(0),
             alarms: Alarms::default(),
             refused_peers: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
             cqs: AtomicUsize::new(0),
             srqs: AtomicUsize::new(0),
             dm_bytes: AtomicU64::new(0),
             started_ns: monotonic_ns(),
             closed: AtomicBool::new(false),
             channels: Mutex::default(),
-            engines: OnceLock::new(),
         }
-    }
-
-    /// Makes its engines known, once.
-    pub(crate) fn know(&self, engines: &[Arc<Engine>]) {
-        let _ = self.engines.set(engines.iter().map(Arc::downgrade).collect());
-    }
-
-    /// Its engines; the first is the one that has QP1.
-    pub(crate) fn engines(&self) -> impl Iterator<Item = Arc<Engine>> {
-        self.engines.get().into_iter().flatten().filter_map(Weak::upgrade)
-    }
-
-    /// Totals since it was opened. Waits for the lanes.
-    pub(crate) fn counters(&self) -> DeviceCounters {
-        let mut total = self.own_counters();
-        for engine in self.engines() {
-            total.cm += engine.cm.counters();
-            total.link += engine.with_lane(|lane| lane.link.counters());
-            total.neighbours += engine.near.as_ref().map(NearControl::counters).unwrap_or_default();
-        }
-        total
-    }
-
-    /// Those of the counters that are read without a lock.
-    pub(crate) fn own_counters(&self) -> DeviceCounters {
-        let mut total = DeviceCounters::default();
-        self.engines().for_each(|engine| engine.counters.add_to(&mut total));
-        total.cq_overflows = self.cq_overflows.load(Ordering::Relaxed);
-        total.async_events_dropped = self.events.dropped();
-        total.refused_peers = self.refused_peers.load(Ordering::Relaxed);
-        total
     }
 
     /// Refuses a connection of TCP from outside of the setting `peers`, and counts it.
@@ -185,17 +153,27 @@ impl Device {
         self.alarms.note(&self.info.name, peer, offence, self.now());
     }
 
-    /// Returns when every access to memory that was in flight in a lane is over.
-    pub(crate) fn barrier(&self) {
-        self.engines().for_each(|engine| engine.with_lane(|_| ()));
-    }
-
     /// Whether the device was opened before this process was forked: its sockets are closed, its
     /// threads are gone, and any of its locks may be held by a thread that is gone. Nothing but
     /// atomics and what never changes may be touched then.
     #[inline]
     pub(crate) fn is_orphan(&self) -> bool {
         !self.origin.is_here()
+    }
+
+    /// A completion queue was armed that was not.
+    pub(crate) fn cq_armed(&self) {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// An armed completion queue has raised its event, or is gone.
+    pub(crate) fn cq_disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a completion queue is armed.
+    pub(crate) fn has_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) != 0
     }
 
     /// Nanoseconds since the device was opened.
@@ -214,4 +192,9 @@ impl Device {
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
     }
+}
+
+/// The part of a window's key that its binds do not change.
+pub(crate) fn window_index(rkey: Rkey) -> u32 {
+    rkey.value() >> 8
 }

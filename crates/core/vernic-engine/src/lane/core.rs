@@ -31,9 +31,9 @@ use crate::local::guests::Guests;
 use crate::local::rings::Near;
 use crate::progress::engine::Engine;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::xrc::SrqTable;
 use crate::streams::{HELD_NANOS, Streams};
 use crate::support::wheel::Wheel;
-use crate::verbs::xrc::SrqTable;
 
 /// Batches that one call sends at most: enough to keep a socket busy, little enough that a post
 /// returns soon.

@@ -27,8 +27,8 @@ use crate::local::way::Way;
 use crate::progress::engine::Engine;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::xrc::SrqTable;
 use crate::support::events::lock;
-use crate::verbs::xrc::SrqTable;
 
 /// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
 const PACKET_TYPE_IPV4: u8 = 0xA;

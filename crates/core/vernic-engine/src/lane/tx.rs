@@ -293,7 +293,7 @@ enum Order {
 
 impl Order {
     fn of(qp: &QpInner) -> Self {
-        let sleeps = qp.cqs().any(|cq| cq.channel().is_some());
+        let sleeps = qp.cqs().any(|cq| cq.has_channel());
         if sleeps { Self::AnswersFirst } else { Self::RequestsFirst }
     }
 

@@ -32,8 +32,8 @@ use crate::lane::core::{Lane, Timers, make_ready};
 use crate::local::watch::{Found, GRACE_NANOS, HostProcess, LOOK_NANOS, Watched};
 use crate::progress::engine::Engine;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::xrc::SrqTable;
 use crate::support::events::lock;
-use crate::verbs::xrc::SrqTable;
 
 impl Engine {
     /// A queue pair is connected to `peer` at `ip`, which `found` was found of.

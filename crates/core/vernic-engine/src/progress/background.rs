@@ -1,6 +1,6 @@
-//! The thread of an engine: progress when no application thread makes any, or all of it.
+//! The background thread of an open device: progress when no application thread makes any.
 //!
-//! Without the setting `engine_threads` a device has one, and it has two ways to wait:
+//! It has two ways to wait:
 //!
 //! - *Backing off*, while application threads poll the device: it sleeps `takeover_us` at a
 //!   time and only looks whether they still do. A thread woken per packet would cost them more than
@@ -17,10 +17,6 @@
 //! turns out wrong, because packets waited and nobody had called for a while (a program that polls
 //! for its send and then looks at its memory, as `ib_write_lat` does), it watches for the next
 //! [`DISTRUST`] rounds.
-//!
-//! With the setting, each engine's thread *drives* it: it looks again and again, and sleeps as one
-//! that watches only when it has found nothing for [`SPIN_NANOS`]. Who posts wakes it then. Where
-//! others compute on its core it sleeps as soon as it finds nothing ([`Crowd`]).
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -34,7 +30,7 @@ use vernic_proto::Time;
 
 use crate::lane::core::Lane;
 use crate::local::control::NearControl;
-use crate::progress::engine::{Engine, LONG_YIELD_NANOS, LOOKS_BY_ITSELF, SLEEPS, give_way};
+use crate::progress::engine::{Engine, LOOKS_BY_ITSELF, SLEEPS, give_way};
 use crate::streams::Streams;
 use crate::support::threads;
 
@@ -67,19 +63,6 @@ const REST_CALLS: u64 = 2;
 /// Rounds with packets before it looks again whether somebody else makes progress.
 const ROUNDS: usize = 16;
 
-/// How long a thread that drives its engine finds nothing until it sleeps: some round trips of a
-/// network, and far longer than it takes to be woken.
-const SPIN_NANOS: u64 = 200_000;
-
-/// How long it looks in vain until it offers its core to others, and then again and again.
-const SPINS_PER_YIELD: u32 = 64;
-
-/// How long it sleeps as soon as it finds nothing, after an offer of its core took long. Who offers
-/// its core stands behind all that compute there (30 to 60 ms with ten of them, Linux 6.18), and
-/// packets wait; who sleeps runs soon after it was woken. One such offer in this time is a few
-/// percent of it.
-const CROWDED_NANOS: u64 = 1_000_000_000;
-
 /// How often it looks for changes of the network and what neighbours say while it does not sleep.
 const LOOK_AROUND_NANOS: u64 = 1_000_000;
 
@@ -93,27 +76,7 @@ enum Look {
     Taken,
 }
 
-/// Whether others compute on the core of a thread that drives its engine.
-#[derive(Debug, Default)]
-struct Crowd {
-    until: Time,
-}
-
-impl Crowd {
-    /// An offer of the core that ended now took so many nanoseconds.
-    fn note(&mut self, took: u64, now: Time) {
-        if took > LONG_YIELD_NANOS {
-            self.until = now + CROWDED_NANOS;
-        }
-    }
-
-    fn is_there(&self, now: Time) -> bool {
-        now < self.until
-    }
-}
-
-/// What the thread of a device's first engine hears beside its engine; others hear nothing of it.
-#[derive(Default)]
+/// What the thread hears beside its engine.
 pub(crate) struct Ears {
     /// Changes of the network.
     pub(crate) watcher: Option<ChangeWatcher>,
@@ -146,11 +109,8 @@ pub(crate) struct Background {
     distrust: u32,
     /// The last look found packets.
     found: bool,
-    /// Since when a thread that drives its engine has found nothing, and how often it looked.
-    idle: Option<(Time, u32)>,
-    /// When such a thread looked around last.
+    /// When it looked around last though it never slept.
     looked_around: Time,
-    crowd: Crowd,
 }
 
 impl Background {
@@ -172,9 +132,7 @@ impl Background {
             backed_off: false,
             distrust: 0,
             found: false,
-            idle: None,
             looked_around: Time(0),
-            crowd: Crowd::default(),
         };
         let name = format!("{}-progress", this.engine.info.name);
         threads::spawn(&name, move || this.run())
@@ -187,9 +145,7 @@ impl Background {
             tracing::debug!(%error, "no short slices of the processor for the background thread");
         }
         while !self.engine.stop.load(Ordering::Acquire) {
-            if self.engine.is_driven() {
-                self.drive();
-            } else if self.others_are_active() {
+            if self.others_are_active() {
                 self.back_off();
             } else {
                 self.watch();
@@ -208,14 +164,14 @@ impl Background {
             return false;
         }
         let enough = if self.backed_off { STAYING_CALLS } else { ACTIVE_CALLS };
-        made >= enough && self.engine.armed.load(Ordering::SeqCst) == 0
+        made >= enough && !self.engine.has_armed()
     }
 
     fn back_off(&mut self) {
         let engine = self.engine.clone();
         engine.backs_off.store(true, Ordering::SeqCst);
         // A queue armed before that store was not announced to us; one armed after it is.
-        if engine.armed.load(Ordering::SeqCst) == 0 {
+        if !engine.has_armed() {
             if !self.backed_off {
                 let near = engine.near.as_ref().map(NearControl::raw_fd);
                 self.sleeper.watch(self.ears.poll_fds().chain(near));
@@ -250,30 +206,6 @@ impl Background {
         }
     }
 
-    fn drive(&mut self) {
-        let now = self.engine.now();
-        let is_crowded = self.crowd.is_there(now);
-        let may_rest =
-            is_crowded || self.idle.is_some_and(|(since, _)| now.since(since) > SPIN_NANOS);
-        match self.look(may_rest) {
-            Look::Busy => {}
-            Look::Taken if is_crowded => give_way(),
-            Look::Taken => self.offer_core(),
-            Look::Idle(timeout) => {
-                self.sleep(timeout);
-                self.idle = None;
-                return;
-            }
-        }
-        if self.idle.is_some_and(|(_, spins)| spins % SPINS_PER_YIELD == SPINS_PER_YIELD - 1) {
-            self.offer_core();
-        }
-        if self.is_time_to_look_around() {
-            self.look_around(true);
-            self.tell_status();
-        }
-    }
-
     /// Whether it has not looked around for a while, and does so now.
     fn is_time_to_look_around(&mut self) -> bool {
         let now = self.engine.now();
@@ -284,19 +216,12 @@ impl Background {
         is_time
     }
 
-    fn offer_core(&mut self) {
-        let before = self.engine.now();
-        std::thread::yield_now();
-        let now = self.engine.now();
-        self.crowd.note(now.since(before), now);
-    }
-
     fn watch(&mut self) {
         let mut was_away = std::mem::replace(&mut self.backed_off, false);
         let mut taken = 0;
         for _ in 0..ROUNDS {
             let called_at = Time(self.engine.called_at.load(Ordering::Relaxed));
-            let looked = self.look(true);
+            let looked = self.look();
             if std::mem::replace(&mut was_away, false)
                 && self.found
                 && self.engine.now().since(called_at) > SILENCE_NANOS
@@ -360,13 +285,12 @@ impl Background {
         self.engine.alarms.tell_due(&self.engine.info.name, self.engine.now());
     }
 
-    /// Makes progress once, and plans the next look if it may rest until then.
-    fn look(&mut self, may_rest: bool) -> Look {
+    /// Makes progress once, and plans the next look if there is nothing more to do.
+    fn look(&mut self) -> Look {
         let engine = self.engine.clone();
         let Some(mut lane) = engine.try_lane() else { return Look::Taken };
         let now = engine.now();
         engine.answer_doorbells(&mut lane);
-        let was_asked = !lane.ready.is_empty();
         lane.transmit(&engine, now);
         // It sleeps on what is ready, so it must see all of it.
         let received = match lane.streams {
@@ -375,12 +299,7 @@ impl Background {
         };
         self.found = received != 0;
         lane.fire_timers(&engine, now);
-        // Who looks again at once lets ACKs wait for replies.
-        if may_rest {
-            lane.transmit_all(&engine, now);
-        } else {
-            lane.transmit(&engine, now);
-        }
+        lane.transmit_all(&engine, now);
         // While applications call now and then, look now and then: they need not wake us for
         // what they leave behind.
         let look = self.called.then(|| now + engine.patience());
@@ -391,9 +310,7 @@ impl Background {
         }
         let serves = engine.is_asked_for_processes();
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
-        let spins = self.idle.map_or((now, 0), |(since, spins)| (since, spins + 1));
-        self.idle = (rests && !was_asked).then_some(spins);
-        let busy = !rests || !may_rest || !self.lies_down(&lane);
+        let busy = !rests || !self.lies_down(&lane);
         if !busy {
             if self.generation != Some(lane.link.poll_generation()) {
                 let generation = lane.link.poll_generation();
@@ -452,21 +369,5 @@ impl Engine {
     fn see_to_processes(&self) -> Option<Time> {
         let near = self.serve_neighbours();
         [near, self.look_after_peers()].into_iter().flatten().min()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_offer_of_the_core_that_took_long_tells_of_a_crowd_for_a_while() {
-        let (mut crowd, now) = (Crowd::default(), Time(1));
-        crowd.note(LONG_YIELD_NANOS, now);
-        assert!(!crowd.is_there(now), "a peer has answered");
-        crowd.note(LONG_YIELD_NANOS + 1, now);
-        crowd.note(0, now + 1);
-        assert!(crowd.is_there(now + (CROWDED_NANOS - 1)));
-        assert!(!crowd.is_there(now + CROWDED_NANOS), "another try");
     }
 }

@@ -1,8 +1,8 @@
 //! Progress: who runs the lane when, on whose thread (the model in one page).
 //!
-//! Owns [`Engine`]: a lane behind its lock, the doorbells, counters. A device has one, and calls of
-//! the application make its progress; or, with the setting `engine_threads`, one for each of so
-//! many threads, which make all of it.
+//! Owns [`Engine`]: the lane of an open device behind its lock, the doorbells, counters. Calls of
+//! the application make progress, and the background thread where no call does. A program that
+//! wants several lanes opens the device several times.
 //!
 //! # Who runs the lane
 //!
@@ -42,7 +42,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use vernic_io::host::SlotTable;
@@ -55,7 +55,6 @@ use crate::device::opened::{Device, monotonic_ns};
 use crate::lane::core::Lane;
 use crate::local::control::NearControl;
 use crate::local::watch::Watch;
-use crate::progress::presence::{HeldLane, Presence};
 use crate::qp::state::QpInner;
 use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
 use crate::support::events::{lock, try_lock};
@@ -91,12 +90,10 @@ pub(crate) const LOOKS_BY_ITSELF: u64 = 0;
 /// The background thread sleeps until a descriptor is readable.
 pub(crate) const SLEEPS: u64 = u64::MAX;
 
-/// One engine of a device: a lane, the thread that runs it when nobody else does, and what threads
-/// share of both. What the engines of a device share is its [`Device`].
+/// The engine of an open device: its lane, and what threads share of it. The rest is its
+/// [`Device`].
 pub(crate) struct Engine {
     device: Arc<Device>,
-    /// Which of them it is.
-    pub(crate) place: usize,
     pub(crate) counters: Counters,
     pub(crate) cm: CmShared,
     pub(crate) slots: Arc<SlotTable>,
@@ -105,8 +102,6 @@ pub(crate) struct Engine {
     /// Processes of this host that queue pairs are connected to.
     pub(crate) watch: Watch,
     lane: Mutex<Lane>,
-    /// Whether somebody holds it, for the other engines.
-    pub(crate) presence: Presence,
     /// Control-path threads that wait for the lane: the data path lets them pass.
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
@@ -115,8 +110,6 @@ pub(crate) struct Engine {
     pub(crate) late: Mutex<Vec<Arc<QpInner>>>,
     has_late: AtomicBool,
     rung: AtomicBool,
-    /// Its queue pairs.
-    pub(crate) open_qps: AtomicUsize,
     /// Polls in a row that found nothing without the lane.
     idle_polls: AtomicU32,
     /// `inline_calls` as such polls saw it last.
@@ -131,8 +124,6 @@ pub(crate) struct Engine {
     pub(crate) inline_calls: AtomicU64,
     /// When the last of them was, nanoseconds.
     pub(crate) called_at: AtomicU64,
-    /// Completion queues that are armed: somebody sleeps, so the background thread must not.
-    pub(crate) armed: AtomicUsize,
     /// When the background thread looks next, in nanoseconds, or one of the values above. Changed
     /// to a later time only under the lane's lock.
     pub(crate) looks_at: AtomicU64,
@@ -165,7 +156,6 @@ impl std::fmt::Debug for Engine {
 /// What an [`Engine`] is made of, beside what starts empty.
 pub(crate) struct EngineParts {
     pub(crate) device: Arc<Device>,
-    pub(crate) place: usize,
     pub(crate) slots: Arc<SlotTable>,
     pub(crate) link: Box<dyn vernic_io::Link>,
     /// Of an iWARP device.
@@ -175,25 +165,22 @@ pub(crate) struct EngineParts {
 
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { device, place, slots, link, streams, waker } = parts;
+        let EngineParts { device, slots, link, streams, waker } = parts;
         let near = streams.is_none().then(|| NearControl::new(&device.config, &slots)).flatten();
         let lane = Lane::new(link, streams, &slots, device.config.pace, Time(0));
         Self {
             device,
-            place,
             counters: Counters::default(),
             cm: CmShared::default(),
             slots,
             near,
             watch: Watch::default(),
             lane: Mutex::new(lane),
-            presence: Presence::default(),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
             late: Mutex::default(),
             has_late: AtomicBool::new(false),
             rung: AtomicBool::new(false),
-            open_qps: AtomicUsize::new(0),
             idle_polls: AtomicU32::new(0),
             calls_in_vain: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
@@ -201,7 +188,6 @@ impl Engine {
             refusal: Mutex::default(),
             inline_calls: AtomicU64::new(0),
             called_at: AtomicU64::new(0),
-            armed: AtomicUsize::new(0),
             looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
             watched: AtomicU64::new(0),
             rested: AtomicBool::new(false),
@@ -211,18 +197,13 @@ impl Engine {
         }
     }
 
-    /// Whether a thread of the engine makes all progress, and none is made by calls. Not any more
-    /// once the device is closed, and its threads are gone.
-    #[inline]
-    pub(crate) fn is_driven(&self) -> bool {
-        self.config.engine_threads != 0 && !self.stop.load(Ordering::Relaxed)
+    /// What it shares with the objects of the device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Sends what was posted to `qp`: on this thread if the lane is free, else by whoever has it.
     pub(crate) fn kick(&self, qp: &Arc<QpInner>) {
-        if self.is_driven() {
-            return self.ring_driver(qp);
-        }
         if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
             self.ring(qp);
         }
@@ -243,42 +224,15 @@ impl Engine {
         fence(Ordering::SeqCst);
     }
 
-    /// Waits for the lane, and sends what was posted before.
-    pub(crate) fn settle(&self) {
-        self.with_lane(|lane| {
-            self.answer_doorbells(lane);
-            lane.transmit_all(self, self.now());
-        });
-    }
-
-    /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left.
+    /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left: steps P1
+    /// to P3 of the proof in the module's head.
     fn ring(&self, qp: &Arc<QpInner>) {
-        self.leave_doorbell(qp);
-        self.run_inline(|lane, now| lane.transmit(self, now));
-    }
-
-    /// Steps P1 and P2 of the proof in the module's head.
-    fn leave_doorbell(&self, qp: &Arc<QpInner>) {
         if !qp.queued.swap(true, Ordering::AcqRel) {
             lock(&self.doorbells).push(qp.clone());
             self.rung.store(true, Ordering::Release);
         }
         fence(Ordering::SeqCst);
-    }
-
-    /// Leaves `qp` in the doorbells for the engine's own thread, and wakes that if it sleeps. It
-    /// says that it will (`looks_at`) before step H2, so that either it sees the doorbell at H3 or
-    /// this call sees that it sleeps. Who stops it says so before it passes the lane, so likewise
-    /// that passage or this call answers the doorbell.
-    fn ring_driver(&self, qp: &Arc<QpInner>) {
-        self.leave_doorbell(qp);
-        if self.stop.load(Ordering::Relaxed) {
-            self.run_inline(|lane, now| lane.transmit(self, now));
-        } else if self.looks_at.load(Ordering::Relaxed) != LOOKS_BY_ITSELF {
-            // Once is enough: it looks at everything when it is awake.
-            self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
-            self.waker.wake();
-        }
+        self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
     /// Looks for completions: see the module's head. `take` takes them from the ring.
@@ -410,18 +364,22 @@ impl Engine {
     }
 
     /// Takes the lane if it is free and no control-path thread waits for it.
-    pub(crate) fn try_lane(&self) -> Option<HeldLane<'_>> {
+    pub(crate) fn try_lane(&self) -> Option<MutexGuard<'_, Lane>> {
         if self.waiters.load(Ordering::SeqCst) != 0 {
             return None;
         }
-        try_lock(&self.lane).map(|lane| HeldLane::new(self, lane))
+        try_lock(&self.lane)
+    }
+
+    /// Returns when every access to memory that was in flight in the lane is over.
+    pub(crate) fn barrier(&self) {
+        self.with_lane(|_| ());
     }
 
     /// Waits for the lane and runs `f` with it: the control path.
     pub(crate) fn with_lane<T>(&self, f: impl FnOnce(&mut Lane) -> T) -> T {
         self.waiters.fetch_add(1, Ordering::SeqCst);
-        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lane = HeldLane::new(self, lane);
+        let mut lane = lock(&self.lane);
         let result = f(&mut lane);
         self.hand_over(&lane, self.now());
         drop(lane);
@@ -443,8 +401,7 @@ impl Engine {
             give_way();
             taken = try_lock(&self.lane);
         }
-        let result = taken.map(|lane| {
-            let mut lane = HeldLane::new(self, lane);
+        let result = taken.map(|mut lane| {
             let result = f(&mut lane);
             self.hand_over(&lane, self.now());
             result
@@ -523,10 +480,8 @@ impl Engine {
 
     /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
     pub(crate) fn cq_armed(&self) {
-        if !self.is_driven() {
-            self.run_inline(|lane, now| lane.transmit_all(self, now));
-        }
-        self.armed.fetch_add(1, Ordering::SeqCst);
+        self.run_inline(|lane, now| lane.transmit_all(self, now));
+        self.device.cq_armed();
         if self.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();
         }
@@ -539,11 +494,6 @@ impl Engine {
         if self.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();
         }
-    }
-
-    /// An armed completion queue has raised its event, or is gone.
-    pub(crate) fn cq_disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

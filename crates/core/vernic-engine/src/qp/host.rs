@@ -4,7 +4,6 @@
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
 //! to.
 
-use vernic_io::host::Slot;
 use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
@@ -12,14 +11,13 @@ use vernic_proto::{
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
+use crate::device::opened::window_index;
 use crate::local::pull::{Pull, Unpulled};
 use crate::progress::engine::Engine;
+use crate::qp::completions::Wc;
 use crate::qp::state::{QpInner, QpSide};
+use crate::qp::xrc::SrqTable;
 use crate::support::events::{AsyncEvent, Element, lock};
-use crate::verbs::cq::Wc;
-use crate::verbs::mr::window_index;
-use crate::verbs::srq::limit_event;
-use crate::verbs::xrc::SrqTable;
 
 /// The host of one queue pair, for one call.
 pub(crate) struct QpHost<'a> {
@@ -111,12 +109,7 @@ impl QpHost<'_> {
                 .map_err(|_| refused(BindError::BadAccess { access }))?,
             key: Some(bind.new_rkey.value() as u8),
         };
-        let was_bound = self.engine.memory.is_bound(handle);
-        self.engine.memory.bind_mw(handle, &request).map_err(refused)?;
-        if was_bound {
-            self.engine.wait_out_others();
-        }
-        Ok(())
+        self.engine.memory.bind_mw(handle, &request).map(drop).map_err(refused)
     }
 
     #[inline]
@@ -163,12 +156,7 @@ impl Host for QpHost<'_> {
         match &wqe.op {
             SendOp::LocalInv(rkey) => {
                 let invalidated = self.engine.memory.invalidate_local(self.qp.pd, *rkey);
-                let through = invalidated.map_err(|e| invalidate_fault(*rkey, e))?;
-                // Whose packets alone could use it.
-                if !self.engine.slots.is_ours(Slot::of(through)) {
-                    self.engine.wait_out_others();
-                }
-                Ok(())
+                invalidated.map_err(|e| invalidate_fault(*rkey, e))
             }
             SendOp::BindMw(bind) => self.bind_window(bind),
             _ => Ok(()),
@@ -266,7 +254,7 @@ impl Host for QpHost<'_> {
         if let Some(srq) = &self.side.chosen.named {
             let taken = srq.queue.take(&mut self.side.current)?;
             if taken.limit_reached {
-                self.engine.events.push(limit_event(srq.id));
+                self.engine.events.push(AsyncEvent::srq_limit(srq.id));
             }
             self.side.chosen.taken = Some(srq.clone());
             return Some(taken.wqe);
@@ -276,7 +264,7 @@ impl Host for QpHost<'_> {
         };
         let taken = srq.queue.take(&mut self.side.current)?;
         if taken.limit_reached {
-            self.engine.events.push(srq.limit_event());
+            self.engine.events.push(AsyncEvent::srq_limit(srq.id));
         }
         Some(taken.wqe)
     }

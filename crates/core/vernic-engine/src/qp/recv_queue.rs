@@ -6,6 +6,7 @@
 //!
 //! Limits: as created; neither posting nor taking allocates.
 
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +14,7 @@ use vernic_mem::{SgCursor, Sge, total_len};
 use vernic_proto::{QpState, RecvWqe};
 
 use crate::error::ORPHAN;
-use crate::support::events::lock;
+use crate::support::events::{SrqId, lock};
 
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
@@ -233,6 +234,13 @@ impl RecvQueue {
     pub(crate) fn limit(&self) -> u32 {
         lock(&self.ring).limit
     }
+}
+
+/// A shared receive queue as queue pairs see it.
+#[derive(Debug)]
+pub(crate) struct SharedRecv {
+    pub(crate) id: SrqId,
+    pub(crate) queue: Arc<RecvQueue>,
 }
 
 #[cfg(test)]

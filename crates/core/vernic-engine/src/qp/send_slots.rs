@@ -14,8 +14,8 @@ use vernic_wire::Service;
 
 use crate::device::limits::MAX_MSG_BYTES;
 use crate::local::pull::{MAX_PIECES, Named};
-use crate::verbs::qp_init::QpCap;
-use crate::verbs::wr::{Payload, SendRefusal, SendWr};
+use crate::qp::cap::QpCap;
+use crate::qp::payload::{Payload, SendRefusal};
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -63,12 +63,17 @@ impl SendSlots {
     }
 
     /// Copies the payload of a request into its slot and returns the message's length in bytes.
-    pub(crate) fn store(&mut self, slot: u32, wr: &SendWr<'_>) -> Result<u32, SendRefusal> {
-        let length = match wr.payload {
+    pub(crate) fn store(
+        &mut self,
+        slot: u32,
+        payload: &Payload<'_>,
+        op: &SendOp,
+    ) -> Result<u32, SendRefusal> {
+        let length = match *payload {
             Payload::Sges(sges) => self.store_sges(slot, sges)?,
-            Payload::Inline(pieces) => self.store_inline(slot, pieces, &wr.op)?,
-            Payload::InlineBytes(piece) => self.store_inline(slot, &[piece], &wr.op)?,
-            Payload::InlineList(list) => self.store_list(slot, list, &wr.op)?,
+            Payload::Inline(pieces) => self.store_inline(slot, pieces, op)?,
+            Payload::InlineBytes(piece) => self.store_inline(slot, &[piece], op)?,
+            Payload::InlineList(list) => self.store_list(slot, list, op)?,
             Payload::Range(length) => {
                 self.store_sges(slot, &[])?;
                 u64::from(length)
@@ -82,7 +87,7 @@ impl SendSlots {
         if length > u64::from(MAX_MSG_BYTES) {
             return Err(SendRefusal::Length { length, limit: MAX_MSG_BYTES });
         }
-        match wr.op {
+        match op {
             SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite(_) => {
                 if length < 8 {
                     return Err(SendRefusal::AtomicLength { given: length });

@@ -22,16 +22,15 @@ use crate::local::tickets::QpTickets;
 use crate::local::watch::{Found, HostProcess};
 use crate::local::way::QpWay;
 use crate::progress::engine::Engine;
+use crate::qp::completions::CqRing;
 use crate::qp::explanation::{Explanation, LivePeer};
 use crate::qp::host::QpHost;
 use crate::qp::machine::Machine;
-use crate::qp::recv_queue::{CurrentRecv, RecvQueue};
+use crate::qp::recv_queue::{CurrentRecv, RecvQueue, SharedRecv};
 use crate::qp::send_slots::SendSlots;
 use crate::qp::source::Source;
+use crate::qp::xrc::{Chosen, SrqTable};
 use crate::support::events::lock;
-use crate::verbs::cq::Cq;
-use crate::verbs::srq::Srq;
-use crate::verbs::xrc::{Chosen, SrqTable};
 
 /// Everything of a queue pair that changes while it runs.
 #[derive(Debug)]
@@ -225,9 +224,9 @@ pub(crate) struct QpInner {
     /// The XRC domain of a target.
     pub(crate) domain: Option<PdId>,
     /// XRC targets have neither queue, initiators no receive queue.
-    pub(crate) send_cq: Option<Arc<Cq>>,
-    pub(crate) recv_cq: Option<Arc<Cq>>,
-    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) send_cq: Option<Arc<CqRing>>,
+    pub(crate) recv_cq: Option<Arc<CqRing>>,
+    pub(crate) srq: Option<SharedRecv>,
     pub(crate) rq: RecvQueue,
     pub(crate) core: Mutex<QpCore>,
     /// In the doorbells or in the ready list: set by whoever puts it there, cleared by the lane
@@ -273,7 +272,7 @@ impl QpInner {
     }
 
     /// Its completion queues.
-    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqRing>> {
         self.send_cq.iter().chain(&self.recv_cq)
     }
 

@@ -121,6 +121,13 @@ pub struct AsyncEvent {
     pub element: Element,
 }
 
+impl AsyncEvent {
+    /// Fewer receives than its limit are left in a shared receive queue.
+    pub(crate) fn srq_limit(id: SrqId) -> Self {
+        Self { kind: EventKind::SrqLimitReached, element: Element::Srq(id) }
+    }
+}
+
 /// What tells that the queue holds something.
 #[derive(Debug)]
 enum Count {

@@ -37,8 +37,8 @@ pub struct Ah {
     av: AddressVector,
     path: TxPath,
     multicast: bool,
-    /// What is known of the last destination, by the engine that sends there.
-    known: Box<[AtomicU64]>,
+    /// What is known of the last destination.
+    known: AtomicU64,
 }
 
 /// What is known of a destination, in one word.
@@ -107,8 +107,8 @@ impl Ah {
         let resolved = engine.resolve(&av, av.flow_label)?;
         pd.hold();
         let multicast = av.dgid.is_multicast();
-        let known = pd.context().engines().iter().map(|_| AtomicU64::new(0)).collect();
-        Ok(Arc::new(Self { pd: pd.clone(), av, path: resolved.path, multicast, known }))
+        let (pd, known) = (pd.clone(), AtomicU64::new(0));
+        Ok(Arc::new(Self { pd, av, path: resolved.path, multicast, known }))
     }
 
     /// Its protection domain.
@@ -139,8 +139,7 @@ impl Ah {
             return Some(path);
         }
         let now_ms = engine.now().nanos() / 1_000_000;
-        let Some(place) = self.known.get(engine.place) else { return Some(path) };
-        let known = match Known::unpack(place.load(Ordering::Relaxed), slot, now_ms) {
+        let known = match Known::unpack(self.known.load(Ordering::Relaxed), slot, now_ms) {
             Some(known) => known,
             None => self.learn(engine, qpn, engine.slots.lookup(path.remote().to_ip(), qpn))?,
         };
@@ -170,9 +169,7 @@ impl Ah {
         };
         let known = Known { peer, slot };
         let now_ms = engine.now().nanos() / 1_000_000;
-        if let Some(place) = self.known.get(engine.place) {
-            place.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
-        }
+        self.known.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
         Some(known)
     }
 }

@@ -4,13 +4,14 @@
 //! pushes itself here with its next completion; the application takes the event, arms the queue
 //! again, and polls it once more (the order that loses nothing).
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::error::{Busy, CreateError, orphan_io, os};
-use crate::support::events::{CqId, EventQueue};
+use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 
@@ -18,7 +19,9 @@ use crate::verbs::cq::Cq;
 #[derive(Debug)]
 pub struct CompChannel {
     context: Arc<Context>,
-    queue: EventQueue<(CqId, Weak<Cq>)>,
+    queue: Arc<EventQueue<CqId>>,
+    /// The completion queues that report here.
+    cqs: Mutex<HashMap<CqId, Weak<Cq>>>,
     pub(crate) users: AtomicU32,
 }
 
@@ -26,9 +29,10 @@ impl CompChannel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>, CreateError> {
         context.alive()?;
         let queue = EventQueue::new().map_err(|e| os("make an eventfd for a channel", e))?;
-        let this = Arc::new(Self { context: context.clone(), queue, users: AtomicU32::new(0) });
-        context.engine().note_channel(&this);
-        Ok(this)
+        let queue = Arc::new(queue);
+        context.engine().note_channel(&queue);
+        let (context, cqs, users) = (context.clone(), Mutex::default(), AtomicU32::new(0));
+        Ok(Arc::new(Self { context, queue, cqs, users }))
     }
 
     /// The device.
@@ -48,7 +52,7 @@ impl CompChannel {
         }
         // A dead queue's events are skipped; each turn takes one from the bounded queue.
         loop {
-            if let Some(cq) = self.queue.wait(|(_, cq)| cq.upgrade())? {
+            if let Some(cq) = self.find(self.queue.wait(|id| id)?) {
                 return Ok(cq);
             }
         }
@@ -60,7 +64,7 @@ impl CompChannel {
             return None;
         }
         loop {
-            if let Some(cq) = self.queue.try_next(|(_, cq)| cq.upgrade())? {
+            if let Some(cq) = self.find(self.queue.try_next(|id| id)?) {
                 return Some(cq);
             }
         }
@@ -79,24 +83,32 @@ impl CompChannel {
         }
     }
 
-    /// The device was closed: who waits is told.
-    pub(crate) fn close(&self) {
-        self.queue.close();
+    pub(crate) fn queue(&self) -> &Arc<EventQueue<CqId>> {
+        &self.queue
     }
 
-    pub(crate) fn push(&self, id: CqId, cq: Weak<Cq>) {
-        self.queue.push((id, cq));
+    /// A completion queue reports here from now on.
+    pub(crate) fn add(&self, id: CqId, cq: &Arc<Cq>) {
+        lock(&self.cqs).insert(id, Arc::downgrade(cq));
     }
 
+    /// A completion queue is gone, and so are the events that it has raised.
     pub(crate) fn purge(&self, id: CqId) {
-        self.queue.purge(|entry| entry.0 != id);
+        lock(&self.cqs).remove(&id);
+        self.queue.purge(|entry| *entry != id);
+    }
+
+    /// The queue that has raised an event; `None` if it is gone.
+    fn find(&self, id: CqId) -> Option<Arc<Cq>> {
+        lock(&self.cqs).get(&id).and_then(Weak::upgrade)
     }
 }
 
 impl Drop for CompChannel {
     fn drop(&mut self) {
         if self.context.is_orphan() {
-            self.queue.abandon();
+            // Never freed: a thread of the parent may have been at work on them.
+            std::mem::forget((self.queue.clone(), std::mem::take(&mut self.cqs)));
         }
     }
 }

@@ -18,8 +18,7 @@ use crate::lane::core::Lane;
 use crate::lane::pacer::Pacer;
 use crate::progress::engine::Engine;
 use crate::streams::{CLOSE_PATIENCE, settle_orphans};
-use crate::support::events::lock;
-use crate::verbs::channel::CompChannel;
+use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
 
 impl Context {
@@ -46,12 +45,10 @@ impl Context {
             engine.await_farewells();
         }
         self.stop_background();
-        self.engines().iter().for_each(|engine| engine.put_down());
+        engine.put_down();
         engine.memory.close_gates();
-        for engine in self.engines() {
-            engine.close_neighbours();
-            engine.slots.close();
-        }
+        engine.close_neighbours();
+        engine.slots.close();
         engine.port_up.store(false, Ordering::Relaxed);
         let channels = std::mem::take(&mut *lock(&engine.channels));
         channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
@@ -93,7 +90,7 @@ impl Engine {
     }
 
     /// A new channel: its waiters are told when the device is closed.
-    pub(crate) fn note_channel(&self, channel: &Arc<CompChannel>) {
+    pub(crate) fn note_channel(&self, channel: &Arc<EventQueue<CqId>>) {
         let mut channels = lock(&self.channels);
         channels.retain(|known| known.strong_count() != 0);
         channels.push(Arc::downgrade(channel));

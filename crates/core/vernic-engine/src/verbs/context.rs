@@ -15,7 +15,7 @@ use vernic_io::{
     Link, LinkError, LinkFactory, LinkSetup, LocalAddr, NextHop, NoLink, Sleeper, StatusSocket,
     UdpFactory,
 };
-use vernic_proto::{AddressVector, DropReason, QpState, QpType, Time};
+use vernic_proto::{AddressVector, DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
 use crate::cm::CmAgent;
@@ -47,10 +47,10 @@ pub(crate) const PORT: PortNum = PortNum(1);
 /// An open device.
 #[derive(Debug)]
 pub struct Context {
-    /// At least one. The first has QP1, and the queue pairs of XRC targets.
-    engines: Box<[Arc<Engine>]>,
+    engine: Arc<Engine>,
     cm: CmAgent,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The background thread, until it is stopped.
+    thread: Mutex<Option<JoinHandle<()>>>,
     ids: AtomicU64,
 }
 
@@ -92,21 +92,10 @@ impl Context {
         config: Config,
     ) -> Result<Arc<Self>, OpenError> {
         let active_mtu = choose_mtu(&info, &config)?;
-        let mut wires = Vec::new();
-        let mut gids = info.gid_table();
-        for _ in 0..config.engine_threads.max(1) {
-            let mut wire = Wire::new(&info, factory, &config, None)?;
-            wire.link = wrap_link(wire.link, &config, &info.name)?;
-            gids = activate(&info, wire.link.as_mut(), gids)?;
-            wires.push(wire);
-        }
-        // What one cannot use none shall offer: it is activated again when it can be.
-        for &local in &info.addresses {
-            if !gids.iter().any(|row| row.local == local) {
-                wires.iter_mut().for_each(|wire| wire.link.deactivate(local));
-            }
-        }
-        Self::assemble(info, config, active_mtu, gids, wires)
+        let mut wire = Wire::new(&info, factory, &config, None)?;
+        wire.link = wrap_link(wire.link, &config, &info.name)?;
+        let gids = activate(&info, wire.link.as_mut(), info.gid_table())?;
+        Self::assemble(info, config, active_mtu, gids, wire)
     }
 
     /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None`
@@ -123,57 +112,46 @@ impl Context {
         let active_mtu = choose_mtu(&info, &config)?;
         let streams = Streams::new()
             .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
-        let config = Config { engine_threads: 0, ..config };
         let wire = Wire::new(&info, &NoLink, &config, Some(streams))?;
         let gids = info.gid_table();
-        Self::assemble(info, config, active_mtu, gids, vec![wire])
+        Self::assemble(info, config, active_mtu, gids, wire)
     }
 
-    /// An engine for each of `wires`.
     fn assemble(
         info: DeviceInfo,
         config: Config,
         active_mtu: Mtu,
         gids: GidTable,
-        wires: Vec<Wire>,
+        wire: Wire,
     ) -> Result<Arc<Self>, OpenError> {
         let os = |what| move |source| OpenError::Os { what, source };
         let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
         let device = Arc::new(Device::new(info, config, active_mtu, gids, events));
-        let (mut engines, mut sleepers) = (Vec::new(), Vec::new());
-        for Wire { slots, link, streams } in wires {
-            let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
-            let (device, place, waker) = (device.clone(), engines.len(), sleeper.waker());
-            let parts = EngineParts { device, place, slots, link, streams, waker };
-            engines.push(Arc::new(Engine::new(parts)));
-            sleepers.push(sleeper);
-        }
-        device.know(&engines);
+        let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
+        let Wire { slots, link, streams } = wire;
+        let parts = EngineParts { device, slots, link, streams, waker: sleeper.waker() };
+        let engine = Arc::new(Engine::new(parts));
         // Without netlink (a sandbox may refuse it) addresses stay as they are now.
         let watcher =
-            (device.info.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
+            (engine.info.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
                 watcher
                     .inspect_err(
                         |error| tracing::warn!(%error, "address changes will not be noticed"),
                     )
                     .ok()
             });
-        let status = StatusSocket::open(&device.info.name)
+        let status = StatusSocket::open(&engine.info.name)
             .inspect_err(
                 |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
             )
             .ok();
-        let mut ears = Ears { watcher, status };
-        let cm = CmAgent::new(engines[0].clone());
-        let (engines, threads) = (engines.into(), Mutex::default());
-        let context = Arc::new(Self { engines, cm, threads, ids: AtomicU64::new(1) });
-        for (engine, sleeper) in context.engines.iter().zip(sleepers) {
-            // One that cannot be started ends those before it: the context is dropped.
-            let thread = Background::spawn(engine.clone(), sleeper, std::mem::take(&mut ears))
-                .map_err(os("start the background thread"))?;
-            lock(&context.threads).push(thread);
-        }
-        tracing::debug!(device = device.info.name, netdev = device.info.netdev, %active_mtu, "device open");
+        let cm = CmAgent::new(engine.clone());
+        let thread = Background::spawn(engine.clone(), sleeper, Ears { watcher, status })
+            .map_err(os("start the background thread"))?;
+        let (thread, ids) = (Mutex::new(Some(thread)), AtomicU64::new(1));
+        let context = Arc::new(Self { engine, cm, thread, ids });
+        let info = context.info();
+        tracing::debug!(device = info.name, netdev = info.netdev, %active_mtu, "device open");
         Ok(context)
     }
 
@@ -226,14 +204,9 @@ impl Context {
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
             default_gid: self.gid_table().first().map(|row| row.gid),
-            bad_pkey_count: self.drops(DropReason::Pkey),
-            bad_qkey_count: self.drops(DropReason::Qkey),
+            bad_pkey_count: self.engine().counters.drops(DropReason::Pkey),
+            bad_qkey_count: self.engine().counters.drops(DropReason::Qkey),
         })
-    }
-
-    /// Packets that its engines have dropped.
-    fn drops(&self, reason: DropReason) -> u64 {
-        self.engines.iter().map(|engine| engine.counters.drops(reason)).sum()
     }
 
     /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so
@@ -383,13 +356,15 @@ impl Context {
     /// read from. For the end of a process, which may have interrupted that one on the very thread
     /// that calls this.
     pub fn try_counters(&self) -> Option<DeviceCounters> {
-        let mut total = self.engine().own_counters();
-        for engine in self.present() {
-            total.cm += engine.cm.try_counters()?;
-            total.link += engine.try_link_counters()?;
-            if let Some(near) = &engine.near {
-                total.neighbours += near.try_counters()?;
-            }
+        let engine = self.engine();
+        let mut total = engine.own_counters();
+        if self.is_orphan() {
+            return Some(total);
+        }
+        total.cm += engine.cm.try_counters()?;
+        total.link += engine.try_link_counters()?;
+        if let Some(near) = &engine.near {
+            total.neighbours += near.try_counters()?;
         }
         Some(total)
     }
@@ -399,15 +374,9 @@ impl Context {
         if self.is_orphan() { Vec::new() } else { self.engine().alarms.offenders() }
     }
 
-    /// Its engines, in the process that opened it.
-    fn present(&self) -> &[Arc<Engine>] {
-        if self.is_orphan() { &[] } else { &self.engines }
-    }
-
     /// Queue pairs that are open. Waits for the lane.
     pub fn open_qps(&self) -> usize {
-        let open = |engine: &Arc<Engine>| engine.with_lane(|lane| lane.table.len());
-        if self.is_orphan() { 0 } else { self.engines.iter().map(open).sum() }
+        if self.is_orphan() { 0 } else { self.engine().with_lane(|lane| lane.table.len()) }
     }
 
     /// Why a queue pair failed, if it did. Of those that were reset or destroyed since, the last 64
@@ -416,45 +385,28 @@ impl Context {
         if self.is_orphan() {
             return None;
         }
-        let find = |engine: &Arc<Engine>| {
-            let qp = engine.with_lane(|lane| lane.table.find(qpn).cloned())?;
-            Some((engine.clone(), qp))
-        };
-        match self.engines.iter().find_map(find) {
-            Some((engine, qp)) if !qp.has_state(QpState::Reset) => qp.explain(&engine),
+        match self.engine().with_lane(|lane| lane.table.find(qpn).cloned()) {
+            Some(qp) if !qp.has_state(QpState::Reset) => qp.explain(self.engine()),
             _ => lock(&self.engine().past_failures).find(qpn).cloned(),
         }
     }
 
     /// Sends and receives once on this thread, for programs that poll something else than a
-    /// completion queue (their own memory, say). Never blocks. Does nothing where threads of the
-    /// device do it ([`Config::engine_threads`](crate::Config::engine_threads)).
+    /// completion queue (their own memory, say). Never blocks.
     pub fn progress(&self) {
-        if !self.engine().is_driven() {
-            self.try_progress();
-        }
+        self.try_progress();
     }
 
     /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done
-    /// here. Where threads of the device do it, what was posted before is sent when this returns,
-    /// and it is true.
+    /// here.
     pub fn try_progress(&self) -> bool {
-        match self.engine().is_driven() {
-            _ if self.is_orphan() => false,
-            false => self.engine().progress_inline(),
-            true => {
-                self.engines.iter().for_each(|engine| engine.settle());
-                true
-            }
-        }
+        !self.is_orphan() && self.engine().progress_inline()
     }
 
     /// As [`progress`](Self::progress), for a process that is about to end without dropping the
     /// context: a capture has all of its packets then. False if another thread is at it.
     pub fn last_progress(&self) -> bool {
-        // Each of them, whatever came of the one before.
-        let failed = |engine: &&Arc<Engine>| !engine.last_progress();
-        !self.is_orphan() && self.engines.iter().filter(failed).count() == 0
+        !self.is_orphan() && self.engine().last_progress()
     }
 
     /// Time of the device: nanoseconds since it was opened.
@@ -467,41 +419,23 @@ impl Context {
         Clocks::read()
     }
 
-    /// Its first engine.
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engines[0]
-    }
-
-    /// All of them.
-    pub(crate) fn engines(&self) -> &[Arc<Engine>] {
-        &self.engines
-    }
-
-    /// The engine for another queue pair: the one with the fewest.
-    pub(crate) fn engine_for(&self, qp_type: QpType) -> &Arc<Engine> {
-        let first = &self.engines[0];
-        if qp_type == QpType::XrcTgt || self.engines.len() == 1 {
-            return first;
-        }
-        let qps = |engine: &&Arc<Engine>| engine.open_qps.load(Ordering::Relaxed);
-        self.engines.iter().min_by_key(qps).unwrap_or(first)
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Ends the threads of its engines.
+    /// Ends the background thread.
     pub(crate) fn stop_background(&self) {
-        for engine in &self.engines {
-            engine.stop.store(true, Ordering::Release);
-            engine.waker.wake();
-        }
-        let threads = std::mem::take(&mut *lock(&self.threads));
-        // The last object may be let go of by one of these threads itself; it cannot wait for
-        // its own end, and ends by the flag.
+        self.engine.stop.store(true, Ordering::Release);
+        self.engine.waker.wake();
+        let thread = lock(&self.thread).take();
+        // The last object may be let go of by that thread itself; it cannot wait for its own end,
+        // and ends by the flag.
         let own = std::thread::current().id();
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != own) {
             let _ = thread.join();
         }
     }
@@ -510,10 +444,10 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_orphan() {
-            // The threads are not in this process, and nobody may touch what the lane holds.
-            let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(std::mem::take(threads));
-            std::mem::forget(self.engines.clone());
+            // The thread is not in this process, and nobody may touch what the lane holds.
+            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(thread.take());
+            std::mem::forget(self.engine.clone());
             return;
         }
         self.close();

@@ -29,20 +29,23 @@ use crate::lane::owing::AckHold;
 use crate::local::tickets::QpTickets;
 use crate::local::way::QpWay;
 use crate::progress::engine::Engine;
+use crate::qp::cap::QpCap;
 use crate::qp::explanation::Explanation;
 use crate::qp::machine::Machine;
+use crate::qp::payload::{Payload, SendRefusal};
 use crate::qp::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::qp::send_slots::SendSlots;
 use crate::qp::source::Source;
 use crate::qp::state::{QpCore, QpInner, QpSide, TimerEntries};
+use crate::qp::xrc::Chosen;
 use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::pd::Pd;
-use crate::verbs::qp_init::{Parts, QpCap, QpInit, check, qp_type_of};
+use crate::verbs::qp_init::{Parts, QpInit, check, qp_type_of};
 use crate::verbs::srq::Srq;
-use crate::verbs::wr::{Payload, PostSendError, SendRefusal, SendWr};
-use crate::verbs::xrc::{Chosen, Domain};
+use crate::verbs::wr::{PostSendError, SendWr};
+use crate::verbs::xrc::Domain;
 
 mod end;
 
@@ -52,6 +55,9 @@ pub struct Qp {
     /// The one whose lane it is in.
     engine: Arc<Engine>,
     pd: Arc<Pd>,
+    send_cq: Option<Arc<Cq>>,
+    recv_cq: Option<Arc<Cq>>,
+    srq: Option<Arc<Srq>>,
     /// Of an XRC target.
     domain: Option<Arc<Domain>>,
     cap: QpCap,
@@ -94,7 +100,7 @@ impl Qp {
     pub(crate) fn build(parts: Parts) -> Result<Arc<Self>, CreateError> {
         check(&parts)?;
         let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
-        let engine = pd.context().engine_for(qp_type).clone();
+        let engine = pd.context().engine().clone();
         let service = qp_type.service();
         let is_stream = engine.info.transport == Transport::Iwarp;
         if is_stream && qp_type != QpType::Rc {
@@ -152,9 +158,9 @@ impl Qp {
                 pd: pd.id(),
                 recv_pd,
                 domain: domain.as_ref().map(|domain| domain.id()),
-                send_cq: send_cq.clone(),
-                recv_cq: recv_cq.clone(),
-                srq: srq.clone(),
+                send_cq: send_cq.as_ref().map(|cq| cq.ring().clone()),
+                recv_cq: recv_cq.as_ref().map(|cq| cq.ring().clone()),
+                srq: srq.as_ref().map(|srq| srq.shared()),
                 rq: RecvQueue::new(own_wrs, cap.max_recv_sge),
                 core: Mutex::new(QpCore { machine, side }),
                 queued: AtomicBool::new(false),
@@ -165,7 +171,7 @@ impl Qp {
         })?;
         pd.hold();
         inner.cqs().for_each(|cq| cq.hold());
-        if let Some(srq) = &inner.srq {
+        if let Some(srq) = &srq {
             srq.hold();
         }
         if let Some(domain) = &domain {
@@ -173,7 +179,20 @@ impl Qp {
         }
         let (groups, gone, handles) =
             (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(1));
-        Ok(Arc::new(Self { inner, engine, pd, domain, cap, signal_all, groups, handles, gone }))
+        Ok(Arc::new(Self {
+            inner,
+            engine,
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            domain,
+            cap,
+            signal_all,
+            groups,
+            handles,
+            gone,
+        }))
     }
 
     /// Its number.
@@ -203,16 +222,16 @@ impl Qp {
     }
     /// Where its sends complete; XRC targets send nothing.
     pub fn send_cq(&self) -> Option<&Arc<Cq>> {
-        self.inner.send_cq.as_ref()
+        self.send_cq.as_ref()
     }
     /// Where its receives complete; XRC initiators receive nothing, and receives of XRC targets
     /// complete where the shared receive queue says.
     pub fn recv_cq(&self) -> Option<&Arc<Cq>> {
-        self.inner.recv_cq.as_ref()
+        self.recv_cq.as_ref()
     }
     /// The shared queue that it receives from.
     pub fn srq(&self) -> Option<&Arc<Srq>> {
-        self.inner.srq.as_ref()
+        self.srq.as_ref()
     }
     /// Its sizes, as granted: exactly those asked for.
     pub fn cap(&self) -> QpCap {
@@ -522,7 +541,7 @@ impl Qp {
             return Err(PostError::Full(self.cap.max_send_wr).into());
         }
         let slot = machine.next_slot();
-        let length = side.slots.store(slot, wr)?;
+        let length = side.slots.store(slot, &wr.payload, &wr.op)?;
         let mut flags = wr.flags;
         let inline = matches!(
             wr.payload,

@@ -20,6 +20,7 @@ use vernic_mem::{
 };
 use vernic_wire::{Lkey, Qpn, Rkey};
 
+use crate::device::opened::window_index;
 use crate::error::{CreateError, FreeError};
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
@@ -328,11 +329,6 @@ impl Drop for Mw {
         // Ends accesses in flight.
         engine.barrier();
     }
-}
-
-/// The part of a window's key that its binds do not change.
-pub(crate) fn window_index(rkey: Rkey) -> u32 {
-    rkey.value() >> 8
 }
 
 #[cfg(test)]

@@ -7,31 +7,11 @@ use vernic_wire::Service;
 
 use crate::device::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::error::CreateError;
+use crate::qp::cap::QpCap;
 use crate::verbs::cq::Cq;
 use crate::verbs::pd::{Pd, check_limit};
 use crate::verbs::srq::Srq;
 use crate::verbs::xrc::Domain;
-
-/// Sizes of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpCap {
-    /// Send requests that may be outstanding, 0 to [`MAX_QP_WR`].
-    pub max_send_wr: u32,
-    /// Receives that may be posted, 0 to [`MAX_QP_WR`]; not looked at with a shared queue.
-    pub max_recv_wr: u32,
-    /// Scatter/gather entries of a send, 0 to [`MAX_SGE`].
-    pub max_send_sge: u32,
-    /// Scatter/gather entries of a receive, 0 to [`MAX_SGE`].
-    pub max_recv_sge: u32,
-    /// Bytes of inline data of a send, 0 to [`MAX_INLINE`].
-    pub max_inline: u32,
-}
-
-impl Default for QpCap {
-    fn default() -> Self {
-        Self { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline: 64 }
-    }
-}
 
 /// What a queue pair is created with.
 #[derive(Clone, Debug)]

@@ -7,12 +7,13 @@ use vernic_wire::Srqn;
 
 use crate::device::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::error::{Busy, CreateError, ResizeError};
-use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
-use crate::support::events::{AsyncEvent, Element, EventKind, SrqId};
+use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr, SharedRecv};
+use crate::qp::xrc::XrcSrq;
+use crate::support::events::{AsyncEvent, Element, SrqId};
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::pd::{Pd, check_limit};
-use crate::verbs::xrc::{Domain, XrcSrq, Xrcd};
+use crate::verbs::xrc::{Domain, Xrcd};
 
 /// What a shared receive queue is created with.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,7 @@ pub struct SrqInit {
     pub max_wr: u32,
     /// Scatter/gather entries of each, 0 to [`MAX_SGE`].
     pub max_sge: u32,
-    /// Raise [`EventKind::SrqLimitReached`] once fewer receives remain; 0 is disarmed.
+    /// Raise [`EventKind::SrqLimitReached`](crate::EventKind::SrqLimitReached) once fewer receives remain; 0 is disarmed.
     pub limit: u32,
 }
 
@@ -30,7 +31,7 @@ pub struct SrqInit {
 pub struct Srq {
     id: SrqId,
     pd: Arc<Pd>,
-    pub(crate) queue: Arc<RecvQueue>,
+    queue: Arc<RecvQueue>,
     users: AtomicU32,
     xrc: Option<Xrc>,
 }
@@ -69,11 +70,11 @@ impl Srq {
             id,
             domain: domain.id(),
             pd: pd.id(),
-            cq: cq.clone(),
+            cq: cq.ring().clone(),
             queue: queue.clone(),
         })?;
         domain.hold();
-        cq.hold();
+        cq.ring().hold();
         let (number, cq, gone) = (entry.number, cq.clone(), AtomicBool::new(false));
         Ok(Self::started(pd, id, queue, Some(Xrc { number, domain, cq, gone }), init.limit))
     }
@@ -198,8 +199,13 @@ impl Srq {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// What queue pairs keep of it.
+    pub(crate) fn shared(&self) -> SharedRecv {
+        SharedRecv { id: self.id, queue: self.queue.clone() }
+    }
+
     pub(crate) fn limit_event(&self) -> AsyncEvent {
-        limit_event(self.id)
+        AsyncEvent::srq_limit(self.id)
     }
 
     /// Takes it out of the table of numbers, and away from the targets that use it.
@@ -210,7 +216,7 @@ impl Srq {
             std::mem::forget(xrc.domain.clone());
         } else if !xrc.gone.swap(true, Ordering::AcqRel) {
             self.context().engine().close_srq(xrc.number);
-            xrc.cq.release();
+            xrc.cq.ring().release();
             xrc.domain.release();
         }
     }
@@ -228,11 +234,6 @@ impl Srq {
         let element = Element::Srq(self.id);
         self.context().engine().events.purge(|event| event.element != element);
     }
-}
-
-/// Fewer receives than its limit are left.
-pub(crate) fn limit_event(id: SrqId) -> AsyncEvent {
-    AsyncEvent { kind: EventKind::SrqLimitReached, element: Element::Srq(id) }
 }
 
 impl Drop for Srq {

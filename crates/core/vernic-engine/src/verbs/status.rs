@@ -2,8 +2,7 @@
 //!
 //! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) hands out, and with it the names
 //! under which the port's counters are shown. The text is made when somebody asks, from what the
-//! engines count anyway, so it costs them nothing before. Called by the background thread of the
-//! first engine.
+//! engine counts anyway, so it costs nothing before. Called by the background thread.
 //!
 //! Counters begin when the device is opened, and end with it. Those of the port are about packets,
 //! by the wire or by shared memory, headers included. Bytes that one process copies straight out of
@@ -18,7 +17,8 @@ use vernic_proto::QpAttr;
 use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
 use crate::device::listing::Transport;
-use crate::device::opened::Device;
+use crate::local::control::NearControl;
+use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
 
@@ -63,7 +63,26 @@ impl DeviceCounters {
     }
 }
 
-impl Device {
+impl Engine {
+    /// Totals since the device was opened. Waits for the lane.
+    pub(crate) fn counters(&self) -> DeviceCounters {
+        let mut total = self.own_counters();
+        total.cm += self.cm.counters();
+        total.link += self.with_lane(|lane| lane.link.counters());
+        total.neighbours += self.near.as_ref().map(NearControl::counters).unwrap_or_default();
+        total
+    }
+
+    /// Those of the counters that are read without a lock.
+    pub(crate) fn own_counters(&self) -> DeviceCounters {
+        let mut total = DeviceCounters::default();
+        self.counters.add_to(&mut total);
+        total.cq_overflows = self.cq_overflows.load(Ordering::Relaxed);
+        total.async_events_dropped = self.events.dropped();
+        total.refused_peers = self.refused_peers.load(Ordering::Relaxed);
+        total
+    }
+
     /// The text of [`vernic_io::status`].
     pub(crate) fn status(&self) -> String {
         let mut text = format!("device {}\npid {}\n", self.info.name, std::process::id());
@@ -98,17 +117,10 @@ impl Device {
 
     /// How many queue pairs there are, and a line for each of the first [`MAX_QPS`].
     fn qp_rows(&self) -> (usize, String) {
-        let (mut count, mut rows) = (0, String::new());
-        for engine in self.engines() {
-            let qps: Vec<_> = engine.with_lane(|lane| lane.table.iter().cloned().collect());
-            for qp in &qps {
-                if count < MAX_QPS {
-                    row(qp, &mut rows);
-                }
-                count += 1;
-            }
-        }
-        (count, rows)
+        let mut rows = String::new();
+        let qps: Vec<_> = self.with_lane(|lane| lane.table.iter().cloned().collect());
+        qps.iter().take(MAX_QPS).for_each(|qp| row(qp, &mut rows));
+        (qps.len(), rows)
     }
 }
 

@@ -1,8 +1,6 @@
 //! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the
 //! lane's tables.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +14,8 @@ use crate::error::{CreateError, McastError};
 use crate::lane::core::{Group, Lane};
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
+use crate::qp::xrc::XrcSrq;
 use crate::support::events::lock;
-use crate::verbs::xrc::XrcSrq;
 
 impl Engine {
     /// Gives a queue pair a number and puts it into the table.
@@ -44,7 +42,6 @@ impl Engine {
             let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
             Ok((qp, lane.table.slots() != slots))
         })?;
-        self.open_qps.fetch_add(1, Ordering::Relaxed);
         lock(&self.past_failures).forget(qp.qpn);
         self.follow_slots();
         if new_slot {
@@ -56,7 +53,6 @@ impl Engine {
 
     /// Takes a queue pair out of the table and of every group.
     pub(crate) fn close_qp(&self, qpn: Qpn) {
-        let mut left = Vec::new();
         let gone = self.with_lane(|lane| {
             // A doorbell that it rang would bring it back to the ready list.
             self.answer_doorbells(lane);
@@ -64,9 +60,7 @@ impl Engine {
             lane.transmit_all(self, self.now());
             let mut at = 0;
             while let Some(group) = lane.groups.get_mut(at) {
-                let before = group.members.len();
                 group.members.retain(|&member| member != qpn);
-                left.extend((group.members.len() != before).then_some(group.gid));
                 if group.members.is_empty() { leave(lane, at) } else { at += 1 }
             }
             lane.ready.retain(|qp| qp.qpn != qpn);
@@ -78,11 +72,6 @@ impl Engine {
             }
             gone
         });
-        if !left.is_empty() {
-            let mut members = lock(&self.group_members);
-            left.into_iter().for_each(|gid| members.remove(gid));
-        }
-        self.open_qps.fetch_sub(1, Ordering::Relaxed);
         // Outside the lane: it may hold the last references to its completion queues.
         drop(gone);
     }
@@ -127,26 +116,24 @@ impl Engine {
         let local =
             lock(&self.gids).iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
         let local = local.ok_or(McastError::NoAddress(gid))?;
-        let mut members = lock(&self.group_members);
         let new = self.with_lane(|lane| {
             if lane.table.find(qpn).is_none() {
                 return Err(McastError::Destroyed(qpn));
             }
-            let group = lane.groups.iter_mut().find(|group| group.gid == gid);
-            if group.as_ref().is_some_and(|group| group.members.contains(&qpn)) {
-                return Ok(false);
+            let groups = lane.groups.len();
+            match lane.groups.iter_mut().find(|group| group.gid == gid) {
+                Some(group) if group.members.contains(&qpn) => return Ok(false),
+                Some(group) => group.add(qpn)?,
+                None if groups >= MAX_MCAST_GROUPS as usize => {
+                    return Err(McastError::Full { limit: MAX_MCAST_GROUPS });
+                }
+                None => {
+                    lane.link.join(local, ip)?;
+                    lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
+                }
             }
-            members.check(gid)?;
-            if let Some(group) = group {
-                group.members.push(qpn);
-            } else {
-                lane.link.join(local, ip)?;
-                lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
-            }
-            members.add(gid);
             Ok(true)
         })?;
-        drop(members);
         // The link may have a new descriptor to watch.
         self.waker.wake();
         Ok(new)
@@ -167,9 +154,7 @@ impl Engine {
                 leave(lane, at);
             }
             Ok(())
-        })?;
-        lock(&self.group_members).remove(gid);
-        Ok(())
+        })
     }
 }
 
@@ -179,34 +164,13 @@ fn is_interface_local(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
 }
 
-/// How many queue pairs a device has in each of its groups: what its limits are about, whichever
-/// engines they are of. Its lock is taken before a lane's.
-#[derive(Debug, Default)]
-pub(crate) struct GroupMembers(HashMap<Gid, u32>);
-
-impl GroupMembers {
-    /// Whether a group may have one more.
-    fn check(&self, group: Gid) -> Result<(), McastError> {
-        match self.0.get(&group) {
-            None if self.0.len() >= MAX_MCAST_GROUPS as usize => {
-                Err(McastError::Full { limit: MAX_MCAST_GROUPS })
-            }
-            Some(&MAX_MCAST_QPS) => Err(McastError::GroupFull { group, limit: MAX_MCAST_QPS }),
-            _ => Ok(()),
+impl Group {
+    fn add(&mut self, qpn: Qpn) -> Result<(), McastError> {
+        if self.members.len() >= MAX_MCAST_QPS as usize {
+            return Err(McastError::GroupFull { group: self.gid, limit: MAX_MCAST_QPS });
         }
-    }
-
-    fn add(&mut self, group: Gid) {
-        *self.0.entry(group).or_default() += 1;
-    }
-
-    fn remove(&mut self, group: Gid) {
-        if let Entry::Occupied(mut members) = self.0.entry(group) {
-            *members.get_mut() -= 1;
-            if *members.get() == 0 {
-                members.remove();
-            }
-        }
+        self.members.push(qpn);
+        Ok(())
     }
 }
 
@@ -257,14 +221,11 @@ mod tests {
     #[test]
     fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
         let group = Gid::from_ip([239, 77, 1, 3].into());
-        let mut members = GroupMembers::default();
-        for _ in 0..MAX_MCAST_QPS {
-            members.check(group).unwrap();
-            members.add(group);
-        }
-        let error = members.check(group).unwrap_err();
+        let mut joined = Group { gid: group, local: None, members: Vec::new() };
+        (0..MAX_MCAST_QPS).for_each(|n| joined.add(Qpn::new(2 + n)).unwrap());
+        let error = joined.add(Qpn::new(1)).unwrap_err();
         assert!(matches!(error, McastError::GroupFull { limit: MAX_MCAST_QPS, .. }), "{error}");
-        members.remove(group);
-        members.check(group).unwrap();
+        joined.members.pop();
+        joined.add(Qpn::new(1)).unwrap();
     }
 }

@@ -6,36 +6,28 @@
 //! ([`Srq::number`](crate::Srq::number)), takes its receive there, completes on that queue's
 //! completion queue with the target's number, and reaches memory of that queue's protection domain.
 //!
-//! The lane owns the table of numbers; a target remembers the queue named last, so that packets for
-//! one queue look it up once. Destroying a queue takes it out of both, under the lane.
-//!
 //! Limits: a domain is one of an open device in one process. Those who open it by the same file
 //! share it within the device; other processes and other opens of the device have domains of their
 //! own.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use vernic_mem::PdId;
 use vernic_proto::QpType;
-use vernic_wire::{Qpn, Srqn};
+use vernic_wire::Qpn;
 
-use crate::device::limits::MAX_SRQ;
 use crate::device::listing::Transport;
 use crate::error::{Busy, CLOSED, CreateError, ORPHAN};
-use crate::qp::recv_queue::RecvQueue;
-use crate::support::events::{SrqId, lock};
+use crate::qp::cap::QpCap;
+use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::handle::Qp;
 use crate::verbs::pd::Pd;
-use crate::verbs::qp_init::{Parts, QpCap};
-
-/// Numbers that wait before the first of them is used again: late requests for a queue that is gone
-/// find nothing, not another's queue.
-const FREED_NUMBERS: usize = 1024;
+use crate::verbs::qp_init::Parts;
 
 /// A file that stands for a domain: whoever opens the device's domain by it gets the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -309,76 +301,5 @@ impl Pd {
             cap: QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap },
             signal_all,
         })
-    }
-}
-
-/// A shared receive queue as targets see it.
-#[derive(Debug)]
-pub(crate) struct XrcSrq {
-    pub(crate) number: Srqn,
-    pub(crate) id: SrqId,
-    /// The XRC domain.
-    pub(crate) domain: PdId,
-    /// Of its receives, and of the memory that requests for it reach.
-    pub(crate) pd: PdId,
-    pub(crate) cq: Arc<Cq>,
-    pub(crate) queue: Arc<RecvQueue>,
-}
-
-/// The shared receive queues that a target has to do with at present.
-#[derive(Debug, Default)]
-pub(crate) struct Chosen {
-    /// That of the request under way.
-    pub(crate) named: Option<Arc<XrcSrq>>,
-    /// That of the receive being filled.
-    pub(crate) taken: Option<Arc<XrcSrq>>,
-}
-
-/// Shared receive queues by number. Owned by the lane.
-#[derive(Debug, Default)]
-pub(crate) struct SrqTable {
-    /// The queue with number 1 first: no queue has number 0, which is what a program sends that
-    /// forgot to ask.
-    queues: Vec<Option<Arc<XrcSrq>>>,
-    freed: VecDeque<u32>,
-}
-
-impl SrqTable {
-    #[inline]
-    pub(crate) fn find(&self, number: Srqn) -> Option<&Arc<XrcSrq>> {
-        let index = (number.value() as usize).checked_sub(1)?;
-        self.queues.get(index)?.as_ref()
-    }
-
-    /// Takes a free number and puts there what `make` returns.
-    pub(crate) fn insert(
-        &mut self,
-        make: impl FnOnce(Srqn) -> XrcSrq,
-    ) -> Result<Arc<XrcSrq>, CreateError> {
-        let full = self.queues.len() >= MAX_SRQ as usize;
-        let reused =
-            if full || self.freed.len() >= FREED_NUMBERS { self.freed.pop_front() } else { None };
-        let index = match reused {
-            Some(index) => index as usize,
-            None if full => {
-                let (what, max) = ("number of XRC shared receive queues", u64::from(MAX_SRQ));
-                return Err(CreateError::Limit { what, value: max + 1, min: 0, max });
-            }
-            None => {
-                self.queues.push(None);
-                self.queues.len() - 1
-            }
-        };
-        let srq = Arc::new(make(Srqn::new(index as u32 + 1)));
-        self.queues[index] = Some(srq.clone());
-        Ok(srq)
-    }
-
-    /// Takes a queue out and frees its number.
-    pub(crate) fn remove(&mut self, number: Srqn) -> Option<Arc<XrcSrq>> {
-        let index = (number.value() as usize).checked_sub(1)?;
-        let srq = self.queues.get_mut(index)?.take()?;
-        self.freed.push_back(index as u32);
-        Some(srq)
     }
 }

@@ -51,7 +51,7 @@ impl Slot {
 
     /// The flow for packets to a queue pair of this slot: number `n` of the flows for its class. Of
     /// two flows that differ in class or number none shares a source port with the other, if `n` is
-    /// below [`FLOWS`](crate::udp::FLOWS): so the engines of a process, whose slots are of different
+    /// below [`FLOWS`](crate::udp::FLOWS): so the links of a process, whose slots are of different
     /// classes, can each have theirs brought to their own socket. Slots of different processes are
     /// of one class now and then (one of sixteen): then one of them hands over the packets of the
     /// other.

@@ -15,7 +15,7 @@
 //! A slot's four low bits are its [class](Slot::class). The slots of a table are of one class while
 //! there are free ones, and those of a process's tables of different classes, so senders that give
 //! each class UDP source ports of its own ([`Slot::flow`]) send no flow that is
-//! for two engines of a device.
+//! for two links of a process (it has one for each time that it opened a device).
 //!
 //! Each slot has three sockets:
 //! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP

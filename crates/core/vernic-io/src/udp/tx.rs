@@ -151,7 +151,7 @@ impl Transmit {
 
     /// Says which socket of a source a flow leaves from: its own, unless there are enough, or no
     /// descriptors or ports for it; else that of the first flow of its class; else the first of
-    /// all. Flows of one class go to the same engines, so those that share a socket are steered
+    /// all. Flows of one class go to the same links, so those that share a socket are steered
     /// together.
     fn assign(&mut self, at: usize, flow: u16, config: &UdpConfig) -> u8 {
         let place = usize::from(flow) % SOURCE_PORTS;

@@ -11,8 +11,8 @@ use crate::error::Busy;
 use crate::local::way::QpWay;
 use crate::qp::explanation::Explanation;
 use crate::qp::state::{QpCore, QpSide};
+use crate::qp::xrc::Chosen;
 use crate::support::events::{Element, lock};
-use crate::verbs::xrc::Chosen;
 
 impl Qp {
     /// Destroys it: its number is free, nothing of it will complete any more, and its completions
@@ -94,7 +94,7 @@ impl Qp {
         let element = Element::Qp(self.inner.qpn);
         engine.events.purge(|event| event.element != element);
         self.inner.cqs().for_each(|cq| cq.release());
-        if let Some(srq) = &self.inner.srq {
+        if let Some(srq) = &self.srq {
             srq.release();
         }
         if let Some(domain) = &self.domain {

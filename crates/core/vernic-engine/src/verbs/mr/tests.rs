@@ -2,17 +2,10 @@
 
 use std::sync::Barrier;
 
-use std::time::{Duration, Instant};
-
-use vernic_io::host::Slot;
 use vernic_mem::{AccessError, Check, HostBuffer, RemoteAccess};
-use vernic_proto::{AddressVector, AttrMask, MwBind, QpAttr, QpState, SendFlags, SendOp};
-use vernic_wire::{AckTimeout, Mtu, PortNum, Service};
 
 use super::*;
 use crate::config::Config;
-use crate::progress::engine::Engine;
-use crate::{Cq, EMPTY_WC, Payload, Qp, QpCap, QpInit, SendWr};
 
 const QP: Qpn = Qpn::new(0x11);
 const BYTES: u64 = 4096;
@@ -250,117 +243,4 @@ fn region_of_no_bytes_can_be_registered_at_null_and_filled_later() {
     assert_eq!(write(&pd, mr.rkey(), 56, b"lasteight"), Err(Check::Bounds));
     assert_eq!(write(&pd, mr.rkey(), 56, b"last8byt"), Ok(()));
     drop(mr);
-}
-
-/// A queue pair that is connected to itself.
-fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
-    let (service, send_cq, recv_cq) = (Service::Rc, cq.clone(), cq.clone());
-    let cap = QpCap::default();
-    let qp = pd
-        .create_qp(QpInit { service, send_cq, recv_cq, srq: None, cap, signal_all: true })
-        .unwrap();
-    let row = pd.context().gid_table()[0].clone();
-    let (sgid_index, port) = (row.index, PortNum(1));
-    let av = AddressVector { dgid: row.gid, sgid_index, port, ..AddressVector::default() };
-    let attr = QpAttr {
-        state: QpState::Init,
-        path_mtu: Mtu::B1024,
-        dest_qpn: qp.qpn(),
-        timeout: AckTimeout::new(14),
-        av,
-        ..QpAttr::default()
-    };
-    use AttrMask as M;
-    let init = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
-    qp.modify(&attr, init).unwrap();
-    let rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    let rtr = rtr | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, rtr).unwrap();
-    let rts = M::STATE | M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
-    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, rts).unwrap();
-    qp
-}
-
-fn post(qp: &Qp, op: SendOp) {
-    let (flags, payload) = (SendFlags::empty(), Payload::Sges(&[]));
-    qp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None, srqn: None }]).unwrap();
-}
-
-fn until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_true() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_micros(100));
-    }
-}
-
-/// Posts `op` to `qp` while another holds the lane of `other`, as one that places a packet does. It
-/// is carried out then, which `is_done` tells, and completes; or, if it `waits`, not before that
-/// lane is let go of.
-fn completes_beside(
-    other: &Engine,
-    (qp, cq): (&Qp, &Cq),
-    op: SendOp,
-    waits: bool,
-    is_done: impl Fn() -> bool,
-) {
-    let mut wcs = [EMPTY_WC; 1];
-    other.with_lane(|_| {
-        post(qp, op);
-        until("it was not carried out", &is_done);
-        if waits {
-            // Far longer than from there to its completion.
-            std::thread::sleep(Duration::from_millis(50));
-            assert_eq!(cq.waiting(), 0, "it completed while the other was inside");
-        } else {
-            until("it waits for nothing", || cq.waiting() == 1);
-        }
-    });
-    until("it did not complete", || cq.poll(&mut wcs).unwrap() == 1);
-    assert_eq!(wcs[0].status, vernic_proto::WcStatus::Success);
-}
-
-#[test]
-fn who_takes_a_window_from_packets_of_another_engine_waits_until_that_is_outside() {
-    let mut config = Config::default();
-    config.set("engine_threads", "2").unwrap();
-    let context = Context::open(Some("lo"), config).unwrap();
-    let (pd, cq) = (context.alloc_pd(), context.create_cq(16, None).unwrap());
-    let qps = [queue_pair(&pd, &cq), queue_pair(&pd, &cq)];
-    let is_of = |engine: &&Arc<Engine>| engine.slots.is_ours(Slot::of(qps[1].qpn()));
-    let other = context.engines().iter().find(is_of).unwrap();
-    assert!(!other.slots.is_ours(Slot::of(qps[0].qpn())), "one for each engine");
-    let memory = &context.engine().memory;
-    let room = Room::new(&pd);
-
-    // Only its queue pair's packets could be inside a window of type 2.
-    for (through, waits) in [(&qps[0], false), (&qps[1], true)] {
-        let window = Mw::new(&pd, MwType::Type2).unwrap();
-        let (lkey, access) = (room.mr.lkey(), Access::REMOTE_WRITE);
-        let rkey = window.bind(through.qpn(), lkey, 0, BYTES, access).unwrap();
-        let op = SendOp::LocalInv(rkey);
-        let is_gone = || !memory.is_bound(window.handle);
-        completes_beside(other, (&qps[0], &cq), op, waits, is_gone);
-    }
-
-    // Anybody's could be inside one of type 1.
-    let window = Mw::new(&pd, MwType::Type1).unwrap();
-    let bind = |rkey: Rkey, new: Rkey, length| {
-        let access = Access::REMOTE_WRITE.bits();
-        SendOp::BindMw(MwBind {
-            mw: rkey,
-            new_rkey: new,
-            mr: room.mr.lkey(),
-            addr: 0,
-            length,
-            access,
-        })
-    };
-    let first = window.rkey();
-    let second = window.next_rkey();
-    let is_bound = || memory.is_bound(window.handle);
-    let on = (&*qps[0], &*cq);
-    completes_beside(other, on, bind(first, second, BYTES), false, is_bound);
-    let third = memory.rkey_after(second);
-    completes_beside(other, on, bind(second, third, 0), true, || !is_bound());
 }

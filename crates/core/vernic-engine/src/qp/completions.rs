@@ -1,0 +1,263 @@
+//! The ring of a completion queue: what the lane pushes to and the application takes from.
+//!
+//! Pushed to by whoever runs the lane, under the lock of a queue pair; the handle that applications
+//! have is `verbs::Cq`. Lock order: lane, queue pair, completion queue. The ring's lock is held for
+//! copies only.
+//!
+//! Limits: as many entries as the queue was made with. One more than fits loses the entry, fails
+//! the queue, raises [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun") and wakes the thread that
+//! sleeps on its channel; polling it is an error once the entries before the lost one are taken.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vernic_proto::{Completion, Tag, WcOpcode, WcStatus};
+use vernic_wire::Qpn;
+
+use crate::device::opened::Device;
+use crate::error::ResizeError;
+use crate::support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, lock};
+
+/// A completion, and when it came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// What completed.
+    pub completion: Completion,
+    /// When: nanoseconds of CLOCK_MONOTONIC ([`Context::clocks`](crate::Context::clocks) tells the
+    /// time of day that goes with it). Completions of one batch of packets have one time, that at
+    /// which the batch was begun: some microseconds early, never late.
+    pub timestamp_ns: u64,
+}
+
+impl std::ops::Deref for Wc {
+    type Target = Completion;
+
+    #[inline]
+    fn deref(&self) -> &Completion {
+        &self.completion
+    }
+}
+
+/// A completion to fill arrays with before a poll.
+pub const EMPTY_WC: Wc = Wc { completion: EMPTY, timestamp_ns: 0 };
+
+const EMPTY: Completion = Completion {
+    wr_id: 0,
+    status: WcStatus::General,
+    opcode: WcOpcode::Send,
+    byte_len: 0,
+    tag: Tag::None,
+    qpn: Qpn::SMI,
+    src_qpn: Qpn::SMI,
+    solicited: false,
+    grh: false,
+    sl: 0,
+    vendor_err: 0,
+};
+
+/// For which completion the queue raises an event.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Armed {
+    No,
+    Solicited,
+    Next,
+}
+
+#[derive(Debug)]
+struct Entries {
+    list: VecDeque<Wc>,
+    depth: u32,
+    armed: Armed,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct CqRing {
+    id: CqId,
+    device: Arc<Device>,
+    /// Where events go: the queue of the channel.
+    channel: Option<Arc<EventQueue<CqId>>>,
+    entries: Mutex<Entries>,
+    /// Entries in the ring: read without its lock to find it empty.
+    held: AtomicU32,
+    failed: AtomicBool,
+    /// Queue pairs and shared receive queues that complete here.
+    users: AtomicU32,
+}
+
+impl CqRing {
+    pub(crate) fn new(
+        id: CqId,
+        device: Arc<Device>,
+        depth: u32,
+        channel: Option<Arc<EventQueue<CqId>>>,
+    ) -> Arc<Self> {
+        let list = VecDeque::with_capacity(depth as usize);
+        Arc::new(Self {
+            id,
+            device,
+            channel,
+            entries: Mutex::new(Entries { list, depth, armed: Armed::No }),
+            held: AtomicU32::new(0),
+            failed: AtomicBool::new(false),
+            users: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn id(&self) -> CqId {
+        self.id
+    }
+
+    /// Whether an application may sleep until the queue has something.
+    #[inline]
+    pub(crate) fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        lock(&self.entries).depth
+    }
+
+    /// Completions that wait now.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.held.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// The next completion (with `solicited_only`, the next solicited or failed one) raises an
+    /// event. True if the queue was not armed before.
+    pub(crate) fn arm(&self, solicited_only: bool) -> bool {
+        let wanted = if solicited_only { Armed::Solicited } else { Armed::Next };
+        let mut entries = lock(&self.entries);
+        let was = entries.armed;
+        entries.armed = was.max(wanted);
+        was == Armed::No
+    }
+
+    /// Changes how many completions the ring holds to `depth`, if those that wait fit into `asked`.
+    pub(crate) fn resize(&self, asked: u32, depth: u32) -> Result<(), ResizeError> {
+        let mut entries = lock(&self.entries);
+        let held = entries.list.len() as u32;
+        if held > asked {
+            return Err(ResizeError::Held { value: asked, held });
+        }
+        let mut list = VecDeque::with_capacity(depth as usize);
+        list.extend(entries.list.drain(..));
+        entries.list = list;
+        entries.depth = depth;
+        Ok(())
+    }
+
+    pub(crate) fn users(&self) -> u32 {
+        self.users.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Adds a completion. False if there was no room: the queue has failed.
+    pub(crate) fn push(&self, wc: Wc) -> bool {
+        let fire = {
+            let mut entries = lock(&self.entries);
+            if entries.list.len() >= entries.depth as usize {
+                let armed = std::mem::replace(&mut entries.armed, Armed::No) != Armed::No;
+                drop(entries);
+                self.overflow(armed);
+                return false;
+            }
+            entries.list.push_back(wc);
+            self.held.store(entries.list.len() as u32, Ordering::Release);
+            let special = wc.solicited || wc.status != WcStatus::Success;
+            let fire = match entries.armed {
+                Armed::No => false,
+                Armed::Solicited => special,
+                Armed::Next => true,
+            };
+            if fire {
+                entries.armed = Armed::No;
+            }
+            fire
+        };
+        if fire {
+            self.raise();
+        }
+        true
+    }
+
+    /// Reports on the channel: the queue was armed and is not any more.
+    fn raise(&self) {
+        if let Some(channel) = &self.channel {
+            self.device.cq_disarmed();
+            channel.push(self.id);
+        }
+    }
+
+    /// Removes the completions of a queue pair that is destroyed (IBTA 11.2.4.4).
+    pub(crate) fn purge(&self, qpn: Qpn) {
+        let mut entries = lock(&self.entries);
+        entries.list.retain(|wc| wc.qpn != qpn);
+        self.held.store(entries.list.len() as u32, Ordering::Release);
+    }
+
+    /// Takes completions, oldest first, and returns how many.
+    #[inline]
+    pub(crate) fn take<T: From<Wc>>(&self, out: &mut [T]) -> usize {
+        if self.held.load(Ordering::Acquire) == 0 || out.is_empty() {
+            return 0;
+        }
+        let mut entries = lock(&self.entries);
+        let count = entries.list.len().min(out.len());
+        for (place, wc) in out.iter_mut().zip(entries.list.drain(..count)) {
+            *place = wc.into();
+        }
+        self.held.store(entries.list.len() as u32, Ordering::Release);
+        count
+    }
+
+    /// `armed`: somebody sleeps, or is about to, until the queue reports.
+    #[cold]
+    fn overflow(&self, armed: bool) {
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            let depth = self.depth();
+            tracing::warn!(
+                cq = self.id.0,
+                depth,
+                "completion queue overflowed: poll more often or make it deeper"
+            );
+            self.device.cq_overflows.fetch_add(1, Ordering::Relaxed);
+            let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(self.id) };
+            self.device.events.push(event);
+        }
+        if armed {
+            self.raise();
+        }
+    }
+
+    /// Nothing that comes is reported any more: the queue is destroyed.
+    pub(crate) fn disarm(&self) {
+        let was = std::mem::replace(&mut lock(&self.entries).armed, Armed::No);
+        if was != Armed::No {
+            self.device.cq_disarmed();
+        }
+    }
+}
+
+impl Drop for CqRing {
+    fn drop(&mut self) {
+        if self.device.is_orphan() {
+            // Another thread of the parent may have been at work on it.
+            let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(&mut entries.list));
+        }
+    }
+}

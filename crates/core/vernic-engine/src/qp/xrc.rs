@@ -1,0 +1,91 @@
+//! Shared receive queues of XRC domains by number (IBTA annex A14), as the lane looks them up.
+//!
+//! The lane owns the table; a target remembers the queue named last, so that packets for one queue
+//! look it up once. Destroying a queue takes it out of both, under the lane.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use vernic_mem::PdId;
+use vernic_wire::Srqn;
+
+use super::completions::CqRing;
+use super::recv_queue::RecvQueue;
+use crate::device::limits::MAX_SRQ;
+use crate::error::CreateError;
+use crate::support::events::SrqId;
+
+/// Numbers that wait before the first of them is used again: late requests for a queue that is gone
+/// find nothing, not another's queue.
+const FREED_NUMBERS: usize = 1024;
+
+/// A shared receive queue as targets see it.
+#[derive(Debug)]
+pub(crate) struct XrcSrq {
+    pub(crate) number: Srqn,
+    pub(crate) id: SrqId,
+    /// The XRC domain.
+    pub(crate) domain: PdId,
+    /// Of its receives, and of the memory that requests for it reach.
+    pub(crate) pd: PdId,
+    pub(crate) cq: Arc<CqRing>,
+    pub(crate) queue: Arc<RecvQueue>,
+}
+
+/// The shared receive queues that a target has to do with at present.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    /// That of the request under way.
+    pub(crate) named: Option<Arc<XrcSrq>>,
+    /// That of the receive being filled.
+    pub(crate) taken: Option<Arc<XrcSrq>>,
+}
+
+/// Shared receive queues by number. Owned by the lane.
+#[derive(Debug, Default)]
+pub(crate) struct SrqTable {
+    /// The queue with number 1 first: no queue has number 0, which is what a program sends that
+    /// forgot to ask.
+    queues: Vec<Option<Arc<XrcSrq>>>,
+    freed: VecDeque<u32>,
+}
+
+impl SrqTable {
+    #[inline]
+    pub(crate) fn find(&self, number: Srqn) -> Option<&Arc<XrcSrq>> {
+        let index = (number.value() as usize).checked_sub(1)?;
+        self.queues.get(index)?.as_ref()
+    }
+
+    /// Takes a free number and puts there what `make` returns.
+    pub(crate) fn insert(
+        &mut self,
+        make: impl FnOnce(Srqn) -> XrcSrq,
+    ) -> Result<Arc<XrcSrq>, CreateError> {
+        let full = self.queues.len() >= MAX_SRQ as usize;
+        let reused =
+            if full || self.freed.len() >= FREED_NUMBERS { self.freed.pop_front() } else { None };
+        let index = match reused {
+            Some(index) => index as usize,
+            None if full => {
+                let (what, max) = ("number of XRC shared receive queues", u64::from(MAX_SRQ));
+                return Err(CreateError::Limit { what, value: max + 1, min: 0, max });
+            }
+            None => {
+                self.queues.push(None);
+                self.queues.len() - 1
+            }
+        };
+        let srq = Arc::new(make(Srqn::new(index as u32 + 1)));
+        self.queues[index] = Some(srq.clone());
+        Ok(srq)
+    }
+
+    /// Takes a queue out and frees its number.
+    pub(crate) fn remove(&mut self, number: Srqn) -> Option<Arc<XrcSrq>> {
+        let index = (number.value() as usize).checked_sub(1)?;
+        let srq = self.queues.get_mut(index)?.take()?;
+        self.freed.push_back(index as u32);
+        Some(srq)
+    }
+}
