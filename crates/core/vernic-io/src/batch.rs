@@ -57,13 +57,15 @@ pub struct LinkLimits {
     pub max_segments: u16,
     /// Most bytes in a run, ICRCs included.
     pub max_run_bytes: u32,
+    /// Virtual lanes, from 1: what waits on one does not keep what is on another.
+    pub lanes: u8,
 }
 
 impl Default for LinkLimits {
     /// What every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes that
     /// an IPv4 datagram has left after the IP header (20) and the UDP header (8).
     fn default() -> Self {
-        Self { max_segments: 64, max_run_bytes: 65_507 }
+        Self { max_segments: 64, max_run_bytes: 65_507, lanes: 1 }
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `endpoint.rs` | paths and packets as links over UDP have them: IP addresses and ports |
 //! | `batch.rs` | `TxBatch`, `RxBatch`: packets on their way out and in |
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
+//! | `lanes.rs` | a batch for each virtual lane of a link |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
 //! | `tcp.rs` | connections, and the readiness of many: what carries iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
@@ -47,6 +48,7 @@ pub mod fault;
 pub mod fuzzing;
 pub mod host;
 mod icrc;
+mod lanes;
 pub mod link;
 pub mod neighbour;
 pub mod netdev;
@@ -70,6 +72,7 @@ pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRu
 pub use closed::ClosedLink;
 pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
 pub use host::{HandedOver, NameError, Place, ServiceName, Slot, SlotTable};
+pub use lanes::{MAX_LANES, TxLanes};
 pub use link::{
     Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport, route_hint,
 };

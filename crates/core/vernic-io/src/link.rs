@@ -61,7 +61,8 @@ pub struct SendReport {
     /// Packets that the kernel refused for good: dropped, and counted. To the protocol they are
     /// lost packets.
     pub failed: usize,
-    /// True if a socket was full: what is left in the batch should be sent again soon.
+    /// True if a socket was full, or the batch's virtual lane had no credits: what is left in the
+    /// batch should be sent again soon.
     pub blocked: bool,
     /// The last refusal: which path, and the error of the operating system.
     pub failure: Option<(TxPath, i32)>,
@@ -241,7 +242,7 @@ pub trait Link: Send {
     /// packets may still join its run), or to look at packets as they will be on the wire.
     fn stamp(&mut self, batch: &mut TxBatch);
 
-    /// Sends what waits in `batch`, in order. Never blocks. What the kernel had no space for
+    /// Sends what waits in `batch`, in order; all of it is of one virtual lane. Never blocks. What the kernel had no space for
     /// stays in the batch. What it refuses is dropped and reported: the protocol treats it as
     /// loss.
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport;
@@ -337,7 +338,7 @@ pub struct PathRequest {
     pub traffic_class: u8,
     /// Hop limit; 0 for the usual one.
     pub hop_limit: u8,
-    /// Service level, 0 to 15, from which the link chooses the virtual lane.
+    /// Service level, 0 to 15, from which the link chooses the virtual lane; 0 has lane 0.
     pub service_level: u8,
 }
 

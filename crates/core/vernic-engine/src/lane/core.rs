@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use vernic_io::host::Intake;
 use vernic_io::host::{Slot, SlotTable};
-use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
+use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxLanes};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
@@ -39,7 +39,7 @@ use crate::support::wheel::Wheel;
 /// returns soon.
 pub(crate) const BATCHES_PER_CALL: usize = 2;
 
-/// How soon a full socket is tried again, in nanoseconds: a fraction of the time that it takes
+/// How soon a full socket or lane is tried again, in nanoseconds: a fraction of the time that it takes
 /// the kernel to deliver a socket buffer.
 const RETRY_NANOS: u64 = 50_000;
 
@@ -63,7 +63,7 @@ pub(crate) struct Group {
 /// See the module's head.
 pub(crate) struct Lane {
     pub(crate) link: Box<dyn Link>,
-    pub(crate) tx: TxBatch,
+    pub(crate) tx: TxLanes,
     pub(crate) rx: RxBatch,
     pub(crate) table: QpTable,
     /// XRC shared receive queues.
@@ -89,8 +89,6 @@ pub(crate) struct Lane {
     pub(crate) guests: Guests,
     /// Connections, of an iWARP device.
     pub(crate) streams: Option<Streams>,
-    /// The socket was full at the last send.
-    pub(crate) blocked: bool,
     /// Processes that users were told of since they are silent.
     pub(crate) told_silent: ToldSilent,
     /// When a refusal of the kernel was last worth a warning.
@@ -134,7 +132,7 @@ impl Lane {
     ) -> Self {
         Self {
             streams,
-            tx: TxBatch::new(&link.limits()),
+            tx: TxLanes::new(&link.limits()),
             rx: RxBatch::new(),
             link,
             table: QpTable::new(),
@@ -151,7 +149,6 @@ impl Lane {
             groups: Vec::new(),
             gsi: Gsi::default(),
             guests: Guests::default(),
-            blocked: false,
             told_silent: ToldSilent::default(),
             warned: None,
         }
@@ -160,7 +157,7 @@ impl Lane {
     /// When the background thread must look at the lane again though no packet comes; `None`:
     /// never. Acknowledgements may wait for it `patience` nanoseconds longer than for others.
     pub(crate) fn next_work(&self, now: Time, patience: u64) -> Option<Time> {
-        if self.blocked {
+        if self.tx.is_blocked() {
             return Some(now + RETRY_NANOS);
         }
         if !self.ready.is_empty() || self.gsi.pending || self.near.is_pending() {
@@ -179,10 +176,23 @@ impl Lane {
         let waiting = waits.then(|| now + HELD_NANOS);
         let streams = self.streams.as_ref().and_then(Streams::next_deadline);
         let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
-        [self.timers.next, owing, company, link, held, let_in, waiting, streams, mads, wake]
-            .into_iter()
-            .flatten()
-            .min()
+        let blocked = self.tx.is_any_blocked().then(|| now + RETRY_NANOS);
+        [
+            self.timers.next,
+            owing,
+            company,
+            link,
+            held,
+            let_in,
+            waiting,
+            streams,
+            mads,
+            wake,
+            blocked,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Fires the timers that are due.

@@ -201,12 +201,12 @@ impl Lane {
         gsi.pending = false;
         gsi.deadline = engine.cm.drain(|next| {
             // Bounded by the batch.
-            while let Some(room) = tx.room() {
+            while let Some(room) = tx.first().room() {
                 let Some(out) = next() else { return };
                 let len = gsi.write(&out.mad, room);
                 let path = engine.mad_path(link.as_ref(), &out);
                 engine.note_sent(&path);
-                tx.push(&path, len);
+                tx.first().push(&path, len);
             }
             gsi.pending = true;
         });

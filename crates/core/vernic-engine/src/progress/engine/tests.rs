@@ -214,7 +214,7 @@ fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     engine.looks_at.store(SLEEPS, Ordering::Release);
     engine.with_lane(|_| ());
     assert_eq!(engine.looks_at.load(Ordering::Acquire), SLEEPS, "nothing is left");
-    engine.with_lane(|lane| lane.blocked = true);
+    engine.with_lane(|lane| lane.tx.block(0));
     let looks_at = engine.looks_at.load(Ordering::Acquire);
     assert_eq!(looks_at, LOOKS_BY_ITSELF, "the background thread was woken");
 }
