@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use vernic_wire::Frame;
 use vernic_wire::ParseError;
-use vernic_wire::net::Frame;
 
 fuzz_target!(|bytes: &[u8]| {
     match Frame::parse(bytes) {

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use vernic_wire::Frame;
 use vernic_wire::cm::{CmAttribute, CmMessage};
 use vernic_wire::icrc::{self, Verdict};
-use vernic_wire::net::Frame;
 use vernic_wire::{Opcode, Packet, Qpn};
 
 pub(crate) use streams::judge as judge_streams;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::plan::none_of;
 use crate::shell::run;
-use crate::{Result, cycles, root};
+use crate::{Result, cycles, history, prose, root};
 
 /// A file git tracks, as text; binary files are left out.
 struct Tracked {
@@ -26,7 +26,10 @@ pub(crate) fn check() -> Result {
     findings.extend(file_lengths(&files));
     findings.extend(comment_widths(&files));
     findings.extend(links_lead_somewhere(&files));
-    findings.extend(architecture_is_true(&files));
+    findings.extend(pages_are_true(&files));
+    findings.extend(pages(&files).flat_map(|page| prose::page(&page.path, &page.text)));
+    findings.extend(prose::openings(rust(&files).map(|f| (f.path.as_str(), f.text.as_str()))));
+    findings.extend(history::check());
     findings.extend(one_test_command(&files));
     findings.extend(cycles::check()?);
     findings.extend(dependencies_have_lines(&files, &direct_dependencies()?));
@@ -155,12 +158,20 @@ fn relative_links(markdown: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains("://") && !target.contains("::"))
 }
 
-/// Every file and every `Type::item` that ARCHITECTURE.md names exists.
-fn architecture_is_true(files: &[Tracked]) -> Vec<String> {
-    const PAGE: &str = "ARCHITECTURE.md";
-    let page = files.iter().find(|f| f.path == PAGE).map_or("", |f| &f.text);
-    let sources: Vec<_> =
-        files.iter().filter(|f| f.path.starts_with("crates/") && f.path.ends_with(".rs")).collect();
+/// The pages about the architecture.
+fn pages(files: &[Tracked]) -> impl Iterator<Item = &Tracked> {
+    files.iter().filter(|f| prose::is_page(&f.path))
+}
+
+fn rust(files: &[Tracked]) -> impl Iterator<Item = &Tracked> {
+    files.iter().filter(|f| f.path.ends_with(".rs"))
+}
+
+/// Every file and every `Type::item` that the pages about the architecture name exists; in the
+/// glossary, which lists names that are to be changed, nothing is looked up.
+fn pages_are_true(files: &[Tracked]) -> Vec<String> {
+    const GLOSSARY: &str = "docs/glossary.md";
+    let sources: Vec<_> = rust(files).filter(|f| f.path.starts_with("crates/")).collect();
     let is_true = |name: &str| {
         if name.starts_with("vernic") && name.contains('/') {
             // The crate's folder lies in one of the folders of layers.
@@ -173,10 +184,14 @@ fn architecture_is_true(files: &[Tracked]) -> Vec<String> {
             None => true,
         }
     };
-    // What stands between backticks is every second piece; the drawing in its fence is cut out.
-    let text: String = page.split("```").step_by(2).collect();
-    let names = text.split('`').skip(1).step_by(2).filter(|name| !is_true(name));
-    names.map(|name| format!("{PAGE}: there is no `{name}`")).collect()
+    let mut findings = Vec::new();
+    for page in pages(files).filter(|page| page.path != GLOSSARY) {
+        // What stands between backticks is every second piece; drawings in fences are cut out.
+        let text: String = page.text.split("```").step_by(2).collect();
+        let names = text.split('`').skip(1).step_by(2).filter(|name| !is_true(name));
+        findings.extend(names.map(|name| format!("{}: there is no `{name}`", page.path)));
+    }
+    findings
 }
 
 /// Whether Rust code defines an item of this name.
@@ -284,12 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn names_that_the_architecture_page_invents_are_found() {
+    fn names_that_a_page_of_the_architecture_invents_are_found() {
         let text = "`Qp::post`, `Qp::poll`, `vernic-x/src/qp.rs`, `vernic-x/src/no.rs`, `sendmsg`";
         let code = "impl Qp { pub fn post_send() {} pub fn poll() {} }";
         let mut files = file("ARCHITECTURE.md", text);
         files.extend(file("crates/core/vernic-x/src/qp.rs", code));
-        let findings = architecture_is_true(&files);
+        let findings = pages_are_true(&files);
         assert_eq!(findings.len(), 2, "{findings:?}");
         assert!(findings[0].ends_with("`Qp::post`") && findings[1].ends_with("no.rs`"));
     }

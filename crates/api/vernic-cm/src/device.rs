@@ -1,52 +1,53 @@
 //! The devices of this process, each opened when an id first needs it and then shared by all.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use vernic_engine::{
-    CmAttachError, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError, Transport,
-    device_with, devices,
+    CmAttachError, CmSink, Config, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError,
+    Transport, device_with, devices,
 };
 use vernic_io::{LocalAddr, Place};
-use vernic_proto::cm::{ConnId, ListenerId};
+use vernic_proto::cm::ListenerId;
 use vernic_wire::cm::ServiceId;
 
-use crate::agent::EngineAgent;
-use crate::carrier::Carrier;
-use crate::manager::Shared;
-use crate::registry::{DeviceKey, Sink, lock};
+use crate::key::DeviceKey;
+use crate::sync::lock;
 
-/// Longest wait for another thread that is at work on a device when the program ends.
-const PATIENCE: Duration = Duration::from_millis(100);
+mod agent;
+
+pub(crate) use agent::Agent;
 
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
-    pub(crate) carrier: Carrier,
-    /// Which services this process has, and where: ids may share, those of both IP versions'
-    /// wildcards.
-    services: Mutex<HashMap<(ServiceId, Place), Had>>,
-    /// Its netdev was removed.
+    /// The RoCE device's agent of communication management; `None` for iWARP, which has streams.
+    agent: Option<Arc<dyn Agent>>,
+    /// The services of this process by their address. Ids may share a service: the wildcards of
+    /// both IP versions do.
+    services: Mutex<HashMap<(ServiceId, Place), ServiceUse>>,
+    /// Whether the device's netdev was removed.
     removed: AtomicBool,
 }
 
-/// For how many ids this process has a service at a place.
+/// How many ids of this process use a service at one address.
 #[derive(Debug, Default)]
-struct Had {
-    /// Of ids that are bound and do not listen.
+struct ServiceUse {
+    /// Ids that are bound and do not listen.
     reserved: usize,
     listener: Option<ListenerId>,
-    /// Of ids that listen.
+    /// Ids that listen.
     listening: usize,
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The program may keep the context for ever, and nothing can come of it any more.
+        // The program may keep the context for ever, and a removed device is of no use any more.
         if self.removed.load(Ordering::Relaxed) {
             self.context.close();
         }
@@ -54,50 +55,55 @@ impl Drop for Device {
 }
 
 impl Device {
-    pub(crate) fn new(context: Arc<Context>, carrier: Carrier) -> Arc<Self> {
+    pub(crate) fn new(context: Arc<Context>, agent: Option<Arc<dyn Agent>>) -> Arc<Self> {
         let (services, removed) = Default::default();
-        Arc::new(Self { context, carrier, services, removed })
+        Arc::new(Self { context, agent, services, removed })
+    }
+
+    /// The agent of communication management, of a RoCE device.
+    pub(crate) fn agent(&self) -> Option<&Arc<dyn Agent>> {
+        self.agent.as_ref()
     }
 
     pub(crate) fn key(&self) -> DeviceKey {
         DeviceKey::of(self.context.info())
     }
 
-    /// The row of an address, if it is one of this device.
+    /// The GID table's row for an address, if this device has the address.
     pub(crate) fn row_of(&self, local: LocalAddr) -> Option<GidEntry> {
         self.context.gid_table().into_iter().find(|row| row.local == local)
     }
 
-    /// Keeps a service at a place from other processes, for one id more.
+    /// Reserves a service at an address against other processes, for one more id.
     ///
     /// # Errors
     /// [`ListenError`].
     pub(crate) fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
-        // A port of TCP is kept by its socket.
-        let Some(agent) = self.carrier.agent() else { return Ok(()) };
+        // A TCP port is reserved by its socket.
+        let Some(agent) = self.agent() else { return Ok(()) };
         let mut services = lock(&self.services);
-        if let Some(had) = services.get_mut(&(service, place)) {
-            had.reserved += 1;
+        if let Some(used) = services.get_mut(&(service, place)) {
+            used.reserved += 1;
             return Ok(());
         }
         agent.reserve(service, place)?;
-        services.insert((service, place), Had { reserved: 1, ..Had::default() });
+        services.insert((service, place), ServiceUse { reserved: 1, ..ServiceUse::default() });
         Ok(())
     }
 
-    /// One id less has it reserved. One that listens gives it back by that.
+    /// Drops the reservation of one id. An id that listens drops its reservation by listening.
     pub(crate) fn release(&self, service: ServiceId, place: Place) {
-        let Some(agent) = self.carrier.agent() else { return };
+        let Some(agent) = self.agent() else { return };
         let mut services = lock(&self.services);
-        let Some(had) = services.get_mut(&(service, place)) else { return };
-        had.reserved = had.reserved.saturating_sub(1);
-        if had.reserved == 0 && had.listener.is_none() {
+        let Some(used) = services.get_mut(&(service, place)) else { return };
+        used.reserved = used.reserved.saturating_sub(1);
+        if used.reserved == 0 && used.listener.is_none() {
             agent.release(service, place);
             services.remove(&(service, place));
         }
     }
 
-    /// Listens at a place, or once more for another id where this process listens already.
+    /// Listens at an address; if this process listens there already, counts one more id.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -109,32 +115,32 @@ impl Device {
     ) -> Result<ListenerId, ListenError> {
         let mut services = lock(&self.services);
         let before = services.get_mut(&(service, place));
-        if let Some(Had { listener: Some(listener), listening, .. }) = before {
+        if let Some(ServiceUse { listener: Some(listener), listening, .. }) = before {
             *listening += 1;
             return Ok(*listener);
         }
-        let agent = self.carrier.agent().ok_or(ListenError::NotAttached)?;
+        let agent = self.agent().ok_or(ListenError::NotAttached)?;
         let listener = agent.listen(service, place, backlog)?;
-        let had = services.entry((service, place)).or_default();
-        (had.listener, had.listening) = (Some(listener), 1);
+        let used = services.entry((service, place)).or_default();
+        (used.listener, used.listening) = (Some(listener), 1);
         Ok(listener)
     }
 
-    /// One id less listens.
+    /// Counts one listening id less, and stops listening with the last.
     pub(crate) fn stop_listening(&self, service: ServiceId, place: Place) {
         let mut services = lock(&self.services);
-        let Some(had) = services.get_mut(&(service, place)) else { return };
-        had.listening = had.listening.saturating_sub(1);
-        if had.listening != 0 {
+        let Some(used) = services.get_mut(&(service, place)) else { return };
+        used.listening = used.listening.saturating_sub(1);
+        if used.listening != 0 {
             return;
         }
-        let listener = had.listener.take();
-        let Some(agent) = self.carrier.agent() else { return };
+        let listener = used.listener.take();
+        let Some(agent) = self.agent() else { return };
         if let Some(listener) = listener {
             agent.stop_listening(listener);
         }
-        // Another id may be bound there, and is so still.
-        let is_kept = had.reserved != 0
+        // Another id may still be bound to this address, so the service stays reserved.
+        let is_kept = used.reserved != 0
             && agent
                 .reserve(service, place)
                 .inspect_err(|error| tracing::warn!(%error, "a port is no longer reserved"))
@@ -144,7 +150,7 @@ impl Device {
         }
     }
 
-    /// The largest path MTU of its port now.
+    /// The active MTU of the device's port.
     pub(crate) fn mtu(&self) -> Mtu {
         self.context.active_mtu()
     }
@@ -159,75 +165,87 @@ fn with_transport(info: DeviceInfo, transport: Transport) -> DeviceInfo {
     if transport == Transport::Iwarp { info.into_iwarp() } else { info }
 }
 
+/// Makes the sink for the events of the device with this key.
+pub(crate) type MakeSink =
+    Box<dyn Fn(DeviceKey) -> Arc<dyn CmSink> + Send + Sync + UnwindSafe + RefUnwindSafe>;
+
 /// The open devices of a process.
-#[derive(Debug, Default)]
 pub(crate) struct Devices {
+    config: Config,
+    /// The transport of a device that is named by its netdev.
+    transport: Transport,
+    sink: MakeSink,
     open: Mutex<Vec<Arc<Device>>>,
 }
 
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Devices").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
 impl Devices {
-    /// Those that are open.
-    fn open(&self) -> Vec<Arc<Device>> {
+    pub(crate) fn new(config: Config, transport: Transport, sink: MakeSink) -> Self {
+        Self { config, transport, sink, open: Mutex::default() }
+    }
+
+    /// The devices that are open.
+    pub(crate) fn open(&self) -> Vec<Arc<Device>> {
         lock(&self.open).clone()
     }
 
     /// The device of a transport that has `local`.
     ///
     /// # Errors
-    /// [`OpenError::NoSuchAddress`], with the devices and addresses that there are; those of
-    /// opening the device.
+    /// [`OpenError::NoSuchAddress`], which lists the devices and addresses that exist; the errors
+    /// of opening the device.
     pub(crate) fn with(
         &self,
         local: LocalAddr,
         transport: Transport,
-        shared: &Shared,
     ) -> Result<Arc<Device>, OpenError> {
-        // The table of an open device follows its addresses: the usual case asks the system
-        // nothing.
+        // The GID table of an open device follows its addresses, so the usual case needs no system
+        // call.
         let has = |device: &Arc<Device>| {
             device.context.info().transport == transport && device.context.has_address(local)
         };
         match self.open().into_iter().find(has) {
             Some(device) => Ok(device),
-            None => self.device(&with_transport(device_with(local)?, transport), shared),
+            None => self.device(&with_transport(device_with(local)?, transport)),
         }
     }
 
-    /// The device of this description.
+    /// The open device that `info` describes; opened if it is not open.
     ///
     /// # Errors
-    /// Those of opening it.
-    pub(crate) fn device(
-        &self,
-        info: &DeviceInfo,
-        shared: &Shared,
-    ) -> Result<Arc<Device>, OpenError> {
-        // Held while it is opened: two threads must not open it twice.
+    /// The errors of opening the device.
+    pub(crate) fn device(&self, info: &DeviceInfo) -> Result<Arc<Device>, OpenError> {
+        // The lock is held while the device is opened: two threads must not open it twice.
         let mut open = lock(&self.open);
         if let Some(device) = open.iter().find(|device| device.is(info)) {
             return Ok(device.clone());
         }
-        let context = Context::open_on(&info.netdev, info.transport, shared.config.clone())?;
-        let carrier = match info.transport {
-            Transport::Iwarp => Carrier::Streams(shared.streams.clone()),
-            _ => Carrier::Messages(Arc::new(EngineAgent(context.clone()))),
+        let context = Context::open_on(&info.netdev, info.transport, self.config.clone())?;
+        let agent: Option<Arc<dyn Agent>> = match info.transport {
+            Transport::Iwarp => None,
+            _ => Some(context.clone()),
         };
-        let device = Device::new(context, carrier);
-        let registry = shared.registry.clone();
-        let sink = Sink { registry, device: device.key(), shared: shared.weak() };
-        // Of connections of iWARP it hears elsewhere, but of the end of the device here.
-        device.context.cm().attach(Arc::new(sink)).map_err(|error| match error {
+        let device = Device::new(context, agent);
+        let sink = (self.sink)(device.key());
+        // Connections of iWARP report their events elsewhere, but the removal of the device comes
+        // here.
+        device.context.cm().attach(sink).map_err(|error| match error {
             CmAttachError::Slot(source) => OpenError::Slot { device: info.name.clone(), source },
-            // Nobody else has the device yet.
+            // No other code has the device before this.
             other => OpenError::Os { what: "hear of connections", source: io::Error::other(other) },
         })?;
         open.push(device.clone());
         Ok(device)
     }
 
-    /// Forgets the device whose netdev was removed: it is closed when the last id on it is
+    /// Forgets the device whose netdev was removed. The device is closed when the last id on it is
     /// destroyed.
-    fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
+    pub(crate) fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
         let mut open = lock(&self.open);
         let place = open.iter().position(|device| device.key() == key)?;
         let device = open.swap_remove(place);
@@ -235,60 +253,26 @@ impl Devices {
         Some(device)
     }
 
-    /// Ends these exchanges, and waits until peers know of it, for a while: of these, and of those
-    /// that their owner ended before.
-    pub(crate) fn say_goodbye(&self, conns: &[(DeviceKey, ConnId)]) {
-        let open = self.open();
-        let end = |device: &Arc<Device>| {
-            let own = conns.iter().filter(|(key, _)| *key == device.key());
-            let ended = own.map(|(_, conn)| device.carrier.destroy(*conn)).count();
-            device.context.cm().hasten_farewells();
-            ended
-        };
-        // First on all of them, which wait at the same time.
-        let ended: Vec<_> = open.iter().map(end).collect();
-        for (device, ended) in open.iter().zip(ended) {
-            device.context.cm().await_farewells();
-            // Streams that were left have something to wait for. Another thread may be at it, and
-            // would end in the middle.
-            let leaves = ended != 0 && device.carrier.agent().is_none();
-            let until = Instant::now() + PATIENCE;
-            while leaves && !device.context.last_progress() && Instant::now() < until {
-                std::thread::yield_now();
-            }
-        }
-    }
-
-    /// The device of this name, or of this netdev's.
+    /// The device of this name, or the device on the netdev of this name.
     ///
     /// # Errors
-    /// Those of opening it.
-    pub(crate) fn named(&self, name: &str, shared: &Shared) -> Result<Arc<Context>, OpenError> {
+    /// The errors of opening the device.
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Context>, OpenError> {
         let all = devices()?;
         let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
         let on_netdev = all.iter().find(|info| info.netdev == name).cloned();
         let named = all.iter().cloned().chain(beside).find(|info| info.name == name);
-        let found = named.or(on_netdev.map(|info| with_transport(info, shared.transport)));
+        let found = named.or(on_netdev.map(|info| with_transport(info, self.transport)));
         match found {
-            Some(info) => Ok(self.device(&info, shared)?.context.clone()),
-            // For the error, which says what there is.
-            None => Context::open(Some(name), shared.config.clone()),
+            Some(info) => Ok(self.device(&info)?.context.clone()),
+            // Opening fails with the error that lists the devices there are.
+            None => Context::open(Some(name), self.config.clone()),
         }
     }
 
-    /// Puts a device of a test's own in the place of the one on its netdev.
+    /// Adds a device that a test has made, in place of the device on the same netdev.
     #[cfg(test)]
     pub(crate) fn insert(&self, device: Arc<Device>) {
         lock(&self.open).push(device);
-    }
-}
-
-impl Shared {
-    /// Takes leave of a device whose netdev was removed, and tells its ids.
-    pub(crate) fn part_from(&self, key: DeviceKey) {
-        let Some(device) = self.devices.remove(key) else { return };
-        for id in self.registry.ids() {
-            id.part_from(&device);
-        }
     }
 }

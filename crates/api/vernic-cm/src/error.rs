@@ -1,4 +1,5 @@
-//! Why a call was refused: with the values, what helps, and the errno that C programs expect.
+//! Errors of the connection manager: each carries the values, what helps, and the errno that C
+//! programs expect.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,13 +14,13 @@ use vernic_proto::cm::CmError;
 use vernic_wire::cm::PortSpace;
 
 use crate::event::EventKind;
-use crate::id::State;
+use crate::state::State;
 
-/// Why a call of the connection manager was refused. Nothing changed, unless it says otherwise.
+/// Why a call of the connection manager failed. Nothing changed, unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The object was made before this process was forked.
+    /// The object belongs to the parent process: this process was forked later.
     #[error(
         "made by the process that this one was forked from, and unusable here: make ids and event \
          channels anew in this process"
@@ -36,27 +37,27 @@ pub enum Error {
         /// The type.
         qp_type: QpType,
     },
-    /// The id is in another state than the call needs.
+    /// The id is not in a state that allows the call.
     #[error("{call} needs an id that {needs}, and this one ({id}) is in state {state:?}")]
     State {
         /// The call.
         call: &'static str,
-        /// What it needs.
+        /// The state that the call needs.
         needs: &'static str,
-        /// Addresses of the id.
+        /// The addresses of the id.
         id: String,
-        /// Its state.
+        /// The state of the id.
         state: State,
     },
-    /// Addresses of two IP versions.
+    /// The addresses are of different IP versions.
     #[error("{src} and {dst} are of different IP versions")]
     Family {
-        /// Source.
+        /// The source.
         src: SocketAddr,
-        /// Destination.
+        /// The destination.
         dst: SocketAddr,
     },
-    /// A link-local address without the netdev that it belongs to.
+    /// A link-local address names no netdev.
     #[error("{0} is link-local and names no netdev: give its scope id, as fe80::1%eth0 in text")]
     Scope(SocketAddr),
     /// No device has the address, or none can be opened.
@@ -65,11 +66,11 @@ pub enum Error {
     /// The system has no route.
     #[error("there is no route to {dst}{from}: {source}{hint}", from = from(*.src), hint = hint(*.src, *.dst))]
     NoRoute {
-        /// Source asked for.
+        /// The source that was asked for.
         src: Option<SocketAddr>,
-        /// Destination.
+        /// The destination.
         dst: SocketAddr,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The port is taken.
@@ -79,10 +80,10 @@ pub enum Error {
         port_space: PortSpace,
         /// The address and port.
         addr: SocketAddr,
-        /// By whom.
+        /// What uses the port.
         by: String,
-        /// Whether it is wanted, or had, for all addresses of this machine: the kernel's rdma_cm
-        /// then gives another error number than for one address.
+        /// Whether either side uses the port on all addresses of this machine: the kernel's rdma_cm
+        /// then returns another errno than for one address.
         everywhere: bool,
     },
     /// Every ephemeral port is taken.
@@ -93,12 +94,12 @@ pub enum Error {
     NoPort {
         /// The port space.
         port_space: PortSpace,
-        /// First of the range.
+        /// The first port of the range.
         first: u16,
-        /// Last of the range.
+        /// The last port of the range.
         last: u16,
     },
-    /// A port that only privileged programs may have.
+    /// Only privileged programs may bind the port.
     #[error(
         "port {port} is below {first} (net.ipv4.ip_unprivileged_port_start), and this program may not have \
          it: it needs the capability CAP_NET_BIND_SERVICE"
@@ -106,7 +107,7 @@ pub enum Error {
     Privileged {
         /// The port.
         port: u16,
-        /// First port that everybody may have.
+        /// The first port that every program may bind.
         first: u16,
     },
     /// The call needs a device, and the id has none yet.
@@ -132,29 +133,29 @@ pub enum Error {
         /// What does not fit.
         what: String,
     },
-    /// The queue pair refused.
+    /// The queue pair refused the transition.
     #[error(transparent)]
     Modify(#[from] ModifyError),
-    /// Private data that the message has no room for.
+    /// The message has no room for so much private data.
     #[error("{given} bytes of private data, and {call} of {kind} carries at most {max}")]
     TooLong {
         /// The call.
         call: &'static str,
-        /// Of what: a connection or datagrams.
+        /// What the call is for: a connection or datagrams.
         kind: &'static str,
-        /// Given.
+        /// The bytes given.
         given: usize,
-        /// Most.
+        /// The most bytes.
         max: usize,
     },
-    /// A value out of range.
+    /// A value is out of range.
     #[error("{what} is {value}, allowed: {allowed}")]
     Value {
-        /// Which.
+        /// The name of the value.
         what: &'static str,
-        /// Given.
+        /// The value given.
         value: u64,
-        /// What is allowed.
+        /// The values allowed.
         allowed: String,
     },
     /// The multicast group cannot be joined or left.
@@ -169,27 +170,27 @@ pub enum Error {
     /// The channel belongs to another manager than the id.
     #[error("the event channel belongs to another manager than the id")]
     OtherManager,
-    /// An event told a failure.
+    /// An event reported a failure.
     #[error("{kind:?} with status {status}{}", words(*.status))]
     Failed {
-        /// What happened.
+        /// The kind of the event.
         kind: EventKind,
-        /// Negative a system's error number, positive the peer's reason or status.
+        /// The status of the event: a negative errno, or the peer's positive reason or status.
         status: i32,
     },
-    /// Too many events that the program wrote wait to be taken.
+    /// Too many events of the program's own wait on the channel.
     #[error("{max} events of the program's own wait on the id's channel: take some first")]
     TooManyEvents {
-        /// As many may wait.
+        /// The most that may wait.
         max: u32,
     },
     /// The device cannot listen.
     #[error(transparent)]
     Listen(ListenError),
-    /// The exchange of messages refused.
+    /// The exchange of messages failed.
     #[error(transparent)]
     Cm(#[from] CmCallError),
-    /// iWARP has connections of RC queue pairs alone.
+    /// iWARP has connections of RC queue pairs only.
     #[error(
         "iWARP carries Rc queue pairs in the port spaces TCP and IB, and this id is for {qp_type:?} in \
          {port_space}: the setting transport = roce has all"
@@ -200,30 +201,30 @@ pub enum Error {
         /// The type.
         qp_type: QpType,
     },
-    /// The TCP connection cannot be made, or be given to the queue pair.
+    /// The TCP connection cannot be made, or cannot be given to the queue pair.
     #[error("no iWARP connection: {0}")]
     Stream(StreamError),
-    /// The operating system refused.
+    /// A call of the operating system failed.
     #[error("cannot {what}: {source}")]
     Os {
         /// What was tried.
         what: &'static str,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why a connection of iWARP cannot go on here.
+/// Why a connection of iWARP cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// It cannot be begun.
+    /// The connection cannot be started.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The queue pair does not take it.
+    /// The queue pair does not accept the stream.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The peer has given up, or another call has answered it.
+    /// The request is gone: the peer has given up, or another call has answered the request.
     #[error("the peer's request is not there any more{0}")]
     Gone(String),
 }
@@ -244,7 +245,7 @@ fn from(src: Option<SocketAddr>) -> String {
     src.map_or_else(String::new, |src| format!(" from {}", src.ip()))
 }
 
-/// What helps where there is no route.
+/// Advice for an address without a route.
 fn hint(src: Option<SocketAddr>, dst: SocketAddr) -> &'static str {
     match src {
         Some(src) if dst.ip().is_multicast() => vernic_io::route_hint(src.ip()),
@@ -252,7 +253,7 @@ fn hint(src: Option<SocketAddr>, dst: SocketAddr) -> &'static str {
     }
 }
 
-/// A system's error number in words.
+/// The text of an errno.
 fn words(status: i32) -> String {
     match status < 0 {
         true => format!(" ({})", io::Error::from_raw_os_error(-status)),
@@ -261,7 +262,7 @@ fn words(status: i32) -> String {
 }
 
 impl Error {
-    /// The error number that librdmacm and the kernel give for it.
+    /// The errno that librdmacm and the kernel return for this error.
     pub fn errno(&self) -> c_int {
         match self {
             Self::Orphan => libc::EIO,

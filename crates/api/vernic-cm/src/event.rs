@@ -1,28 +1,24 @@
-//! Events of ids.
-
-use std::sync::Arc;
+//! What events of ids carry.
 
 use vernic_engine::AddressVector;
 use vernic_wire::{Qkey, Qpn};
 
-use crate::id::Id;
-use crate::registry::Taken;
-
-/// What happened to an id. Values are those of `rdma_cm_event_type`.
+/// What happened to an id. The values are those of `rdma_cm_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum EventKind {
     /// The destination has a device and a path.
     AddrResolved = 0,
-    /// It has none.
+    /// The destination has no device or no path.
     AddrError = 1,
-    /// The route is known: the id may connect.
+    /// The route is known, and the id may connect.
     RouteResolved = 2,
     /// There is no route.
     RouteError = 3,
-    /// A peer wants to connect: [`Event::id`] is new, [`Event::listen_id`] heard of it.
+    /// A peer wants to connect: [`Event::id`](crate::Event::id) is the new id,
+    /// [`Event::listen_id`](crate::Event::listen_id) the listener.
     ConnectRequest = 4,
-    /// The peer accepted, and the program brings its own queue pair up: then
+    /// The peer accepted. The program brings its own queue pair up, and then calls
     /// [`Id::establish`](crate::Id::establish).
     ConnectResponse = 5,
     /// The connection failed on this side.
@@ -31,32 +27,33 @@ pub enum EventKind {
     Unreachable = 7,
     /// The peer refused.
     Rejected = 8,
-    /// The connection is there; of a datagram id, the peer's queue pair is known.
+    /// The connection is established; for a datagram id, the peer's queue pair is known.
     Established = 9,
     /// The connection is over.
     Disconnected = 10,
-    /// The device is gone.
+    /// The device was removed.
     DeviceRemoval = 11,
     /// The group is joined.
     MulticastJoin = 12,
-    /// The group is not, or no more, joined.
+    /// The group could not be joined, or the membership ended.
     MulticastError = 13,
     /// The address moved to another device.
     AddrChange = 14,
     /// No packet of the ended connection can come any more: its queue pair may be used again.
     TimewaitExit = 15,
-    /// The program found the addresses that it looked for, by a name.
+    /// The program resolved a name to addresses.
     AddrInfoResolved = 16,
-    /// It found none.
+    /// The program found no address for a name.
     AddrInfoError = 17,
-    /// What the program says it means, with [`Param::Arg`].
+    /// The program's own event, with [`Param::Arg`].
     User = 18,
-    /// As `User`, of a library on the program's behalf.
+    /// As `User`, but written by a library for the program.
     Internal = 19,
 }
 
 impl EventKind {
-    /// Whether only a program writes it ([`Id::write_event`](crate::Id::write_event)).
+    /// Whether only programs write events of this kind
+    /// ([`Id::write_event`](crate::Id::write_event)).
     pub fn is_written(self) -> bool {
         self >= Self::AddrInfoResolved
     }
@@ -67,19 +64,20 @@ impl EventKind {
 pub enum Param {
     /// Nothing.
     None,
-    /// Of a connection.
+    /// The peer's side of a connection.
     Conn(ConnInfo),
-    /// Of a datagram id or a multicast group.
+    /// The address of a datagram peer or of a multicast group.
     Ud(UdInfo),
-    /// Of the program's own events.
+    /// The argument of an event that the program wrote.
     Arg(u64),
 }
 
 /// The peer's side of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnInfo {
-    /// The peer's private data. Its length on the wire is fixed, so it ends in zeros: 56 bytes of a
-    /// request, 196 of an acceptance, 148 of a rejection; empty where the message carries none.
+    /// The peer's private data. Its length on the wire is fixed, so the data end in zeros: 56 bytes
+    /// in a request, 196 in an acceptance, 148 in a rejection; empty where the message carries
+    /// none.
     pub private_data: Vec<u8>,
     /// READs and atomics of the peer that this side may have to keep: the peer's initiator depth.
     pub responder_resources: u8,
@@ -87,45 +85,28 @@ pub struct ConnInfo {
     pub initiator_depth: u8,
     /// Whether the peer's receive queue gives credits.
     pub flow_control: bool,
-    /// Repetitions after silence that the active side asks for.
+    /// How often the active side wants to retransmit after silence.
     pub retry_count: u8,
-    /// Repetitions after RNR NAK that the peer asks for.
+    /// How often the peer wants to retransmit after RNR NAK.
     pub rnr_retry_count: u8,
-    /// Whether the peer receives from a shared queue.
+    /// Whether the peer receives from a shared receive queue.
     pub srq: bool,
     /// The peer's queue pair.
     pub qp_num: Qpn,
 }
 
-/// Where datagrams go: to a peer, or to a multicast group.
+/// Where to send datagrams: to a peer, or to a multicast group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdInfo {
-    /// The peer's private data: 180 bytes of a request, 136 of an answer; ends in zeros.
+    /// The peer's private data: 180 bytes in a request, 136 in an answer; they end in zeros.
     pub private_data: Vec<u8>,
-    /// What an address handle to there is made from.
+    /// The address vector for an address handle.
     pub av: AddressVector,
-    /// The queue pair there; [`Qpn::MULTICAST`] of a group.
+    /// The destination queue pair; [`Qpn::MULTICAST`] for a group.
     pub qp_num: Qpn,
-    /// Its Q_Key.
+    /// The Q_Key of the destination queue pair.
     pub qkey: Qkey,
-    /// What [`Id::join_multicast`](crate::Id::join_multicast) was given; 0 of other events.
+    /// The context that [`Id::join_multicast`](crate::Id::join_multicast) was given; 0 in other
+    /// events.
     pub context: usize,
-}
-
-/// An event. While it lives, [`Id::destroy`](crate::Id::destroy) and
-/// [`Id::migrate`](crate::Id::migrate) of its id (of the listener, for a request) wait for it.
-#[derive(Debug)]
-pub struct Event {
-    /// The id that it is about; of a request the new id.
-    pub id: Arc<Id>,
-    /// The listener, of a request.
-    pub listen_id: Option<Arc<Id>>,
-    /// What happened.
-    pub kind: EventKind,
-    /// 0, or why: negative a system's error number, positive the peer's reason
-    /// ([`EventKind::Rejected`]) or status ([`EventKind::Unreachable`] of datagrams).
-    pub status: i32,
-    /// What it carries.
-    pub param: Param,
-    pub(crate) _taken: Taken,
 }

@@ -1,11 +1,11 @@
 //! Ids: an id is a listener, a connection, or a datagram address.
 //!
-//! Owns what an id has and the state it is in. The calls are in a file per kind under `id/`; what
-//! an event does when it is taken is in `id/tell.rs`.
+//! Owns the state of each id and what belongs to it. The calls are in a file per kind under `id/`;
+//! what an event changes when it is taken is in `id/apply.rs`.
 //!
-//! Everything that changes is behind one lock per id, held during a call, also while that call asks
-//! the engine. Nothing under the engine's locks takes it. Lock order: id, ports, engine, registry,
-//! queue.
+//! What changes is behind one lock per id. A call holds the lock to its end, also while it calls
+//! the engine; nothing that runs under the engine's locks takes the lock. Lock order: id, ports,
+//! engine, registry, queue.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,87 +18,74 @@ use vernic_proto::cm::CmPath;
 use vernic_wire::Gid;
 use vernic_wire::cm::PortSpace;
 
-use crate::channel::EventChannel;
 use crate::device::Device;
 use crate::error::Error;
-use crate::manager::Shared;
+use crate::key::IdKey;
 use crate::ports::Binding;
-use crate::registry::{Cell, lock};
+use crate::registry::IdEvents;
 use crate::route;
+use crate::state::State;
+use crate::sync::lock;
 
+mod apply;
 mod bind;
+mod channel;
 mod connect;
-pub(crate) mod connection;
+mod connection;
+mod event;
 mod listen;
 mod multicast;
 mod options;
 mod qp;
 mod resolve;
+mod search;
+mod shared;
 mod stream;
-mod tell;
 mod write;
 
+pub use channel::EventChannel;
+pub use event::Event;
 pub use multicast::JoinState;
 pub use options::IdOption;
 
+pub(crate) use shared::Shared;
+#[cfg(test)]
+pub(crate) use shared::Sink;
+
 use bind::Reservation;
 use connection::Connection;
-use listen::Post;
+use listen::Listening;
 use multicast::Membership;
 use options::Options;
 use write::Written;
 
-/// State of an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum State {
-    /// New.
-    Idle,
-    /// It has a port, and an address if that is no wildcard.
-    Bound,
-    /// The destination has a device, and the next hop on the way to it is looked for.
-    AddrQuery,
-    /// The destination has a device, and somebody who takes what is sent there.
-    AddrResolved,
-    /// The route is known.
-    RouteResolved,
-    /// It connects, is being connected, or is connected.
-    Connect,
-    /// Its connection is over.
-    Disconnect,
-    /// It listens.
-    Listen,
-    /// It was destroyed.
-    Destroyed,
-}
-
-/// How a program knows that a connection is there before its last message came.
+/// How a program learns of a connection before the last message of the handshake: by a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommEstablished;
 
-/// What changes of an id.
+/// The state of an id that changes.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
-    /// What its connection goes over.
+    /// The transport of the id's connection.
     pub(crate) transport: Transport,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) bound: Option<Binding>,
-    /// Of a port that is bound and not listened on.
+    /// The port, kept from other processes while the id is bound and does not listen.
     pub(crate) reserved: Vec<Reservation>,
     pub(crate) options: Options,
-    /// Of a request: as it came.
+    /// The path of the request that the id was made for.
     pub(crate) path: Option<CmPath>,
     pub(crate) qp: Option<Arc<Qp>>,
     pub(crate) connection: Option<Connection>,
     pub(crate) backlog: u32,
-    pub(crate) posts: Vec<Post>,
-    /// Of iWARP: what has its port, until it listens or connects.
+    pub(crate) listening: Vec<Listening>,
+    /// The socket that holds the port over iWARP, until the id listens or connects.
     pub(crate) socket: Option<Bound>,
-    /// Of iWARP: its listening socket among those of the process.
+    /// The number of the listening socket over iWARP, in the streams of the process.
     pub(crate) listener: Option<u32>,
     pub(crate) groups: Vec<Membership>,
 }
@@ -106,7 +93,7 @@ pub(crate) struct Inner {
 /// An id. Dropping the last reference destroys it.
 pub struct Id {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) cell: Arc<Cell>,
+    pub(crate) events: Arc<IdEvents>,
     port_space: PortSpace,
     qp_type: QpType,
     user_context: AtomicUsize,
@@ -129,13 +116,13 @@ impl Id {
         if !fits {
             return Err(Error::PortSpace { port_space, qp_type });
         }
-        let cell = channel.shared.registry.seat(&channel.queue);
-        Ok(Self::at(cell, channel, port_space, qp_type, |_| ()))
+        let events = channel.shared.registry.register(&channel.queue);
+        Ok(Self::at(events, channel, port_space, qp_type, |_| ()))
     }
 
-    /// An id with a seat, as `make` makes it.
+    /// Makes an id that the registry has registered; `make` sets what differs from a new id.
     fn at(
-        cell: Arc<Cell>,
+        events: Arc<IdEvents>,
         channel: &Arc<EventChannel>,
         port_space: PortSpace,
         qp_type: QpType,
@@ -155,7 +142,7 @@ impl Id {
             qp: None,
             connection: None,
             backlog: 0,
-            posts: Vec::new(),
+            listening: Vec::new(),
             socket: None,
             listener: None,
             groups: Vec::new(),
@@ -163,86 +150,90 @@ impl Id {
         make(&mut inner);
         let id = Arc::new(Self {
             shared: channel.shared.clone(),
-            cell,
+            events,
             port_space,
             qp_type,
             user_context: AtomicUsize::new(0),
             written: Written::default(),
             inner: Mutex::new(inner),
         });
-        // A seat is made for one id.
-        let _ = id.cell.id.set(Arc::downgrade(&id));
+        id.shared.add(&id);
         id
     }
 
-    /// Whether it was made before this process was forked: then it is unusable here.
+    /// Whether the id was made before this process was forked. Such an id is unusable here.
     pub fn is_orphan(&self) -> bool {
         !self.shared.origin.is_here()
     }
 
-    /// Its port space.
+    /// The number of the id in this process.
+    pub(crate) fn key(&self) -> IdKey {
+        self.events.key
+    }
+
+    /// The port space.
     pub fn port_space(&self) -> PortSpace {
         self.port_space
     }
 
-    /// The type of its queue pairs.
+    /// The type of the id's queue pairs.
     pub fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// Its state.
+    /// The state.
     pub fn state(&self) -> State {
         self.look(|inner| inner.state).unwrap_or(State::Destroyed)
     }
 
-    /// The channel that its events come on; `None` if it is an orphan.
+    /// The event channel; `None` if the id is an orphan.
     pub fn channel(&self) -> Option<Arc<EventChannel>> {
         self.look(|inner| inner.channel.clone())
     }
 
-    /// Its device, once an address has decided it.
+    /// The device, once an address has decided it.
     pub fn context(&self) -> Option<Arc<Context>> {
         self.look(|inner| inner.device.as_ref().map(|device| device.context.clone())).flatten()
     }
 
-    /// Its own port, 0 before it is bound.
+    /// The local port, 0 before the id is bound.
     pub fn port(&self) -> u16 {
         self.local_addr().map_or(0, |addr| addr.port())
     }
 
-    /// Its own address and port, once it is bound.
+    /// The local address and port, once the id is bound.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.look(|inner| inner.local).flatten()
     }
 
-    /// The address and port of its peer, once one is resolved or has connected.
+    /// The address and port of the peer, once the peer is resolved or has connected.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.look(|inner| inner.peer).flatten()
     }
 
-    /// The row of its own address in the device's GID table.
+    /// The index of the local address in the device's GID table.
     pub fn local_gid_index(&self) -> Option<u8> {
         self.look(|inner| Some(inner.local_row()?.index)).flatten()
     }
 
-    /// The path to its peer, once that is resolved or has connected.
+    /// The path to the peer, once the peer is resolved or has connected.
     pub fn path(&self) -> Option<CmPath> {
         self.look(Inner::path).flatten()
     }
 
-    /// What the program has attached to it.
+    /// The user context, which the program has set.
     pub fn user_context(&self) -> usize {
         self.user_context.load(Ordering::Relaxed)
     }
 
-    /// Attaches a number or an address of the program's. New ids of a listener start with the
-    /// listener's.
+    /// Sets the user context: a number or an address of the program's. New ids of a listener start
+    /// with the listener's.
     pub fn set_user_context(&self, context: usize) {
         self.user_context.store(context, Ordering::Relaxed);
     }
 
-    /// From now on its events come on `channel`, those that wait included. Waits until those that
-    /// were taken from the old one are dropped.
+    /// Moves the id to `channel`, with the events that wait. Waits until those that were taken from
+    /// the old channel are dropped.
     ///
     /// # Errors
     /// [`Error::Orphan`], [`Error::OtherManager`], [`Error::State`] for a destroyed id.
@@ -252,20 +243,20 @@ impl Id {
             if !Arc::ptr_eq(&self.shared, &channel.shared) {
                 return Err(Error::OtherManager);
             }
-            self.shared.registry.migrate(self.cell.key, &channel.queue);
+            self.shared.registry.migrate(self.key(), &channel.queue);
             inner.channel = channel.clone();
         }
-        self.cell.wait_returned();
+        self.events.wait_acked();
         Ok(())
     }
 
-    /// Destroys it: its events that nobody has taken are gone, what it listens to or is connected
-    /// to is told, and its port and groups are given back; its queue pair is detached and goes on
-    /// as it is. Waits until every [`Event`](crate::Event) of it that was taken is dropped.
+    /// Destroys the id. Its events that wait are dropped, its listener and its connection end, the
+    /// peer is notified, and port and groups are released. The queue pair is detached and keeps its
+    /// state. Waits until every [`Event`] of the id that was taken is dropped.
     pub fn destroy(&self) {
         if !self.is_orphan() {
             self.shut_down();
-            self.cell.wait_returned();
+            self.events.wait_acked();
         }
     }
 
@@ -277,33 +268,33 @@ impl Id {
         inner.state = State::Destroyed;
         inner.leave_groups();
         self.stop_listening(&mut inner);
-        // In this order: afterwards nobody has an event for it.
+        // The order matters: after this, no event for the id can come.
         if let Some((device, connection)) = self.exchange(&inner) {
-            device.carrier.destroy(connection.conn);
-            // Without messages there is nobody else who tells the peer.
-            if device.carrier.agent().is_none() {
+            self.shared.destroy(&device, connection.conn);
+            // Over iWARP nothing else notifies the peer.
+            if device.agent().is_none() {
                 inner.close_stream();
             }
         }
         let socket = inner.socket.take();
-        let untaken = self.shared.registry.leave(self.cell.key);
+        let untaken = self.shared.registry.unregister(self.key());
         std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         if let (Some(binding), Some(local)) = (inner.bound.take(), inner.local) {
             lock(&self.shared.ports).release(self.port_space, local.port(), binding.key);
         }
         let qp = inner.qp.take();
         drop(inner);
-        // May be the last references to others.
+        // These may be the last references.
         drop((qp, socket));
         self.shared.refuse(untaken);
     }
 
-    /// Looks at what changes, unless it is an orphan's.
+    /// Reads the state, unless the id is an orphan.
     fn look<T>(&self, look: impl FnOnce(&Inner) -> T) -> Option<T> {
         (!self.is_orphan()).then(|| look(&lock(&self.inner)))
     }
 
-    /// Begins a call: refused on orphans and destroyed ids.
+    /// Begins a call. Orphans and destroyed ids are refused.
     pub(crate) fn enter(&self, call: &'static str) -> Result<MutexGuard<'_, Inner>, Error> {
         if self.is_orphan() {
             return Err(Error::Orphan);
@@ -315,7 +306,7 @@ impl Id {
         }
     }
 
-    /// The refusal of a call that its state does not allow.
+    /// The error of a call that the id's state does not allow.
     pub(crate) fn wrong_state(
         &self,
         inner: &Inner,
@@ -330,12 +321,12 @@ impl Id {
 }
 
 impl Inner {
-    /// The row of its own address.
+    /// The row of the local address in the GID table.
     pub(crate) fn local_row(&self) -> Option<GidEntry> {
         self.device.as_ref()?.row_of(route::local(self.local?))
     }
 
-    /// The path to its peer.
+    /// The path to the peer.
     pub(crate) fn path(&self) -> Option<CmPath> {
         if self.path.is_some() {
             return self.path;
@@ -350,25 +341,27 @@ impl Drop for Id {
     fn drop(&mut self) {
         if !self.is_orphan() {
             self.shut_down();
+            self.shared.forget(self.key());
             return;
         }
-        // A thread of the parent may have been at work on it: everything is leaked as it is.
+        // A thread of the parent may have held the lock when it forked: everything is leaked as it
+        // is.
         let inner = self.inner.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         std::mem::forget((
             inner.channel.clone(),
             inner.device.take(),
             inner.qp.take(),
             std::mem::take(&mut inner.reserved),
-            std::mem::take(&mut inner.posts),
+            std::mem::take(&mut inner.listening),
             std::mem::take(&mut inner.groups),
             self.shared.clone(),
-            self.cell.clone(),
+            self.events.clone(),
         ));
     }
 }
 
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Id({} {:?} #{})", self.port_space, self.qp_type, self.cell.key.0)
+        write!(f, "Id({} {:?} #{})", self.port_space, self.qp_type, self.key().0)
     }
 }

@@ -1,14 +1,14 @@
-//! The connection manager by IP address: what programs know as `rdma_cm`.
+//! The connection manager by IP address, as `rdma_cm` is.
 //!
 //! Owns the ids of a process (an id is a listener, a connection or a datagram address), their event
-//! channels, port spaces, and the way from an IP address to a connected queue pair: which device,
-//! which path, which attributes in which state. Called by the safe API (`vernic::cm`), by
+//! channels and port spaces, and the steps from an IP address to a connected queue pair: the
+//! device, the path, the attributes of each state. Called by the safe API (`vernic::cm`), by
 //! `librdmacm.so.1` and by rsockets; calls `vernic-engine` for devices, queue pairs and the
 //! exchange of messages.
 //!
-//! Start with [`Manager::new`] and [`Manager::create_id`]. What an id does next is asynchronous:
-//! the call returns, and an [`Event`] on the id's [`EventChannel`] tells the outcome. An event's
-//! share of the work (a queue pair's transitions, the last message of a handshake) is done by the
+//! Start with [`Manager::new`] and [`Manager::create_id`]. Calls of an id are asynchronous: the
+//! call returns, and an [`Event`] on the id's [`EventChannel`] reports the outcome. The work that
+//! belongs to an event (a queue pair's transitions, the last message of a handshake) is done by the
 //! call that takes the event.
 //!
 //! ```text
@@ -25,58 +25,56 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `manager.rs` `device.rs` | the devices of this process, opened when first needed |
-//! | `channel.rs` `event.rs` `registry.rs` | events, and which id and channel they are for |
-//! | `id.rs`, `id/` | ids: state, and a file per kind of call |
+//! | `manager.rs` | the manager: makes ids and channels |
+//! | `id.rs`, `id/` | ids, a file per kind of call; their channels and events |
+//! | `streams.rs`, `streams/` | iWARP: listening sockets and start-ups |
+//! | `silent_host.rs` | RoCE: hosts that do not answer a request |
+//! | `registry.rs`, `registry/` | events that wait: their id, their channel, their order |
+//! | `keeper.rs` | the background thread |
+//! | `device.rs`, `device/` | the open devices, and the engine's interface for RoCE |
 //! | `ports.rs` | port spaces |
-//! | `carrier.rs` | what carries the exchanges of a device: messages of RoCE, or streams of iWARP |
-//! | `agent.rs` | what is asked of the engine, of RoCE |
-//! | `streams.rs`, `streams/` | listening sockets and start-ups, of iWARP |
-//! | `keeper.rs` | what is done on nobody's thread |
-//! | `route.rs` | from a destination to the source address and its device |
-//! | `search.rs` | destinations whose next hop is not known yet |
-//! | `error.rs` | what is refused, and the errno of it |
+//! | `route.rs` | from a destination to the source address |
+//! | `error.rs` | errors and their errno |
+//! | `event.rs` `state.rs` `param.rs` `key.rs` | what events, ids and connections carry |
 //!
-//! Over iWARP the same ids, calls and events are TCP connections with MPA's start-up: its request,
-//! reply and rejecting reply are REQ, REP and REJ, there is no RTU and no TIMEWAIT, the end of the
-//! stream is DREQ, and ports are TCP's own. Which of both ids use is a setting
-//! ([`Config::transport`](vernic_engine::Config)), for an address does not tell.
+//! Over iWARP the same ids, calls and events stand for TCP connections with MPA's start-up: the MPA
+//! request, reply and rejecting reply are REQ, REP and REJ, there is no RTU and no TIMEWAIT, the
+//! end of the stream is DREQ, and ports are TCP ports. The setting
+//! [`Config::transport`](vernic_engine::Config) chooses the transport, because an address does not.
 //!
-//! Limits: three descriptors for each device at which this process listens to a port of RoCE, one
-//! where it is bound (`vernic_io::host`); an id has as many events waiting as its state machine can
-//! raise, less than ten; requests of a listener that nobody takes are at most its backlog, events
-//! that the program writes itself 1024; start-ups of iWARP whose request is not here 1024 per
-//! listener.
+//! Limits: three descriptors for each device at which this process listens to a RoCE port, one for
+//! each at which it is bound (`vernic_io::host`). Fewer than ten events wait per id, as many as the
+//! state machine can raise; untaken requests are limited by the listener's backlog, events that the
+//! program writes to 1024, start-ups of iWARP without a request to 1024 per listener.
 #![deny(unsafe_code)]
 
-mod agent;
-mod carrier;
-mod channel;
 mod device;
 mod error;
 mod event;
 mod id;
 mod keeper;
+mod key;
 mod manager;
 mod param;
 mod ports;
 mod registry;
 mod route;
-mod search;
 mod silent_host;
+mod state;
 mod streams;
+mod sync;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use channel::EventChannel;
 pub use error::{Error, StreamError};
-pub use event::{ConnInfo, Event, EventKind, Param, UdInfo};
-pub use id::{CommEstablished, Id, IdOption, JoinState, State};
+pub use event::{ConnInfo, EventKind, Param, UdInfo};
+pub use id::{CommEstablished, Event, EventChannel, Id, IdOption, JoinState};
 pub use manager::Manager;
 pub use param::{ConnParam, UDP_QKEY};
 pub use ports::v6_only;
+pub use state::State;
 pub use streams::StartupCounters;
 
 pub use vernic_engine::{

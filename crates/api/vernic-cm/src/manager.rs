@@ -1,69 +1,26 @@
-//! The manager: root of ids and channels, and owner of the open devices.
+//! The manager: makes ids and channels, and owns the state of a process.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
-use vernic_engine::{
-    Config, Context, DeviceInfo, Gate, OpenError, QpType, Transport, address_transport,
-    looks_for_transport,
-};
-use vernic_io::Origin;
+use vernic_engine::{Config, Context, DeviceInfo, Gate, OpenError, QpType};
 use vernic_wire::cm::PortSpace;
 
-use crate::channel::EventChannel;
-use crate::device::Devices;
+use crate::device::Device;
 use crate::error::Error;
+use crate::id::EventChannel;
 use crate::id::Id;
-use crate::keeper::Keeper;
-use crate::ports::Ports;
-use crate::registry::Registry;
-use crate::search::Searches;
-use crate::silent_host::SilentHosts;
-use crate::streams::{StartupCounters, Streams};
+use crate::id::Shared;
+use crate::streams::StartupCounters;
 
-/// Longest wait of a program that ends for the end of its connections to be sent.
+/// Longest time that the end of a program waits until its connections are ended.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// What the ids of one process share. A child of `fork` has one of its own.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) origin: Origin,
-    pub(crate) config: Config,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) keeper: Arc<Keeper>,
-    pub(crate) ports: Mutex<Ports>,
-    pub(crate) devices: Devices,
-    /// What connections by address go over, unless the peer decides.
-    pub(crate) transport: Transport,
-    /// Whether the peer decides.
-    pub(crate) looks_for_transport: bool,
-    /// Start-ups of iWARP.
-    pub(crate) streams: Arc<Streams>,
-    /// Destinations that are looked for.
-    pub(crate) searches: Searches,
-    /// Hosts that have not answered a request for a connection by RoCE.
-    pub(crate) silent_hosts: SilentHosts,
-    /// Ids that listen on every device.
-    pub(crate) wildcards: Mutex<Vec<Weak<Id>>>,
-    me: Weak<Self>,
-}
+/// Longest time that the end of a program waits for another thread that works on a device.
+const PATIENCE: Duration = Duration::from_millis(100);
 
-impl Shared {
-    /// For who outlives it.
-    pub(crate) fn weak(&self) -> Weak<Self> {
-        self.me.clone()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // Its thread sees that there is nothing to keep.
-        self.keeper.wake();
-    }
-}
-
-/// What a process has, and what its children will have.
+/// The state of a process, and of its forked child.
 #[derive(Debug)]
 struct Generation {
     shared: Arc<Shared>,
@@ -72,31 +29,13 @@ struct Generation {
 
 impl Generation {
     fn new(config: &Config) -> Self {
-        let keeper = Arc::new(Keeper::default());
-        let registry = Arc::new(Registry::new(keeper.clone()));
-        let streams = Streams::new(registry.clone(), keeper.clone(), config);
-        let shared = Arc::new_cyclic(|me| Shared {
-            origin: Origin::here(),
-            config: config.clone(),
-            transport: address_transport(config),
-            looks_for_transport: looks_for_transport(config),
-            streams: Arc::new(streams),
-            registry,
-            keeper,
-            ports: Mutex::new(Ports::new()),
-            devices: Devices::default(),
-            searches: Searches::default(),
-            silent_hosts: SilentHosts::default(),
-            wildcards: Mutex::default(),
-            me: me.clone(),
-        });
-        Self { shared, child: OnceLock::new() }
+        Self { shared: Shared::new(config), child: OnceLock::new() }
     }
 }
 
 /// The connection manager of a process.
 ///
-/// It may be used on after a fork, in both processes: in the child it has no open device, and the
+/// A manager may be used after a fork, in both processes. In the child no device is open, and the
 /// parent's ids and channels are refused.
 #[derive(Debug)]
 pub struct Manager {
@@ -105,40 +44,40 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager whose devices are opened with `config`.
+    /// Makes a manager that opens devices with `config`.
     pub fn new(config: Config) -> Arc<Self> {
         let generation = Generation::new(&config);
         Arc::new(Self { config, generation })
     }
 
-    /// What this process has.
+    /// The state of this process.
     fn shared(&self) -> &Arc<Shared> {
         let mut at = &self.generation;
-        // A turn per fork between the manager's process and this one.
+        // One iteration per fork between the manager's process and this one.
         while !at.shared.origin.is_here() {
-            // No thread forks while another makes it: a child finds it made or not begun.
+            // No thread forks while the state is made: a child finds it complete or not begun.
             let _gate = Gate::enter();
             at = at.child.get_or_init(|| Box::new(Generation::new(&self.config)));
         }
         &at.shared
     }
 
-    /// Ends what connections and requests this process has, as destroying their ids would: for the
-    /// end of a program that did not do so. The kernel does that for programs that use its
-    /// `rdma_cm`. Waits for peers of iWARP alone, whose connections end only when they have taken
-    /// what they were sent. Takes half a second at most, whatever this process's threads are in the
-    /// middle of.
+    /// Ends the connections and requests of this process, as destroying their ids would: for a
+    /// program that ends without doing so. (The kernel does that for programs that use its
+    /// `rdma_cm`.) Only peers of iWARP are waited for, because a stream ends only when the peer has
+    /// received what was sent. Takes at most half a second, even if threads of this process hold
+    /// locks.
     pub fn say_goodbye(&self) {
         let mut at = &self.generation;
         while !at.shared.origin.is_here() {
-            // A child that has done nothing yet has nothing to end.
+            // A child that has used nothing has nothing to end.
             let Some(child) = at.child.get() else { return };
             at = child;
         }
-        // The thread that ends a program may hold the very locks: in a handler of a signal, say.
+        // The calling thread may hold the locks that this needs, for example in a signal handler.
         let (shared, (done, is_done)) = (at.shared.clone(), mpsc::channel());
         let say = move || {
-            shared.devices.say_goodbye(&shared.registry.conns());
+            end_exchanges(&shared);
             let _ = done.send(());
         };
         if vernic_engine::spawn("vernic-goodbye", say).is_ok() {
@@ -146,30 +85,29 @@ impl Manager {
         }
     }
 
-    /// The devices of this machine: all, or the one that the settings name.
+    /// The devices of this machine, or the one device that the settings name.
     ///
     /// # Errors
-    /// Those of [`vernic_engine::configured_devices`].
+    /// The errors of [`vernic_engine::configured_devices`].
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, OpenError> {
         vernic_engine::configured_devices(&self.config)
     }
 
-    /// The open device of this name (or of the netdev of this name), which all ids on it share;
-    /// opened if it is not open.
+    /// The open device of this name, or on the netdev of this name, which all ids on it share. The
+    /// device is opened if it is not open.
     ///
     /// # Errors
-    /// Those of [`Context::open`].
+    /// The errors of [`Context::open`].
     pub fn context(&self, name: &str) -> Result<Arc<Context>, OpenError> {
-        let shared = self.shared();
-        shared.devices.named(name, shared)
+        self.shared().devices.named(name)
     }
 
-    /// What became of connections of iWARP that peers have begun, in this process.
+    /// Counters of the iWARP connections that peers have begun with this process.
     pub fn startup_counters(&self) -> StartupCounters {
         self.shared().streams.counters()
     }
 
-    /// An event channel.
+    /// Makes an event channel.
     ///
     /// # Errors
     /// [`Error::Os`] when the process has no descriptor left.
@@ -177,8 +115,8 @@ impl Manager {
         EventChannel::new(self.shared())
     }
 
-    /// An id for queue pairs of `qp_type`, whose events go to `channel`; without one it gets a
-    /// channel of its own, for programs that wait for each call's outcome
+    /// Makes an id for queue pairs of `qp_type`, whose events go to `channel`. Without a channel
+    /// the id gets its own, for programs that wait for the outcome of each call
     /// ([`Id::complete`](crate::Id::complete)).
     ///
     /// # Errors
@@ -208,5 +146,29 @@ impl Manager {
         dst: SocketAddr,
     ) -> Result<SocketAddr, Error> {
         crate::route::source(src.map(|ip| SocketAddr::new(ip, 0)), dst)
+    }
+}
+
+/// Ends the exchanges of the process, and waits for a limited time until the peers know of these,
+/// and of exchanges that ended before.
+fn end_exchanges(shared: &Shared) {
+    let (open, conns) = (shared.devices.open(), shared.registry.conns());
+    let end = |device: &Arc<Device>| {
+        let own = conns.iter().filter(|(key, _)| *key == device.key());
+        let ended = own.map(|(_, conn)| shared.destroy(device, *conn)).count();
+        device.context.cm().hasten_farewells();
+        ended
+    };
+    // All of them are ended first, so that they wait at the same time.
+    let ended: Vec<_> = open.iter().map(end).collect();
+    for (device, ended) in open.iter().zip(ended) {
+        device.context.cm().await_farewells();
+        // Streams that were ended still have data to send. Another thread may be sending, and would
+        // be killed in the middle.
+        let leaves = ended != 0 && device.agent().is_none();
+        let until = Instant::now() + PATIENCE;
+        while leaves && !device.context.last_progress() && Instant::now() < until {
+            std::thread::yield_now();
+        }
     }
 }

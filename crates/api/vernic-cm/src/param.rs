@@ -1,40 +1,40 @@
-//! What callers name: the parameters of a connection.
+//! The parameters of a connection.
 
 use vernic_wire::{Qkey, Qpn};
 
-/// Q_Key of datagram ids that name none (`RDMA_UDP_QKEY`).
+/// The Q_Key of datagram ids whose program names none (`RDMA_UDP_QKEY`).
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 
 /// Parameters of a connection (`rdma_conn_param`).
 ///
 /// The default is what `rdma_connect` and `rdma_accept` use without parameters: as much as the
-/// device and the peer allow, seven repetitions of each kind.
+/// device and the peer allow, and seven retries of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
-    /// Bytes that the peer's event carries. At most 56 to connect, 196 to accept; of datagram ids
-    /// 180 and 136.
+    /// Bytes for the peer's event. At most 56 to connect and 196 to accept; for datagram ids 180
+    /// and 136.
     pub private_data: &'a [u8],
-    /// READs and atomics of the peer that this side keeps for replay; [`ConnParam::MAX`] takes what
-    /// device and peer allow.
+    /// READs and atomics of the peer that this side keeps for replay; [`ConnParam::MAX`] stands for
+    /// what device and peer allow.
     pub responder_resources: u8,
-    /// READs and atomics that this side has outstanding; [`ConnParam::MAX`] takes what device and
-    /// peer allow.
+    /// READs and atomics that this side has outstanding; [`ConnParam::MAX`] stands for what device
+    /// and peer allow.
     pub initiator_depth: u8,
     /// Whether this side's receive queue gives credits (IBTA 9.7.7.2).
     pub flow_control: bool,
-    /// Repetitions after silence, 0 to 7. Not looked at by accept: the active side's counts.
+    /// Retries after silence, 0 to 7. Ignored by accept: the active side decides.
     pub retry_count: u8,
-    /// Repetitions after RNR NAK, 0 to 6, 7 = for ever.
+    /// Retries after RNR NAK, 0 to 6; 7 is for ever.
     pub rnr_retry_count: u8,
-    /// Whether `qp_num` receives from a shared queue. Not looked at where the id has a queue pair.
+    /// Whether `qp_num` receives from a shared receive queue. Ignored if the id has a queue pair.
     pub srq: bool,
-    /// A queue pair that the program brings up itself, for an id without one.
+    /// The number of a queue pair that the program brings up itself, for an id without one.
     pub qp_num: Option<Qpn>,
-    /// Q_Key of a datagram id, told to the peer by accept; 0 takes that of the port space.
+    /// The Q_Key of a datagram id, which accept reports to the peer; 0 stands for that of the port
+    /// space.
     pub qkey: Qkey,
-    /// Not to wait for somebody to listen: where it can be known that nobody does, connect is
-    /// refused at once, even if somebody would in a moment. Not looked at by accept, nor for
-    /// datagrams; over iWARP it is always so.
+    /// Whether connect fails at once where nothing listens and this can be known, even if a
+    /// listener is about to start. Ignored by accept and for datagrams; iWARP always does so.
     pub impatient: bool,
 }
 
@@ -58,4 +58,13 @@ impl Default for ConnParam<'_> {
             impatient: false,
         }
     }
+}
+
+/// Numbers of READs and atomics in flight: the device's limits, or those of an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Depths {
+    /// READs and atomics of the peer that this side serves (IRD).
+    pub(crate) ird: u8,
+    /// READs and atomics that this side may have outstanding (ORD).
+    pub(crate) ord: u8,
 }

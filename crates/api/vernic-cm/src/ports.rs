@@ -1,11 +1,11 @@
-//! Port spaces: who of this process has which port on which address.
+//! Port spaces: which id of this process has which port on which address.
 //!
-//! The rules are those of the kernel's rdma_cm: a port may be had once per address, a wildcard
-//! address covers every address of its family (`[::]` both families, unless it is told not to), and
-//! ids that ask for it may share a port as long as none of them listens. Port spaces have nothing
-//! to do with each other, nor with the ports of TCP and UDP sockets.
+//! The rules are those of the kernel's rdma_cm. A port can be bound once per address. A wildcard
+//! address covers every address of its family (`[::]` covers both families, unless set otherwise).
+//! Ids that ask for it may share a port as long as none of them listens. Port spaces are separate
+//! from each other, and from the ports of TCP and UDP sockets.
 //!
-//! Other processes of the host are asked by whoever calls this (`id/bind.rs`).
+//! Ports of other processes are the caller's business (`id/bind.rs`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,23 +13,23 @@ use vernic_io::{LocalAddr, random};
 use vernic_wire::cm::{PortSpace, ServiceId};
 
 use crate::error::Error;
-use crate::registry::IdKey;
+use crate::key::IdKey;
 
-/// Ephemeral ports where the system does not say which it uses.
+/// The ephemeral ports, if the system does not report its range.
 const DEFAULT_RANGE: (u16, u16) = (32_768, 60_999);
 
-/// What an id has bound, or wants to.
+/// The address and port that an id has bound, or wants to bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Binding {
     /// The id.
     pub(crate) key: IdKey,
     /// The address; unspecified for a wildcard.
     pub(crate) addr: LocalAddr,
-    /// Of a wildcard: covers its own family alone.
+    /// Whether a wildcard covers only its own address family.
     pub(crate) af_only: bool,
-    /// Shares with others that share.
+    /// Whether the id shares the port with others that share.
     pub(crate) reuse: bool,
-    /// Listens: shares with nobody.
+    /// Whether the id listens, and so shares the port with no other.
     pub(crate) listens: bool,
 }
 
@@ -38,7 +38,7 @@ impl Binding {
         self.addr.ip.is_unspecified()
     }
 
-    /// Whether both may have one port.
+    /// Whether both bindings may have one port.
     fn tolerates(&self, other: &Self) -> bool {
         if self.reuse && other.reuse && !self.listens && !other.listens {
             return true;
@@ -52,16 +52,16 @@ impl Binding {
     }
 }
 
-/// The ports that processes of this host have claimed, by the kernel's table of the names of
-/// services (`vernic_io::host`); empty where it cannot be read.
+/// The ports that processes of this host have claimed, from the kernel's table of the names of
+/// services (`vernic_io::host`); empty where the table cannot be read.
 pub(crate) fn claimed_ports(space: PortSpace) -> HashSet<u16> {
     let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     claimed_in(&String::from_utf8_lossy(&table), space)
 }
 
-/// Of the sockets of a name only that counts which claims it. The others, which have one part more
-/// in theirs, may be open for a moment after the name was given back: a thread that sleeps on them
-/// closes them when it wakes up.
+/// The ports that a table of sockets shows as claimed. Of the sockets of a name only the one that
+/// claims the name counts. The others, whose names have one more part, may stay open for a moment
+/// after the name was released: a thread that sleeps on them closes them when it wakes up.
 fn claimed_in(table: &str, space: PortSpace) -> HashSet<u16> {
     let services = table.lines().filter_map(|line| line.split_once("/service/"));
     let numbers = services.filter_map(|(_, rest)| {
@@ -86,8 +86,8 @@ impl Ports {
         Self { bound: HashMap::new(), range }
     }
 
-    /// Binds a port; 0 takes a free one of the ephemeral range for which `elsewhere` says false
-    /// (another process has it). Returns the port.
+    /// Binds a port, and returns its number. Port 0 takes a free ephemeral port for which
+    /// `elsewhere` is false (no other process has it).
     ///
     /// # Errors
     /// [`Error::InUse`], [`Error::NoPort`].
@@ -108,7 +108,7 @@ impl Ports {
         let start = random() as u32 % count;
         for n in 0..count {
             let port = first + ((start + n) % count) as u16;
-            // Ephemeral ports are shared with nobody.
+            // Ephemeral ports are never shared.
             if !self.bound.contains_key(&(space, port)) && !elsewhere(port) {
                 self.bound.insert((space, port), vec![binding]);
                 return Ok(port);
@@ -117,7 +117,7 @@ impl Ports {
         Err(Error::NoPort { port_space: space, first, last })
     }
 
-    /// Whether `binding` may have the port besides those who have it.
+    /// Checks that `binding` is compatible with the other bindings of the port.
     ///
     /// # Errors
     /// [`Error::InUse`].
@@ -139,7 +139,7 @@ impl Ports {
         }
     }
 
-    /// Changes what an id has bound: it got an address, it listens, it shares or no longer does.
+    /// Changes the binding of an id: the address, or whether the id listens or shares.
     pub(crate) fn update(&mut self, space: PortSpace, port: u16, binding: Binding) {
         for own in self.bound.get_mut(&(space, port)).into_iter().flatten() {
             if own.key == binding.key {
@@ -148,7 +148,7 @@ impl Ports {
         }
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     pub(crate) fn release(&mut self, space: PortSpace, port: u16, key: IdKey) {
         if let Some(all) = self.bound.get_mut(&(space, port)) {
             all.retain(|binding| binding.key != key);
@@ -159,20 +159,19 @@ impl Ports {
     }
 }
 
-/// Whether sockets of IPv6 that say nothing of it are for IPv6 alone (`net.ipv6.bindv6only`), which
-/// is so for ids too.
+/// Whether IPv6 sockets, and so ids, cover only IPv6 by default (`net.ipv6.bindv6only`).
 pub fn v6_only() -> bool {
     let text = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     text.is_ok_and(|text| text.trim() == "1")
 }
 
-/// First port that everybody may have where the system does not say.
+/// The first port that every program may bind, if the system does not report it.
 const FIRST_FREE: u16 = 1024;
 
-/// The capability to have the ports below, as a bit (`CAP_NET_BIND_SERVICE`).
+/// The capability to bind the ports below, as a bit (`CAP_NET_BIND_SERVICE`).
 const BIND_SERVICE: u64 = 1 << 10;
 
-/// Refuses a port to programs that may not have it, by the rules for TCP and UDP.
+/// Refuses a port that the program may not bind, by the rules for TCP and UDP.
 ///
 /// # Errors
 /// [`Error::Privileged`].
@@ -189,15 +188,15 @@ pub(crate) fn check_privilege(port: u16) -> Result<(), Error> {
     }
 }
 
-/// Whether the effective capabilities in this text of the system's have that one.
+/// Whether the effective capabilities in the text of `/proc/self/status` include that one.
 fn has_bind_service(status: &str) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    // Where the system does not say, it may refuse by itself.
+    // Without this line the system may still refuse the port itself.
     bits.is_none_or(|bits| bits & BIND_SERVICE != 0)
 }
 
-/// Two numbers, the first not greater.
+/// Parses two numbers, the first not greater than the second.
 fn parse_range(text: &str) -> Option<(u16, u16)> {
     let mut words = text.split_whitespace();
     let first = words.next()?.parse().ok().filter(|&first| first != 0)?;

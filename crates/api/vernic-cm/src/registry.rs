@@ -1,244 +1,70 @@
-//! Events on their way: which id they are for, which channel it is on, and how many of them are
-//! taken.
+//! Events that wait to be taken: the id and the channel of each.
 //!
-//! Owns the seats of the ids, each with the queue of the channel that its id is on, and which id a
-//! connection or a listener of the engine belongs to. The engine delivers its events here under its
-//! own locks ([`Sink`]), so nothing here calls it, and nothing is dropped here that does: an entry
-//! is plain data and references to what others hold too. Lock order: registry, queue.
+//! Owns the registration of each id, with the queue of the id's channel, and the map from
+//! connections and listeners of the engine to ids. The engine delivers its events here under its
+//! own locks, so nothing here calls the engine, and nothing is dropped here that would: an entry is
+//! plain data and further references to shared objects. Lock order: registry, queue.
 //!
-//! Events are taken from the queues without the registry's lock; each is counted on its id's
-//! [`Cell`] while the queue is locked, so whoever takes the untaken out of the queue and then waits
-//! for the taken misses none.
+//! Events are taken from the queues without the registry's lock. Each taken event is counted in its
+//! id's [`IdEvents`] while the queue is locked, so a call that removes the waiting events and then
+//! waits for the taken ones misses none.
 //!
-//! Limits: an id has a few events at most; requests are bounded by the backlog of their listener;
-//! events that come before their connection is known are at most [`MAX_EARLY`].
+//! Limits: a few events per id; as many requests as the backlog of their listener; [`MAX_EARLY`]
+//! events that come before their connection is known.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 
-use vernic_engine::{CmSink, DeviceInfo, EventQueue, QpType, Transport};
+use vernic_engine::{EventQueue, QpType};
 use vernic_io::LocalAddr;
 use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
-use vernic_wire::cm::{CmService, CmaHeader, RejReason, Req, SidrReq};
-use vernic_wire::{Gid, Mtu};
+use vernic_wire::cm::{CmService, CmaHeader, RejReason};
 
 use crate::device::Device;
-use crate::event::{EventKind, Param};
-use crate::id::Id;
 use crate::keeper::{Job, Keeper};
-use crate::manager::Shared;
-use crate::streams::{StreamEvent, StreamRequest};
+use crate::key::{DeviceKey, IdKey};
+use crate::sync::lock;
 
-/// Events of connections that a call is about to learn the number of: the calls of as many threads.
+mod entry;
+mod order;
+
+pub(crate) use entry::{Asked, Entry, Request, StreamEvent, StreamRequest, What};
+pub(crate) use order::{IdEvents, Position, Unacked};
+
+/// Most events that are kept for connections whose number a call is about to learn.
 const MAX_EARLY: usize = 1024;
-
-/// A number that names an id within its process for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct IdKey(pub(crate) u64);
-
-/// A device by the index of its netdev and its transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct DeviceKey {
-    pub(crate) netdev: u32,
-    pub(crate) transport: Transport,
-}
-
-impl DeviceKey {
-    pub(crate) fn of(info: &DeviceInfo) -> Self {
-        Self { netdev: info.netdev_index, transport: info.transport }
-    }
-}
-
-/// Locks, also after another thread panicked: what is behind each lock is valid between statements.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What an id's events have of it.
-#[derive(Debug)]
-pub(crate) struct Cell {
-    pub(crate) key: IdKey,
-    /// The id, from when it is made.
-    pub(crate) id: OnceLock<Weak<Id>>,
-    taken: Mutex<Count>,
-    returned: Condvar,
-    told: Condvar,
-}
-
-/// How many events of an id were taken.
-#[derive(Debug, Default)]
-struct Count {
-    /// And are not dropped.
-    out: u64,
-    /// In all.
-    all: u64,
-    /// Of all, how many have had their effect.
-    told: u64,
-}
-
-impl Cell {
-    fn new(key: IdKey) -> Arc<Self> {
-        let (taken, returned, told) = Default::default();
-        Arc::new(Self { key, id: OnceLock::new(), taken, returned, told })
-    }
-
-    /// The id, if it is there still.
-    pub(crate) fn id(&self) -> Option<Arc<Id>> {
-        self.id.get()?.upgrade()
-    }
-
-    /// Waits until every event of the id that was taken is dropped.
-    pub(crate) fn wait_returned(&self) {
-        let mut taken = lock(&self.taken);
-        // Each turn sleeps until an event was dropped.
-        while taken.out != 0 {
-            taken = self.returned.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// Counts a taken event, as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Taken(Arc<Cell>);
-
-impl Taken {
-    /// Takes an event; to be called in the order of the events. Returns the event's place in it.
-    pub(crate) fn new(cell: &Arc<Cell>) -> (Self, Place) {
-        let mut taken = lock(&cell.taken);
-        taken.out += 1;
-        taken.all += 1;
-        (Self(cell.clone()), Place { cell: cell.clone(), number: taken.all - 1 })
-    }
-}
-
-/// The place of a taken event among those of its id, which have their effect in that order,
-/// whichever threads took them.
-#[derive(Debug)]
-pub(crate) struct Place {
-    cell: Arc<Cell>,
-    number: u64,
-}
-
-impl Place {
-    /// Waits until those before have had their effect; those behind wait until the turn is dropped.
-    pub(crate) fn wait(self) -> Turn {
-        let mut taken = lock(&self.cell.taken);
-        // Each turn sleeps until one more had its effect.
-        while taken.told != self.number {
-            taken = self.cell.told.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(taken);
-        Turn(self.cell)
-    }
-}
-
-/// The turn of an event to have its effect.
-#[derive(Debug)]
-pub(crate) struct Turn(Arc<Cell>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        lock(&self.0.taken).told += 1;
-        self.0.told.notify_all();
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        let mut taken = lock(&self.0.taken);
-        taken.out -= 1;
-        if taken.out == 0 {
-            self.0.returned.notify_all();
-        }
-    }
-}
-
-/// An event before it is taken.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    /// The id that it counts on: the listener's, of a request.
-    pub(crate) cell: Arc<Cell>,
-    pub(crate) what: What,
-}
-
-/// What an entry says.
-#[derive(Debug)]
-pub(crate) enum What {
-    /// Something that is decided already.
-    Told { kind: EventKind, status: i32, param: Param },
-    /// A multicast group is joined.
-    Joined { gid: Gid },
-    /// A peer asks.
-    Request(Box<Request>),
-    /// Something came of the exchange with the peer.
-    Cm(cm::EventKind),
-    /// The same, of iWARP.
-    Stream(StreamEvent),
-}
-
-/// A request that nobody has taken.
-#[derive(Debug)]
-pub(crate) struct Request {
-    /// Of the id that it becomes.
-    pub(crate) cell: Arc<Cell>,
-    pub(crate) device: Arc<Device>,
-    pub(crate) conn: ConnId,
-    pub(crate) path: CmPath,
-    /// Our address, with the listener's port.
-    pub(crate) local: SocketAddr,
-    /// The peer's address and port.
-    pub(crate) peer: SocketAddr,
-    pub(crate) asked: Asked,
-}
-
-/// What a peer asks for.
-#[derive(Debug)]
-pub(crate) enum Asked {
-    Connection(Box<Req>),
-    Datagrams(Box<SidrReq>),
-    Stream(StreamRequest),
-}
-
-impl Asked {
-    /// Bytes that packets on the path are to have at most, if any are to go there.
-    fn path_mtu(&self) -> Option<Mtu> {
-        match self {
-            Self::Connection(req) => Mtu::from_code(req.path_mtu),
-            Self::Datagrams(_) | Self::Stream(_) => None,
-        }
-    }
-}
 
 /// The queue of a channel.
 pub(crate) type Queue = EventQueue<Entry>;
 
 #[derive(Debug)]
-struct Seat {
-    cell: Arc<Cell>,
+struct Registration {
+    events: Arc<IdEvents>,
     queue: Arc<Queue>,
     conn: Option<(DeviceKey, ConnId)>,
 }
 
-/// A listening id, at one of its places.
+/// A listening id, at one of its addresses.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct Listener {
     pub(crate) key: IdKey,
     pub(crate) device: Arc<Device>,
     pub(crate) port: u16,
-    /// Hears of IPv4 peers.
+    /// Whether the id accepts IPv4 peers.
     pub(crate) v4: bool,
-    /// Hears of IPv6 peers.
+    /// Whether the id accepts IPv6 peers.
     pub(crate) v6: bool,
-    /// What its ids' queue pairs are.
+    /// The type of the queue pairs of accepted ids.
     pub(crate) qp_type: QpType,
-    /// Requests that may wait to be taken.
+    /// Most requests that wait to be taken.
     pub(crate) backlog: usize,
 }
 
-impl Ear {
-    /// Whether an id of this listener could answer: the kernel's rdma_cm compares the same.
+impl Listener {
+    /// Whether an id of this listener could answer the request; the kernel's rdma_cm makes the same
+    /// comparison.
     fn suits(&self, asked: &Asked) -> bool {
         match (asked, self.qp_type) {
             (Asked::Datagrams(_), qp_type) => qp_type == QpType::Ud,
@@ -251,67 +77,42 @@ impl Ear {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    seats: HashMap<IdKey, Seat>,
+struct Tables {
+    ids: HashMap<IdKey, Registration>,
     conns: HashMap<(DeviceKey, ConnId), IdKey>,
-    ears: HashMap<(DeviceKey, ListenerId), Vec<Ear>>,
-    /// Calls that will name a connection or listener soon.
+    listeners: HashMap<(DeviceKey, ListenerId), Vec<Listener>>,
+    /// The number of calls that are about to name a connection or listener.
     expecting: usize,
     early: VecDeque<(DeviceKey, cm::Event)>,
 }
 
-/// The seats of the ids of a process.
+/// The registrations of the ids of a process.
 #[derive(Debug)]
 pub(crate) struct Registry {
     next: AtomicU64,
-    state: Mutex<State>,
+    tables: Mutex<Tables>,
     keeper: Arc<Keeper>,
 }
 
-/// What the engine tells its events to.
-#[derive(Debug)]
-pub(crate) struct Sink {
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) device: DeviceKey,
-    pub(crate) shared: Weak<Shared>,
-}
-
-impl CmSink for Sink {
-    fn event(&self, event: cm::Event) {
-        self.registry.deliver(self.device, event);
-    }
-
-    fn removed(&self) {
-        let (shared, device) = (self.shared.clone(), self.device);
-        // Ids have locks of their own, and the engine's are held here.
-        let part = move || {
-            if let Some(shared) = shared.upgrade() {
-                shared.part_from(device);
-            }
-        };
-        if let Err(error) = vernic_engine::spawn("vernic-removal", part) {
-            tracing::error!(%error, "nobody is told that a device is gone");
-        }
-    }
-}
-
-/// While it lives, events of unknown connections are kept: one of them may become known.
+/// A guard: while it lives, events of unknown connections are kept, for one of these connections
+/// may become known.
 pub(crate) struct Expecting<'a>(&'a Registry);
 
 impl Drop for Expecting<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        state.expecting -= 1;
-        let early = match state.expecting {
-            0 => std::mem::take(&mut state.early),
+        let mut tables = lock(&self.0.tables);
+        tables.expecting -= 1;
+        let early = match tables.expecting {
+            0 => std::mem::take(&mut tables.early),
             _ => VecDeque::new(),
         };
-        drop((state, early));
+        drop((tables, early));
     }
 }
 
-/// Whether a request says of itself what its packets say: programs are told the addresses in it,
-/// and some trust a peer for its address. The kernel looks for the sender's address in its routes.
+/// Whether the addresses in a request are those of its packets: programs are given the addresses in
+/// the request, and some trust a peer by its address. (The kernel looks the sender's address up in
+/// its routes.)
 fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
     let ends = (path.remote.to_ip(), path.local.to_ip());
     header.version == 0 && (header.src, header.dst) == ends
@@ -319,107 +120,103 @@ fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
 
 impl Registry {
     pub(crate) fn new(keeper: Arc<Keeper>) -> Self {
-        Self { next: AtomicU64::new(0), state: Mutex::default(), keeper }
+        Self { next: AtomicU64::new(0), tables: Mutex::default(), keeper }
     }
 
-    fn new_cell(&self) -> Arc<Cell> {
-        Cell::new(IdKey(self.next.fetch_add(1, Ordering::Relaxed)))
+    fn new_events(&self) -> Arc<IdEvents> {
+        IdEvents::new(IdKey(self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// A seat for a new id, whose events go to `queue`.
-    pub(crate) fn seat(&self, queue: &Arc<Queue>) -> Arc<Cell> {
-        let cell = self.new_cell();
-        let seat = Seat { cell: cell.clone(), queue: queue.clone(), conn: None };
-        lock(&self.state).seats.insert(cell.key, seat);
-        cell
+    /// Registers a new id, whose events go to `queue`.
+    pub(crate) fn register(&self, queue: &Arc<Queue>) -> Arc<IdEvents> {
+        let events = self.new_events();
+        let registration =
+            Registration { events: events.clone(), queue: queue.clone(), conn: None };
+        lock(&self.tables).ids.insert(events.key, registration);
+        events
     }
 
-    /// The ids that are there.
-    pub(crate) fn ids(&self) -> Vec<Arc<Id>> {
-        let cells: Vec<_> =
-            lock(&self.state).seats.values().map(|seat| seat.cell.clone()).collect();
-        cells.iter().filter_map(|cell| cell.id()).collect()
-    }
-
-    /// An event for an id; lost if the id is gone.
+    /// Queues an event for an id; the event is lost if the id is gone.
     pub(crate) fn push(&self, key: IdKey, what: What) {
-        lock(&self.state).push(key, what);
+        lock(&self.tables).push(key, what);
     }
 
-    /// To be held from before a connection or listener is made until it is known here.
+    /// Keeps events of unknown connections. The guard must be held from before a connection or
+    /// listener is made until it is known here.
     pub(crate) fn expect(&self) -> Expecting<'_> {
-        lock(&self.state).expecting += 1;
+        lock(&self.tables).expecting += 1;
         Expecting(self)
     }
 
-    /// From now on what happens to `conn` happens to the id.
+    /// Routes the events of `conn` to the id from now on.
     pub(crate) fn bind_conn(&self, key: IdKey, device: DeviceKey, conn: ConnId) {
-        let mut state = lock(&self.state);
-        state.conns.insert((device, conn), key);
-        if let Some(seat) = state.seats.get_mut(&key) {
-            seat.conn = Some((device, conn));
+        let mut tables = lock(&self.tables);
+        tables.conns.insert((device, conn), key);
+        if let Some(registration) = tables.ids.get_mut(&key) {
+            registration.conn = Some((device, conn));
         }
-        self.replay(&mut state, |at, event| at == device && event.conn == conn);
+        self.replay(&mut tables, |at, event| at == device && event.conn == conn);
     }
 
-    /// From now on `listener` hears for one more id.
-    pub(crate) fn add_ear(&self, listener: ListenerId, ear: Ear) {
-        let mut state = lock(&self.state);
-        let device = ear.device.key();
-        state.ears.entry((device, listener)).or_default().push(ear);
-        self.replay(&mut state, |at, event| at == device && listener_of(event) == Some(listener));
+    /// Adds an id to those that accept requests of `listener`.
+    pub(crate) fn add_listener(&self, listener: ListenerId, entry: Listener) {
+        let mut tables = lock(&self.tables);
+        let device = entry.device.key();
+        tables.listeners.entry((device, listener)).or_default().push(entry);
+        self.replay(&mut tables, |at, event| at == device && listener_of(event) == Some(listener));
     }
 
-    /// `listener` no longer hears for the id.
-    pub(crate) fn remove_ear(&self, device: DeviceKey, listener: ListenerId, key: IdKey) {
-        let mut state = lock(&self.state);
-        let Some(ears) = state.ears.get_mut(&(device, listener)) else { return };
-        let gone: Vec<Ear> = ears.extract_if(.., |ear| ear.key == key).collect();
-        if ears.is_empty() {
-            state.ears.remove(&(device, listener));
+    /// Removes the id from those that accept requests of `listener`.
+    pub(crate) fn remove_listener(&self, device: DeviceKey, listener: ListenerId, key: IdKey) {
+        let mut tables = lock(&self.tables);
+        let Some(listeners) = tables.listeners.get_mut(&(device, listener)) else { return };
+        let gone: Vec<Listener> = listeners.extract_if(.., |entry| entry.key == key).collect();
+        if listeners.is_empty() {
+            tables.listeners.remove(&(device, listener));
         }
-        drop(state);
+        drop(tables);
         drop(gone);
     }
 
-    /// An event of the engine. Called under its locks.
+    /// Delivers an event of the engine. Called under the engine's locks.
     pub(crate) fn deliver(&self, device: DeviceKey, event: cm::Event) {
-        self.route(&mut lock(&self.state), device, event);
+        self.route(&mut lock(&self.tables), device, event);
     }
 
-    fn replay(&self, state: &mut State, is_known: impl Fn(DeviceKey, &cm::Event) -> bool) {
-        for _ in 0..state.early.len() {
-            let Some((device, event)) = state.early.pop_front() else { return };
+    fn replay(&self, tables: &mut Tables, is_known: impl Fn(DeviceKey, &cm::Event) -> bool) {
+        for _ in 0..tables.early.len() {
+            let Some((device, event)) = tables.early.pop_front() else { return };
             match is_known(device, &event) {
-                true => self.route(state, device, event),
-                false => state.early.push_back((device, event)),
+                true => self.route(tables, device, event),
+                false => tables.early.push_back((device, event)),
             }
         }
     }
 
-    fn route(&self, state: &mut State, device: DeviceKey, event: cm::Event) {
+    fn route(&self, tables: &mut Tables, device: DeviceKey, event: cm::Event) {
         let conn = event.conn;
         if let Some(listener) = listener_of(&event) {
-            if state.ears.contains_key(&(device, listener)) {
-                self.request(state, (device, listener), conn, event.kind);
+            if tables.listeners.contains_key(&(device, listener)) {
+                self.request(tables, (device, listener), conn, event.kind);
                 return;
             }
-        } else if let Some(&key) = state.conns.get(&(device, conn)) {
-            state.push(key, What::Cm(event.kind));
+        } else if let Some(&key) = tables.conns.get(&(device, conn)) {
+            tables.push(key, What::Cm(event.kind));
             return;
         }
-        if state.expecting != 0 {
-            if state.early.len() >= MAX_EARLY {
-                state.early.pop_front();
+        if tables.expecting != 0 {
+            if tables.early.len() >= MAX_EARLY {
+                tables.early.pop_front();
             }
-            state.early.push_back((device, event));
+            tables.early.push_back((device, event));
         }
     }
 
-    /// A request for a listener: makes a seat for the id that it becomes when it is taken.
+    /// Queues a request for a listener, and registers the id that the request becomes when it is
+    /// taken.
     fn request(
         &self,
-        state: &mut State,
+        tables: &mut Tables,
         listener: (DeviceKey, ListenerId),
         conn: ConnId,
         kind: cm::EventKind,
@@ -435,94 +232,99 @@ impl Registry {
             }
             _ => return,
         };
-        let Some(ears) = state.ears.get(&listener) else { return };
+        let Some(listeners) = tables.listeners.get(&listener) else { return };
         let v4 = matches!(path.local.to_ip(), IpAddr::V4(_));
-        let Some(ear) = ears.iter().find(|ear| if v4 { ear.v4 } else { ear.v6 }).or(ears.first())
+        let Some(entry) = listeners
+            .iter()
+            .find(|entry| if v4 { entry.v4 } else { entry.v6 })
+            .or(listeners.first())
         else {
             return;
         };
-        let device = ear.device.clone();
-        let hears = if v4 { ear.v4 } else { ear.v6 } && ear.suits(&asked);
-        let seat = state.seats.get(&ear.key);
-        let (Some(seat), Ok(header), true) = (seat, private_data, hears) else {
+        let device = entry.device.clone();
+        // Requests are messages, which only devices with an agent have.
+        let Some(agent) = device.agent().cloned() else { return };
+        let hears = if v4 { entry.v4 } else { entry.v6 } && entry.suits(&asked);
+        let registration = tables.ids.get(&entry.key);
+        let (Some(registration), Ok(header), true) = (registration, private_data, hears) else {
             let (reason, info) = (RejReason::INVALID_SERVICE_ID, None);
-            self.keeper.add(Job::Refuse { device, conn, reason, info });
+            self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         };
         if !is_of_path(&header, &path) {
             let (from, says) = (path.remote.to_ip(), header.src);
-            tracing::warn!(%from, %says, port = ear.port, "a request in another's name is refused");
+            tracing::warn!(%from, %says, port = entry.port, "a request in another's name is refused");
             let (reason, info) = (RejReason::INVALID_GID, None);
-            self.keeper.add(Job::Refuse { device, conn, reason, info });
+            self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         }
         let most = device.mtu();
         if asked.path_mtu().is_some_and(|mtu| mtu > most) {
             let from = path.remote.to_ip();
-            tracing::warn!(%from, port = ear.port, %most, "a request for a larger path MTU is refused");
+            tracing::warn!(%from, port = entry.port, %most, "a request for a larger path MTU is refused");
             let (reason, info) = (RejReason::INVALID_MTU, Some(most as u8));
-            self.keeper.add(Job::Refuse { device, conn, reason, info });
+            self.keeper.add(Job::Refuse { agent, conn, reason, info });
             return;
         }
-        // Those that are over, and were not taken, do not count in the backlog of the engine any
-        // more.
-        if seat.untaken_requests() >= ear.backlog {
-            self.keeper.add(Job::Ignore { device, conn });
+        // Untaken requests that have ended no longer count in the engine's backlog, but do here.
+        if registration.untaken_requests() >= entry.backlog {
+            self.keeper.add(Job::Ignore { agent, conn });
             return;
         }
         let scope = device.context.info().netdev_index;
         let with_scope = |ip: IpAddr, port| LocalAddr::new(ip, scope).with_port(port);
-        let (local, peer) = (with_scope(header.dst, ear.port), with_scope(header.src, header.port));
-        let (key, cell) = (ear.key, self.new_cell());
-        state.admit(key, Request { cell, device, conn, path, local, peer, asked });
+        let (local, peer) =
+            (with_scope(header.dst, entry.port), with_scope(header.src, header.port));
+        let (key, events) = (entry.key, self.new_events());
+        tables.admit(key, Request { events, device, conn, path, local, peer, asked });
     }
 
-    /// Something happened to a connection of iWARP.
-    pub(crate) fn tell_stream(&self, device: DeviceKey, conn: ConnId, event: StreamEvent) {
-        let state = lock(&self.state);
-        if let Some(&key) = state.conns.get(&(device, conn)) {
-            state.push(key, What::Stream(event));
+    /// Queues an event of an iWARP connection.
+    pub(crate) fn push_stream(&self, device: DeviceKey, conn: ConnId, event: StreamEvent) {
+        let tables = lock(&self.tables);
+        if let Some(&key) = tables.conns.get(&(device, conn)) {
+            tables.push(key, What::Stream(event));
         }
     }
 
-    /// A request that came over a connection of iWARP, for a listening id; false if that is gone,
-    /// or has `backlog` requests that nobody has taken.
+    /// Queues an iWARP request for a listening id. Returns false if the id is gone, or has
+    /// `backlog` untaken requests.
     pub(crate) fn request_stream(
         &self,
         listener: IdKey,
         backlog: usize,
-        make: impl FnOnce(Arc<Cell>) -> Request,
+        make: impl FnOnce(Arc<IdEvents>) -> Request,
     ) -> bool {
-        let mut state = lock(&self.state);
-        let takes = |seat: &Seat| seat.untaken_requests() < backlog;
-        let admits = state.seats.get(&listener).is_some_and(takes);
+        let mut tables = lock(&self.tables);
+        let takes = |registration: &Registration| registration.untaken_requests() < backlog;
+        let admits = tables.ids.get(&listener).is_some_and(takes);
         if admits {
-            let request = make(self.new_cell());
-            state.admit(listener, request);
+            let request = make(self.new_events());
+            tables.admit(listener, request);
         }
         admits
     }
 
-    /// From now on the id's events go to `queue`, those that wait already included.
+    /// Moves the id's events to `queue`, those that wait included.
     pub(crate) fn migrate(&self, key: IdKey, queue: &Arc<Queue>) {
-        let mut state = lock(&self.state);
-        let Some(seat) = state.seats.get_mut(&key) else { return };
-        let from = std::mem::replace(&mut seat.queue, queue.clone());
+        let mut tables = lock(&self.tables);
+        let Some(registration) = tables.ids.get_mut(&key) else { return };
+        let from = std::mem::replace(&mut registration.queue, queue.clone());
         if Arc::ptr_eq(&from, queue) {
             return;
         }
-        // What happens to an id that is not made yet comes behind its request.
+        // Events of an id that is not made yet follow its request.
         let mut keys = vec![key];
         let moved = from.extract(|entry| {
-            let moves = keys.contains(&entry.cell.key);
+            let moves = keys.contains(&entry.events.key);
             if let (true, What::Request(request)) = (moves, &entry.what) {
-                keys.push(request.cell.key);
+                keys.push(request.events.key);
             }
             moves
         });
         for key in &keys[1..] {
-            if let Some(seat) = state.seats.get_mut(key) {
-                seat.queue = queue.clone();
+            if let Some(registration) = tables.ids.get_mut(key) {
+                registration.queue = queue.clone();
             }
         }
         for entry in moved {
@@ -530,61 +332,63 @@ impl Registry {
         }
     }
 
-    /// Takes back events of an id that nobody has taken.
+    /// Removes untaken events of an id.
     pub(crate) fn withdraw(&self, key: IdKey, which: impl Fn(&What) -> bool) {
-        let state = lock(&self.state);
-        let Some(seat) = state.seats.get(&key) else { return };
-        let gone = seat.queue.extract(|entry| entry.cell.key == key && which(&entry.what));
-        drop(state);
+        let tables = lock(&self.tables);
+        let Some(registration) = tables.ids.get(&key) else { return };
+        let gone =
+            registration.queue.extract(|entry| entry.events.key == key && which(&entry.what));
+        drop(tables);
         drop(gone);
     }
 
-    /// Gives the seat up and returns the events that nobody took. There will be no further one.
-    pub(crate) fn leave(&self, key: IdKey) -> Vec<Entry> {
-        let mut state = lock(&self.state);
-        let Some(seat) = state.seats.remove(&key) else { return Vec::new() };
-        if let Some(conn) = seat.conn {
-            state.conns.remove(&conn);
+    /// Removes the registration, and returns the untaken events. No further event can come.
+    pub(crate) fn unregister(&self, key: IdKey) -> Vec<Entry> {
+        let mut tables = lock(&self.tables);
+        let Some(registration) = tables.ids.remove(&key) else { return Vec::new() };
+        if let Some(conn) = registration.conn {
+            tables.conns.remove(&conn);
         }
-        seat.queue.extract(|entry| entry.cell.key == key)
+        registration.queue.extract(|entry| entry.events.key == key)
     }
 
-    /// The exchanges that there are.
+    /// The exchanges of all ids.
     pub(crate) fn conns(&self) -> Vec<(DeviceKey, ConnId)> {
-        lock(&self.state).conns.keys().copied().collect()
+        lock(&self.tables).conns.keys().copied().collect()
     }
 
-    /// Seats and connections, for tests of leaks.
+    /// Numbers of registrations, connections and listeners, for tests of leaks.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
-        let state = lock(&self.state);
-        (state.seats.len(), state.conns.len(), state.ears.len())
+        let tables = lock(&self.tables);
+        (tables.ids.len(), tables.conns.len(), tables.listeners.len())
     }
 }
 
-impl Seat {
-    /// Requests for it that nobody has taken.
+impl Registration {
+    /// The number of requests that nobody has taken.
     fn untaken_requests(&self) -> usize {
-        let key = self.cell.key;
-        self.queue.count(|entry| entry.cell.key == key && matches!(entry.what, What::Request(_)))
+        let key = self.events.key;
+        self.queue.count(|entry| entry.events.key == key && matches!(entry.what, What::Request(_)))
     }
 }
 
-impl State {
-    /// Gives the id that a request becomes a seat, and its listener the request.
+impl Tables {
+    /// Registers the id that a request becomes, and queues the request for its listener.
     fn admit(&mut self, listener: IdKey, request: Request) {
-        let Some(seat) = self.seats.get(&listener) else { return };
-        let (queue, listening) = (seat.queue.clone(), seat.cell.clone());
+        let Some(registration) = self.ids.get(&listener) else { return };
+        let (queue, listening) = (registration.queue.clone(), registration.events.clone());
         let conn = (request.device.key(), request.conn);
-        let cell = request.cell.clone();
-        self.conns.insert(conn, cell.key);
-        self.seats.insert(cell.key, Seat { cell, queue: queue.clone(), conn: Some(conn) });
-        queue.push(Entry { cell: listening, what: What::Request(Box::new(request)) });
+        let events = request.events.clone();
+        self.conns.insert(conn, events.key);
+        self.ids
+            .insert(events.key, Registration { events, queue: queue.clone(), conn: Some(conn) });
+        queue.push(Entry { events: listening, what: What::Request(Box::new(request)) });
     }
 
     fn push(&self, key: IdKey, what: What) {
-        if let Some(seat) = self.seats.get(&key) {
-            seat.queue.push(Entry { cell: seat.cell.clone(), what });
+        if let Some(registration) = self.ids.get(&key) {
+            registration.queue.push(Entry { events: registration.events.clone(), what });
         }
     }
 }

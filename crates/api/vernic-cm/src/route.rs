@@ -1,8 +1,8 @@
-//! From a destination to the source address, by the system's own routing.
+//! The source address for a destination, by the system's own routing.
 //!
-//! A UDP socket that is connected, and sends nothing, knows the source that the system chose. The
-//! device is then the one that has this address: the route decides the address, the address decides
-//! the device, and nothing else does.
+//! A connected UDP socket knows the source address that the system chose, without sending anything.
+//! The device is the one that has this address: the route decides the address, the address alone
+//! decides the device.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -14,8 +14,8 @@ use crate::error::Error;
 /// The address that the system sends from to `dst`, with port 0.
 ///
 /// # Errors
-/// [`Error::Family`] and [`Error::Scope`] for addresses that do not go together or name no netdev,
-/// [`Error::NoRoute`].
+/// [`Error::Family`] and [`Error::Scope`] for addresses of different IP versions or without a
+/// netdev, [`Error::NoRoute`].
 pub(crate) fn source(src: Option<SocketAddr>, dst: SocketAddr) -> Result<SocketAddr, Error> {
     check_scope(dst)?;
     if let Some(src) = src {
@@ -66,7 +66,7 @@ pub(crate) fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
     addr
 }
 
-/// The address as devices have it.
+/// The address in the form that devices use.
 pub(crate) fn local(addr: SocketAddr) -> LocalAddr {
     let scope = match addr {
         SocketAddr::V4(_) => 0,
@@ -84,7 +84,7 @@ mod tests {
         let home: SocketAddr = "127.0.0.1:7".parse().unwrap();
         assert_eq!(source(None, home).unwrap(), with_port(home, 0));
         assert_eq!(source(Some(home), home).unwrap(), with_port(home, 0));
-        // The wildcard as destination is this host.
+        // A wildcard destination means this host.
         assert_eq!(source(None, "0.0.0.0:7".parse().unwrap()).unwrap(), with_port(home, 0));
     }
 

@@ -1,11 +1,12 @@
 //! Hosts that have not answered a request for a connection by RoCE.
 //!
-//! A request that nothing hears is repeated for a minute. Where the host's UDP port of RoCE is
-//! closed, no process there takes RoCE, and the host says so by ICMP: then the request is refused
-//! here, as a process that has no such service would refuse it. Owns the requests that are watched;
-//! the keeper's thread asks the host from [`FIRST_LOOK`] on, until it says so, until the request is
-//! answered, or for [`LONGEST`]. Again and again, since hosts limit what they say by ICMP: Linux to
-//! one message a second and peer, of which the repeats of the request take some.
+//! An unanswered request is repeated for a minute. Where the host's UDP port of RoCE is closed, no
+//! process there uses RoCE, and the host reports the closed port by ICMP: then the request is
+//! refused here, as a process without such a service would refuse it. Owns the requests that are
+//! watched. The keeper's thread probes the host from [`FIRST_LOOK`] on, until ICMP reports a closed
+//! port, the request is answered, or [`LONGEST`] is over. One probe is not enough, because hosts
+//! limit their ICMP messages: Linux sends each peer one a second, and the repeats of the request
+//! use some of these.
 //!
 //! Limits: one entry and one socket per request.
 
@@ -17,20 +18,20 @@ use std::time::{Duration, Instant};
 use vernic_io::{PortProbe, ROCE_PORT};
 use vernic_proto::cm::ConnId;
 
-use crate::agent::Agent;
-use crate::registry::lock;
+use crate::device::Agent;
 use crate::route;
+use crate::sync::lock;
 
-/// From the request to the first look: long after any answer of a host of the same network.
+/// Time from the request to the first probe: much longer than an answer on the same network takes.
 const FIRST_LOOK: Duration = Duration::from_millis(400);
-/// Between the looks at one probe.
+/// Time between polls of one probe.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a probe's answer is waited for before the next is sent: four of them in the second in
-/// which a host says something once.
+/// How long one probe waits for an answer before the next is sent: four probes fit into the second
+/// in which a host sends one ICMP message.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// So many are sent like that; behind them each is waited for twice as long as the one before.
+/// The number of probes with this wait; for each further probe the wait doubles.
 const EAGER: u32 = 16;
-/// A request is repeated for so long, by default.
+/// How long a request is repeated by default.
 const LONGEST: Duration = Duration::from_secs(62);
 
 /// A request whose peer's host is watched.
@@ -39,7 +40,7 @@ struct Watch {
     conn: ConnId,
     local: SocketAddr,
     peer: SocketAddr,
-    /// The probe that is under way, and until when it is waited for.
+    /// The current probe, and when to give it up.
     probe: Option<(PortProbe, Instant)>,
     patience: Duration,
     probes: u32,
@@ -53,14 +54,14 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// What a look found.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// Nothing so far.
+    /// No result yet.
     Open,
-    /// The host has said that the port is closed.
+    /// The host has reported the port as closed.
     Closed,
-    /// The time is up, or the host cannot be asked.
+    /// The time is over, or the host cannot be probed.
     Nothing,
 }
 
@@ -84,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// Refuses the request, unless it has had an answer meanwhile.
+    /// Refuses the request, unless it was answered meanwhile.
     fn refuse(&self) {
         if self.agent.refuse(self.conn) == Ok(true) {
             let peer = self.peer;
@@ -103,7 +104,7 @@ impl Watch {
 pub(crate) struct SilentHosts(Mutex<Vec<Watch>>);
 
 impl SilentHosts {
-    /// From now on the host of `peer` is watched, for this request.
+    /// Watches the host of `peer` for this request.
     pub(crate) fn add(
         &self,
         agent: &Arc<dyn Agent>,
@@ -118,12 +119,12 @@ impl SilentHosts {
         lock(&self.0).push(watch);
     }
 
-    /// The request was answered, or its id is gone.
+    /// Ends the watch of a request that was answered, or whose id is gone.
     pub(crate) fn remove(&self, conn: ConnId) {
         lock(&self.0).retain(|watch| watch.conn != conn);
     }
 
-    /// Looks at those whose time it is. How long until the next is due.
+    /// Polls the watches that are due. Returns the time until the next is due.
     pub(crate) fn progress(&self) -> Option<Duration> {
         let now = Instant::now();
         let is_due = |watch: &mut Watch| watch.next <= now;

@@ -1,21 +1,21 @@
-//! Connections of iWARP until a queue pair has them: listening sockets, and start-ups under way.
+//! iWARP connections before they belong to a queue pair: listening sockets, and start-ups.
 //!
-//! Owns both, of all devices of the process, under one lock. Ids give commands; the keeper's thread
-//! (`keeper.rs`) sees to what becomes ready ([`Streams::progress`], `streams/progress.rs`) and puts
-//! what happens into the queues of the ids. Once a queue pair has a connection, the engine tells
-//! its end ([`Told`]), under its own locks. Lock order: id, table, registry; the engine's lane,
+//! Owns both, for all devices of the process, under one lock. Ids call; the keeper's thread
+//! (`keeper.rs`) handles what becomes ready ([`Streams::progress`], `streams/progress.rs`) and
+//! queues events for the ids. Once a queue pair has a connection, the engine reports its end
+//! ([`Notifier`]), under its own locks. Lock order: id, table, registry; the engine's lane,
 //! registry.
 //!
 //! ```text
-//!   active    Asking ---- reply ----> Replied   whoever takes the event gives it to the queue pair
+//!   active    Asking ---- reply ----> Replied   the call that takes the event starts the stream
 //!   passive   Greeting -- request --> Asked     accepted: Answering, then the queue pair has it;
 //!                                               rejected: Refusing
 //! ```
 //!
-//! Limits: connections of a listener whose request is not here are at most [`MAX_GREETING`], and a
-//! quarter of the descriptors that the process may have, beyond that the oldest of the address that
-//! has most goes; so it does where no descriptor is left for another. Each has the time of its
-//! start-up. Requests that the program has not taken are at most the listener's backlog.
+//! Limits: [`MAX_GREETING`] connections of a listener without a request, and at most a quarter of
+//! the descriptors that the process may have. Beyond that, or without a free descriptor, the oldest
+//! connection of the address that has most is closed. Each start-up has a time limit. Untaken
+//! requests are limited by the listener's backlog.
 
 use std::collections::HashMap;
 use std::io;
@@ -39,96 +39,69 @@ use crate::device::Device;
 use crate::error::{Error, StreamError};
 use crate::event::{ConnInfo, EventKind};
 use crate::keeper::Keeper;
-use crate::registry::{DeviceKey, IdKey, Registry, lock};
+use crate::key::{DeviceKey, IdKey};
+use crate::param::Depths;
+use crate::registry::{Registry, StreamEvent};
+use crate::sync::lock;
 
 mod due;
 mod progress;
 
 use due::Due;
 
-/// Connections of a listener that have not said what they want; few in tests.
+/// Most connections of a listener that have not sent a request; few in tests.
 const MAX_GREETING: usize = if cfg!(test) { 4 } else { 1024 };
 
-/// The part of a process's descriptors that connections of a listener may take which have not said
-/// what they want.
+/// The part of the process's descriptors that connections of a listener without a request may use.
 const GREETING_SHARE: u64 = 4;
 
-/// Private data of a request: 512 bytes (RFC 5044, 7.1.1), less what says depths and the first
-/// message (RFC 6581, 9).
+/// Most private data of a request: 512 bytes (RFC 5044, 7.1.1), less the depths and the kind of the
+/// first message (RFC 6581, 9).
 pub(crate) const MAX_PRIVATE_DATA: usize = 512 - 4;
 
-/// Key of a listener among what is watched: above those of start-ups.
+/// The lowest readiness key of a listener: above the keys of start-ups.
 const LISTENER: u64 = 1 << 32;
 
-/// READs and atomics in flight: what a device has at most, and what an id says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Depths {
-    /// Of the peer's, that this side takes.
-    pub(crate) ird: u8,
-    /// That this side may have.
-    pub(crate) ord: u8,
-}
-
-/// What a peer asks for.
-#[derive(Debug)]
-pub(crate) struct StreamRequest {
-    pub(crate) private_data: Vec<u8>,
-    /// From this side's point of view, as far as the device goes.
-    pub(crate) depths: Depths,
-}
-
-/// What came of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StreamEvent {
-    /// The peer has accepted.
-    Replied,
-    /// It came to nothing, in these words.
-    Failed { kind: EventKind, status: i32, private_data: Vec<u8> },
-    /// The passive side may send.
-    Established,
-    /// It is over.
-    Ended,
-}
-
-/// What became of connections that peers have begun.
+/// Counters of connections that peers have begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StartupCounters {
-    /// Taken from listening sockets.
+    /// Connections accepted from listening sockets.
     pub begun: u64,
-    /// Their request came, and its listener had room for it.
+    /// Connections whose request came, and whose listener had room for it.
     pub asked: u64,
-    /// Ended before their request came: by the peer, for want of time, or since it was none.
+    /// Connections that ended before their request came: by the peer, by timeout, or by an invalid
+    /// request.
     pub failed: u64,
-    /// Ended for newer ones: 1024 of a listener had not asked yet, or there were no descriptors for
-    /// both. They were the oldest of the address that had most.
+    /// Connections closed to make room for newer ones: 1024 of a listener had sent no request, or
+    /// there were no descriptors for both. They were the oldest of the address that had most.
     pub displaced: u64,
-    /// Times that a connection could not be taken, since the process had no descriptor left: it
-    /// waits in the listening socket, which is left alone for a moment.
+    /// How often a connection could not be accepted because the process had no descriptor left. The
+    /// connection waits in the listening socket, which is paused for a moment.
     pub no_descriptor: u64,
-    /// Refused: the listener's backlog was full.
+    /// Connections refused because the listener's backlog was full.
     pub refused: u64,
 }
 
-/// How far a connection is.
+/// The stage of a start-up.
 #[derive(Debug)]
 enum Stage {
-    /// We asked.
+    /// The request is on its way to the peer.
     Asking,
-    /// The peer has accepted, and nobody has taken the event.
+    /// The peer has accepted, and the event waits to be taken.
     Replied,
-    /// A peer has connected to a listener, and its request is not here.
-    Greeting { listener: u32, device: Arc<Device>, place: Place },
-    /// The program has the request, or will take it.
+    /// A peer has connected to a listener, and has sent no request yet.
+    Greeting { listener: u32, device: Arc<Device>, arrival: Arrival },
+    /// The request waits to be taken, or was taken.
     Asked,
-    /// The acceptance is on its way; then the queue pair gets the connection.
-    Answering { qp: Arc<Qp>, told: Arc<Told> },
-    /// The refusal is on its way.
+    /// The acceptance is being sent; after that, the queue pair gets the connection.
+    Answering { qp: Arc<Qp>, notifier: Arc<Notifier> },
+    /// The rejection is being sent.
     Refusing,
 }
 
-/// Where a connection stands among those of a listener that have not said what they want: whose it
-/// is, and the how-manieth.
-type Place = (Source, u64);
+/// The position of a connection among those of a listener without a request: the peer's address,
+/// and a number that grows with each connection.
+type Arrival = (Source, u64);
 
 #[derive(Debug)]
 struct Startup {
@@ -143,9 +116,10 @@ struct Listening {
     id: IdKey,
     port: u16,
     backlog: usize,
-    /// Those that are [`Stage::Greeting`].
+    /// Connections in [`Stage::Greeting`].
     greeting: Shares<ConnId>,
-    /// It is not watched until then: no descriptor was left for a connection that waits.
+    /// When the socket is watched again; it is paused while a connection waits and no descriptor is
+    /// left.
     paused: Option<Instant>,
 }
 
@@ -154,54 +128,54 @@ struct Table {
     next: u32,
     listeners: HashMap<u32, Listening>,
     startups: HashMap<ConnId, Startup>,
-    /// When they want to be looked at, whatever their sockets say.
+    /// When start-ups must be polled, whatever their sockets report.
     due: Due,
     counters: StartupCounters,
 }
 
-/// See the module's head.
+/// The listening sockets and start-ups of a process.
 #[derive(Debug)]
 pub(crate) struct Streams {
     registry: Arc<Registry>,
     keeper: Arc<Keeper>,
-    /// What every start-up begins with.
+    /// The settings of every start-up.
     startup: StartupConfig,
     readiness: OnceLock<Arc<Readiness>>,
     table: Mutex<Table>,
 }
 
-/// What an id asks for.
+/// What an id asks a peer for.
 pub(crate) struct Ask<'a> {
     pub(crate) id: IdKey,
     pub(crate) device: &'a Device,
-    /// Where it connects from.
+    /// The socket to connect from.
     pub(crate) socket: Bound,
     pub(crate) peer: SocketAddr,
     pub(crate) depths: Depths,
     pub(crate) private_data: &'a [u8],
 }
 
-/// Who hears of a connection that a queue pair has.
+/// Reports the events of a connection that a queue pair has.
 #[derive(Debug)]
-struct Told {
+struct Notifier {
     registry: Arc<Registry>,
     device: DeviceKey,
     conn: ConnId,
-    /// The passive side is told that it may send, the active side knows.
+    /// Whether `Established` was reported: to the passive side; the active side knows.
     established: AtomicBool,
-    /// That is when the initiator's first message is here.
+    /// Whether that waits for the initiator's first message.
     waits: bool,
 }
 
-impl Told {
+impl Notifier {
     fn establish(&self) {
         if !self.established.swap(true, Ordering::AcqRel) {
-            self.registry.tell_stream(self.device, self.conn, StreamEvent::Established);
+            self.registry.push_stream(self.device, self.conn, StreamEvent::Established);
         }
     }
 }
 
-impl StreamSink for Told {
+impl StreamSink for Notifier {
     fn established(&self, _: Qpn) {
         self.establish();
     }
@@ -209,10 +183,10 @@ impl StreamSink for Told {
     fn ended(&self, qpn: Qpn, ending: Ending) {
         tracing::debug!(%qpn, %ending, "iWARP connection over");
         if !self.waits {
-            // It was there before, even if nobody came to say so.
+            // The connection was established, even if no report came.
             self.establish();
         }
-        self.registry.tell_stream(self.device, self.conn, StreamEvent::Ended);
+        self.registry.push_stream(self.device, self.conn, StreamEvent::Ended);
     }
 }
 
@@ -223,20 +197,20 @@ impl Table {
         self.arm(conn);
     }
 
-    /// Takes a start-up out.
+    /// Removes a start-up.
     fn remove(&mut self, conn: ConnId) -> Option<Startup> {
         self.due.set(conn, None);
         self.startups.remove(&conn)
     }
 
-    /// The time of a start-up may be another one now.
+    /// Sets the timer of a start-up anew.
     fn arm(&mut self, conn: ConnId) {
         let patience = self.startups.get(&conn).and_then(|startup| startup.handshake.patience());
         self.due.set(conn, patience.map(|patience| Instant::now() + patience));
     }
 
-    /// A number that no start-up has. Connections that queue pairs have keep theirs as ids remember
-    /// it: after 2^32 others nobody does.
+    /// A number that no start-up has. A connection of a queue pair keeps its number, as its id
+    /// remembers it, until 2^32 others have come.
     fn number(&mut self) -> u32 {
         loop {
             self.next = self.next.wrapping_add(1);
@@ -272,7 +246,7 @@ impl Streams {
         }
         let os = |source| Error::Os { what: "make an epoll descriptor for connections", source };
         let readiness = Arc::new(Readiness::new().map_err(os)?);
-        // Callers have one lock around it.
+        // Of two threads that come here at once, one makes the descriptor that both return.
         Ok(self.readiness.get_or_init(|| readiness).raw_fd())
     }
 
@@ -290,15 +264,16 @@ impl Streams {
         StartupConfig { ird: depths.ird.into(), ord: depths.ord.into(), ..self.startup }
     }
 
-    /// Asks a peer for a connection, with [`MAX_PRIVATE_DATA`] at most. What comes of it is told to
-    /// the id, also if nobody listens there.
+    /// Asks a peer for a connection, with at most [`MAX_PRIVATE_DATA`]. The outcome is an event of
+    /// the id, also if nothing listens there.
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::Os`].
     pub(crate) fn connect(&self, ask: Ask<'_>) -> Result<ConnId, Error> {
         let Ask { id, device, socket, peer, depths, private_data } = ask;
-        // Either side of an application may send first: the initiator says that it is ready, by a
-        // READ, whose answer tells when the responder is (siw would choose the WRITE if it could).
+        // Either side of an application may send first. The initiator shows that it is ready by a
+        // READ, whose answer shows that the responder is ready. (siw would choose the WRITE if it
+        // could.)
         let rtr = RtrSet::READ;
         let config = StartupConfig { rtr, ..self.config(depths) };
         let readiness = self.readiness()?;
@@ -313,18 +288,18 @@ impl Streams {
                 let startup = Startup { handshake, device: key, stage: Stage::Asking };
                 table.insert(conn, startup);
             }
-            // At once, as on the loopback.
+            // On the loopback, the failure comes at once.
             Err(ConnectError::Os { source, .. }) => {
                 self.registry.bind_conn(id, key, conn);
-                self.registry.tell_stream(key, conn, progress::unreachable(source.kind()));
+                self.registry.push_stream(key, conn, progress::unreachable(source.kind()));
             }
             Err(error) => return Err(error.into()),
         }
         Ok(conn)
     }
 
-    /// Takes the connection to a peer that has accepted, whose event was taken, and gives it to the
-    /// queue pair. Returns what the peer says.
+    /// Gives the connection to a peer that has accepted to the queue pair, after the event was
+    /// taken. Returns the peer's side of the connection.
     ///
     /// # Errors
     /// [`Error::Stream`].
@@ -340,23 +315,23 @@ impl Streams {
             initiator_depth: agreed.map_or(0, |agreed| in_byte(agreed.ord)),
             ..ConnInfo::default()
         };
-        let told = self.told(device, conn, &handshake);
-        told.established.store(true, Ordering::Relaxed);
+        let notifier = self.notifier(device, conn, &handshake);
+        notifier.established.store(true, Ordering::Relaxed);
         let config = handshake.stream_config();
-        handshake.start_with(qp, config, Some(told))?;
+        handshake.start_with(qp, config, Some(notifier))?;
         Ok(info)
     }
 
-    fn told(&self, device: DeviceKey, conn: ConnId, handshake: &Handshake) -> Arc<Told> {
+    fn notifier(&self, device: DeviceKey, conn: ConnId, handshake: &Handshake) -> Arc<Notifier> {
         let waits = handshake.agreed().is_some_and(|agreed| !agreed.rtr.is_empty());
         let (registry, established) = (self.registry.clone(), AtomicBool::new(false));
-        Arc::new(Told { registry, device, conn, established, waits })
+        Arc::new(Notifier { registry, device, conn, established, waits })
     }
 
     /// Accepts the request of a peer, with a queue pair in Init.
     ///
     /// # Errors
-    /// [`Error::TooLong`], and then the request waits on; [`Error::Stream`].
+    /// [`Error::TooLong`], after which the request still waits; [`Error::Stream`].
     pub(crate) fn accept(
         &self,
         conn: ConnId,
@@ -371,10 +346,10 @@ impl Streams {
         accepted.map_err(|error| refused("accept", private_data, error))?;
         match startup.handshake.state() {
             HandshakeState::Startup(StartupState::Replying) => {
-                let told = self.told(startup.device, conn, &startup.handshake);
-                startup.stage = Stage::Answering { qp: qp.clone(), told };
+                let notifier = self.notifier(startup.device, conn, &startup.handshake);
+                startup.stage = Stage::Answering { qp: qp.clone(), notifier };
                 table.arm(conn);
-                // For the peer's time to take it.
+                // The keeper must learn the time limit of the peer.
                 self.keeper.wake();
                 return Ok(());
             }
@@ -387,16 +362,16 @@ impl Streams {
         let startup = table.remove(conn);
         drop(table);
         let Some(Startup { handshake, device, .. }) = startup else { return Ok(()) };
-        let told = self.told(device, conn, &handshake);
-        self.bind(handshake, qp, told)
+        let notifier = self.notifier(device, conn, &handshake);
+        self.bind(handshake, qp, notifier)
     }
 
-    /// Gives a connection that was accepted to the queue pair.
-    fn bind(&self, handshake: Handshake, qp: &Qp, told: Arc<Told>) -> Result<(), Error> {
+    /// Gives an accepted connection to the queue pair.
+    fn bind(&self, handshake: Handshake, qp: &Qp, notifier: Arc<Notifier>) -> Result<(), Error> {
         let config = handshake.stream_config();
-        handshake.start_with(qp, config, Some(told.clone()))?;
-        if !told.waits {
-            told.establish();
+        handshake.start_with(qp, config, Some(notifier.clone()))?;
+        if !notifier.waits {
+            notifier.establish();
         }
         Ok(())
     }
@@ -404,7 +379,7 @@ impl Streams {
     /// Rejects the request of a peer.
     ///
     /// # Errors
-    /// As of [`accept`](Self::accept).
+    /// As those of [`accept`](Self::accept).
     pub(crate) fn reject(&self, conn: ConnId, private_data: &[u8]) -> Result<(), Error> {
         let mut table = lock(&self.table);
         let startup = asked(&mut table, conn)?;
@@ -421,8 +396,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Ends a connection that no queue pair has: a request is rejected, and a peer that has
-    /// accepted is left in order.
+    /// Ends a connection that no queue pair has: rejects a request, and closes an accepted
+    /// connection in order.
     pub(crate) fn destroy(&self, conn: ConnId) {
         if self.reject(conn, &[]).is_err() {
             let startup = lock(&self.table).remove(conn);
@@ -432,9 +407,9 @@ impl Streams {
         }
     }
 
-    /// As [`destroy`](Self::destroy), at the wish of its owner, who goes on: where the peer's
-    /// answer was still to come, or this side's was on its way, it hears that nothing comes of it,
-    /// which nobody else would tell.
+    /// Ends a connection as [`destroy`](Self::destroy) does, for an id that lives on. If the peer's
+    /// answer was still to come, or this side's was being sent, the id gets an event that the
+    /// connection failed, because nothing else would report it.
     pub(crate) fn disconnect(&self, conn: ConnId) {
         let mut table = lock(&self.table);
         let startup = match table.startups.get(&conn).map(|startup| &startup.stage) {
@@ -446,13 +421,13 @@ impl Streams {
         handshake.leave();
         let (kind, status) = (EventKind::ConnectError, -libc::ECONNABORTED);
         let event = StreamEvent::Failed { kind, status, private_data: Vec::new() };
-        self.registry.tell_stream(device, conn, event);
+        self.registry.push_stream(device, conn, event);
     }
 
     /// Listens for an id.
     ///
     /// # Errors
-    /// The socket, as it was, and [`Error::Os`].
+    /// [`Error::Os`], with the socket as it was.
     pub(crate) fn listen(
         &self,
         id: IdKey,
@@ -474,7 +449,7 @@ impl Streams {
         Ok(number)
     }
 
-    /// Listens no more, and ends what has not become a request.
+    /// Stops listening, and closes the connections without a request.
     pub(crate) fn stop_listening(&self, number: u32) {
         let mut table = lock(&self.table);
         let listening = table.listeners.remove(&number);
@@ -485,14 +460,14 @@ impl Streams {
     }
 }
 
-/// A request that waits for an answer.
+/// The start-up of a request that waits for an answer.
 fn asked(table: &mut Table, conn: ConnId) -> Result<&mut Startup, Error> {
     let startup = table.startups.get_mut(&conn);
     let startup = startup.filter(|startup| matches!(startup.stage, Stage::Asked));
     startup.ok_or_else(|| Error::Stream(StreamError::Gone(String::new())))
 }
 
-/// The refusal of a call, in its words.
+/// The error of a refused call.
 fn refused(call: &'static str, private_data: &[u8], error: StartupError) -> Error {
     match error {
         StartupError::PrivateTooLong { limit, .. } => {
@@ -511,7 +486,7 @@ fn in_words(state: &HandshakeState) -> String {
     }
 }
 
-/// A depth as programs are told it.
+/// A depth as events carry it.
 fn in_byte(depth: u32) -> u8 {
     depth.min(u8::MAX.into()) as u8
 }

@@ -1,5 +1,5 @@
-//! An agent that notes what it is asked, and events made by hand: states and orders that real peers
-//! bring about rarely, and never when told to.
+//! An agent that only notes its calls, and events made by hand: states and orders that real peers
+//! bring about rarely, and never on demand.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,20 +14,19 @@ use vernic_proto::cm::{
 use vernic_wire::cm::{CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
 use vernic_wire::{Gid, Psn, Qpn};
 
-use crate::agent::Agent;
-use crate::carrier::Carrier;
-use crate::device::Device;
-use crate::registry::{Sink, lock};
+use crate::device::{Agent, Device};
+use crate::id::Sink;
+use crate::sync::lock;
 use crate::{EventChannel, EventKind, Id, Manager};
 
-/// What it was asked, in words, and numbers that it gives.
+/// The calls in words, and the numbers that the agent gives.
 #[derive(Debug, Default)]
 pub(crate) struct FakeAgent {
     asked: Mutex<Vec<String>>,
     next: AtomicU32,
-    /// The next commands about connections fail.
+    /// Whether calls about connections fail.
     pub(crate) refuses: Mutex<bool>,
-    /// What it last told a peer to start with.
+    /// The PSN that the agent last asked a peer to start with.
     pub(crate) starting_psn: Mutex<Option<Psn>>,
 }
 
@@ -36,7 +35,7 @@ impl FakeAgent {
         lock(&self.asked).push(text);
     }
 
-    /// What it was asked since the last time.
+    /// The calls since the last time.
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.asked))
     }
@@ -130,7 +129,7 @@ pub(crate) struct Lab {
     sink: Sink,
 }
 
-/// What peers that ask for a connection want us to start with.
+/// The PSN that connecting peers ask this side to start with.
 pub(crate) const PEER_PSN: Psn = Psn::new(0x77);
 
 pub(crate) const HOME: &str = "127.0.0.1:0";
@@ -145,10 +144,10 @@ impl Lab {
         let channel = manager.create_channel().unwrap();
         let context = Context::open(Some("lo"), config).unwrap();
         let agent = Arc::new(FakeAgent::default());
-        let device = Device::new(context.clone(), Carrier::Messages(agent.clone()));
+        let device = Device::new(context.clone(), Some(agent.clone()));
         let shared = &channel.shared;
         let registry = shared.registry.clone();
-        let sink = Sink { registry, device: device.key(), shared: shared.weak() };
+        let sink = Sink { registry, device: device.key(), shared: Arc::downgrade(shared) };
         shared.devices.insert(device);
         Self { manager, channel, agent, context, sink }
     }
@@ -165,7 +164,7 @@ impl Lab {
         id
     }
 
-    /// An id that connects as connection 1, with a queue pair of its program's own.
+    /// An id that connects as connection 1, with a queue pair of the program's own.
     pub(crate) fn connecting(&self) -> Arc<Id> {
         let id = self.id();
         let soon = Duration::from_secs(1);
@@ -179,13 +178,13 @@ impl Lab {
         id
     }
 
-    /// The engine says something about a connection.
+    /// Delivers an event of the engine about a connection.
     pub(crate) fn tell(&self, conn: u32, kind: CmEvent) {
         use vernic_engine::CmSink as _;
         self.sink.event(Event { conn: ConnId(CommId(conn), 0), kind });
     }
 
-    /// A request for the listener, from `port`.
+    /// Delivers a request for the listener, from `src`.
     pub(crate) fn request(&self, conn: u32, src: &str) {
         let src: std::net::SocketAddr = src.parse().unwrap();
         let mut data = [0; 92];
@@ -195,7 +194,7 @@ impl Lab {
         self.raw_request(conn, req);
     }
 
-    /// A request with private data as given.
+    /// Delivers a request with the given private data.
     pub(crate) fn raw_request(&self, conn: u32, req: Req) {
         let home = Gid::from_ip("127.0.0.1".parse().unwrap());
         let path = CmPath::new(home, home);

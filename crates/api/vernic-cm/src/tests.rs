@@ -1,4 +1,4 @@
-//! States and orders of events, with an agent that only notes what it is asked.
+//! States and orders of events, with an agent that only notes its calls.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use vernic_proto::cm::{EventKind as CmEvent, Unanswered};
 use vernic_wire::cm::{CmService, CmaHeader, RejReason, RejectedMessage, Rep, Req};
 use vernic_wire::{Mtu, Psn, Qpn};
 
-use crate::registry::lock;
+use crate::sync::lock;
 use crate::testing::{Lab, PEER_PSN};
 use crate::{AttrMask, CommEstablished, Config, ConnParam, EventKind, QpAttr, QpState, State};
 
@@ -34,7 +34,7 @@ pub(crate) fn disconnect_request() -> CmEvent {
     CmEvent::DisconnectRequest { private_data: Box::default() }
 }
 
-/// Another thread refuses.
+/// Waits until another thread has refused.
 fn await_refusal(lab: &Lab, refusal: &str) {
     let until = Instant::now() + Duration::from_secs(10);
     while lab.agent.asked() != [refusal] {
@@ -58,7 +58,7 @@ fn a_listener_claims_its_port_when_the_program_names_it_and_gives_it_back_once()
     bound.bind_addr("127.0.0.1:7471".parse().unwrap()).unwrap();
     drop(bound);
     assert_eq!(lab.agent.asked(), ["reserve tcp", "release tcp"]);
-    // Nobody knows a port that was given, so there is nothing to claim.
+    // No other process asks for a port that was chosen here, so there is nothing to claim.
     lab.id().bind_addr("127.0.0.1:0".parse().unwrap()).unwrap();
     assert!(lab.agent.asked().is_empty());
 }
@@ -134,7 +134,7 @@ fn a_request_whose_acceptance_failed_can_be_rejected() {
     for (conn, agent_refuses) in [(1, true), (2, false)] {
         lab.request(conn, "127.0.0.1:99");
         let id = lab.channel.try_next().unwrap().id.clone();
-        // Its queue pair cannot be brought up, or the peer has given up.
+        // The queue pair cannot be brought up, or the peer has given up.
         let qp = lab.qp();
         id.attach_qp(qp.clone()).unwrap();
         if !agent_refuses {
@@ -198,15 +198,15 @@ fn an_event_that_overtakes_the_call_that_makes_its_connection_is_not_lost() {
     drop(expecting);
     assert_eq!(lab.kinds(), [EventKind::Rejected]);
     drop(id);
-    // What nobody expects is forgotten.
+    // Events of connections that no call expects are dropped.
     lab.tell(2, established());
     let _expecting = registry.expect();
-    registry.bind_conn(lab.id().cell.key, other_device(), conn(2));
+    registry.bind_conn(lab.id().events.key, other_device(), conn(2));
     assert_eq!(lab.kinds(), []);
 }
 
-fn other_device() -> crate::registry::DeviceKey {
-    crate::registry::DeviceKey { netdev: 1, transport: vernic_engine::Transport::Roce }
+fn other_device() -> crate::key::DeviceKey {
+    crate::key::DeviceKey { netdev: 1, transport: vernic_engine::Transport::Roce }
 }
 
 fn conn(n: u32) -> vernic_proto::cm::ConnId {
@@ -233,7 +233,7 @@ fn a_queue_pair_that_cannot_be_brought_up_ends_the_connection_on_both_sides_and_
     id.connect(&ConnParam::default()).unwrap();
     lab.kinds();
     lab.agent.asked();
-    // The program has spoilt it meanwhile.
+    // The program has put the queue pair into Error meanwhile.
     let (mut attr, mask) = id.init_qp_attr(QpState::Init).unwrap();
     attr.state = QpState::Error;
     qp.modify(&attr, mask & vernic_engine::AttrMask::STATE).unwrap();
@@ -305,7 +305,7 @@ fn an_answer_that_comes_too_late_leaves_the_request_unanswered_and_says_so() {
     let _listener = lab.listener();
     lab.request(4, "127.0.0.1:99");
     let id = lab.channel.try_next().unwrap().id.clone();
-    *crate::registry::lock(&lab.agent.refuses) = true;
+    *crate::sync::lock(&lab.agent.refuses) = true;
     let error = id.accept(&own_qp()).unwrap_err();
     assert!(error.errno() == libc::EINVAL && error.to_string().contains("has ended"), "{error}");
     assert_eq!(id.reject(&[]).unwrap_err().errno(), libc::EINVAL);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use vernic_engine as engine;
 
-use crate::qp::path_to;
 use crate::{CreateError, Endpoint, Gid, Path, Pd, Qkey, Qpn};
 
 /// A destination of datagrams: a host or a multicast group, with the path to it.
@@ -14,9 +13,27 @@ pub struct Ah {
     gid: Gid,
 }
 
+impl Pd {
+    /// An address handle: where datagrams go.
+    ///
+    /// # Errors
+    /// [`CreateError::Path`] if there is no way from this device.
+    pub fn create_ah(&self, gid: Gid) -> Result<Ah, CreateError> {
+        Ah::new(self, gid, &Path::default())
+    }
+
+    /// An address handle with a chosen path.
+    ///
+    /// # Errors
+    /// As [`Pd::create_ah`].
+    pub fn create_ah_with(&self, gid: Gid, path: &Path) -> Result<Ah, CreateError> {
+        Ah::new(self, gid, path)
+    }
+}
+
 impl Ah {
     pub(crate) fn new(pd: &Pd, dgid: Gid, path: &Path) -> Result<Self, CreateError> {
-        let av = path_to(pd.context(), dgid, path);
+        let av = pd.context().vector(dgid, path);
         Ok(Self { inner: pd.inner().create_ah(av)?, gid: dgid })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vernic_engine as engine;
 
-use crate::{Cq, sys};
+use crate::{Cq, CreateError, Device, sys};
 
 /// A completion channel: queues that were armed report here. A clone is another handle to it.
 ///
@@ -32,6 +32,24 @@ use crate::{Cq, sys};
 #[derive(Clone, Debug)]
 pub struct CompChannel {
     inner: Arc<engine::CompChannel>,
+}
+
+impl Device {
+    /// A completion queue that reports on a channel when armed.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`]; [`CreateError::OtherDevice`] if the channel is another's.
+    pub fn create_cq_on(&self, depth: u32, channel: &CompChannel) -> Result<Cq, CreateError> {
+        Ok(Cq::new(self.context().create_cq(depth, Some(channel.inner()))?))
+    }
+
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// [`CreateError::Os`] when the process has no descriptor left.
+    pub fn create_channel(&self) -> Result<CompChannel, CreateError> {
+        Ok(CompChannel::new(self.context().create_channel()?))
+    }
 }
 
 impl CompChannel {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use vernic_engine as engine;
 
 use crate::error::{Error, ResizeError, WaitError};
-use crate::{Wc, WcError};
+use crate::{CreateError, Device, Wc, WcError};
 
 /// How long [`Cq::wait`] polls without a pause: longer than a round trip on one host.
 const SPIN: Duration = Duration::from_micros(50);
@@ -23,6 +23,16 @@ const NAP: Duration = Duration::from_micros(100);
 #[derive(Clone, Debug)]
 pub struct Cq {
     inner: Arc<engine::Cq>,
+}
+
+impl Device {
+    /// A completion queue that holds `depth` completions: 1 to 1,048,576.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`].
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, CreateError> {
+        Ok(Cq::new(self.context().create_cq(depth, None)?))
+    }
 }
 
 impl Cq {

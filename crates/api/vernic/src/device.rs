@@ -8,10 +8,7 @@ use vernic_engine::{
     GidEntry, PortAttr,
 };
 
-use crate::event::Events;
-use crate::{
-    CompChannel, Config, Cq, CreateError, Error, Gid, OpenError, Pd, PortNum, WhyWire, Xrcd,
-};
+use crate::{AddressVector, Config, CreateError, Error, Gid, OpenError, Path, PortNum, WhyWire};
 
 /// An open device: one per usable netdev of this machine. A clone is another handle to it; it
 /// closes with the last handle and the last object that was made from it.
@@ -199,62 +196,27 @@ impl Device {
         self.default_gid_index().filter(same).or_else(any)
     }
 
-    /// A protection domain: what may be used together (IBTA 10.2.3).
-    ///
-    /// # Errors
-    /// [`CreateError::Orphan`] in a child of the process that opened the device.
-    pub fn alloc_pd(&self) -> Result<Pd, CreateError> {
-        if self.is_orphan() {
-            return Err(CreateError::Orphan);
+    /// The address vector of a path to `dgid`.
+    pub(crate) fn vector(&self, dgid: Gid, path: &Path) -> AddressVector {
+        AddressVector {
+            dgid,
+            sgid_index: path.gid_index.unwrap_or_else(|| self.gid_index_for(dgid).unwrap_or(0)),
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            flow_label: path.flow_label,
+            sl: 0,
+            port: PortNum(1),
         }
-        Ok(Pd::new(self))
     }
 
     /// Memory inside the device, `len` zero bytes, to be copied in and out, and reached by work
-    /// requests and peers once [registered](Pd::register_dm).
+    /// requests and peers once [registered](crate::Pd::register_dm).
     ///
     /// # Errors
     /// [`CreateError::Limit`] for no bytes or more than are left
     /// ([`MAX_DM_BYTES`](crate::limits::MAX_DM_BYTES) in all), [`CreateError::Os`].
     pub fn alloc_dm(&self, len: u64) -> Result<Arc<DeviceMemory>, CreateError> {
         self.context.alloc_dm(len, 0)
-    }
-
-    /// An XRC domain of this process alone.
-    ///
-    /// # Errors
-    /// [`CreateError::Orphan`] in a child of the process that opened the device.
-    pub fn create_xrcd(&self) -> Result<Xrcd, CreateError> {
-        Xrcd::new(self)
-    }
-
-    /// A completion queue that holds `depth` completions: 1 to 1,048,576.
-    ///
-    /// # Errors
-    /// [`CreateError::Limit`].
-    pub fn create_cq(&self, depth: u32) -> Result<Cq, CreateError> {
-        Ok(Cq::new(self.context.create_cq(depth, None)?))
-    }
-
-    /// A completion queue that reports on a channel when armed.
-    ///
-    /// # Errors
-    /// [`CreateError::Limit`]; [`CreateError::OtherDevice`] if the channel is another's.
-    pub fn create_cq_on(&self, depth: u32, channel: &CompChannel) -> Result<Cq, CreateError> {
-        Ok(Cq::new(self.context.create_cq(depth, Some(channel.inner()))?))
-    }
-
-    /// A completion channel.
-    ///
-    /// # Errors
-    /// [`CreateError::Os`] when the process has no descriptor left.
-    pub fn create_channel(&self) -> Result<CompChannel, CreateError> {
-        Ok(CompChannel::new(self.context.create_channel()?))
-    }
-
-    /// Its asynchronous events.
-    pub fn events(&self) -> Events {
-        Events::new(self.clone())
     }
 
     /// Totals since it was opened: packets, bytes, system calls, and one count per reason for which

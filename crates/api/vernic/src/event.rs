@@ -25,6 +25,13 @@ pub struct Events {
     device: Device,
 }
 
+impl Device {
+    /// Its asynchronous events.
+    pub fn events(&self) -> Events {
+        Events::new(self.clone())
+    }
+}
+
 impl Events {
     pub(crate) fn new(device: Device) -> Self {
         Self { device }

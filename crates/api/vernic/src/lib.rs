@@ -47,6 +47,7 @@ mod access;
 mod ah;
 #[cfg(feature = "tokio")]
 mod asynchronous;
+mod buffer;
 mod channel;
 pub mod cm;
 mod cq;
@@ -62,6 +63,7 @@ pub mod oob;
 mod pd;
 mod qp;
 mod raw;
+mod recv;
 mod remote;
 mod service;
 mod srq;
@@ -89,9 +91,10 @@ pub use mw::{Mw, Type1, Type2, WindowType};
 pub use pd::Pd;
 pub use qp::{
     Connect, InitAttr, Kind, Message, Missing, OneSided, OwnQueue, Qp, QpBuilder, RcOptions, RcRtr,
-    RcRts, RecvBatch, SendBatch, SharedQueue, UcOptions, UcRtr, UdInit, Wr, XrcIniOptions,
-    XrcIniRtr, XrcIniRts, XrcTgtOptions, XrcTgtRtr,
+    RcRts, SendBatch, SharedQueue, UcOptions, UcRtr, UdInit, Wr, XrcIniOptions, XrcIniRtr,
+    XrcIniRts, XrcTgtOptions, XrcTgtRtr,
 };
+pub use recv::RecvBatch;
 pub use remote::{RemoteAddr, RemoteMr};
 pub use service::{
     CanReceive, Connected, Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, Service, State,

@@ -20,5 +20,6 @@
 //!
 //! A program that spins on memory instead of polling completions uses [`Mr::load_u64`].
 
-pub use crate::mr::{Buffer, Gather, Inline, Mr, MrSlice, Piece, Scatter};
+pub use crate::buffer::Buffer;
+pub use crate::mr::{Gather, Inline, Mr, MrSlice, Piece, Scatter};
 pub use crate::raw::{RawMr, RawSlice};

@@ -1,86 +1,15 @@
 //! Memory that work requests and peers may reach, and how the program looks at it. See
 //! [`crate::memory`].
 
-use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::ops::RangeBounds;
 
-use vernic_mem::{HostBuffer, Sge};
+use vernic_mem::Sge;
 
+use crate::buffer::{Buffer, resolve};
 use crate::error::RangeError;
 use crate::raw::{RawMr, RawSlice, Registered};
 use crate::service::Sealed;
 use crate::{Access, CreateError, Lkey, Pd, RemoteMr, Rkey};
-
-/// Page-aligned memory to be registered, shared with no reference: see [`memory`](crate::memory).
-///
-/// It is registered whole, so a peer process of this host that is granted access may map it: what
-/// that peer is not to see belongs into another buffer.
-///
-/// A clone is another handle to the same bytes.
-#[derive(Clone, Debug)]
-pub struct Buffer(Arc<HostBuffer>);
-
-impl Buffer {
-    /// `len` zeroed bytes. No page is touched until it is used. A child of `fork` does not have
-    /// them: it is ended by SIGSEGV if it accesses them.
-    ///
-    /// # Errors
-    /// [`CreateError::Os`], typically out of memory.
-    pub fn zeroed(len: usize) -> Result<Self, CreateError> {
-        let memory = HostBuffer::new(len)
-            .map_err(|source| CreateError::Os { what: "allocate a buffer", source })?;
-        Ok(Self(Arc::new(memory)))
-    }
-
-    /// A buffer with a copy of `bytes`.
-    ///
-    /// # Errors
-    /// As [`Buffer::zeroed`].
-    pub fn copy_of(bytes: &[u8]) -> Result<Self, CreateError> {
-        let buffer = Self::zeroed(bytes.len())?;
-        // The length is the buffer's own, so the copy fits.
-        let _ = buffer.0.write_at(0, bytes);
-        Ok(buffer)
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Copies bytes from `offset` on into `dst`.
-    ///
-    /// # Errors
-    /// [`RangeError`] if the range is not inside; nothing is copied.
-    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), RangeError> {
-        let len = dst.len();
-        let done = self.0.read_at(offset, dst).map_err(|_| self.out_of_range(offset, len));
-        // A reader that found a flag set must then see what was stored before the flag.
-        fence(Ordering::Acquire);
-        done
-    }
-
-    /// Copies `src` to `offset` and on.
-    ///
-    /// # Errors
-    /// [`RangeError`] if the range is not inside; nothing is copied.
-    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), RangeError> {
-        self.0.write_at(offset, src).map_err(|_| self.out_of_range(offset, src.len()))
-    }
-
-    pub(crate) fn memory(&self) -> &HostBuffer {
-        &self.0
-    }
-
-    fn out_of_range(&self, offset: usize, len: usize) -> RangeError {
-        RangeError { start: offset, end: offset.saturating_add(len), len: self.len() }
-    }
-}
 
 /// A memory region: a registered [`Buffer`] (IBTA 10.6.3). Deregistered when dropped, as by
 /// [`Mr::deregister`].
@@ -100,6 +29,25 @@ impl Buffer {
 pub struct Mr {
     registered: Registered,
     access: Access,
+}
+
+impl Pd {
+    /// Registers memory: work requests reach it by its lkey and, with remote rights, peers by its
+    /// rkey. Costs the same for any length; no page is touched or pinned.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] when all keys are in use.
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, CreateError> {
+        Mr::new(self, buffer, access)
+    }
+
+    /// A region of `len` zeroed bytes: [`Buffer::zeroed`] and [`Pd::register`] together.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, CreateError> {
+        self.register(Buffer::zeroed(len)?, access)
+    }
 }
 
 impl Mr {
@@ -268,27 +216,6 @@ impl MrSlice<'_> {
         resolve(..src.len(), self.len)?;
         self.mr.write_at(self.offset, src)
     }
-}
-
-/// Offset and length of a range within `len` bytes.
-pub(crate) fn resolve(
-    range: impl RangeBounds<usize>,
-    len: usize,
-) -> Result<(usize, usize), RangeError> {
-    let start = match range.start_bound() {
-        Bound::Included(&n) => n,
-        Bound::Excluded(&n) => n.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&n) => n.saturating_add(1),
-        Bound::Excluded(&n) => n,
-        Bound::Unbounded => len,
-    };
-    if start > end || end > len || end - start > u32::MAX as usize {
-        return Err(RangeError { start, end, len });
-    }
-    Ok((start, end - start))
 }
 
 /// One piece of memory in a list: a region or a part of one.

@@ -54,6 +54,16 @@ pub struct Mw<T: WindowType> {
     of_type: PhantomData<T>,
 }
 
+impl Pd {
+    /// A memory window, bound to nothing yet.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] when all keys are in use.
+    pub fn alloc_window<T: WindowType>(&self) -> Result<Mw<T>, CreateError> {
+        Mw::new(self)
+    }
+}
+
 impl<T: WindowType> Mw<T> {
     pub(crate) fn new(pd: &Pd) -> Result<Self, CreateError> {
         Ok(Self { inner: pd.inner().alloc_mw(T::TYPE)?, of_type: PhantomData })
@@ -111,7 +121,7 @@ impl Target {
         range: impl RangeBounds<usize>,
         access: Access,
     ) -> Result<Self, crate::RangeError> {
-        let (offset, len) = crate::mr::resolve(range, mr.len())?;
+        let (offset, len) = crate::buffer::resolve(range, mr.len())?;
         let addr = mr.remote().addr.wrapping_add(offset as u64);
         Ok(Self { addr, len: len as u64, bits: access.remote_part() })
     }

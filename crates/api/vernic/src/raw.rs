@@ -10,9 +10,10 @@ use std::sync::Arc;
 use vernic_engine as engine;
 use vernic_mem::{Access as Bits, Sge};
 
+use crate::buffer::Buffer;
+use crate::buffer::resolve;
 use crate::error::RangeError;
-use crate::mr::resolve;
-use crate::{Access, Buffer, CreateError, Lkey, Pd, RemoteMr, Rkey};
+use crate::{Access, CreateError, DeviceMemory, Lkey, Pd, RemoteMr, Rkey};
 
 /// A registration together with the buffer that it covers.
 ///
@@ -76,6 +77,31 @@ pub struct RawMr {
 }
 
 impl Pd {
+    /// Registers part of a device's memory. Work requests and peers count its addresses from 0.
+    ///
+    /// ```
+    /// use vernic::{Access, Device};
+    /// let device = Device::open("lo")?;
+    /// let dm = device.alloc_dm(4096)?;
+    /// let mr = device.alloc_pd()?.register_dm(&dm, 1024, 64, Access::NONE.remote_atomic())?;
+    /// assert_eq!((mr.remote().addr, mr.len()), (0, 64));
+    /// let mut counter = [0; 8];
+    /// dm.copy_out(1024, &mut counter)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CreateError`]: a range that is not inside, memory of another device.
+    pub fn register_dm(
+        &self,
+        dm: &Arc<DeviceMemory>,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<RawMr, CreateError> {
+        Ok(RawMr { mr: self.inner().reg_dm_mr(dm, offset, len, access.mem())? })
+    }
+
     /// Registers memory that stays the caller's. No page is touched or pinned, whatever the length.
     ///
     /// [`Pd::register`] does the same for memory that the region owns, and needs no promise.
@@ -106,10 +132,6 @@ impl Pd {
 }
 
 impl RawMr {
-    pub(crate) fn new(mr: Arc<engine::Mr>) -> Self {
-        Self { mr }
-    }
-
     /// Bytes.
     pub fn len(&self) -> usize {
         self.mr.len() as usize

@@ -7,7 +7,7 @@ use vernic_engine::{self as engine, SrqInit};
 
 use crate::error::{PostRecvError, ResizeError};
 use crate::mr::Scatter;
-use crate::qp::RecvBatch;
+use crate::recv::{RecvBatch, RecvTarget};
 use crate::service::Sealed;
 use crate::{Cq, CreateError, Pd, Srqn, WrId, Xrcd};
 
@@ -50,6 +50,33 @@ impl Sealed for Xrc {}
 impl SrqKind for Basic {}
 impl SrqKind for Xrc {}
 
+impl Pd {
+    /// A shared receive queue of `max_wr` receives (1 to 32,768) of up to `max_sge` pieces (0 to
+    /// 32).
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`].
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, CreateError> {
+        Srq::new(self, max_wr, max_sge)
+    }
+
+    /// A shared receive queue of an XRC domain, whose receives complete on `cq`. Requests that name
+    /// it reach memory of this protection domain.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`]; [`CreateError::OtherDevice`] if domain or completion queue are
+    /// another's.
+    pub fn create_xrc_srq(
+        &self,
+        domain: &Xrcd,
+        cq: &Cq,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Srq<Xrc>, CreateError> {
+        Srq::new_xrc(self, domain, cq, max_wr, max_sge)
+    }
+}
+
 impl Srq {
     pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self, CreateError> {
         let inner = pd.inner().create_srq(SrqInit { max_wr, max_sge, limit: 0 })?;
@@ -90,7 +117,7 @@ impl<K: SrqKind> Srq<K> {
 
     /// Collects receives to be posted together.
     pub fn recv_batch(&self) -> RecvBatch<'_> {
-        RecvBatch::new(crate::qp::RecvTarget::Srq(&self.inner))
+        RecvBatch::new(RecvTarget::Srq(&self.inner))
     }
 
     /// Raises [`EventKind::SrqLimitReached`](crate::EventKind) once, when fewer than `limit`

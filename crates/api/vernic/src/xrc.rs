@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use vernic_engine::{self as engine, XrcdError, XrcdOpen};
 
-use crate::service::{Reset, XrcTgt};
-use crate::{CreateError, Device, Qp};
+use crate::{CreateError, Device};
 
 /// An XRC domain: targets, and the shared receive queues that their peers may name. A clone is
 /// another handle to it; what was made in it keeps it.
@@ -81,6 +80,16 @@ pub struct Xrcd {
     device: Device,
 }
 
+impl Device {
+    /// An XRC domain of this process alone.
+    ///
+    /// # Errors
+    /// [`CreateError::Orphan`] in a child of the process that opened the device.
+    pub fn create_xrcd(&self) -> Result<Xrcd, CreateError> {
+        Xrcd::new(self)
+    }
+}
+
 impl Xrcd {
     pub(crate) fn new(device: &Device) -> Result<Self, CreateError> {
         let private = XrcdOpen { file: None, create: true, exclusive: false };
@@ -99,23 +108,5 @@ impl Xrcd {
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.device
-    }
-
-    /// The target of a connection, in Reset. It answers for every shared receive queue of the
-    /// domain, those that are made later included.
-    ///
-    /// # Errors
-    /// [`CreateError::NoQpn`]: no number left.
-    pub fn create_tgt(&self) -> Result<Qp<XrcTgt, Reset>, CreateError> {
-        Qp::target(self.inner.create_tgt()?, &self.device, None)
-    }
-
-    /// As [`create_tgt`](Self::create_tgt), with the row of the port's GID table that is its
-    /// address.
-    ///
-    /// # Errors
-    /// [`CreateError::NoQpn`]; [`CreateError::Path`] if the index names no row.
-    pub fn create_tgt_at(&self, gid_index: u8) -> Result<Qp<XrcTgt, Reset>, CreateError> {
-        Qp::target(self.inner.create_tgt()?, &self.device, Some(gid_index))
     }
 }

@@ -5,18 +5,27 @@
 //! Handlers of `atexit` run in the opposite order of their registration, which is up to the
 //! program, so there is one for both libraries.
 
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use vernic_engine::Gate;
 
 use crate::boundary;
-use crate::ibverbs::import;
-use crate::rdmacm::process;
 
-/// Has it done. Behind the gate, so that no child of `fork` inherits it half done; a child inherits
-/// what was registered.
-pub(crate) fn arrange(_gate: &Gate) {
+/// What ends with the program.
+#[derive(Clone, Copy)]
+pub(crate) enum Ending {
+    Connections,
+    Devices,
+}
+
+/// The functions that end the connections and the devices, in this order.
+static ENDINGS: [OnceLock<fn()>; 2] = [const { OnceLock::new() }; 2];
+
+/// Has `end` called when the program ends. Behind the gate, so that no child of `fork` inherits a
+/// registration that is half done; a child inherits what was registered.
+pub(crate) fn arrange(_gate: &Gate, what: Ending, end: fn()) {
     static AT_EXIT: Once = Once::new();
+    ENDINGS[what as usize].get_or_init(|| end);
     AT_EXIT.call_once(|| {
         // SAFETY: a function of this library, which is never unloaded (`-z nodelete`). Where there
         // is no room for it, the program ends as without it.
@@ -25,6 +34,7 @@ pub(crate) fn arrange(_gate: &Gate) {
 }
 
 extern "C" fn say_goodbye() {
-    boundary::guard((), process::say_goodbye);
-    boundary::guard((), import::say_goodbye);
+    for end in ENDINGS.iter().filter_map(OnceLock::get) {
+        boundary::guard((), end);
+    }
 }

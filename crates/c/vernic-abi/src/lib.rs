@@ -9,8 +9,10 @@
 //! |---|---|
 //! | `layout/` | the C side: structs, constants, tables of functions, checked when compiled |
 //! | `pointer.rs` | pointers from C, and the contract under which they are followed |
-//! | `boundary.rs` | conventions of return values, the errno of every error, no unwinding into C |
-//! | `object.rs` | what C objects keep of the engine, who uses whom, which event is of which object |
+//! | `boundary.rs` | conventions of return values, no unwinding into C |
+//! | `failure.rs` | the errno of every error |
+//! | `object.rs` | counts of what uses an object, locks |
+//! | `ibverbs/shared.rs` | what C objects keep of the engine, which event is of which object |
 //! | `ibverbs/` | the verbs, one file per family |
 //! | `rdmacm/` | the connection manager, one file per kind of call |
 //! | `umad/` | libibumad: which devices and ports there are; refusals that set their results |
@@ -26,6 +28,7 @@
 //! `unsafe` is in `pointer.rs`, `ibverbs/wr_list.rs`, and at single places that say why.
 
 mod boundary;
+mod failure;
 mod farewell;
 mod ibverbs;
 mod layout;

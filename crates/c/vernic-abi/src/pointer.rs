@@ -30,10 +30,7 @@ pub(crate) mod sockaddr;
 
 pub(crate) use sockaddr::SockAddr;
 
-use crate::boundary::Failure;
-use crate::layout::cq::ibv_cq;
-use crate::layout::qp::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex};
-use crate::layout::srq::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
+use crate::failure::Failure;
 
 /// A struct of C at whose place there is an object of ours.
 ///
@@ -290,6 +287,11 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
+    /// The address.
+    pub(crate) fn raw(self) -> *mut T {
+        self.0
+    }
+
     /// A struct of ours, for a call that C could make as well.
     pub(crate) fn of(value: &mut T) -> Self {
         Self(value)
@@ -389,33 +391,21 @@ impl<T: Growing> Out<T> {
 /// `function: struct, its field, the field's type;`
 macro_rules! one_field {
     ($($function:ident: $name:ident, $field:ident, $type:ty;)*) => {$(
-        impl Out<$name> {
+        impl crate::pointer::Out<$name> {
             /// Fills this field of a struct that C has filled, and touches nothing else of it: it
             /// may be shorter than ours, or use what is padding here.
             pub(crate) fn $function(self, value: $type) {
-                if !self.0.is_null() {
+                let raw = self.raw();
+                if !raw.is_null() {
                     // SAFETY: leads to a writable struct, of which every program has this field
                     // (contract, 2).
-                    unsafe { (&raw mut (*self.0).$field).write_unaligned(value) };
+                    unsafe { (&raw mut (*raw).$field).write_unaligned(value) };
                 }
             }
         }
     )*};
 }
-
-one_field! {
-    write_send_cq: ibv_qp_init_attr, send_cq, Handle<ibv_cq>;
-    write_recv_cq: ibv_qp_init_attr, recv_cq, Handle<ibv_cq>;
-    write_srq: ibv_qp_init_attr, srq, Handle<ibv_srq>;
-    write_qp_type: ibv_qp_init_attr, qp_type, u32;
-    write_cap: ibv_qp_init_attr, cap, ibv_qp_cap;
-    write_send_cq: ibv_qp_init_attr_ex, send_cq, Handle<ibv_cq>;
-    write_recv_cq: ibv_qp_init_attr_ex, recv_cq, Handle<ibv_cq>;
-    write_srq: ibv_qp_init_attr_ex, srq, Handle<ibv_srq>;
-    write_cap: ibv_qp_init_attr_ex, cap, ibv_qp_cap;
-    write_attr: ibv_srq_init_attr, attr, ibv_srq_attr;
-    write_attr: ibv_srq_init_attr_ex, attr, ibv_srq_attr;
-}
+pub(crate) use one_field;
 
 /// An array that C wants filled, or NULL.
 #[repr(transparent)]

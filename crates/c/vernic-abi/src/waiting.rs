@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 
 use libc::{EAGAIN, EINTR};
 
-use crate::boundary::{Failure, set_errno};
+use crate::failure::{Failure, set_errno};
 
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: c_int = 1;

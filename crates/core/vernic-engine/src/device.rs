@@ -1,7 +1,9 @@
 //! The device: what is on this machine, what an open one is, its addresses, limits and paths.
 
-pub(crate) mod addresses;
 pub(crate) mod alarms;
+pub(crate) mod circumstances;
+pub(crate) mod explanation;
+pub(crate) mod file_objects;
 pub(crate) mod gid;
 pub(crate) mod grh;
 pub mod limits;
@@ -9,3 +11,4 @@ pub(crate) mod listing;
 pub(crate) mod middleware;
 pub(crate) mod opened;
 pub(crate) mod path;
+pub(crate) mod peers;

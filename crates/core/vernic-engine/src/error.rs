@@ -459,3 +459,17 @@ pub struct DmRangeError {
     /// Bytes that there are.
     pub size: u64,
 }
+
+/// Checks a size against the device's limits.
+pub(crate) fn check_limit(
+    what: &'static str,
+    value: u32,
+    min: u32,
+    max: u32,
+) -> Result<(), CreateError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    let (value, min, max) = (u64::from(value), u64::from(min), u64::from(max));
+    Err(CreateError::Limit { what, value, min, max })
+}

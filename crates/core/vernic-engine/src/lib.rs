@@ -27,6 +27,7 @@
 //! share but the lane's (which it only tries), and makes no system call per small packet.
 #![deny(unsafe_code)]
 
+mod agent;
 mod cm;
 pub mod config;
 mod counters;
@@ -37,6 +38,7 @@ pub mod fuzzing;
 pub mod iwarp;
 mod lane;
 mod local;
+mod policy;
 mod progress;
 mod qp;
 mod streams;
@@ -45,10 +47,13 @@ mod support;
 mod testing;
 mod verbs;
 
-pub use cm::{CmAgent, CmAttachError, CmCallError, CmSink, ListenError};
+pub use agent::{CmAgent, CmAttachError, CmCallError, ListenError};
+pub use cm::CmSink;
 pub use config::{Config, ConfigError, Origin, PeerRefused, Peers, Settings, TransportChoice};
 pub use counters::{DeviceCounters, DirectCounters, StreamCounters};
 pub use device::alarms::Offender;
+pub use device::explanation::{Circumstances, Explanation, LivePeer};
+pub use device::file_objects::XrcdFile;
 pub use device::gid::{GidEntry, GidType};
 pub use device::limits;
 pub use device::limits::{DeviceAttr, PortAttr, PortState};
@@ -63,7 +68,6 @@ pub use error::{
 };
 pub use qp::cap::QpCap;
 pub use qp::completions::{EMPTY_WC, Wc};
-pub use qp::explanation::{Circumstances, Explanation, LivePeer};
 pub use qp::payload::{Payload, SendRefusal};
 pub use qp::recv_queue::{PostRecvError, RecvRefusal, RecvWr};
 pub use support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, MAX_EVENTS, SrqId};
@@ -82,7 +86,7 @@ pub use verbs::route::{Route, WhyWire};
 pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
 pub use verbs::wr::{Dest, PostSendError, SendWr};
-pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdFile, XrcdOpen};
+pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdOpen};
 pub use vernic_io::neighbour::Hindrance;
 
 pub use vernic_io::{
@@ -90,7 +94,7 @@ pub use vernic_io::{
     Origin as ProcessOrigin, Place, ServiceName, TxPath, has_foreign_rights, random,
 };
 pub use vernic_mem::{
-    Access, AccessError, BindError, Check, DeregisterError, HostList, MwType, PdError, PdId,
+    Access, AccessError, BindError, Check, DeregisterError, InlineData, MwType, PdError, PdId,
     RegisterError, Sge,
 };
 pub use vernic_proto::{

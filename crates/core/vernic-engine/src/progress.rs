@@ -2,3 +2,5 @@
 
 pub(crate) mod background;
 pub(crate) mod engine;
+mod neighbours;
+mod peers;

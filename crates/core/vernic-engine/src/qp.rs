@@ -1,14 +1,18 @@
 //! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
 
+pub(crate) mod ack_hold;
 pub(crate) mod cap;
 pub(crate) mod completions;
 pub(crate) mod direct;
-pub(crate) mod explanation;
+pub(crate) mod flight;
 pub(crate) mod host;
 pub(crate) mod machine;
 pub(crate) mod payload;
 pub(crate) mod recv_queue;
+pub(crate) mod run;
 pub(crate) mod send_slots;
 pub(crate) mod source;
 pub(crate) mod state;
+pub(crate) mod table;
+pub(crate) mod timers;
 pub(crate) mod xrc;

@@ -1,9 +1,9 @@
 //! The lane's part of iWARP: connections, and the machines that they belong to.
 //!
-//! Owns the connections of queue pairs, each from [`Lane::bind_stream`] until both ends have
+//! Owns the connections of queue pairs, each from [`Streams::bind`] until both ends have
 //! closed, the connection is lost, or the queue pair is reset or destroyed; and tells whoever made
 //! a connection how it ends ([`StreamSink`]). Called by the lane: bytes in
-//! ([`Lane::receive_streams`]), FPDUs out ([`Lane::transmit_streams`]). Runs under the lane's lock,
+//! ([`Streams::receive_ready`]), FPDUs out ([`Streams::transmit_ready`]). Runs under the lane's lock,
 //! and takes a queue pair's core after it, as packets do.
 //!
 //! ```text
@@ -27,7 +27,7 @@ mod transmit;
 mod unanswered;
 mod vitals;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,10 +42,10 @@ use vernic_proto::{QpCounters, Time};
 use vernic_wire::Qpn;
 
 use crate::counters::StreamCounts;
-use crate::lane::core::{Lane, make_ready};
-use crate::progress::engine::Engine;
+use crate::device::opened::Device;
 use crate::qp::host::QpHost;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::timers::{Timers, make_ready};
 use crate::support::events::lock;
 use holding::{Held, Holding};
 use orphan::{LIMITS, Orphans};
@@ -90,7 +90,7 @@ struct Told {
 
 impl Told {
     /// Tells what is news.
-    fn look(&mut self, engine: &Engine, machine: &iwarp::Qp) {
+    fn look(&mut self, engine: &Device, machine: &iwarp::Qp) {
         if !self.established && machine.is_established() {
             self.established = true;
             if let Some(sink) = &self.sink {
@@ -102,7 +102,7 @@ impl Told {
         }
     }
 
-    fn end(&mut self, engine: &Engine, ending: Ending) {
+    fn end(&mut self, engine: &Device, ending: Ending) {
         if !self.ended {
             self.ended = true;
             engine.counters.streams.count_ending(ending);
@@ -165,7 +165,7 @@ pub(crate) struct Streams {
 
 /// Runs `call` with the machine of a stream and its host.
 fn with_stream<T>(
-    engine: &Engine,
+    engine: &Device,
     qp: &QpInner,
     now: Time,
     core: &mut QpCore,
@@ -212,7 +212,7 @@ impl Streams {
     }
 
     /// Takes all connections out: the device is closed. What is posted from now on is flushed.
-    pub(crate) fn close(&mut self, engine: &Engine) -> Vec<Orphan> {
+    pub(crate) fn close(&mut self, engine: &Device) -> Vec<Orphan> {
         self.held.clear();
         self.look_at = None;
         self.holding = Holding::default();
@@ -223,14 +223,14 @@ impl Streams {
     }
 
     /// Takes all connections out: the process ends. Nobody is told.
-    pub(crate) fn leave(&mut self, engine: &Engine) -> Vec<Orphan> {
+    pub(crate) fn leave(&mut self, engine: &Device) -> Vec<Orphan> {
         self.connections.values_mut().for_each(|conn| conn.told.sink = None);
         self.close(engine)
     }
 
     /// Takes a connection out: its queue pair lets go of it, what the connection was given still
     /// arrives.
-    pub(crate) fn remove(&mut self, engine: &Engine, qpn: Qpn, now: Time) {
+    pub(crate) fn remove(&mut self, engine: &Device, qpn: Qpn, now: Time) {
         let Some(mut conn) = self.connections.remove(&qpn.value()) else { return };
         self.holding.forget(&mut conn);
         let watched = Some((u64::from(qpn.value()), conn.watched));
@@ -254,7 +254,7 @@ impl Streams {
     }
 
     /// Does what the machine wants done with the connection, and watches it for what is due.
-    fn settle(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) {
+    fn settle(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) {
         let key = qp.qpn.value();
         let Some(conn) = self.connections.get_mut(&key) else { return };
         conn.count(engine, core);
@@ -300,7 +300,7 @@ impl Streams {
     }
 
     /// Connections wait no longer while too much waits: they end when they are tried again.
-    fn let_go_of_held(&mut self, engine: &Engine) {
+    fn let_go_of_held(&mut self, engine: &Device) {
         while let Some(victim) = self.holding.victim() {
             let Some(conn) = self.connections.get_mut(&victim) else { return };
             engine.counters.streams.held_refused.add(1);
@@ -317,7 +317,7 @@ fn fpdus(counters: &QpCounters) -> (u64, u64) {
 
 impl Conn {
     /// Counts the FPDUs that came and went since the last time.
-    fn count(&mut self, engine: &Engine, core: &QpCore) {
+    fn count(&mut self, engine: &Device, core: &QpCore) {
         let now = fpdus(core.machine.counters());
         let before = std::mem::replace(&mut self.counted, now);
         // A queue pair that was reset counts anew.
@@ -326,13 +326,13 @@ impl Conn {
     }
 
     /// Its owner has heard how it ended, at the latest now: this end lets go of it.
-    fn end(mut self, engine: &Engine) -> Connection {
+    fn end(mut self, engine: &Device) -> Connection {
         self.told.end(engine, Ending::Closed);
         self.connection
     }
 
     /// As [`end`](Self::end), of one that still has something to do.
-    fn orphan(mut self, engine: &Engine, now: Time) -> Orphan {
+    fn orphan(mut self, engine: &Device, now: Time) -> Orphan {
         let (out, ended) = (std::mem::take(&mut self.out), self.ended);
         let hold = self.unheard.then(|| Hold::new(&self.agreed, Vec::new(), now)).flatten();
         Orphan::new(self.end(engine), out, ended, &LIMITS).held(hold)
@@ -346,12 +346,19 @@ pub(crate) struct StreamTerms<'a> {
     pub(crate) sink: Option<Arc<dyn StreamSink>>,
 }
 
-impl Lane {
+/// What queue pairs are put on when they have something to do.
+pub(crate) struct Due<'a> {
+    pub(crate) timers: &'a mut Timers,
+    pub(crate) ready: &'a mut VecDeque<Arc<QpInner>>,
+}
+
+impl Streams {
     /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received
     /// behind the start-up.
-    pub(crate) fn bind_stream(
+    pub(crate) fn bind(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
+        due: &mut Due<'_>,
         qp: &Arc<QpInner>,
         connection: Connection,
         terms: StreamTerms<'_>,
@@ -362,7 +369,7 @@ impl Lane {
         let watched = Interest { receive: true, send: false };
         let mut core = lock(&qp.core);
         let QpCore { machine, side } = &mut *core;
-        let (Some(streams), Some(machine)) = (&mut self.streams, machine.stream()) else {
+        let Some(machine) = machine.stream() else {
             return Err((BindStreamError::Gone, Some(connection)));
         };
         if let Err(error) = machine.start(terms.agreed, terms.config) {
@@ -370,7 +377,7 @@ impl Lane {
         }
         // One that it had before it was reset, if the lane has not seen to that yet.
         let _ = machine.poll_shutdown();
-        if let Some(old) = streams.take_out(key) {
+        if let Some(old) = self.take_out(key) {
             old.end(engine).reset();
         }
         side.stream = connection.local_addr().ok().zip(connection.peer_addr().ok());
@@ -394,9 +401,9 @@ impl Lane {
             agreed: *terms.agreed,
             unheard: machine.is_unheard(),
         };
-        streams.expect_life(engine, &conn.connection, now);
-        let conn = streams.connections.entry(key).insert_entry(conn).into_mut();
-        let result = streams.watch.add(&conn.connection, u64::from(key)).map(drop);
+        self.expect_life(engine, &conn.connection, now);
+        let conn = self.connections.entry(key).insert_entry(conn).into_mut();
+        let result = self.watch.add(&conn.connection, u64::from(key)).map(drop);
         let counts = &engine.counters.streams;
         counts.connections.add(1);
         if terms.agreed.crc { &counts.with_crc } else { &counts.without_crc }.add(1);
@@ -415,117 +422,112 @@ impl Lane {
                 machine.handle_end(now, StreamEnd::Reset, 0, host);
             });
         }
-        self.end_stream_turn(engine, qp, &mut core, now, true);
-        drop(core);
-        self.transmit_streams(engine, now);
+        self.end_turn(engine, due, qp, &mut core, now, true);
         result.map_err(|error| (BindStreamError::Os(error), None))
     }
 
     /// Takes over a connection whose start-up is complete, but that no queue pair has taken: its
     /// first words are said, and then the last ones.
-    pub(crate) fn leave_stream(
+    pub(crate) fn adopt_agreed(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         connection: Connection,
         agreed: &Agreed,
         last: Vec<u8>,
     ) {
         let now = engine.now();
-        let Some(streams) = &mut self.streams else { return };
         let first = Greeting::of(agreed).map(|greeting| greeting.first);
         let (out, hold) = match first {
             Some(first) => (first, Hold::new(agreed, last, now)),
             None => (last, None),
         };
         let orphan = Orphan::new(connection, out, false, &LIMITS).held(hold);
-        streams.adopt(&engine.counters.streams, orphan, now);
+        self.adopt(&engine.counters.streams, orphan, now);
     }
 
     /// Takes over a connection that its owner has left before the peer's reply: where that accepts,
     /// the first word is said, and then it is left.
-    pub(crate) fn leave_unanswered(
+    pub(crate) fn adopt_unanswered(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         connection: Connection,
         unanswered: Unanswered,
     ) {
-        let Some(streams) = &mut self.streams else { return };
         let orphan = Orphan::new(connection, Vec::new(), false, &LIMITS).asked(unanswered);
-        streams.adopt(&engine.counters.streams, orphan, engine.now());
+        self.adopt(&engine.counters.streams, orphan, engine.now());
     }
 
     /// Receives from connections that are ready, and tries again what waits for receives; returns
     /// how many had something. Not all are asked each time, unless `all` of them shall be.
-    pub(crate) fn receive_streams(&mut self, engine: &Engine, now: Time, all: bool) -> usize {
-        let Some(streams) = &mut self.streams else { return 0 };
-        let mut ready = std::mem::take(&mut streams.ready);
+    pub(crate) fn receive_ready(
+        &mut self,
+        engine: &Device,
+        due: &mut Due<'_>,
+        now: Time,
+        all: bool,
+    ) -> usize {
+        let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
-        streams.watch.poll(all, &mut ready);
-        for key in streams.held.drain(..) {
+        self.watch.poll(all, &mut ready);
+        for key in self.held.drain(..) {
             if !ready.iter().any(|one| one.key == u64::from(key)) {
                 ready.push(Ready { key: u64::from(key), receive: true, ..Ready::default() });
             }
         }
         let mut count = 0;
         for one in &ready {
-            let Some(streams) = &mut self.streams else { break };
             if Orphans::owns(one.key) {
-                let Streams { watch, orphans, buffer, .. } = streams;
+                let Self { watch, orphans, buffer, .. } = self;
                 orphans.handle_ready(watch, buffer, one, now);
                 count += 1;
                 continue;
             }
-            let Some(conn) = streams.connections.get(&(one.key as u32)) else { continue };
+            let Some(conn) = self.connections.get(&(one.key as u32)) else { continue };
             let qp = conn.qp.clone();
             let mut core = lock(&qp.core);
             if one.receive || one.broken {
-                let did = streams.receive(engine, &qp, &mut core, now, one.broken);
+                let did = self.receive(engine, &qp, &mut core, now, one.broken);
                 count += usize::from(did);
             }
             count += usize::from(one.send);
             let again = one.send || core.machine.wants_transmit();
-            self.end_stream_turn(engine, &qp, &mut core, now, again);
+            self.end_turn(engine, due, &qp, &mut core, now, again);
         }
-        if let Some(streams) = &mut self.streams {
-            streams.ready = ready;
-            if count > 0 {
-                streams.watch.note_received();
-            }
+        self.ready = ready;
+        if count > 0 {
+            self.watch.note_received();
         }
         count
     }
 
     /// Sends for the queue pairs that are ready, each a turn.
-    pub(crate) fn transmit_streams(&mut self, engine: &Engine, now: Time) {
-        for _ in 0..self.ready.len() {
-            let Some(qp) = self.ready.pop_front() else { return };
+    pub(crate) fn transmit_ready(&mut self, engine: &Device, due: &mut Due<'_>, now: Time) {
+        for _ in 0..due.ready.len() {
+            let Some(qp) = due.ready.pop_front() else { return };
             // Cleared before the send queue is looked at: a post from now on rings again.
             qp.queued.store(false, Ordering::Release);
-            let Some(streams) = &mut self.streams else { return };
             let mut core = lock(&qp.core);
-            let again = streams.transmit(engine, &qp, &mut core, now);
-            self.end_stream_turn(engine, &qp, &mut core, now, again);
+            let again = self.transmit(engine, &qp, &mut core, now);
+            self.end_turn(engine, due, &qp, &mut core, now, again);
         }
     }
 
     /// After a turn: the connection, the state, the timer, and another turn if there is more to
     /// send.
-    fn end_stream_turn(
+    fn end_turn(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
+        due: &mut Due<'_>,
         qp: &Arc<QpInner>,
         core: &mut QpCore,
         now: Time,
         again: bool,
     ) {
-        let Self { streams, timers, ready, .. } = self;
-        if let Some(streams) = streams {
-            streams.settle(engine, qp, core, now);
-        }
+        self.settle(engine, qp, core, now);
         qp.publish_state(engine, core);
-        timers.arm(qp.qpn, core);
+        due.timers.arm(qp.qpn, core);
         if again {
-            make_ready(ready, qp);
+            make_ready(due.ready, qp);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The verbs objects: what applications hold (IBTA 10.2, 11.2).
 
+pub(crate) mod addresses;
 pub(crate) mod ah;
 pub(crate) mod channel;
 pub(crate) mod close;
@@ -17,3 +18,4 @@ pub(crate) mod status;
 pub(crate) mod tables;
 pub(crate) mod wr;
 pub(crate) mod xrc;
+pub(crate) mod xrc_domain;

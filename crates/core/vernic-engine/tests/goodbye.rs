@@ -58,14 +58,14 @@ fn inline_data_are_taken_from_plain_memory_whatever_their_keys() {
     };
     let pieces = [piece(b"no"), Sge::default(), piece(b" keys")];
     // SAFETY: the pieces are constants.
-    let list = unsafe { HostList::new(&pieces) };
+    let list = unsafe { InlineData::new(&pieces) };
     let inline = SendWr { payload: Payload::InlineList(list), ..wr(1, SendOp::Send, &[]) };
     t.a_qp.post_send(&[inline]).unwrap();
     assert_eq!(t.b.wait(1)[0].byte_len, 7);
     assert_eq!(t.b.bytes(0, 7), b"no keys");
     let long = [piece(&[0; 257])];
     // SAFETY: as above.
-    let list = unsafe { HostList::new(&long) };
+    let list = unsafe { InlineData::new(&long) };
     let inline = SendWr { payload: Payload::InlineList(list), ..wr(1, SendOp::Send, &[]) };
     let refusal = t.a_qp.post_send(&[inline]).unwrap_err().source;
     assert_eq!(refusal, SendRefusal::Inline { given: 257, max: 256 });

@@ -30,11 +30,15 @@ impl Stranger {
     fn say(&self, message: impl Into<CmMessage>) {
         let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)));
         headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));
-        let mut packet = vec![0; headers.len() + MAD_LEN + 4];
-        let start = headers.emit(&mut packet);
         let mut mad = [0; MAD_LEN];
         message.into().emit(7, &mut mad);
-        packet[start..start + MAD_LEN].copy_from_slice(&mad);
+        self.send(&headers, &mad);
+    }
+
+    fn send(&self, headers: &Headers, payload: &[u8]) {
+        let mut packet = vec![0; headers.len() + payload.len() + 4];
+        let start = headers.emit(&mut packet);
+        packet[start..start + payload.len()].copy_from_slice(payload);
         let from = self.0.local_addr().unwrap().port();
         // Linux has Identification 0 in datagrams of sockets that are not connected.
         IcrcFlow::new(HOME, HOME, from, ROCE_PORT).stamp(0, &mut packet);
@@ -153,4 +157,24 @@ fn a_stranger_who_names_a_queue_pair_does_not_end_its_connection_while_that_is_u
     stranger.say(again(78));
     connection.counts("cm_stale_but_heard", 2);
     assert_eq!(connection.client.0.next().conn, connection.client.3, "a DREQ came");
+}
+
+#[test]
+fn congestion_notifications_reach_the_queue_pair_that_they_name_and_are_counted() {
+    let node = Node::new();
+    let end = End::on(node.context.clone(), None);
+    let qp = end.qp(Service::Ud);
+    bring_up_ud(&qp, Qkey(1));
+    let stranger = Stranger::new();
+    let start = Instant::now();
+    for (sent, qpn) in [(1, qp.qpn()), (2, Qpn::new(qp.qpn().value() ^ 1))] {
+        stranger.send(&Headers::new(Bth::new(Opcode::CNP, qpn, Psn::new(0))), &[0; 16]);
+        while node.context.counters().cnps_received < sent {
+            assert!(start.elapsed() < PATIENCE, "{:?}", node.context.counters());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(qp.counters().cnps_received, 1);
+    let drops = node.context.counters().drops;
+    assert!(drops.contains(&(DropReason::Cnp, 2)), "{drops:?}");
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use vernic_wire::Gid;
 
 /// An address that a packet bears: which of the two kinds, its link layer decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Eq)]
 pub enum Address {
     /// A GID: RoCE, and packets of InfiniBand with a GRH.
     Gid(Gid),
@@ -31,6 +31,20 @@ impl Address {
     #[inline]
     pub fn ip(self) -> IpAddr {
         self.gid().to_ip()
+    }
+}
+
+/// One comparison of 128 bits where both are GIDs, as is done for each packet.
+impl PartialEq for Address {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Gid(own), Self::Gid(other)) => {
+                u128::from_ne_bytes(own.0) == u128::from_ne_bytes(other.0)
+            }
+            (Self::Lid(own), Self::Lid(other)) => own == other,
+            _ => false,
+        }
     }
 }
 

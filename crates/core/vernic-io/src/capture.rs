@@ -33,8 +33,8 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+use vernic_wire::Frame;
 use vernic_wire::icrc::IcrcFlow;
-use vernic_wire::net::Frame;
 
 use self::blocks::Blocks;
 use crate::ROCE_PORT;

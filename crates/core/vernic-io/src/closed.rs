@@ -2,12 +2,14 @@
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits};
 use crate::batch::{RxBatch, RxPacket, TxBatch};
 use crate::link::{
-    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport,
+    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths,
+    SendReport,
 };
 use crate::path::{PathId, TxPath};
 
@@ -32,6 +34,17 @@ impl ClosedLink {
     pub fn after(link: &dyn Link) -> Self {
         let generation = link.poll_generation().wrapping_add(1);
         Self { limits: link.limits(), counters: link.counters(), generation }
+    }
+}
+
+/// Opens paths that lead nowhere.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Paths for Nowhere {
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let path = TxPath::new(to.local, to.remote, PathId::default(), 0);
+        Ok(OpenPath { path, remote: Address::Gid(to.remote), local: Address::Gid(to.local) })
     }
 }
 
@@ -67,10 +80,8 @@ impl Link for ClosedLink {
         self.generation
     }
 
-    /// A path that leads nowhere.
-    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
-        let path = TxPath::new(to.local, to.remote, PathId::default(), 0);
-        Ok(OpenPath { path, remote: Address::Gid(to.remote), local: Address::Gid(to.local) })
+    fn paths(&self) -> Arc<dyn Paths> {
+        Arc::new(Nowhere)
     }
 
     fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {

@@ -17,7 +17,7 @@
 use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict};
 
 use crate::address::Address;
-use crate::batch::{Door, Icrc, RxMeta, RxPacket};
+use crate::batch::{Icrc, RxMeta, RxPacket};
 use crate::endpoint::port_of;
 use crate::path::TxPath;
 
@@ -78,8 +78,10 @@ impl Found {
 
 #[derive(Clone, Copy, Debug)]
 struct FlowEntry {
-    /// Source, its flow, destination and its door.
-    key: (Address, u16, Address, Door),
+    src: Address,
+    dst: Address,
+    /// The sender's port and ours.
+    ports: (u16, u16),
     flow: IcrcFlow,
     /// Identification to expect if the segment index is not it.
     next: u16,
@@ -101,14 +103,16 @@ impl IcrcChecker {
 
     /// Checks one packet.
     pub(crate) fn check(&mut self, packet: &RxPacket<'_>) -> Found {
-        let RxMeta { src, dst, flow, door, .. } = *packet.meta;
-        let key = (src, flow, dst, door);
-        let slot = &mut self.flows[usize::from(flow) % FLOWS];
+        let RxMeta { src, dst, flow, door, .. } = packet.meta;
+        let ports = (*flow, port_of(*door));
+        let slot = &mut self.flows[usize::from(*flow) % FLOWS];
         let entry = match slot {
-            Some(entry) if entry.key == key => entry,
+            Some(entry) if entry.ports == ports && entry.src == *src && entry.dst == *dst => entry,
             _ => slot.insert(FlowEntry {
-                key,
-                flow: IcrcFlow::new(src.ip(), dst.ip(), flow, port_of(door)),
+                src: *src,
+                dst: *dst,
+                ports,
+                flow: IcrcFlow::new(src.ip(), dst.ip(), ports.0, ports.1),
                 next: 0,
                 by_index: true,
             }),

@@ -52,10 +52,6 @@ impl TxLanes {
         (self.blocked >> lane & 1 == 0 && !batch.is_full()).then_some(batch)
     }
 
-    fn all(&self) -> impl Iterator<Item = &TxBatch> {
-        std::iter::once(&self.first).chain(&*self.others)
-    }
-
     /// Whether a packet can be written to any lane.
     #[inline]
     pub fn has_room(&self) -> bool {
@@ -77,13 +73,13 @@ impl TxLanes {
     /// Packets that wait.
     #[inline]
     pub fn packets(&self) -> usize {
-        self.all().map(TxBatch::packets).sum()
+        self.first.packets() + self.others.iter().map(TxBatch::packets).sum::<usize>()
     }
 
     /// Bytes that wait, ICRCs included.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.all().map(TxBatch::bytes).sum()
+        self.first.bytes() + self.others.iter().map(TxBatch::bytes).sum::<usize>()
     }
 
     /// Whether the link had no room for some lane at the last send.
@@ -95,7 +91,7 @@ impl TxLanes {
     /// Whether the link had no room for any lane.
     #[inline]
     pub fn is_blocked(&self) -> bool {
-        self.blocked != 0 && self.blocked.count_ones() as usize > self.others.len()
+        self.is_any_blocked() && self.blocked.count_ones() as usize > self.others.len()
     }
 
     /// The link has no room for a lane.

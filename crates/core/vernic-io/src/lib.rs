@@ -74,7 +74,8 @@ pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
 pub use host::{HandedOver, NameError, Place, ServiceName, Slot, SlotTable};
 pub use lanes::{MAX_LANES, TxLanes};
 pub use link::{
-    Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport, route_hint,
+    Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths, SendReport,
+    route_hint,
 };
 pub use nexthop::{HopState, NextHop};
 pub use path::{IntakeId, MAX_INTAKES, PathId, Peer, ProcessId, TxPath};

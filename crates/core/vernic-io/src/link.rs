@@ -31,6 +31,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use vernic_wire::Gid;
 
@@ -289,11 +290,9 @@ pub trait Link: Send {
     /// gets packets again.
     fn step_aside(&mut self, _now: Nanos) {}
 
-    /// Makes the path for an address vector, and says which addresses packets of that peer bear.
-    ///
-    /// # Errors
-    /// [`NoPath`].
-    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath>;
+    /// What opens paths of this link, as long as anybody has it: the control path asks it, while
+    /// another thread has the link.
+    fn paths(&self) -> Arc<dyn Paths>;
 
     /// Starts to receive on `local` (port 4791), and makes it usable as a source.
     /// Activating an active address again is counted: it takes as many deactivations.
@@ -323,6 +322,16 @@ pub trait Link: Send {
 
     /// The totals so far.
     fn counters(&self) -> LinkCounters;
+}
+
+/// Opens the paths of a link.
+pub trait Paths: Send + Sync {
+    /// Makes the path for an address vector, and says which addresses packets of that peer bear.
+    /// Does not wait for the data path.
+    ///
+    /// # Errors
+    /// [`NoPath`].
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath>;
 }
 
 /// Where packets are to go: an address vector, its source GID looked up.
@@ -394,11 +403,8 @@ macro_rules! forward_to_inner {
         fn step_aside(&mut self, now: $crate::Nanos) {
             self.inner.step_aside(now);
         }
-        fn open_path(
-            &self,
-            to: &$crate::link::PathRequest,
-        ) -> Result<$crate::link::OpenPath, $crate::link::NoPath> {
-            self.inner.open_path(to)
+        fn paths(&self) -> std::sync::Arc<dyn $crate::link::Paths> {
+            self.inner.paths()
         }
         fn activate(&mut self, local: $crate::LocalAddr) -> Result<(), $crate::LinkError> {
             self.inner.activate(local)

@@ -5,14 +5,13 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
 use crate::ROCE_PORT;
-use crate::address::{Address, LocalAddr};
+use crate::address::LocalAddr;
 use crate::batch::{Icrc, LinkLimits};
 use crate::batch::{RxBatch, RxPacket, TxBatch};
+use crate::closed::ClosedLink;
 use crate::endpoint;
 use crate::icrc::{self, IcrcChecker};
-use crate::link::{
-    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport,
-};
+use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, Paths, SendReport};
 use crate::path::TxPath;
 
 /// UDP source port of everything.
@@ -93,9 +92,8 @@ impl Link for MemoryLink {
     fn poll_generation(&self) -> u64 {
         0
     }
-    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
-        let path = endpoint::path(to.local.to_ip(), (to.remote.to_ip(), ROCE_PORT).into());
-        Ok(OpenPath { path, remote: Address::Gid(to.remote), local: Address::Gid(to.local) })
+    fn paths(&self) -> Arc<dyn Paths> {
+        ClosedLink::unused().paths()
     }
     fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {
         Ok(())

@@ -39,7 +39,8 @@ use crate::batch::{RxBatch, RxPacket, TxBatch};
 use crate::host::{Slot, SlotTable};
 use crate::icrc::{Found, IcrcChecker};
 use crate::link::{
-    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, SendReport,
+    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths,
+    SendReport,
 };
 use crate::path::TxPath;
 use crate::random::random;
@@ -155,6 +156,25 @@ impl UdpLink {
     }
 }
 
+/// Opens paths of UDP.
+#[derive(Debug)]
+struct UdpPaths;
+
+impl Paths for UdpPaths {
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let (local, remote) = (to.local.to_ip(), to.remote.to_ip());
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(NoPath);
+        }
+        let dst = LocalAddr::new(remote, to.netdev_index).with_port(crate::ROCE_PORT);
+        let mut path = path(local, dst).with_traffic_class(to.traffic_class);
+        if to.hop_limit != 0 {
+            path = path.with_hop_limit(to.hop_limit);
+        }
+        Ok(OpenPath { path, remote: remote.into(), local: local.into() })
+    }
+}
+
 impl Link for UdpLink {
     fn limits(&self) -> LinkLimits {
         self.limits
@@ -206,17 +226,8 @@ impl Link for UdpLink {
         self.rx.step_aside(now);
     }
 
-    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
-        let (local, remote) = (to.local.to_ip(), to.remote.to_ip());
-        if local.is_ipv4() != remote.is_ipv4() {
-            return Err(NoPath);
-        }
-        let dst = LocalAddr::new(remote, to.netdev_index).with_port(crate::ROCE_PORT);
-        let mut path = path(local, dst).with_traffic_class(to.traffic_class);
-        if to.hop_limit != 0 {
-            path = path.with_hop_limit(to.hop_limit);
-        }
-        Ok(OpenPath { path, remote: remote.into(), local: local.into() })
+    fn paths(&self) -> Arc<dyn Paths> {
+        Arc::new(UdpPaths)
     }
 
     fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {

@@ -1,5 +1,5 @@
-//! Nanoseconds per lookup and gigabytes per second of the copies:
-//! `cargo run --release -p vernic-mem --example mem_bench`.
+//! Measures nanoseconds per lookup and gigabytes per second of copies: `cargo run --release -p
+//! vernic-mem --example mem_bench`.
 #![allow(clippy::print_stdout)]
 
 use std::hint::black_box;
@@ -9,10 +9,10 @@ use vernic_mem::{Access, HostBuffer, Memory, Mr, PdId, RemoteAccess, SgCursor, S
 use vernic_wire::Qpn;
 
 const QP: Qpn = Qpn::new(1);
-/// Bytes of the buffer that copies go to: fits the first or second level cache.
+/// Length of the destination buffer in bytes. It fits the first or second level cache.
 const BUFFER: usize = 64 * 1024;
 
-/// Nanoseconds per call, the best of 5 runs of about 50 ms.
+/// Nanoseconds per call: the best of 5 runs of about 50 ms.
 fn time(mut call: impl FnMut(u64)) -> f64 {
     let mut rounds = 1000_u64;
     let mut best = f64::MAX;
@@ -35,7 +35,8 @@ fn time(mut call: impl FnMut(u64)) -> f64 {
 
 fn register(memory: &Memory, pd: PdId, buffer: &HostBuffer) -> Mr {
     let rights = Access::LOCAL_WRITE | Access::REMOTE;
-    // SAFETY: all regions live as long as the buffer, to the end of `main`; racy copies only.
+    // SAFETY: all regions live as long as the buffer, to the end of `main`, and only racy copies
+    // access it.
     unsafe { memory.register(pd, buffer.as_mut_ptr(), BUFFER as u64, 0, rights) }.unwrap()
 }
 

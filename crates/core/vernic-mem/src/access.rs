@@ -1,12 +1,10 @@
 //! Access rights: what a region or a window permits, and what an operation needs.
 
-use crate::RegisterError;
-
 bitflags::bitflags! {
     /// Access rights of a memory region or window. The bits are those of `ibv_access_flags`.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Access: u32 {
-        /// Local work requests may write (receive buffers, READ and atomic results).
+        /// Local work requests may write: receive buffers, results of READs and atomics.
         const LOCAL_WRITE = 1;
         /// Peers may WRITE. Needs `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;
@@ -20,42 +18,30 @@ bitflags::bitflags! {
         const ZERO_BASED = 1 << 5;
         /// On-demand paging. All memory is paged on demand here, so this changes nothing.
         const ON_DEMAND = 1 << 6;
-        /// Memory is of huge pages: a hint, unused.
+        /// The memory consists of huge pages: a hint, unused.
         const HUGETLB = 1 << 7;
         /// Peers may FLUSH for global visibility (IBTA A19).
         const FLUSH_GLOBAL = 1 << 8;
         /// Peers may FLUSH for persistence (IBTA A19).
         const FLUSH_PERSISTENT = 1 << 9;
-        /// Writes may be seen out of order: a permission, unused.
+        /// Writes may become visible out of order: a permission, unused.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
 impl Access {
-    /// The rights that concern peers.
+    /// All rights that peers can use.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC)
         .union(Self::FLUSH_GLOBAL)
         .union(Self::FLUSH_PERSISTENT);
 
-    /// Bits that a device may ignore when it does not know them (bits 20 to 29 of
+    /// Bits that a device may ignore if it does not know them (bits 20 to 29 of
     /// `ibv_access_flags`).
     pub const OPTIONAL_BITS: u32 = 0x3FF0_0000;
 
-    /// Rights from the integer of the C API. Unknown optional bits are dropped.
-    ///
-    /// # Errors
-    /// [`RegisterError::UnknownAccess`] with the bits that are neither known nor optional.
-    pub fn from_verbs(bits: u32) -> Result<Self, RegisterError> {
-        let unknown = bits & !(Self::all().bits() | Self::OPTIONAL_BITS);
-        if unknown != 0 {
-            return Err(RegisterError::UnknownAccess { bits: unknown });
-        }
-        Ok(Self::from_bits_truncate(bits))
-    }
-
-    /// Whether the combination is permitted for a region: remote write and remote atomic rights
+    /// Whether a region may have this combination of rights. Remote write and remote atomic rights
     /// need the local write right (IBTA 10.6.3.1, 11.2.8.2).
     pub fn is_consistent(self) -> bool {
         !self.intersects(Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC))
@@ -63,20 +49,20 @@ impl Access {
     }
 }
 
-/// What a packet wants to do with this side's memory.
+/// The operation of a request that accesses memory of the responder.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RemoteAccess {
     /// RDMA READ.
     Read,
-    /// RDMA WRITE, with or without immediate.
+    /// RDMA WRITE, with or without immediate data.
     Write,
-    /// CMP_SWAP and FETCH_ADD: 8 bytes, 8-byte aligned.
+    /// CMP_SWAP or FETCH_ADD: 8 bytes, 8-byte aligned.
     Atomic,
-    /// ATOMIC WRITE: 8 bytes, 8-byte aligned; needs the right to write (IBTA A19).
+    /// ATOMIC WRITE: 8 bytes, 8-byte aligned; needs `REMOTE_WRITE` (IBTA A19).
     AtomicWrite,
-    /// FLUSH, global visibility.
+    /// FLUSH for global visibility.
     FlushGlobal,
-    /// FLUSH, persistence.
+    /// FLUSH for persistence.
     FlushPersistent,
 }
 
@@ -92,7 +78,7 @@ impl RemoteAccess {
         }
     }
 
-    /// Whether address must be a multiple of 8.
+    /// Whether the operation is on one 8-byte word, so that its address must be a multiple of 8.
     pub const fn is_word(self) -> bool {
         matches!(self, Self::Atomic | Self::AtomicWrite)
     }

@@ -1,8 +1,8 @@
-//! The data path: check, then copy. Lock-free; nothing shared is written.
+//! The data path: check the key, then copy. No lock is taken, and nothing shared is written.
 //!
-//! An lkey opens regions of the queue pair's domain (IBTA 10.6.3.1). An rkey opens regions and
-//! bound windows with the right in question (IBTA 9.7.4.1.5 and 10.6.3.2). Accesses of length 0
-//! succeed without a look at the key (IBTA 9.7.4.1.5, C9-88).
+//! An lkey gives access to a region of the queue pair's domain (IBTA 10.6.3.1). An rkey gives
+//! access to a region or bound window that has the needed right (IBTA 9.7.4.1.5 and 10.6.3.2).
+//! Accesses of length 0 succeed, and the key is not checked (IBTA 9.7.4.1.5, C9-88).
 
 use std::sync::atomic::Ordering;
 
@@ -11,15 +11,16 @@ use vernic_wire::{Lkey, Qpn, Rkey};
 use crate::racy::{Entry, Kind, Region, flush_fence};
 use crate::{Access, AccessError, Check, Memory, PdId, RemoteAccess, SgCursor, Sge};
 
-/// A checked range: a region and an offset in it.
+/// An address that has passed the checks: a region and an offset in it.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct CheckedAddress {
     pub(crate) region: Region,
     pub(crate) offset: u64,
 }
 
-impl Place {
-    /// Why there is no word at the place, which is known as `addr`.
+impl CheckedAddress {
+    /// The reason why the checked address has no aligned word. `addr` is the address that the
+    /// request named.
     #[cold]
     fn no_word(self, addr: u64) -> Check {
         let unmapped = self.region.is_address_space() && addr.is_multiple_of(8);
@@ -33,7 +34,7 @@ pub(crate) fn refuse(check: Check, key: u32, addr: u64, len: u64) -> AccessError
     AccessError { check, key, addr, len }
 }
 
-/// Why peers cannot use this entry through this queue pair, whatever the range.
+/// The reason why peers cannot use this entry through this queue pair, for any range.
 #[cold]
 fn closed(entry: &Entry, pd: PdId) -> Check {
     match entry.kind {
@@ -45,14 +46,14 @@ fn closed(entry: &Entry, pd: PdId) -> Check {
 }
 
 impl Memory {
-    /// The live entry of `key`.
+    /// The entry of `key`, if the key is valid.
     #[inline(always)]
     fn find(&self, key: u32) -> Result<Entry, Check> {
         let location = self.indexes.find(key).ok_or(Check::KeyUnknown)?;
         let slot = self.table.at(location).ok_or(Check::KeyUnknown)?;
         let entry = slot.snapshot().ok_or(Check::KeyStale)?;
         if entry.key != key || entry.kind == Kind::Free {
-            // The index names one slot for ever; 0 is the key of a slot that was never used.
+            // An index always names the same slot. A slot that was never used has the key 0.
             return Err(if entry.key == 0 { Check::KeyUnknown } else { Check::KeyStale });
         }
         Ok(entry)
@@ -66,7 +67,7 @@ impl Memory {
         addr: u64,
         len: u64,
         needs: Access,
-    ) -> Result<Place, Check> {
+    ) -> Result<CheckedAddress, Check> {
         let entry = self.find(lkey.value())?;
         if !matches!(entry.kind, Kind::Region | Kind::NullRegion) {
             return Err(Check::KeyKind);
@@ -82,12 +83,13 @@ impl Memory {
         rkey: Rkey,
         (addr, len): (u64, u64),
         needs: Access,
-    ) -> Result<Place, Check> {
+    ) -> Result<CheckedAddress, Check> {
         let entry = self.find_open(pd, qpn, rkey)?;
         permit(&entry, pd, addr, len, needs)
     }
 
-    /// What a key opens for a queue pair, domain, rights and range not looked at.
+    /// The entry that `rkey` names, if this queue pair can use it. The domain of a region, the
+    /// rights and the range are not checked here.
     #[inline(always)]
     pub(crate) fn find_open(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<Entry, Check> {
         let entry = self.find(rkey.value())?;
@@ -99,10 +101,10 @@ impl Memory {
         if open { Ok(entry) } else { Err(closed(&entry, pd)) }
     }
 
-    /// Checks every piece of a list as a work request would use it: to read from, or to write to.
+    /// Checks every element of a list: for reading, or for writing if `write` is set.
     ///
     /// # Errors
-    /// The first piece that is refused.
+    /// The first element that is refused.
     pub fn check_local(&self, pd: PdId, sges: &[Sge], write: bool) -> Result<(), AccessError> {
         let needs = if write { Access::LOCAL_WRITE } else { Access::empty() };
         for sge in sges.iter().filter(|sge| sge.length > 0) {
@@ -113,7 +115,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gathers `dst.len()` bytes from byte `offset` of the message on.
+    /// Gathers `dst.len()` bytes of the message, from byte `offset` of the message on.
     ///
     /// # Errors
     /// [`AccessError`]; `dst` may have been filled in part.
@@ -132,7 +134,7 @@ impl Memory {
         }
     }
 
-    /// [`Memory::read_local`] of a list of one piece.
+    /// [`Memory::read_local`] for a list of one element.
     ///
     /// # Errors
     /// [`AccessError`]; nothing was copied.
@@ -151,7 +153,7 @@ impl Memory {
         fits(sge, offset, len)?;
         let addr = sge.addr.wrapping_add(offset);
         self.find_local(pd, sge.lkey, addr, len, Access::empty())
-            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.load(checked.offset, dst).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
     }
 
@@ -163,7 +165,7 @@ impl Memory {
         mut offset: u64,
         mut dst: &mut [u8],
     ) -> Result<(), AccessError> {
-        // Each round ends a piece or the message.
+        // The loop ends: each round completes an element of the list, or the message.
         while !dst.is_empty() {
             let (sge, inside) = cursor
                 .seek(sges, offset)
@@ -177,11 +179,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Scatters `src` from byte `offset` of the message on. The order in which the bytes become
-    /// visible is that of the [crate head](crate).
+    /// Scatters `src` to the message, from byte `offset` of the message on. The [crate head](crate)
+    /// defines the order in which the bytes become visible.
     ///
     /// # Errors
-    /// [`AccessError`]; the bytes before the refused piece were written.
+    /// [`AccessError`]; the bytes before the refused element were written.
     #[inline]
     pub fn write_local(
         &self,
@@ -197,7 +199,7 @@ impl Memory {
         }
     }
 
-    /// [`Memory::write_local`] to a list of one piece.
+    /// [`Memory::write_local`] for a list of one element.
     ///
     /// # Errors
     /// [`AccessError`]; nothing was copied.
@@ -216,7 +218,7 @@ impl Memory {
         fits(sge, offset, len)?;
         let addr = sge.addr.wrapping_add(offset);
         self.find_local(pd, sge.lkey, addr, len, Access::LOCAL_WRITE)
-            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.store(checked.offset, src).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, sge.lkey.value(), addr, len))
     }
 
@@ -228,7 +230,7 @@ impl Memory {
         mut offset: u64,
         mut src: &[u8],
     ) -> Result<(), AccessError> {
-        // Each round ends a piece or the message.
+        // The loop ends: each round completes an element of the list, or the message.
         while !src.is_empty() {
             let (sge, inside) = cursor
                 .seek(sges, offset)
@@ -242,9 +244,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks what the header of a request asks for, before any of it is done (responder's
-    /// check_rkey). The accesses themselves check again, so a key that dies between two packets of
-    /// a message stops the message.
+    /// Checks the access that the header of a request asks for, before any of it is done (the
+    /// responder's check_rkey). The accesses themselves check again. So a key that is invalidated
+    /// between two packets of a message stops the message.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -261,11 +263,11 @@ impl Memory {
         if len == 0 && !access.is_word() {
             return Ok(());
         }
-        let aligned = |place: Place| {
+        let aligned = |checked: CheckedAddress| {
             let ok = !access.is_word()
                 || (addr.is_multiple_of(8)
-                    && place.region.with_word(place.offset, |_| ()).is_some());
-            if ok { Ok(()) } else { Err(place.no_word(addr)) }
+                    && checked.region.with_word(checked.offset, |_| ()).is_some());
+            if ok { Ok(()) } else { Err(checked.no_word(addr)) }
         };
         let len = if access.is_word() { 8 } else { len };
         self.find_remote(pd, qpn, rkey, (addr, len), access.needs())
@@ -273,7 +275,7 @@ impl Memory {
             .map_err(|check| refuse(check, rkey.value(), addr, len))
     }
 
-    /// RDMA READ of one packet's worth.
+    /// Reads the bytes of one RDMA READ response packet.
     ///
     /// # Errors
     /// [`AccessError`]; nothing was copied.
@@ -291,12 +293,12 @@ impl Memory {
             return Ok(());
         }
         self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_READ)
-            .and_then(|place| place.region.load(place.offset, dst).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.load(checked.offset, dst).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, rkey.value(), addr, len))
     }
 
-    /// RDMA WRITE of one packet's worth. The order in which the bytes become visible is that of the
-    /// [crate head](crate).
+    /// Writes the bytes of one RDMA WRITE packet. The [crate head](crate) defines the order in
+    /// which the bytes become visible.
     ///
     /// # Errors
     /// [`AccessError`]; nothing was copied.
@@ -314,16 +316,16 @@ impl Memory {
             return Ok(());
         }
         self.find_remote(pd, qpn, rkey, (addr, len), Access::REMOTE_WRITE)
-            .and_then(|place| place.region.store(place.offset, src).ok_or(Check::Unmapped))
+            .and_then(|checked| checked.region.store(checked.offset, src).ok_or(Check::Unmapped))
             .map_err(|check| refuse(check, rkey.value(), addr, len))
     }
 
-    /// CMP_SWAP: stores `swap` if the word equals `compare`; returns what it was (IBTA 9.4.5). The
-    /// word is in host byte order, as a local CPU sees it, and the operation is atomic with respect
-    /// to CPUs too.
+    /// Runs a CMP_SWAP: stores `swap` if the word equals `compare`, and returns the old value of
+    /// the word (IBTA 9.4.5). The word is in host byte order. The operation is also atomic for the
+    /// CPUs of this host.
     ///
     /// # Errors
-    /// [`AccessError`]; nothing happened.
+    /// [`AccessError`]; the word did not change.
     pub fn atomic_cmp_swap(
         &self,
         pd: PdId,
@@ -339,11 +341,11 @@ impl Memory {
         })
     }
 
-    /// FETCH_ADD: adds, wrapping; returns what the word was (IBTA 9.4.5). Host byte order, atomic
-    /// with respect to CPUs too.
+    /// Runs a FETCH_ADD: adds to the word, wrapping, and returns its old value (IBTA 9.4.5). The
+    /// word is in host byte order. The operation is also atomic for the CPUs of this host.
     ///
     /// # Errors
-    /// [`AccessError`]; nothing happened.
+    /// [`AccessError`]; the word did not change.
     pub fn atomic_fetch_add(
         &self,
         pd: PdId,
@@ -357,11 +359,11 @@ impl Memory {
         })
     }
 
-    /// ATOMIC WRITE: 8 bytes, as they come from the wire, stored whole, after everything before it
-    /// (IBTA A19).
+    /// Runs an ATOMIC WRITE: stores 8 bytes, in the order of the wire, as a whole and after
+    /// everything written before (IBTA A19).
     ///
     /// # Errors
-    /// [`AccessError`]; nothing happened.
+    /// [`AccessError`]; the word did not change.
     pub fn atomic_write_8(
         &self,
         pd: PdId,
@@ -385,22 +387,23 @@ impl Memory {
         op: impl FnOnce(&std::sync::atomic::AtomicU64) -> T,
     ) -> Result<T, AccessError> {
         let run = || {
-            let place = self.find_remote(pd, qpn, rkey, (addr, 8), needs)?;
+            let checked = self.find_remote(pd, qpn, rkey, (addr, 8), needs)?;
             if !addr.is_multiple_of(8) {
                 return Err(Check::Alignment);
             }
-            place.region.with_word(place.offset, op).ok_or_else(|| place.no_word(addr))
+            checked.region.with_word(checked.offset, op).ok_or_else(|| checked.no_word(addr))
         };
         run().map_err(|check| refuse(check, rkey.value(), addr, 8))
     }
 
-    /// FLUSH: what peers wrote to the range before is visible to all after (IBTA A19). Memory here
-    /// is plain, coherent memory, so a fence does both placements; persistence lasts as long as the
-    /// mapping does. `range` is (address, bytes), or `None` for the whole region.
+    /// Runs a FLUSH: all that peers wrote to the range earlier becomes visible to everybody (IBTA
+    /// A19). Registered memory is ordinary coherent memory, so a fence does both placements.
+    /// Persistence lasts as long as the mapping of the memory. `range` is (address, bytes), or
+    /// `None` for the whole region.
     ///
     /// # Errors
-    /// [`AccessError`]: `placement` names the rights that are needed, `FLUSH_GLOBAL`,
-    /// `FLUSH_PERSISTENT` or both.
+    /// [`AccessError`]: `placement` names the needed rights, `FLUSH_GLOBAL`, `FLUSH_PERSISTENT` or
+    /// both.
     pub fn flush(
         &self,
         pd: PdId,
@@ -423,7 +426,7 @@ impl Memory {
     }
 }
 
-/// Domain, rights, bounds, in this order.
+/// Checks domain, rights and bounds, in this order.
 #[inline(always)]
 pub(crate) fn permit(
     entry: &Entry,
@@ -431,22 +434,22 @@ pub(crate) fn permit(
     addr: u64,
     len: u64,
     needs: Access,
-) -> Result<Place, Check> {
+) -> Result<CheckedAddress, Check> {
     if entry.pd != pd.0 {
         return Err(Check::WrongPd);
     }
     if !entry.access.contains(needs) {
         return Err(Check::Rights(needs.difference(entry.access)));
     }
-    // An address below the first becomes an offset beyond the end.
+    // An address below the first one wraps to an offset beyond the end.
     let offset = addr.wrapping_sub(entry.iova);
     if !entry.region.contains(offset, len) {
         return Err(Check::Bounds);
     }
-    Ok(Place { region: entry.region, offset })
+    Ok(CheckedAddress { region: entry.region, offset })
 }
 
-/// Whether `offset..offset + len` lies in the piece.
+/// Checks that `offset..offset + len` lies in the list element.
 #[inline(always)]
 pub(crate) fn fits(sge: &Sge, offset: u64, len: u64) -> Result<(), AccessError> {
     let length = u64::from(sge.length);

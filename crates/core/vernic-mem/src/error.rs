@@ -1,4 +1,4 @@
-//! Errors: what was refused, with the values, whose fault it usually is, and what to do.
+//! Errors: what was refused, with the values, the usual cause, and what to do.
 
 use std::fmt;
 
@@ -7,30 +7,33 @@ use vernic_wire::Rkey;
 
 use crate::{Access, PdId};
 
-/// The check that refused an access, in the order in which they run.
+/// The check that refused an access. The checks run in the order of the variants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Check {
     /// No region or window ever had this key.
     KeyUnknown,
-    /// The key was valid once: deregistered, rebound, invalidated, or changing at this moment.
+    /// The key was valid once. Its region was deregistered, its window rebound or invalidated, or
+    /// the key is changing at this moment.
     KeyStale,
-    /// The key is of a window, which has no lkey; or of a null region, which has no rkey.
+    /// The key is the key of a window, which has no lkey, or of a null region, which has no rkey.
     KeyKind,
     /// The window exists but is not bound.
     NotBound,
-    /// The key belongs to another protection domain than the queue pair.
+    /// The protection domain of the key is not the protection domain of the queue pair.
     WrongPd,
     /// The type 2 window is bound to another queue pair.
     WrongQp,
-    /// These rights are missing.
+    /// The key lacks these rights.
     Rights(Access),
     /// The range is not inside the region or window.
     Bounds,
-    /// Nothing is mapped there, or nothing with the right protection: in the region over the whole
-    /// address space only, the others are vouched for.
+    /// No memory is mapped at the address, or its protection forbids the access. Only the region
+    /// over the whole address space has this check. For other regions, the caller of `register`
+    /// promises it.
     Unmapped,
-    /// An 8-byte operation on an address that is not a multiple of 8, on the wire or in memory.
+    /// An 8-byte operation on an address that is not a multiple of 8: on the wire, or in local
+    /// memory.
     Alignment,
     /// The message is longer than the scatter/gather list.
     ListTooShort,
@@ -38,18 +41,19 @@ pub enum Check {
 
 /// A refused access to registered memory.
 ///
-/// In a responder it becomes a NAK (remote access error, but [`Check::Alignment`]: invalid
-/// request; IBTA 9.7.5.2.4), in a requester or for a receive buffer a completion with a local
-/// protection error, or a local length error for [`Check::ListTooShort`] (IBTA 11.6.2).
+/// In a responder, the error becomes a NAK: invalid request for [`Check::Alignment`], remote access
+/// error for the others (IBTA 9.7.5.2.4). In a requester, or for a receive buffer, it becomes a
+/// completion (IBTA 11.6.2): local length error for [`Check::ListTooShort`], local protection error
+/// for the others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccessError {
-    /// Which check refused.
+    /// The check that refused the access.
     pub check: Check,
-    /// The lkey or rkey presented.
+    /// The lkey or rkey of the access.
     pub key: u32,
-    /// First address wanted; offset in the message for [`Check::ListTooShort`].
+    /// First address of the access; for [`Check::ListTooShort`], the offset in the message.
     pub addr: u64,
-    /// Bytes wanted.
+    /// Length of the access in bytes.
     pub len: u64,
 }
 
@@ -107,7 +111,7 @@ impl fmt::Debug for AccessError {
 
 impl std::error::Error for AccessError {}
 
-/// Rights by name, joined by `|`.
+/// Displays rights by their names, joined by `|`.
 struct Names(Access);
 
 impl fmt::Display for Names {
@@ -119,10 +123,10 @@ impl fmt::Display for Names {
 /// Why a protection domain was not found or not freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PdError {
-    /// It does not exist.
+    /// The domain does not exist.
     #[error("protection domain {0} does not exist; was it freed?")]
     Unknown(PdId),
-    /// Things still live in it (IBTA 11.2.1.7). Nothing changed.
+    /// Objects still use the domain (IBTA 11.2.1.7). Nothing changed.
     #[error(
         "protection domain {pd} is in use by {regions} regions, {windows} windows and {holders} \
          queue pairs and the like; destroy them first"
@@ -130,84 +134,85 @@ pub enum PdError {
     Busy {
         /// The domain.
         pd: PdId,
-        /// Memory regions in it.
+        /// Memory regions in the domain.
         regions: u32,
-        /// Memory windows in it.
+        /// Memory windows in the domain.
         windows: u32,
-        /// Queue pairs, shared receive queues and address handles in it (see `hold_pd`).
+        /// Queue pairs, shared receive queues and address handles in the domain (see `hold_pd`).
         holders: u32,
     },
 }
 
-/// Why a region was not registered or reregistered, or a window not allocated. Nothing changed.
+/// Why a region was not registered or reregistered, or a window was not allocated. Nothing changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The protection domain does not exist.
     #[error(transparent)]
     Pd(#[from] PdError),
-    /// The handle is not of a region of this device.
+    /// The handle names no region of this device.
     #[error("no such memory region; was it deregistered?")]
     UnknownHandle,
-    /// The region is not over memory of the application: a null region, one over the whole address
-    /// space, or one of device memory. What was asked for does not apply to it.
+    /// The region has no memory of the application that could change: a null region, a region over
+    /// the whole address space, or a region of device memory.
     #[error(
         "the region is a null region, or over the whole address space or device memory: its memory \
          cannot be changed; register another"
     )]
     NoMemory,
-    /// The kernel does not let the process access itself as the region over everything needs.
+    /// The kernel does not let the process access itself by system calls, which the region over the
+    /// whole address space needs.
     #[error(
         "the kernel refuses process_vm_readv and process_vm_writev, perhaps by a seccomp filter: \
          a region over the whole address space needs them; register ranges instead"
     )]
     NoAddressSpace,
-    /// Longer than a region may be.
+    /// The range is longer than a region may be.
     #[error("{len} bytes exceed the largest region, {max} bytes")]
     TooLong {
-        /// Bytes wanted.
+        /// Bytes requested.
         len: u64,
         /// Bytes permitted.
         max: u64,
     },
-    /// Address plus length passes the end of the address space.
+    /// Address plus length exceeds the end of the address space.
     #[error("{len} bytes at address {addr:#x} wrap around the end of the address space")]
     WrapsAddress {
         /// First address.
         addr: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// I/O virtual address plus length passes 2^64.
+    /// I/O virtual address plus length exceeds 2^64.
     #[error("{len} bytes at I/O virtual address {iova:#x} wrap around 2^64")]
     WrapsIova {
         /// First I/O virtual address.
         iova: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Null address with a length.
+    /// The address is null, but the length is not 0.
     #[error("a region of {len} bytes at address 0")]
     NullAddress {
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// Remote write or atomic rights without the local write right (IBTA 10.6.3.1).
     #[error("{access:?}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well")]
     NeedsLocalWrite {
-        /// Rights wanted.
+        /// Rights requested.
         access: Access,
     },
-    /// Bits that are no access right.
+    /// Some bits are no access right.
     #[error("access bits {bits:#x} are unknown")]
     UnknownAccess {
         /// The unknown bits.
         bits: u32,
     },
-    /// Zero-based with an I/O virtual address other than 0.
+    /// The region is zero-based, but its I/O virtual address is not 0.
     #[error("a zero-based region starts at 0, not at I/O virtual address {iova:#x}")]
     NotZeroBased {
-        /// I/O virtual address wanted.
+        /// I/O virtual address requested.
         iova: u64,
     },
     /// Windows are bound to the region (IBTA 11.2.8.7).
@@ -219,7 +224,7 @@ pub enum RegisterError {
     /// All keys are in use.
     #[error("all {max} memory keys of the device are in use")]
     KeysExhausted {
-        /// Keys in the table.
+        /// Number of keys in the table.
         max: u32,
     },
 }
@@ -227,7 +232,7 @@ pub enum RegisterError {
 /// Why a region was not deregistered. Nothing changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DeregisterError {
-    /// The handle is not of a region of this device, or no longer.
+    /// The handle names no region of this device, or no longer does.
     #[error("no such memory region; was it deregistered already?")]
     UnknownHandle,
     /// Windows are bound to the region (IBTA 10.6.7.2.7, 11.2.8.4).
@@ -242,16 +247,16 @@ pub enum DeregisterError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The handle is not of a window of this device, or no longer.
+    /// The handle names no window of this device, or no longer does.
     #[error("no such memory window; was it freed?")]
     UnknownHandle,
-    /// The lkey is not of a region.
+    /// The lkey names no region.
     #[error("lkey {lkey:#010x} is not of a memory region")]
     UnknownRegion {
-        /// The key presented.
+        /// The lkey of the request.
         lkey: u32,
     },
-    /// Window, region and queue pair must share one protection domain.
+    /// Window, region and queue pair are not all in one protection domain.
     #[error("window ({window}), region ({region}) and queue pair ({qp}) differ in their domains")]
     WrongPd {
         /// Domain of the window.
@@ -264,13 +269,14 @@ pub enum BindError {
     /// The region was registered without [`Access::MW_BIND`].
     #[error("the region was registered without MW_BIND")]
     NoBindRight,
-    /// Remote write or atomic rights over a region without local write.
+    /// The window would have remote write or atomic rights, but its region has no local write
+    /// right.
     #[error("REMOTE_WRITE and REMOTE_ATOMIC need a region registered with LOCAL_WRITE")]
     NeedsLocalWrite,
-    /// Rights that a window cannot have.
+    /// A window cannot have these rights.
     #[error("{access:?}: a window takes remote rights and ZERO_BASED only")]
     BadAccess {
-        /// Rights wanted.
+        /// Rights requested.
         access: Access,
     },
     /// The range is not inside the region.
@@ -278,18 +284,19 @@ pub enum BindError {
     Bounds {
         /// First address.
         addr: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// A type 2 window has to be invalidated before it is bound again.
+    /// The type 2 window is bound. It must be invalidated before it is bound again.
     #[error("the type 2 window is bound already; invalidate it first")]
     AlreadyBound,
-    /// Only the low byte of a window's key is the consumer's choice.
+    /// The new key differs from the window's key in more than the low byte. The consumer chooses
+    /// only the low byte.
     #[error("the new key {key} differs from the window's, {window}, in more than its low byte")]
     OtherIndex {
-        /// The key asked for.
+        /// The new key of the request.
         key: Rkey,
-        /// One of the window's keys.
+        /// A key that the window could have.
         window: Rkey,
     },
 }
@@ -298,14 +305,15 @@ pub enum BindError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidateError {
-    /// No such key, or no longer.
+    /// The key names no window, or no longer does.
     #[error("rkey {0} is unknown or no longer valid")]
     UnknownKey(Rkey),
-    /// A region that was registered by `register`, or a type 1 window: only type 2 windows can be
-    /// invalidated here (IBTA 10.6.5: regions must have been made for fast registration).
+    /// The key is the key of a region, or of a type 1 window. Only type 2 windows can be
+    /// invalidated here. IBTA 10.6.5 also permits regions made for fast registration, which do not
+    /// exist here.
     #[error("rkey {0} is not of a type 2 window: only these can be invalidated")]
     NotInvalidatable(Rkey),
-    /// The window is of another protection domain.
+    /// The window belongs to another protection domain.
     #[error("rkey {0} belongs to another protection domain")]
     WrongPd(Rkey),
     /// The window is bound to another queue pair.

@@ -1,8 +1,8 @@
-//! Access for another process of this host: what a ticket to a region says.
+//! Grants: direct access to a region for another process of this host.
 //!
-//! The checks are those of the data path, made once. What they depend on closes the key's gate when
-//! it changes (`gates`); the queue pair's part of it is its owner's concern
-//! ([`Memory::close_qp_gate`]).
+//! A grant passes the same checks as an access on the data path, once. Every change that could make
+//! a check fail later revokes the grant (module `revocation`). This crate sees the changes of the
+//! key. The owner of the queue pair reports those of the queue pair ([`Memory::revoke_qp`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,112 +11,119 @@ use std::sync::Arc;
 use vernic_wire::{Qpn, Rkey};
 
 use crate::data::permit;
-use crate::gates::{GatePass, Gates, Visitor, VisitorId};
 use crate::racy::{Kind, find_share};
-use crate::{Access, Check, Memory, PdId, Sentinel, SharedRange};
+use crate::revocation::{GrantedProcess, GrantedProcessId, RevocationToken, RevocationWords};
+use crate::{Access, Check, LivenessWord, Memory, PdId, SharedRange};
 
-/// The rights that can be used without packets.
+/// The rights that a process can use by direct access, without packets.
 const DIRECT: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// What another process needs to know to reach a region by itself.
+/// All that another process needs for direct access to a region.
 #[derive(Debug)]
 pub struct Grant {
-    /// The address by which the first byte is known to work requests.
+    /// I/O virtual address of the region's first byte.
     pub iova: u64,
-    /// Bytes, at least 1.
+    /// Length of the region in bytes, at least 1.
     pub len: u64,
-    /// Rights to WRITE, READ or run atomics that the key gives, at least one.
+    /// The key's rights to WRITE, READ or run atomics, at least one of them.
     pub access: Access,
-    /// Address of the first byte in this process.
+    /// Address of the first byte in the owner's address space.
     pub base: u64,
-    /// The key's gate.
-    pub key: GatePass,
-    /// The queue pair's gate.
-    pub qp: GatePass,
-    /// The file that the memory is, if it is all of one: who has a file can map all of it.
+    /// Token for the key's revocation word.
+    pub key: RevocationToken,
+    /// Token for the queue pair's revocation word.
+    pub qp: RevocationToken,
+    /// The memory file, if the region is all of a file. A process that receives a file can map all
+    /// of it, so a region that is only a part of a file is not granted as a file.
     pub share: Option<SharedRange>,
-    /// By what the kernel knows this process, where it copies.
-    pub sentinel: Sentinel,
+    /// The owner's liveness word, for copies by the kernel.
+    pub liveness: LivenessWord,
 }
 
-/// Why no access is granted. Requests that take packets instead are told of the faults among these.
+/// Why no access is granted. The requesting process uses packets instead, and packets report those
+/// cases that are errors of the request.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
-    /// The key does not open anything for this queue pair.
+    /// The key cannot be used through this queue pair.
     #[error("the key opens nothing: {0:?}")]
     Check(Check),
-    /// The key gives none of the rights in question.
+    /// The key has none of the rights that direct access can use.
     #[error("the key gives no right to write, read or run atomics")]
     Rights,
-    /// It is the key of a window, which a packet or a work request may end: see the head of
-    /// `gates`.
+    /// The key is the key of a window. A packet or a work request may end a window: see the head of
+    /// module `revocation`.
     #[error("the key is of a memory window")]
     Window,
-    /// It has no bytes, or is no memory of its own: the whole address space.
+    /// The region has no bytes, or is the whole address space, which is not one range of memory.
     #[error("the key names no range of memory")]
     Range,
-    /// The visitor was removed, or cut off.
+    /// The process was removed, or was cut off because it did not stop its access in time.
     #[error("the process was cut off")]
-    Visitor,
-    /// [`MAX_GATES`](crate::MAX_GATES) are open.
+    Process,
+    /// All [`MAX_REVOCATION_WORDS`](crate::MAX_REVOCATION_WORDS) revocation words are in use.
     #[error("too many keys and queue pairs are reached by other processes")]
     Full,
-    /// There can be no gates.
-    #[error("no shared memory for gates: {0}")]
-    Gates(io::Error),
+    /// The file of revocation words could not be created.
+    #[error("no shared memory for revocation words: {0}")]
+    RevocationWords(io::Error),
 }
 
 impl Memory {
-    /// The gates, made if there are none.
-    fn make_gates(&self) -> io::Result<&Gates> {
-        if let Some(gates) = self.gates.get() {
-            return Ok(gates);
+    /// Returns the revocation words, and creates them at the first call.
+    fn make_revocations(&self) -> io::Result<&RevocationWords> {
+        if let Some(words) = self.revocations.get() {
+            return Ok(words);
         }
-        let made = Gates::new()?;
-        // Of two that are made at once, one stays.
-        Ok(self.gates.get_or_init(|| made))
+        let made = RevocationWords::new()?;
+        // If two threads create them at the same time, one result is kept.
+        Ok(self.revocations.get_or_init(|| made))
     }
 
-    /// The file of this device's gates, to be passed to those who are granted access.
+    /// The file of this device's revocation words. The caller passes it to each process that is
+    /// granted access.
     ///
     /// # Errors
-    /// What the system says about memory files.
-    pub fn gates_file(&self) -> io::Result<BorrowedFd<'_>> {
-        self.make_gates().map(Gates::file)
+    /// An error of the system about memory files.
+    pub fn revocation_file(&self) -> io::Result<BorrowedFd<'_>> {
+        self.make_revocations().map(RevocationWords::file)
     }
 
-    /// By what a visitor of this device knows that this process is still the one that granted it
-    /// access.
+    /// The liveness word of this process. A process with a grant checks it to know that this
+    /// process is still the one that granted access.
     ///
     /// # Errors
-    /// What the system says about memory, and memory files.
-    pub fn sentinel(&self) -> io::Result<Sentinel> {
-        self.make_gates().map(Gates::sentinel)
+    /// An error of the system about memory or memory files.
+    pub fn liveness_word(&self) -> io::Result<LivenessWord> {
+        self.make_revocations().map(RevocationWords::liveness_word)
     }
 
-    /// Grants a visitor access to what `rkey` opens for packets of the queue pair, by the same
-    /// checks. It ends when the key dies or changes, which waits for visitors that are inside, with
-    /// [`close_qp_gate`](Self::close_qp_gate), or when the visitor is removed or cut off.
+    /// Grants a process direct access to the region of `rkey`. The checks are those for a packet
+    /// that arrives at the queue pair.
+    ///
+    /// The grant ends when the key is invalidated or changed, which waits for accesses in progress.
+    /// It also ends with [`revoke_qp`](Self::revoke_qp), and when the process is removed or
+    /// cut off.
     ///
     /// # Errors
     /// [`GrantError`].
     pub fn grant(
         &self,
-        visitor: VisitorId,
+        process: GrantedProcessId,
         pd: PdId,
         qpn: Qpn,
         rkey: Rkey,
     ) -> Result<Grant, GrantError> {
-        let gates = self.make_gates().map_err(GrantError::Gates)?;
-        // The entry cannot change before its gate is open, nor unseen afterwards.
+        let words = self.make_revocations().map_err(GrantError::RevocationWords)?;
+        // The control lock is held until the revocation words are set, so that a change of the
+        // entry comes before the check or revokes the grant.
         let _control = self.control();
         let entry = self.find_open(pd, qpn, rkey).map_err(GrantError::Check)?;
-        let place =
+        let checked =
             permit(&entry, pd, entry.iova, 0, Access::empty()).map_err(GrantError::Check)?;
         if entry.kind != Kind::Region {
             return Err(GrantError::Window);
         }
-        let (region, access) = (place.region, entry.access & DIRECT);
+        let (region, access) = (checked.region, entry.access & DIRECT);
         if access.is_empty() {
             return Err(GrantError::Rights);
         }
@@ -124,72 +131,74 @@ impl Memory {
         if region.is_special() || len == 0 {
             return Err(GrantError::Range);
         }
-        if !gates.knows(visitor) {
-            return Err(GrantError::Visitor);
+        if !words.has_process(process) {
+            return Err(GrantError::Process);
         }
-        let key = gates.open_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
-        let qp = gates.open_qp(qpn, visitor).ok_or(GrantError::Full)?;
+        let key = words.issue_key(rkey.value() >> 8).ok_or(GrantError::Full)?;
+        let qp = words.issue_qp(qpn, process).ok_or(GrantError::Full)?;
         let base = region.addr();
         let share = find_share(base, len).filter(|share| share.is_all(len));
         if share.is_some() {
-            gates.note_holder(rkey.value() >> 8, visitor);
+            words.add_file_holder(rkey.value() >> 8, process);
         }
-        let sentinel = gates.sentinel();
-        Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, sentinel })
+        let liveness = words.liveness_word();
+        Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, liveness })
     }
 
-    /// Ends what was granted through a queue pair, for it is about to leave the states in which it
-    /// takes requests, or its rights change. [`settle_gates`](Self::settle_gates) waits for who is
-    /// inside.
-    pub fn close_qp_gate(&self, qpn: Qpn) {
-        if let Some(gates) = self.gates.get() {
-            gates.close_qp(qpn);
-        }
-    }
-
-    /// The pass that says of bytes of a queue pair's sends, while another process copies them by
-    /// itself, that they are what was sent. Opens the gate of its send queue unless it is open;
-    /// `None` if there are no gates (left).
-    pub fn open_send_gate(&self, qpn: Qpn) -> Option<GatePass> {
-        self.make_gates().ok()?.open_send(qpn)
-    }
-
-    /// Ends what that pass says: the application is about to be told that it may change the bytes
-    /// though nobody has acknowledged them.
-    pub fn close_send_gate(&self, qpn: Qpn) {
-        if let Some(gates) = self.gates.get() {
-            gates.close_send(qpn);
+    /// Revokes all that was granted through a queue pair. The owner of the queue pair calls this
+    /// before the queue pair stops taking requests, or its rights change.
+    /// [`wait_for_revocations`](Self::wait_for_revocations) waits for accesses in progress.
+    pub fn revoke_qp(&self, qpn: Qpn) {
+        if let Some(words) = self.revocations.get() {
+            words.revoke_qp(qpn);
         }
     }
 
-    /// Returns when nobody is inside a gate that was closed before the call: at once, mostly, or
-    /// after [`PATIENCE`](crate::PATIENCE), or twice that, where visitors do not leave.
-    pub fn settle_gates(&self) {
-        if let Some(gates) = self.gates.get() {
-            gates.settle();
+    /// Returns a token for sends of this queue pair whose bytes another process copies by itself.
+    /// While the token is valid, the bytes in memory are the bytes that were sent. `None` if there
+    /// is no free revocation word.
+    pub fn send_token(&self, qpn: Qpn) -> Option<RevocationToken> {
+        self.make_revocations().ok()?.issue_send(qpn)
+    }
+
+    /// Revokes that token. The caller does so before it tells the application that the send buffers
+    /// may change although the peer has not acknowledged them.
+    pub fn revoke_send(&self, qpn: Qpn) {
+        if let Some(words) = self.revocations.get() {
+            words.revoke_send(qpn);
         }
     }
 
-    /// Ends all that was granted, and returns when nobody is inside.
-    pub fn close_gates(&self) {
-        if let Some(gates) = self.gates.get() {
-            gates.close_all();
-            gates.settle();
+    /// Waits until no process accesses memory by a grant that was revoked before this call. Usually
+    /// returns at once. If processes do not stop, returns after
+    /// [`REVOKE_TIMEOUT`](crate::REVOKE_TIMEOUT), or twice that.
+    pub fn wait_for_revocations(&self) {
+        if let Some(words) = self.revocations.get() {
+            words.wait();
         }
     }
 
-    /// From now on gates wait for this process, which may be granted access.
+    /// Revokes all grants, and waits for accesses in progress.
+    pub fn revoke_all(&self) {
+        if let Some(words) = self.revocations.get() {
+            words.revoke_all();
+            words.wait();
+        }
+    }
+
+    /// Registers a process that may be granted access. From now on, revocations wait for its
+    /// accesses.
     ///
     /// # Errors
-    /// What the system says about memory files.
-    pub fn add_visitor(&self, visitor: Arc<dyn Visitor>) -> io::Result<VisitorId> {
-        Ok(self.make_gates()?.add_visitor(visitor))
+    /// An error of the system about memory files.
+    pub fn add_process(&self, process: Arc<dyn GrantedProcess>) -> io::Result<GrantedProcessId> {
+        Ok(self.make_revocations()?.add_process(process))
     }
 
-    /// It is gone: what it was granted is over.
-    pub fn remove_visitor(&self, visitor: VisitorId) {
-        if let Some(gates) = self.gates.get() {
-            gates.remove_visitor(visitor);
+    /// Unregisters a process that is gone, and revokes its grants.
+    pub fn remove_process(&self, process: GrantedProcessId) {
+        if let Some(words) = self.revocations.get() {
+            words.remove_process(process);
         }
     }
 }

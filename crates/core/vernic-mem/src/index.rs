@@ -1,29 +1,29 @@
-//! Which slot the index of a key names, for the data path: a hash table that is read without a
+//! The map from the index part of a key to a slot: a hash table that the data path reads without a
 //! lock.
 //!
-//! Indexes are secret permutations of slot numbers (`keys`), whose strength no lookup could afford,
-//! so what comes out is kept. Since they are as good as random, their low bits are the hash. A slot
-//! has its index for ever; so a table is never changed once it is shown, and one that is too small
-//! is followed by another.
+//! An index is a secret permutation of a slot number (module `keys`). Computing the permutation
+//! would be too slow for a lookup, so this table stores the results. Indexes are as good as random,
+//! so their low bits serve as the hash. A slot keeps its index as long as the device exists. So a
+//! published table never changes. When more slots are needed, a larger table replaces it.
 //!
 //! ```text
-//!   newest --> [ index 24 | segment 4 | place 24 ] [ empty ] ...   at most half are taken
+//!   newest --> [ index 24 | segment 4 | position 24 ] [ empty ] ...   at most half are taken
 //! ```
 //!
-//! Limits: 14 tables, together 64 bytes for each slot at most, half of that as a rule.
+//! Limits: 14 tables, which together use at most 64 bytes for each slot, and usually half of that.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::table::{FIRST_BITS, Location, SEGMENTS};
 
-/// A bucket without a slot: no index is that high.
+/// A bucket without a slot. No index has so high a value.
 const EMPTY: u64 = u64::MAX;
 
-/// Bits of the place in a segment.
-const PLACE_BITS: u32 = 24;
+/// Bits of a slot's position in its segment.
+const POSITION_BITS: u32 = 24;
 
-/// Tables, a power of two so that no number of one needs a check.
+/// Number of tables: a power of two, so that `% TABLES` replaces a bounds check.
 const TABLES: usize = SEGMENTS.next_power_of_two();
 
 /// The tables, one for each size that the slot table can have.
@@ -38,24 +38,24 @@ impl IndexTable {
         Self { tables: [const { OnceLock::new() }; TABLES], newest: AtomicUsize::new(0) }
     }
 
-    /// Where the slot is that a key is of, if there is one.
+    /// The location of the key's slot, if the slot exists.
     #[inline(always)]
     pub(crate) fn find(&self, key: u32) -> Option<Location> {
         let index = u64::from(key >> 8);
         let buckets = self.tables[self.newest.load(Ordering::Acquire) % TABLES].get()?;
         let bucket = *buckets.get(index as usize & buckets.len().wrapping_sub(1))?;
         let bucket = if bucket >> 32 == index { bucket } else { search(buckets, index)? };
-        let place = bucket as u32 & ((1 << PLACE_BITS) - 1);
-        Some(Location { segment: bucket as u32 >> PLACE_BITS, place })
+        let position = bucket as u32 & ((1 << POSITION_BITS) - 1);
+        Some(Location { segment: bucket as u32 >> POSITION_BITS, position })
     }
 
-    /// The number of that slot.
+    /// The number of the key's slot, if the slot exists.
     pub(crate) fn slot_of(&self, key: u32) -> Option<u32> {
         self.find(key).map(Location::number)
     }
 
-    /// Makes all slots below `end`, a size of the slot table, known by what `index_of` says. One
-    /// whose index is 0 is left out. The caller holds the control lock.
+    /// Adds all slots below `end`, which is a size of the slot table. `index_of` returns the index
+    /// of a slot. A slot with index 0 is left out. The caller holds the control lock.
     pub(crate) fn grow(&self, end: u32, index_of: impl Fn(u32) -> u32) {
         let level = (end >> FIRST_BITS).max(1).ilog2();
         let Some(table) = self.tables.get(level as usize) else { return };
@@ -70,8 +70,8 @@ impl IndexTable {
         for slot in first_new..end {
             let index = index_of(slot);
             if index != 0 {
-                let Location { segment, place } = Location::of(slot);
-                let there = segment << PLACE_BITS | place;
+                let Location { segment, position } = Location::of(slot);
+                let there = segment << POSITION_BITS | position;
                 insert(&mut buckets, u64::from(index) << 32 | u64::from(there));
             }
         }
@@ -80,20 +80,20 @@ impl IndexTable {
     }
 }
 
-/// The bucket of an index that is not in its first place.
+/// The bucket of an index that is not in the first bucket of its hash.
 #[cold]
 #[inline(never)]
 fn search(buckets: &[u64], index: u64) -> Option<u64> {
     let mask = buckets.len() - 1;
     let mut at = index as usize & mask;
-    // Ends at an empty bucket.
+    // The loop ends at an empty bucket at the latest.
     while buckets[at] != EMPTY && buckets[at] >> 32 != index {
         at = (at + 1) & mask;
     }
     Some(buckets[at]).filter(|&bucket| bucket != EMPTY)
 }
 
-/// Puts a bucket into the next empty place: there are more of these than others.
+/// Stores a bucket in the next empty bucket. At least half of the buckets are empty.
 fn insert(buckets: &mut [u64], bucket: u64) {
     let mask = buckets.len() - 1;
     let mut at = (bucket >> 32) as usize & mask;
@@ -111,7 +111,8 @@ mod tests {
     fn slots_are_found_by_their_index_after_each_growth_and_no_others() {
         let table = IndexTable::new();
         assert_eq!(table.slot_of(0x1234_5678), None);
-        // All in the same few buckets, across the end of the table, and one that is never used.
+        // All indexes hash to the same few buckets, which wrap around the end of the table. Slot 5
+        // is never used.
         let index_of = |slot: u32| if slot == 5 { 0 } else { 0x00FF_FFFF - slot };
         for end in [1 << 10, 3 << 10, 7 << 10] {
             for _ in 0..2 {

@@ -1,72 +1,45 @@
-//! Which key a new region gets: unpredictable, and not soon the same again.
+//! The choice of the key for a new region: unpredictable, and not reused soon.
 //!
-//! A key is 24 bits of index and 8 bits of generation (IBTA 10.6.3.3 leaves the layout to us). The
-//! index is the slot number under a secret permutation; the slot is drawn at random
-//! among the free ones. A freed slot waits in quarantine until at least a quarter of the table was
-//! freed after it, and its generation goes through all 256 in an order that is the index's own
-//! secret, so it passes 255 others before it comes back.
+//! A key consists of 24 bits of index and 8 bits of generation (IBTA 10.6.3.3 leaves the layout to
+//! the implementation). The index is the slot number under a secret permutation. The slot is drawn
+//! at random from the free ones. A freed slot waits in quarantine until at least a quarter of the
+//! table was freed after it. Its generation then advances, in an order that is secret for each
+//! index. So 255 other generations come before the same key is used again.
 //!
-//! So keys that a peer knows say of others only that they differ. What is left is to try: a key has
-//! 32 bits (IBTA has no more), and whoever can send packets to a queue pair may guess. RC ends with
-//! the first wrong guess.
+//! So a peer that knows some keys learns nothing about other keys, except that they differ. The
+//! remaining attack is to guess. A key has 32 bits (IBTA has no more), and a peer that can send
+//! packets to a queue pair may guess. An RC connection ends at the first wrong guess.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+use crate::random::Random;
 use crate::table::MAX_SLOTS;
 
-/// Slots added first; later each growth doubles the table.
+/// Number of slots added first. Each later growth doubles the table.
 const FIRST_GROWTH: u32 = 1 << 10;
 
-/// Random numbers for the control path: SipHash, keyed by the operating system, of two numbers. The
-/// key is one of the process's, and its children's; the first number is the device's alone.
-#[derive(Debug)]
-pub(crate) struct Random {
-    state: RandomState,
-    own: u64,
-    count: u64,
-}
-
-impl Random {
-    pub(crate) fn new() -> Self {
-        // Where the system refuses (a sandbox may), there is the key still.
-        let own = getrandom::u64().unwrap_or_default();
-        Self { state: RandomState::new(), own, count: 0 }
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.count += 1;
-        let mut hasher = self.state.build_hasher();
-        hasher.write_u64(self.own);
-        hasher.write_u64(self.count);
-        hasher.finish()
-    }
-
-    /// A number below `end` > 0. The bias is below 2^-32 for any `end` here.
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
-
-/// Rounds of the permutations. Three with functions that look random are as good as a random
-/// permutation to who sees few of its values, four also to who may choose them (Luby and Rackoff,
-/// 1988); the halves here are short, so there are some more.
+/// Rounds of the permutations. With round functions that look random, three rounds are as good as a
+/// random permutation against an attacker that sees few of its values. Four rounds also resist an
+/// attacker that chooses the values (Luby and Rackoff, 1988). The halves are short here, so there
+/// are two more rounds.
 const ROUNDS: u32 = 6;
 
-/// Secret permutations: Feistel networks whose round function is SipHash, keyed as [`Random`] is.
-/// About 0.1 us each way; for the control path, since `index` keeps what the data path needs.
+/// The secret permutations: Feistel networks with SipHash as round function, keyed as [`Random`]
+/// is. One evaluation takes about 0.1 us. Only the control path evaluates them. Module `index`
+/// stores the results for the data path.
 #[derive(Clone, Debug)]
 pub(crate) struct Permutations {
     state: RandomState,
     own: u64,
 }
 
-/// Which permutation.
+/// One of the permutations.
 #[derive(Clone, Copy)]
-enum Of {
-    /// Slot numbers to indexes: 24 bits.
-    Slots,
-    /// The order in which a slot goes through its generations, by its index: 8 bits.
+enum Permutation {
+    /// From slot number to index: 24 bits.
+    SlotToIndex,
+    /// The order of the generations of the slot with this index: 8 bits.
     Generations(u32),
 }
 
@@ -75,70 +48,71 @@ impl Permutations {
         Self { state: RandomState::new(), own: random.next() }
     }
 
-    /// Slot number to index.
+    /// The index of a slot.
     pub(crate) fn index_of(&self, slot: u32) -> u32 {
-        self.forwards(Of::Slots, slot)
+        self.forwards(Permutation::SlotToIndex, slot)
     }
 
-    /// The key that follows `key` in the same slot: all others come before it comes again.
+    /// The key that follows `key` in the same slot. The sequence passes all 256 generations before
+    /// it repeats.
     pub(crate) fn next_key(&self, key: u32) -> u32 {
-        let of = Of::Generations(key >> 8);
-        let place = self.backwards(of, key & 0xFF).wrapping_add(1) & 0xFF;
-        (key & !0xFF) | self.forwards(of, place)
+        let which = Permutation::Generations(key >> 8);
+        let place = self.backwards(which, key & 0xFF).wrapping_add(1) & 0xFF;
+        (key & !0xFF) | self.forwards(which, place)
     }
 
-    fn forwards(&self, of: Of, number: u32) -> u32 {
-        let (bits, mask) = of.half();
+    fn forwards(&self, which: Permutation, number: u32) -> u32 {
+        let (bits, mask) = which.half();
         let (mut left, mut right) = (number >> bits, number & mask);
         for round in 0..ROUNDS {
-            (left, right) = (right, left ^ self.mix(of, round, right) & mask);
+            (left, right) = (right, left ^ self.mix(which, round, right) & mask);
         }
         left << bits | right
     }
 
-    fn backwards(&self, of: Of, number: u32) -> u32 {
-        let (bits, mask) = of.half();
+    fn backwards(&self, which: Permutation, number: u32) -> u32 {
+        let (bits, mask) = which.half();
         let (mut left, mut right) = (number >> bits, number & mask);
         for round in (0..ROUNDS).rev() {
-            (left, right) = (right ^ self.mix(of, round, left) & mask, left);
+            (left, right) = (right ^ self.mix(which, round, left) & mask, left);
         }
         left << bits | right
     }
 
-    fn mix(&self, of: Of, round: u32, half: u32) -> u32 {
-        let of = match of {
-            Of::Slots => 1 << 24,
-            Of::Generations(index) => index,
+    fn mix(&self, which: Permutation, round: u32, half: u32) -> u32 {
+        let number = match which {
+            Permutation::SlotToIndex => 1 << 24,
+            Permutation::Generations(index) => index,
         };
         let mut hasher = self.state.build_hasher();
         hasher.write_u64(self.own);
-        hasher.write_u64(u64::from(of) << 32 | u64::from(round) << 16 | u64::from(half));
+        hasher.write_u64(u64::from(number) << 32 | u64::from(round) << 16 | u64::from(half));
         hasher.finish() as u32
     }
 }
 
-impl Of {
-    /// Bits of half a number, and a mask of them.
+impl Permutation {
+    /// Number of bits in half a number, and the mask for them.
     const fn half(self) -> (u32, u32) {
         match self {
-            Self::Slots => (12, 0xFFF),
+            Self::SlotToIndex => (12, 0xFFF),
             Self::Generations(_) => (4, 0xF),
         }
     }
 }
 
-/// Free slots of a table, and the keys for them.
+/// The free slots of a table, and the keys for them.
 #[derive(Debug)]
 pub(crate) struct KeyAllocator {
     random: Random,
     permutations: Permutations,
-    /// The slot whose index is 0: not used, so no key is ever 0.
+    /// The slot with index 0. It is never used, so no key is ever 0.
     unused: u32,
-    /// Slots in the table.
+    /// Number of slots in the table.
     capacity: u32,
-    /// Slots that may be handed out.
+    /// Slots that `take` may return.
     free: Vec<u32>,
-    /// Slots freed, oldest first, that have to rest.
+    /// Freed slots, oldest first, that may not be used again soon.
     quarantine: VecDeque<u32>,
 }
 
@@ -146,7 +120,7 @@ impl KeyAllocator {
     pub(crate) fn new() -> Self {
         let mut random = Random::new();
         let permutations = Permutations::new(&mut random);
-        let unused = permutations.backwards(Of::Slots, 0);
+        let unused = permutations.backwards(Permutation::SlotToIndex, 0);
         let (free, quarantine) = (Vec::new(), VecDeque::new());
         Self { random, permutations, unused, capacity: 0, free, quarantine }
     }
@@ -155,12 +129,12 @@ impl KeyAllocator {
         &self.permutations
     }
 
-    /// Slots that the table has to have before the next `take`'s result is used.
+    /// Number of slots that the table must have before the caller uses a slot from `take`.
     pub(crate) const fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// A free slot, drawn at random, or `None` if all are in use.
+    /// Takes a free slot, drawn at random. `None` if all slots are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             self.refill();
@@ -172,12 +146,13 @@ impl KeyAllocator {
         Some(self.free.swap_remove(place))
     }
 
-    /// Takes back a slot that `take` gave.
+    /// Takes back a slot that `take` returned.
     pub(crate) fn give_back(&mut self, slot: u32) {
         self.quarantine.push_back(slot);
     }
 
-    /// The key for a slot just taken: `last` is the slot's last key, 0 if it never had one.
+    /// The key for a slot that was just taken. `last` is the slot's previous key, or 0 if it had
+    /// none.
     pub(crate) fn key_for(&mut self, slot: u32, last: u32) -> u32 {
         if last == 0 {
             (self.permutations.index_of(slot) << 8) | (self.random.next() & 0xFF) as u32
@@ -186,8 +161,8 @@ impl KeyAllocator {
         }
     }
 
-    /// Moves the older half of the quarantine to the free slots if it holds more than half of the
-    /// table, or if the table cannot grow; grows the table otherwise.
+    /// Refills the free slots. If more than half of the table is in quarantine, or the table cannot
+    /// grow, the older half of the quarantine becomes free. Otherwise the table grows.
     fn refill(&mut self) {
         let resting = self.quarantine.len();
         if resting > self.capacity as usize / 2 || self.capacity == MAX_SLOTS {
@@ -216,7 +191,7 @@ mod tests {
         for slot in (0..1 << 24).step_by(step) {
             let index = permutations.index_of(slot);
             assert!(index <= INDEX_MASK);
-            assert_eq!(permutations.backwards(Of::Slots, index), slot);
+            assert_eq!(permutations.backwards(Permutation::SlotToIndex, index), slot);
         }
     }
 
@@ -236,8 +211,8 @@ mod tests {
     fn keys_of_slots_that_are_related_are_not() {
         let mut keys = KeyAllocator::new();
         let mut index = |slot| keys.key_for(slot, 0) >> 8;
-        // Of what differs in one bit, and so by the same number, what comes out differs each time
-        // anew.
+        // Two slot numbers differ by one bit, so their difference is always the same number. The
+        // difference of their indexes must not be.
         for bit in [0, 11, 12, 22, 23] {
             let low = |n: u32| n & ((1 << bit) - 1) | (n >> bit) << (bit + 1);
             let mut differences = HashSet::new();
@@ -283,7 +258,7 @@ mod tests {
     fn table_grows_to_its_limit_and_then_says_no() {
         let mut keys = KeyAllocator::new();
         let taken = std::iter::from_fn(|| keys.take()).count();
-        // One index is never used; it may belong to a slot beyond the table.
+        // One index is never used. Its slot may lie beyond the table.
         assert!((MAX_SLOTS as usize - 1..=MAX_SLOTS as usize).contains(&taken));
         keys.give_back(7);
         assert_eq!(keys.take(), Some(7));

@@ -1,15 +1,16 @@
 //! Registered memory: regions, windows, keys, access checks, and the copies themselves.
 //!
-//! Owns the key table of one device ([`Memory`]): protection domains, memory regions (MR), memory
-//! windows (MW). It is the only crate that touches user buffers.
+//! This crate owns the key table of one device ([`Memory`]): protection domains, memory regions
+//! (MR) and memory windows (MW). No other crate touches user buffers.
 //!
-//! Called by the engine: the control path (`register`, `bind_mw`, `deregister`...) from any thread,
-//! behind one lock; the data path (`read_local`, `write_remote`, `atomic_cmp_swap`...) from threads
-//! that run a lane, lock-free and without writing to anything shared.
+//! The engine calls this crate on two paths. The control path (`register`, `bind_mw`,
+//! `deregister`...) may run on any thread and takes one lock. The data path (`read_local`,
+//! `write_remote`, `atomic_cmp_swap`...) runs on the threads that drive a lane. It takes no lock
+//! and writes to nothing shared.
 //!
 //! ```text
 //!   key (32 bits) = index (24) . generation (8)
-//!                      | look up (no arithmetic leads from one to another: `index`, `keys`)
+//!                      | hash table (the index is not the slot's number: `index`, `keys`)
 //!                      v
 //!   slot table: [ seq | key | kind | pd | qpn | access | iova | base, len ]   one cache line each
 //!                      | snapshot under the sequence count, then
@@ -19,70 +20,81 @@
 //!
 //! # When may the application free its memory?
 //!
-//! [`Memory::deregister`] kills the key: an access that *starts* afterwards is refused. One that
-//! has passed its check may still be copying. So the caller of `deregister` must let every lane
-//! that was running pass a barrier (take and release each lane's lock) before it tells the
-//! application that the region is gone. The engine does so; it is the second half of the safety
-//! contract of [`Memory::register`].
+//! [`Memory::deregister`] invalidates the key: an access that *starts* afterwards is refused. An
+//! access that passed its check earlier may still be copying. So the caller of `deregister` must
+//! make every running lane pass a barrier (take and release each lane's lock) before it tells the
+//! application that the region is gone. The engine does so. This barrier is the second half of the
+//! safety contract of [`Memory::register`].
 //!
-//! `deregister` is refused while windows are bound, as the verb has to be. An owner who drops the
-//! memory cannot take no for an answer: [`Memory::retire`] unbinds the region's windows and ends
-//! the region under one hold of the control lock.
+//! `deregister` fails while windows are bound to the region, as the verb requires. An owner that is
+//! about to drop the memory cannot accept a failure. It calls [`Memory::force_deregister`], which
+//! unbinds the windows and ends the region without releasing the control lock in between.
 //!
-//! # What a spinning reader may rely on
+//! # What a program that polls memory may rely on
 //!
-//! Programs poll the last byte of a buffer that a remote WRITE fills. Each write here stores in
-//! ascending order of addresses, and the naturally aligned word (up to 8 bytes) that holds the last
-//! byte is stored last, with release order: whoever sees the last byte (acquire) sees all the
-//! others. An aligned 8-byte word inside the range is stored and loaded whole. Of what this process
-//! writes into another's memory ([`Memory::write_peer`]) only that last word is ordered, and words
-//! are whole if both ends are aligned alike.
+//! Programs poll the last byte of a buffer that a remote WRITE fills. Each write stores in
+//! ascending order of addresses. The naturally aligned word (up to 8 bytes) that holds the last
+//! byte is stored last, with release order. So a reader that sees the last byte (acquire) sees all
+//! the other bytes. An aligned 8-byte word inside the range is stored and loaded whole.
+//!
+//! Writes into the memory of another process ([`Memory::write_peer`]) promise less. Only the last
+//! word is ordered after the others, and words are whole only if both ends are aligned alike.
 //!
 //! # Memory of other processes
 //!
-//! A process of this host may be granted access to a region ([`Memory::grant`]): it then copies by
-//! itself, with [`Memory::write_peer`] and its like, until the owner closes the key's gate, as
-//! every change of the key does; `gates` has the order of it.
+//! The owner of a region may grant a process of this host access to it ([`Memory::grant`]). That
+//! process then copies by itself, with [`Memory::write_peer`] and similar calls, until the owner
+//! revokes the key. Every change of a key revokes it. Module `revocation` describes the protocol.
 //!
 //! Limits: 16,776,191 keys, 2^47 bytes per region, [`u32::MAX`] protection domains over a lifetime.
 //!
-//! Clauses: IBTA 10.6 (memory management), 11.2.8 (verbs for it), 9.7.4.1 and 9.9 (responder
-//! checks).
+//! Clauses: IBTA 10.6 (memory management), 11.2.8 (its verbs), 9.7.4.1 and 9.9 (checks of the
+//! responder).
 #![deny(unsafe_code)]
 
 mod access;
+mod control;
 mod data;
 mod error;
-mod gates;
 mod grant;
-mod in_place;
 mod index;
 mod keys;
 mod memory;
+mod pd;
 mod peer;
 #[allow(unsafe_code)]
 mod racy;
+mod random;
+mod registration;
+mod revocation;
 mod sg;
+mod slice_scope;
 mod table;
 mod window;
 
 pub use access::{Access, RemoteAccess};
+pub use control::MwType;
 pub use error::{
     AccessError, BindError, Check, DeregisterError, InvalidateError, PdError, RegisterError,
 };
-pub use gates::{GatePass, MAX_GATES, PATIENCE, PeerGates, Visit, Visitor, VisitorId};
 pub use grant::{Grant, GrantError};
-pub use in_place::{InPlace, Named};
-pub use memory::{Memory, Mr, MrHandle, PdId, Reregister};
-pub use peer::{PeerFault, Reach, WordOp};
+pub use memory::Memory;
+pub use pd::PdId;
+pub use peer::{PeerAtomic, PeerCopyError, PeerRegion};
 pub use racy::{
-    HostBuffer, HostList, PeerList, PeerMemory, PeerPiece, PeerProcess, RacySlice, RacySliceMut,
-    Sentinel, SharedRange, admit, put_words, take_words,
+    HostBuffer, InlineData, LivenessWord, PeerList, PeerMapping, PeerPiece, PeerRange, RacySlice,
+    RacySliceMut, SharedRange, permit_ptrace, read_words, write_words,
 };
 #[cfg(not(miri))]
 pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
+pub use registration::{Mr, MrHandle, Reregister};
+pub use revocation::{
+    GrantedProcess, GrantedProcessId, MAX_REVOCATION_WORDS, PeerAccess, PeerRevocationWords,
+    REVOKE_TIMEOUT, RevocationToken,
+};
 pub use sg::{SgCursor, Sge, total_len};
-pub use window::{Bind, Mw, MwHandle, MwType};
+pub use slice_scope::{SliceScope, Slices};
+pub use window::{Bind, Mw, MwHandle};
 
 #[cfg(test)]
 #[allow(unsafe_code)]

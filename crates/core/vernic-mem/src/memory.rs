@@ -1,98 +1,15 @@
-//! The control path: protection domains and regions. One lock, any thread.
+//! The key table of a device, and its protection domains. Changes may come from any thread and take
+//! one lock.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use vernic_wire::{Lkey, Rkey};
-
-use crate::gates::Gates;
+use crate::control::{Control, PdUse};
 use crate::index::IndexTable;
-use crate::keys::{KeyAllocator, Permutations};
-use crate::racy::{Entry, Kind, Region, is_reachable};
+use crate::keys::Permutations;
+use crate::racy::{Entry, Kind, Region};
+use crate::revocation::RevocationWords;
 use crate::table::{MAX_SLOTS, Table};
-use crate::window::WindowRecord;
-use crate::{Access, DeregisterError, PdError, RegisterError};
-
-/// Number of a protection domain of one device (IBTA 10.2.3). Never reused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PdId(pub(crate) u32);
-
-impl PdId {
-    /// The number of no domain: nothing can be made in it.
-    pub const NONE: Self = Self(0);
-
-    /// The number, from 1.
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for PdId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-/// Names a region on the control path. A handle of a region that is gone is refused, never taken
-/// for another's.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct MrHandle {
-    pub(crate) slot: u32,
-    pub(crate) serial: u64,
-}
-
-/// A registered region: its name and its keys. Both keys have the same value.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Mr {
-    /// For the control path.
-    pub handle: MrHandle,
-    /// For local work requests.
-    pub lkey: Lkey,
-    /// For peers, if the region has remote rights.
-    pub rkey: Rkey,
-}
-
-/// What [`Memory::reregister`] changes; `None` keeps.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Reregister {
-    /// Another protection domain.
-    pub pd: Option<PdId>,
-    /// Other rights.
-    pub access: Option<Access>,
-    /// Other memory: first byte, bytes, I/O virtual address of the first byte.
-    pub range: Option<(*mut u8, u64, u64)>,
-}
-
-/// What lives in a protection domain.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PdUse {
-    pub(crate) regions: u32,
-    pub(crate) windows: u32,
-    pub(crate) holders: u32,
-}
-
-#[derive(Debug)]
-pub(crate) struct RegionRecord {
-    serial: u64,
-    /// Windows bound to the region.
-    pub(crate) windows: u32,
-    /// What the slot shows.
-    pub(crate) entry: Entry,
-}
-
-/// Everything behind the control lock.
-#[derive(Debug)]
-pub(crate) struct Control {
-    pub(crate) keys: KeyAllocator,
-    pub(crate) pds: HashMap<PdId, PdUse>,
-    /// By slot number.
-    pub(crate) regions: HashMap<u32, RegionRecord>,
-    /// By slot number.
-    pub(crate) windows: HashMap<u32, WindowRecord>,
-    last_pd: u32,
-    last_serial: u64,
-}
+use crate::{Access, PdError, PdId, RegisterError};
 
 /// The registered memory of one device: see the [crate head](crate).
 #[derive(Debug)]
@@ -100,9 +17,10 @@ pub struct Memory {
     pub(crate) permutations: Permutations,
     pub(crate) indexes: IndexTable,
     pub(crate) table: Table,
-    /// Made for the first access that is granted to another process.
-    pub(crate) gates: OnceLock<Gates>,
-    /// Boxed: its lock word shall not share a cache line with what the data path reads.
+    /// Revocation words, created when the first access is granted to another process.
+    pub(crate) revocations: OnceLock<RevocationWords>,
+    /// The control state. Boxed, so that its lock does not share a cache line with what the data
+    /// path reads.
     control: Box<Mutex<Control>>,
 }
 
@@ -118,45 +36,37 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Longest region, bytes: the user address space of x86-64.
-    pub const MAX_REGION_BYTES: u64 = 1 << 47;
-    /// Most regions and windows together; the 24 bits of index, less what the table's shape wastes.
+    /// Highest number of regions and windows together: 2^24 indexes, less those that the slot
+    /// table's shape leaves unused.
     pub const MAX_KEYS: u32 = MAX_SLOTS - 1;
 
-    /// A key table without regions, with secrets of its own.
+    /// Creates a key table without regions, with its own random secrets.
     pub fn new() -> Self {
-        let keys = KeyAllocator::new();
+        let control = Control::new();
         Self {
-            permutations: keys.permutations().clone(),
+            permutations: control.keys.permutations().clone(),
             indexes: IndexTable::new(),
             table: Table::new(),
-            gates: OnceLock::new(),
-            control: Box::new(Mutex::new(Control {
-                keys,
-                pds: HashMap::new(),
-                regions: HashMap::new(),
-                windows: HashMap::new(),
-                last_pd: 0,
-                last_serial: 0,
-            })),
+            revocations: OnceLock::new(),
+            control: Box::new(Mutex::new(control)),
         }
     }
 
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
-        // No code panics between two changes that belong together.
+        // A poisoned lock is safe to use: no code panics between two changes that belong together.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many protection domains and regions there are.
+    /// Number of protection domains and number of regions.
     pub fn population(&self) -> (usize, usize) {
         let control = self.control();
         (control.pds.len(), control.regions.len())
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     pub fn alloc_pd(&self) -> PdId {
         let mut control = self.control();
-        // At most one round per live domain.
+        // At most one round per existing domain.
         loop {
             control.last_pd = control.last_pd.wrapping_add(1).max(1);
             let pd = PdId(control.last_pd);
@@ -170,7 +80,7 @@ impl Memory {
     /// Frees a protection domain (IBTA 11.2.1.7).
     ///
     /// # Errors
-    /// [`PdError::Busy`] while regions, windows or holders live in it.
+    /// [`PdError::Busy`] while regions, windows or other objects use it.
     pub fn dealloc_pd(&self, pd: PdId) -> Result<(), PdError> {
         let mut control = self.control();
         let PdUse { regions, windows, holders } = *control.pd(pd)?;
@@ -181,7 +91,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Counts one more thing in the domain that this crate does not know: a queue pair, a shared
+    /// Counts one more object in the domain that this crate does not know: a queue pair, a shared
     /// receive queue, an address handle.
     ///
     /// # Errors
@@ -191,207 +101,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Undoes one [`Memory::hold_pd`]; without one it does nothing.
+    /// Undoes one [`Memory::hold_pd`]. Does nothing if there was none.
     pub fn release_pd(&self, pd: PdId) {
         if let Ok(pd) = self.control().pd(pd) {
             pd.holders = pd.holders.saturating_sub(1);
         }
     }
 
-    /// Registers `len` bytes from `addr` on, known to work requests and peers as `iova` and up
-    /// (IBTA 10.6.4, 11.2.8.2). Costs the same for any length: no page is touched. Length 0 is
-    /// permitted; such a region serves accesses of length 0.
-    ///
-    /// # Safety
-    /// From now until (1) [`Memory::deregister`] has returned `Ok`, or [`Memory::retire`] has
-    /// returned, and (2) every lane that was running then has passed a barrier (see the
-    /// [crate head](crate)):
-    /// - `addr..addr + len` stays mapped and readable, and writable if `access` holds
-    ///   `LOCAL_WRITE`;
-    /// - all other accesses to it are atomic, volatile, in another language or process, or do not
-    ///   overlap in time with work requests or remote operations that conflict with them; no
-    ///   `&mut` to it and, if it is written, no `&` is used while such operations may run.
-    ///
-    /// # Errors
-    /// [`RegisterError`]; `iova` must be 0 with [`Access::ZERO_BASED`].
-    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
-    pub unsafe fn register(
-        &self,
-        pd: PdId,
-        addr: *mut u8,
-        len: u64,
-        iova: u64,
-        access: Access,
-    ) -> Result<Mr, RegisterError> {
-        check_range(addr, len, iova)?;
-        check_access(access, iova)?;
-        // SAFETY: the caller's promise; the range does not wrap and is not null (checked).
-        let region = unsafe { Region::new(addr, len) };
-        self.publish_region(pd, Kind::Region, iova, access, region)
-    }
-
-    /// A region that reads as zero and swallows writes, whatever address is used with it
-    /// (`ibv_alloc_null_mr`). It has no remote rights.
-    ///
-    /// # Errors
-    /// [`RegisterError::Pd`], [`RegisterError::KeysExhausted`].
-    pub fn alloc_null_mr(&self, pd: PdId) -> Result<Mr, RegisterError> {
-        self.publish_region(pd, Kind::NullRegion, 0, Access::LOCAL_WRITE, Region::NULL)
-    }
-
-    /// Registers all memory of the process, present and future, by its addresses: implicit
-    /// on-demand paging (`ibv_reg_mr` of everything with `IBV_ACCESS_ON_DEMAND`). An access to what
-    /// is not mapped, or not writable, is refused with [`Check::Unmapped`](crate::Check::Unmapped).
-    ///
-    /// Accesses go through the kernel: some 0.3 us each. 8-byte operations are atomic with respect
-    /// to the others of this process, not to CPUs. Windows cannot be bound to it.
-    ///
-    /// # Safety
-    /// As for [`Memory::register`], of all memory that work requests and peers name; but it need
-    /// not stay mapped, nor be writable.
-    ///
-    /// # Errors
-    /// [`RegisterError`]: [`NoAddressSpace`](RegisterError::NoAddressSpace) where the kernel
-    /// refuses the system calls.
-    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
-    pub unsafe fn register_address_space(
-        &self,
-        pd: PdId,
-        access: Access,
-    ) -> Result<Mr, RegisterError> {
-        check_access(access, 0)?;
-        if !Self::can_register_address_space() {
-            return Err(RegisterError::NoAddressSpace);
-        }
-        // SAFETY: the caller's promise.
-        let everything = unsafe { Region::address_space() };
-        self.publish_region(pd, Kind::Region, 0, access, everything)
-    }
-
-    /// Whether [`Memory::register_address_space`] is possible here: a few system calls to find out.
-    pub fn can_register_address_space() -> bool {
-        is_reachable()
-    }
-
-    fn publish_region(
-        &self,
-        pd: PdId,
-        kind: Kind,
-        iova: u64,
-        access: Access,
-        region: Region,
-    ) -> Result<Mr, RegisterError> {
-        let mut control = self.control();
-        control.pd(pd)?;
-        let (slot, key) = self.take_key(&mut control)?;
-        let entry = Entry { key, kind, pd: pd.0, qpn: 0, access, iova, region };
-        let serial = control.next_serial();
-        control.pd(pd)?.regions += 1;
-        control.regions.insert(slot, RegionRecord { serial, windows: 0, entry });
-        self.publish(slot, &entry);
-        Ok(mr(slot, serial, key))
-    }
-
-    /// Changes memory, rights or domain of a region; the keys stay (IBTA 11.2.8.7 permits either).
-    /// Work that runs meanwhile sees the old or the new state.
-    ///
-    /// # Safety
-    /// As for [`Memory::register`] with what results; the old memory has to stay mapped until the
-    /// lanes have passed a barrier after the return.
-    ///
-    /// # Errors
-    /// [`RegisterError`]; nothing changed then.
-    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
-    pub unsafe fn reregister(
-        &self,
-        handle: MrHandle,
-        change: Reregister,
-    ) -> Result<Mr, RegisterError> {
-        let mut control = self.control();
-        let record = control.region(handle).ok_or(RegisterError::UnknownHandle)?;
-        if record.windows != 0 {
-            return Err(RegisterError::WindowsBound { windows: record.windows });
-        }
-        let mut entry = record.entry;
-        let no_rights = entry.kind == Kind::NullRegion && change.access.is_some();
-        if no_rights || entry.region.is_special() && change.range.is_some() {
-            return Err(RegisterError::NoMemory);
-        }
-        let old_pd = PdId(entry.pd);
-        if let Some((addr, len, iova)) = change.range {
-            check_range(addr, len, iova)?;
-            // SAFETY: the caller's promise; the range does not wrap and is not null (checked).
-            entry.region = unsafe { Region::new(addr, len) };
-            entry.iova = iova;
-        }
-        entry.access = change.access.unwrap_or(entry.access);
-        check_access(entry.access, entry.iova)?;
-        let pd = change.pd.unwrap_or(old_pd);
-        control.pd(pd)?.regions += 1;
-        control.pd(old_pd)?.regions -= 1;
-        entry.pd = pd.0;
-        if let Some(record) = control.region(handle) {
-            record.entry = entry;
-        }
-        self.publish(handle.slot, &entry);
-        drop(control);
-        self.settle_gates();
-        Ok(mr(handle.slot, handle.serial, entry.key))
-    }
-
-    /// Ends a region: its keys die at once (IBTA 11.2.8.4). An access that had passed its check may
-    /// still be copying: **let all lanes pass a barrier before the memory is given up**.
-    ///
-    /// # Errors
-    /// [`DeregisterError::WindowsBound`] while windows are bound to it; [`Memory::retire`] unbinds
-    /// them.
-    pub fn deregister(&self, handle: MrHandle) -> Result<(), DeregisterError> {
-        let mut control = self.control();
-        let record = control.region(handle).ok_or(DeregisterError::UnknownHandle)?;
-        if record.windows != 0 {
-            return Err(DeregisterError::WindowsBound { windows: record.windows });
-        }
-        self.remove_region(&mut control, handle.slot);
-        drop(control);
-        self.settle_gates();
-        Ok(())
-    }
-
-    /// Ends a region whatever is bound to it: unbinds its windows and kills its keys, in one step
-    /// that no bind can come between. For an owner whose memory is about to go and who cannot be
-    /// refused; the verb is [`Memory::deregister`]. As there, **let all lanes pass a barrier before
-    /// the memory is given up**.
-    ///
-    /// The windows stay allocated, and their present keys open nothing: a type 1 window is as if
-    /// bound with length 0, a type 2 window as if invalidated. Either may be bound again.
-    ///
-    /// Returns how many windows it unbound. It cannot fail: a region that is gone already has no
-    /// live key, and nothing is left to do. With bound windows, costs a walk over all windows of
-    /// the device.
-    pub fn retire(&self, handle: MrHandle) -> u32 {
-        let mut control = self.control();
-        let Some(record) = control.region(handle) else { return 0 };
-        let windows = record.windows;
-        if windows != 0 {
-            self.unbind_all(&mut control, |window| window.region == Some(handle.slot));
-        }
-        self.remove_region(&mut control, handle.slot);
-        drop(control);
-        self.settle_gates();
-        windows
-    }
-
-    /// Ends the region in `slot`, to which no window is bound.
-    fn remove_region(&self, control: &mut Control, slot: u32) {
-        let Some(record) = control.regions.remove(&slot) else { return };
-        debug_assert_eq!(record.windows, 0, "a window would outlive its region");
-        if let Ok(pd) = control.pd(PdId(record.entry.pd)) {
-            pd.regions -= 1;
-        }
-        self.free_slot(control, slot, &record.entry);
-    }
-
-    /// A slot and its next key. The slot exists in the table.
+    /// Takes a free slot and its next key. Grows the table if the slot does not exist in it.
     pub(crate) fn take_key(&self, control: &mut Control) -> Result<(u32, u32), RegisterError> {
         let exhausted = RegisterError::KeysExhausted { max: Self::MAX_KEYS };
         let slot = control.keys.take().ok_or(exhausted)?;
@@ -402,19 +119,19 @@ impl Memory {
         Ok((slot, control.keys.key_for(slot, last)))
     }
 
-    /// Shows `entry` to the data path, and closes its key's gate: what was granted was for the
-    /// entry before. The caller holds the control lock, and lets the gates settle without it if
-    /// that was a live entry.
+    /// Stores `entry` for the data path, and revokes the grants of its key, which were made for the
+    /// previous entry. The caller holds the control lock. If the previous entry was valid, the
+    /// caller waits for the revocations after it has released the lock.
     pub(crate) fn publish(&self, slot: u32, entry: &Entry) {
         if let Some(slot) = self.table.get(slot) {
             slot.publish(entry);
         }
-        if let Some(gates) = self.gates.get() {
-            gates.close_key(entry.key >> 8);
+        if let Some(words) = self.revocations.get() {
+            words.revoke_key(entry.key >> 8);
         }
     }
 
-    /// Kills the key of a slot and gives the slot back.
+    /// Invalidates the key of a slot and frees the slot.
     pub(crate) fn free_slot(&self, control: &mut Control, slot: u32, entry: &Entry) {
         self.publish(
             slot,
@@ -422,56 +139,4 @@ impl Memory {
         );
         control.keys.give_back(slot);
     }
-}
-
-impl Control {
-    pub(crate) fn pd(&mut self, pd: PdId) -> Result<&mut PdUse, PdError> {
-        self.pds.get_mut(&pd).ok_or(PdError::Unknown(pd))
-    }
-
-    pub(crate) fn next_serial(&mut self) -> u64 {
-        self.last_serial += 1;
-        self.last_serial
-    }
-
-    fn region(&mut self, handle: MrHandle) -> Option<&mut RegionRecord> {
-        self.regions.get_mut(&handle.slot).filter(|record| record.serial == handle.serial)
-    }
-}
-
-const fn mr(slot: u32, serial: u64, key: u32) -> Mr {
-    Mr { handle: MrHandle { slot, serial }, lkey: Lkey(key), rkey: Rkey(key) }
-}
-
-fn check_range(addr: *mut u8, len: u64, iova: u64) -> Result<(), RegisterError> {
-    let max = Memory::MAX_REGION_BYTES.min(isize::MAX as u64);
-    let addr = addr.addr() as u64;
-    if len > max {
-        return Err(RegisterError::TooLong { len, max });
-    }
-    if len > 0 && addr == 0 {
-        return Err(RegisterError::NullAddress { len });
-    }
-    if addr.checked_add(len).is_none_or(|end| end > usize::MAX as u64) {
-        return Err(RegisterError::WrapsAddress { addr, len });
-    }
-    // The last byte may be the last of the 64-bit space.
-    if len > 0 && iova.checked_add(len - 1).is_none() {
-        return Err(RegisterError::WrapsIova { iova, len });
-    }
-    Ok(())
-}
-
-fn check_access(access: Access, iova: u64) -> Result<(), RegisterError> {
-    let bits = access.bits() & !Access::all().bits();
-    if bits != 0 {
-        return Err(RegisterError::UnknownAccess { bits });
-    }
-    if !access.is_consistent() {
-        return Err(RegisterError::NeedsLocalWrite { access });
-    }
-    if access.contains(Access::ZERO_BASED) && iova != 0 {
-        return Err(RegisterError::NotZeroBased { iova });
-    }
-    Ok(())
 }

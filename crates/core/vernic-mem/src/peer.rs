@@ -1,63 +1,64 @@
-//! Copies between registered memory of this process and memory of another one that granted access.
+//! Copies between registered memory of this process and granted memory of another process.
 //!
-//! The local side is checked as ever. The other side is checked by its owner when access was
-//! granted, and by the bounds of the [`Reach`] here; whether the access still stands is the gates'
-//! to say, and whoever calls is inside them ([`PeerGates::enter`](crate::PeerGates::enter)).
+//! The local side is checked as for all other accesses. The owner of the remote side checked it
+//! when it granted access, and this module checks the bounds of the grant ([`PeerRegion`]). The
+//! caller makes sure that the grant is still valid: it has begun an access
+//! ([`PeerRevocationWords::begin_access`](crate::PeerRevocationWords::begin_access)).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::data::{Place, list_too_short, refuse};
+use crate::data::{CheckedAddress, list_too_short, refuse};
 use crate::racy::Batch;
 use crate::{
-    Access, AccessError, Check, Memory, PdId, PeerList, PeerMemory, PeerPiece, PeerProcess,
+    Access, AccessError, Check, Memory, PdId, PeerList, PeerMapping, PeerPiece, PeerRange,
     SgCursor, Sge,
 };
 
-/// Bytes copied at a time where a buffer is between: pieces of special regions.
+/// Bytes per step of a copy through a bounce buffer. Special regions need one.
 const BOUNCE: usize = 4096;
 
-/// Bytes of mapped memory that are copied between two looks at the gates, some 2 us: what a process
-/// that is stopped while it copies may still write when it goes on.
+/// Bytes of mapped memory that are copied between two checks of the revocation words, some 2 us. A
+/// process that was stopped while copying may still write that much when it continues.
 const PIECE: u64 = 16 << 10;
 
-/// How another process's memory is reached. Offsets count from the first byte that was granted.
+/// A granted region of another process. Offsets count from the first byte of the grant.
 #[derive(Debug)]
-pub enum Reach {
-    /// Mapped here.
-    Mapped(PeerMemory),
-    /// By the kernel, which copies between the processes.
-    Process(PeerProcess),
+pub enum PeerRegion {
+    /// The region is mapped in this process.
+    Mapped(PeerMapping),
+    /// The kernel copies between the two processes.
+    ByKernel(PeerRange),
 }
 
 /// Why a copy failed.
 #[derive(Debug)]
-pub enum PeerFault {
-    /// The local memory refuses.
+pub enum PeerCopyError {
+    /// The local memory cannot be accessed.
     Local(AccessError),
-    /// The other process's memory cannot be reached: what the kernel says, or `EINVAL` out of
-    /// bounds.
+    /// The memory of the other process cannot be accessed: an error of the kernel, or `EINVAL` if
+    /// the range is out of bounds.
     Peer(io::Error),
-    /// Access has ended meanwhile.
-    Closed,
+    /// The grant was revoked during the copy.
+    Revoked,
 }
 
-/// An atomic on 8 bytes (IBTA 9.4.5).
+/// An atomic operation on 8 bytes (IBTA 9.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WordOp {
-    /// Store `swap` if the word is `compare`.
+pub enum PeerAtomic {
+    /// Store `swap` if the word equals `compare`.
     CmpSwap {
-        /// Expected.
+        /// The expected value.
         compare: u64,
-        /// New.
+        /// The new value.
         swap: u64,
     },
-    /// Add, wrapping.
+    /// Add to the word, wrapping.
     FetchAdd(u64),
 }
 
-impl WordOp {
-    /// Runs it and returns what the word was.
+impl PeerAtomic {
+    /// Runs the operation and returns the old value of the word.
     fn run(self, word: &AtomicU64) -> u64 {
         match self {
             Self::CmpSwap { compare, swap } => word
@@ -68,24 +69,24 @@ impl WordOp {
     }
 }
 
-impl From<AccessError> for PeerFault {
+impl From<AccessError> for PeerCopyError {
     fn from(error: AccessError) -> Self {
         Self::Local(error)
     }
 }
 
-/// Out of the range that was granted.
+/// The error for a range outside the grant.
 #[cold]
-fn outside() -> PeerFault {
-    PeerFault::Peer(io::Error::from_raw_os_error(libc::EINVAL))
+fn outside() -> PeerCopyError {
+    PeerCopyError::Peer(io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-impl Reach {
-    /// Stores bytes of ours at `at`: the last aligned word last.
+impl PeerRegion {
+    /// Copies private bytes of this process to offset `at`. The last aligned word is stored last.
     ///
     /// # Errors
-    /// [`PeerFault::Peer`].
-    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), PeerFault> {
+    /// [`PeerCopyError::Peer`].
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), PeerCopyError> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -93,40 +94,43 @@ impl Reach {
             Self::Mapped(memory) => {
                 memory.region(true).and_then(|r| r.store(at, bytes)).ok_or_else(outside)
             }
-            Self::Process(peer) => {
+            Self::ByKernel(peer) => {
                 let mut batch = Batch::<true>::new();
                 batch.push_bytes(bytes);
-                batch.write_to(peer, at).map_err(PeerFault::Peer)
+                batch.write_to(peer, at).map_err(PeerCopyError::Peer)
             }
         }
     }
 
-    /// Whether [`atomic`](Self::atomic) can be run there.
+    /// Whether [`atomic`](Self::atomic) works at offset `at`.
     pub fn has_word(&self, at: u64) -> bool {
         matches!(self, Self::Mapped(memory) if memory.with_word(at, |_| ()).is_some())
     }
 
-    /// Runs an atomic on the word at `at` and returns what it was. Only mapped memory has them.
+    /// Runs an atomic operation on the word at offset `at` and returns its old value. Only mapped
+    /// memory supports atomics.
     ///
     /// # Errors
-    /// [`PeerFault::Peer`]: not mapped, out of bounds, or not aligned in memory.
-    pub fn atomic(&self, at: u64, op: WordOp) -> Result<u64, PeerFault> {
+    /// [`PeerCopyError::Peer`]: the memory is not mapped, or the word is out of bounds or not
+    /// aligned.
+    pub fn atomic(&self, at: u64, op: PeerAtomic) -> Result<u64, PeerCopyError> {
         match self {
             Self::Mapped(memory) => memory.with_word(at, |word| op.run(word)),
-            Self::Process(_) => None,
+            Self::ByKernel(_) => None,
         }
         .ok_or_else(outside)
     }
 }
 
 impl Memory {
-    /// Copies `len` bytes of the message that `sges` describes, from byte `offset` on, to `at`: an
-    /// RDMA WRITE, or a part of it. `holds` says whether access still stands
-    /// ([`Visit::holds`](crate::Visit::holds)), and is asked before each 16 KiB of mapped memory,
-    /// and each call of the kernel.
+    /// Copies a part of a message to offset `at` of the remote region: an RDMA WRITE, or a part of
+    /// one. The part is the `len` bytes from byte `offset` on of the message that `sges` describes.
+    /// `holds` returns whether the grant is still valid
+    /// ([`PeerAccess::is_valid`](crate::PeerAccess::is_valid)). It is called before each 16 KiB of
+    /// mapped memory, and before each system call.
     ///
     /// # Errors
-    /// [`PeerFault`]; a part may have been copied.
+    /// [`PeerCopyError`]; a part may have been copied.
     #[expect(clippy::too_many_arguments, reason = "as read_local, and where to")]
     pub fn write_peer(
         &self,
@@ -135,23 +139,23 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         len: u64,
-        (to, at): (&Reach, u64),
+        (to, at): (&PeerRegion, u64),
         holds: impl Fn() -> bool,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
         match to {
-            Reach::Mapped(memory) => {
+            PeerRegion::Mapped(memory) => {
                 let to = memory.region(true).ok_or_else(outside)?;
                 let mut at = at;
-                pieces.each_part(Access::empty(), |place, n| {
+                pieces.each_part(Access::empty(), |checked, n| {
                     if !holds() {
-                        return Err(PeerFault::Closed);
+                        return Err(PeerCopyError::Revoked);
                     }
                     if !to.contains(at, n) {
                         return Err(outside());
                     }
-                    if place.region.transfer(place.offset, to, at, n).is_none() {
-                        bounce(place, n, |done, bytes| {
+                    if checked.region.transfer(checked.offset, to, at, n).is_none() {
+                        bounce(checked, n, |done, bytes| {
                             to.store(at + done, bytes).ok_or_else(outside)
                         })?;
                     }
@@ -159,15 +163,16 @@ impl Memory {
                     Ok(())
                 })
             }
-            Reach::Process(peer) => write_process(pieces, peer, at, holds),
+            PeerRegion::ByKernel(peer) => write_process(pieces, peer, at, holds),
         }
     }
 
-    /// Copies `len` bytes from `at` to the message that `sges` describes, from byte `offset` on: an
-    /// RDMA READ, or a part of it. `holds` as for [`write_peer`](Self::write_peer).
+    /// Copies from offset `at` of the remote region to a part of a message: an RDMA READ, or a part
+    /// of one. The part is the `len` bytes from byte `offset` on of the message that `sges`
+    /// describes. `holds` is as for [`write_peer`](Self::write_peer).
     ///
     /// # Errors
-    /// [`PeerFault`]; a part may have been copied.
+    /// [`PeerCopyError`]; a part may have been copied.
     #[expect(clippy::too_many_arguments, reason = "as write_local, and where from")]
     pub fn read_peer(
         &self,
@@ -176,41 +181,42 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         len: u64,
-        (from, at): (&Reach, u64),
+        (from, at): (&PeerRegion, u64),
         holds: impl Fn() -> bool,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
         match from {
-            Reach::Mapped(memory) => {
+            PeerRegion::Mapped(memory) => {
                 let from = memory.region(false).ok_or_else(outside)?;
                 let mut at = at;
-                pieces.each_part(Access::LOCAL_WRITE, |place, n| {
+                pieces.each_part(Access::LOCAL_WRITE, |checked, n| {
                     if !from.contains(at, n) {
                         return Err(outside());
                     }
-                    if from.transfer(at, place.region, place.offset, n).is_none() {
-                        fill(place, n, |done, bytes| {
+                    if from.transfer(at, checked.region, checked.offset, n).is_none() {
+                        fill(checked, n, |done, bytes| {
                             from.load(at + done, bytes).ok_or_else(outside)
                         })?;
                     }
                     at += n;
-                    // Afterwards: what was read is what was granted.
-                    if holds() { Ok(()) } else { Err(PeerFault::Closed) }
+                    // Checked after the copy: all bytes that were read belonged to the grant.
+                    if holds() { Ok(()) } else { Err(PeerCopyError::Revoked) }
                 })
             }
-            Reach::Process(peer) => {
+            PeerRegion::ByKernel(peer) => {
                 read_process(pieces, at, holds, |batch, at| batch.read_from(peer, at))
             }
         }
     }
 
-    /// Where `len` bytes of the message that `sges` describes lie in this process, from byte
-    /// `offset` on, for another process to copy ([`pull`](Self::pull)): fills `pieces` from the
-    /// first on and returns how many there are. `None` if there are not enough of them, or where
-    /// the bytes are in no memory of their own: the null region, the whole address space.
+    /// Finds the addresses of a part of a message in this process, for another process to copy
+    /// ([`pull`](Self::pull)). The part is the `len` bytes from byte `offset` on of the message
+    /// that `sges` describes. Fills `pieces` from its start, and returns how many it filled. `None`
+    /// if `pieces` is too short, or if the bytes have no fixed address: those of the null region or
+    /// the whole address space.
     ///
     /// # Errors
-    /// As [`read_local`](Self::read_local).
+    /// As for [`read_local`](Self::read_local).
     pub fn locate(
         &self,
         pd: PdId,
@@ -222,8 +228,8 @@ impl Memory {
     ) -> Result<Option<usize>, AccessError> {
         let (mut count, mut all) = (0, true);
         let list = Pieces { memory: self, pd, sges, cursor, offset, left: len };
-        let named = list.each(Access::empty(), |place, n| {
-            let part = place.region.part(place.offset, n);
+        let named = list.each(Access::empty(), |checked, n| {
+            let part = checked.region.part(checked.offset, n);
             match (part, pieces.get_mut(count), u32::try_from(n)) {
                 (Some(part), Some(piece), Ok(len)) => {
                     *piece = PeerPiece { addr: part.addr() as u64, len };
@@ -235,17 +241,18 @@ impl Memory {
         });
         match named {
             Ok(()) => Ok(all.then_some(count)),
-            Err(PeerFault::Local(error)) => Err(error),
+            Err(PeerCopyError::Local(error)) => Err(error),
             Err(_) => Ok(None),
         }
     }
 
     /// Copies all bytes of a list of another process's memory to the message that `sges` describes,
-    /// from byte `offset` on. Whether they still are what the other process meant is for the caller
-    /// to find out afterwards ([`PeerGates::still_lets`](crate::PeerGates::still_lets)).
+    /// from byte `offset` on. The other process may have changed the bytes meanwhile. The caller
+    /// checks that after the copy
+    /// ([`PeerRevocationWords::is_valid_after_read`](crate::PeerRevocationWords::is_valid_after_read)).
     ///
     /// # Errors
-    /// [`PeerFault`]; a part may have been copied.
+    /// [`PeerCopyError`]; a part may have been copied.
     pub fn pull(
         &self,
         pd: PdId,
@@ -253,48 +260,48 @@ impl Memory {
         cursor: &mut SgCursor,
         offset: u64,
         from: &PeerList<'_>,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         let left = from.pieces.iter().map(|piece| u64::from(piece.len)).sum();
         let pieces = Pieces { memory: self, pd, sges, cursor, offset, left };
         read_process(pieces, 0, || true, |batch, at| batch.read_list(from, at))
     }
 
-    /// Runs an atomic on the word at `at` of another process's memory and stores what it was into
-    /// the first 8 bytes of the message that `sges` describes. The place for it is found before, so
-    /// that nothing can go wrong once the atomic has run: **the lane must not pass a barrier
-    /// meanwhile**, as with any access.
+    /// Runs an atomic operation on the word at offset `at` of the remote region. Stores the word's
+    /// old value in the first 8 bytes of the message that `sges` describes. The list is checked
+    /// before the operation runs, so that storing the result cannot fail. As for every access,
+    /// **the lane must not pass a barrier meanwhile**.
     ///
     /// # Errors
-    /// [`PeerFault`]: as [`write_local`](Self::write_local) and [`Reach::atomic`]; local too for a
-    /// list that names the whole address space, where only the attempt would tell. Nothing has
-    /// happened then.
+    /// [`PeerCopyError`], as for [`write_local`](Self::write_local) and [`PeerRegion::atomic`]. A
+    /// list in the region over the whole address space is also refused, because only the store
+    /// could tell whether it works. Nothing has happened then.
     pub fn atomic_peer(
         &self,
         pd: PdId,
         sges: &[Sge],
         cursor: &mut SgCursor,
-        (on, at): (&Reach, u64),
-        op: WordOp,
-    ) -> Result<(), PeerFault> {
-        // Pieces of a list are of a byte at least.
+        (on, at): (&PeerRegion, u64),
+        op: PeerAtomic,
+    ) -> Result<(), PeerCopyError> {
+        // Each piece has at least one byte, so 8 bytes lie in at most 8 pieces.
         let mut sink = [None; 8];
         let mut places = sink.iter_mut();
         let pieces = Pieces { memory: self, pd, sges, cursor, offset: 0, left: 8 };
-        pieces.each(Access::LOCAL_WRITE, |place, n| {
-            if place.region.is_address_space() {
-                return Err(unmapped(place, 0, n as usize));
+        pieces.each(Access::LOCAL_WRITE, |checked, n| {
+            if checked.region.is_address_space() {
+                return Err(unmapped(checked, 0, n as usize));
             }
             if let Some(next) = places.next() {
-                *next = Some((place, n as usize));
+                *next = Some((checked, n as usize));
             }
             Ok(())
         })?;
         let was = on.atomic(at, op)?.to_ne_bytes();
         let mut rest = was.as_slice();
-        for (place, n) in sink.into_iter().flatten() {
+        for (checked, n) in sink.into_iter().flatten() {
             let (now, after) = rest.split_at(n);
-            // Inside the region, as was checked, and mapped until the lane has passed.
-            let stored = place.region.store(place.offset, now);
+            // The address was checked, and stays mapped until the lane passes a barrier.
+            let stored = checked.region.store(checked.offset, now);
             debug_assert!(stored.is_some());
             rest = after;
         }
@@ -302,7 +309,7 @@ impl Memory {
     }
 }
 
-/// The pieces of a part of a message.
+/// The pieces of registered memory that hold a part of a message.
 struct Pieces<'a> {
     memory: &'a Memory,
     pd: PdId,
@@ -313,14 +320,14 @@ struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// Runs `f` with each piece, checked, and its length.
+    /// Checks each piece, and calls `f` with its address and length.
     #[inline]
     fn each(
         mut self,
         needs: Access,
-        mut f: impl FnMut(Place, u64) -> Result<(), PeerFault>,
-    ) -> Result<(), PeerFault> {
-        // Each round ends a piece of the list or the part.
+        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerCopyError>,
+    ) -> Result<(), PeerCopyError> {
+        // The loop ends: each round completes an element of the list, or the part.
         while self.left > 0 {
             let (sge, inside) = self
                 .cursor
@@ -328,11 +335,11 @@ impl Pieces<'_> {
                 .ok_or_else(|| list_too_short(self.sges, self.offset, self.left))?;
             let n = self.left.min(u64::from(sge.length) - inside);
             let addr = sge.addr.wrapping_add(inside);
-            let place = self
+            let checked = self
                 .memory
                 .find_local(self.pd, sge.lkey, addr, n, needs)
                 .map_err(|check| refuse(check, sge.lkey.value(), addr, n))?;
-            f(place, n)?;
+            f(checked, n)?;
             self.offset += n;
             self.left -= n;
         }
@@ -341,17 +348,17 @@ impl Pieces<'_> {
 }
 
 impl Pieces<'_> {
-    /// As [`each`](Self::each), with parts of pieces of [`PIECE`] bytes at most.
+    /// Does the same as [`each`](Self::each), but cuts pieces to at most [`PIECE`] bytes.
     #[inline]
     fn each_part(
         self,
         needs: Access,
-        mut f: impl FnMut(Place, u64) -> Result<(), PeerFault>,
-    ) -> Result<(), PeerFault> {
-        self.each(needs, |Place { region, mut offset }, mut left| {
+        mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerCopyError>,
+    ) -> Result<(), PeerCopyError> {
+        self.each(needs, |CheckedAddress { region, mut offset }, mut left| {
             while left > 0 {
                 let n = left.min(PIECE);
-                f(Place { region, offset }, n)?;
+                f(CheckedAddress { region, offset }, n)?;
                 (offset, left) = (offset + n, left - n);
             }
             Ok(())
@@ -359,75 +366,77 @@ impl Pieces<'_> {
     }
 }
 
-/// Hands out a piece of a special region through a buffer; `to` gets how much was before.
+/// Reads a piece of a special region through a bounce buffer. `to` gets each buffer, and how many
+/// bytes came before it.
 #[cold]
 fn bounce(
-    place: Place,
+    checked: CheckedAddress,
     len: u64,
-    mut to: impl FnMut(u64, &[u8]) -> Result<(), PeerFault>,
-) -> Result<(), PeerFault> {
+    mut to: impl FnMut(u64, &[u8]) -> Result<(), PeerCopyError>,
+) -> Result<(), PeerCopyError> {
     let mut buffer = [0; BOUNCE];
     let mut done = 0;
     while done < len {
         let part = &mut buffer[..(len - done).min(BOUNCE as u64) as usize];
-        let loaded = place.region.load(place.offset + done, part);
-        loaded.ok_or_else(|| unmapped(place, done, part.len()))?;
+        let loaded = checked.region.load(checked.offset + done, part);
+        loaded.ok_or_else(|| unmapped(checked, done, part.len()))?;
         to(done, part)?;
         done += part.len() as u64;
     }
     Ok(())
 }
 
-/// Fills a piece of a special region through a buffer; `from` gets how much was before.
+/// Writes a piece of a special region through a bounce buffer. `from` fills each buffer, and gets
+/// how many bytes came before it.
 #[cold]
 fn fill(
-    place: Place,
+    checked: CheckedAddress,
     len: u64,
-    mut from: impl FnMut(u64, &mut [u8]) -> Result<(), PeerFault>,
-) -> Result<(), PeerFault> {
+    mut from: impl FnMut(u64, &mut [u8]) -> Result<(), PeerCopyError>,
+) -> Result<(), PeerCopyError> {
     let mut buffer = [0; BOUNCE];
     let mut done = 0;
     while done < len {
         let part = &mut buffer[..(len - done).min(BOUNCE as u64) as usize];
         from(done, part)?;
-        let stored = place.region.store(place.offset + done, part);
-        stored.ok_or_else(|| unmapped(place, done, part.len()))?;
+        let stored = checked.region.store(checked.offset + done, part);
+        stored.ok_or_else(|| unmapped(checked, done, part.len()))?;
         done += part.len() as u64;
     }
     Ok(())
 }
 
-/// Local memory of the whole address space that is not there.
+/// The error for an address of the whole address space that is not mapped.
 #[cold]
-fn unmapped(place: Place, done: u64, len: usize) -> PeerFault {
-    refuse(Check::Unmapped, 0, place.offset + done, len as u64).into()
+fn unmapped(checked: CheckedAddress, done: u64, len: usize) -> PeerCopyError {
+    refuse(Check::Unmapped, 0, checked.offset + done, len as u64).into()
 }
 
 fn write_process(
     pieces: Pieces<'_>,
-    peer: &PeerProcess,
+    peer: &PeerRange,
     mut at: u64,
     holds: impl Fn() -> bool,
-) -> Result<(), PeerFault> {
+) -> Result<(), PeerCopyError> {
     let mut batch = Batch::<true>::new();
-    let flush = |batch: &mut Batch<'_, true>, at: &mut u64| -> Result<(), PeerFault> {
+    let flush = |batch: &mut Batch<'_, true>, at: &mut u64| -> Result<(), PeerCopyError> {
         let bytes = batch.bytes() as u64;
         if bytes > 0 {
             if !holds() {
-                return Err(PeerFault::Closed);
+                return Err(PeerCopyError::Revoked);
             }
-            batch.write_to(peer, *at).map_err(PeerFault::Peer)?;
+            batch.write_to(peer, *at).map_err(PeerCopyError::Peer)?;
             *at += bytes;
         }
         Ok(())
     };
-    pieces.each(Access::empty(), |place, n| {
+    pieces.each(Access::empty(), |checked, n| {
         if batch.is_full() {
             flush(&mut batch, &mut at)?;
         }
-        if batch.push_region(place.region, place.offset, n).is_none() {
+        if batch.push_region(checked.region, checked.offset, n).is_none() {
             flush(&mut batch, &mut at)?;
-            bounce(place, n, |_, bytes| {
+            bounce(checked, n, |_, bytes| {
                 let mut one = Batch::<true>::new();
                 one.push_bytes(bytes);
                 flush(&mut one, &mut at)
@@ -438,32 +447,33 @@ fn write_process(
     flush(&mut batch, &mut at)
 }
 
-/// Copies to local pieces what `read` copies to a batch, from byte `at` on.
+/// Copies to local pieces, in batches. `read` fills a batch from an offset of the remote memory;
+/// `at` is the first offset.
 fn read_process(
     pieces: Pieces<'_>,
     mut at: u64,
     holds: impl Fn() -> bool,
     read: impl Fn(&mut Batch<'_, false>, u64) -> io::Result<()>,
-) -> Result<(), PeerFault> {
+) -> Result<(), PeerCopyError> {
     let mut batch = Batch::<false>::new();
-    let flush = |batch: &mut Batch<'_, false>, at: &mut u64| -> Result<(), PeerFault> {
+    let flush = |batch: &mut Batch<'_, false>, at: &mut u64| -> Result<(), PeerCopyError> {
         let bytes = batch.bytes() as u64;
         if bytes > 0 {
             if !holds() {
-                return Err(PeerFault::Closed);
+                return Err(PeerCopyError::Revoked);
             }
-            read(batch, *at).map_err(PeerFault::Peer)?;
+            read(batch, *at).map_err(PeerCopyError::Peer)?;
             *at += bytes;
         }
         Ok(())
     };
-    pieces.each(Access::LOCAL_WRITE, |place, n| {
+    pieces.each(Access::LOCAL_WRITE, |checked, n| {
         if batch.is_full() {
             flush(&mut batch, &mut at)?;
         }
-        if batch.push_region(place.region, place.offset, n).is_none() {
+        if batch.push_region(checked.region, checked.offset, n).is_none() {
             flush(&mut batch, &mut at)?;
-            fill(place, n, |_, bytes| {
+            fill(checked, n, |_, bytes| {
                 let mut one = Batch::<false>::new();
                 one.push_bytes(bytes);
                 flush(&mut one, &mut at)

@@ -1,47 +1,49 @@
-//! Scatter/gather lists: a message laid over several pieces of registered memory.
+//! Scatter/gather lists: a message that lies in several pieces of registered memory.
 
 use vernic_wire::Lkey;
 
-/// One piece of a scatter/gather list (`ibv_sge`). Length 0 is an empty piece whose key is not
-/// looked at. Laid out as `ibv_sge`, so that lists of C are lists of these.
+/// One element of a scatter/gather list (`ibv_sge`). If its length is 0, its key is not checked.
+/// The layout is that of `ibv_sge`, so that a list made by C code can be used as it is.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sge {
-    /// First address: virtual, or counted from 0 in a zero-based region.
+    /// First address: a virtual address, or an offset from 0 in a zero-based region.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
-    /// Key of the region.
+    /// Local key of the region.
     pub lkey: Lkey,
 }
 
-/// Bytes that a list holds.
+/// Total length of a list in bytes.
 pub fn total_len(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
-/// Where the last access to a list ended: makes packet after packet of a long message cost O(1).
+/// The position in a list where the last access ended. With a cursor, each packet of a long message
+/// costs O(1).
 ///
-/// A cursor is only a hint. Any offset may be accessed next, in any order; going back starts the
-/// search from the first piece. `SgCursor::default()` fits every list. A cursor belongs to one
-/// list: with another one, what is accessed is unspecified (but checked as always).
+/// A cursor is only a hint. The next access may have any offset. An offset before the cursor starts
+/// the search at the first element. `SgCursor::default()` fits every list. A cursor belongs to one
+/// list. With another list, it is unspecified which bytes are accessed, but the access is checked
+/// as always.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SgCursor {
-    /// Piece in which the last access ended.
+    /// Element in which the last access ended.
     index: u32,
-    /// Offset in the message at which that piece starts.
+    /// Offset in the message at which that element starts.
     start: u64,
 }
 
 impl SgCursor {
-    /// Moves to the piece that holds byte `offset` of the message and returns it with the offset
-    /// inside it; `None` past the end of the list.
+    /// Moves the cursor to the element that holds byte `offset` of the message. Returns the element
+    /// and the offset inside it; `None` past the end of the list.
     #[inline]
     pub(crate) fn seek<'a>(&mut self, sges: &'a [Sge], offset: u64) -> Option<(&'a Sge, u64)> {
         if self.start > offset {
             *self = Self::default();
         }
-        // At most one step per piece of the list.
+        // At most one round per element of the list.
         loop {
             let sge = sges.get(self.index as usize)?;
             let inside = offset - self.start;

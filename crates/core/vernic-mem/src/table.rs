@@ -1,41 +1,43 @@
-//! The slot table: grows by segments that double, never moves a slot, so readers need no lock.
+//! The slot table. It grows by segments that double in size, and never moves a slot, so readers
+//! need no lock.
 
 use std::sync::OnceLock;
 
 use crate::racy::Slot;
 
-/// Slots of the first segment: 64 KiB, the least a device costs.
+/// Slots of the first segment, as a power of 2. The segment takes 64 KiB, the least that a device
+/// costs.
 pub(crate) const FIRST_BITS: u32 = 10;
-/// Segments: 2^10 + 2^11 + ... + 2^23 slots.
+/// Number of segments, with 2^10, 2^11, ... 2^23 slots.
 pub(crate) const SEGMENTS: usize = 14;
 
-/// Slots in a full table: 2^24 - 2^10.
+/// Number of slots in a full table: 2^24 - 2^10.
 pub(crate) const MAX_SLOTS: u32 = ((1 << SEGMENTS) - 1) << FIRST_BITS;
 
-/// Where a slot is.
+/// The location of a slot in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Location {
-    /// Below 2^4.
+    /// Segment, below 2^4.
     pub(crate) segment: u32,
-    /// Below 2^23.
-    pub(crate) place: u32,
+    /// Position in the segment, below 2^23.
+    pub(crate) position: u32,
 }
 
 impl Location {
-    /// Of slot `number`, which is below 2^24.
+    /// The location of slot `number`, which is below 2^24.
     pub(crate) const fn of(number: u32) -> Self {
         let shifted = number + (1 << FIRST_BITS);
         let segment = shifted.ilog2() - FIRST_BITS;
-        Self { segment, place: shifted - (1 << (segment + FIRST_BITS)) }
+        Self { segment, position: shifted - (1 << (segment + FIRST_BITS)) }
     }
 
-    /// The slot's number.
+    /// The number of the slot at this location.
     pub(crate) const fn number(self) -> u32 {
-        (((1 << self.segment) - 1) << FIRST_BITS) + self.place
+        (((1 << self.segment) - 1) << FIRST_BITS) + self.position
     }
 }
 
-/// Slots by number, allocated segment by segment.
+/// The slots by number, allocated segment by segment.
 #[derive(Debug)]
 pub(crate) struct Table {
     segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
@@ -46,18 +48,18 @@ impl Table {
         Self { segments: [const { OnceLock::new() }; SEGMENTS] }
     }
 
-    /// The slot, if its segment exists. `number` is below 2^24.
+    /// The slot with this number, if its segment exists. `number` is below 2^24.
     pub(crate) fn get(&self, number: u32) -> Option<&Slot> {
         self.at(Location::of(number))
     }
 
-    /// The same, where it is known already.
+    /// The slot at this location, if its segment exists.
     #[inline(always)]
     pub(crate) fn at(&self, location: Location) -> Option<&Slot> {
-        self.segments.get(location.segment as usize)?.get()?.get(location.place as usize)
+        self.segments.get(location.segment as usize)?.get()?.get(location.position as usize)
     }
 
-    /// Makes all slots below `end` exist; `end` is at most [`MAX_SLOTS`].
+    /// Allocates all slots below `end`, which is at most [`MAX_SLOTS`].
     pub(crate) fn grow(&self, end: u32) {
         for (i, segment) in self.segments.iter().enumerate() {
             if ((1_u32 << i) - 1) << FIRST_BITS >= end {
@@ -75,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_slot_number_has_its_own_place() {
-        for (number, segment, place) in [
+        for (number, segment, position) in [
             (0, 0, 0),
             (1023, 0, 1023),
             (1024, 1, 0),
@@ -84,8 +86,8 @@ mod tests {
             (MAX_SLOTS - 1, 13, (1 << 23) - 1),
             (MAX_SLOTS, 14, 0),
         ] {
-            assert_eq!(Location::of(number), Location { segment, place });
-            assert_eq!(Location { segment, place }.number(), number);
+            assert_eq!(Location::of(number), Location { segment, position });
+            assert_eq!(Location { segment, position }.number(), number);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The rules of keys, rights, windows and bounds, one by one.
+//! Tests of the rules for keys, rights, windows and bounds, one by one.
 
 use vernic_wire::{Lkey, Qpn, Rkey};
 
@@ -7,7 +7,7 @@ use super::*;
 const QP: Qpn = Qpn::new(0x11);
 const OTHER_QP: Qpn = Qpn::new(0x22);
 
-/// Every right there is.
+/// All rights that exist.
 fn all_rights() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND
 }
@@ -30,7 +30,7 @@ impl Rig {
         let memory = Memory::new();
         let buffer = HostBuffer::new(4096).unwrap();
         let pd = memory.alloc_pd();
-        // SAFETY: `buffer` lives as long as `memory`, and is accessed by its racy copies only.
+        // SAFETY: `buffer` lives as long as `memory`, and only its racy copies access it.
         let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 4096, iova, access) }.unwrap();
         Self { memory, buffer, pd, mr, iova }
     }
@@ -65,7 +65,7 @@ fn remote_write_lands_and_remote_read_returns_it() {
     assert_eq!(&out, b"hello");
 }
 
-/// Runs the operation that `access` stands for on the first 8 bytes.
+/// Runs the operation of `access` on the first 8 bytes.
 fn run(rig: &Rig, access: RemoteAccess) -> Result<(), AccessError> {
     let (memory, pd, rkey, addr) = (&rig.memory, rig.pd, rig.mr.rkey, rig.iova);
     match access {
@@ -127,7 +127,8 @@ fn keys_of_another_domain_are_refused() {
 fn dead_keys_are_stale_and_invented_keys_are_unknown() {
     let rig = Rig::new(all_rights());
     assert_eq!(rig.write(Rkey(rig.mr.rkey.value() ^ 1), 0, &[1]), Err(Check::KeyStale));
-    // A neighbour index is in the first segment of the table or in none; it never had a key.
+    // The flipped bit belongs to the index. So the key is of another slot, which never had a key or
+    // does not exist.
     assert_eq!(rig.write(Rkey(rig.mr.rkey.value() ^ 0x8000_0000), 0, &[1]), Err(Check::KeyUnknown));
     assert_eq!(rig.write(Rkey(0), 0, &[1]), Err(Check::KeyUnknown));
     rig.memory.deregister(rig.mr.handle).unwrap();
@@ -277,7 +278,7 @@ fn registration_of_a_tebibyte_touches_nothing() {
     let memory = Memory::new();
     let pd = memory.alloc_pd();
     let address = std::ptr::without_provenance_mut::<u8>(0x1000_0000_0000);
-    // SAFETY: no access through the key is made.
+    // SAFETY: no access uses the key.
     let mr = unsafe { memory.register(pd, address, 1 << 40, 0, Access::REMOTE_READ) }.unwrap();
     let last = (1 << 40) - 1;
     memory.check_remote(pd, QP, mr.rkey, last, 1, RemoteAccess::Read).unwrap();
@@ -290,7 +291,7 @@ fn impossible_regions_are_refused_by_name() {
     let pd = memory.alloc_pd();
     let register = |addr: usize, len, iova, access| {
         let addr = std::ptr::without_provenance_mut(addr);
-        // SAFETY: no access through the key is made.
+        // SAFETY: no access uses the key.
         unsafe { memory.register(pd, addr, len, iova, access) }.map(drop)
     };
     let none = Access::empty();
@@ -346,7 +347,7 @@ fn reregistration_keeps_keys_and_changes_what_was_asked_for() {
     assert_eq!(rig.write(mr.rkey, 0, &[1]), Err(Check::WrongPd));
     rig.memory.dealloc_pd(rig.pd).unwrap();
     let bad = Reregister { access: Some(Access::REMOTE_WRITE), ..Reregister::default() };
-    // SAFETY: nothing changes; the call is refused.
+    // SAFETY: the call is refused, so nothing changes.
     let refused = unsafe { rig.memory.reregister(mr.handle, bad) };
     assert_eq!(refused, Err(RegisterError::NeedsLocalWrite { access: Access::REMOTE_WRITE }));
     rig.memory.read_remote(pd, QP, mr.rkey, 60, &mut out).unwrap();
@@ -380,12 +381,12 @@ fn type_1_window_opens_its_range_and_each_bind_kills_the_key_before() {
     assert_eq!(rig.write(mw.rkey, 0, &[1]), Err(Check::NotBound));
     let bind = rig.bind(rig.iova + 100, 50, Access::REMOTE_WRITE);
     let first = rig.memory.bind_mw(mw.handle, &bind).unwrap();
-    assert_eq!(first, rig.memory.rkey_after(mw.rkey));
+    assert_eq!(first, rig.memory.next_rkey(mw.rkey));
     assert_eq!(rig.write(mw.rkey, 100, &[1]), Err(Check::KeyStale));
     rig.write(first, 100, &[1; 50]).unwrap();
     assert_eq!(rig.write(first, 99, &[1]), Err(Check::Bounds));
     assert_eq!(rig.write(first, 150, &[1]), Err(Check::Bounds));
-    // Any queue pair of the domain may use it.
+    // Any queue pair of the domain may use a type 1 window.
     rig.memory.write_remote(rig.pd, OTHER_QP, first, rig.iova + 100, &[1]).unwrap();
     let error = rig.memory.read_remote(rig.pd, QP, first, rig.iova + 100, &mut [0]).unwrap_err();
     assert_eq!(error.check, Check::Rights(Access::REMOTE_READ));
@@ -416,15 +417,15 @@ fn type_2_window_serves_one_queue_pair_and_is_bound_again_only_after_invalidatio
     assert_eq!(rig.memory.bind_mw(mw.handle, &again), Err(BindError::AlreadyBound));
     rig.memory.invalidate_remote(rig.pd, QP, rkey).unwrap();
     assert_eq!(rig.write(rkey, 0, &[1]), Err(Check::NotBound));
-    // Under the key that it had, too: whether it changes is the application's choice.
+    // The application may also keep the present key.
     assert_eq!(rig.memory.bind_mw(mw.handle, &bind), Ok(rkey));
     rig.write(rkey, 0, &[1]).unwrap();
     rig.memory.invalidate_local(rig.pd, rkey).unwrap();
     let rkey = rig.memory.bind_mw(mw.handle, &again).unwrap();
     rig.write(rkey, 0, &[1]).unwrap();
-    rig.memory.release_qp(OTHER_QP);
+    rig.memory.unbind_qp_windows(OTHER_QP);
     rig.write(rkey, 0, &[1]).unwrap();
-    rig.memory.release_qp(QP);
+    rig.memory.unbind_qp_windows(QP);
     assert_eq!(rig.write(rkey, 0, &[1]), Err(Check::NotBound));
 }
 
@@ -505,25 +506,25 @@ fn region_with_bound_windows_stays_until_they_are_gone() {
     });
     let refused = |windows| Err(DeregisterError::WindowsBound { windows });
     assert_eq!(rig.memory.deregister(rig.mr.handle), refused(2));
-    // SAFETY: nothing changes; the call is refused.
+    // SAFETY: the call is refused, so nothing changes.
     let reregistered = unsafe { rig.memory.reregister(rig.mr.handle, Reregister::default()) };
     assert_eq!(reregistered, Err(RegisterError::WindowsBound { windows: 2 }));
-    // Bound again, it still counts once.
+    // A window that is bound again counts once.
     rig.memory.bind_mw(mws[0].handle, &bind).unwrap();
     assert_eq!(rig.memory.deregister(rig.mr.handle), refused(2));
     rig.memory.dealloc_mw(mws[0].handle).unwrap();
     assert_eq!(rig.memory.dealloc_mw(mws[0].handle), Err(BindError::UnknownHandle));
     assert_eq!(rig.memory.deregister(rig.mr.handle), refused(1));
-    rig.memory.release_qp(QP);
+    rig.memory.unbind_qp_windows(QP);
     rig.memory.deregister(rig.mr.handle).unwrap();
 }
 
 #[test]
-fn retired_region_unbinds_its_windows_and_no_others() {
+fn forced_deregistration_unbinds_the_windows_of_its_region_only() {
     let rig = Rig::new(all_rights());
     let memory = &rig.memory;
     let base = rig.buffer.as_mut_ptr();
-    // SAFETY: `buffer` lives as long as `memory`, and is accessed by its racy copies only.
+    // SAFETY: `buffer` lives as long as `memory`, and only its racy copies access it.
     let other = unsafe { memory.register(rig.pd, base, 4096, rig.iova, all_rights()) }.unwrap();
     let bind = rig.bind(rig.iova, 64, Access::REMOTE_WRITE);
     let bind_other = Bind { lkey: other.lkey, ..bind };
@@ -534,8 +535,8 @@ fn retired_region_unbinds_its_windows_and_no_others() {
     let kept = memory.alloc_mw(rig.pd, MwType::Type1).unwrap();
     let kept_rkey = memory.bind_mw(kept.handle, &bind_other).unwrap();
 
-    assert_eq!(memory.retire(rig.mr.handle), 2);
-    assert_eq!(memory.retire(rig.mr.handle), 0, "gone already");
+    assert_eq!(memory.force_deregister(rig.mr.handle), 2);
+    assert_eq!(memory.force_deregister(rig.mr.handle), 0, "gone already");
     assert_eq!(memory.deregister(rig.mr.handle), Err(DeregisterError::UnknownHandle));
     assert_eq!(rig.write(rig.mr.rkey, 0, &[1]), Err(Check::KeyStale));
     rig.write(kept_rkey, 0, &[1]).unwrap();
@@ -547,12 +548,12 @@ fn retired_region_unbinds_its_windows_and_no_others() {
         let unknown = BindError::UnknownRegion { lkey: rig.mr.lkey.value() };
         assert_eq!(memory.bind_mw(mw.handle, &bind), Err(unknown));
         let again = memory.bind_mw(mw.handle, &bind_other).unwrap();
-        assert_eq!(again, memory.rkey_after(rkey));
+        assert_eq!(again, memory.next_rkey(rkey));
         rig.write(again, 0, &[1]).unwrap();
         memory.dealloc_mw(mw.handle).unwrap();
         assert_eq!(rig.write(again, 0, &[1]), Err(Check::KeyStale));
     }
-    assert_eq!(memory.retire(other.handle), 1);
+    assert_eq!(memory.force_deregister(other.handle), 1);
     memory.dealloc_mw(kept.handle).unwrap();
     memory.dealloc_pd(rig.pd).unwrap();
 }
@@ -610,14 +611,14 @@ fn private_memory_has_no_descriptor() {
     assert!(HostBuffer::private(10).unwrap().shared_fd().is_none());
 }
 
-/// Whether a child of `fork` gets the mapping that begins at an address.
+/// Whether a child of `fork` inherits the mapping that begins at `base`.
 #[cfg(not(miri))]
 fn is_inherited(base: *mut u8) -> bool {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{:x}-", base.addr());
     let flags = maps.lines().skip_while(|line| !line.starts_with(&start));
     let flags = flags.skip(1).find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
-    // Do not copy.
+    // The flag `dc` means "do not copy".
     !flags.split_whitespace().any(|flag| flag == "dc")
 }
 

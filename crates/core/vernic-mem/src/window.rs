@@ -1,23 +1,13 @@
-//! Memory windows: remote rights over part of a region, granted and revoked without registering
-//! (IBTA 10.6.7).
+//! Memory windows: remote rights to a part of a region. They are granted and revoked without
+//! registration (IBTA 10.6.7).
 
 use vernic_wire::{Lkey, Qpn, Rkey};
 
-use crate::memory::Control;
+use crate::control::{Control, MwType, WindowRecord};
 use crate::racy::{Entry, Kind, Region};
 use crate::{Access, BindError, InvalidateError, Memory, PdId, RegisterError};
 
-/// The kind of a window (IBTA 10.6.7.2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MwType {
-    /// Bound by a verb, reachable through any queue pair of its domain.
-    Type1,
-    /// Bound by a work request, with a key byte that the consumer chooses; reachable through one
-    /// queue pair of its domain (2B); can be invalidated.
-    Type2,
-}
-
-/// Names a window on the control path. A handle of a window that is gone is refused.
+/// Identifies a window on the control path. The handle of a freed window is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MwHandle {
     slot: u32,
@@ -27,50 +17,35 @@ pub struct MwHandle {
 /// An allocated window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mw {
-    /// For the control path.
+    /// Handle for the control path.
     pub handle: MwHandle,
-    /// Its present key; opens nothing until the window is bound.
+    /// The present key of the window. It gives access to nothing until the window is bound.
     pub rkey: Rkey,
 }
 
-/// What to bind a window to.
+/// Parameters of a bind: the part of a region that a window gives access to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bind {
     /// Protection domain of the queue pair on which the bind was posted.
     pub qp_pd: PdId,
-    /// That queue pair: the only one through which a type 2 window can be used.
+    /// Queue pair on which the bind was posted. A type 2 window can be used through it only.
     pub qpn: Qpn,
-    /// The region; not looked at if `len` is 0.
+    /// Local key of the region; ignored if `len` is 0.
     pub lkey: Lkey,
-    /// First address, as the region counts them.
+    /// First address, in the addresses of the region.
     pub addr: u64,
-    /// Bytes. 0 unbinds a type 1 window, and binds a type 2 window to nothing.
+    /// Length in bytes. Length 0 unbinds a type 1 window, and binds a type 2 window to no bytes.
     pub len: u64,
-    /// Remote rights, and [`Access::ZERO_BASED`] to count the window's addresses from 0.
+    /// Remote rights. With [`Access::ZERO_BASED`], addresses of the window count from 0.
     pub access: Access,
-    /// Low byte of the new key. The present one is allowed: whether holders of the last key may use
-    /// it again is the consumer's choice. `None`: as [`Memory::rkey_after`] says.
+    /// Low byte of the new key. It may be the low byte of the present key: the consumer decides
+    /// whether peers that hold the last key may use it again. `None` takes the key of
+    /// [`Memory::next_rkey`].
     pub key: Option<u8>,
 }
 
-#[derive(Debug)]
-pub(crate) struct WindowRecord {
-    serial: u64,
-    mw_type: MwType,
-    /// Slot of the region to which it is bound.
-    pub(crate) region: Option<u32>,
-    /// What the slot shows.
-    entry: Entry,
-}
-
-impl WindowRecord {
-    const fn is_bound(&self) -> bool {
-        matches!(self.entry.kind, Kind::Window1 | Kind::Window2)
-    }
-}
-
 impl Memory {
-    /// Makes a window (IBTA 11.2.8.9).
+    /// Allocates a window (IBTA 11.2.8.9).
     ///
     /// # Errors
     /// [`RegisterError::Pd`], [`RegisterError::KeysExhausted`].
@@ -86,7 +61,7 @@ impl Memory {
         Ok(Mw { handle: MwHandle { slot, serial }, rkey: Rkey(key) })
     }
 
-    /// Frees a window, bound or not; its key dies at once (IBTA 11.2.8.12).
+    /// Frees a window, bound or not. Its key is invalid at once (IBTA 11.2.8.12).
     ///
     /// # Errors
     /// [`BindError::UnknownHandle`].
@@ -104,18 +79,18 @@ impl Memory {
         Ok(())
     }
 
-    /// The key that a bind of a window with key `rkey` gives if the consumer does not choose:
-    /// passes all 256 values before it repeats.
-    pub fn rkey_after(&self, rkey: Rkey) -> Rkey {
+    /// The next key of a window with key `rkey`, if the consumer does not choose one. The sequence
+    /// passes all 256 low bytes before it repeats.
+    pub fn next_rkey(&self, rkey: Rkey) -> Rkey {
         Rkey(self.permutations.next_key(rkey.value()))
     }
 
-    /// Whether a window is bound, so that its key opens something.
+    /// Whether a window is bound, so that its key gives access to memory.
     pub fn is_bound(&self, handle: MwHandle) -> bool {
         self.control().window(handle).is_ok_and(WindowRecord::is_bound)
     }
 
-    /// Binds a window and returns its new key; the old one is dead (IBTA 10.6.7.2, 11.2.8.11).
+    /// Binds a window and returns its new key. The old key is invalid (IBTA 10.6.7.2, 11.2.8.11).
     ///
     /// # Errors
     /// [`BindError`]; nothing changed then.
@@ -158,7 +133,7 @@ impl Memory {
         Ok(Rkey(key))
     }
 
-    /// LOCAL INVALIDATE of a type 2 window by its owner (IBTA 10.6.5, 11.4.1): the window can be
+    /// Runs a LOCAL INVALIDATE of a type 2 window (IBTA 10.6.5, 11.4.1). The window can then be
     /// bound again.
     ///
     /// # Errors
@@ -167,11 +142,11 @@ impl Memory {
         self.invalidate(pd, None, rkey)
     }
 
-    /// SEND WITH INVALIDATE from the peer of queue pair `qpn` (IBTA 9.9.5, 10.6.5). Takes the
-    /// control lock for some 100 ns.
+    /// Runs the invalidation that a SEND WITH INVALIDATE to queue pair `qpn` asks for (IBTA 9.9.5,
+    /// 10.6.5). Takes the control lock for some 100 ns.
     ///
     /// # Errors
-    /// [`InvalidateError`]; a window of another queue pair is refused too.
+    /// [`InvalidateError`]; a window that is bound to another queue pair is refused too.
     pub fn invalidate_remote(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<(), InvalidateError> {
         self.invalidate(pd, Some(qpn), rkey)
     }
@@ -203,16 +178,17 @@ impl Memory {
         Ok(())
     }
 
-    /// Invalidates all type 2 windows bound to a queue pair: to be called when it is destroyed, so
-    /// that a later one with the same number does not inherit them.
-    pub fn release_qp(&self, qpn: Qpn) {
+    /// Invalidates all type 2 windows that are bound to a queue pair. The caller does so when it
+    /// destroys the queue pair, so that a later queue pair with the same number does not inherit
+    /// the windows.
+    pub fn unbind_qp_windows(&self, qpn: Qpn) {
         let mut control = self.control();
         self.unbind_all(&mut control, |window| {
             window.entry.kind == Kind::Window2 && window.entry.qpn == qpn.value()
         });
     }
 
-    /// Unbinds the windows for which `is_meant` holds.
+    /// Unbinds all windows for which `is_meant` returns true.
     pub(crate) fn unbind_all(
         &self,
         control: &mut Control,
@@ -225,7 +201,7 @@ impl Memory {
         }
     }
 
-    /// Closes a window under its present key, which stays its own: nobody else gets it.
+    /// Unbinds a window. The window keeps its present key, so no other window gets that key.
     fn unbind(&self, control: &mut Control, slot: u32) {
         control.unlink(slot);
         if let Some(window) = control.windows.get_mut(&slot) {
@@ -243,7 +219,7 @@ impl Control {
             .ok_or(BindError::UnknownHandle)
     }
 
-    /// The part of the region in `slot` that `bind` asks for.
+    /// The part of the region in `slot` that a bind asks for, after its checks.
     fn bindable(&self, slot: Option<u32>, pd: PdId, bind: &Bind) -> Result<Region, BindError> {
         let entry = slot
             .and_then(|slot| self.regions.get(&slot))
@@ -267,7 +243,7 @@ impl Control {
             .ok_or(BindError::Bounds { addr: bind.addr, len: bind.len })
     }
 
-    /// Notes that the window is bound to the region.
+    /// Records the window's new entry, and that it is bound to the region.
     fn link(&mut self, window: u32, region: Option<u32>, entry: Entry) {
         if let Some(record) = self.windows.get_mut(&window) {
             record.region = region;
@@ -278,7 +254,7 @@ impl Control {
         }
     }
 
-    /// Notes that the window is bound to no region.
+    /// Records that the window is bound to no region.
     fn unlink(&mut self, window: u32) {
         let region = self.windows.get_mut(&window).and_then(|record| record.region.take());
         if let Some(record) = region.and_then(|slot| self.regions.get_mut(&slot)) {

@@ -1,4 +1,5 @@
-//! The region over everything: what is mapped is reached, what is not is refused, and nothing dies.
+//! Tests of the region over the whole address space. Accesses to mapped memory succeed, all others
+//! are refused, and no access ends the process.
 
 #![cfg(not(miri))]
 #![allow(unsafe_code)]
@@ -12,7 +13,7 @@ use vernic_wire::Qpn;
 const QP: Qpn = Qpn::new(0x11);
 const PAGE: usize = 4096;
 
-/// Pages of our own, with nothing before and behind them that anybody maps meanwhile.
+/// Pages of the test, between pages that no other thread maps.
 struct Pages(*mut u8);
 
 impl Pages {
@@ -21,7 +22,7 @@ impl Pages {
     fn new() -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base =
             unsafe { libc::mmap(std::ptr::null_mut(), Self::COUNT * PAGE, rights, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
@@ -33,7 +34,7 @@ impl Pages {
     }
 
     fn protect(&self, page: usize, rights: i32) {
-        // SAFETY: a page of ours, without references.
+        // SAFETY: the range is a page of this mapping, to which there are no references.
         let result = unsafe { libc::mprotect(self.0.add(page * PAGE).cast(), PAGE, rights) };
         assert_eq!(result, 0);
     }
@@ -41,7 +42,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our mapping, not used any more.
+        // SAFETY: the range is this mapping, which is not used any more.
         unsafe { libc::munmap(self.0.cast(), Self::COUNT * PAGE) };
     }
 }
@@ -57,7 +58,7 @@ impl Rig {
         let memory = Memory::new();
         let pd = memory.alloc_pd();
         let access = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND | Access::ON_DEMAND;
-        // SAFETY: accesses of these tests are to `Pages` only.
+        // SAFETY: these tests access `Pages` only, to which there are no references.
         let mr = unsafe { memory.register_address_space(pd, access) }.unwrap();
         Self { memory, pd, mr }
     }
@@ -177,11 +178,11 @@ fn it_takes_no_window_and_no_other_memory_but_other_rights() {
     assert_eq!(rig.memory.bind_mw(window.handle, &bind), Err(BindError::Bounds { addr, len }));
     let range = Some((pages.0, 8, 0));
     let change = Reregister { range, ..Reregister::default() };
-    // SAFETY: the pages live longer.
+    // SAFETY: the pages outlive the region.
     let changed = unsafe { rig.memory.reregister(rig.mr.handle, change) };
     assert_eq!(changed, Err(RegisterError::NoMemory));
     let change = Reregister { access: Some(Access::REMOTE_READ), ..Reregister::default() };
-    // SAFETY: as before.
+    // SAFETY: the pages outlive the region.
     unsafe { rig.memory.reregister(rig.mr.handle, change) }.unwrap();
     assert_eq!(rig.write(addr, b"x"), Err(Check::Rights(Access::REMOTE_WRITE)));
     assert!(rig.read::<1>(addr).is_ok());

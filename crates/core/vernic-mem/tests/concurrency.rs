@@ -1,4 +1,4 @@
-//! What other threads see while the data path works.
+//! Tests of what other threads see while the data path runs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,20 +7,21 @@ use vernic_wire::Qpn;
 
 const QP: Qpn = Qpn::new(1);
 
-/// `ib_write_lat`: spin on the last byte, then look at the others. Lengths and offsets are chosen
-/// so that the last word is whole, partial and straddled.
+/// Does what `ib_write_lat` does: spins on the last byte, then reads the others. With these lengths
+/// and offsets, the last word is whole, partial, and across a boundary.
 #[test]
 fn reader_that_sees_the_last_byte_sees_all_bytes() {
     let rounds = if cfg!(miri) { 3_u32 } else { 20_000 };
     let lens = if cfg!(miri) { &[8, 16][..] } else { &[1, 2, 7, 8, 13, 24, 64, 100, 256, 1024] };
     for &len in lens {
-        // Under Miri accesses of different sizes to the same bytes must not race: aligned words.
+        // Under Miri, accesses of different sizes to the same bytes must not race, so the words are
+        // aligned.
         let offset = if cfg!(miri) { 0 } else { len % 11 };
         let memory = Memory::new();
         let buffer = HostBuffer::new(4096).unwrap();
         let pd = memory.alloc_pd();
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        // SAFETY: `buffer` outlives `memory`'s use; it is accessed by racy copies only.
+        // SAFETY: `buffer` outlives the use of `memory`, and only racy copies access it.
         let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 4096, 0, rights) }.unwrap();
         let seen = AtomicU64::new(0);
         std::thread::scope(|scope| {
@@ -36,7 +37,7 @@ fn reader_that_sees_the_last_byte_sees_all_bytes() {
                         }
                         std::thread::yield_now();
                     }
-                    // The poll is a relaxed load; this makes it an acquire.
+                    // The poll is a relaxed load. With this fence, it acquires.
                     std::sync::atomic::fence(Ordering::Acquire);
                     buffer.read_at(offset, &mut all).unwrap();
                     assert!(all.iter().all(|&b| b == value), "round {round}: {all:?}");
@@ -54,8 +55,8 @@ fn reader_that_sees_the_last_byte_sees_all_bytes() {
     }
 }
 
-/// Registration, binding and death of keys while another thread uses whatever key it last heard of:
-/// every access is done or refused by name, and a refused one changes nothing.
+/// Registers, binds and ends keys while another thread uses the last key that it got. Each access
+/// succeeds or is refused for a named reason, and a refused access changes nothing.
 #[test]
 fn keys_may_come_and_go_under_the_data_path() {
     let rounds = if cfg!(miri) { 20 } else { 30_000 };
@@ -80,7 +81,7 @@ fn keys_may_come_and_go_under_the_data_path() {
             }
         });
         for _ in 0..rounds {
-            // SAFETY: `buffer` outlives the threads; it is accessed by racy copies only.
+            // SAFETY: `buffer` outlives the threads, and only racy copies access it.
             let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 4096, 0, rights) }.unwrap();
             heard.store(u64::from(mr.rkey.value()), Ordering::Release);
             let bind = Bind {
@@ -104,17 +105,17 @@ fn keys_may_come_and_go_under_the_data_path() {
     assert!(around[..64].iter().chain(&around[72..]).all(|&b| b == 0));
 }
 
-/// One thread binds windows to whatever region it last heard of and frees some of them; when a
-/// region is retired no key that was ever bound to it opens anything.
+/// One thread binds windows to the last region that it got, and frees some windows. After a region
+/// was deregistered by force, no key that was ever bound to it gives access to anything.
 #[test]
-fn retired_region_is_out_of_reach_whatever_binds_meanwhile() {
+fn no_bind_survives_a_forced_deregistration() {
     let rounds = if cfg!(miri) { 20 } else { 20_000 };
     let memory = Memory::new();
     let buffer = HostBuffer::new(4096).unwrap();
     let pd = memory.alloc_pd();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND;
     let lkey = AtomicU64::new(0);
-    // The last key that the binder was given.
+    // The last key that the binding thread got.
     let bound = AtomicU64::new(0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -142,11 +143,11 @@ fn retired_region_is_out_of_reach_whatever_binds_meanwhile() {
             }
         });
         for _ in 0..rounds {
-            // SAFETY: `buffer` outlives the threads; it is accessed by racy copies only.
+            // SAFETY: `buffer` outlives the threads, and only racy copies access it.
             let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 4096, 0, rights) }.unwrap();
             lkey.store(u64::from(mr.lkey.value()), Ordering::Release);
-            memory.retire(mr.handle);
-            // The only region there was is gone.
+            memory.force_deregister(mr.handle);
+            // The only region is gone, so no key of a window may work.
             let rkey = vernic_wire::Rkey(bound.load(Ordering::Acquire) as u32);
             assert!(memory.write_remote(pd, QP, rkey, 0, &[0xFF; 8]).is_err());
             assert!(memory.write_remote(pd, QP, mr.rkey, 0, &[0xFF; 8]).is_err());
@@ -165,7 +166,7 @@ fn atomics_of_two_threads_lose_no_addition() {
     let buffer = HostBuffer::new(8).unwrap();
     let pd = memory.alloc_pd();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-    // SAFETY: `buffer` outlives the threads; it is accessed by racy copies and atomics only.
+    // SAFETY: `buffer` outlives the threads, and only racy copies and atomics access it.
     let mr = unsafe { memory.register(pd, buffer.as_mut_ptr(), 8, 0, rights) }.unwrap();
     std::thread::scope(|scope| {
         for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! A process that replaces itself keeps its number, and nobody writes to what it is now, or reads
-//! it: what the kernel does is tried here with a real one.
+//! Test with a real process that calls exec. The process keeps its process id, but no copy may read
+//! or write the memory of its new program.
 
 #![cfg(not(miri))]
 #![allow(unsafe_code, clippy::print_stdout)] // memory at a given address, exec; how the processes talk
@@ -9,16 +9,18 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::ptr::NonNull;
 
-use vernic_mem::{Access, Memory, PdId, PeerFault, PeerProcess, Reach, Sentinel, SgCursor, Sge};
+use vernic_mem::{
+    Access, LivenessWord, Memory, PdId, PeerCopyError, PeerRange, PeerRegion, SgCursor, Sge,
+};
 
-/// Says what the other process is: itself, or what it has become.
+/// Environment variable that selects the role of the other process: before exec, or after it.
 const ROLE: &str = "VERNIC_TEST_ROLE";
 
-/// Where its memory is, before exec and after it: an address that nothing else has.
+/// Address of the other process's memory, before and after exec. Nothing else is mapped there.
 const ADDR: usize = 0x6000_0000_0000;
 const LEN: usize = 4096;
 
-/// Memory at [`ADDR`], filled.
+/// Maps memory at [`ADDR`], filled with a byte.
 fn map(fill: u8) -> NonNull<u8> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
@@ -27,18 +29,18 @@ fn map(fill: u8) -> NonNull<u8> {
     let at = unsafe { libc::mmap(place, LEN, rights, flags, -1, 0) };
     assert_eq!(at.addr(), ADDR);
     let at = NonNull::new(at).unwrap().cast::<u8>();
-    // SAFETY: mapped, and of this process alone until it says so.
+    // SAFETY: the range is mapped, and no other process knows it before this one reports it.
     unsafe { at.write_bytes(fill, LEN) };
     at
 }
 
-/// Not a test of its own: what the other process runs.
+/// The code of the other process; not a test of its own.
 #[test]
 fn the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let memory = map(if role == "before" { 1 } else { 2 });
     let device = Memory::new();
-    let Sentinel { addr, value } = device.sentinel().unwrap();
+    let LivenessWord { addr, value } = device.liveness_word().unwrap();
     println!("> {addr} {value}");
     std::io::stdout().flush().unwrap();
     std::io::stdin().lines().next();
@@ -50,7 +52,8 @@ fn the_other_process() {
             .exec();
         panic!("{error}");
     }
-    // SAFETY: mapped; nobody writes any more, or this is what is to be found out.
+    // SAFETY: the range is mapped. No process writes to it any more, unless the tested code is
+    // wrong, and then the volatile reads show it.
     let whole = (0..LEN).all(|i| unsafe { memory.add(i).read_volatile() } == 2);
     println!("> {} 0", u64::from(whole));
 }
@@ -77,7 +80,7 @@ impl Other {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// The two numbers that it says next.
+    /// The next two numbers that the other process reports.
     fn hear(&mut self) -> (u64, u64) {
         loop {
             let mut line = String::new();
@@ -97,8 +100,8 @@ impl Drop for Other {
     }
 }
 
-/// Reads 8 bytes at the start of the other's memory.
-fn read(memory: &Memory, pd: PdId, to: &Sge, from: &Reach) -> Result<(), PeerFault> {
+/// Reads 8 bytes at the start of the other process's memory.
+fn read(memory: &Memory, pd: PdId, to: &Sge, from: &PeerRegion) -> Result<(), PeerCopyError> {
     memory.read_peer(pd, &[*to], &mut SgCursor::default(), 0, 8, (from, 0), || true)
 }
 
@@ -107,12 +110,13 @@ fn what_a_process_has_become_by_exec_is_neither_written_nor_read() {
     let mut other = Other::start();
     let (addr, value) = other.hear();
     let pid = other.child.id() as i32;
-    let sentinel = Sentinel { addr, value };
-    let reach = Reach::Process(PeerProcess { pid, addr: ADDR as u64, len: LEN as u64, sentinel });
+    let liveness = LivenessWord { addr, value };
+    let reach =
+        PeerRegion::ByKernel(PeerRange { pid, addr: ADDR as u64, len: LEN as u64, liveness });
     let memory = Memory::new();
     let pd = memory.alloc_pd();
     let buffer = vernic_mem::HostBuffer::private(8).unwrap();
-    // SAFETY: the buffer lives longer than the region, and is accessed by its racy copies only.
+    // SAFETY: the buffer outlives the region, and only its racy copies access it.
     let mr =
         unsafe { memory.register(pd, buffer.as_mut_ptr(), 8, 0, Access::LOCAL_WRITE) }.unwrap();
     let sge = Sge { addr: 0, length: 8, lkey: mr.lkey };
@@ -125,14 +129,14 @@ fn what_a_process_has_become_by_exec_is_neither_written_nor_read() {
     read(&memory, pd, &sge, &reach).unwrap();
     assert_eq!(bytes(), [1; 8]);
     other.go_on();
-    // The same number, and memory at the same address.
+    // The new program has the same process id, and memory at the same address.
     assert_ne!(other.hear(), (addr, value));
     let written = reach.write(0, &[7; 8]);
     assert!(
-        matches!(&written, Err(PeerFault::Peer(e)) if e.raw_os_error() == Some(libc::EFAULT)),
+        matches!(&written, Err(PeerCopyError::Peer(e)) if e.raw_os_error() == Some(libc::EFAULT)),
         "{written:?}"
     );
-    assert!(matches!(read(&memory, pd, &sge, &reach), Err(PeerFault::Peer(_))));
+    assert!(matches!(read(&memory, pd, &sge, &reach), Err(PeerCopyError::Peer(_))));
     assert_eq!(bytes(), [1; 8], "nothing of it was read");
     other.go_on();
     assert_eq!(other.hear().0, 1, "it was written to");

@@ -1,6 +1,6 @@
-//! The crate against a model so plain that it can be read: a map from key to rights, and one array
-//! per buffer. Random sequences of everything that changes keys, and accesses with keys alive and
-//! dead; every result, every error and every byte must agree.
+//! Compares the crate with a simple model: a map from keys to rights, and one array per buffer.
+//! Random sequences change keys in all ways, and access memory with valid and invalid keys. Every
+//! result, every error and every byte must agree.
 #![cfg(not(miri))]
 
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use vernic_mem::{
 };
 use vernic_wire::{Lkey, Qpn, Rkey};
 
-/// Bytes of each buffer.
+/// Length of each buffer in bytes.
 const LEN: u64 = 64;
-/// Buffers, domains and queue pairs to choose from.
+/// Number of buffers, of domains and of queue pairs to choose from.
 const BUFFERS: usize = 2;
 const PDS: usize = 2;
 
@@ -49,12 +49,13 @@ fn window_access() -> impl Strategy<Value = Access> {
     ]
 }
 
-/// Mostly the first: sequences in which nothing matches find nothing.
+/// Chooses a number below `count`, mostly 0. If domains and keys never matched, a sequence would
+/// find no errors.
 fn pick(count: usize) -> impl Strategy<Value = usize> + Clone {
     prop_oneof![6 => Just(0), 1 => 0..count]
 }
 
-/// Mostly inside a small region, at times far outside.
+/// Chooses an offset, mostly inside a small region, sometimes far outside.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![12 => 0..LEN / 2, 6 => 0..LEN + 2, 1 => any::<u64>(), 1 => u64::MAX - 8..=u64::MAX]
 }
@@ -100,16 +101,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows about a live key.
+/// What the model knows about a valid key.
 #[derive(Clone, Debug)]
 struct Rights {
     pd: PdId,
-    /// `Some` for a bound type 2 window.
+    /// The queue pair of a bound type 2 window.
     qp: Option<u32>,
     iova: u64,
     len: u64,
     buffer: usize,
-    /// Where in the buffer it starts.
+    /// Offset in the buffer at which the memory starts.
     start: u64,
     access: Access,
     is_window: bool,
@@ -128,11 +129,11 @@ struct World {
     memory: Memory,
     buffers: Vec<HostBuffer>,
     pds: Vec<PdId>,
-    /// The model's memory.
+    /// The model's copy of the buffers.
     bytes: Vec<Vec<u8>>,
-    /// The model's live keys.
+    /// The keys that are valid in the model.
     live: BTreeMap<u32, Rights>,
-    /// Every key there ever was, to draw from.
+    /// All keys that ever existed, to choose from.
     keys: Vec<u32>,
     regions: Vec<Option<(MrHandle, u32)>>,
     windows: Vec<Option<Window>>,
@@ -159,12 +160,13 @@ impl World {
         self.keys[self.keys.len() - 1 - which % self.keys.len().min(8)]
     }
 
-    /// The address that `offset` means for a key, alive or not.
+    /// The address of `offset` for a key, valid or not.
     fn addr(&self, key: u32, offset: u64) -> u64 {
         self.live.get(&key).map_or(offset, |rights| rights.iova.wrapping_add(offset))
     }
 
-    /// What the crate should answer: where in which buffer, or the refusal.
+    /// The answer that the crate should give: buffer and offset of the access, or the reason of the
+    /// refusal.
     fn judge(
         &self,
         key: u32,
@@ -214,7 +216,7 @@ impl World {
     }
 }
 
-/// Both agree that it worked, or on why not. A dead key may be unknown or stale.
+/// Asserts that crate and model agree on the result. An invalid key may be unknown or stale.
 fn agree(real: Result<(), Check>, model: Result<(), Option<Check>>) {
     match (real, model) {
         (Ok(()), Ok(())) => {}
@@ -231,7 +233,7 @@ impl World {
                 self.register(pd, buffer, (start, len), iova, access);
             }
             Step::Deregister { which } => self.deregister(which),
-            Step::Retire { which } => self.retire(which),
+            Step::Retire { which } => self.force_deregister(which),
             Step::AllocWindow { pd, type_2 } => self.alloc_window(pd, type_2),
             Step::FreeWindow { which } => self.free_window(which),
             Step::Bind { which, region, pd, qp, offset, len, access } => {
@@ -257,7 +259,7 @@ impl World {
     ) {
         let pd = self.pds[pd];
         let addr = self.buffers[buffer].as_mut_ptr().wrapping_add(start as usize);
-        // SAFETY: the buffers live as long as the world, and are accessed by racy copies only.
+        // SAFETY: the buffers live as long as the world, and only racy copies access them.
         let result = unsafe { self.memory.register(pd, addr, len, iova, access) };
         assert_eq!(result.is_ok(), access.is_consistent());
         let Ok(mr) = result else { return };
@@ -298,7 +300,7 @@ impl World {
         }
     }
 
-    fn retire(&mut self, which: usize) {
+    fn force_deregister(&mut self, which: usize) {
         let count = self.regions.len();
         if count == 0 {
             return;
@@ -312,8 +314,8 @@ impl World {
             self.live.insert(window.key, unbound(pd));
             unbound_windows += 1;
         }
-        assert_eq!(self.memory.retire(handle), unbound_windows);
-        assert_eq!(self.memory.retire(handle), 0);
+        assert_eq!(self.memory.force_deregister(handle), unbound_windows);
+        assert_eq!(self.memory.force_deregister(handle), 0);
         self.live.remove(&key);
     }
 
@@ -462,7 +464,7 @@ impl World {
         let addr = self.addr(key, offset);
         let real = self.memory.atomic_fetch_add(pd, Qpn::new(qp), Rkey(key), addr, 0x0101_0101);
         let place = self.judge(key, pd, Some(qp), (addr, 8), Access::REMOTE_ATOMIC);
-        // The buffers are page-aligned: the place in the buffer tells the alignment in memory.
+        // The buffers are page-aligned, so the offset in the buffer tells the alignment in memory.
         let aligned =
             place.is_ok_and(|(_, start)| start.is_multiple_of(8)) && addr.is_multiple_of(8);
         let model = if place.is_ok() && !aligned { Err(Some(Check::Alignment)) } else { place };
@@ -494,21 +496,22 @@ impl World {
         let needs = if write { Access::LOCAL_WRITE } else { Access::empty() };
         let mut data = if write { self.next_fill(len) } else { vec![0; len] };
         let mut cursor = SgCursor::default();
-        // A stale cursor of this list must do no harm: use it once at another offset.
+        // Uses the cursor at another offset first: a cursor at the wrong position must do no harm.
         let _ = self.memory.read_local(pd, &sges, &mut cursor, offset * 7 % 61, &mut [0; 1]);
         let real = if write {
             self.memory.write_local(pd, &sges, &mut cursor, offset, &data)
         } else {
             self.memory.read_local(pd, &sges, &mut cursor, offset, &mut data)
         };
-        // A list of one piece is judged as a whole before anything is done.
+        // A list of one element is checked as a whole before anything is copied.
         if let ([sge], 1..) = (&sges[..], len)
             && offset + len as u64 > u64::from(sge.length)
         {
             assert_eq!(real.map_err(|e| e.check), Err(Check::ListTooShort));
             return;
         }
-        // Piece by piece, as the crate does it: what comes before a refusal is done.
+        // A longer list is checked element by element, as in the crate. Elements before a refused
+        // one are copied.
         let (mut at, mut done, mut model) = (0_u64, 0, Ok(()));
         for sge in &sges {
             let (start, end) =
@@ -541,7 +544,7 @@ impl World {
     }
 }
 
-/// A window that opens nothing.
+/// The rights of a window that is not bound.
 fn unbound(pd: PdId) -> Rights {
     Rights {
         pd,

@@ -8,8 +8,9 @@ use vernic_wire::{
     Xrceth,
 };
 
-use crate::host::Disposition;
-use crate::qp::{Qp, QpInit};
+use crate::cx::QpInit;
+use crate::disposition::Disposition;
+use crate::qp::Qp;
 use crate::state::{AttrMask, QpAttr, QpState, QpType};
 use crate::test_host::{BASE, FOREIGN_SRQN, RKEY, SRQN, TestHost, meta, packet_bytes};
 use crate::time::Time;

@@ -5,14 +5,13 @@
 
 use vernic_wire::{HeaderSet, Kind, Packet, Position, Rkey};
 
-use crate::completion::{
-    AccessCheck, AccessFault, Cause, Completion, Failure, Tag, WcOpcode, WcStatus,
-};
-use crate::error::ErrorClass;
-use crate::host::{Disposition, Host, RemoteAccess, Run};
-use crate::qp::{Cx, MAX_MESSAGE};
+use crate::completion::{Completion, Tag, WcOpcode};
+use crate::cx::Cx;
+use crate::disposition::Disposition;
+use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure, WcStatus};
+use crate::host::{Host, RemoteAccess, Run};
 use crate::segment::packet_count;
-use crate::wqe::RecvWqe;
+use crate::wqe::{MAX_MESSAGE, RecvWqe};
 
 /// The SEND or WRITE whose packets are arriving on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

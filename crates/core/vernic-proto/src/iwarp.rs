@@ -49,11 +49,10 @@ mod qp;
 mod requester;
 mod startup;
 mod stream;
-mod stream_end;
 #[cfg(test)]
 mod tests;
-mod violation;
 
+pub use crate::error::{Ending, StreamEnd, VIOLATIONS, Violation, ViolationRow, terminated_status};
 pub use agreed::{Agreed, Role, RtrSet};
 pub use greeting::Greeting;
 pub use inbound::Target;
@@ -61,5 +60,3 @@ pub use layout::{Fpdu, MAX_FPDU, Source};
 pub use qp::{Qp, StartError};
 pub use startup::{MPA_REVISION, Startup, StartupConfig, StartupError, StartupState};
 pub use stream::{Extensions, Place, RxNext, Shutdown, StreamConfig};
-pub use stream_end::{Ending, StreamEnd};
-pub use violation::{VIOLATIONS, Violation, ViolationRow, requester_status};

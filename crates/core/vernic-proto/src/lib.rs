@@ -11,7 +11,11 @@
 
 pub mod cm;
 mod completion;
+pub mod congestion;
+mod cx;
+mod disposition;
 mod error;
+mod event;
 mod host;
 #[cfg(test)]
 mod hostile;
@@ -21,6 +25,7 @@ mod outbound;
 mod qp;
 mod rc;
 mod segment;
+mod send_completion;
 mod shares;
 mod sq;
 mod state;
@@ -32,16 +37,19 @@ mod uc;
 mod ud;
 mod wqe;
 
-pub use completion::{
-    AccessCheck, AccessFault, Cause, Completion, Failure, RemoteRange, Tag, WcOpcode, WcStatus,
+pub use completion::{Completion, Tag, WcOpcode};
+pub use cx::QpInit;
+pub use disposition::{Disposition, DropReason};
+pub use error::{
+    AccessCheck, AccessFault, Cause, ERRORS, ErrorClass, ErrorRow, Failure, RemoteRange, WcStatus,
+    requester_status,
 };
-pub use error::{ERRORS, ErrorClass, ErrorRow, requester_status};
+pub use event::QpEvent;
 pub use host::{
-    AtomicOp, Disposition, DropReason, Host, PullFault, QpCounters, QpEvent, RemoteAccess, Run,
-    RunLimits, RxMeta, SrqFault, Transmit,
+    AtomicOp, Host, PullFault, QpCounters, RemoteAccess, Run, RunLimits, RxMeta, SrqFault, Transmit,
 };
-pub use qp::{After, Direct, DirectOp, MAX_MESSAGE, PostError, Qp, QpInit};
+pub use qp::{After, Direct, DirectOp, PostError, Qp};
 pub use shares::{Shares, Source};
 pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};
 pub use time::Time;
-pub use wqe::{MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};
+pub use wqe::{MAX_MESSAGE, MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};

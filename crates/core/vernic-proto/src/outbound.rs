@@ -7,11 +7,12 @@
 
 use vernic_wire::{Position, Qpn, Service};
 
-use crate::completion::{AccessFault, Cause, Failure, WcStatus};
-use crate::host::{Host, QpEvent, Transmit};
-use crate::qp::Cx;
-use crate::rc::completer::{completion, retire};
+use crate::cx::Cx;
+use crate::error::{AccessFault, Cause, Failure, WcStatus};
+use crate::event::QpEvent;
+use crate::host::{Host, Transmit};
 use crate::segment::{Segment, packet_count};
+use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
 use crate::wqe::SendOp;
 

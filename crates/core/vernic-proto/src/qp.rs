@@ -13,43 +13,26 @@
 //! with `&mut self`. Acknowledgements are coalesced: however many packets are handled before step
 //! 2, one leaves. Completions, memory accesses and events go through [`Host`] inside these calls.
 //!
-//! `poll_request` returns `None` while the window is closed, a fence or an RNR delay holds; the
-//! call that lifts the block makes `wants_transmit` true again. Every method's work is bounded by
-//! the size of the packet or of the queues.
+//! `poll_request` returns `None` while the window is closed, a fence, an RNR delay or congestion
+//! control's pacing holds; the call that lifts the block makes `wants_transmit` true again. Every
+//! method's work is bounded by the size of the packet or of the queues.
 
 use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 
-use crate::completion::{Cause, WcStatus};
-use crate::host::{
-    Disposition, DropReason, Host, QpCounters, QpEvent, Run, RunLimits, RxMeta, Transmit,
-};
-use crate::rc::{Fatal, Rc};
+use crate::congestion::{Congestion, Controller};
+use crate::cx::{Cx, QpInit};
+use crate::disposition::{Disposition, DropReason};
+use crate::error::{Cause, WcStatus};
+use crate::event::QpEvent;
+use crate::host::{Host, QpCounters, Run, RunLimits, RxMeta, Transmit};
+use crate::rc::{CONGESTION_EXPERIENCED, Fatal, Rc};
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 use crate::time::Time;
 use crate::transition::check_modify;
 use crate::uc::Uc;
 use crate::ud::Ud;
-use crate::wqe::{SendOp, SendWqe, UdDest};
-
-/// Longest message in bytes (IBTA 9.7.7.1): 2^31.
-pub const MAX_MESSAGE: u32 = 1 << 31;
-
-/// What a queue pair is created with.
-#[derive(Clone, Copy, Debug)]
-pub struct QpInit {
-    /// Its number.
-    pub qpn: Qpn,
-    /// Its type.
-    pub qp_type: QpType,
-    /// Send requests that may be outstanding, at least 1 unless nothing is ever sent.
-    pub max_send_wr: u32,
-    /// Largest number of packets in flight on this queue pair (RC), 1 to 2^22.
-    pub max_window: u32,
-    /// The receive queue is shared: no end-to-end credits, no flush of receives. So it is for an
-    /// XRC target, and an XRC initiator has none.
-    pub shared_rq: bool,
-}
+use crate::wqe::{MAX_MESSAGE, SendOp, SendWqe, UdDest};
 
 /// Why a send request was refused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,32 +74,6 @@ pub enum PostError {
     /// An operation of RFC 7306 towards a peer that is not known to have it.
     #[error("the peer is not known to support {0}, which RFC 7306 adds to iWARP")]
     PeerLacks(&'static str),
-}
-
-/// What the parts of a queue pair may read while they handle something.
-pub(crate) struct Cx<'a> {
-    /// Own number.
-    pub(crate) qpn: Qpn,
-    /// Transport service.
-    pub(crate) service: Service,
-    /// Attributes as last modified.
-    pub(crate) attr: &'a QpAttr,
-    /// Partition key of the attribute's table row (RoCE tables hold the default key only).
-    pub(crate) pkey: Pkey,
-    /// The ACK timer's floor, in nanoseconds.
-    pub(crate) ack_floor: u64,
-    /// Present.
-    pub(crate) now: Time,
-    /// Counters to count in.
-    pub(crate) counters: &'a mut QpCounters,
-}
-
-impl Cx<'_> {
-    /// How long an answer is waited for, in nanoseconds: what the attribute says, and not less than
-    /// the floor. `None` for ever.
-    pub(crate) fn ack_timeout(&self) -> Option<u64> {
-        self.attr.timeout.nanos().map(|nanos| nanos.max(self.ack_floor))
-    }
 }
 
 /// A queue pair. Its contract stands at the head of this module.
@@ -172,8 +129,20 @@ pub use direct::{After, Direct, DirectOp};
 impl Qp {
     /// A queue pair in Reset.
     pub fn new(init: QpInit) -> Self {
+        Self::with_controller(init, Controller::new(init.max_window))
+    }
+
+    /// The same with a congestion controller of the owner's. Services other than RC and XRC have no
+    /// use for it.
+    pub fn with_congestion(init: QpInit, congestion: Box<dyn Congestion>) -> Self {
+        Self::with_controller(init, Controller::owners(congestion, init.max_window))
+    }
+
+    fn with_controller(init: QpInit, controller: Controller) -> Self {
         let machine = match init.qp_type {
-            QpType::Rc | QpType::XrcIni | QpType::XrcTgt => Machine::Rc(Box::new(Rc::new(&init))),
+            QpType::Rc | QpType::XrcIni | QpType::XrcTgt => {
+                Machine::Rc(Box::new(Rc::new(&init, controller)))
+            }
             QpType::Uc => Machine::Uc(Box::new(Uc::new(&init))),
             QpType::Ud => Machine::Ud(Box::new(Ud::new(&init))),
         };
@@ -338,7 +307,8 @@ impl Qp {
     }
 
     /// Handles a packet whose destination is this queue pair. The link has verified its ICRC, the
-    /// owner its source where the service is connected.
+    /// owner its source where the service is connected. A congestion notification packet reaches
+    /// congestion control and is a [`DropReason::Cnp`]: nothing else is done with it.
     pub fn handle_packet(
         &mut self,
         now: Time,
@@ -347,6 +317,9 @@ impl Qp {
         host: &mut impl Host,
     ) -> Disposition {
         if let Err(reason) = self.admit(packet) {
+            if reason == DropReason::Cnp {
+                self.handle_cnp(now);
+            }
             return Disposition::Drop(reason);
         }
         self.counters.rx_packets += 1;
@@ -358,7 +331,7 @@ impl Qp {
             self.counters.rx_packets += u64::from(packets) - 1;
             self.counters.rx_bytes += u64::from(length);
         }
-        self.counters.ecn_marked_received += u64::from(meta.ecn == 3);
+        self.counters.ecn_marked_received += u64::from(meta.ecn == CONGESTION_EXPERIENCED);
         let cx = cx!(self, now);
         let disposition = match &mut self.machine {
             Machine::Rc(rc) => {
@@ -393,13 +366,29 @@ impl Qp {
         }
     }
 
+    /// The peer tells that packets of this queue pair came to it with a mark (IBTA A17.9.3): heard
+    /// by congestion control where there is one, and counted.
+    #[cold]
+    fn handle_cnp(&mut self, now: Time) {
+        self.counters.cnps_received += 1;
+        if let Machine::Rc(rc) = &mut self.machine
+            && matches!(self.attr.state, QpState::Rts | QpState::Sqd)
+        {
+            rc.handle_cnp(now);
+        }
+    }
+
     /// Service, state and partition, before anything looks at the packet (IBTA 9.6.1).
     fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         let info = packet.info();
         let qp_type = self.init.qp_type;
         let mine = if info.is_request() { qp_type.receives() } else { qp_type.sends() };
         if info.service != qp_type.service() || !mine {
-            return Err(DropReason::WrongService);
+            return Err(match info.kind {
+                Kind::Cnp if !packet.bth().pkey.matches(Pkey::DEFAULT) => DropReason::Pkey,
+                Kind::Cnp => DropReason::Cnp,
+                _ => DropReason::WrongService,
+            });
         }
         let state_takes = match self.attr.state {
             QpState::Rtr => info.is_request(),

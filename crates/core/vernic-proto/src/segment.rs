@@ -9,9 +9,10 @@ use vernic_wire::{
     Xrceth,
 };
 
-use crate::completion::{AccessFault, WcOpcode};
+use crate::completion::WcOpcode;
+use crate::cx::Cx;
+use crate::error::AccessFault;
 use crate::host::{Host, Run};
-use crate::qp::Cx;
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
 
 /// Kind and tail of an operation on the wire, and the opcode of its completion.

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use vernic_wire::{Rkey, Srqn};
 
-use crate::completion::{AccessCheck, AccessFault, Completion, Failure};
-use crate::host::{AtomicOp, Host, PullFault, QpEvent, RemoteAccess, Run, RxMeta, SrqFault};
+use crate::completion::Completion;
+use crate::error::{AccessCheck, AccessFault, Failure};
+use crate::event::QpEvent;
+use crate::host::{AtomicOp, Host, PullFault, RemoteAccess, Run, RxMeta, SrqFault};
 use crate::wqe::{RecvWqe, SendOp, SendWqe};
 
 /// Key of the region.

@@ -15,12 +15,14 @@
 
 use vernic_wire::{Packet, Psn, Service};
 
-use crate::completion::{AccessCheck, AccessFault, Cause, Completion, Failure};
-use crate::error::ErrorClass;
-use crate::host::{Disposition, DropReason, Host, QpEvent, RxMeta, Transmit};
+use crate::completion::Completion;
+use crate::cx::{Cx, QpInit};
+use crate::disposition::{Disposition, DropReason};
+use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
+use crate::event::QpEvent;
+use crate::host::{Host, RxMeta, Transmit};
 use crate::inbound::{Message, Target, fail_receive, recv_completion, tag_of, takes_receive};
 use crate::outbound::{Cut, Sender, start};
-use crate::qp::{Cx, QpInit};
 use crate::sq::SendQueue;
 use crate::state::{QpAttr, QpState};
 use crate::time::Time;

@@ -9,14 +9,16 @@
 
 use vernic_wire::{Packet, Psn, Service};
 
-use crate::completion::{AccessFault, Completion};
-use crate::host::{Disposition, DropReason, Host, RxMeta, Transmit};
+use crate::completion::Completion;
+use crate::cx::{Cx, QpInit};
+use crate::disposition::{Disposition, DropReason};
+use crate::error::AccessFault;
+use crate::host::{Host, RxMeta, Transmit};
 use crate::inbound::{fail_receive, recv_completion, tag_of};
 use crate::outbound::{Cut, Sender};
-use crate::qp::{Cx, MAX_MESSAGE, QpInit};
 use crate::sq::SendQueue;
 use crate::state::QpAttr;
-use crate::wqe::RecvWqe;
+use crate::wqe::{MAX_MESSAGE, RecvWqe};
 
 /// Bytes before the payload in every receive, for a GRH (IBTA 11.4.1.2).
 const GRH_AREA: u32 = 40;

@@ -7,6 +7,9 @@
 use bitflags::bitflags;
 use vernic_wire::{Lkey, Qkey, Qpn, Rkey, Srqn};
 
+/// Longest message in bytes (IBTA 9.7.7.1): 2^31.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
 bitflags! {
     /// Flags of a send work request. Values are those of `ibv_send_flags`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

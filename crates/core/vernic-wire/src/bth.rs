@@ -11,7 +11,8 @@
 use core::fmt;
 
 use crate::error::head;
-use crate::{Opcode, ParseError, Pkey, Psn, Qpn};
+use crate::opcode::{self, Opcode};
+use crate::{ParseError, Pkey, Psn, Qpn};
 
 /// Base transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +47,7 @@ pub struct Bth {
 
 impl Bth {
     /// Bytes on the wire.
-    pub const LEN: usize = 12;
+    pub const LEN: usize = opcode::BTH_LEN;
 
     /// A header with the default partition, MigReq set, and every other flag clear.
     #[inline]

@@ -29,8 +29,8 @@ pub enum ParseError {
     /// A payload that the opcode's rule forbids, as on an ACK. Requests are let through: their
     /// responder refuses them.
     PayloadLength {
-        /// The opcode.
-        opcode: u8,
+        /// The opcode's name.
+        opcode: &'static str,
         /// Payload bytes, pad not counted.
         len: u16,
     },
@@ -68,7 +68,7 @@ impl fmt::Display for ParseError {
                 write!(f, "pad count {pad} does not fit {len} bytes after the headers")
             }
             Self::PayloadLength { opcode, len } => {
-                write!(f, "{} with {len} bytes of payload", crate::Opcode(opcode))
+                write!(f, "{opcode} with {len} bytes of payload")
             }
             Self::Field { field, value } => write!(f, "{field} is {value:#x}"),
         }

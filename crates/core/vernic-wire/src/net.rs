@@ -1,4 +1,5 @@
-//! The headers around RoCEv2: Ethernet, IPv4, IPv6, UDP, and whole frames of them.
+//! The headers around RoCEv2: Ethernet, IPv4, IPv6, UDP. A whole frame of them is a
+//! [`Frame`](crate::Frame).
 //!
 //! Owns what captures need: the pcapng writer puts these headers before packets that a UDP socket
 //! carries without showing them, and tests take captures apart and put them together again, byte
@@ -6,13 +7,13 @@
 //! no fragment; such frames are a [`ParseError::Field`](crate::ParseError::Field).
 
 mod ethernet;
-mod frame;
+mod ip;
 mod ipv4;
 mod ipv6;
 mod udp;
 
 pub use ethernet::{EtherType, Ethernet, MacAddr};
-pub use frame::{Frame, Ip};
+pub use ip::Ip;
 pub use ipv4::Ipv4;
 pub use ipv6::Ipv6;
 pub use udp::Udp;

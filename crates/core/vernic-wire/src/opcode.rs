@@ -12,6 +12,9 @@ mod table;
 
 pub use table::OPCODES;
 
+/// Bytes of the BTH, behind which the extension headers stand: all that the table knows of it.
+pub(crate) const BTH_LEN: usize = 12;
+
 /// The opcode of a packet: three bits of service and five of operation (IBTA 9.2.1).
 ///
 /// Any of the 256 values is valid data; those that no row defines have [`Kind::Unknown`].

@@ -100,7 +100,7 @@ impl<'a> Packet<'a> {
         };
         if !info.is_request() && !info.payload_fits(payload.len()) {
             let len = saturate(payload.len());
-            return Err(ParseError::PayloadLength { opcode: bth[0], len });
+            return Err(ParseError::PayloadLength { opcode: info.name, len });
         }
         Ok(Self { bth, bytes: transport, payload, info })
     }

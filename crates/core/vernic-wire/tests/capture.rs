@@ -5,8 +5,9 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use vernic_wire::Frame;
 use vernic_wire::icrc::{self, IcrcFlow, IdentSolver, Verdict};
-use vernic_wire::net::{Frame, Ip, Ipv4};
+use vernic_wire::net::{Ip, Ipv4};
 use vernic_wire::{Opcode, Packet, ParseError};
 
 const CAPTURE: &[u8] = include_bytes!("data/ulps_rocev2.pcap");

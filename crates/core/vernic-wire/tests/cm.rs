@@ -7,13 +7,13 @@ mod common;
 use std::net::IpAddr;
 
 use proptest::prelude::*;
+use vernic_wire::Frame;
 use vernic_wire::cm::{
     AckedMessage, Apr, CmAttribute, CmMessage, CmService, CmaHeader, Drep, Dreq, GSI_QKEY, Lap,
     Mra, PortSpace, Rej, RejReason, RejectedMessage, Rep, Req, Rtu, SidrRep, SidrReq,
     timeout_nanos,
 };
 use vernic_wire::mad::{MAD_LEN, MadHeader};
-use vernic_wire::net::Frame;
 use vernic_wire::{AckTimeout, Packet, Pkey, Psn, Qpn, icrc};
 
 const CAPTURE: &[u8] = include_bytes!("data/ulps_rocev2.pcap");

@@ -8,13 +8,14 @@ mod common;
 
 use std::net::SocketAddr;
 
+use vernic_wire::Frame;
 use vernic_wire::cm::{
     AckedMessage, Apr, AprStatus, CmAttribute, CmMessage, CmaHeader, CommId, Drep, Dreq, GSI_QKEY,
     Info, Lap, Mra, PortSpace, PrivateData, Rej, RejReason, RejectedMessage, Rep, Req, ReqPath,
     Rtu, SidrRep, SidrReq, SidrStatus,
 };
 use vernic_wire::mad::MAD_LEN;
-use vernic_wire::net::{Frame, ROCE_V2_PORT};
+use vernic_wire::net::ROCE_V2_PORT;
 use vernic_wire::{AckTimeout, Bth, Deth, Gid, Headers, Mtu, Opcode, Pkey, Psn, Qkey, Qpn, icrc};
 
 const LOCAL: CommId = CommId(0x1122_3344);

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use vernic_wire::Frame;
 use vernic_wire::icrc::{self, Verdict};
-use vernic_wire::net::{Frame, Ip, MacAddr, ROCE_V2_PORT};
+use vernic_wire::net::{Ip, MacAddr, ROCE_V2_PORT};
 use vernic_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HeaderSet, Headers, ImmDt, Opcode, Packet, Pkey, Psn,
     Qkey, Qpn, Rdeth, Reth, Rkey, Syndrome,

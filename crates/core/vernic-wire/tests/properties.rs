@@ -1,9 +1,10 @@
 //! Properties over arbitrary bytes and packets: `emit(parse(b)) == b`, and nothing panics.
 
 use proptest::prelude::*;
+use vernic_wire::Frame;
 use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict, solve_ident};
 use vernic_wire::mad::MadHeader;
-use vernic_wire::net::{Ethernet, Frame, Ipv4, Ipv6, Udp};
+use vernic_wire::net::{Ethernet, Ipv4, Ipv6, Udp};
 use vernic_wire::opcode::PayloadRule;
 use vernic_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Grh, Ieth, ImmDt, Lrh, Opcode, Packet, Rdeth,

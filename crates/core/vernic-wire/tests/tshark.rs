@@ -8,8 +8,9 @@ mod common;
 
 use std::net::SocketAddr;
 
+use vernic_wire::Frame;
 use vernic_wire::icrc;
-use vernic_wire::net::{Frame, ROCE_V2_PORT};
+use vernic_wire::net::ROCE_V2_PORT;
 use vernic_wire::opcode::PayloadRule;
 use vernic_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, CreditCode, Deth, Feth, HeaderSet, Headers, Ieth, ImmDt,

@@ -15,11 +15,12 @@ use libc::{sockaddr, socklen_t};
 use crate::address::Address;
 use crate::config::{Mode, config};
 use crate::epoll;
+use crate::lock::lock;
 use crate::rdmacm;
 use crate::ready;
 use crate::real::{errno, next, set_errno};
 use crate::sockets::{become_tcp, leave, renew, set_nonblocking, unsafe_flags, wait_for_tcp};
-use crate::table::{self, Entry, Stage, find, lock};
+use crate::table::{self, Entry, Stage, find};
 
 /// Errors for which there is no way by RDMA, while there may be one by TCP.
 pub(crate) fn is_no_way(errno: c_int) -> bool {

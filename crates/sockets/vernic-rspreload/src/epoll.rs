@@ -14,9 +14,10 @@ use libc::{epoll_event, sigset_t};
 use crate::config::{Mode, config};
 use crate::connect::{given_up_at, settle};
 use crate::forked;
+use crate::lock::lock;
 use crate::rdmacm;
 use crate::real::{errno, is_inside, next, set_errno};
-use crate::table::{Entry, Membership, Stage, find, lock};
+use crate::table::{Entry, Membership, Stage, find};
 use crate::token::{Meaning, Token};
 
 /// A set.

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::Address;
-use crate::rdmacm::{self, set_int};
+use crate::rdmacm::{self, close_rsocket, set_int};
 use crate::real::{errno, next, set_errno};
-use crate::sockets::{close_rsocket, leave, new_rsocket, set_nonblocking};
+use crate::sockets::{leave, new_rsocket, set_nonblocking};
 use crate::table::{Entry, Move, Stage};
 use crate::turn::Turn;
 

@@ -52,6 +52,7 @@ mod config;
 mod connect;
 mod epoll;
 mod forked;
+mod lock;
 mod options;
 mod rdmacm;
 mod ready;

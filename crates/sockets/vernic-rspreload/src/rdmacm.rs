@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::real::inside;
+use crate::real::{errno, inside, set_errno};
 
 /// The library, and where it may be if the program's search path does not lead to one.
 const LIBRARY: &std::ffi::CStr = c"librdmacm.so.1";
@@ -124,9 +124,9 @@ pub(crate) fn tells_peers() -> bool {
     TELLS_PEERS.load(Ordering::Relaxed)
 }
 
-/// Notes how the library speaks of a socket that nobody has connected.
-pub(crate) fn note_unconnected(number: c_int) {
-    TELLS_PEERS.store(crate::address::Address::of_peer(number).is_none(), Ordering::Relaxed);
+/// Notes whether the library reports a peer of a socket that is not connected.
+pub(crate) fn note_unconnected(has_peer: bool) {
+    TELLS_PEERS.store(!has_peer, Ordering::Relaxed);
 }
 
 static TELLS_PEERS: AtomicBool = AtomicBool::new(true);
@@ -139,4 +139,14 @@ pub(crate) fn ready(number: c_int, events: i16) -> i16 {
         1.. => entry.revents,
         _ => 0,
     }
+}
+
+/// Ends a socket over RDMA.
+pub(crate) fn close_rsocket(number: c_int) {
+    let before = errno();
+    if number >= 0 {
+        // SAFETY: no pointers.
+        unsafe { rclose(number) };
+    }
+    set_errno(before);
 }

@@ -8,9 +8,10 @@ use libc::{pollfd, sockaddr, socklen_t};
 use crate::address::Address;
 use crate::config::{Mode, config, is_own_thread};
 use crate::connect::{is_no_way, may_fall_back};
-use crate::rdmacm::{self, SIZES, SOL_RDMA};
+use crate::lock::lock;
+use crate::rdmacm::{self, SIZES, SOL_RDMA, close_rsocket};
 use crate::real::{errno, is_inside, next, set_errno};
-use crate::table::{self, Entry, SetOption, Stage, find, lock};
+use crate::table::{self, Entry, SetOption, Stage, find};
 use crate::{epoll, forked, ready};
 
 /// Ports that are tried for a socket that asks for any: the one that is free for RDMA may be taken
@@ -23,7 +24,7 @@ pub(crate) fn new_rsocket(domain: c_int, kind: c_int) -> c_int {
     let number = unsafe { rdmacm::rsocket(domain, kind, 0) };
     if number >= 0 {
         if kind & libc::SOCK_STREAM != 0 {
-            rdmacm::note_unconnected(number);
+            rdmacm::note_unconnected(Address::of_peer(number).is_some());
         }
         for (option, size) in SIZES.into_iter().zip(config().sizes) {
             if size != 0 {
@@ -32,16 +33,6 @@ pub(crate) fn new_rsocket(domain: c_int, kind: c_int) -> c_int {
         }
     }
     number
-}
-
-/// Ends a socket over RDMA.
-pub(crate) fn close_rsocket(number: c_int) {
-    let before = errno();
-    if number >= 0 {
-        // SAFETY: no pointers.
-        unsafe { rdmacm::rclose(number) };
-    }
-    set_errno(before);
 }
 
 /// The socket is an ordinary one from now on, in epoll sets, too. That over RDMA ends when nobody

@@ -9,9 +9,11 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::address::Address;
+use crate::lock::lock;
+use crate::rdmacm::close_rsocket;
 use crate::token::Token;
 
 /// Descriptors are below this.
@@ -230,12 +232,8 @@ impl Drop for Entry {
     /// Not before: a thread that was about to wait for it would wait for another of the same
     /// number.
     fn drop(&mut self) {
-        crate::sockets::close_rsocket(self.take_number());
+        close_rsocket(self.take_number());
     }
-}
-
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One bit per descriptor that is a socket of this library.

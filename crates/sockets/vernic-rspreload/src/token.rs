@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex};
 
-use crate::table::lock;
+use crate::lock::lock;
 
 /// The high bits of all tokens of this process.
 static MARK: LazyLock<u64> = LazyLock::new(|| {

@@ -14,7 +14,7 @@ use crate::content;
 use crate::cover::Count;
 use crate::ctx::fail;
 use crate::flow::{Bad, Flow, Msg};
-use crate::host::{SideState, SimHost};
+use crate::side::{SideState, SimHost};
 use crate::xrc::{is_reliable, queue_of_recv};
 
 /// Bytes before the payload in a datagram's receive.

@@ -39,7 +39,7 @@ counts! {
     Revocations = "revocations", Resets = "resets", ForcedErrors = "forced_errors",
     Drains = "drains", DrainedEvents = "drained_events", Reconnects = "reconnects",
     SqeRecoveries = "sqe_recoveries", PostedInError = "posted_in_error",
-    Ghosts = "ghosts", PsnWraps = "psn_wraps",
+    Ghosts = "ghosts", Notified = "notified", PsnWraps = "psn_wraps",
     DispAccepted = "accepted", DispDuplicate = "duplicate", DispRnr = "rnr",
     NakSequence = "nak_sequence", NakFatal = "nak_fatal", Dropped = "dropped",
     WcSuccess = "wc_success", WcFlushed = "wc_flushed", WcLocalLength = "wc_local_length",

@@ -1,145 +1,24 @@
 //! The device around a simulated queue pair: [`vernic_proto::Host`] over the oracle's memory.
 //!
-//! Owns what one side of a connection has beside its queue pair: slots, receives, the packet being
-//! handled. Every access is compared with what the message under way must do; what a packet did in
-//! all is kept in [`Effects`] and judged by [`crate::judge`] against the disposition. Called by the
-//! queue pair; calls the memory, the flows and the completion check.
-
-use std::collections::VecDeque;
+//! Every access is compared with what the message under way must do; what a packet did in all is
+//! kept in [`Effects`](crate::side::Effects) and judged by [`crate::judge`] against the
+//! disposition. Called by the queue pair; calls the memory, the flows and the completion check.
 
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, QpAttr, QpEvent, QpState,
-    RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Time, WcStatus,
+    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, QpAttr, QpEvent, RecvWqe,
+    RemoteAccess, SendOp, SendWqe, SrqFault,
 };
-use vernic_wire::{AethCode, Mtu, NakCode, Packet, Qkey, Qpn, Rkey, Service, Srqn};
+use vernic_wire::{Rkey, Service, Srqn};
 
 use crate::complete;
 use crate::content;
 use crate::cover::Count;
-use crate::ctx::{Ctx, fail};
-use crate::flow::{Bad, Flow, Recv};
+use crate::ctx::fail;
+use crate::flow::Bad;
 use crate::memory::{Asker, Grant, Memory};
 use crate::plan::Mutation;
+use crate::side::SimHost;
 use crate::xrc::{FOREIGN, QUEUES, is_reliable, queue_of};
-
-/// What the packet under way did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Effects {
-    /// Bytes stored by WRITE or ATOMIC WRITE.
-    pub(crate) written: u32,
-    /// Bytes stored into the receive.
-    pub(crate) scattered: u32,
-    pub(crate) atomics: u32,
-    pub(crate) flushes: u32,
-    pub(crate) recvs_taken: u32,
-    pub(crate) recvs_done: u32,
-    pub(crate) invalidated: u32,
-    /// A check of remote access failed.
-    pub(crate) refused: Option<AccessCheck>,
-}
-
-/// What the packet under way must do: a piece of this message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
-    pub(crate) msg: usize,
-    pub(crate) offset: u32,
-    pub(crate) len: u32,
-    pub(crate) first: bool,
-    pub(crate) last: bool,
-}
-
-/// Areas of a side's memory, and their keys.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Areas {
-    pub(crate) write: u64,
-    pub(crate) write_len: u64,
-    pub(crate) write_key: Rkey,
-    pub(crate) read: u64,
-    pub(crate) read_len: u64,
-    pub(crate) read_key: Rkey,
-    pub(crate) read_id: u64,
-    /// A key without any right, and one of another protection domain, over the write area.
-    pub(crate) mute_key: Rkey,
-    pub(crate) foreign_key: Rkey,
-    /// Atomic cells of the node, shared by its connections.
-    pub(crate) cells: u64,
-    pub(crate) cells_key: Rkey,
-    /// A window of this side, its present key, and whether it is bound.
-    pub(crate) window: Rkey,
-    pub(crate) window_bound: bool,
-}
-
-/// One end of a connection without its queue pair.
-#[derive(Debug)]
-pub(crate) struct SideState {
-    pub(crate) conn: usize,
-    pub(crate) side: usize,
-    pub(crate) node: usize,
-    pub(crate) qpn: Qpn,
-    pub(crate) peer_qpn: Qpn,
-    pub(crate) pd: u32,
-    pub(crate) service: Service,
-    pub(crate) mtu: Mtu,
-    pub(crate) qkey: Qkey,
-    pub(crate) shared: bool,
-    /// Anything may arrive: only safety is checked.
-    pub(crate) lenient: bool,
-    /// High half of the `wr_id`s of this incarnation's send requests.
-    pub(crate) wr_base: u64,
-    pub(crate) slots: Vec<usize>,
-    pub(crate) rq: VecDeque<Recv>,
-    pub(crate) current: Option<Recv>,
-    pub(crate) recvs_posted: u64,
-    pub(crate) recvs_done: u64,
-    pub(crate) failure: Option<Failure>,
-    /// The application moved the queue pair to Error.
-    pub(crate) forced: bool,
-    /// The failed state that was noticed and dealt with.
-    pub(crate) noticed: QpState,
-    pub(crate) draining: bool,
-    pub(crate) drained: bool,
-    /// First message that SQD holds back.
-    pub(crate) drain_from: usize,
-    /// Receive completions were flushed, so none may succeed any more.
-    pub(crate) recv_flushed: bool,
-    /// Nanoseconds that the peer is waited for, which is known to be there.
-    pub(crate) patience: u64,
-    /// What was sent in this incarnation: packets, bytes, sequence NAKs, RNR NAKs.
-    pub(crate) sent: [u64; 4],
-    /// "Last WQE reached" was raised.
-    pub(crate) last_wqe_reached: bool,
-    /// Status of a receive that failed.
-    pub(crate) recv_status: Option<WcStatus>,
-    /// Capacity of the receive taken last, and whether its memory refuses.
-    pub(crate) last_capacity: Option<u32>,
-    pub(crate) last_recv_bad: bool,
-    pub(crate) window: u32,
-    pub(crate) timeout: u8,
-    pub(crate) retry_cnt: u8,
-    pub(crate) rnr_retry: u8,
-    /// The ACK timeout is shorter than the path needs: it may fire without a loss.
-    pub(crate) hasty: bool,
-    pub(crate) areas: Areas,
-    pub(crate) piece: Option<Piece>,
-    /// The shared receive queue that an XRC target works for.
-    pub(crate) selected: Option<usize>,
-    pub(crate) fx: Effects,
-    // The engine's part.
-    pub(crate) pump_at: Option<Time>,
-    pub(crate) timer_at: Option<Time>,
-}
-
-/// Everything that a queue pair reaches during one call.
-pub(crate) struct SimHost<'a> {
-    pub(crate) memory: &'a mut Memory,
-    pub(crate) srqs: &'a mut [VecDeque<Recv>; QUEUES],
-    pub(crate) st: &'a mut SideState,
-    /// Messages that this side sends.
-    pub(crate) out: &'a mut Flow,
-    /// Messages that it receives.
-    pub(crate) inn: &'a mut Flow,
-    pub(crate) ctx: &'a mut Ctx,
-}
 
 impl SimHost<'_> {
     fn asker(&self) -> Asker {
@@ -532,24 +411,5 @@ impl Host for SimHost<'_> {
             fail!(self.ctx, "failure {failure:?} reported after the failed completion");
         }
         self.st.failure = Some(failure);
-    }
-}
-
-impl SideState {
-    /// Counts a packet sent, to be compared with the queue pair's own counters.
-    pub(crate) fn note_sent(&mut self, packet: &Packet<'_>) {
-        self.sent[0] += 1;
-        self.sent[1] += packet.as_bytes().len() as u64;
-        match packet.aeth().map(|aeth| aeth.syndrome.decode()) {
-            Some(AethCode::Nak(NakCode::PSN_SEQUENCE)) => self.sent[2] += 1,
-            Some(AethCode::RnrNak(_)) => self.sent[3] += 1,
-            _ => {}
-        }
-    }
-
-    /// Name in traces: A and B, with the connection's number from 1 if it is not the first.
-    pub(crate) fn label(&self) -> String {
-        let letter = if self.side == 0 { 'A' } else { 'B' };
-        if self.conn == 0 { letter.to_string() } else { format!("{letter}{}", self.conn) }
     }
 }

@@ -13,9 +13,9 @@ use vernic_wire::{Packet, Service};
 use crate::cover::Count;
 use crate::ctx::{Ctx, fail};
 use crate::flow::{Bad, Flow, Msg, Refusal};
-use crate::host::{Effects, Piece, SideState};
 use crate::memory::Memory;
 use crate::net::Tag;
+use crate::side::{Effects, Piece, SideState};
 use crate::xrc::is_reliable;
 
 /// The piece that a request packet is, if it is one that may be executed now; and its extended

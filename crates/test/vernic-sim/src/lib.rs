@@ -41,6 +41,7 @@
 //! | XRC executes a request for the shared receive queue that it names, and for no other | [`judge`], [`complete`], [`wirecheck`] |
 //! | UC delivers a message whole or not at all and in order; UD never more often than the network did | [`judge`] |
 //! | every packet parses, emits again identically, fits the MTU, and is due (window, fence, read depth, RNR delay, SQD) | [`wirecheck`] |
+//! | all of it whatever the congestion controller says, and no request leaves before the time that it names | [`erratic`] |
 //! | the contract of `Qp`: deadlines lie ahead, `wants_transmit` tells the truth, nothing panics on garbage | [`world`] |
 //! | all ends after healing | [`checks`] |
 //!
@@ -58,10 +59,12 @@
 
 mod app;
 mod checks;
+mod command;
 mod complete;
 mod content;
 mod cover;
 mod ctx;
+mod erratic;
 mod flow;
 mod host;
 pub mod iwarp;
@@ -72,6 +75,7 @@ mod net;
 pub mod pair;
 mod plan;
 mod rng;
+mod side;
 mod trace;
 mod wirecheck;
 mod world;

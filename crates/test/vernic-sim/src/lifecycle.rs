@@ -9,12 +9,13 @@ use vernic_wire::{AckTimeout, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
 use crate::content;
 use crate::cover::Count;
 use crate::ctx::fail;
+use crate::erratic::Erratic;
 use crate::flow::Flow;
-use crate::host::{Areas, Effects, SideState};
 use crate::memory::{Memory, access};
 use crate::net::Link;
 use crate::plan::{Chaos, ConnPlan};
 use crate::rng::Rng;
+use crate::side::{Areas, Effects, SideState};
 use crate::world::{Conn, Event, Node, Phase, Side, World};
 use crate::xrc::{is_reliable, qp_type};
 
@@ -496,13 +497,17 @@ fn first_psn(conn: &Conn, s: usize, rng: &mut Rng) -> u32 {
 
 fn new_qp(plan: &ConnPlan, st: &SideState) -> Qp {
     let side = &plan.sides[st.side];
-    let mut qp = Qp::new(QpInit {
+    let init = QpInit {
         qpn: st.qpn,
         qp_type: qp_type(plan.service, st.side),
         max_send_wr: side.sq,
         max_window: side.window,
         shared_rq: side.srq,
-    });
+    };
+    let mut qp = match side.erratic {
+        Some(seed) => Qp::with_congestion(init, Box::new(Erratic::new(seed))),
+        None => Qp::new(init),
+    };
     if plan.service == Service::Ud {
         qp.set_port_mtu(plan.mtu);
     }

@@ -28,6 +28,7 @@ use vernic_proto::{QpCounters, QpState, Remote, SendFlags, SendOp};
 use vernic_wire::{Mtu, Psn, Qpn, Service};
 
 use crate::app::Draft;
+use crate::command::{Command, Posted};
 use crate::cover::Count;
 use crate::ctx::{Trace, fail};
 use crate::flow::{Bad, Recv};
@@ -82,32 +83,6 @@ impl Default for PairConfig {
             xrc: false,
         }
     }
-}
-
-/// An order to a side.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Command {
-    Post { op: Posted, len: u32, flags: SendFlags, bad: Bad, queue: usize },
-    Recv { capacity: u32, bad: bool, queue: usize },
-    State(QpState),
-    RevokeWriteKey,
-}
-
-/// Operations by their names in a scenario.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Posted {
-    Send,
-    SendImm(u32),
-    SendInv,
-    Write,
-    WriteImm(u32),
-    Read,
-    FetchAdd(u64),
-    CmpSwap(u64, u64),
-    Flush,
-    AtomicWrite,
-    LocalInv,
-    BindMw,
 }
 
 /// A side's pen: what it shall do at the next [`RcPair::run`].
@@ -423,6 +398,7 @@ fn plan(config: &PairConfig) -> Plan {
         tx_delay: 0,
         burst: 64,
         reject_reads: false,
+        erratic: None,
     };
     let conn = ConnPlan {
         service: if config.xrc { Service::Xrc } else { Service::Rc },

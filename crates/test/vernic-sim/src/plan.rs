@@ -98,6 +98,8 @@ pub(crate) struct SidePlan {
     pub(crate) tx_delay: u64,
     pub(crate) burst: u32,
     pub(crate) reject_reads: bool,
+    /// Seed of a congestion controller that does as it likes; `None` is the default one.
+    pub(crate) erratic: Option<u64>,
 }
 
 /// The path, each way.
@@ -152,6 +154,10 @@ impl Plan {
             chaos: Vec::new(),
         };
         plan.draw_chaos(&mut rng);
+        // The last draws: what a seed stood for before there were such controllers stays as it was.
+        for side in plan.conns.iter_mut().flat_map(|conn| &mut conn.sides) {
+            side.erratic = rng.percent(20).then(|| rng.word());
+        }
         plan
     }
 
@@ -321,5 +327,6 @@ fn side(rng: &mut Rng, link: &LinkPlan, hasty: bool, large: bool) -> SidePlan {
         tx_delay: rng.pick(&[0, 300, 2 * US]),
         burst: rng.pick(&[1, 4, 16, 64]),
         reject_reads: rng.percent(3),
+        erratic: None,
     }
 }

@@ -17,9 +17,9 @@ use crate::content;
 use crate::cover::Count;
 use crate::ctx::{Ctx, fail};
 use crate::flow::{Flow, Msg, Refusal};
-use crate::host::SideState;
 use crate::memory::Memory;
 use crate::net::Tag;
+use crate::side::SideState;
 use crate::xrc::{is_reliable, srqn};
 
 /// What both directions have in common.

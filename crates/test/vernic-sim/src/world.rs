@@ -10,19 +10,19 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use vernic_proto::{Disposition, Qp, QpState, RxMeta, Time};
-use vernic_wire::{AethCode, Packet, RnrTimer, Service};
+use vernic_proto::{Disposition, DropReason, Qp, QpState, RxMeta, Time};
+use vernic_wire::{AethCode, Bth, Headers, Opcode, Packet, Psn, RnrTimer, Service};
 
+use crate::command::Command;
 use crate::cover::{Count, Cover};
 use crate::ctx::{Ctx, Trace, fail};
 use crate::flow::{Flow, Recv};
-use crate::host::{Effects, SideState, SimHost};
 use crate::judge;
 use crate::memory::Memory;
 use crate::net::{Air, InFlight, Link, garbage, wire_time};
-use crate::pair::Command;
 use crate::plan::{Chaos, ConnPlan, Mutation, Plan};
 use crate::rng::Rng;
+use crate::side::{Effects, SideState, SimHost};
 use crate::trace::{self, Deed};
 use crate::wirecheck;
 use crate::xrc::{QUEUES, is_reliable};
@@ -327,6 +327,9 @@ impl World {
             self.conns[c].sides[s].st.label(),
             trace::line(&packet)
         ));
+        if meta.ecn == 3 {
+            self.notify(c, 1 - s);
+        }
         let Self { conns, ctx, nodes, .. } = self;
         let conn = &mut conns[c];
         let side = &mut conn.sides[s];
@@ -357,6 +360,24 @@ impl World {
             note_response(ctx, &mut conn.flows[s], &packet, disposition, orderly);
         }
         side.st.piece = None;
+    }
+
+    /// A packet of this side came to the other with a mark: a notification comes back at once.
+    fn notify(&mut self, c: usize, s: usize) {
+        let qpn = self.conns[c].sides[s].st.qpn;
+        let mut bytes = [0; Bth::LEN + 16];
+        Headers::new(Bth::new(Opcode::CNP, qpn, Psn::new(0))).emit(&mut bytes);
+        let Ok(packet) = Packet::parse(&bytes) else { return };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA, run: None };
+        let disposition =
+            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
+        self.ctx.hit(Count::Notified);
+        if disposition != Disposition::Drop(DropReason::Cnp) {
+            fail!(self.ctx, "{disposition:?} of a congestion notification");
+        }
+        if self.conns[c].plan.sides[s].erratic.is_some() {
+            self.settle(c, s);
+        }
     }
 
     /// A packet of an earlier connection between the same numbers: it may cost time, nothing else.

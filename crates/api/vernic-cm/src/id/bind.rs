@@ -10,12 +10,13 @@ use vernic_wire::cm::ServiceId;
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::id::{Id, Inner, State};
+use crate::id::{Id, Inner};
 use crate::ports::{Binding, check_privilege, claimed_ports, v6_only};
-use crate::registry::lock;
 use crate::route;
+use crate::state::State;
+use crate::sync::lock;
 
-/// A port that no other process of this host can have meanwhile.
+/// A port that no other process of this host can bind meanwhile.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     device: Arc<Device>,
@@ -37,22 +38,22 @@ impl Reservation {
     }
 }
 
-/// What an id is bound for.
+/// The purpose of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It connects.
+    /// The id connects.
     Connecting,
-    /// It may listen.
+    /// The id may listen.
     Unknown,
 }
 
 impl Id {
-    /// Binds it to an address and a port. Port 0 takes a free one, a wildcard address stands for
-    /// all of this machine; any other address decides the device.
+    /// Binds the id to an address and a port. Port 0 takes a free port. A wildcard address stands
+    /// for all addresses of this machine; any other address decides the device.
     ///
     /// # Errors
     /// [`Error::State`] for an id that is bound already; [`Error::Device`] for an address that no
-    /// device has, with those that there are; [`Error::InUse`], [`Error::NoPort`],
+    /// device has, which lists the addresses that exist; [`Error::InUse`], [`Error::NoPort`],
     /// [`Error::Scope`], [`Error::Privileged`].
     pub fn bind_addr(&self, addr: SocketAddr) -> Result<(), Error> {
         let mut inner = self.enter("bind_addr")?;
@@ -74,10 +75,10 @@ impl Id {
         let place = route::local(addr);
         let device = match addr.ip().is_unspecified() {
             true => None,
-            false => Some(self.shared.devices.with(place, inner.transport, &self.shared)?),
+            false => Some(self.shared.devices.with(place, inner.transport)?),
         };
         let binding = Binding {
-            key: self.cell.key,
+            key: self.key(),
             addr: place,
             af_only: inner.options.af_only.unwrap_or_else(|| place.ip.is_ipv6() && v6_only()),
             reuse: inner.options.reuse_addr,
@@ -91,8 +92,8 @@ impl Id {
             inner.state = State::Bound;
             return Ok(());
         }
-        // Whoever connects may have the port of another process's listener: nobody asks for it
-        // there.
+        // An id that connects may share the port number of another process's listener, because no
+        // request comes to that id.
         let elsewhere = match (addr.port(), purpose) {
             (0, Purpose::Unknown) => claimed_ports(self.port_space()),
             _ => HashSet::new(),
@@ -101,13 +102,13 @@ impl Id {
             lock(&self.shared.ports)
                 .bind(self.port_space(), addr.port(), binding, |port| elsewhere.contains(&port))?;
         let local = route::with_port(place.with_port(0), port);
-        // A port that the program names others may name too; one that it was given nobody else
-        // knows.
+        // Other processes may ask for a port that the program has named; they do not know a port
+        // that was chosen here.
         if addr.port() != 0 && !inner.options.reuse_addr {
             match self.reserve(device.as_ref(), place, port) {
                 Ok(reserved) => inner.reserved = reserved,
                 Err(source) => {
-                    lock(&self.shared.ports).release(self.port_space(), port, self.cell.key);
+                    lock(&self.shared.ports).release(self.port_space(), port, self.key());
                     return Err(self.listen_error(local, source));
                 }
             }
@@ -119,8 +120,8 @@ impl Id {
         Ok(())
     }
 
-    /// Keeps a port from other processes: at an address of a device, or on all devices that there
-    /// are and that can be opened.
+    /// Reserves a port against other processes: at an address of a device, or on every device that
+    /// can be opened.
     fn reserve(
         &self,
         device: Option<&Arc<Device>>,
@@ -131,9 +132,9 @@ impl Id {
         let wanted: Vec<_> = match device {
             Some(device) => vec![(device.clone(), Place::Address(place))],
             None => {
-                // Without devices there is nobody to keep it from: that is said when it listens.
+                // Without devices there is nothing to reserve; the call to listen reports that.
                 let infos = vernic_engine::devices().unwrap_or_default();
-                let open = |info: &DeviceInfo| self.shared.devices.device(info, &self.shared).ok();
+                let open = |info: &DeviceInfo| self.shared.devices.device(info).ok();
                 let with_place = |info| Some((open(info)?, Place::Netdev(info.netdev_index)));
                 infos.iter().filter_map(with_place).collect()
             }
@@ -150,7 +151,7 @@ impl Id {
         Ok(made)
     }
 
-    /// Narrows the wildcard that it is bound to down to the address that was found.
+    /// Narrows the wildcard binding down to the address that was found.
     pub(crate) fn narrow(&self, inner: &mut Inner, found: SocketAddr) {
         let (Some(mut binding), Some(local)) = (inner.bound, inner.local) else { return };
         binding.addr = route::local(found);

@@ -7,29 +7,29 @@ use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpT
 use vernic_proto::cm::{AcceptParams, CmError, ConnId, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
 
-use crate::agent::Agent;
-use crate::carrier::Carrier;
+use crate::device::Agent;
 use crate::device::Device;
 use crate::error::Error;
-use crate::event::Event;
+use crate::id::Event;
 use crate::id::connection::{Connection, Phase};
-use crate::id::{CommEstablished, Id, Inner, State};
+use crate::id::{CommEstablished, Id, Inner};
 use crate::param::{ConnParam, UDP_QKEY};
+use crate::state::State;
 
-/// Private data of a request: what the message has room for, less the addresses.
+/// Most private data of a request: the message's room, less the addresses.
 const MAX_REQ: usize = 92 - CmaHeader::LEN;
-/// Private data of a datagram request.
+/// Most private data of a datagram request.
 const MAX_SIDR_REQ: usize = 216 - CmaHeader::LEN;
-/// Private data of an acceptance.
+/// Most private data of an acceptance.
 const MAX_REP: usize = 196;
-/// Private data of an answer to a datagram request.
+/// Most private data of an answer to a datagram request.
 const MAX_SIDR_REP: usize = 136;
-/// Private data of a rejection.
+/// Most private data of a rejection.
 const MAX_REJ: usize = 148;
 
 impl Id {
-    /// Asks the peer for a connection; of a datagram id, for its queue pair. The outcome is an
-    /// event.
+    /// Asks the peer for a connection; for a datagram id, asks for the peer's queue pair. The
+    /// outcome is an event.
     ///
     /// # Errors
     /// [`Error::State`] for an id whose route is not resolved; [`Error::NoQp`] for one with neither
@@ -41,9 +41,9 @@ impl Id {
             return Err(self.wrong_state(&inner, "connect", "has resolved its route"));
         }
         let device = inner.device.clone().ok_or(Error::NoDevice { call: "connect" })?;
-        match &device.carrier {
-            Carrier::Messages(agent) => self.connect_by_message(&mut inner, &device, agent, param),
-            Carrier::Streams(streams) => self.connect_stream(&mut inner, &device, streams, param),
+        match device.agent() {
+            Some(agent) => self.connect_by_message(&mut inner, &device, agent, param),
+            None => self.connect_stream(&mut inner, &device, param),
         }
     }
 
@@ -109,14 +109,14 @@ impl Id {
                 false => agent.connect(&params)?,
             }
         };
-        registry.bind_conn(self.cell.key, device.key(), connection.conn);
+        registry.bind_conn(self.key(), device.key(), connection.conn);
         self.watch_silence(agent, local, peer, connection.conn);
         inner.connection = Some(connection);
         inner.state = State::Connect;
         Ok(())
     }
 
-    /// Has the keeper look after the peer's host, where that is another one, and may say nothing.
+    /// Has the keeper watch the peer's host, if that is another host, in case it stays silent.
     fn watch_silence(
         &self,
         agent: &Arc<dyn Agent>,
@@ -128,27 +128,26 @@ impl Id {
             return;
         }
         // Without the thread, the request is repeated until its own time is up.
-        if self.shared.keeper.start(&self.shared).is_ok() {
+        if self.shared.start_keeper().is_ok() {
             self.shared.silent_hosts.add(agent, conn, local, peer);
             self.shared.keeper.wake();
         }
     }
 
-    /// Accepts the request that it was made for: brings its queue pair up to RTS and answers. Of a
-    /// connection, [`EventKind::Established`](crate::EventKind::Established) follows.
+    /// Accepts the request that the id was made for: brings the queue pair up to RTS and answers.
+    /// For a connection, [`EventKind::Established`](crate::EventKind::Established) follows.
     ///
     /// # Errors
-    /// [`Error::State`] for an id that waits for no answer; [`Error::NoQp`], [`Error::TooLong`],
-    /// [`Error::Value`]; [`Error::Modify`], and then the queue pair is in Error and the request may
-    /// still be rejected; [`Error::Cm`] for a request whose peer has given up.
+    /// [`Error::State`] for an id without an unanswered request; [`Error::NoQp`],
+    /// [`Error::TooLong`], [`Error::Value`]; [`Error::Modify`], after which the queue pair is in
+    /// Error and the request may still be rejected; [`Error::Cm`] for a request whose peer has
+    /// given up.
     pub fn accept(&self, param: &ConnParam<'_>) -> Result<(), Error> {
         let mut inner = self.enter("accept")?;
         let (device, connection) = self.asked(&inner, "accept")?;
-        match &device.carrier {
-            Carrier::Messages(agent) => {
-                self.accept_by_message(&mut inner, &device, connection, agent, param)
-            }
-            Carrier::Streams(streams) => self.accept_stream(&mut inner, &device, streams, param),
+        match device.agent() {
+            Some(agent) => self.accept_by_message(&mut inner, &device, connection, agent, param),
+            None => self.accept_stream(&mut inner, &device, param),
         }
     }
 
@@ -215,8 +214,8 @@ impl Id {
         Ok(())
     }
 
-    /// Refuses the request that it was made for, or the acceptance that
-    /// [`EventKind::ConnectResponse`](crate::EventKind::ConnectResponse) told.
+    /// Rejects the request that the id was made for, or the acceptance that
+    /// [`EventKind::ConnectResponse`](crate::EventKind::ConnectResponse) reported.
     ///
     /// # Errors
     /// [`Error::State`], [`Error::TooLong`], [`Error::Cm`] for a request whose peer has given up.
@@ -224,10 +223,11 @@ impl Id {
         self.reject_for(RejReason::CONSUMER, private_data)
     }
 
-    /// As [`reject`](Self::reject), for a reason. An id for datagrams has none but that it refuses.
+    /// Rejects as [`reject`](Self::reject) does, for a reason. The answer of a datagram id carries
+    /// no reason.
     ///
     /// # Errors
-    /// As [`reject`](Self::reject).
+    /// As those of [`reject`](Self::reject).
     pub fn reject_for(&self, reason: RejReason, private_data: &[u8]) -> Result<(), Error> {
         let mut inner = self.enter("reject")?;
         let (device, mut connection) = match self.exchange(&inner) {
@@ -238,24 +238,24 @@ impl Id {
             }
             _ => return Err(self.wrong_state(&inner, "reject", "waits for an answer")),
         };
-        // Over a stream the peer's kind of request decides how much there may be.
-        if device.carrier.agent().is_some() {
+        // Over a stream, the limit depends on the kind of the peer's request.
+        if device.agent().is_some() {
             self.check_private_data("reject", private_data, (MAX_REJ, MAX_SIDR_REP))?;
         }
-        match device.carrier.agent() {
+        match device.agent() {
             Some(agent) if self.qp_type() == QpType::Ud => {
                 let (status, qpn, qkey) = (SidrStatus::REJECTED, Qpn::new(0), Qkey(0));
                 let reply = SidrReply { status, qpn, qkey, private_data };
                 agent.sidr_reply(connection.conn, &reply)?;
             }
-            _ => device.carrier.reject(connection.conn, reason, &[], private_data)?,
+            _ => self.shared.reject(&device, connection.conn, reason, private_data)?,
         }
         connection.phase = Phase::Over;
         inner.connection = Some(connection);
         Ok(())
     }
 
-    /// Tells the peer that this side's queue pair, which the program brings up itself, is ready:
+    /// Notifies the peer that this side's queue pair, which the program brings up itself, is ready:
     /// after [`EventKind::ConnectResponse`](crate::EventKind::ConnectResponse).
     ///
     /// # Errors
@@ -272,7 +272,7 @@ impl Id {
             }
             _ => return Err(self.wrong_state(&inner, "establish", "has had a ConnectResponse")),
         };
-        if let Some(agent) = device.carrier.agent() {
+        if let Some(agent) = device.agent() {
             agent.ready_to_use(connection.conn)?;
         }
         connection.phase = Phase::Up;
@@ -280,9 +280,9 @@ impl Id {
         Ok(())
     }
 
-    /// Says that the connection is there, as the queue pair has received a packet of it.
-    /// [`EventKind::Established`](crate::EventKind::Established) follows, if it did not come
-    /// before.
+    /// Notifies the connection manager that the connection is established, because the queue pair
+    /// has received a packet. [`EventKind::Established`](crate::EventKind::Established) follows, if
+    /// it did not come before.
     ///
     /// # Errors
     /// [`Error::State`] for an id that has accepted nothing, [`Error::Cm`].
@@ -295,7 +295,7 @@ impl Id {
                     && self.qp_type() != QpType::Ud =>
             {
                 // A stream needs no such hint.
-                match device.carrier.agent() {
+                match device.agent() {
                     Some(agent) => Ok(agent.notify_established(connection.conn)?),
                     None => Ok(()),
                 }
@@ -304,26 +304,23 @@ impl Id {
         }
     }
 
-    /// Ends the connection, or agrees to its end: moves its queue pair to Error and tells the peer.
-    /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not come
-    /// before; where there is no connection yet,
-    /// [`EventKind::ConnectError`](crate::EventKind::ConnectError) at last.
+    /// Ends the connection, or agrees to its end: moves the queue pair to Error and notifies the
+    /// peer. [`EventKind::Disconnected`](crate::EventKind::Disconnected) follows, if it did not
+    /// come before; if the connection was not established yet,
+    /// [`EventKind::ConnectError`](crate::EventKind::ConnectError) follows instead.
     ///
     /// # Errors
-    /// [`Error::State`] for an id without a connection, [`Error::Cm`]. One that is going down, or
-    /// is over already, is no error: both sides may say so at once.
+    /// [`Error::State`] for an id without a connection, [`Error::Cm`]. A connection that is ending
+    /// or over is no error, because both sides may disconnect at once.
     pub fn disconnect(&self) -> Result<(), Error> {
         let inner = self.enter("disconnect")?;
         let connected = matches!(inner.state, State::Connect | State::Disconnect);
         match self.exchange(&inner) {
             Some((device, connection)) if connected && self.qp_type() != QpType::Ud => {
-                let agent = match &device.carrier {
-                    Carrier::Messages(agent) => agent,
-                    Carrier::Streams(streams) => {
-                        streams.disconnect(connection.conn);
-                        inner.close_stream();
-                        return Ok(());
-                    }
+                let Some(agent) = device.agent() else {
+                    self.shared.streams.disconnect(connection.conn);
+                    inner.close_stream();
+                    return Ok(());
                 };
                 inner.qp_to_error();
                 match agent.disconnect(connection.conn) {
@@ -337,11 +334,11 @@ impl Id {
         }
     }
 
-    /// Waits for the next event of its channel: the outcome of the last call, for an id with a
-    /// channel of its own.
+    /// Waits for the next event of the id's channel: the outcome of the last call, for an id with
+    /// its own channel.
     ///
     /// # Errors
-    /// [`Error::Failed`] for an event that tells a failure; [`Error::Os`] as
+    /// [`Error::Failed`] for an event that reports a failure; [`Error::Os`] as
     /// [`EventChannel::wait`](crate::EventChannel::wait).
     pub fn complete(&self) -> Result<Event, Error> {
         let channel = self.enter("complete")?.channel.clone();
@@ -352,18 +349,19 @@ impl Id {
         }
     }
 
-    /// Device and exchange, if there is one.
+    /// The device and the exchange, if there is one.
     pub(crate) fn exchange(&self, inner: &Inner) -> Option<(Arc<Device>, Connection)> {
         Some((inner.device.clone()?, inner.connection?))
     }
 
-    /// Device and exchange of a request that is not answered.
+    /// The device and the exchange of a request that is not answered.
     fn asked(&self, inner: &Inner, call: &'static str) -> Result<(Arc<Device>, Connection), Error> {
         let asked = self.exchange(inner).filter(|(_, connection)| connection.phase == Phase::Asked);
         asked.ok_or_else(|| self.wrong_state(inner, call, "came with a request"))
     }
 
-    /// Its queue pair's number, or the one given, and whether it receives from a shared queue.
+    /// The number of the id's queue pair, or the number in `param`, and whether it receives from a
+    /// shared receive queue.
     fn queue_pair(
         &self,
         inner: &Inner,
@@ -395,7 +393,8 @@ impl Id {
         Ok(())
     }
 
-    /// `limits` of a connection and of datagrams, bytes.
+    /// Checks the length of private data against `limits`: bytes for a connection and for
+    /// datagrams.
     fn check_private_data(
         &self,
         call: &'static str,
@@ -413,17 +412,17 @@ impl Id {
 }
 
 impl Inner {
-    /// Moves the queue pair to Error: what is posted to it completes.
+    /// Moves the queue pair to Error, which completes what is posted to it.
     pub(crate) fn qp_to_error(&self) {
         if let Some(qp) = &self.qp {
             let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-            // Every state but that of a destroyed one allows it.
+            // Only a destroyed queue pair refuses this.
             let _ = qp.modify(&attr, AttrMask::STATE);
         }
     }
 }
 
-/// A number of READs and atomics: as asked, `usual` if as many as possible are asked for.
+/// A number of READs and atomics: `asked`, or `usual` if as many as possible are asked for.
 pub(super) fn limited(
     call: &'static str,
     what: &'static str,
@@ -441,7 +440,7 @@ pub(super) fn limited(
     }
 }
 
-/// Sequence numbers start anywhere, so that late packets of another connection do not fit.
+/// A random first PSN, so that late packets of another connection do not fit.
 pub(crate) fn random_psn() -> Psn {
     Psn::new(random() as u32)
 }

@@ -1,29 +1,29 @@
-//! The exchange with a peer, as the id knows it: how far it is, and what both sides said.
+//! The exchange with a peer as the id knows it: its phase, and the parameters of both sides.
 
 use vernic_engine::{AckTimeout, Mtu, Psn, Qpn};
 use vernic_proto::cm::ConnId;
 use vernic_wire::cm::{CommId, Rep, Req};
 
-use crate::streams::Depths;
+use crate::param::Depths;
 
-/// How far an exchange is.
+/// The phase of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// We asked.
+    /// This side has sent a request.
     Asking,
-    /// The peer asked, and the program has not answered.
+    /// The peer has sent a request, which the program has not answered.
     Asked,
-    /// The peer accepted, and the program brings its queue pair up.
+    /// The peer accepted, and the program is bringing its queue pair up.
     Responded,
-    /// We accepted.
+    /// This side accepted.
     Accepted,
-    /// It is up.
+    /// The connection is established.
     Up,
-    /// It is over, was refused, or failed.
+    /// The exchange is over, was rejected, or failed.
     Over,
 }
 
-/// What the peer said of its side, and what its wishes are worth here.
+/// The peer's parameters, seen from this side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) qpn: Qpn,
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     pub(crate) conn: ConnId,
     pub(crate) phase: Phase,
     pub(crate) peer: Option<Peer>,
-    /// First PSN that the peer's queue pair sends: we ask for it.
+    /// The first PSN that the peer's queue pair sends: this side chooses it.
     pub(crate) psn: Psn,
     pub(crate) path_mtu: Mtu,
     pub(crate) ack_timeout: AckTimeout,
@@ -50,7 +50,7 @@ pub(crate) struct Connection {
     pub(crate) responder_resources: u8,
     /// READs and atomics that this side has outstanding.
     pub(crate) initiator_depth: u8,
-    /// This side has failed to bring its queue pair up: the program knows.
+    /// Whether this side failed to bring its queue pair up, and has reported that.
     pub(crate) failed_here: bool,
 }
 
@@ -65,7 +65,7 @@ impl Peer {
         }
     }
 
-    /// `xrc`: the peer's queue pair is an XRC target.
+    /// The peer's parameters in a reply; `xrc`: the peer's queue pair is an XRC target.
     pub(crate) fn of_rep(rep: &Rep, xrc: bool) -> Self {
         Self {
             qpn: rep.qpn(xrc),
@@ -78,7 +78,7 @@ impl Peer {
 }
 
 impl Connection {
-    /// What we are about to ask for; its number is not known yet.
+    /// A request that this side is about to send; its number is not known yet.
     pub(crate) fn asking(psn: Psn) -> Self {
         Self {
             conn: ConnId(CommId::NONE, 0),
@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// Over a stream, which has neither sequence numbers nor timeouts.
+    /// A connection over a stream, which has neither sequence numbers nor timeouts.
     pub(crate) fn over_stream(conn: ConnId, phase: Phase, depths: Depths) -> Self {
         Self {
             conn,
@@ -105,12 +105,12 @@ impl Connection {
         }
     }
 
-    /// A request for our datagram queue pair.
+    /// A peer's request for this side's datagram queue pair.
     pub(crate) fn asked_for_datagrams(conn: ConnId) -> Self {
         Self { conn, phase: Phase::Asked, ..Self::asking(Psn::new(0)) }
     }
 
-    /// What the peer has asked for. A path MTU that is no code is taken for the smallest.
+    /// A peer's request for a connection. An invalid path MTU counts as the smallest.
     pub(crate) fn asked(conn: ConnId, req: &Req, psn: Psn) -> Self {
         let peer = Peer::of_req(req);
         Self {
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Takes over what the peer answered: neither side does more than the other takes.
+    /// Applies the peer's answer: neither side exceeds the other's limits.
     pub(crate) fn answered(&mut self, peer: Peer) {
         self.responder_resources = self.responder_resources.min(peer.responder_resources);
         self.initiator_depth = self.initiator_depth.min(peer.initiator_depth);

@@ -1,7 +1,7 @@
-//! Listening: at an address, or on every device, those that come later included.
+//! Listening: at an address, or on every device, later ones included.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use vernic_engine::ListenError;
 use vernic_io::Place;
@@ -12,19 +12,20 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::bind::{Purpose, Reservation};
-use crate::id::{Id, Inner, State};
-use crate::manager::Shared;
+use crate::id::{Id, Inner};
+use crate::key::DeviceKey;
 use crate::ports::Binding;
-use crate::registry::{Cell, DeviceKey, Ear, Entry, What, lock};
+use crate::registry::{Listener, What};
 use crate::route;
+use crate::state::State;
+use crate::sync::lock;
 
-/// Most requests that wait to be taken at a listener: the kernel's default (`max_backlog` of
-/// rdma_ucm).
+/// Most requests that wait at a listener: the kernel's default (`max_backlog` of rdma_ucm).
 const MAX_BACKLOG: u32 = 1024;
 
-/// A place where an id listens.
+/// An address where an id listens.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct Listening {
     device: Arc<Device>,
     service: ServiceId,
     place: Place,
@@ -32,13 +33,13 @@ pub(crate) struct Post {
 }
 
 impl Id {
-    /// Listens for requests to its port, at most `backlog` of them waiting to be taken (0, and more
-    /// than 1024, are 1024). A new id is bound to the IPv4 wildcard and a free port. A wildcard
-    /// covers every device, and the addresses and devices that come later.
+    /// Listens for requests to the id's port, of which at most `backlog` wait to be taken (0, and
+    /// more than 1024, count as 1024). A new id is bound to the IPv4 wildcard and a free port. A
+    /// wildcard covers every device, and the addresses and devices that come later.
     ///
     /// # Errors
     /// [`Error::State`]; [`Error::InUse`] if another id of this process or another process of this
-    /// host listens there; [`Error::Device`] if no device can be opened; those of
+    /// host listens there; [`Error::Device`] if no device can be opened; the errors of
     /// [`bind_addr`](Self::bind_addr).
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
         let mut inner = self.enter("listen")?;
@@ -60,7 +61,7 @@ impl Id {
             ports.update(self.port_space(), local.port(), listening);
         }
         inner.backlog = if backlog == 0 { MAX_BACKLOG } else { backlog.min(MAX_BACKLOG) };
-        let result = self.shared.keeper.start(&self.shared).and_then(|()| {
+        let result = self.shared.start_keeper().and_then(|()| {
             match (inner.socket.take(), inner.device.clone()) {
                 (Some(socket), _) => self.listen_at_socket(&mut inner, socket, local),
                 (None, Some(device)) => {
@@ -75,11 +76,11 @@ impl Id {
             return Err(error);
         }
         inner.bound = Some(listening);
-        // The listeners have it now, and will give it back.
+        // The listeners now hold the port, and will release it.
         std::mem::take(&mut inner.reserved).into_iter().for_each(Reservation::release);
         inner.state = State::Listen;
         if inner.device.is_none() && inner.listener.is_none() {
-            self.shared.add_wildcard(&self.cell);
+            self.shared.add_wildcard(self.key());
         }
         Ok(())
     }
@@ -93,10 +94,10 @@ impl Id {
         let mut refused = None;
         for info in vernic_engine::devices()? {
             let key = DeviceKey::of(&info);
-            if inner.posts.iter().any(|post| post.device.key() == key) {
+            if inner.listening.iter().any(|one| one.device.key() == key) {
                 continue;
             }
-            match self.shared.devices.device(&info, &self.shared) {
+            match self.shared.devices.device(&info) {
                 Ok(device) => self.listen_at(inner, device, Place::Netdev(info.netdev_index))?,
                 Err(error) => {
                     tracing::warn!(device = info.name, %error, "not listening there");
@@ -104,7 +105,7 @@ impl Id {
                 }
             }
         }
-        match (inner.posts.is_empty(), refused) {
+        match (inner.listening.is_empty(), refused) {
             (false, _) => Ok(()),
             (true, Some(error)) => Err(error.into()),
             (true, None) => Err(vernic_engine::no_device()?.into()),
@@ -115,8 +116,8 @@ impl Id {
         let Some(local) = inner.local else { return Ok(()) };
         let wildcard = matches!(place, Place::Netdev(_));
         let both = wildcard && inner.bound.is_some_and(|binding| !binding.af_only);
-        let ear = Ear {
-            key: self.cell.key,
+        let entry = Listener {
+            key: self.key(),
             device: device.clone(),
             port: local.port(),
             v4: local.is_ipv4() || both,
@@ -129,12 +130,12 @@ impl Id {
         let listener = device
             .listen(service, place, inner.backlog as usize)
             .map_err(|source| self.listen_error(local, source))?;
-        self.shared.registry.add_ear(listener, ear);
-        inner.posts.push(Post { device, service, place, listener });
+        self.shared.registry.add_listener(listener, entry);
+        inner.listening.push(Listening { device, service, place, listener });
         Ok(())
     }
 
-    /// What the device says, in the words of ports.
+    /// The error for a device's refusal to listen, with the port.
     pub(crate) fn listen_error(&self, addr: SocketAddr, source: ListenError) -> Error {
         match source {
             ListenError::InUse(name) => {
@@ -148,20 +149,20 @@ impl Id {
         }
     }
 
-    /// Listens nowhere any more.
+    /// Stops listening everywhere.
     pub(crate) fn stop_listening(&self, inner: &mut Inner) {
         if let Some(listener) = inner.listener.take() {
             self.shared.streams.stop_listening(listener);
         }
-        for Post { device, service, place, listener } in std::mem::take(&mut inner.posts) {
+        for Listening { device, service, place, listener } in std::mem::take(&mut inner.listening) {
             device.stop_listening(service, place);
-            self.shared.registry.remove_ear(device.key(), listener, self.cell.key);
+            self.shared.registry.remove_listener(device.key(), listener, self.key());
         }
     }
 
-    /// The device's netdev was removed: a wildcard listens there no more, and the owner of an id
-    /// that is on it is told.
-    pub(crate) fn part_from(&self, device: &Arc<Device>) {
+    /// Handles the removal of a device: a wildcard stops listening there, and an id on the device
+    /// gets an event.
+    pub(crate) fn device_removed(&self, device: &Arc<Device>) {
         let mut inner = lock(&self.inner);
         if inner.state == State::Destroyed {
             return;
@@ -169,13 +170,13 @@ impl Id {
         for reservation in inner.reserved.extract_if(.., |kept| kept.is_on(device)) {
             reservation.release();
         }
-        for post in inner.posts.extract_if(.., |post| Arc::ptr_eq(&post.device, device)) {
-            device.stop_listening(post.service, post.place);
-            self.shared.registry.remove_ear(device.key(), post.listener, self.cell.key);
+        for one in inner.listening.extract_if(.., |one| Arc::ptr_eq(&one.device, device)) {
+            device.stop_listening(one.service, one.place);
+            self.shared.registry.remove_listener(device.key(), one.listener, self.key());
         }
         if inner.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device)) {
             let (kind, status, param) = (EventKind::DeviceRemoval, 0, Param::None);
-            self.shared.registry.push(self.cell.key, What::Told { kind, status, param });
+            self.shared.registry.push(self.key(), What::Decided { kind, status, param });
         }
     }
 
@@ -187,35 +188,6 @@ impl Id {
         }
         if let Err(error) = self.listen_everywhere(&mut inner) {
             tracing::warn!(id = ?self, %error, "not listening on a new device");
-        }
-    }
-}
-
-impl Shared {
-    /// Listens, for every wildcard, on devices that were not there before. On the keeper's thread.
-    pub(crate) fn listen_on_new_devices(&self) {
-        let ids: Vec<Arc<Id>> = {
-            let mut wildcards = lock(&self.wildcards);
-            wildcards.retain(|id| id.strong_count() != 0);
-            wildcards.iter().filter_map(Weak::upgrade).collect()
-        };
-        ids.iter().for_each(|id| id.listen_on_new_devices());
-    }
-
-    fn add_wildcard(&self, id: &Cell) {
-        let mut wildcards = lock(&self.wildcards);
-        wildcards.retain(|id| id.strong_count() != 0);
-        wildcards.extend(id.id.get().cloned());
-    }
-
-    /// Refuses the requests among events that nobody will take.
-    pub(crate) fn refuse(&self, untaken: Vec<Entry>) {
-        for entry in untaken {
-            if let What::Request(request) = entry.what {
-                request.device.carrier.destroy(request.conn);
-                // Nobody has seen that id, so nothing of it is of interest.
-                self.registry.leave(request.cell.key);
-            }
         }
     }
 }

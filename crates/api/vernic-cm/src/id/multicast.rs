@@ -1,8 +1,8 @@
 //! Multicast groups of datagram ids.
 //!
 //! On RoCE a group is an IP multicast address: its GID is the IPv6 address itself or the
-//! IPv4-mapped one, and nobody need be asked for it. So joining attaches the id's queue pair, when
-//! the event is taken, and tells where to send.
+//! IPv4-mapped one, so no subnet manager is asked for it. Joining attaches the id's queue pair,
+//! when the event is taken, and the event reports where to send.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::param::UDP_QKEY;
 use crate::registry::What;
 use crate::route;
 
-/// IP hop limit of multicast: groups end at the link, as those of sockets do.
+/// The IP hop limit of multicast: groups end at the link, as those of sockets do.
 const MULTICAST_HOP_LIMIT: u8 = 1;
 
-/// How an id takes part in a group.
+/// The kind of membership in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinState {
-    /// It sends and receives.
+    /// The id sends and receives.
     FullMember,
-    /// It sends only: its queue pair is not attached.
+    /// The id only sends: its queue pair is not attached.
     SendOnlyFullMember,
 }
 
@@ -46,23 +46,22 @@ pub(crate) struct Membership {
 impl Membership {
     fn detach(&mut self) {
         if let Some(qp) = self.attached.take() {
-            // It may be destroyed meanwhile, and then is in no group.
+            // A queue pair that was destroyed meanwhile is in no group.
             let _ = qp.detach_mcast(self.gid);
         }
     }
 }
 
 impl Id {
-    /// Joins a multicast group: an IPv4 or IPv6 multicast address; its port means nothing.
-    /// [`EventKind::MulticastJoin`] tells where to send, and carries `context`; from then on the
-    /// id's queue pair, if it has one then, receives what is sent there. A sender gets what it
-    /// sends itself if it has joined (IBTA 10.5.2.1).
+    /// Joins a multicast group: an IPv4 or IPv6 multicast address; the port is ignored.
+    /// [`EventKind::MulticastJoin`] reports where to send, and carries `context`. From then on the
+    /// id's queue pair, if the id has one at that time, receives what is sent to the group. A
+    /// sender that has joined receives its own messages (IBTA 10.5.2.1).
     ///
     /// # Errors
-    /// [`Error::NoDevice`] for an id that is bound to no address, [`Error::Value`] for one that is
-    /// not for datagrams, [`Error::Group`] for an address that is no group or that the device has
-    /// no address of the kind for, [`Error::NoRoute`] for one that the system sends nothing to,
-    /// [`Error::Joined`].
+    /// [`Error::NoDevice`] for an id that is bound to no address, [`Error::Value`] for an id that
+    /// is not for datagrams, [`Error::Group`] for an address that is no group or for whose kind the
+    /// device has no address, [`Error::NoRoute`] for a group without a route, [`Error::Joined`].
     pub fn join_multicast(
         &self,
         group: SocketAddr,
@@ -90,11 +89,11 @@ impl Id {
         let rows = device.context.gid_table();
         let row = rows.iter().filter(of_kind).min_by_key(|row| Some(row.local) != own);
         let row = row.ok_or(McastError::NoAddress(gid))?;
-        // What the system sends nowhere would be lost without a word.
+        // Without a route, messages would be lost silently.
         let on_link = LocalAddr::new(group.ip(), device.context.info().netdev_index);
         route::source(Some(row.local.with_port(0)), on_link.with_port(0))?;
         if row.local.ip.is_loopback() {
-            // Another netdev's route would do for that, and lead nowhere.
+            // A route of another netdev would satisfy the check above, and lead nowhere.
             check_route(row.local, group.ip()).map_err(McastError::from)?;
         }
         let av = AddressVector {
@@ -107,11 +106,11 @@ impl Id {
         };
         let attached = None;
         inner.groups.push(Membership { addr: group, gid, join, context, av, attached });
-        self.shared.registry.push(self.cell.key, What::Joined { gid });
+        self.shared.registry.push(self.key(), What::Joined { gid });
         Ok(())
     }
 
-    /// Leaves a group. If nobody has taken the event of joining it, there is none.
+    /// Leaves a group. An untaken event of joining it is dropped.
     ///
     /// # Errors
     /// [`Error::NotJoined`].
@@ -122,12 +121,12 @@ impl Id {
         let at = at.ok_or(Error::NotJoined(group))?;
         inner.groups.swap_remove(at).detach();
         let of_group = |what: &What| matches!(what, What::Joined { gid: joined } if *joined == gid);
-        self.shared.registry.withdraw(self.cell.key, of_group);
+        self.shared.registry.withdraw(self.key(), of_group);
         Ok(())
     }
 
-    /// Attaches the queue pair to a group that it has joined: an event's share of the work.
-    pub(crate) fn tell_joined(inner: &mut Inner, gid: Gid) -> Option<(EventKind, i32, Param)> {
+    /// Attaches the queue pair to a group that the id has joined: the work of the event.
+    pub(crate) fn apply_joined(inner: &mut Inner, gid: Gid) -> Option<(EventKind, i32, Param)> {
         let qp = inner.qp.clone();
         let member = inner.groups.iter_mut().find(|member| member.gid == gid)?;
         let mut outcome = (EventKind::MulticastJoin, 0);

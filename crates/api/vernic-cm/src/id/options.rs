@@ -4,24 +4,26 @@ use vernic_engine::QpType;
 use vernic_wire::AckTimeout;
 
 use crate::error::Error;
-use crate::id::{Id, State};
-use crate::registry::lock;
+use crate::id::Id;
+use crate::state::State;
+use crate::sync::lock;
 
-/// ACK timeout of connections that name none: 4.096 us * 2^17 = 0.54 s, what Linux takes for RoCE
-/// (a packet life time of 2^16, one way).
+/// The ACK timeout of connections whose program sets none: 4.096 us * 2^17 = 0.54 s, as Linux uses
+/// for RoCE (a packet life time of 2^16, one way).
 const ACK_TIMEOUT: u8 = 17;
 
 /// An option of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IdOption {
-    /// Type of service: the IP traffic class of the connection. Counts from the next resolution on.
+    /// Type of service: the IP traffic class of the connection, from the next resolution on.
     Tos(u8),
-    /// Share its port with other ids of this process that share, as long as none listens.
+    /// Whether the id shares its port with other ids of this process that share, as long as none
+    /// listens.
     ReuseAddr(bool),
-    /// A wildcard covers its own IP version alone. IPv4's always does, IPv6's on request.
+    /// Whether a wildcard covers only its own IP version. An IPv4 wildcard always does.
     AfOnly(bool),
-    /// ACK timeout that the connection asks for: an exponent, 1 to 31, of 4.096 us * 2^n.
+    /// The ACK timeout that the connection asks for: an exponent n, 1 to 31, of 4.096 us * 2^n.
     AckTimeout(u8),
 }
 
@@ -45,7 +47,7 @@ impl Id {
     /// Sets an option.
     ///
     /// # Errors
-    /// [`Error::State`] where it is too late for it, [`Error::Value`], [`Error::Orphan`].
+    /// [`Error::State`] if it is too late for the option, [`Error::Value`], [`Error::Orphan`].
     pub fn set_option(&self, option: IdOption) -> Result<(), Error> {
         let mut inner = self.enter("set_option")?;
         match option {

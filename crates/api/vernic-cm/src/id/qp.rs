@@ -6,22 +6,23 @@ use vernic_engine::{Access, AttrMask, PortNum, Psn, Qp, QpAttr, QpState, QpType,
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::id::apply::vector;
 use crate::id::connection::{Connection, Peer};
-use crate::id::tell::vector;
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
 
-/// What a peer waits after RNR NAK: code 12, 0.64 ms. Code 0, which Linux gives, would be 655 ms.
+/// The time that a peer waits after RNR NAK: code 12, 0.64 ms. Code 0, which Linux gives, would be
+/// 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
 impl Id {
-    /// Its queue pair, if one is attached.
+    /// The queue pair, if one is attached.
     pub fn qp(&self) -> Option<Arc<Qp>> {
         self.look(|inner| inner.qp.clone()).flatten()
     }
 
-    /// Gives it a queue pair, which the id from now on brings up and down: to Init at once, and a
-    /// datagram's to RTS.
+    /// Attaches a queue pair, whose states the id changes from now on: to Init at once, and a
+    /// datagram queue pair to RTS.
     ///
     /// # Errors
     /// [`Error::NoDevice`], [`Error::HasQp`], [`Error::WrongQp`] for a queue pair of another type
@@ -45,20 +46,20 @@ impl Id {
         Ok(())
     }
 
-    /// Makes a queue pair that the program has brought along the id's, in the state that it is in.
-    /// What the id had before goes on by itself.
+    /// Attaches a queue pair of the program's own in its current state, in place of the one that
+    /// the id had, which is left as it is.
     ///
     /// # Errors
-    /// [`Error::WrongQp`] for a queue pair of another type or device; the id has none then.
+    /// [`Error::WrongQp`] for a queue pair of another type or device; then the id has none.
     pub fn adopt_qp(&self, qp: Arc<Qp>) -> Result<(), Error> {
         let mut inner = self.enter("adopt_qp")?;
         inner.leave_groups_of_qp();
         inner.qp = None;
         self.fits(&qp)?;
         if let Some(device) = &inner.device {
-            // By messages a connection is made for any queue pair of the device, by a stream for
-            // one of the context that has the stream.
-            let suits = match device.carrier.agent() {
+            // A connection by messages may use any queue pair of the device, a connection by a
+            // stream only those of the context that has the stream.
+            let suits = match device.agent() {
                 Some(_) => qp.context().info().name == device.context.info().name,
                 None => Arc::ptr_eq(qp.context(), &device.context),
             };
@@ -81,18 +82,19 @@ impl Id {
         }
     }
 
-    /// Takes its queue pair away, as it is, out of the groups that it is in by way of the id.
+    /// Detaches the queue pair in its current state, and from the groups that it joined through the
+    /// id.
     pub fn detach_qp(&self) -> Option<Arc<Qp>> {
         let mut inner = self.enter("detach_qp").ok()?;
         inner.leave_groups_of_qp();
         inner.qp.take()
     }
 
-    /// The attributes that bring a queue pair of this id to `state`, and which of them that
-    /// transition takes: for programs that bring their own queue pair up.
+    /// The attributes that bring a queue pair of this id to `state`, and the mask of that
+    /// transition: for programs that bring their own queue pair up.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]; [`Error::State`] for states that need a peer, without one;
+    /// [`Error::NoDevice`]; [`Error::State`] for states that need a peer, if there is none;
     /// [`Error::Value`] for states other than Init, RTR and RTS.
     pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
         let inner = self.enter("init_qp_attr")?;
@@ -115,7 +117,8 @@ impl Id {
                 attr.access = inner.connection.as_ref().map_or(0, rights);
                 mask |= AttrMask::PORT | AttrMask::ACCESS_FLAGS;
             }
-            // The stream brings it to RTS; these say so to programs that would do it.
+            // The stream itself brings the queue pair to RTS; these attributes suit programs that
+            // do so.
             QpState::Rtr if self.is_over_stream(inner) => {
                 attr.access = inner.connection.as_ref().map_or(0, rights);
                 mask |= AttrMask::ACCESS_FLAGS;
@@ -152,7 +155,7 @@ impl Id {
     }
 
     fn is_over_stream(&self, inner: &Inner) -> bool {
-        inner.device.as_ref().is_some_and(|device| device.carrier.agent().is_none())
+        inner.device.as_ref().is_some_and(|device| device.agent().is_none())
     }
 
     fn to_rtr(
@@ -167,7 +170,7 @@ impl Id {
         }
         attr.path_mtu = connection.path_mtu;
         attr.dest_qpn = peer.qpn;
-        // Each side says with which PSN the other is to start (IBTA 12.7).
+        // Each side chooses the PSN that the other starts with (IBTA 12.7).
         attr.rq_psn = connection.psn;
         let mask = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
         if !matches!(self.qp_type(), QpType::Rc | QpType::XrcTgt) {
@@ -183,7 +186,7 @@ impl Id {
         attr.timeout = connection.ack_timeout;
         attr.retry_cnt = connection.retry_count;
         attr.rnr_retry = peer.rnr_retry_count;
-        // Never more than the peer keeps.
+        // The peer's limit must not be exceeded.
         attr.max_rd_atomic = connection.initiator_depth.min(peer.initiator_depth);
         match self.qp_type() {
             QpType::Rc | QpType::XrcIni => {
@@ -213,7 +216,7 @@ fn of_other_device(qp: &Qp, device: &Device) -> Error {
     Error::WrongQp { qpn: qp.qpn(), what }
 }
 
-/// What the peer may do with this side's memory, as far as its regions allow it.
+/// The peer's access rights to this side's memory, as far as memory regions allow it.
 fn rights(connection: &Connection) -> u32 {
     match connection.responder_resources {
         0 => Access::REMOTE_WRITE.bits(),

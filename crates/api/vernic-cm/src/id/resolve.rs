@@ -1,7 +1,7 @@
-//! From a destination to device and route.
+//! Resolving a destination to a device and a route.
 //!
-//! Both steps are done when the call returns, unless the system does not know the next hop on the
-//! way; programs learn of it by an event, as they expect.
+//! Both steps are complete when the call returns, unless the system does not know the next hop; an
+//! event reports the outcome, as programs expect.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,35 +13,37 @@ use vernic_io::{NextHop, Place, PortProbe, ROCE_PORT};
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::bind::Purpose;
-use crate::id::{Id, Inner, State};
-use crate::registry::{What, lock};
+use crate::id::search::Look;
+use crate::id::{Id, Inner};
+use crate::registry::What;
 use crate::route;
-use crate::search::Look;
+use crate::state::State;
+use crate::sync::lock;
 
-/// Longest wait for a host's word that it has no RoCE: a few round trips of a near network, address
-/// resolution included. It comes at once, or never.
+/// Longest wait for a host's report that it has no RoCE: a few round trips of a near network,
+/// address resolution included. The report comes at once, or never.
 const TRANSPORT_WAIT: Duration = Duration::from_millis(100);
 
 impl Id {
-    /// Looks for the way to `dst`: the source address (`src` if it is given, else the system's
-    /// choice), and with it the device that has this address, always. Tells so by
-    /// [`EventKind::AddrResolved`]. A new id is bound to the source address, and to its port or to
-    /// a free one. A wildcard `dst` is this machine.
+    /// Resolves `dst` to a source address (`src` if given, else the system's choice) and to the
+    /// device that has this address. [`EventKind::AddrResolved`] reports the result. A new id is
+    /// bound to the source address, and to its port or to a free one. A wildcard `dst` means this
+    /// machine.
     ///
-    /// That event comes at once where the system knows the next hop on the way. Else the system
-    /// asks for it (ARP, neighbour discovery), and the event comes with the answer; or
-    /// [`EventKind::AddrError`] does, with the status `-ETIMEDOUT` after `timeout` without an
-    /// answer, `-EHOSTUNREACH` if the system has given up before (after 3 s, by default). The id is
-    /// bound then, and may try again.
+    /// The event comes at once if the system knows the next hop. Otherwise the system asks for its
+    /// hardware address (ARP, neighbour discovery), and the event comes with the answer. Without an
+    /// answer [`EventKind::AddrError`] comes, with the status `-ETIMEDOUT` after `timeout`, or
+    /// `-EHOSTUNREACH` if the system has given up before (after 3 s, by default). Then the id is
+    /// bound, and may try again.
     ///
-    /// Where the settings allow both transports, a new id of a connection takes iWARP if the peer's
-    /// host has no RoCE; that another host has is known by its silence, for 100 ms.
+    /// If the settings allow both transports, a new connection id takes iWARP if the peer's host
+    /// has no RoCE. A remote host counts as having RoCE if it is silent for 100 ms.
     ///
     /// # Errors
     /// [`Error::State`] for an id that is neither new nor bound; [`Error::NoRoute`];
-    /// [`Error::Device`] for a source that no device has, with those that there are;
-    /// [`Error::Family`], [`Error::Scope`]; those of [`bind_addr`](Self::bind_addr). The id stays
-    /// as it was.
+    /// [`Error::Device`] for a source that no device has, which lists the addresses that exist;
+    /// [`Error::Family`], [`Error::Scope`]; the errors of [`bind_addr`](Self::bind_addr). The id
+    /// stays as it was.
     pub fn resolve_addr(
         &self,
         src: Option<SocketAddr>,
@@ -66,7 +68,7 @@ impl Id {
             inner.transport = self.transport_of(found, dst);
         }
         let devices = &self.shared.devices;
-        let device = devices.with(route::local(found), inner.transport, &self.shared)?;
+        let device = devices.with(route::local(found), inner.transport)?;
         if inner.state == State::Idle {
             let port = src.map_or(0, |src| src.port());
             let addr = route::with_port(found, port);
@@ -86,16 +88,16 @@ impl Id {
         Ok(())
     }
 
-    /// The transport by which a peer can be reached, where the settings allow both: RoCE, but iWARP
-    /// where no process of this host has the peer's port by RoCE, or another host says that nothing
-    /// takes RoCE there. A host that says nothing is waited for, for [`TRANSPORT_WAIT`].
+    /// The transport for a peer, if the settings allow both: RoCE, or iWARP if no process of this
+    /// host has the peer's port by RoCE, or if another host reports that it has no RoCE. A silent
+    /// host is waited for during [`TRANSPORT_WAIT`].
     fn transport_of(&self, found: SocketAddr, dst: SocketAddr) -> Transport {
         let local = route::local(found);
         if dst.ip().is_unspecified() || dst.ip() == found.ip() {
             let service = self.port_space().service_id(dst.port());
-            let device = self.shared.devices.with(local, Transport::Roce, &self.shared);
+            let device = self.shared.devices.with(local, Transport::Roce);
             let is_claimed = device.is_ok_and(|device| {
-                // What cannot be known is taken for there: the request will tell.
+                // If this cannot be known, the port counts as claimed: the request will show.
                 device.context.cm().is_claimed(service, Place::Address(local)).unwrap_or(true)
             });
             return if is_claimed { Transport::Roce } else { Transport::Iwarp };
@@ -109,41 +111,42 @@ impl Id {
 
     fn resolved(&self, inner: &mut Inner) {
         inner.state = State::AddrResolved;
-        self.told(EventKind::AddrResolved, 0);
+        self.push_event(EventKind::AddrResolved, 0);
     }
 
-    /// Waits, on the keeper's thread, for the next hop.
+    /// Resolves the next hop on the keeper's thread.
     pub(crate) fn begin_search(&self, inner: &mut Inner, timeout: Duration, look: Look) {
-        match (self.shared.keeper.start(&self.shared), self.cell.id.get()) {
-            (Ok(()), Some(id)) => {
+        match self.shared.start_keeper() {
+            Ok(()) => {
                 inner.state = State::AddrQuery;
-                self.shared.searches.add(id.clone(), timeout, look);
+                self.shared.searches.add(self.key(), timeout, look);
                 self.shared.keeper.wake();
             }
-            (started, _) => {
-                tracing::warn!(id = ?self, ?started, "whether the next hop is there is not waited for");
+            Err(error) => {
+                tracing::warn!(id = ?self, %error, "whether the next hop is there is not waited for");
                 self.resolved(inner);
             }
         }
     }
 
-    /// The search for the next hop is over: it is there, or why not.
+    /// Ends the search for the next hop with its outcome.
     pub(crate) fn end_search(&self, outcome: Result<(), c_int>) {
         let mut inner = lock(&self.inner);
         match outcome {
-            // It was destroyed meanwhile.
+            // The id was destroyed meanwhile.
             _ if inner.state != State::AddrQuery => {}
             Ok(()) => self.resolved(&mut inner),
             Err(errno) => {
                 inner.state = State::Bound;
-                self.told(EventKind::AddrError, -errno);
+                self.push_event(EventKind::AddrError, -errno);
             }
         }
     }
 
-    /// Looks for the route to the resolved destination; tells so by [`EventKind::RouteResolved`].
+    /// Resolves the route to the resolved destination; [`EventKind::RouteResolved`] reports the
+    /// result.
     ///
-    /// The answer needs no other machine, so `timeout` is not waited for.
+    /// No other machine is asked, so `timeout` does not matter.
     ///
     /// # Errors
     /// [`Error::State`] for an id whose address is not resolved.
@@ -154,13 +157,13 @@ impl Id {
             return Err(self.wrong_state(&inner, "resolve_route", "has resolved its address"));
         }
         inner.state = State::RouteResolved;
-        self.told(EventKind::RouteResolved, 0);
+        self.push_event(EventKind::RouteResolved, 0);
         Ok(())
     }
 
-    /// An event that carries nothing.
-    pub(crate) fn told(&self, kind: EventKind, status: i32) {
-        let what = What::Told { kind, status, param: Param::None };
-        self.shared.registry.push(self.cell.key, what);
+    /// Queues an event without content.
+    pub(crate) fn push_event(&self, kind: EventKind, status: i32) {
+        let what = What::Decided { kind, status, param: Param::None };
+        self.shared.registry.push(self.key(), what);
     }
 }

@@ -1,5 +1,4 @@
-//! What ids do over iWARP: their ports are sockets, and a connection is a stream that the queue
-//! pair gets.
+//! Ids over iWARP: a port is a TCP socket, and a connection is a stream that the queue pair gets.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -10,17 +9,20 @@ use vernic_io::tcp::Bound;
 use crate::device::Device;
 use crate::error::Error;
 use crate::event::{ConnInfo, EventKind, Param};
+use crate::id::apply::Outcome;
 use crate::id::connect::limited;
 use crate::id::connection::{Connection, Phase};
-use crate::id::tell::Told;
-use crate::id::{Id, Inner, State};
+use crate::id::{Id, Inner};
 use crate::param::ConnParam;
+use crate::param::Depths;
 use crate::ports::Binding;
-use crate::registry::lock;
-use crate::streams::{Ask, Depths, MAX_PRIVATE_DATA, StreamEvent, Streams};
+use crate::registry::StreamEvent;
+use crate::state::State;
+use crate::streams::{Ask, MAX_PRIVATE_DATA};
+use crate::sync::lock;
 
 impl Id {
-    /// Whether iWARP has what the id is for.
+    /// Checks that iWARP has the id's type of queue pair.
     ///
     /// # Errors
     /// [`Error::NotOverStreams`].
@@ -31,7 +33,7 @@ impl Id {
         }
     }
 
-    /// Takes a port of TCP. Returns it; the socket that has it is the id's.
+    /// Binds a TCP port and returns its number; the id keeps the socket.
     pub(super) fn take_socket(
         &self,
         inner: &mut Inner,
@@ -55,7 +57,7 @@ impl Id {
         Ok(port)
     }
 
-    /// Listens at its socket.
+    /// Listens at the id's socket.
     pub(super) fn listen_at_socket(
         &self,
         inner: &mut Inner,
@@ -64,7 +66,7 @@ impl Id {
     ) -> Result<(), Error> {
         let backlog = inner.backlog as usize;
         set_tos(&socket, inner.options.tos);
-        match self.shared.streams.listen(self.cell.key, socket, local.port(), backlog) {
+        match self.shared.streams.listen(self.key(), socket, local.port(), backlog) {
             Ok(listener) => {
                 inner.listener = Some(listener);
                 Ok(())
@@ -87,7 +89,6 @@ impl Id {
         &self,
         inner: &mut Inner,
         device: &Device,
-        streams: &Streams,
         param: &ConnParam<'_>,
     ) -> Result<(), Error> {
         let call = "connect";
@@ -100,21 +101,22 @@ impl Id {
         if given > MAX_PRIVATE_DATA {
             return Err(Error::TooLong { call, kind, given, max: MAX_PRIVATE_DATA });
         }
-        self.shared.keeper.start(&self.shared)?;
+        self.shared.start_keeper()?;
         let socket = inner.socket.take();
         let socket =
             socket.ok_or_else(|| self.wrong_state(inner, call, "has not connected before"))?;
         set_tos(&socket, inner.options.tos);
-        let (id, private_data) = (self.cell.key, param.private_data);
-        let asked = streams.connect(Ask { id, device, socket, peer, depths, private_data });
+        let (id, private_data) = (self.key(), param.private_data);
+        let asked =
+            self.shared.streams.connect(Ask { id, device, socket, peer, depths, private_data });
         let conn = asked.inspect_err(|_| self.retake_socket(inner))?;
         inner.connection = Some(Connection::over_stream(conn, Phase::Asking, depths));
         inner.state = State::Connect;
         Ok(())
     }
 
-    /// A connection could not be begun, and its socket is gone: the id gets another with its
-    /// address, so that it may try again.
+    /// Binds a new socket to the id's address after a connection could not be started and its
+    /// socket is gone, so that the id may try again.
     fn retake_socket(&self, inner: &mut Inner) {
         let (Some(local), Some(binding)) = (inner.local, inner.bound) else { return };
         match Bound::new(&local, binding.af_only, binding.reuse) {
@@ -127,7 +129,6 @@ impl Id {
         &self,
         inner: &mut Inner,
         device: &Device,
-        streams: &Streams,
         param: &ConnParam<'_>,
     ) -> Result<(), Error> {
         let call = "accept";
@@ -144,13 +145,14 @@ impl Id {
         connection.initiator_depth = depths.ord;
         connection.phase = Phase::Accepted;
         inner.connection = Some(connection);
-        // Again, for the rights that the peer has now.
-        let accepted = self
-            .bring(inner, &qp, QpState::Init)
-            .and_then(|()| streams.accept(connection.conn, depths, param.private_data, &qp));
+        // Init is repeated, because only now the access rights of the peer are known.
+        let accepted = self.bring(inner, &qp, QpState::Init).and_then(|()| {
+            let streams = &self.shared.streams;
+            streams.accept(connection.conn, depths, param.private_data, &qp)
+        });
         if let Err(error) = accepted {
             inner.connection = before;
-            // What is too long may be tried again, shorter.
+            // The program may try again with less private data.
             if !matches!(error, Error::TooLong { .. }) {
                 inner.qp_to_error();
             }
@@ -159,10 +161,10 @@ impl Id {
         Ok(())
     }
 
-    /// What an event of a stream does.
-    pub(super) fn tell_stream(&self, inner: &mut Inner, event: StreamEvent) -> Option<Told> {
+    /// Does the work that belongs to an event of a stream.
+    pub(super) fn apply_stream(&self, inner: &mut Inner, event: StreamEvent) -> Option<Outcome> {
         match event {
-            StreamEvent::Replied => self.tell_replied(inner),
+            StreamEvent::Replied => self.apply_replied(inner),
             StreamEvent::Established => {
                 inner.connection.as_mut()?.phase = Phase::Up;
                 Some((EventKind::Established, 0, Param::Conn(ConnInfo::default())))
@@ -176,15 +178,15 @@ impl Id {
                 inner.fail()?;
                 Some((EventKind::ConnectError, -libc::ECONNRESET, Param::None))
             }
-            StreamEvent::Ended => Self::tell_disconnected(inner, 0),
+            StreamEvent::Ended => Self::apply_disconnected(inner, 0),
         }
     }
 
-    /// The peer accepted: the queue pair gets the stream, and with it is in RTS.
-    fn tell_replied(&self, inner: &mut Inner) -> Option<Told> {
+    /// The peer accepted: the queue pair gets the stream, and so reaches RTS.
+    fn apply_replied(&self, inner: &mut Inner) -> Option<Outcome> {
         let mut connection = inner.connection?;
         let started = match inner.qp.clone() {
-            // Again, for the rights that the peer has now.
+            // Init is repeated, because only now the access rights of the peer are known.
             Some(qp) => self
                 .bring(inner, &qp, QpState::Init)
                 .and_then(|()| self.shared.streams.start(connection.conn, &qp)),
@@ -207,18 +209,18 @@ impl Id {
 }
 
 impl Inner {
-    /// Closes the stream of its queue pair, if it has one: what was posted before is finished, and
-    /// the peer hears the end of it.
+    /// Closes the stream of the queue pair, if there is one: posted work is completed, and the peer
+    /// sees the end of the stream.
     pub(super) fn close_stream(&self) {
         if let Some(qp) = &self.qp {
             let attr = QpAttr { state: QpState::Sqd, ..QpAttr::default() };
-            // One that is in Error is closed already.
+            // A queue pair in Error has closed its stream already.
             let _ = qp.modify(&attr, AttrMask::STATE);
         }
     }
 }
 
-/// What the program wants sent along; a system that does not take it, as none does, sends without.
+/// Sets the type of service of a socket. A system that refuses (none does) sends without it.
 fn set_tos(socket: &Bound, tos: u8) {
     if tos != 0
         && let Err(error) = socket.set_tos(tos)
@@ -227,7 +229,7 @@ fn set_tos(socket: &Bound, tos: u8) {
     }
 }
 
-/// Depths as the program wants them, as far as the device goes.
+/// The depths that the program asks for, checked against the device's limits.
 fn depths(
     call: &'static str,
     param: &ConnParam<'_>,

@@ -7,15 +7,15 @@ use crate::event::{EventKind, Param};
 use crate::id::Id;
 use crate::registry::What;
 
-/// Written events of an id that may wait to be taken.
+/// Most written events of an id that may wait to be taken.
 const MAX_WRITTEN: u32 = 1024;
 
-/// How many written events of an id wait.
+/// The number of written events of an id that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Written(AtomicU32);
 
 impl Written {
-    /// One more.
+    /// Counts one more written event.
     ///
     /// # Errors
     /// [`Error::TooManyEvents`].
@@ -25,7 +25,7 @@ impl Written {
         added.map(drop).map_err(|_| Error::TooManyEvents { max: MAX_WRITTEN })
     }
 
-    /// One was taken, if it was a written one.
+    /// Counts one less, if the taken event is a written one.
     pub(crate) fn taken(&self, kind: EventKind) {
         if kind.is_written() {
             self.0.fetch_sub(1, Ordering::Relaxed);
@@ -34,12 +34,12 @@ impl Written {
 }
 
 impl Id {
-    /// Writes an event to its own channel, for whoever waits there: with this status and argument,
-    /// which mean what the program says.
+    /// Writes an event to the id's own channel, with a status and an argument whose meaning is the
+    /// program's.
     ///
     /// # Errors
-    /// [`Error::Value`] for a kind that is not the program's to write
-    /// ([`EventKind::is_written`]), [`Error::TooManyEvents`], [`Error::State`] for a destroyed id.
+    /// [`Error::Value`] for a kind that programs may not write ([`EventKind::is_written`]),
+    /// [`Error::TooManyEvents`], [`Error::State`] for a destroyed id.
     pub fn write_event(&self, kind: EventKind, status: i32, arg: u64) -> Result<(), Error> {
         let inner = self.enter("write_event")?;
         if !kind.is_written() {
@@ -48,8 +48,8 @@ impl Id {
             return Err(Error::Value { what, value, allowed });
         }
         self.written.add()?;
-        let what = What::Told { kind, status, param: Param::Arg(arg) };
-        self.shared.registry.push(self.cell.key, what);
+        let what = What::Decided { kind, status, param: Param::Arg(arg) };
+        self.shared.registry.push(self.key(), what);
         drop(inner);
         Ok(())
     }

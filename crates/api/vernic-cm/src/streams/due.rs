@@ -1,11 +1,11 @@
-//! When start-ups want to be looked at, so that a wake-up costs what is due and not what there is.
+//! The timers of start-ups: the cost of a wake-up depends on the timers that are due, not on all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use vernic_proto::cm::ConnId;
 
-/// Times of start-ups: one of each that has one.
+/// The timers of start-ups, at most one each.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     by_time: BTreeSet<(Instant, ConnId)>,
@@ -13,7 +13,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// A start-up wants to be looked at then, and no other time; or never.
+    /// Sets the timer of a start-up, or clears it.
     pub(super) fn set(&mut self, conn: ConnId, at: Option<Instant>) {
         let before = match at {
             Some(at) => self.of.insert(conn, at),
@@ -25,14 +25,14 @@ impl Due {
         self.by_time.extend(at.map(|at| (at, conn)));
     }
 
-    /// Takes out one whose time has come.
+    /// Takes out a start-up whose timer is due.
     pub(super) fn take(&mut self, now: Instant) -> Option<ConnId> {
         let (_, conn) = self.by_time.first().copied().filter(|(at, _)| *at <= now)?;
         self.set(conn, None);
         Some(conn)
     }
 
-    /// When the next one wants it.
+    /// The time of the next timer.
     pub(super) fn next(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, _)| *at)
     }

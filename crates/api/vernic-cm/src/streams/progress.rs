@@ -1,8 +1,7 @@
-//! What becomes of connections that are being made, on the keeper's thread.
+//! The progress of start-ups, on the keeper's thread.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_engine::iwarp::{
@@ -15,30 +14,31 @@ use vernic_proto::cm::{CmPath, ConnId};
 use vernic_wire::cm::CommId;
 
 use super::{
-    Depths, GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Place, Stage, Startup, StreamEvent,
-    StreamRequest, Streams, Table, in_byte, in_words,
+    Arrival, GREETING_SHARE, LISTENER, Listening, MAX_GREETING, Stage, Startup, Streams, Table,
+    in_byte, in_words,
 };
-use crate::device::Device;
+use crate::device::{Device, Devices};
 use crate::event::EventKind;
-use crate::manager::Shared;
-use crate::registry::{Asked, Request, lock};
+use crate::param::Depths;
+use crate::registry::{Asked, Request, StreamEvent, StreamRequest};
 use crate::route;
+use crate::sync::lock;
 
-/// Connections that are taken from a listener in a turn; the rest waits for the next.
+/// Most connections that are accepted from a listener per turn; the others wait for the next.
 const TURN: usize = 64;
 
-/// How long a listening socket is left alone where the process has no descriptor for a connection
-/// that waits: others go on meanwhile, and nothing spins.
+/// How long a listening socket is paused if the process has no descriptor for a waiting connection:
+/// other connections go on, and the thread does not spin.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 
-/// Connections of a listener that have not said what they want, at most.
+/// Most connections of a listener without a request.
 fn max_greeting() -> usize {
     let share = descriptor_limit() / GREETING_SHARE;
     (share.min(MAX_GREETING as u64) as usize).max(1)
 }
 
-/// How a start-up looks to programs that did not get to the peer: events and statuses are those of
-/// the kernel's `rdma_cm` over iWARP.
+/// The event of a start-up that did not reach the peer: kinds and statuses are those of the
+/// kernel's `rdma_cm` over iWARP.
 pub(super) fn unreachable(kind: ErrorKind) -> StreamEvent {
     let (kind, errno) = match kind {
         ErrorKind::ConnectionRefused => (EventKind::Rejected, libc::ECONNREFUSED),
@@ -53,7 +53,7 @@ pub(super) fn unreachable(kind: ErrorKind) -> StreamEvent {
     StreamEvent::Failed { kind, status: -errno, private_data: Vec::new() }
 }
 
-/// As [`unreachable`], of a start-up that failed.
+/// The event of a start-up that failed, as [`unreachable()`].
 fn failed(error: &StartupError) -> StreamEvent {
     let (kind, errno) = match error {
         StartupError::TimedOut => (EventKind::Unreachable, libc::ETIMEDOUT),
@@ -63,7 +63,7 @@ fn failed(error: &StartupError) -> StreamEvent {
     StreamEvent::Failed { kind, status: -errno, private_data: Vec::new() }
 }
 
-/// An address of an IPv4 peer at an IPv6 socket is that peer's.
+/// The address with an IPv4-mapped IPv6 address turned into the IPv4 one.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr.ip().to_canonical() {
         ip if ip == addr.ip() => addr,
@@ -72,22 +72,22 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 }
 
 impl Streams {
-    /// Does what there is to do, and returns how long there is nothing more, whatever the
-    /// descriptor says; `None` is for ever.
-    pub(crate) fn progress(&self, shared: &Arc<Shared>) -> Option<Duration> {
+    /// Does what is due. Returns the time until more is due, whatever the descriptor reports;
+    /// `None` is for ever.
+    pub(crate) fn progress(&self, devices: &Devices) -> Option<Duration> {
         let mut ready = Vec::new();
         if let Some(readiness) = self.readiness.get() {
-            // The one error possible is a signal: those that are ready come with the next call.
+            // The only possible error is a signal: what is ready comes with the next call.
             let _ = readiness.poll(&mut ready);
         }
         for one in ready {
             match one.key.checked_sub(LISTENER) {
-                Some(number) => self.take_connections(shared, number as u32),
+                Some(number) => self.take_connections(devices, number as u32),
                 None => self.advance(ConnId(CommId(one.key as u32), 0)),
             }
         }
         let now = Instant::now();
-        // Each that is due is taken once: what is due again is so later.
+        // Each due start-up is taken once: its next timer is later.
         loop {
             let Some(conn) = lock(&self.table).due.take(now) else { break };
             self.advance(conn);
@@ -99,7 +99,7 @@ impl Streams {
         next.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Looks again at listening sockets that were left alone for long enough.
+    /// Watches listening sockets again whose pause is over.
     fn resume(&self, now: Instant) {
         let Ok(readiness) = self.readiness() else { return };
         let mut table = lock(&self.table);
@@ -112,9 +112,8 @@ impl Streams {
         }
     }
 
-    /// A connection waits, and the process has no descriptor for it: one that has not said what it
-    /// wants goes, and true is returned; or if there is none, the listener is left alone for a
-    /// while.
+    /// Makes room for a waiting connection for which the process has no descriptor: closes a
+    /// connection without a request, and returns true; if there is none, pauses the listener.
     fn make_room(&self, number: u32, error: &std::io::Error) -> bool {
         let Ok(readiness) = self.readiness() else { return false };
         let mut table = lock(&self.table);
@@ -132,19 +131,19 @@ impl Streams {
                 %error, port, limit,
                 "a connection waits at a listener, and cannot be taken: see `ulimit -n`"
             );
-            // It fails for none that is watched.
+            // This cannot fail for a watched socket.
             let _ = readiness.unwatch_listener(&listening.socket);
             listening.paused = Some(Instant::now() + NO_DESCRIPTOR);
         }
         false
     }
 
-    fn take_connections(&self, shared: &Arc<Shared>, number: u32) {
+    fn take_connections(&self, devices: &Devices, number: u32) {
         let socket = lock(&self.table).listeners.get(&number).map(|one| one.socket.clone());
         let Some(socket) = socket else { return };
         for _ in 0..TURN {
             match socket.accept() {
-                Ok(Some(connection)) => self.greet(shared, number, connection),
+                Ok(Some(connection)) => self.greet(devices, number, connection),
                 Ok(None) => return,
                 Err(error) if self.make_room(number, &error) => {}
                 Err(_) => return,
@@ -152,10 +151,10 @@ impl Streams {
         }
     }
 
-    /// Waits for the request of a peer that has connected.
-    fn greet(&self, shared: &Arc<Shared>, listener: u32, connection: Connection) {
+    /// Begins the start-up of a connected peer, whose request is to come.
+    fn greet(&self, devices: &Devices, listener: u32, connection: Connection) {
         let Ok(local) = connection.local_addr().map(canonical) else { return };
-        let device = match shared.devices.with(route::local(local), Transport::Iwarp, shared) {
+        let device = match devices.with(route::local(local), Transport::Iwarp) {
             Ok(device) => device,
             Err(error) => {
                 let mut table = lock(&self.table);
@@ -179,12 +178,12 @@ impl Streams {
         match Handshake::respond(&device.context, connection, config, watch) {
             Ok(handshake) => {
                 let key = device.key();
-                let place = (Source::of(Gid::from_ip(peer.ip())), table.counters.begun);
-                let stage = Stage::Greeting { listener, device, place };
+                let arrival = (Source::of(Gid::from_ip(peer.ip())), table.counters.begun);
+                let stage = Stage::Greeting { listener, device, arrival };
                 table.insert(conn, Startup { handshake, device: key, stage });
-                table.queue(listener, conn, place);
+                table.queue(listener, conn, arrival);
             }
-            // The engine has counted it, and tells it in the log, once a second at most.
+            // The engine has counted this, and logs it, at most once a second.
             Err(ConnectError::NotAllowed(_)) => table.counters.failed += 1,
             Err(error) => {
                 table.counters.failed += 1;
@@ -193,7 +192,7 @@ impl Streams {
         }
     }
 
-    /// Goes on with a start-up as far as it can.
+    /// Advances a start-up as far as possible.
     fn advance(&self, conn: ConnId) {
         let mut table = lock(&self.table);
         let Some(startup) = table.startups.get_mut(&conn) else { return };
@@ -206,14 +205,14 @@ impl Streams {
                 let event = match state {
                     HandshakeState::Startup(StartupState::Agreed) => {
                         startup.stage = Stage::Replied;
-                        self.registry.tell_stream(device, conn, StreamEvent::Replied);
+                        self.registry.push_stream(device, conn, StreamEvent::Replied);
                         return;
                     }
                     HandshakeState::Unreachable(kind) => unreachable(kind),
                     HandshakeState::Startup(StartupState::Failed(error)) => failed(&error),
                     HandshakeState::Startup(StartupState::Rejected) => {
                         let private_data = startup.handshake.private().to_vec();
-                        // Of siw, that is how a rejection looks.
+                        // A rejection by siw looks like this.
                         let (kind, status) = (EventKind::Rejected, -libc::ECONNRESET);
                         StreamEvent::Failed { kind, status, private_data }
                     }
@@ -222,16 +221,16 @@ impl Streams {
                 let gone = table.remove(conn);
                 drop(table);
                 drop(gone);
-                self.registry.tell_stream(device, conn, event);
+                self.registry.push_stream(device, conn, event);
             }
             (Stage::Greeting { .. }, HandshakeState::Startup(StartupState::Asked)) => {
                 self.ask(&mut table, conn);
             }
-            (Stage::Greeting { listener, place, .. }, state) if state.is_settled() => {
+            (Stage::Greeting { listener, arrival, .. }, state) if state.is_settled() => {
                 tracing::debug!(why = in_words(&state), "a connection came to nothing");
-                let (listener, place) = (*listener, *place);
+                let (listener, arrival) = (*listener, *arrival);
                 table.counters.failed += 1;
-                table.dequeue(listener, place);
+                table.dequeue(listener, arrival);
                 table.remove(conn);
             }
             (Stage::Answering { .. }, state) if state.is_settled() => {
@@ -247,14 +246,15 @@ impl Streams {
         }
     }
 
-    /// The acceptance is sent, or cannot be.
+    /// The acceptance was sent, or sending it failed.
     fn answered(&self, startup: Startup, conn: ConnId, state: &HandshakeState) {
-        let Startup { handshake, device, stage: Stage::Answering { qp, told } } = startup else {
+        let Startup { handshake, device, stage: Stage::Answering { qp, notifier } } = startup
+        else {
             return;
         };
         let event = match state {
             HandshakeState::Startup(StartupState::Agreed) => {
-                match self.bind(handshake, &qp, told) {
+                match self.bind(handshake, &qp, notifier) {
                     Ok(()) => return,
                     Err(error) => {
                         tracing::warn!(%error, "an accepted connection is closed");
@@ -266,24 +266,24 @@ impl Streams {
             HandshakeState::Startup(StartupState::Failed(error)) => failed(error),
             _ => failed(&StartupError::Local),
         };
-        self.registry.tell_stream(device, conn, event);
+        self.registry.push_stream(device, conn, event);
     }
 
-    /// The request of a peer is here: whoever listens gets it, or it is rejected.
+    /// Queues the request of a peer for its listener, or rejects it.
     fn ask(&self, table: &mut Table, conn: ConnId) {
         let Some(startup) = table.startups.get_mut(&conn) else { return };
-        let Stage::Greeting { listener, device, place } =
+        let Stage::Greeting { listener, device, arrival } =
             std::mem::replace(&mut startup.stage, Stage::Asked)
         else {
             return;
         };
         let request = describe(&startup.handshake, &device);
-        table.dequeue(listener, place);
+        table.dequeue(listener, arrival);
         let admitted = match (table.listeners.get(&listener), request) {
             (Some(Listening { id, port, backlog, .. }), Some((local, peer, asked))) => {
                 let path = CmPath::new(Gid::from_ip(local.ip()), Gid::from_ip(peer.ip()));
                 let (local, asked) = (route::with_port(local, *port), Asked::Stream(asked));
-                let make = |cell| Request { cell, device, conn, path, local, peer, asked };
+                let make = |events| Request { events, device, conn, path, local, peer, asked };
                 self.registry.request_stream(*id, *backlog, make)
             }
             _ => false,
@@ -295,7 +295,7 @@ impl Streams {
         table.counters.refused += 1;
         let Some(startup) = table.startups.get_mut(&conn) else { return };
         startup.stage = Stage::Refusing;
-        // Without private data it fits.
+        // A rejection without private data always fits.
         let _ = startup.handshake.reject(&[]);
         match startup.handshake.state().is_settled() {
             true => drop(table.remove(conn)),
@@ -304,7 +304,7 @@ impl Streams {
     }
 }
 
-/// Addresses of this side and the peer, and what it asks for.
+/// The addresses of both sides, and the peer's request.
 fn describe(
     handshake: &Handshake,
     device: &Device,
@@ -312,7 +312,7 @@ fn describe(
     let local = canonical(handshake.local_addr().ok()?);
     let peer = canonical(handshake.peer_addr().ok()?);
     let most = most(device);
-    // Its IRD is what this side may have in flight.
+    // The peer's IRD limits this side's ORD.
     let depths = handshake.peer_depths().map_or(most, |(ird, ord)| Depths {
         ird: in_byte(ord).min(most.ird),
         ord: in_byte(ird).min(most.ord),
@@ -321,15 +321,15 @@ fn describe(
     Some((local, peer, StreamRequest { private_data, depths }))
 }
 
-/// As much as a device has.
+/// The depths that the device allows.
 fn most(device: &Device) -> Depths {
     let attr = device.context.device_attr();
     Depths { ird: attr.max_qp_rd_atom, ord: attr.max_qp_init_rd_atom }
 }
 
 impl Table {
-    /// One more that has not asked yet; one goes where there are too many.
-    fn queue(&mut self, listener: u32, conn: ConnId, (source, age): Place) {
+    /// Adds a connection without a request, and closes one if there are too many.
+    fn queue(&mut self, listener: u32, conn: ConnId, (source, age): Arrival) {
         let Some(listening) = self.listeners.get_mut(&listener) else { return };
         listening.greeting.add(source, age, conn);
         if listening.greeting.len() > max_greeting() {
@@ -337,7 +337,7 @@ impl Table {
         }
     }
 
-    /// A connection of a listener goes that has not asked yet: the oldest of the address that has
+    /// Closes a connection of a listener without a request: the oldest of the address that has
     /// most.
     fn displace(&mut self, listener: u32) {
         let listening = self.listeners.get(&listener);
@@ -345,13 +345,13 @@ impl Table {
             return;
         };
         let gone = self.remove(conn);
-        if let Some(Startup { stage: Stage::Greeting { place, .. }, .. }) = gone {
+        if let Some(Startup { stage: Stage::Greeting { arrival, .. }, .. }) = gone {
             self.counters.displaced += 1;
-            self.dequeue(listener, place);
+            self.dequeue(listener, arrival);
         }
     }
 
-    fn dequeue(&mut self, listener: u32, (source, age): Place) {
+    fn dequeue(&mut self, listener: u32, (source, age): Arrival) {
         if let Some(listening) = self.listeners.get_mut(&listener) {
             listening.greeting.remove(source, age);
         }
@@ -378,7 +378,7 @@ mod tests {
         id.listen(1).unwrap();
         let connect = |_| TcpStream::connect(id.local_addr().unwrap()).unwrap();
         let mut streams: Vec<_> = (0..MAX_GREETING + 1).map(connect).collect();
-        // Closed: nothing else would end this.
+        // Reads the end of the stream; nothing else would end this.
         assert_eq!(std::io::Read::read(&mut streams[0], &mut [0]).unwrap(), 0);
         let until = Instant::now() + Duration::from_secs(20);
         while manager.startup_counters().begun < streams.len() as u64 {

@@ -48,15 +48,14 @@
 mod asynchronous;
 mod connection;
 mod datagrams;
-mod error;
 mod manager;
 mod request;
 mod route;
 mod waiting;
 
+pub use crate::error::cm::{CmError, RejReason};
 pub use connection::Connection;
 pub use datagrams::{DatagramListener, DatagramPeer, DatagramRequest};
-pub use error::{CmError, RejReason};
 pub use manager::{Listener, Manager};
 pub use request::{Incoming, Request};
 pub use route::{Outgoing, Route};

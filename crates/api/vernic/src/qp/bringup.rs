@@ -5,7 +5,7 @@
 
 use vernic_engine::{AttrMask, QpAttr, QpState};
 
-use super::{Qp, path_to, to};
+use super::{Qp, to};
 use crate::error::{ConnectError, ModifyError};
 use crate::service::{Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, State, Uc, Ud};
 use crate::{Access, AckTimeout, Endpoint, Mtu, Path, PortNum, Qkey, RnrTimer};
@@ -160,7 +160,7 @@ impl<S: Peered> Qp<S, Init> {
     pub(super) fn rtr_attr(&self, remote: &Endpoint, path: &Path, path_mtu: Mtu) -> QpAttr {
         let path = Path { gid_index: path.gid_index.or(Some(self.shared.gid_index)), ..*path };
         QpAttr {
-            av: path_to(&self.shared.device, remote.gid, &path),
+            av: self.shared.device.vector(remote.gid, &path),
             path_mtu,
             dest_qpn: remote.qpn,
             rq_psn: remote.psn,

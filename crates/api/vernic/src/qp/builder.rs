@@ -50,6 +50,18 @@ pub struct QpBuilder<'a, S: Transport, SendCq = Missing, RecvCq = Missing, Queue
     of_type: PhantomData<(S, Queue)>,
 }
 
+impl Pd {
+    /// A queue pair of service `S`: [`Rc`](crate::Rc), [`Uc`](crate::Uc) or [`Ud`](crate::Ud).
+    pub fn qp<S: Service>(&self) -> QpBuilder<'_, S> {
+        QpBuilder::new(self)
+    }
+
+    /// The initiator of an XRC connection; see [`Xrcd`](crate::Xrcd).
+    pub fn xrc_ini(&self) -> QpBuilder<'_, XrcIni> {
+        QpBuilder::new(self)
+    }
+}
+
 impl<'a, S: Transport> QpBuilder<'a, S> {
     pub(crate) fn new(pd: &'a Pd) -> Self {
         Self {

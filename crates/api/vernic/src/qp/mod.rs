@@ -22,17 +22,15 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vernic_engine::{self as engine, Explanation};
-use vernic_engine::{AddressVector, AttrMask, QpAttr, QpCounters, QpState};
+use vernic_engine::{AttrMask, QpAttr, QpCounters, QpState};
 
 use crate::error::{McastError, ModifyError};
 use crate::service::{Reset, Responds, Rts, State, Transport, Ud};
-use crate::{Access, Device, Endpoint, Gid, Path, PortNum, Psn, Qpn, Route};
+use crate::{Access, Device, Endpoint, Gid, Psn, Qpn, Route};
 
 pub use batch::{Kind, Message, OneSided, SendBatch, Wr};
 pub use bringup::{Connect, InitAttr, RcOptions, RcRtr, RcRts, UcOptions, UcRtr, UdInit};
 pub use builder::{Missing, OwnQueue, QpBuilder, SharedQueue};
-pub use recv::RecvBatch;
-pub(crate) use recv::RecvTarget;
 pub use xrc::{XrcIniOptions, XrcIniRtr, XrcIniRts, XrcTgtOptions, XrcTgtRtr};
 
 use batch::Scratch;
@@ -293,17 +291,4 @@ impl<St: State> Qp<Ud, St> {
 /// Attributes that name a target state and nothing else.
 fn to(state: QpState) -> QpAttr {
     QpAttr { state, ..QpAttr::default() }
-}
-
-/// The address vector of a path to `dgid`.
-pub(crate) fn path_to(device: &Device, dgid: Gid, path: &Path) -> AddressVector {
-    AddressVector {
-        dgid,
-        sgid_index: path.gid_index.unwrap_or_else(|| device.gid_index_for(dgid).unwrap_or(0)),
-        hop_limit: path.hop_limit,
-        traffic_class: path.traffic_class,
-        flow_label: path.flow_label,
-        sl: 0,
-        port: PortNum(1),
-    }
 }

@@ -7,7 +7,7 @@ use super::bringup::{Connect, InitAttr, RcRtr, RcRts, TO_INIT, UcRtr};
 use super::{Qp, SendBatch, to};
 use crate::error::ModifyError;
 use crate::service::{Init, Reset, Rtr, Rts, XrcIni, XrcTgt};
-use crate::{AckTimeout, Endpoint, Mtu, Path, PortNum, RnrTimer, Srqn};
+use crate::{AckTimeout, CreateError, Endpoint, Mtu, Path, PortNum, RnrTimer, Srqn, Xrcd};
 
 /// Attributes of RTR, for XRC initiators: they answer nothing.
 pub type XrcIniRtr = UcRtr;
@@ -15,6 +15,26 @@ pub type XrcIniRtr = UcRtr;
 pub type XrcIniRts = RcRts;
 /// Attributes of RTR, for XRC targets.
 pub type XrcTgtRtr = RcRtr;
+
+impl Xrcd {
+    /// The target of a connection, in Reset. It answers for every shared receive queue of the
+    /// domain, those that are made later included.
+    ///
+    /// # Errors
+    /// [`CreateError::NoQpn`]: no number left.
+    pub fn create_tgt(&self) -> Result<Qp<XrcTgt, Reset>, CreateError> {
+        Qp::target(self.inner().create_tgt()?, self.device(), None)
+    }
+
+    /// As [`create_tgt`](Self::create_tgt), with the row of the port's GID table that is its
+    /// address.
+    ///
+    /// # Errors
+    /// [`CreateError::NoQpn`]; [`CreateError::Path`] if the index names no row.
+    pub fn create_tgt_at(&self, gid_index: u8) -> Result<Qp<XrcTgt, Reset>, CreateError> {
+        Qp::target(self.inner().create_tgt()?, self.device(), Some(gid_index))
+    }
+}
 
 /// Choices of [`Qp::connect_with`] for XRC initiators; their meaning and defaults are those of
 /// [`RcOptions`](crate::RcOptions).

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use vernic_engine::{AddressVector, Ah, Gid, PortNum};
 
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::ah::{ibv_ah, ibv_ah_attr, ibv_global_route, ibv_grh};
 use crate::layout::context::ibv_context;
 use crate::layout::cq::{ibv_wc, wc_flags};
 use crate::layout::pd::ibv_pd;
 use crate::layout::port::ibv_gid;
-use crate::object::{Shared, Use};
+use crate::object::Use;
 use crate::pointer::{CObject, Handle, In, Out, plain};
 
 plain! { ibv_ah_attr, ibv_grh }

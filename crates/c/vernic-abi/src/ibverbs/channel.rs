@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use vernic_engine::CompChannel;
 
 use crate::boundary;
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::cq::{ibv_comp_channel, ibv_cq};
-use crate::object::Shared;
 use crate::pointer::{CObject, Handle, Out};
 use crate::waiting::{Attempt, attempts};
 

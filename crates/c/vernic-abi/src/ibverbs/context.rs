@@ -10,10 +10,11 @@ use vernic_engine::{Config, Context, OpenError};
 
 use super::{cq, cq_ex, dm, import, mw, pd, qp, query, recv, send, srq, xrc};
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::{EXTENDED, ibv_context, ibv_context_ops, verbs_context};
 use crate::layout::device::ibv_device;
 use crate::log;
-use crate::object::{Shared, lock};
+use crate::object::lock;
 use crate::pointer::{CObject, Handle};
 
 /// Completion vectors of a device.

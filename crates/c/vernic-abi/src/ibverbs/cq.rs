@@ -12,11 +12,12 @@ use vernic_engine::{Cq, Tag, Wc};
 use super::context::COMP_VECTORS;
 use super::cq_ex::{self, Polling};
 use crate::boundary::{self, Failure, guard};
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::cq::{
     ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc, wc_flags,
 };
-use crate::object::{Shared, Use, Users};
+use crate::object::{Use, Users};
 use crate::pointer::{CObject, Handle, In, OutArray, Unaligned, plain};
 
 plain! { ibv_wc, ibv_modify_cq_attr }

@@ -9,11 +9,12 @@ use vernic_engine::{Access, DeviceMemory};
 
 use super::mr::MrObject;
 use crate::boundary::{self, Failure, guard};
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::memory::{DM_MASK_HANDLE, advice, ibv_alloc_dm_attr, ibv_dm, ibv_mr};
 use crate::layout::pd::ibv_pd;
 use crate::layout::wr::ibv_sge;
-use crate::object::{Shared, Use, Users};
+use crate::object::{Use, Users};
 use crate::pointer::{Bytes, BytesMut, CObject, Handle, In, plain};
 
 plain! { ibv_alloc_dm_attr }

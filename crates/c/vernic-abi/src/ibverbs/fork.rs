@@ -1,7 +1,7 @@
 //! `fork`: nothing has to be prepared for it.
 //!
 //! Memory is not pinned and no device reads it, so a child's copy of a page cannot take the page
-//! away from the device. What a child has of the parent's devices is refused there (`object.rs`);
+//! away from the device. What a child has of the parent's devices is refused there (`shared.rs`);
 //! it opens its own.
 
 use std::ffi::{c_int, c_void};

@@ -6,12 +6,12 @@ use libc::{EINVAL, ENODATA};
 use vernic_engine::{GidEntry, GidType, PortNum};
 
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::port::{
     GID_TYPE_IB, GID_TYPE_ROCE_V2, GID_TYPE_SYSFS_IB_ROCE_V1, GID_TYPE_SYSFS_ROCE_V2, ibv_gid,
     ibv_gid_entry,
 };
-use crate::object::Shared;
 use crate::pointer::{Handle, Out, OutArray, plain};
 
 plain! { ibv_gid, ibv_gid_entry }

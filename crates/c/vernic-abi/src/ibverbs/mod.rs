@@ -24,6 +24,7 @@ pub(crate) mod rates;
 pub(crate) mod recv;
 pub(crate) mod refusals;
 pub(crate) mod send;
+pub(crate) mod shared;
 pub(crate) mod srq;
 pub(crate) mod strings;
 pub(crate) mod wr_list;

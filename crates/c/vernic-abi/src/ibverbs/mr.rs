@@ -9,9 +9,10 @@ use vernic_engine::{Access, Mr, MrChange};
 use super::dm::Source;
 use super::mapped;
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::memory::{ibv_mr, rereg};
 use crate::layout::pd::ibv_pd;
-use crate::object::{Shared, Use, lock};
+use crate::object::{Use, lock};
 use crate::pointer::{CObject, Handle};
 
 /// A region.

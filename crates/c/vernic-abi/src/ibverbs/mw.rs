@@ -8,10 +8,11 @@ use libc::EPERM;
 use vernic_engine::{Access, Lkey, Mw, MwBind, MwType, Payload, Rkey, SendFlags, SendOp, SendWr};
 
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::memory::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, mw_type};
 use crate::layout::pd::ibv_pd;
 use crate::layout::qp::ibv_qp;
-use crate::object::{Shared, Use};
+use crate::object::Use;
 use crate::pointer::{CObject, Handle, In, plain};
 
 plain! { ibv_mw_bind, ibv_mw_bind_info }

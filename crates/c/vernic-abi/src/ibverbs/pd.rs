@@ -12,20 +12,15 @@ use std::sync::{Arc, Weak};
 use vernic_engine::Pd;
 
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::{Domain, Shared};
 use crate::layout::context::ibv_context;
 use crate::layout::pd::{
     ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr, parent_mask,
 };
-use crate::object::{Shared, Use, Users};
+use crate::object::{Use, Users};
 use crate::pointer::{CObject, Handle, In, plain};
 
 plain! { ibv_parent_domain_init_attr, ibv_td_init_attr }
-
-/// A protection domain, as its imports and parent domains share it.
-pub(crate) struct Domain {
-    pub(crate) engine: Arc<Pd>,
-    pub(crate) handle: u32,
-}
 
 /// A protection or parent domain.
 #[repr(C)]

@@ -11,6 +11,7 @@ use vernic_engine::{CreateError, Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, 
 use super::qp_ex::{self, Builder};
 use super::refusals::Cause;
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::pd::{ibv_pd, ibv_xrcd};
 use crate::layout::port::ibv_gid;
@@ -19,7 +20,7 @@ use crate::layout::qp::{
     qp_init_mask, qp_open_mask, qpt,
 };
 use crate::layout::qp_ex::{ibv_qp_ex, send_ops};
-use crate::object::{Shared, Use, lock};
+use crate::object::{Use, lock};
 use crate::pointer::{CObject, Handle, In, Out, growing, plain};
 
 plain! { ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_ece }

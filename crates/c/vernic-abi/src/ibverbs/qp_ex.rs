@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::{EINVAL, EIO, ENOMEM};
 use vernic_engine::{
-    Dest, HostList, Lkey, Payload, PostSendError, Qkey, QpCap, Qpn, Remote, Rkey, SendOp, SendWr,
+    Dest, InlineData, Lkey, Payload, PostSendError, Qkey, QpCap, Qpn, Remote, Rkey, SendOp, SendWr,
     Service, Sge, Srqn,
 };
 
@@ -161,7 +161,7 @@ impl Batch {
         let at = number * max;
         let piece = [Sge { addr: addr.addr() as u64, length: given, lkey: Lkey(0) }];
         // SAFETY: readable bytes of the program, until the call returns (its contract).
-        let list = unsafe { HostList::new(&piece) };
+        let list = unsafe { InlineData::new(&piece) };
         list.copy_to(&mut self.inline[at + before..at + total]);
     }
 

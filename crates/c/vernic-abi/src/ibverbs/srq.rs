@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use vernic_engine::{Srq, SrqInit};
 
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::cq::ibv_cq;
 use crate::layout::pd::{ibv_pd, ibv_xrcd};
@@ -14,7 +15,7 @@ use crate::layout::srq::{
     ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, srq_init_mask, srq_mask,
     srq_type,
 };
-use crate::object::{Shared, Use, Users};
+use crate::object::{Use, Users};
 use crate::pointer::{CObject, Handle, In, Out, growing, plain};
 
 plain! { ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex }

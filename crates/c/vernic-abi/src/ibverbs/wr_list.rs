@@ -16,7 +16,7 @@ use std::slice;
 
 use libc::EINVAL;
 use vernic_engine::{
-    Dest, HostList, Payload, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Service,
+    Dest, InlineData, Payload, Qkey, Qpn, RecvWr, Remote, Rkey, SendFlags, SendOp, SendWr, Service,
     Sge, Srqn, limits,
 };
 
@@ -240,7 +240,7 @@ fn send<'a>(wr: &'a ibv_send_wr, service: Service, kept: &'a Kept<Sge>) -> Optio
     let sges = if local { &[] } else { sges(wr.sg_list, wr.num_sge, kept)? };
     let payload = match wr.send_flags & send_flags::INLINE != 0 && !local {
         // SAFETY: for an inline send these are readable bytes of the program, until it returns.
-        true => Payload::InlineList(unsafe { HostList::new(sges) }),
+        true => Payload::InlineList(unsafe { InlineData::new(sges) }),
         false => Payload::Sges(sges),
     };
     let has_srqn = service == Service::Xrc;

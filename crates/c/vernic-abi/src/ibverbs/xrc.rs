@@ -7,9 +7,10 @@ use vernic_engine::{Xrcd, XrcdFile, XrcdOpen};
 
 use super::import;
 use crate::boundary::{self, Failure};
+use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::pd::{ibv_xrcd, ibv_xrcd_init_attr, xrcd_mask};
-use crate::object::{Shared, Users};
+use crate::object::Users;
 use crate::pointer::{CObject, Handle, In, plain};
 
 plain! { ibv_xrcd_init_attr }

@@ -9,7 +9,7 @@ use super::cq::ibv_cq;
 use super::pd::{ibv_pd, ibv_xrcd};
 use super::srq::ibv_srq;
 use super::{Cond, Mutex, offsets, sizes};
-use crate::pointer::Handle;
+use crate::pointer::{Handle, one_field};
 
 /// `enum ibv_qp_type`.
 pub(crate) mod qpt {
@@ -217,4 +217,16 @@ offsets! {
         qkey = 16, qp_access_flags = 32, cap = 36, ah_attr = 56, alt_ah_attr = 88, pkey_index = 120,
         max_rd_atomic = 126, rnr_retry = 132, rate_limit = 136,
     }
+}
+
+one_field! {
+    write_send_cq: ibv_qp_init_attr, send_cq, Handle<ibv_cq>;
+    write_recv_cq: ibv_qp_init_attr, recv_cq, Handle<ibv_cq>;
+    write_srq: ibv_qp_init_attr, srq, Handle<ibv_srq>;
+    write_qp_type: ibv_qp_init_attr, qp_type, u32;
+    write_cap: ibv_qp_init_attr, cap, ibv_qp_cap;
+    write_send_cq: ibv_qp_init_attr_ex, send_cq, Handle<ibv_cq>;
+    write_recv_cq: ibv_qp_init_attr_ex, recv_cq, Handle<ibv_cq>;
+    write_srq: ibv_qp_init_attr_ex, srq, Handle<ibv_srq>;
+    write_cap: ibv_qp_init_attr_ex, cap, ibv_qp_cap;
 }

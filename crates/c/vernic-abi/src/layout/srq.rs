@@ -7,7 +7,7 @@ use super::context::ibv_context;
 use super::cq::ibv_cq;
 use super::pd::{ibv_pd, ibv_xrcd};
 use super::{Cond, Mutex, offsets, sizes};
-use crate::pointer::Handle;
+use crate::pointer::{Handle, one_field};
 
 /// `struct ibv_srq`.
 #[repr(C)]
@@ -77,4 +77,9 @@ sizes! { ibv_srq = 128, ibv_srq_attr = 12, ibv_srq_init_attr = 24, ibv_srq_init_
 offsets! {
     ibv_srq { srq_context = 8, pd = 16, handle = 24, mutex = 32, cond = 72, events_completed = 120 }
     ibv_srq_init_attr_ex { attr = 8, comp_mask = 20, srq_type = 24, pd = 32, xrcd = 40, cq = 48, tm_cap = 56 }
+}
+
+one_field! {
+    write_attr: ibv_srq_init_attr, attr, ibv_srq_attr;
+    write_attr: ibv_srq_init_attr_ex, attr, ibv_srq_attr;
 }

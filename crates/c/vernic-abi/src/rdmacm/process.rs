@@ -17,16 +17,17 @@ use vernic_cm::{Id, Manager};
 use vernic_engine::{Config, Context, Gate, OpenError, ProcessOrigin, XrcdOpen};
 
 use crate::boundary::{self, Failure};
-use crate::farewell;
+use crate::farewell::{self, Ending};
 use crate::ibverbs::context::ContextObject;
 use crate::ibverbs::device::{self, DeviceObject};
 use crate::ibverbs::pd::PdObject;
+use crate::ibverbs::shared::Shared;
 use crate::ibverbs::xrc::XrcdObject;
 use crate::layout::cm::rdma_cm_id;
 use crate::layout::context::ibv_context;
 use crate::layout::pd::{ibv_pd, ibv_xrcd};
 use crate::log;
-use crate::object::{Shared, lock};
+use crate::object::lock;
 use crate::pointer::{Handle, Out};
 
 /// A device that is open for ids.
@@ -112,7 +113,7 @@ static MADE: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 /// Ends the connections of a program that ends without doing so: their peers learn of it, as they
 /// do from a kernel.
-pub(crate) fn say_goodbye() {
+fn say_goodbye() {
     // SAFETY: null, or leaked by `process`.
     let made = unsafe { MADE.load(Ordering::Acquire).as_ref() };
     if let Some(made) = made.filter(|made| made.origin.is_here()) {
@@ -133,7 +134,7 @@ pub(crate) fn process() -> Result<&'static Process, Failure> {
         return Ok(made);
     }
     log::init();
-    farewell::arrange(&Gate::enter());
+    farewell::arrange(&Gate::enter(), Ending::Connections, say_goodbye);
     let config = Config::load().map_err(|error| Failure::from(OpenError::from(error)).fatal())?;
     let new = Box::into_raw(Box::new(Process {
         origin: ProcessOrigin::here(),

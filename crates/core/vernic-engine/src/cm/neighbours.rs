@@ -28,8 +28,7 @@ use vernic_io::host::{Lookup, SlotTable};
 use vernic_proto::Time;
 use vernic_wire::Gid;
 
-use super::slot_of;
-use crate::progress::engine::Engine;
+use super::{CmShared, slot_of};
 use crate::support::events::lock;
 
 /// Time between two looks: half of what a program's user would call prompt.
@@ -108,16 +107,16 @@ impl Neighbours {
     }
 }
 
-impl Engine {
+impl CmShared {
     /// For the holder of the lane: looks for processes of this host that are gone, if it is time
     /// to.
     pub(crate) fn look_at_neighbours(&self, now: Time) {
-        let mut neighbours = lock(&self.cm.neighbours);
+        let mut neighbours = lock(&self.neighbours);
         if neighbours.due.is_none_or(|due| due > now) {
             return;
         }
-        let gone = neighbours.look(&self.slots);
-        let mut state = lock(&self.cm.state);
+        let gone = neighbours.look(&self.device.slots);
+        let mut state = lock(&self.state);
         let Some(machine) = &mut state.machine else { return };
         if !gone.is_empty() {
             machine.end_gone(now, |path, id| gone.contains(&(path.remote, slot_of(id))));

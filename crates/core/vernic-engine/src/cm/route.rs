@@ -20,7 +20,7 @@ use std::time::Duration;
 use vernic_io::host::{Lookup, PeerProcess};
 use vernic_io::udp::FLOWS;
 use vernic_io::{
-    HandedOver, Link, LocalAddr, NoPath, PathId, PathRequest, Place, ProcessId, RxMeta, RxPacket,
+    HandedOver, LocalAddr, NoPath, PathId, PathRequest, Place, ProcessId, RxMeta, RxPacket,
     ServiceName, TxPath,
 };
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
@@ -30,12 +30,11 @@ use vernic_wire::cm::{CmMessage, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 
 use super::early::{Early, Kept};
-use super::slot_of;
+use super::{CmShared, slot_of};
 use crate::device::path::hash;
-use crate::lane::qp_table::QpTable;
-use crate::lane::rx::reason_of;
-use crate::progress::engine::Engine;
+use crate::qp::table::QpTable;
 use crate::support::events::lock;
+use crate::support::packets::reason_of;
 
 /// What a message says about whom it is for.
 enum For {
@@ -60,7 +59,7 @@ fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
     }
 }
 
-impl Engine {
+impl CmShared {
     /// Takes a datagram for QP1: hands it to its owner, this process or another. The holder of the
     /// lane calls.
     pub(crate) fn take_mad(
@@ -81,7 +80,7 @@ impl Engine {
             if !meta.handed_over {
                 match self.hand_mad_over(packet, &whose) {
                     HandedOver::Yes => {
-                        self.counters.mads_handed_over.add(1);
+                        self.device.counters.mads_handed_over.add(1);
                         self.note_forwarded(&message, meta);
                         return Ok(());
                     }
@@ -90,18 +89,18 @@ impl Engine {
                 }
             }
             // What is another process's, that decides about.
-            if !self.config.peers.contains(meta.src.ip()) {
+            if !self.device.config.peers.contains(meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
             if !self.is_answered_here(&whose, meta) {
-                let kept = lock(&self.cm.early).keep(packet, now);
+                let kept = lock(&self.early).keep(packet, now);
                 match kept {
                     Kept::Here => return Ok(()),
                     Kept::Instead(displaced) => {
-                        self.counters.mads_early_refused.add(1);
+                        self.device.counters.mads_early_refused.add(1);
                         return self.reject_early(table, &displaced, now);
                     }
-                    Kept::Not => self.counters.mads_early_refused.add(1),
+                    Kept::Not => self.device.counters.mads_early_refused.add(1),
                 }
             }
             // The sender will be answered: where it is may be known by then.
@@ -116,21 +115,21 @@ impl Engine {
     fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
         match *whose {
             For::Owner(_) | For::Asked(_) => true,
-            For::Service(service) => self.cm.has_listener(service, meta.dst.gid()),
+            For::Service(service) => self.has_listener(service, meta.dst.gid()),
         }
     }
 
     /// Whether anybody on this host has the name of a service at `local`, an address of this
     /// device.
-    pub(super) fn is_claimed(&self, service: ServiceId, local: LocalAddr) -> bool {
+    pub(crate) fn is_claimed(&self, service: ServiceId, local: LocalAddr) -> bool {
         let names = self.names_of(service, local);
-        names.iter().any(|name| self.slots.is_claimed(name).unwrap_or(true))
+        names.iter().any(|name| self.device.slots.is_claimed(name).unwrap_or(true))
     }
 
     fn note_forwarded(&self, message: &CmMessage, meta: &RxMeta) {
         if let CmMessage::Req(req) = message {
             let (id, service) = (req.local_comm_id, req.service_id);
-            lock(&self.cm.forwarded).note(meta.src.gid(), id, service);
+            lock(&self.forwarded).note(meta.src.gid(), id, service);
         }
     }
 
@@ -138,9 +137,9 @@ impl Engine {
     pub(crate) fn look_for_early(&self, table: &mut QpTable, now: Time) {
         // Each turn takes one, and what is put back is due later.
         loop {
-            let Some(early) = lock(&self.cm.early).take_due(now) else { return };
+            let Some(early) = lock(&self.early).take_due(now) else { return };
             if let Err(reason) = self.look_again(table, early, now) {
-                self.counters.drop_packet(reason);
+                self.device.counters.drop_packet(reason);
             }
         }
     }
@@ -167,13 +166,13 @@ impl Engine {
         if !packet.meta.handed_over {
             match self.hand_mad_over(&packet, &whose) {
                 HandedOver::Yes => {
-                    self.counters.mads_handed_over.add(1);
+                    self.device.counters.mads_handed_over.add(1);
                     self.note_forwarded(&message, packet.meta);
                     return Ok(());
                 }
                 HandedOver::Full if early.is_late() => return Err(DropReason::MadOverflow),
                 HandedOver::Full => {
-                    lock(&self.cm.early).put_back(early, now);
+                    lock(&self.early).put_back(early, now);
                     return Ok(());
                 }
                 HandedOver::NoOwner => {}
@@ -182,7 +181,7 @@ impl Engine {
         if early.is_late() || self.is_answered_here(&whose, packet.meta) {
             return self.give_mad(table, packet.meta, mad, now);
         }
-        lock(&self.cm.early).put_back(early, now);
+        lock(&self.early).put_back(early, now);
         Ok(())
     }
 
@@ -218,19 +217,19 @@ impl Engine {
         match *whose {
             For::Owner(id) => {
                 let slot = slot_of(id);
-                if !slot.is_ordinary() || self.slots.is_ours(slot) {
+                if !slot.is_ordinary() || self.device.slots.is_ours(slot) {
                     return HandedOver::NoOwner;
                 }
-                self.slots.hand_over_to_slot(slot, packet)
+                self.device.slots.hand_over_to_slot(slot, packet)
             }
-            For::Service(service) => match self.cm.has_listener(service, packet.meta.dst.gid()) {
+            For::Service(service) => match self.has_listener(service, packet.meta.dst.gid()) {
                 true => HandedOver::NoOwner,
                 false => self.hand_over_to_listener(packet, service),
             },
             For::Asked(theirs) => {
                 let from = packet.meta.src.gid();
-                let service = lock(&self.cm.forwarded).service(from, theirs);
-                match service.filter(|_| !self.cm.was_asked(from, theirs)) {
+                let service = lock(&self.forwarded).service(from, theirs);
+                match service.filter(|_| !self.was_asked(from, theirs)) {
                     Some(service) => self.hand_over_to_listener(packet, service),
                     None => HandedOver::NoOwner,
                 }
@@ -240,8 +239,8 @@ impl Engine {
 
     fn hand_over_to_listener(&self, packet: &RxPacket<'_>, service: ServiceId) -> HandedOver {
         let [address, netdev] = self.names_of(service, local_of(packet.meta));
-        match self.slots.hand_over_to_name(&address, packet) {
-            HandedOver::NoOwner => self.slots.hand_over_to_name(&netdev, packet),
+        match self.device.slots.hand_over_to_name(&address, packet) {
+            HandedOver::NoOwner => self.device.slots.hand_over_to_name(&netdev, packet),
             done => done,
         }
     }
@@ -249,79 +248,77 @@ impl Engine {
     /// Waits for the process of this host that is the other end of a connection to say where it
     /// receives, if it was asked when its message came and has not answered yet. Holds no lock
     /// meanwhile.
-    pub(super) fn find_peer(&self, conn: ConnId) {
-        if self.config.force_wire || self.is_orphan() {
+    pub(crate) fn find_peer(&self, conn: ConnId) {
+        if self.device.config.force_wire || self.device.is_orphan() {
             return;
         }
-        let peer = lock(&self.cm.state).machine.as_ref().and_then(|machine| machine.peer(conn));
+        let peer = lock(&self.state).machine.as_ref().and_then(|machine| machine.peer(conn));
         let Some((path, id)) = peer else { return };
         let (ip, slot) = (path.remote.to_ip(), slot_of(id));
-        let (any, wait) = (slot.qpn(0), Duration::from_micros(self.config.peer_query_us));
-        let mut found = self.slots.lookup(ip, any);
+        let (any, wait) = (slot.qpn(0), Duration::from_micros(self.device.config.peer_query_us));
+        let mut found = self.device.slots.lookup(ip, any);
         if matches!(found, Lookup::Asked | Lookup::Pending)
-            && let Some(process) = self.slots.query(ip, any, wait)
+            && let Some(process) = self.device.slots.query(ip, any, wait)
         {
             // The answer to the first question is there too, or will be; it is taken in by this.
-            let _ = self.slots.lookup(ip, any);
+            let _ = self.device.slots.lookup(ip, any);
             found = Lookup::Here(process);
         }
-        lock(&self.cm.neighbours).meet(path.remote, slot, found, self.now());
+        lock(&self.neighbours).meet(path.remote, slot, found, self.device.now());
     }
 
     /// The process of this host that serves `ip` and has made an id, if that is known. Asks nobody
     /// about addresses that are none of this host: anybody may write them into a packet, and a
     /// question costs system calls and the place of another.
     fn find_here(&self, ip: IpAddr, id: CommId) -> Option<PeerProcess> {
-        if self.config.force_wire || !lock(&self.cm.host).has(ip, self.now()) {
+        if self.device.config.force_wire || !lock(&self.host).has(ip, self.device.now()) {
             return None;
         }
-        match self.slots.lookup(ip, slot_of(id).qpn(0)) {
+        match self.device.slots.lookup(ip, slot_of(id).qpn(0)) {
             Lookup::Here(process) => Some(process),
             Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
         }
     }
 
-    pub(super) fn has_address(&self, ip: IpAddr) -> bool {
-        lock(&self.gids).iter().any(|row| row.local.ip == ip)
-    }
-
     /// The names that a listener for `service` at `local`, an address of this device, may have.
-    pub(super) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
-        [Place::Address(local), Place::Netdev(self.info.netdev_index)]
+    pub(crate) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
+        [Place::Address(local), Place::Netdev(self.device.info.netdev_index)]
             .map(|place| ServiceName { service, place })
     }
 
     /// Looks for the process of this host that listens for `service` at the other end of `path`, so
     /// that [`mad_path`](Self::mad_path) knows it. May wait, and holds no lock meanwhile.
-    pub(super) fn find_listener(&self, path: &CmPath, service: ServiceId) {
-        if self.config.force_wire || self.is_orphan() {
+    pub(crate) fn find_listener(&self, path: &CmPath, service: ServiceId) {
+        if self.device.config.force_wire || self.device.is_orphan() {
             return;
         }
-        let wait = Duration::from_micros(self.config.peer_query_us);
+        let wait = Duration::from_micros(self.device.config.peer_query_us);
         let ip = path.remote.to_ip();
-        let [address, netdev] = self.names_of(service, self.local_addr(ip));
-        if self.slots.find_server(&address, ip, wait).is_none() && self.has_address(ip) {
-            let _ = self.slots.find_server(&netdev, ip, wait);
+        let [address, netdev] = self.names_of(service, self.device.local_addr(ip));
+        if self.device.slots.find_server(&address, ip, wait).is_none()
+            && self.device.has_address(ip)
+        {
+            let _ = self.device.slots.find_server(&netdev, ip, wait);
         }
     }
 
     /// By which path a datagram goes out.
-    pub(crate) fn mad_path(&self, link: &dyn Link, out: &Datagram) -> TxPath {
+    pub(crate) fn mad_path(&self, out: &Datagram) -> TxPath {
         let ip = out.path.remote.to_ip();
         let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
         let first = message.map_or(0, |message| flow_of(&message));
         // An odd step visits as many source ports; queue pairs use them, too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
         let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
-        let netdev_index = self.info.netdev_index;
+        let netdev_index = self.device.info.netdev_index;
         let service_level = 0;
         let to =
             PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };
         // The link refuses what leads nowhere, and counts it.
         let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
-        let path = link.open_path(&to).map_or_else(nowhere, |open| open.path);
+        let path = self.device.paths.open_path(&to).map_or_else(nowhere, |open| open.path);
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
-        let straight = out.repeats.is_multiple_of(2) && !self.config.force_wire;
+        let straight = out.repeats.is_multiple_of(2) && !self.device.config.force_wire;
         let process = message.filter(|_| straight).and_then(|m| self.process_of(&m, ip));
         process.map_or(path, |process| path.to_process(ProcessId { intake: None, ..process.id() }))
     }
@@ -332,8 +329,8 @@ impl Engine {
             For::Owner(id) => self.find_here(ip, id),
             For::Asked(_) => None,
             For::Service(service) => {
-                let names = self.names_of(service, self.local_addr(ip));
-                names.iter().find_map(|name| self.slots.known_server(name, ip))
+                let names = self.names_of(service, self.device.local_addr(ip));
+                names.iter().find_map(|name| self.device.slots.known_server(name, ip))
             }
         }
     }

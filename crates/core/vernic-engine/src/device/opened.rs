@@ -1,4 +1,5 @@
-//! What an open device has beside its lane: names, memory, events, addresses, states of the port.
+//! What an open device is beside its lane: names, memory, events, addresses, states of the port,
+//! process slots, and what is known of other processes.
 //!
 //! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and is looked at through.
 //! Nothing of it is written on the data path.
@@ -6,22 +7,27 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
-use vernic_io::Origin;
+use vernic_io::host::SlotTable;
+use vernic_io::{Origin, Paths, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::{Mtu, Rkey};
 
 use crate::config::{Config, PeerRefused};
+use crate::counters::Counters;
 use crate::device::alarms::{Alarms, Offence};
+use crate::device::explanation::PastFailures;
+use crate::device::file_objects::FileObjects;
 use crate::device::gid::GidTable;
-use crate::device::listing::DeviceInfo;
-use crate::qp::explanation::PastFailures;
+use crate::device::listing::{DeviceInfo, Transport};
+use crate::local::control::NearControl;
+use crate::local::watch::Watch;
+use crate::policy::Cells;
 use crate::support::events::{AsyncEvent, CqId, EventQueue};
-use crate::verbs::xrc::XrcdFiles;
 
 /// See the module's head.
 pub(crate) struct Device {
@@ -33,8 +39,22 @@ pub(crate) struct Device {
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
     pub(crate) gids: Mutex<GidTable>,
-    /// XRC domains that files stand for.
-    pub(crate) xrcds: XrcdFiles,
+    /// XRC domains that files stand for (`verbs/xrc.rs`).
+    pub(crate) xrcds: FileObjects,
+    pub(crate) counters: Counters,
+    pub(crate) slots: Arc<SlotTable>,
+    /// Opens paths of the link.
+    pub(crate) paths: Arc<dyn Paths>,
+    /// Processes of this host that memory is shared with.
+    pub(crate) near: Option<NearControl>,
+    /// Processes of this host that queue pairs are connected to.
+    pub(crate) watch: Watch,
+    /// The path on which the kernel refused packets last, and its error.
+    pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
+    /// Who makes progress.
+    pub(crate) policy: Cells,
+    /// Wakes the background thread.
+    pub(crate) waker: Waker,
     pub(crate) events: EventQueue<AsyncEvent>,
     pub(crate) past_failures: Mutex<PastFailures>,
     /// Completion queues that overflowed.
@@ -111,8 +131,19 @@ impl Device {
         active_mtu: Mtu,
         gids: GidTable,
         events: EventQueue<AsyncEvent>,
+        (slots, paths, waker): (Arc<SlotTable>, Arc<dyn Paths>, Waker),
     ) -> Self {
+        let shares = info.transport == Transport::Roce;
+        let near = shares.then(|| NearControl::new(&config, &slots)).flatten();
         Self {
+            counters: Counters::default(),
+            slots,
+            paths,
+            near,
+            watch: Watch::default(),
+            refusal: Mutex::default(),
+            policy: Cells::default(),
+            waker,
             port_up: AtomicBool::new(info.up),
             removed: AtomicBool::new(false),
             netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),
@@ -123,7 +154,7 @@ impl Device {
             memory: Memory::new(),
             windows: Mutex::default(),
             gids: Mutex::new(gids),
-            xrcds: XrcdFiles::default(),
+            xrcds: FileObjects::default(),
             events,
             past_failures: Mutex::default(),
             cq_overflows: AtomicU64::new(0),
@@ -159,6 +190,12 @@ impl Device {
     #[inline]
     pub(crate) fn is_orphan(&self) -> bool {
         !self.origin.is_here()
+    }
+
+    /// How long the background thread leaves the lane to application threads that call now and
+    /// then, in nanoseconds.
+    pub(crate) fn patience(&self) -> u64 {
+        self.config.takeover_us * 1000
     }
 
     /// A completion queue was armed that was not.

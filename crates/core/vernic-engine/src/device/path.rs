@@ -13,9 +13,9 @@ use vernic_io::{Address, LocalAddr, NoPath, OpenPath, PathRequest, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::{Mtu, PortNum, Qpn};
 
+use crate::device::opened::Device;
 use crate::error::PathError;
 use crate::local::watch::{Found, HostProcess};
-use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
 /// A usable path with the addresses that packets coming back must have.
@@ -27,7 +27,7 @@ pub(crate) struct Resolved {
     pub(crate) found: Found,
 }
 
-impl Engine {
+impl Device {
     /// What a link is asked for, for an address vector that may be used.
     pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
         let index = av.sgid_index;
@@ -54,14 +54,14 @@ impl Engine {
     }
 
     /// The path of an address vector; `entropy` chooses the number of its flow, which [`Slot::flow`]
-    /// makes that for a slot. Waits for the lane.
+    /// makes that for a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
-        let open = self.with_lane(|lane| lane.link.open_path(&to));
-        let OpenPath { path, remote: peer, local } = open.map_err(|NoPath| {
+        let open = self.paths.open_path(&to).map_err(|NoPath| {
             let (sgid, dgid) = (to.local, to.remote);
             PathError::Family { index: av.sgid_index, sgid, dgid }
         })?;
+        let OpenPath { path, remote: peer, local } = open;
         let flow = (hash(entropy) % u32::from(self.config.flows)) as u16;
         Ok(Resolved { path: path.with_flow(flow), peer, local, found: Found::NotHere })
     }
@@ -69,6 +69,11 @@ impl Engine {
     /// An address as this device reaches it: on the link of its netdev, if it holds only there.
     pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
         LocalAddr::new(ip, self.info.netdev_index)
+    }
+
+    /// Whether an address is one of this device.
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        lock(&self.gids).iter().any(|row| row.local.ip == ip)
     }
 
     /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where

@@ -33,9 +33,10 @@ use vernic_io::TxPath;
 use vernic_proto::{QpState, Time};
 use vernic_wire::Service;
 
-use crate::lane::core::make_ready;
+use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::timers::make_ready;
 use crate::support::events::lock;
 
 /// Budgets of a device.
@@ -53,20 +54,6 @@ const SHRINK_NANOS: u64 = 1_000_000;
 /// How long a queue pair waits for room at most: some of the round trips of a thousand that take
 /// turns, and a fraction of an ACK timeout.
 const PATIENCE_NANOS: u64 = 20_000_000;
-
-/// What the lane knows of a queue pair's packets.
-#[derive(Debug, Default)]
-pub(crate) struct Flight {
-    /// Its budget, once it has sent on this path; what it has in flight counts there.
-    place: Option<u8>,
-    counted: u64,
-    /// Signs of loss that were told.
-    losses: u64,
-    /// Its timer fired: it is let in.
-    pub(crate) exempt: bool,
-    /// It was destroyed: a post that comes late counts nowhere.
-    gone: bool,
-}
 
 /// See the module's head.
 #[derive(Debug)]
@@ -87,16 +74,6 @@ struct Budget {
     shrunk_at: Option<Time>,
     /// In order of arrival, and since when.
     waiting: VecDeque<(Time, Arc<QpInner>)>,
-}
-
-impl Flight {
-    /// It has another path from now on.
-    pub(crate) fn path_changed(&mut self) {
-        // What is in flight still counts where it was counted.
-        if self.counted == 0 {
-            self.place = None;
-        }
-    }
 }
 
 impl Budgets {

@@ -10,16 +10,18 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use vernic_io::host::Slot;
 use vernic_io::neighbour::NeighbourId;
-use vernic_mem::{Access, GatePass, Grant, GrantError, Sentinel, SharedRange, admit};
+use vernic_mem::{
+    Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange, permit_ptrace,
+};
 use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};
 
+use crate::device::opened::Device;
 use crate::lane::core::Lane;
 use crate::local::guests::writes;
 use crate::local::messages::{Denial, Offer, Told};
 use crate::local::tickets::{Consent, Ticket};
 use crate::local::way::Way;
-use crate::progress::engine::Engine;
 use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
@@ -27,7 +29,7 @@ impl Lane {
     /// A neighbour has told something about tickets.
     pub(crate) fn handle_told(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         bytes: &[u8],
         file: Option<OwnedFd>,
@@ -57,7 +59,7 @@ impl Lane {
                 self.is_asked_by(from, asker)
             }
             Some(Told::Ended) => self.let_go(from),
-            Some(Told::Lend { sentinel }) => self.borrow(from, sentinel, file),
+            Some(Told::Lend { liveness }) => self.borrow(from, liveness, file),
             Some(Told::Pulls { can }) => {
                 tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
                 self.guests.get(from).is_some_and(|guest| guest.note_pulls(can))
@@ -72,7 +74,7 @@ impl Lane {
     /// Whether the one that asks may have access, and what its tickets say.
     fn consent(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         (asker, target): (Qpn, Qpn),
         rkey: Rkey,
@@ -117,7 +119,7 @@ impl Lane {
 
     fn tell_consent(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         (asker, rkey): (Qpn, Rkey),
         consent: Result<(Grant, Access), Denial>,
@@ -127,7 +129,7 @@ impl Lane {
         let counts = &engine.counters.direct;
         let consent = consent.and_then(|(grant, access)| {
             let (grant, file) = file_for(grant, access);
-            let reachable = grant.share.is_some() || admit(neighbour.pid());
+            let reachable = grant.share.is_some() || permit_ptrace(neighbour.pid());
             reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
         });
         let told = match &consent {
@@ -157,14 +159,14 @@ impl Lane {
     }
 
     /// A neighbour lends its memory: says whether it can be read.
-    fn borrow(&mut self, from: NeighbourId, sentinel: Sentinel, file: Option<OwnedFd>) -> bool {
+    fn borrow(&mut self, from: NeighbourId, liveness: LivenessWord, file: Option<OwnedFd>) -> bool {
         // Without a descriptor for the file there are no gates, and the answer is no.
         let is_lost = file.is_none();
         if !self.take_gates(from, file) && !is_lost {
             return false;
         }
         let Some(host) = self.guests.find(from) else { return false };
-        let can = host.borrow(sentinel);
+        let can = host.borrow(liveness);
         if let Err(error) = host.neighbour().tell(&Told::Pulls { can }.emit(), None) {
             // It waits for the answer, and sends packets.
             let pid = host.neighbour().pid();
@@ -174,9 +176,9 @@ impl Lane {
     }
 
     /// Whether a neighbour's gate is open.
-    fn is_let(&mut self, from: NeighbourId, pass: GatePass) -> bool {
+    fn is_let(&mut self, from: NeighbourId, pass: RevocationToken) -> bool {
         let gates = self.guests.find(from).and_then(|host| host.gates());
-        gates.is_some_and(|gates| gates.lets(pass))
+        gates.is_some_and(|gates| gates.is_valid(pass))
     }
 
     /// Regions of a neighbour have ended: gives up the ways to them, and with the last ticket their
@@ -201,7 +203,7 @@ impl Lane {
     /// again. `None` if the offer breaks the rules.
     fn accept(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         from: NeighbourId,
         offer: &Offer,
         file: Option<OwnedFd>,
@@ -276,6 +278,6 @@ fn offer_of(grant: &Grant, access: Access) -> Offer {
         qp: grant.qp,
         is_mapped: grant.share.is_some(),
         at,
-        sentinel: grant.sentinel,
+        liveness: grant.liveness,
     }
 }

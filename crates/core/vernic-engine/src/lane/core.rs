@@ -13,27 +13,27 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use vernic_io::host::Intake;
-use vernic_io::host::{Slot, SlotTable};
+use vernic_io::host::Slot;
 use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxLanes};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
+use crate::cm::CmShared;
+use crate::device::opened::Device;
 use crate::lane::budget::Budgets;
 use crate::lane::gsi::Gsi;
 use crate::lane::owing::Owing;
 use crate::lane::pacer::{self, Pacer};
-use crate::lane::qp_table::QpTable;
-use crate::lane::watch::ToldSilent;
+use crate::lane::silence::ToldSilent;
 use crate::local::guests::Guests;
 use crate::local::rings::Near;
-use crate::progress::engine::Engine;
-use crate::qp::state::{QpCore, QpInner};
+use crate::qp::state::QpInner;
+use crate::qp::table::QpTable;
+use crate::qp::timers::{Timers, make_ready};
 use crate::qp::xrc::SrqTable;
 use crate::streams::{HELD_NANOS, Streams};
-use crate::support::wheel::Wheel;
 
 /// Batches that one call sends at most: enough to keep a socket busy, little enough that a post
 /// returns soon.
@@ -95,39 +95,12 @@ pub(crate) struct Lane {
     pub(crate) warned: Option<Time>,
 }
 
-/// The wheel, and when it must be looked at next.
-pub(crate) struct Timers {
-    wheel: Wheel,
-    next: Option<Time>,
-}
-
-impl Timers {
-    /// Makes sure that an entry fires at the queue pair's deadline or before. Entries are never
-    /// moved: an earlier one that fires for nothing finds the later deadline.
-    #[inline]
-    pub(crate) fn arm(&mut self, qpn: Qpn, core: &mut QpCore) {
-        let Some(deadline) = core.machine.next_deadline() else { return };
-        if core.side.timer.needs(deadline) {
-            self.wheel.insert(deadline, qpn.value());
-            self.next = self.wheel.next();
-        }
-    }
-}
-
-/// Puts a queue pair on the ready list unless it is there or in the doorbells.
-#[inline]
-pub(crate) fn make_ready(ready: &mut VecDeque<Arc<QpInner>>, qp: &Arc<QpInner>) {
-    if !qp.queued.load(Ordering::Relaxed) && !qp.queued.swap(true, Ordering::AcqRel) {
-        ready.push_back(qp.clone());
-    }
-}
-
 impl Lane {
     pub(crate) fn new(
+        device: &Device,
         link: Box<dyn Link>,
         streams: Option<Streams>,
-        slots: &SlotTable,
-        pace: bool,
+        cm: Arc<CmShared>,
         now: Time,
     ) -> Self {
         Self {
@@ -139,15 +112,15 @@ impl Lane {
             srqs: SrqTable::default(),
             ready: VecDeque::new(),
             held: VecDeque::new(),
-            pacer: Pacer::new(pace),
+            pacer: Pacer::new(device.config.pace),
             budgets: Budgets::new(),
             near: Near::new(),
-            intake: slots.intake().cloned(),
+            intake: device.slots.intake().cloned(),
             intake_seen: (0, 0),
             owing: Owing::default(),
-            timers: Timers { wheel: Wheel::new(now), next: None },
+            timers: Timers::new(now),
             groups: Vec::new(),
-            gsi: Gsi::default(),
+            gsi: Gsi::new(cm),
             guests: Guests::default(),
             told_silent: ToldSilent::default(),
             warned: None,
@@ -177,34 +150,23 @@ impl Lane {
         let streams = self.streams.as_ref().and_then(Streams::next_deadline);
         let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
         let blocked = self.tx.is_any_blocked().then(|| now + RETRY_NANOS);
-        [
-            self.timers.next,
-            owing,
-            company,
-            link,
-            held,
-            let_in,
-            waiting,
-            streams,
-            mads,
-            wake,
-            blocked,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let timer = self.timers.next();
+        [timer, owing, company, link, held, let_in, waiting, streams, mads, wake, blocked]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Fires the timers that are due.
-    pub(crate) fn fire_timers(&mut self, engine: &Engine, now: Time) {
-        self.fire_mad_timers(engine, now);
+    pub(crate) fn fire_timers(&mut self, engine: &Device, now: Time) {
+        self.gsi.fire_timers(engine, &mut self.table, now);
         self.look_after_streams(engine, now);
         self.near.wake_again(now);
-        if self.timers.next.is_none_or(|next| next > now) {
+        if self.timers.next().is_none_or(|next| next > now) {
             return;
         }
         for _ in 0..TIMERS_PER_CALL {
-            let Some(key) = self.timers.wheel.pop(now) else { break };
+            let Some(key) = self.timers.pop(now) else { break };
             if let Some(qp) = self.table.find(Qpn::new(key)) {
                 let mut core = crate::support::events::lock(&qp.core);
                 if !core.side.timer.fired(now) {
@@ -237,6 +199,6 @@ impl Lane {
                 self.timers.arm(qp.qpn, &mut core);
             }
         }
-        self.timers.next = self.timers.wheel.next();
+        self.timers.plan();
     }
 }

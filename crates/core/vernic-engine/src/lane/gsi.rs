@@ -16,17 +16,18 @@
 //! so.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use vernic_io::{RxMeta, RxPacket};
+use vernic_io::{RxMeta, RxPacket, TxBatch};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::cm::GSI_QKEY;
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Bth, Deth, Headers, Opcode, Packet, Pkey, Psn, Qpn, Service};
 
-use crate::lane::core::Lane;
-use crate::lane::qp_table::QpTable;
-use crate::lane::rx::reason_of;
-use crate::progress::engine::Engine;
+use crate::cm::CmShared;
+use crate::device::opened::Device;
+use crate::qp::table::QpTable;
+use crate::support::packets::reason_of;
 
 /// Datagrams for processes that do not keep up: some 300 KiB.
 const MAX_WAITING: usize = 1024;
@@ -52,8 +53,8 @@ struct Waiting {
 }
 
 /// QP1 as the lane has it.
-#[derive(Debug, Default)]
 pub(crate) struct Gsi {
+    cm: Arc<CmShared>,
     /// The agent may have something to send, or another deadline than the one here.
     pub(crate) pending: bool,
     /// When the agent wants to be called.
@@ -65,6 +66,11 @@ pub(crate) struct Gsi {
 }
 
 impl Gsi {
+    pub(crate) fn new(cm: Arc<CmShared>) -> Self {
+        let (psn, waiting) = (Psn::default(), VecDeque::new());
+        Self { cm, pending: false, deadline: None, psn, waiting, again: None }
+    }
+
     /// When the lane must be looked at for it; not asked while it is `pending`.
     pub(crate) fn deadline(&self) -> Option<Time> {
         [self.deadline, self.again].into_iter().flatten().min()
@@ -74,16 +80,66 @@ impl Gsi {
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
+}
 
-    /// Writes a packet with the datagram, without the ICRC; returns its length.
-    fn write(&mut self, mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
-        let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, self.psn));
-        headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));
-        self.psn = self.psn.add(1);
-        let start = headers.emit(room);
-        room[start..start + MAD_LEN].copy_from_slice(mad);
-        start + MAD_LEN
+impl Gsi {
+    /// Lets the agent act on what the time has brought.
+    #[inline]
+    pub(crate) fn fire_timers(&mut self, device: &Device, table: &mut QpTable, now: Time) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.fire_due_timers(device, table, now);
+        }
     }
+
+    #[cold]
+    fn fire_due_timers(&mut self, device: &Device, table: &mut QpTable, now: Time) {
+        if self.again.is_some_and(|again| again <= now) {
+            self.hand_over_again(device, table, now);
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.cm.handle_timeout(table, now);
+            self.cm.look_for_early(table, now);
+            self.cm.look_at_neighbours(now);
+            self.pending = true;
+        }
+    }
+
+    /// Lets the agent write its datagrams into the batch.
+    #[inline]
+    pub(crate) fn fill(&mut self, tx: &mut TxBatch) {
+        if self.pending {
+            self.write_pending(tx);
+        }
+    }
+
+    /// Until nothing is left or the batch is full; learns when the agent wants to be called again.
+    #[cold]
+    fn write_pending(&mut self, tx: &mut TxBatch) {
+        // Before the machine is looked at: what changes from then on is announced again.
+        self.pending = false;
+        let Self { cm, psn, pending, .. } = self;
+        self.deadline = cm.drain(|next| {
+            // Bounded by the batch.
+            while let Some(room) = tx.room() {
+                let Some(out) = next() else { return };
+                let len = write(psn, &out.mad, room);
+                let path = cm.mad_path(&out);
+                cm.note_sent(&path);
+                tx.push(&path, len);
+            }
+            *pending = true;
+        });
+    }
+}
+
+/// Writes a packet with the datagram, without the ICRC; returns its length.
+fn write(psn: &mut Psn, mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
+    let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, *psn));
+    headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));
+    *psn = psn.add(1);
+    let start = headers.emit(room);
+    room[start..start + MAD_LEN].copy_from_slice(mad);
+    start + MAD_LEN
 }
 
 /// The datagram in a packet for QP1, if everything about the packet is right.
@@ -109,12 +165,12 @@ fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
 
 /// Checks a packet for QP1, and has its datagram handled here or by its owner.
 fn take(
-    engine: &Engine,
+    cm: &CmShared,
     table: &mut QpTable,
     packet: &RxPacket<'_>,
     now: Time,
 ) -> Result<(), DropReason> {
-    engine.take_mad(table, packet, mad_of(packet)?, now)
+    cm.take_mad(table, packet, mad_of(packet)?, now)
 }
 
 impl Gsi {
@@ -122,13 +178,13 @@ impl Gsi {
     #[cold]
     pub(crate) fn handle(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         table: &mut QpTable,
         packets: &[RxPacket<'_>],
         now: Time,
     ) {
         for packet in packets {
-            match take(engine, table, packet, now) {
+            match take(&self.cm, table, packet, now) {
                 Err(DropReason::MadOverflow) if self.waiting.len() < MAX_WAITING => {
                     let (bytes, meta) = (packet.bytes.into(), *packet.meta);
                     let until = now + PATIENCE_NANOS;
@@ -145,12 +201,12 @@ impl Gsi {
 
     /// Tries some of those that wait again.
     #[cold]
-    fn hand_over_again(&mut self, engine: &Engine, table: &mut QpTable, now: Time) {
+    fn hand_over_again(&mut self, engine: &Device, table: &mut QpTable, now: Time) {
         for _ in 0..self.waiting.len().min(TRIES) {
             let Some(waiting) = self.waiting.pop_front() else { break };
             let Waiting { bytes, meta, segment, until } = &waiting;
             let packet = RxPacket { bytes, meta, segment: *segment };
-            match take(engine, table, &packet, now) {
+            match take(&self.cm, table, &packet, now) {
                 Err(DropReason::MadOverflow) if now < *until => self.waiting.push_back(waiting),
                 Err(reason) => engine.drop_from(packet.meta.src, reason),
                 Ok(()) => {}
@@ -159,57 +215,6 @@ impl Gsi {
         self.again = (!self.waiting.is_empty()).then(|| now + AGAIN_NANOS);
         // Its owner may be gone meanwhile, and it is ours to answer.
         self.pending = true;
-    }
-}
-
-impl Lane {
-    /// Lets the agent act on what the time has brought.
-    #[inline]
-    pub(crate) fn fire_mad_timers(&mut self, engine: &Engine, now: Time) {
-        if self.gsi.deadline().is_some_and(|deadline| deadline <= now) {
-            self.fire_due_mad_timers(engine, now);
-        }
-    }
-
-    #[cold]
-    fn fire_due_mad_timers(&mut self, engine: &Engine, now: Time) {
-        let Self { gsi, table, .. } = self;
-        if gsi.again.is_some_and(|again| again <= now) {
-            gsi.hand_over_again(engine, table, now);
-        }
-        if gsi.deadline.is_some_and(|deadline| deadline <= now) {
-            engine.cm.handle_timeout(table, now);
-            engine.look_for_early(&mut self.table, now);
-            engine.look_at_neighbours(now);
-            gsi.pending = true;
-        }
-    }
-
-    /// Lets the agent write its datagrams into the batch.
-    #[inline]
-    pub(crate) fn fill_mads(&mut self, engine: &Engine) {
-        if self.gsi.pending {
-            self.write_mads(engine);
-        }
-    }
-
-    /// Until nothing is left or the batch is full; learns when the agent wants to be called again.
-    #[cold]
-    fn write_mads(&mut self, engine: &Engine) {
-        let Self { gsi, tx, link, .. } = self;
-        // Before the machine is looked at: what changes from then on is announced again.
-        gsi.pending = false;
-        gsi.deadline = engine.cm.drain(|next| {
-            // Bounded by the batch.
-            while let Some(room) = tx.first().room() {
-                let Some(out) = next() else { return };
-                let len = gsi.write(&out.mad, room);
-                let path = engine.mad_path(link.as_ref(), &out);
-                engine.note_sent(&path);
-                tx.first().push(&path, len);
-            }
-            gsi.pending = true;
-        });
     }
 }
 
@@ -264,11 +269,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_is_taken() {
-        let mut gsi = Gsi::default();
+        let mut next = Psn::default();
         let mad = std::array::from_fn(|i| i as u8);
         let mut room = [0; 300];
         for psn in 0..2 {
-            let len = gsi.write(&mad, &mut room);
+            let len = write(&mut next, &mad, &mut room);
             let parsed = Packet::parse(&room[..len]).unwrap();
             assert_eq!((parsed.payload(), parsed.psn()), (&mad[..], Psn::new(psn)));
             assert_eq!((parsed.dest_qpn(), len), (Qpn::GSI, 276));

@@ -8,7 +8,7 @@
 //! Whether waiting is right depends on the peer. One that sends on without the ACK (a ping-pong of
 //! messages, a stream) gains. One that needs its completion before it goes on would lose
 //! [`HOLD_NANOS`] each time. So each queue pair learns: if no more requests came while an ACK
-//! waited, and that happens a few times in a row, the next [`PROMPT_BURSTS`] bursts are
+//! waited, and that happens a few times in a row, the next `PROMPT_BURSTS` bursts are
 //! acknowledged at the next poll, or ride with a reply if one is posted first; after those it tries
 //! waiting again.
 //!
@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use vernic_proto::Time;
 
-use crate::lane::core::make_ready;
+use crate::qp::ack_hold::AckHold;
 use crate::qp::state::QpInner;
+use crate::qp::timers::make_ready;
 use crate::support::events::lock;
 
 /// How long an ACK waits, in nanoseconds: four round trips of a small message between spinning
@@ -31,54 +32,6 @@ const HOLD_NANOS: u64 = 20_000;
 
 /// Packets received by the lane after which all ACKs go: half of a requester's first window.
 const HOLD_PACKETS: usize = 64;
-
-/// Bursts acknowledged at once after waiting turned out wrong: so one more try costs 20 ns per
-/// message.
-const PROMPT_BURSTS: u16 = 1024;
-
-/// Times in a row that waiting may be for nothing: the peer's process may just not have run.
-const MISSES: u8 = 3;
-
-/// What a queue pair knows about its acknowledgements. Under its core's lock.
-#[derive(Debug, Default)]
-pub(crate) struct AckHold {
-    /// In the list.
-    listed: bool,
-    /// More requests came since it was put there.
-    more: bool,
-    due: Time,
-    /// Times in a row that waiting was for nothing.
-    misses: u8,
-    /// Bursts that are still acknowledged at once.
-    prompt: u16,
-}
-
-impl AckHold {
-    /// An ACK has waited as long as it may: was it worth it?
-    fn learn(&mut self) {
-        if self.more {
-            self.misses = 0;
-        } else {
-            self.misses += 1;
-            if self.misses > MISSES {
-                // One more after the prompt ones is enough to be prompt again.
-                self.misses = MISSES;
-                self.prompt = PROMPT_BURSTS;
-            }
-        }
-    }
-
-    /// A burst came while an ACK waited. Without requests, which are ACKs of the peer then, it gave
-    /// the ACK nothing more to acknowledge.
-    fn meanwhile(&mut self, requests: bool) {
-        self.more |= requests;
-    }
-
-    /// Whether an ACK is owed that should ride with a reply posted now.
-    pub(crate) fn rides(&self) -> bool {
-        self.listed && self.prompt != 0
-    }
-}
 
 /// The list. Owned by the lane.
 #[derive(Debug, Default)]
@@ -168,54 +121,5 @@ impl Owing {
     /// Forgets a queue pair that is closed.
     pub(crate) fn remove(&mut self, qp: &Arc<QpInner>) {
         self.list.retain(|other| !Arc::ptr_eq(other, qp));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_that_waits_for_its_ack_soon_gets_it_at_once_and_is_tried_again_later() {
-        let mut hold = AckHold::default();
-        for _ in 0..MISSES {
-            hold.learn();
-            assert_eq!(hold.prompt, 0, "a few misses may be the scheduler's");
-        }
-        hold.learn();
-        assert_eq!(hold.prompt, PROMPT_BURSTS);
-        hold.listed = true;
-        assert!(hold.rides());
-        // Its time is over; one more miss is enough.
-        hold.prompt = 0;
-        hold.learn();
-        assert_eq!(hold.prompt, PROMPT_BURSTS);
-    }
-
-    #[test]
-    fn the_peers_own_acks_are_no_reason_to_wait() {
-        // A ping-pong with one request in flight: both ends hold an ACK, and the other's comes
-        // first.
-        let mut hold = AckHold { listed: true, ..AckHold::default() };
-        for _ in 0..=MISSES {
-            hold.more = false;
-            hold.meanwhile(false);
-            hold.learn();
-        }
-        assert!(hold.rides());
-        hold.meanwhile(true);
-        hold.meanwhile(false);
-        hold.learn();
-        assert_eq!(hold.misses, 0, "requests came");
-    }
-
-    #[test]
-    fn a_peer_that_sends_on_without_the_ack_is_never_acknowledged_at_once() {
-        let mut hold = AckHold::default();
-        for round in 0..100 {
-            hold.more = round % (MISSES + 1) == 0;
-            hold.learn();
-            assert_eq!(hold.prompt, 0);
-        }
     }
 }

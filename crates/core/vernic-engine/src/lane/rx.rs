@@ -11,24 +11,25 @@ use std::sync::{Arc, MutexGuard};
 use vernic_io::host::Intake;
 use vernic_io::host::Lookup;
 use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
-use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
-use vernic_proto::{Disposition, DropReason, ErrorClass, RxMeta, Time};
-use vernic_wire::{Packet, ParseError, Qpn, Service};
+use vernic_io::{Door, Icrc, Nanos, RxPacket};
+use vernic_proto::{Disposition, DropReason, RxMeta, Time};
+use vernic_wire::{Packet, Qpn, Service};
 
-use crate::device::alarms::Offence;
 use crate::device::grh;
+use crate::device::opened::Device;
 use crate::lane::budget::Budgets;
-use crate::lane::core::{Group, Lane, Timers, make_ready};
+use crate::lane::core::{Group, Lane};
 use crate::lane::owing::Owing;
-use crate::lane::qp_table::QpTable;
 use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
 use crate::local::rings::Origin;
 use crate::local::way::Way;
-use crate::progress::engine::Engine;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::table::QpTable;
+use crate::qp::timers::{Timers, make_ready};
 use crate::qp::xrc::SrqTable;
 use crate::support::events::lock;
+use crate::support::packets::reason_of;
 
 /// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
 const PACKET_TYPE_IPV4: u8 = 0xA;
@@ -37,7 +38,7 @@ const PACKET_TYPE_IPV6: u8 = 0x9;
 
 impl Lane {
     /// Receives one batch and handles its packets; returns how many there were.
-    pub(crate) fn receive(&mut self, engine: &Engine, now: Time) -> usize {
+    pub(crate) fn receive(&mut self, engine: &Device, now: Time) -> usize {
         if self.streams.is_some() {
             return self.receive_streams(engine, now, false);
         }
@@ -105,7 +106,7 @@ impl Lane {
 
     /// Receives from the rings, and handles their packets; returns how many there were.
     #[inline]
-    fn receive_near(&mut self, engine: &Engine, now: Time) -> usize {
+    fn receive_near(&mut self, engine: &Device, now: Time) -> usize {
         let mut count = 0;
         for at in 0..self.near.places.len() {
             let place = self.near.places[at];
@@ -118,14 +119,14 @@ impl Lane {
     }
 
     /// Receives what is left in the ring of a neighbour that is gone.
-    pub(crate) fn receive_rest(&mut self, engine: &Engine, id: NeighbourId, now: Time) {
+    pub(crate) fn receive_rest(&mut self, engine: &Device, id: NeighbourId, now: Time) {
         if self.near.peer(id).is_some() {
             self.receive_ring(engine, id.place() as u16, u64::from(MAX_RING_BYTES), now);
         }
     }
 
     /// Receives up to `bytes` from the ring of one neighbour.
-    fn receive_ring(&mut self, engine: &Engine, place: u16, bytes: u64, now: Time) -> usize {
+    fn receive_ring(&mut self, engine: &Device, place: u16, bytes: u64, now: Time) -> usize {
         let Self { near, guests, table, srqs, ready, owing, timers, budgets, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
         let Some((reader, via)) = near.reading(place) else { return 0 };
@@ -200,7 +201,7 @@ struct Held<'a> {
 }
 
 struct Demux<'a, 'p> {
-    engine: &'a Engine,
+    engine: &'a Device,
     now: Time,
     table: &'a QpTable,
     srqs: &'a SrqTable,
@@ -229,8 +230,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
         let service = parsed.info().service;
         if service == Service::Cnp {
-            self.engine.counters.cnps.add(1);
-            return Err(DropReason::Cnp);
+            return self.handle_cnp(packet, &parsed);
         }
         if packet.meta.is_congestion_experienced() {
             self.engine.counters.ecn_marked.add(1);
@@ -245,6 +245,16 @@ impl<'a, 'p> Demux<'a, 'p> {
             }
             _ => self.deliver(qpn, packet, &parsed, None),
         }
+    }
+
+    /// Hands a congestion notification to the queue pair that it names, if its peer sent it. It
+    /// counts as a drop, for nothing else is done with it.
+    #[cold]
+    fn handle_cnp(&mut self, packet: &RxPacket<'p>, parsed: &Packet<'_>) -> Result<(), DropReason> {
+        self.engine.counters.cnps.add(1);
+        let qpn = parsed.dest_qpn();
+        self.table.find(qpn).ok_or(DropReason::Cnp)?;
+        self.deliver(qpn, packet, parsed, None)
     }
 
     /// Handles a packet out of a ring: neither of QP1 nor of a multicast group, which go by UDP.
@@ -313,7 +323,10 @@ impl<'a, 'p> Demux<'a, 'p> {
                 if core.side.way.excludes_link(is_request) {
                     return Err(DropReason::WrongWay);
                 }
-                if !core.side.source.is_peer(is_request, packet.meta.flow) {
+                // A notification's port is its sender's choice, and teaches nothing.
+                if !core.side.source.is_peer(is_request, packet.meta.flow)
+                    && parsed.info().service != Service::Cnp
+                {
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
                 }
             }
@@ -399,36 +412,11 @@ impl<'a, 'p> Demux<'a, 'p> {
     }
 }
 
-impl Engine {
-    /// Counts a dropped packet, and if its sender must not send such, that.
-    #[cold]
-    pub(crate) fn drop_from(&self, src: Address, reason: DropReason) {
-        self.counters.drop_packet(reason);
-        if let Some(offence) = Offence::of_drop(reason) {
-            if offence == Offence::BadKey {
-                self.counters.bad_keys.add(1);
-            }
-            self.note_offence(src.ip(), offence);
-        }
-    }
-
-    /// Counts a request that was refused for good.
-    #[cold]
-    fn note_nak(&self, src: Address, class: ErrorClass) {
-        self.counters.fatal_naks_sent.add(1);
-        self.note_offence(src.ip(), Offence::FatalNak);
-        if Offence::is_of_key(class) {
-            self.counters.bad_keys.add(1);
-            self.note_offence(src.ip(), Offence::BadKey);
-        }
-    }
-}
-
 /// Says whose packet it is that has the peer's address, and not the port that the peer was heard
 /// from.
 #[cold]
 fn identify(
-    engine: &Engine,
+    engine: &Device,
     qp: &QpInner,
     core: &mut QpCore,
     packet: &RxPacket<'_>,
@@ -452,7 +440,7 @@ fn identify(
 /// A request has come another way than the one before: its answers go that way, too, if it leads to
 /// the process that the queue pair is connected to. What a neighbour sends may name any queue pair.
 #[cold]
-fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
+fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
     let QpCore { machine, side } = core;
     side.way.answers = None;
     let (Some(via), Some(path)) = (via, &mut side.path) else { return };
@@ -482,17 +470,4 @@ fn choose_answers(engine: &Engine, core: &mut QpCore, via: Option<&mut Origin<'_
 fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
     let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.door != Door::Shared;
     if paced { Intake::cost(packet.transport().len()) } else { 0 }
-}
-
-/// Under which counter bytes that are no packet are counted.
-#[cold]
-pub(crate) fn reason_of(error: ParseError) -> DropReason {
-    match error {
-        ParseError::Truncated { .. } => DropReason::Truncated,
-        ParseError::UnknownOpcode(_) => DropReason::UnknownOpcode,
-        ParseError::PayloadLength { .. } => DropReason::Length,
-        ParseError::BadVersion(_) | ParseError::BadPad { .. } | ParseError::Field { .. } => {
-            DropReason::Malformed
-        }
-    }
 }

@@ -13,16 +13,17 @@ use vernic_io::{Nanos, TxBatch, TxLanes, TxPath, route_hint};
 use vernic_proto::{Qp, QpState, QpType, RunLimits, Time, Transmit};
 use vernic_wire::{AckTimeout, Qpn, Service};
 
-use crate::lane::core::{BATCHES_PER_CALL, Lane, make_ready};
+use crate::device::opened::Device;
+use crate::lane::core::{BATCHES_PER_CALL, Lane};
 use crate::lane::pacer::{Grant, Pacer};
 use crate::local::guests::Guests;
 use crate::local::pull::LIMITS;
 use crate::local::rings::{Near, RingOut};
 use crate::local::way::{DatagramWay, QpWay, Way};
-use crate::progress::engine::Engine;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::qp::state::{QpCore, QpInner};
+use crate::qp::timers::make_ready;
 use crate::support::events::lock;
 
 /// Packets of each direction in one turn: one full GSO run.
@@ -50,18 +51,18 @@ const WARNING_NANOS: u64 = 1_000_000_000;
 
 impl Lane {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
-    pub(crate) fn transmit(&mut self, engine: &Engine, now: Time) {
+    pub(crate) fn transmit(&mut self, engine: &Device, now: Time) {
         self.owing.release(false, now, &mut self.ready);
         self.transmit_ready(engine, now);
     }
 
     /// As [`transmit`](Self::transmit), with every ACK that waits.
-    pub(crate) fn transmit_all(&mut self, engine: &Engine, now: Time) {
+    pub(crate) fn transmit_all(&mut self, engine: &Device, now: Time) {
         self.owing.release(true, now, &mut self.ready);
         self.transmit_ready(engine, now);
     }
 
-    fn transmit_ready(&mut self, engine: &Engine, now: Time) {
+    fn transmit_ready(&mut self, engine: &Device, now: Time) {
         if self.streams.is_some() {
             return self.transmit_streams(engine, now);
         }
@@ -72,7 +73,7 @@ impl Lane {
         self.near.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !self.tx.is_blocked() {
-                self.fill_mads(engine);
+                self.gsi.fill(self.tx.first());
                 self.fill(engine, now);
             }
             if !self.send(engine, now) {
@@ -86,7 +87,7 @@ impl Lane {
     /// poll, while the answer is on its way; a long one goes with all that is ready. One that
     /// stands behind many others may wait for company
     /// ([`waits_for_company`](Self::waits_for_company)).
-    pub(crate) fn transmit_posted(&mut self, engine: &Engine, qp: &Arc<QpInner>, now: Time) {
+    pub(crate) fn transmit_posted(&mut self, engine: &Device, qp: &Arc<QpInner>, now: Time) {
         if qp.is_stream {
             make_ready(&mut self.ready, qp);
             return self.transmit_streams(engine, now);
@@ -139,23 +140,23 @@ impl Lane {
     /// take-over time. While that thread leaves the sockets to those who poll, somebody must have
     /// polled just now.
     #[inline]
-    fn waits_for_company(&self, engine: &Engine, in_flight: u64, now: Time) -> bool {
+    fn waits_for_company(&self, engine: &Device, in_flight: u64, now: Time) -> bool {
         if in_flight < COMPANY_FLIGHT {
             return false;
         }
         let latest = (now + engine.patience()).nanos();
-        let polled_at = Time(engine.called_at.load(Ordering::Relaxed));
-        if engine.backs_off.load(Ordering::Relaxed) && now.since(polled_at) > COMPANY_NANOS {
+        let polled_at = Time(engine.policy.called_at.load(Ordering::Relaxed));
+        if engine.policy.backs_off.load(Ordering::Relaxed) && now.since(polled_at) > COMPANY_NANOS {
             return false;
         }
         let enough = TURN_PACKETS.min(in_flight as usize / 4);
         self.tx.packets() < enough
             && self.tx.bytes() < COMPANY_BYTES
-            && engine.looks_at.load(Ordering::Acquire) <= latest
+            && engine.policy.looks_at.load(Ordering::Acquire) <= latest
     }
 
     /// Hands the batch to the link; true if all of it left and more may follow.
-    fn send(&mut self, engine: &Engine, now: Time) -> bool {
+    fn send(&mut self, engine: &Device, now: Time) -> bool {
         let Self { tx, link, warned, .. } = self;
         tx.send(link.as_mut(), Nanos(now.nanos()), |report| {
             if let Some(refusal) = report.failure {
@@ -165,7 +166,7 @@ impl Lane {
     }
 
     /// Lets ready queue pairs write into the batch until it is full or none is ready.
-    fn fill(&mut self, engine: &Engine, now: Time) {
+    fn fill(&mut self, engine: &Device, now: Time) {
         // Of those that wait in a budget at least one may go on, also while others are always
         // ready.
         self.budgets.let_in(&mut self.ready, now);
@@ -199,7 +200,7 @@ impl Lane {
     /// After a turn: the state, the timer, and another turn if there is more to send.
     fn end_turn(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &Arc<QpInner>,
         core: &mut QpCore,
         did: Did,
@@ -230,7 +231,7 @@ impl Lane {
 /// which all services need: unreliable ones have no other sign of it.
 #[cold]
 fn tell_refusal(
-    engine: &Engine,
+    engine: &Device,
     warned: &mut Option<Time>,
     refusal: (TxPath, i32),
     packets: usize,
@@ -687,7 +688,7 @@ fn by_ring(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::engine::{LOOKS_BY_ITSELF, SLEEPS};
+    use crate::policy::{LOOKS_BY_ITSELF, SLEEPS};
     use crate::testing::{post_writes, rc_pair, without_background};
     use crate::{Config, Context, EMPTY_WC, Route};
 
@@ -704,7 +705,7 @@ mod tests {
         let engine = context.engine();
         let post = |times: usize, looks_at: u64| -> Vec<usize> {
             let each = |_| {
-                engine.looks_at.store(looks_at, Ordering::SeqCst);
+                engine.policy.looks_at.store(looks_at, Ordering::SeqCst);
                 post_writes(&qp, 1);
                 gathered(&context)
             };
@@ -737,9 +738,9 @@ mod tests {
         assert_eq!(gathered(&context), 0);
 
         // It leaves the sockets to those who poll: while somebody does.
-        engine.backs_off.store(true, Ordering::SeqCst);
+        engine.policy.backs_off.store(true, Ordering::SeqCst);
         let post_after = |polled_at: Time| {
-            engine.called_at.store(polled_at.nanos(), Ordering::SeqCst);
+            engine.policy.called_at.store(polled_at.nanos(), Ordering::SeqCst);
             post(1, LOOKS_BY_ITSELF)
         };
         post(few, SLEEPS);
@@ -747,7 +748,7 @@ mod tests {
         // A moment that nothing here reaches.
         assert_eq!(post_after(engine.now() + 1_000_000_000_000), [1]);
         assert_eq!(post_after(Time(0)), [0]);
-        engine.backs_off.store(false, Ordering::SeqCst);
+        engine.policy.backs_off.store(false, Ordering::SeqCst);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use vernic_io::neighbour::Neighbour;
-use vernic_mem::{Memory, Visitor, admit};
+use vernic_mem::{GrantedProcess, Memory, permit_ptrace};
 use vernic_wire::{Qpn, Rkey};
 
 use super::messages::Told;
@@ -73,10 +73,11 @@ impl Guest {
     #[cold]
     fn lend(&self, memory: &Memory) {
         let pid = self.neighbour.pid();
-        let gates = memory.sentinel().and_then(|sentinel| Ok((sentinel, memory.gates_file()?)));
+        let gates =
+            memory.liveness_word().and_then(|liveness| Ok((liveness, memory.revocation_file()?)));
         let next = match gates {
-            Ok((sentinel, file)) if admit(pid) => {
-                match self.neighbour.tell(&Told::Lend { sentinel }.emit(), Some(file)) {
+            Ok((liveness, file)) if permit_ptrace(pid) => {
+                match self.neighbour.tell(&Told::Lend { liveness }.emit(), Some(file)) {
                     Ok(()) => Pulls::Asked,
                     // It does not listen now: asked with another SEND.
                     Err(_) => Pulls::NotAsked,
@@ -108,8 +109,8 @@ impl Guest {
     }
 }
 
-impl Visitor for Guest {
-    fn inside(&self) -> u64 {
+impl GrantedProcess for Guest {
+    fn access_word(&self) -> u64 {
         self.neighbour.inside_us().load(Ordering::Acquire)
     }
 
@@ -125,7 +126,7 @@ impl Visitor for Guest {
         );
     }
 
-    fn tell_ended(&self) -> bool {
+    fn notify_revoked(&self) -> bool {
         let Err(error) = self.neighbour.tell(&Told::Ended.emit(), None) else { return true };
         if self.is_gone() {
             return true;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 
 use vernic_io::neighbour::{Neighbour, NeighbourId};
 use vernic_mem::{
-    Access, GatePass, Memory, PeerGates, PeerMemory, PeerProcess, Reach, Sentinel, VisitorId,
+    Access, GrantedProcessId, LivenessWord, Memory, PeerMapping, PeerRange, PeerRegion,
+    PeerRevocationWords, RevocationToken,
 };
 
 use super::guest::Guest;
@@ -18,14 +19,14 @@ use crate::counters::{DirectCounts, Refusal};
 pub(crate) struct Host {
     guest: Arc<Guest>,
     /// It was named to the gates, which wait for it until it is cut off.
-    visitor: Option<VisitorId>,
+    visitor: Option<GrantedProcessId>,
     /// Its gates.
-    gates: Option<Arc<PeerGates>>,
+    gates: Option<Arc<PeerRevocationWords>>,
     /// Out of whose memory we copy bytes of its SENDs.
     lender: Option<Lender>,
     /// Ways to its memory that are in use, by the gate of their key, and whether they may be
     /// written.
-    reaches: Vec<(GatePass, bool, Weak<Reach>)>,
+    reaches: Vec<(RevocationToken, bool, Weak<PeerRegion>)>,
 }
 
 /// The neighbours of a lane. At most as many as there are neighbours.
@@ -57,7 +58,7 @@ impl Guests {
     /// The device is closed.
     pub(crate) fn close(&mut self, memory: &Memory) {
         for visitor in self.0.drain(..).filter_map(|host| host.visitor) {
-            memory.remove_visitor(visitor);
+            memory.remove_process(visitor);
         }
     }
 
@@ -67,7 +68,7 @@ impl Guests {
             return;
         };
         if let Some(visitor) = self.0.swap_remove(at).visitor {
-            memory.remove_visitor(visitor);
+            memory.remove_process(visitor);
         }
     }
 }
@@ -77,7 +78,7 @@ impl Host {
         &self.guest.neighbour
     }
 
-    pub(crate) fn gates(&self) -> Option<&Arc<PeerGates>> {
+    pub(crate) fn gates(&self) -> Option<&Arc<PeerRevocationWords>> {
         self.gates.as_ref()
     }
 
@@ -88,7 +89,7 @@ impl Host {
             // with.
             return true;
         }
-        match PeerGates::open(file.as_fd()) {
+        match PeerRevocationWords::open(file.as_fd()) {
             Ok(gates) => {
                 self.gates = Some(Arc::new(gates));
                 self.guest.note_gates();
@@ -102,9 +103,9 @@ impl Host {
     }
 
     /// It lends its memory: whether it can be read.
-    pub(crate) fn borrow(&mut self, sentinel: Sentinel) -> bool {
+    pub(crate) fn borrow(&mut self, liveness: LivenessWord) -> bool {
         let neighbour = self.neighbour().clone();
-        self.lender = self.gates.clone().and_then(|gates| Lender::new(neighbour, sentinel, gates));
+        self.lender = self.gates.clone().and_then(|gates| Lender::new(neighbour, liveness, gates));
         self.lender.is_some()
     }
 
@@ -113,18 +114,18 @@ impl Host {
     pub(crate) fn has_closed_reach(&mut self) -> Option<bool> {
         let gates = self.gates.as_ref()?;
         self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
-        Some(self.reaches.iter().any(|&(key, ..)| !gates.lets(key)))
+        Some(self.reaches.iter().any(|&(key, ..)| !gates.is_valid(key)))
     }
 
     /// Lets it visit: from here on it is waited for. Tells it of our gates unless it has them.
     /// `None` if that is not possible.
-    pub(crate) fn welcome(&mut self, memory: &Memory, has_gates: bool) -> Option<VisitorId> {
+    pub(crate) fn welcome(&mut self, memory: &Memory, has_gates: bool) -> Option<GrantedProcessId> {
         if !has_gates {
-            let file = memory.gates_file().ok()?;
+            let file = memory.revocation_file().ok()?;
             self.guest.neighbour.tell(&Told::Gates.emit(), Some(file)).ok()?;
         }
         if self.visitor.is_none() {
-            self.visitor = memory.add_visitor(self.guest.clone()).ok();
+            self.visitor = memory.add_process(self.guest.clone()).ok();
         }
         self.visitor
     }
@@ -134,19 +135,20 @@ impl Host {
         &mut self,
         offer: &Offer,
         file: Option<OwnedFd>,
-    ) -> Result<Arc<Reach>, Refusal> {
+    ) -> Result<Arc<PeerRegion>, Refusal> {
         let writable = writes(offer.access);
         self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
-        let is_it =
-            |known: &&(GatePass, bool, Weak<Reach>)| (known.0, known.1) == (offer.key, writable);
+        let is_it = |known: &&(RevocationToken, bool, Weak<PeerRegion>)| {
+            (known.0, known.1) == (offer.key, writable)
+        };
         if let Some(reach) = self.reaches.iter().find(is_it).and_then(|known| known.2.upgrade()) {
             return Ok(reach);
         }
         let pid = self.guest.neighbour.pid();
         let reach = match file.filter(|_| offer.is_mapped) {
             Some(file) => {
-                let memory = PeerMemory::map(file.as_fd(), offer.at, offer.len, writable);
-                Reach::Mapped(memory.map_err(|error| {
+                let memory = PeerMapping::map(file.as_fd(), offer.at, offer.len, writable);
+                PeerRegion::Mapped(memory.map_err(|error| {
                     tracing::debug!(pid, %error, "memory that was offered is not mapped");
                     Refusal::Unreachable
                 })?)
@@ -155,8 +157,8 @@ impl Host {
                 // 0 in a PID namespace that cannot be seen.
                 let named = i32::try_from(pid).ok().filter(|&pid| pid > 0);
                 let pid = named.ok_or(Refusal::NotPermitted)?;
-                let Offer { at: addr, len, sentinel, .. } = *offer;
-                Reach::Process(PeerProcess { pid, addr, len, sentinel })
+                let Offer { at: addr, len, liveness, .. } = *offer;
+                PeerRegion::ByKernel(PeerRange { pid, addr, len, liveness })
             }
         };
         let reach = Arc::new(reach);

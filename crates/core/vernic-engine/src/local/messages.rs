@@ -13,14 +13,14 @@
 //!
 //! ```text
 //!   sender                                               receiver
-//!   LEND   {its sentinel} + file of its gates  ------->  can it read the sentinel?
+//!   LEND   {its liveness word} + file of its gates  ------->  can it read the liveness word?
 //!          <------- PULLS {whether it can}; told again when it cannot any more
 //! ```
 //!
 //! A message is bytes of this host, numbers in its order; one that is cut off, of an unknown kind,
 //! or answers nothing that was asked is dropped and counted.
 
-use vernic_mem::{Access, GatePass, Sentinel};
+use vernic_mem::{Access, LivenessWord, RevocationToken};
 use vernic_wire::{Qpn, Rkey};
 
 /// Why a neighbour does not consent.
@@ -51,7 +51,7 @@ pub(crate) enum Told {
     /// has.
     Ended,
     /// Bytes of SENDs may be copied out of the sender's memory. The file of its gates comes along.
-    Lend { sentinel: Sentinel },
+    Lend { liveness: LivenessWord },
     /// Whether the sender of this can do so.
     Pulls { can: bool },
 }
@@ -63,14 +63,14 @@ pub(crate) struct Offer {
     pub(crate) iova: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
-    pub(crate) key: GatePass,
-    pub(crate) qp: GatePass,
+    pub(crate) key: RevocationToken,
+    pub(crate) qp: RevocationToken,
     /// The memory lies in the file that comes along.
     pub(crate) is_mapped: bool,
     /// Where in the file, or at which address of the process.
     pub(crate) at: u64,
     /// By what the process is known.
-    pub(crate) sentinel: Sentinel,
+    pub(crate) liveness: LivenessWord,
 }
 
 const MAGIC: [u8; 4] = *b"tk\0\x02";
@@ -102,8 +102,11 @@ impl Reader<'_> {
     fn qpn(&mut self) -> Option<Qpn> {
         self.u32().filter(|&qpn| qpn <= Qpn::MULTICAST.value()).map(Qpn::new)
     }
-    fn pass(&mut self) -> Option<GatePass> {
-        Some(GatePass { number: self.u32()?, value: self.u64().filter(|&value| value != 0)? })
+    fn pass(&mut self) -> Option<RevocationToken> {
+        Some(RevocationToken {
+            number: self.u32()?,
+            value: self.u64().filter(|&value| value != 0)?,
+        })
     }
 }
 
@@ -121,7 +124,7 @@ impl Told {
             Self::Offer { asker, rkey, offer } => {
                 let mapped = u32::from(offer.is_mapped);
                 push(&[OFFER, asker.value(), rkey.value(), offer.access.bits(), mapped]);
-                let Sentinel { addr, value } = offer.sentinel;
+                let LivenessWord { addr, value } = offer.liveness;
                 for number in [offer.iova, offer.len, offer.at, addr, value] {
                     bytes.extend(number.to_ne_bytes());
                 }
@@ -133,7 +136,7 @@ impl Told {
             Self::Deny { asker, rkey, why } => {
                 push(&[DENY, asker.value(), rkey.value(), *why as u32]);
             }
-            Self::Lend { sentinel: Sentinel { addr, value } } => {
+            Self::Lend { liveness: LivenessWord { addr, value } } => {
                 push(&[LEND]);
                 [addr, value].iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
             }
@@ -166,7 +169,9 @@ impl Told {
                 };
                 Self::Deny { asker, rkey, why }
             }
-            LEND => Self::Lend { sentinel: Sentinel { addr: reader.u64()?, value: reader.u64()? } },
+            LEND => {
+                Self::Lend { liveness: LivenessWord { addr: reader.u64()?, value: reader.u64()? } }
+            }
             PULLS => Self::Pulls { can: reader.bool()? },
             _ => return None,
         };
@@ -179,11 +184,11 @@ impl Offer {
         let access = Access::from_bits(reader.u32()?)?;
         let is_mapped = reader.bool()?;
         let (iova, len, at) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        let sentinel = Sentinel { addr: reader.u64()?, value: reader.u64()? };
+        let liveness = LivenessWord { addr: reader.u64()?, value: reader.u64()? };
         let (key, qp) = (reader.pass()?, reader.pass()?);
         // The last byte may be the last of all.
         iova.checked_add(len.checked_sub(1)?)?;
-        Some(Self { iova, len, access, key, qp, is_mapped, at, sentinel })
+        Some(Self { iova, len, access, key, qp, is_mapped, at, liveness })
     }
 }
 
@@ -211,11 +216,11 @@ mod tests {
             iova: 0x7000,
             len: 100,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
-            key: GatePass { number: 3, value: 0x0123_4567_89AB_CDEF },
-            qp: GatePass { number: 1 << 19, value: 1 },
+            key: RevocationToken { number: 3, value: 0x0123_4567_89AB_CDEF },
+            qp: RevocationToken { number: 1 << 19, value: 1 },
             is_mapped: true,
             at: 0x5000,
-            sentinel: Sentinel { addr: 0x1234_5678_9000, value: 77 },
+            liveness: LivenessWord { addr: 0x1234_5678_9000, value: 77 },
         }
     }
 
@@ -228,7 +233,7 @@ mod tests {
             Told::Ended,
             Told::Offer { asker, rkey, offer: offer() },
             Told::Offer { asker, rkey, offer: Offer { is_mapped: false, ..offer() } },
-            Told::Lend { sentinel: offer().sentinel },
+            Told::Lend { liveness: offer().liveness },
             Told::Pulls { can: false },
             Told::Pulls { can: true },
         ];
@@ -261,7 +266,7 @@ mod tests {
         assert!(!refused(Offer { iova: u64::MAX - 99, ..offer() }));
         assert!(refused(Offer { iova: u64::MAX - 98, ..offer() }));
         assert!(refused(Offer { len: 0, ..offer() }));
-        assert!(refused(Offer { key: GatePass { number: 1, value: 0 }, ..offer() }));
+        assert!(refused(Offer { key: RevocationToken { number: 1, value: 0 }, ..offer() }));
         assert!(refused(Offer { access: Access::from_bits_retain(1 << 31), ..offer() }));
     }
 }

@@ -26,7 +26,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vernic_io::neighbour::Neighbour;
-use vernic_mem::{GatePass, MAX_GATES, PeerFault, PeerGates, PeerList, PeerPiece, Sentinel};
+use vernic_mem::{
+    LivenessWord, MAX_REVOCATION_WORDS, PeerCopyError, PeerList, PeerPiece, PeerRevocationWords,
+    RevocationToken,
+};
 use vernic_proto::{Run, RunLimits};
 
 use super::messages::Told;
@@ -56,7 +59,7 @@ pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) run: Run,
-    pub(crate) pass: GatePass,
+    pub(crate) pass: RevocationToken,
     pieces: [PeerPiece; MAX_PIECES],
     count: usize,
 }
@@ -65,7 +68,7 @@ impl Named {
     /// Of the first `count` pieces, which hold the bytes of `run`.
     pub(crate) fn new(
         run: Run,
-        pass: GatePass,
+        pass: RevocationToken,
         pieces: [PeerPiece; MAX_PIECES],
         count: usize,
     ) -> Self {
@@ -98,11 +101,11 @@ impl Named {
         let word = |at: usize| head[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
         let run = Run { length: word(0)?, packets: word(4)? };
         let value = head[16..].first_chunk().map(|value| u64::from_ne_bytes(*value))?;
-        let (pass, count) = (GatePass { number: word(8)?, value }, word(12)? as usize);
+        let (pass, count) = (RevocationToken { number: word(8)?, value }, word(12)? as usize);
         // A gate that is closed shows 0.
         let is_meant = (1..=MAX_BYTES).contains(&run.length)
             && (1..=run.length).contains(&run.packets)
-            && pass.number < MAX_GATES
+            && pass.number < MAX_REVOCATION_WORDS
             && pass.value != 0
             && (1..=MAX_PIECES).contains(&count)
             && list.len() == count * PIECE;
@@ -127,8 +130,8 @@ impl Named {
 pub(crate) struct Lender {
     neighbour: Arc<Neighbour>,
     pid: i32,
-    sentinel: Sentinel,
-    gates: Arc<PeerGates>,
+    liveness: LivenessWord,
+    gates: Arc<PeerRevocationWords>,
     /// It was told that it cannot be done.
     has_told: AtomicBool,
 }
@@ -136,7 +139,7 @@ pub(crate) struct Lender {
 /// Why bytes of a lender were not copied.
 #[derive(Debug)]
 pub(crate) enum Unpulled {
-    Fault(PeerFault),
+    Fault(PeerCopyError),
     /// They are the lender's own again.
     Withdrawn,
 }
@@ -145,30 +148,30 @@ impl Lender {
     /// `None` if its memory cannot be read.
     pub(crate) fn new(
         neighbour: Arc<Neighbour>,
-        sentinel: Sentinel,
-        gates: Arc<PeerGates>,
+        liveness: LivenessWord,
+        gates: Arc<PeerRevocationWords>,
     ) -> Option<Self> {
         let pid = i32::try_from(neighbour.pid()).ok().filter(|&pid| pid > 0)?;
-        if let Err(error) = PeerList::find_process(pid, sentinel) {
+        if let Err(error) = PeerList::find_process(pid, liveness) {
             tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
             return None;
         }
-        Some(Self { neighbour, pid, sentinel, gates, has_told: AtomicBool::new(false) })
+        Some(Self { neighbour, pid, liveness, gates, has_told: AtomicBool::new(false) })
     }
 
     /// Copies with `copy`, between two looks at the gate.
     pub(crate) fn pull(
         &self,
         named: &Named,
-        copy: impl FnOnce(&PeerList<'_>) -> Result<(), PeerFault>,
+        copy: impl FnOnce(&PeerList<'_>) -> Result<(), PeerCopyError>,
     ) -> Result<(), Unpulled> {
         // Not to copy in vain; what counts is the look afterwards.
-        if !self.gates.lets(named.pass) {
+        if !self.gates.is_valid(named.pass) {
             return Err(Unpulled::Withdrawn);
         }
-        let Self { pid, sentinel, .. } = *self;
-        let copied = copy(&PeerList { pid, sentinel, pieces: named.pieces() });
-        if !self.gates.still_lets(named.pass) {
+        let Self { pid, liveness, .. } = *self;
+        let copied = copy(&PeerList { pid, liveness, pieces: named.pieces() });
+        if !self.gates.is_valid_after_read(named.pass) {
             return Err(Unpulled::Withdrawn);
         }
         copied.map_err(Unpulled::Fault)

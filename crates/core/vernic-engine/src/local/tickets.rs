@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use vernic_mem::{Access, PeerGates, Reach};
+use vernic_mem::{Access, PeerRegion, PeerRevocationWords};
 use vernic_proto::{Direct, DirectOp};
 use vernic_wire::Rkey;
 
@@ -36,8 +36,8 @@ const ONCE: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) offer: Offer,
-    pub(crate) gates: Arc<PeerGates>,
-    pub(crate) reach: Arc<Reach>,
+    pub(crate) gates: Arc<PeerRevocationWords>,
+    pub(crate) reach: Arc<PeerRegion>,
 }
 
 impl Ticket {
@@ -116,7 +116,7 @@ impl QpTickets {
     /// Forgets tickets whose key's gate is closed: they are asked for anew.
     pub(crate) fn end_closed(&mut self) {
         self.list.retain(|known| match &known.consent {
-            Consent::Ticket(ticket) => ticket.gates.lets(ticket.offer.key),
+            Consent::Ticket(ticket) => ticket.gates.is_valid(ticket.offer.key),
             Consent::No { .. } | Consent::Never => true,
         });
     }

@@ -30,7 +30,8 @@ use vernic_proto::Time;
 
 use crate::lane::core::Lane;
 use crate::local::control::NearControl;
-use crate::progress::engine::{Engine, LOOKS_BY_ITSELF, SLEEPS, give_way};
+use crate::policy::{LOOKS_BY_ITSELF, SLEEPS};
+use crate::progress::engine::{Engine, give_way};
 use crate::streams::Streams;
 use crate::support::threads;
 
@@ -169,7 +170,7 @@ impl Background {
 
     fn back_off(&mut self) {
         let engine = self.engine.clone();
-        engine.backs_off.store(true, Ordering::SeqCst);
+        engine.policy.backs_off.store(true, Ordering::SeqCst);
         // A queue armed before that store was not announced to us; one armed after it is.
         if !engine.has_armed() {
             if !self.backed_off {
@@ -189,7 +190,7 @@ impl Background {
                 self.look_who_polls(pause);
             }
         }
-        engine.backs_off.store(false, Ordering::SeqCst);
+        engine.policy.backs_off.store(false, Ordering::SeqCst);
     }
 
     /// A thread that may have been the one that polls does so no longer: takes over at once if
@@ -220,7 +221,7 @@ impl Background {
         let mut was_away = std::mem::replace(&mut self.backed_off, false);
         let mut taken = 0;
         for _ in 0..ROUNDS {
-            let called_at = Time(self.engine.called_at.load(Ordering::Relaxed));
+            let called_at = Time(self.engine.policy.called_at.load(Ordering::Relaxed));
             let looked = self.look();
             if std::mem::replace(&mut was_away, false)
                 && self.found
@@ -254,7 +255,7 @@ impl Background {
         if let Some(near) = &self.engine.near {
             near.alarm().awake();
         }
-        self.engine.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+        self.engine.policy.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
         self.look_around(woken.by_fd);
     }
 
@@ -325,7 +326,7 @@ impl Background {
             }
             // Under the lane's lock: a holder after us compares its work with this plan.
             let looks_at = next.map_or(SLEEPS, |next| next.nanos());
-            engine.looks_at.store(looks_at, Ordering::Release);
+            engine.policy.looks_at.store(looks_at, Ordering::Release);
         }
         drop(lane);
         engine.after_release();

@@ -45,16 +45,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use vernic_io::host::SlotTable;
-use vernic_io::{LinkCounters, TxPath, Waker};
+use vernic_io::LinkCounters;
 use vernic_proto::Time;
 
 use crate::cm::CmShared;
-use crate::counters::Counters;
 use crate::device::opened::{Device, monotonic_ns};
 use crate::lane::core::Lane;
-use crate::local::control::NearControl;
-use crate::local::watch::Watch;
+use crate::policy::LOOKS_BY_ITSELF;
 use crate::qp::state::QpInner;
 use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
 use crate::support::events::{lock, try_lock};
@@ -85,22 +82,11 @@ const POLLS_PER_REST: u32 = 16 * POLLS_PER_YIELD;
 /// For how long: enough for the few microseconds that anybody keeps the lane.
 const GIVE_WAY: Duration = Duration::from_micros(20);
 
-/// The background thread's next look is not planned: it will look by itself, or must not be woken.
-pub(crate) const LOOKS_BY_ITSELF: u64 = 0;
-/// The background thread sleeps until a descriptor is readable.
-pub(crate) const SLEEPS: u64 = u64::MAX;
-
 /// The engine of an open device: its lane, and what threads share of it. The rest is its
 /// [`Device`].
 pub(crate) struct Engine {
     device: Arc<Device>,
-    pub(crate) counters: Counters,
-    pub(crate) cm: CmShared,
-    pub(crate) slots: Arc<SlotTable>,
-    /// Processes of this host that memory is shared with.
-    pub(crate) near: Option<NearControl>,
-    /// Processes of this host that queue pairs are connected to.
-    pub(crate) watch: Watch,
+    pub(crate) cm: Arc<CmShared>,
     lane: Mutex<Lane>,
     /// Control-path threads that wait for the lane: the data path lets them pass.
     waiters: AtomicUsize,
@@ -118,23 +104,13 @@ pub(crate) struct Engine {
     idle_since: AtomicU64,
     /// After how long without anything a poller offers its core, nanoseconds.
     yield_after: AtomicU64,
-    /// The path on which the kernel refused packets last, and its error.
-    pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
     /// Counts calls that made progress on an application's thread.
     pub(crate) inline_calls: AtomicU64,
-    /// When the last of them was, nanoseconds.
-    pub(crate) called_at: AtomicU64,
-    /// When the background thread looks next, in nanoseconds, or one of the values above. Changed
-    /// to a later time only under the lane's lock.
-    pub(crate) looks_at: AtomicU64,
     /// [`Link::poll_generation`](vernic_io::Link::poll_generation) of the descriptors that the
     /// background thread sleeps on while its next look is planned. Written under the lane's lock.
     pub(crate) watched: AtomicU64,
     /// A thread is about to wait for something that is no completion.
     pub(crate) rested: AtomicBool,
-    /// The background thread ignores sockets because inline progress is active.
-    pub(crate) backs_off: AtomicBool,
-    pub(crate) waker: Waker,
     pub(crate) stop: AtomicBool,
 }
 
@@ -153,28 +129,17 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// What an [`Engine`] is made of, beside what starts empty.
-pub(crate) struct EngineParts {
-    pub(crate) device: Arc<Device>,
-    pub(crate) slots: Arc<SlotTable>,
-    pub(crate) link: Box<dyn vernic_io::Link>,
-    /// Of an iWARP device.
-    pub(crate) streams: Option<Streams>,
-    pub(crate) waker: Waker,
-}
-
 impl Engine {
-    pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { device, slots, link, streams, waker } = parts;
-        let near = streams.is_none().then(|| NearControl::new(&device.config, &slots)).flatten();
-        let lane = Lane::new(link, streams, &slots, device.config.pace, Time(0));
+    pub(crate) fn new(
+        device: Arc<Device>,
+        link: Box<dyn vernic_io::Link>,
+        streams: Option<Streams>,
+    ) -> Self {
+        let cm = Arc::new(CmShared::new(device.clone()));
+        let lane = Lane::new(&device, link, streams, cm.clone(), Time(0));
         Self {
             device,
-            counters: Counters::default(),
-            cm: CmShared::default(),
-            slots,
-            near,
-            watch: Watch::default(),
+            cm,
             lane: Mutex::new(lane),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
@@ -185,14 +150,9 @@ impl Engine {
             calls_in_vain: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
             yield_after: AtomicU64::new(YIELD_NANOS),
-            refusal: Mutex::default(),
             inline_calls: AtomicU64::new(0),
-            called_at: AtomicU64::new(0),
-            looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
             watched: AtomicU64::new(0),
             rested: AtomicBool::new(false),
-            backs_off: AtomicBool::new(false),
-            waker,
             stop: AtomicBool::new(false),
         }
     }
@@ -341,7 +301,7 @@ impl Engine {
     /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
     /// neither, so a program that only posts leaves both to the background thread.
     fn count_inline_call(&self, now: Time) {
-        self.called_at.store(now.nanos(), Ordering::Relaxed);
+        self.policy.called_at.store(now.nanos(), Ordering::Relaxed);
         self.inline_calls.store(self.inline_calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -458,7 +418,7 @@ impl Engine {
         if let Some(near) = near {
             near.ring();
         }
-        let looks_at = self.looks_at.load(Ordering::Acquire);
+        let looks_at = self.policy.looks_at.load(Ordering::Acquire);
         if looks_at == LOOKS_BY_ITSELF {
             return;
         }
@@ -467,22 +427,16 @@ impl Engine {
             || lane.next_work(now, self.patience()).is_some_and(|next| next.nanos() < looks_at);
         if near.is_some() || blind || late() {
             // Once is enough: it plans anew when it is awake.
-            self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+            self.policy.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
             self.waker.wake();
         }
-    }
-
-    /// How long the background thread leaves the lane to application threads that call now and
-    /// then, in nanoseconds.
-    pub(crate) fn patience(&self) -> u64 {
-        self.config.takeover_us * 1000
     }
 
     /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
     pub(crate) fn cq_armed(&self) {
         self.run_inline(|lane, now| lane.transmit_all(self, now));
         self.device.cq_armed();
-        if self.backs_off.load(Ordering::SeqCst) {
+        if self.policy.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();
         }
     }
@@ -491,7 +445,7 @@ impl Engine {
     /// the one that polled: the background thread, if it counts on that, looks anew.
     pub(crate) fn caller_rests(&self) {
         self.rested.store(true, Ordering::SeqCst);
-        if self.backs_off.load(Ordering::SeqCst) {
+        if self.policy.backs_off.load(Ordering::SeqCst) {
             self.waker.wake();
         }
     }

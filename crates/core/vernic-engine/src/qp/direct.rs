@@ -12,14 +12,14 @@
 //!
 //! A process that has ended, or replaced itself by exec, is no longer the one that consented. Of
 //! memory that is mapped nothing but its own file is touched, and where the kernel copies it is
-//! asked in the same call for a word that no other program has (`vernic_mem::Sentinel`). So its
+//! asked in the same call for a word that no other program has (`vernic_mem::LivenessWord`). So its
 //! connection is looked at every [`LOOK_NANOS`] only. What is written to a process that died since
 //! then may complete with success, as on a wire whose last ACK was on the way.
 
 use std::io;
 use std::sync::atomic::Ordering;
 
-use vernic_mem::{Memory, PdId, PeerFault, Reach, WordOp};
+use vernic_mem::{Memory, PdId, PeerAtomic, PeerCopyError, PeerRegion};
 use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::Qpn;
 
@@ -137,7 +137,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
         let worth = direct.after == After::OneSided || direct.length >= WORTH_WAITING;
         return if worth { Step::Wait } else { Step::Packets };
     }
-    let by_kernel = matches!(*ticket.reach, Reach::Process(_));
+    let by_kernel = matches!(*ticket.reach, PeerRegion::ByKernel(_));
     if by_kernel && guest.is_forbidden.load(Ordering::Relaxed) {
         // It was tried with another key.
         tickets.end(rkey, true);
@@ -147,12 +147,12 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
         return refuse(counts, Refusal::Unreachable);
     }
     let (key, qp) = (ticket.offer.key, ticket.offer.qp);
-    let Some(visit) = ticket.gates.enter(guest.neighbour.inside(), key, qp) else {
+    let Some(visit) = ticket.gates.begin_access(guest.neighbour.inside(), key, qp) else {
         tickets.end(rkey, false);
         return refuse(counts, Refusal::Closed);
     };
     let to = (&*ticket.reach, at + u64::from(direct.done));
-    let done = carry_out((&engine.memory, pd), slots, direct, part, to, || visit.holds());
+    let done = carry_out((&engine.memory, pd), slots, direct, part, to, || visit.is_valid());
     drop(visit);
     if let Err(fault) = done {
         let why = why_of(&fault);
@@ -191,17 +191,17 @@ fn carry_out(
     slots: &mut SendSlots,
     direct: &Direct,
     part: u32,
-    to: (&Reach, u64),
+    to: (&PeerRegion, u64),
     holds: impl Fn() -> bool,
-) -> Result<(), PeerFault> {
+) -> Result<(), PeerCopyError> {
     let (slot, done) = (direct.slot, direct.done);
     match direct.op {
         DirectOp::Write => slots.write_peer(memory, slot, done, part, to, holds),
         DirectOp::Read => slots.read_peer(memory, slot, done, part, to, holds),
         DirectOp::Atomic(op) => {
             let op = match op {
-                AtomicOp::CmpSwap { compare, swap } => WordOp::CmpSwap { compare, swap },
-                AtomicOp::FetchAdd(add) => WordOp::FetchAdd(add),
+                AtomicOp::CmpSwap { compare, swap } => PeerAtomic::CmpSwap { compare, swap },
+                AtomicOp::FetchAdd(add) => PeerAtomic::FetchAdd(add),
             };
             slots.atomic_peer(memory, slot, to, op)
         }
@@ -210,15 +210,15 @@ fn carry_out(
 
 /// What a fault means for the requests to come.
 #[cold]
-fn why_of(fault: &PeerFault) -> Refusal {
+fn why_of(fault: &PeerCopyError) -> Refusal {
     use io::ErrorKind::{PermissionDenied, Unsupported};
     match fault {
-        PeerFault::Local(_) => Refusal::Local,
-        PeerFault::Closed => Refusal::Closed,
+        PeerCopyError::Local(_) => Refusal::Local,
+        PeerCopyError::Revoked => Refusal::Closed,
         // A filter of system calls says one or the other.
-        PeerFault::Peer(error) if matches!(error.kind(), PermissionDenied | Unsupported) => {
+        PeerCopyError::Peer(error) if matches!(error.kind(), PermissionDenied | Unsupported) => {
             Refusal::NotPermitted
         }
-        PeerFault::Peer(_) => Refusal::Unreachable,
+        PeerCopyError::Peer(_) => Refusal::Unreachable,
     }
 }

@@ -4,16 +4,18 @@
 //! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
 //! to.
 
-use vernic_mem::{Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerFault};
+use vernic_mem::{
+    Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
+};
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
     QpEvent, RecvWqe, RemoteAccess, Run, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
+use crate::device::opened::Device;
 use crate::device::opened::window_index;
 use crate::local::pull::{Pull, Unpulled};
-use crate::progress::engine::Engine;
 use crate::qp::completions::Wc;
 use crate::qp::state::{QpInner, QpSide};
 use crate::qp::xrc::SrqTable;
@@ -21,7 +23,7 @@ use crate::support::events::{AsyncEvent, Element, lock};
 
 /// The host of one queue pair, for one call.
 pub(crate) struct QpHost<'a> {
-    pub(crate) engine: &'a Engine,
+    pub(crate) engine: &'a Device,
     /// XRC shared receive queues, if the lane runs.
     pub(crate) srqs: Option<&'a SrqTable>,
     /// Of the packet that is being handled, if it stands for several.
@@ -293,7 +295,7 @@ impl Host for QpHost<'_> {
     ) -> Result<Option<usize>, AccessFault> {
         let (memory, pd, qpn) = (&self.engine.memory, self.qp.pd, self.qp.qpn);
         let gate = &mut self.side.send_gate;
-        *gate = gate.or_else(|| memory.open_send_gate(qpn));
+        *gate = gate.or_else(|| memory.send_token(qpn));
         let Some(pass) = *gate else { return Ok(None) };
         let named = self.side.slots.name((memory, pd), slot, offset, run, pass).map_err(fault)?;
         Ok(named.and_then(|named| named.emit(buf)))
@@ -313,13 +315,15 @@ impl Host for QpHost<'_> {
                 Ok(())
             }
             Err(Unpulled::Withdrawn) => Err(PullFault::Withdrawn),
-            Err(Unpulled::Fault(PeerFault::Local(error))) => Err(PullFault::Local(fault(error))),
-            Err(Unpulled::Fault(PeerFault::Peer(error))) => {
+            Err(Unpulled::Fault(PeerCopyError::Local(error))) => {
+                Err(PullFault::Local(fault(error)))
+            }
+            Err(Unpulled::Fault(PeerCopyError::Peer(error))) => {
                 counters.near_pulls_refused.add(1);
                 lender.refuse(&error);
                 Err(PullFault::Unreachable)
             }
-            Err(Unpulled::Fault(PeerFault::Closed)) => Err(PullFault::Withdrawn),
+            Err(Unpulled::Fault(PeerCopyError::Revoked)) => Err(PullFault::Withdrawn),
         }
     }
 

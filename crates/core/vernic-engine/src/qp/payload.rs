@@ -1,6 +1,6 @@
 //! The local bytes of a send request, and why a request is refused.
 
-use vernic_mem::{HostList, Sge};
+use vernic_mem::{InlineData, Sge};
 use vernic_proto::PostError;
 
 use crate::error::ORPHAN;
@@ -17,7 +17,7 @@ pub enum Payload<'a> {
     /// As [`Payload::Inline`], of one piece.
     InlineBytes(&'a [u8]),
     /// As [`Payload::Inline`], of memory that others may change meanwhile.
-    InlineList(HostList<'a>),
+    InlineList(InlineData<'a>),
     /// None, and this many bytes of the peer's memory are meant: for FLUSH.
     Range(u32),
 }

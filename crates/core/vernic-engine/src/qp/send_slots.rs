@@ -6,8 +6,8 @@
 
 use vernic_io::TxPath;
 use vernic_mem::{
-    AccessError, Check, GatePass, HostList, Memory, PdId, PeerFault, PeerPiece, Reach, SgCursor,
-    Sge, WordOp,
+    AccessError, Check, InlineData, Memory, PdId, PeerAtomic, PeerCopyError, PeerPiece, PeerRegion,
+    RevocationToken, SgCursor, Sge,
 };
 use vernic_proto::{Run, SendOp};
 use vernic_wire::Service;
@@ -128,7 +128,7 @@ impl SendSlots {
     fn store_list(
         &mut self,
         slot: u32,
-        list: HostList<'_>,
+        list: InlineData<'_>,
         op: &SendOp,
     ) -> Result<u64, SendRefusal> {
         // On the targets that there are, nothing is lost: a list's length needs 37 bits.
@@ -204,7 +204,7 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         run: Run,
-        pass: GatePass,
+        pass: RevocationToken,
     ) -> Result<Option<Named>, AccessError> {
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(None) };
         let mut pieces = [PeerPiece::default(); MAX_PIECES];
@@ -222,9 +222,9 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         len: u32,
-        to: (&Reach, u64),
+        to: (&PeerRegion, u64),
         holds: impl Fn() -> bool,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         if let Kind::Inline(stored) = self.kinds[slot as usize] {
             let from = slot as usize * self.max_inline as usize;
             let stored = &self.inline[from..from + usize::from(stored)];
@@ -250,9 +250,9 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         len: u32,
-        from: (&Reach, u64),
+        from: (&PeerRegion, u64),
         holds: impl Fn() -> bool,
-    ) -> Result<(), PeerFault> {
+    ) -> Result<(), PeerCopyError> {
         let (offset, len) = (u64::from(offset), u64::from(len));
         let (sges, cursor) = self.scatter_list(slot);
         memory.read_peer(pd, sges, cursor, offset, len, from, holds)
@@ -264,9 +264,9 @@ impl SendSlots {
         &mut self,
         (memory, pd): (&Memory, PdId),
         slot: u32,
-        on: (&Reach, u64),
-        op: WordOp,
-    ) -> Result<(), PeerFault> {
+        on: (&PeerRegion, u64),
+        op: PeerAtomic,
+    ) -> Result<(), PeerCopyError> {
         let (sges, cursor) = self.scatter_list(slot);
         memory.atomic_peer(pd, sges, cursor, on, op)
     }

@@ -9,28 +9,25 @@ use std::sync::{Arc, Mutex};
 
 use vernic_io::host::Intake;
 use vernic_io::{Address, Peer, TxPath};
-use vernic_mem::{GatePass, PdId};
-use vernic_proto::{AttrMask, Cause, Failure, Host, QpAttr, QpState, QpType, Time};
+use vernic_mem::{PdId, RevocationToken};
+use vernic_proto::{Failure, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
 use crate::config::Config;
+use crate::device::explanation::LivePeer;
+use crate::device::opened::Device;
 use crate::device::path::Resolved;
-use crate::lane::budget::Flight;
-use crate::lane::owing::AckHold;
-use crate::local::pull::Pull;
 use crate::local::tickets::QpTickets;
 use crate::local::watch::{Found, HostProcess};
 use crate::local::way::QpWay;
-use crate::progress::engine::Engine;
+use crate::qp::ack_hold::AckHold;
 use crate::qp::completions::CqRing;
-use crate::qp::explanation::{Explanation, LivePeer};
-use crate::qp::host::QpHost;
+use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::recv_queue::{CurrentRecv, RecvQueue, SharedRecv};
 use crate::qp::send_slots::SendSlots;
 use crate::qp::source::Source;
-use crate::qp::xrc::{Chosen, SrqTable};
-use crate::support::events::lock;
+use crate::qp::xrc::Chosen;
 
 /// Everything of a queue pair that changes while it runs.
 #[derive(Debug)]
@@ -67,7 +64,7 @@ pub(crate) struct QpSide {
     /// What a peer on this host has consented to.
     pub(crate) tickets: QpTickets,
     /// What messages say whose bytes the peer copies by itself; `None` while there are none.
-    pub(crate) send_gate: Option<GatePass>,
+    pub(crate) send_gate: Option<RevocationToken>,
     /// A completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
 }
@@ -76,9 +73,9 @@ impl QpSide {
     /// What the peer still copies of its messages is dropped: the application may change them from
     /// now on.
     #[inline]
-    pub(crate) fn close_send_gate(&mut self, engine: &Engine, qpn: Qpn) {
+    pub(crate) fn close_send_gate(&mut self, engine: &Device, qpn: Qpn) {
         if self.send_gate.take().is_some() {
-            engine.memory.close_send_gate(qpn);
+            engine.memory.revoke_send(qpn);
         }
     }
 
@@ -153,7 +150,7 @@ impl QpSide {
     /// The path to its `peer` was found to lead to this process of this host.
     pub(crate) fn go_straight(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         path: TxPath,
         peer: Qpn,
         to: HostProcess,
@@ -168,11 +165,6 @@ impl QpSide {
         self.way.process = Some(process.pid);
         self.page.clone_from(&process.page);
     }
-}
-
-/// Whether a queue pair in this state answers requests.
-fn answers(state: QpState) -> bool {
-    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 
 /// Whether the responder of a queue pair in this state takes requests.
@@ -240,37 +232,6 @@ pub(crate) struct QpInner {
 }
 
 impl QpInner {
-    /// Publishes the machine's state after anything that may have changed it.
-    #[inline]
-    pub(crate) fn publish_state(&self, engine: &Engine, core: &mut QpCore) {
-        let state = core.machine.state() as u8;
-        if self.state.load(Ordering::Relaxed) != state {
-            self.change_state(engine, core, state);
-        }
-    }
-
-    #[cold]
-    fn change_state(&self, engine: &Engine, core: &mut QpCore, state: u8) {
-        self.state.store(state, Ordering::SeqCst);
-        engine.slots.set_answering(self.qpn, answers(core.machine.state()));
-        if !answers(core.machine.state()) {
-            engine.watch.note_change();
-        }
-        if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
-            core.side.close_send_gate(engine, self.qpn);
-        }
-        if !takes_requests(core.machine.state()) {
-            // Whoever must know that nobody is inside any more lets the gates settle, without the
-            // lock.
-            engine.memory.close_qp_gate(self.qpn);
-        }
-        // The machine flushed when it entered Error. A receive that was posted after that and
-        // before the store saw a state that takes receives; those after the store flush themselves.
-        if state == QpState::Error as u8 {
-            self.with_host(engine, engine.now(), core, |_, host| host.flush_recv(None));
-        }
-    }
-
     /// Its completion queues.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqRing>> {
         self.send_cq.iter().chain(&self.recv_cq)
@@ -278,92 +239,6 @@ impl QpInner {
 
     pub(crate) fn has_state(&self, state: QpState) -> bool {
         self.state.load(Ordering::SeqCst) == state as u8
-    }
-
-    /// Runs `f` with the machine and its host. Completions are stamped with `now`.
-    pub(crate) fn with_host<T>(
-        &self,
-        engine: &Engine,
-        now: Time,
-        core: &mut QpCore,
-        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
-    ) -> T {
-        self.with_lane_host(engine, None, now, core, f)
-    }
-
-    /// As [`with_host`](Self::with_host), for the lane: XRC targets find the queues that requests
-    /// name in `srqs`.
-    #[inline]
-    pub(crate) fn with_lane_host<T>(
-        &self,
-        engine: &Engine,
-        srqs: Option<&SrqTable>,
-        now: Time,
-        core: &mut QpCore,
-        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
-    ) -> T {
-        self.with_pull(engine, (srqs, None), now, core, f)
-    }
-
-    /// As [`with_lane_host`](Self::with_lane_host), for a packet that stands for several.
-    #[inline]
-    pub(crate) fn with_pull<T>(
-        &self,
-        engine: &Engine,
-        (srqs, pull): (Option<&SrqTable>, Option<Pull<'_>>),
-        now: Time,
-        core: &mut QpCore,
-        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
-    ) -> T {
-        let mut host = QpHost { engine, srqs, pull, now, qp: self, side: &mut core.side };
-        let result = f(&mut core.machine, &mut host);
-        if core.side.cq_failed {
-            self.fail_for_cq(engine, now, core);
-        }
-        result
-    }
-
-    /// A completion did not fit its queue: the queue pair cannot go on (IBTA 11.6.3.1).
-    #[cold]
-    fn fail_for_cq(&self, engine: &Engine, now: Time, core: &mut QpCore) {
-        core.side.cq_failed = false;
-        let state = core.machine.state();
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Error) {
-            return;
-        }
-        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        let mut host =
-            QpHost { engine, srqs: None, pull: None, now, qp: self, side: &mut core.side };
-        host.event(vernic_proto::QpEvent::Fatal);
-        // Error can be entered from every state.
-        let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);
-        core.side.cq_failed = false;
-        self.publish_state(engine, core);
-    }
-}
-
-impl QpInner {
-    pub(crate) fn explain(&self, engine: &Engine) -> Option<Explanation> {
-        let core = lock(&self.core);
-        self.explanation(engine, &core)
-    }
-
-    /// Why it failed, if it has since the last reset.
-    pub(crate) fn explanation(&self, engine: &Engine, core: &QpCore) -> Option<Explanation> {
-        let side = &core.side;
-        let failure = side.failure?;
-        let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
-        let (qpn, service, path) = (self.qpn, self.service, side.path);
-        let mut circumstances = engine.circumstances(path, &failure.cause);
-        if let Cause::AckTimeout { .. } = failure.cause {
-            let (config, attr) = (&engine.config, core.machine.attr());
-            let floor_us = config.ack_timeout_floor_us;
-            let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
-            circumstances.floor_us = is_lifted.then_some(floor_us);
-            circumstances.live_peer = side.live_peer(config, attr);
-        }
-        let stream = side.stream;
-        Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
     }
 }
 

@@ -13,13 +13,13 @@
 //! ```
 
 use vernic_io::tcp::{MAX_PIECES, Received};
-use vernic_mem::{InPlace, Named, RacySliceMut};
+use vernic_mem::{RacySliceMut, SliceScope, Slices};
 use vernic_proto::iwarp::{Place, RxNext, StreamEnd, Target};
 use vernic_proto::{AccessFault, QpCounters, QpState, Time};
 use vernic_wire::iwarp::Crc32c;
 
 use super::{Conn, Streams, TURN_BYTES, end_of, with_stream};
-use crate::progress::engine::Engine;
+use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
@@ -48,7 +48,7 @@ impl Streams {
     /// anything.
     pub(super) fn receive(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -109,7 +109,7 @@ impl Conn {
     /// Receives into the buffer, and passes on what came.
     fn recv(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -147,7 +147,7 @@ impl Conn {
     /// how the next bytes are received.
     fn recv_in_place(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -186,7 +186,7 @@ impl Conn {
     /// with the CRC of the place taken on. Nothing if the place is no plain memory.
     fn recv_pieces(
         &self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -194,7 +194,7 @@ impl Conn {
         behind: &mut [u8],
     ) -> Option<Result<(Received, Option<Crc32c>), AccessFault>> {
         let direct = place.len - LAST_BYTES;
-        engine.memory.in_place(|access| {
+        engine.memory.with_slices(|access| {
             let mut pieces = [const { RacySliceMut::EMPTY }; MAX_PIECES];
             let mut count = 0;
             let named = qp.with_host(engine, now, core, |_, host| {
@@ -210,8 +210,8 @@ impl Conn {
             });
             match named {
                 Err(fault) => return Some(Err(fault)),
-                Ok(Named::Copy) => return None,
-                Ok(Named::Pieces) => {}
+                Ok(Slices::MustCopy) => return None,
+                Ok(Slices::Complete) => {}
             }
             pieces[count] = RacySliceMut::from(behind);
             let received = self.connection.recv_pieces(&mut pieces[..=count]);
@@ -226,7 +226,7 @@ impl Conn {
     /// Passes bytes to the machine; what it does not take waits.
     pub(super) fn pass(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -240,7 +240,7 @@ impl Conn {
     /// Passes bytes to the machine, and returns how many it took.
     fn feed(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -266,7 +266,7 @@ impl Conn {
 
     /// A receive may have been posted meanwhile; true if nothing waits any more. What waits stays
     /// where it is: it may be long, and is tried with each poll.
-    fn retry(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
+    fn retry(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if let Some(machine) = core.machine.stream().filter(|_| self.is_impatient) {
             machine.hold_no_more();
         }
@@ -299,11 +299,11 @@ impl QpHost<'_> {
     /// Names the `len` bytes from a place of payload on, to be written.
     fn name_target<'s>(
         &mut self,
-        access: InPlace<'s>,
+        access: SliceScope<'s>,
         target: Target,
         len: u32,
         take: impl FnMut(RacySliceMut<'s>) -> bool,
-    ) -> Result<Named, AccessFault> {
+    ) -> Result<Slices, AccessFault> {
         let len = u64::from(len);
         match target {
             Target::Recv { offset } => {

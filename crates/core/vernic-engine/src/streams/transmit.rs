@@ -16,12 +16,12 @@
 use std::ops::Range;
 
 use vernic_io::tcp::{MAX_PIECES, Sent};
-use vernic_mem::{InPlace, Named, RacySlice};
+use vernic_mem::{RacySlice, SliceScope, Slices};
 use vernic_proto::iwarp::{self, Fpdu, MAX_FPDU, Source};
 use vernic_proto::{AccessFault, Time};
 
 use super::{Conn, Streams, end_of, with_stream};
-use crate::progress::engine::Engine;
+use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
@@ -131,7 +131,7 @@ impl<'s> Parts<'s> {
     /// Adds an FPDU with its payload where it lies.
     fn name(
         &mut self,
-        access: InPlace<'s>,
+        access: SliceScope<'s>,
         fpdu: &Fpdu,
         host: &mut QpHost<'_>,
         buffer: &mut [u8],
@@ -143,7 +143,7 @@ impl<'s> Parts<'s> {
             is_full |= !self.push(Part::Memory(piece));
             !is_full
         });
-        if let (Ok(Named::Pieces), false) = (&named, is_full) {
+        if let (Ok(Slices::Complete), false) = (&named, is_full) {
             self.total += fpdu.payload_len() as usize;
             self.gathered += fpdu.payload_len() as usize;
             self.put(fpdu.tail(), buffer);
@@ -159,7 +159,7 @@ impl<'s> Parts<'s> {
     /// already it is left to the next call, when that has been sent.
     fn fill(
         &mut self,
-        access: InPlace<'s>,
+        access: SliceScope<'s>,
         machine: &mut iwarp::Qp,
         host: &mut QpHost<'_>,
         now: Time,
@@ -228,7 +228,7 @@ impl Streams {
     /// Sends a turn's bytes; true if there are more.
     pub(super) fn transmit(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -252,7 +252,7 @@ impl Streams {
             Some((used, false)) => {
                 conn.send(engine, qp, core, now, &[RacySlice::from(&buffer[..used])])
             }
-            Some((used, true)) => engine.memory.in_place(|access| {
+            Some((used, true)) => engine.memory.with_slices(|access| {
                 let mut parts = Parts::behind(used);
                 with_stream(engine, qp, now, core, |machine, host| {
                     parts.fill(access, machine, host, now, buffer);
@@ -268,7 +268,7 @@ impl Streams {
 
 impl Conn {
     /// Sends what an earlier call did not take; true if nothing is left of it.
-    fn send_rest(&mut self, engine: &Engine, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
+    fn send_rest(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if self.out.is_empty() {
             return true;
         }
@@ -286,7 +286,7 @@ impl Conn {
     /// kept.
     fn send(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -311,7 +311,7 @@ impl Conn {
     /// there were.
     fn took(
         &mut self,
-        engine: &Engine,
+        engine: &Device,
         qp: &QpInner,
         core: &mut QpCore,
         now: Time,
@@ -341,17 +341,17 @@ impl QpHost<'_> {
     /// Names the `len` bytes of payload, to be read.
     fn name_source<'s>(
         &mut self,
-        access: InPlace<'s>,
+        access: SliceScope<'s>,
         source: Source,
         len: u32,
         take: impl FnMut(RacySlice<'s>) -> bool,
-    ) -> Result<Named, AccessFault> {
+    ) -> Result<Slices, AccessFault> {
         let len = u64::from(len);
         match source {
-            Source::None => Ok(Named::Copy),
+            Source::None => Ok(Slices::MustCopy),
             Source::Send { slot, offset } => {
                 let Some((list, cursor)) = self.side.slots.gather_list(slot) else {
-                    return Ok(Named::Copy);
+                    return Ok(Slices::MustCopy);
                 };
                 access.read_local(self.qp.pd, list, cursor, (u64::from(offset), len), take)
             }
@@ -398,7 +398,7 @@ mod tests {
             let streams = lane.streams.as_mut().unwrap();
             let (inner, now) = (qp.inner(), engine.now());
             let mut core = lock(&inner.core);
-            engine.memory.in_place(|access| {
+            engine.memory.with_slices(|access| {
                 let mut parts = Parts::behind(0);
                 with_stream(engine, inner, now, &mut core, |machine, host| {
                     parts.fill(access, machine, host, now, &mut streams.buffer);

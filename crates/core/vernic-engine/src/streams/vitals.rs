@@ -16,9 +16,8 @@ use vernic_io::tcp::{Connection, Vitals};
 use vernic_proto::Time;
 use vernic_proto::iwarp::StreamEnd;
 
-use super::{Conn, Streams, with_stream};
-use crate::lane::core::Lane;
-use crate::progress::engine::Engine;
+use super::{Conn, Due, Streams, with_stream};
+use crate::device::opened::Device;
 use crate::support::events::lock;
 
 /// Looks in the time after which a peer is given up: what is noticed late is a quarter of it.
@@ -50,13 +49,13 @@ impl Vital {
 }
 
 /// Nanoseconds after which a peer is given up; 0 never.
-fn timeout(engine: &Engine) -> u64 {
+fn timeout(engine: &Device) -> u64 {
     u64::from(engine.config.iwarp_peer_timeout_s) * 1_000_000_000
 }
 
 impl Streams {
     /// A connection is new: its peer is looked after from now on.
-    pub(super) fn expect_life(&mut self, engine: &Engine, connection: &Connection, now: Time) {
+    pub(super) fn expect_life(&mut self, engine: &Device, connection: &Connection, now: Time) {
         let timeout = timeout(engine);
         if timeout == 0 {
             return;
@@ -72,7 +71,7 @@ impl Streams {
     }
 
     /// Those whose peers have been silent for too long.
-    fn find_gone(&mut self, engine: &Engine, now: Time) -> Vec<u32> {
+    fn find_gone(&mut self, engine: &Device, now: Time) -> Vec<u32> {
         let timeout = timeout(engine);
         let is_gone = |conn: &mut Conn| {
             let vitals = conn.connection.vitals();
@@ -86,28 +85,26 @@ impl Streams {
     }
 }
 
-impl Lane {
+impl Streams {
     /// Gives up peers that do not answer, and connections that have had their time.
-    pub(crate) fn look_after_streams(&mut self, engine: &Engine, now: Time) {
-        let Some(streams) = &mut self.streams else { return };
-        if streams.next_deadline().is_none_or(|next| next > now) {
+    pub(crate) fn look_after(&mut self, engine: &Device, due: &mut Due<'_>, now: Time) {
+        if self.next_deadline().is_none_or(|next| next > now) {
             return;
         }
-        let Streams { watch, orphans, look_at, buffer, .. } = streams;
+        let Self { watch, orphans, look_at, buffer, .. } = self;
         orphans.handle_timeout(watch, buffer, &engine.counters.streams, now);
         if look_at.is_none_or(|next| next > now) {
             return;
         }
-        for key in streams.find_gone(engine, now) {
-            let Some(streams) = &mut self.streams else { return };
-            let Some(conn) = streams.connections.get_mut(&key) else { continue };
+        for key in self.find_gone(engine, now) {
+            let Some(conn) = self.connections.get_mut(&key) else { continue };
             conn.ended = true;
             let qp = conn.qp.clone();
             let mut core = lock(&qp.core);
             with_stream(engine, &qp, now, &mut core, |machine, host| {
                 machine.handle_end(now, StreamEnd::TimedOut, 0, host);
             });
-            self.end_stream_turn(engine, &qp, &mut core, now, false);
+            self.end_turn(engine, due, &qp, &mut core, now, false);
         }
     }
 }

@@ -96,6 +96,17 @@ impl Known {
     }
 }
 
+impl Pd {
+    /// An address handle: a destination of datagrams.
+    ///
+    /// # Errors
+    /// [`CreateError::Path`] if the address vector cannot be used.
+    pub fn create_ah(self: &Arc<Self>, av: AddressVector) -> Result<Arc<Ah>, CreateError> {
+        self.alive()?;
+        Ah::new(self, av)
+    }
+}
+
 impl Ah {
     pub(crate) fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>, CreateError> {
         let engine = pd.context().engine();

@@ -4,25 +4,34 @@
 //! pushes itself here with its next completion; the application takes the event, arms the queue
 //! again, and polls it once more (the order that loses nothing).
 
+use std::any::Any;
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::error::{Busy, CreateError, orphan_io, os};
+use crate::error::{Busy, CreateError, os};
 use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
-use crate::verbs::cq::Cq;
 
 /// A completion channel.
 #[derive(Debug)]
 pub struct CompChannel {
     context: Arc<Context>,
     queue: Arc<EventQueue<CqId>>,
-    /// The completion queues that report here.
-    cqs: Mutex<HashMap<CqId, Weak<Cq>>>,
+    /// The completion queues that report here: of the type that `cq.rs` knows.
+    cqs: Mutex<HashMap<CqId, Weak<dyn Any + Send + Sync>>>,
     pub(crate) users: AtomicU32,
+}
+
+impl Context {
+    /// A completion channel.
+    ///
+    /// # Errors
+    /// [`CreateError::Os`] when the process has no descriptor left.
+    pub fn create_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, CreateError> {
+        CompChannel::new(self)
+    }
 }
 
 impl CompChannel {
@@ -38,36 +47,6 @@ impl CompChannel {
     /// The device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
-    }
-
-    /// Waits for the next event and returns its completion queue; waits for ever on a blocking
-    /// descriptor.
-    ///
-    /// # Errors
-    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
-    /// `Interrupted` if a signal came, EIO if the device was closed.
-    pub fn wait(&self) -> io::Result<Arc<Cq>> {
-        if self.context.is_orphan() {
-            return Err(orphan_io());
-        }
-        // A dead queue's events are skipped; each turn takes one from the bounded queue.
-        loop {
-            if let Some(cq) = self.find(self.queue.wait(|id| id)?) {
-                return Ok(cq);
-            }
-        }
-    }
-
-    /// Takes the next event if there is one; never waits.
-    pub fn try_next(&self) -> Option<Arc<Cq>> {
-        if self.context.is_orphan() {
-            return None;
-        }
-        loop {
-            if let Some(cq) = self.find(self.queue.try_next(|id| id)?) {
-                return Some(cq);
-            }
-        }
     }
 
     /// Checks that no completion queue uses the channel any more. The descriptor closes when the
@@ -88,19 +67,19 @@ impl CompChannel {
     }
 
     /// A completion queue reports here from now on.
-    pub(crate) fn add(&self, id: CqId, cq: &Arc<Cq>) {
-        lock(&self.cqs).insert(id, Arc::downgrade(cq));
+    pub(crate) fn add(&self, id: CqId, cq: Weak<dyn Any + Send + Sync>) {
+        lock(&self.cqs).insert(id, cq);
+    }
+
+    /// The queue that has raised an event; `None` if it is gone.
+    pub(crate) fn find(&self, id: CqId) -> Option<Arc<dyn Any + Send + Sync>> {
+        lock(&self.cqs).get(&id).and_then(Weak::upgrade)
     }
 
     /// A completion queue is gone, and so are the events that it has raised.
     pub(crate) fn purge(&self, id: CqId) {
         lock(&self.cqs).remove(&id);
         self.queue.purge(|entry| *entry != id);
-    }
-
-    /// The queue that has raised an event; `None` if it is gone.
-    fn find(&self, id: CqId) -> Option<Arc<Cq>> {
-        lock(&self.cqs).get(&id).and_then(Weak::upgrade)
     }
 }
 

@@ -46,7 +46,7 @@ impl Context {
         }
         self.stop_background();
         engine.put_down();
-        engine.memory.close_gates();
+        engine.memory.revoke_all();
         engine.close_neighbours();
         engine.slots.close();
         engine.port_up.store(false, Ordering::Relaxed);

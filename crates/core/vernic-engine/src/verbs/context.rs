@@ -18,10 +18,11 @@ use vernic_io::{
 use vernic_proto::{AddressVector, DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
-use crate::cm::CmAgent;
+use crate::agent::CmAgent;
 use crate::config::Config;
 use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
+use crate::device::explanation::Explanation;
 use crate::device::gid::{GidEntry, GidTable};
 use crate::device::limits::{
     DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
@@ -29,17 +30,11 @@ use crate::device::limits::{
 use crate::device::listing::{DeviceInfo, Transport, choose, choose_for, choose_iwarp};
 use crate::device::middleware::wrap_link;
 use crate::device::opened::{Clocks, Device};
-use crate::error::{CreateError, OpenError, PathError, orphan_io};
+use crate::error::{OpenError, PathError, orphan_io};
 use crate::progress::background::{Background, Ears};
-use crate::progress::engine::{Engine, EngineParts};
-use crate::qp::explanation::Explanation;
+use crate::progress::engine::Engine;
 use crate::streams::Streams;
 use crate::support::events::{AsyncEvent, EventQueue, lock};
-use crate::verbs::channel::CompChannel;
-use crate::verbs::cq::Cq;
-use crate::verbs::dm::DeviceMemory;
-use crate::verbs::pd::Pd;
-use crate::verbs::xrc::{Xrcd, XrcdError, XrcdOpen};
 
 /// The only port of a device.
 pub(crate) const PORT: PortNum = PortNum(1);
@@ -126,11 +121,11 @@ impl Context {
     ) -> Result<Arc<Self>, OpenError> {
         let os = |what| move |source| OpenError::Os { what, source };
         let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
-        let device = Arc::new(Device::new(info, config, active_mtu, gids, events));
         let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
         let Wire { slots, link, streams } = wire;
-        let parts = EngineParts { device, slots, link, streams, waker: sleeper.waker() };
-        let engine = Arc::new(Engine::new(parts));
+        let shared = (slots, link.paths(), sleeper.waker());
+        let device = Arc::new(Device::new(info, config, active_mtu, gids, events, shared));
+        let engine = Arc::new(Engine::new(device, link, streams));
         // Without netlink (a sandbox may refuse it) addresses stay as they are now.
         let watcher =
             (engine.info.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
@@ -262,56 +257,9 @@ impl Context {
         (index < MAX_PKEYS).then_some(Pkey::DEFAULT)
     }
 
-    /// A protection domain.
-    pub fn alloc_pd(self: &Arc<Self>) -> Arc<Pd> {
-        Pd::new(self)
-    }
-
-    /// An XRC domain: opens the one that a file stands for, or makes a private one (IBTA A14).
-    ///
-    /// # Errors
-    /// [`XrcdError`].
-    pub fn open_xrcd(self: &Arc<Self>, how: XrcdOpen) -> Result<Arc<Xrcd>, XrcdError> {
-        Xrcd::open(self, how)
-    }
-
     /// Its connection manager.
     pub fn cm(&self) -> &CmAgent {
         &self.cm
-    }
-
-    /// A completion channel.
-    ///
-    /// # Errors
-    /// [`CreateError::Os`] when the process has no descriptor left.
-    pub fn create_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, CreateError> {
-        CompChannel::new(self)
-    }
-
-    /// A completion queue that holds `depth` completions, 1 to
-    /// [`MAX_CQE`](crate::device::limits::MAX_CQE), and raises its events on `channel`.
-    ///
-    /// # Errors
-    /// [`CreateError`]: depth out of range, channel of another device.
-    pub fn create_cq(
-        self: &Arc<Self>,
-        depth: u32,
-        channel: Option<&Arc<CompChannel>>,
-    ) -> Result<Arc<Cq>, CreateError> {
-        Cq::new(self, depth, channel)
-    }
-
-    /// Memory inside the device: `len` zero bytes, aligned to 2^`align_log2`.
-    ///
-    /// # Errors
-    /// [`CreateError::Limit`] for no bytes, or more than the device has left
-    /// ([`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in all); [`CreateError::Os`].
-    pub fn alloc_dm(
-        self: &Arc<Self>,
-        len: u64,
-        align_log2: u32,
-    ) -> Result<Arc<DeviceMemory>, CreateError> {
-        DeviceMemory::new(self, len, align_log2)
     }
 
     /// The descriptor that is readable while an asynchronous event waits.

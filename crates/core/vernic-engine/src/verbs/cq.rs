@@ -5,11 +5,12 @@
 //!
 //! Limits: [`MAX_CQE`] entries.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::limits::MAX_CQE;
-use crate::error::{Busy, CqOverrun, CreateError, ResizeError};
+use crate::error::{Busy, CqOverrun, CreateError, ResizeError, orphan_io};
 use crate::qp::completions::{CqRing, Wc};
 use crate::support::events::{CqId, Element};
 use crate::verbs::channel::CompChannel;
@@ -26,6 +27,21 @@ pub struct Cq {
     context: Arc<Context>,
     channel: Option<Arc<CompChannel>>,
     polls: AtomicU32,
+}
+
+impl Context {
+    /// A completion queue that holds `depth` completions, 1 to
+    /// [`MAX_CQE`](crate::device::limits::MAX_CQE), and raises its events on `channel`.
+    ///
+    /// # Errors
+    /// [`CreateError`]: depth out of range, channel of another device.
+    pub fn create_cq(
+        self: &Arc<Self>,
+        depth: u32,
+        channel: Option<&Arc<CompChannel>>,
+    ) -> Result<Arc<Cq>, CreateError> {
+        Cq::new(self, depth, channel)
+    }
 }
 
 impl Cq {
@@ -49,7 +65,8 @@ impl Cq {
         let (context, polls) = (context.clone(), AtomicU32::new(0));
         let this = Arc::new(Self { ring, context, channel: channel.cloned(), polls });
         if let Some(channel) = channel {
-            channel.add(id, &this);
+            let weak = Arc::downgrade(&this);
+            channel.add(id, weak);
         }
         Ok(this)
     }
@@ -189,6 +206,43 @@ impl Cq {
         let element = Element::Cq(self.id());
         self.context.engine().events.purge(|event| event.element != element);
     }
+}
+
+impl CompChannel {
+    /// Waits for the next event and returns its completion queue; waits for ever on a blocking
+    /// descriptor.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
+    /// `Interrupted` if a signal came, EIO if the device was closed.
+    pub fn wait(&self) -> io::Result<Arc<Cq>> {
+        if self.context().is_orphan() {
+            return Err(orphan_io());
+        }
+        // A dead queue's events are skipped; each turn takes one from the bounded queue.
+        loop {
+            if let Some(cq) = find(self, self.queue().wait(|id| id)?) {
+                return Ok(cq);
+            }
+        }
+    }
+
+    /// Takes the next event if there is one; never waits.
+    pub fn try_next(&self) -> Option<Arc<Cq>> {
+        if self.context().is_orphan() {
+            return None;
+        }
+        loop {
+            if let Some(cq) = find(self, self.queue().try_next(|id| id)?) {
+                return Some(cq);
+            }
+        }
+    }
+}
+
+/// The queue that has raised an event on a channel; `None` if it is gone.
+fn find(channel: &CompChannel, id: CqId) -> Option<Arc<Cq>> {
+    channel.find(id)?.downcast().ok()
 }
 
 impl Drop for Cq {

@@ -25,6 +25,21 @@ pub struct DeviceMemory {
     regions: AtomicU32,
 }
 
+impl Context {
+    /// Memory inside the device: `len` zero bytes, aligned to 2^`align_log2`.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`] for no bytes, or more than the device has left
+    /// ([`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in all); [`CreateError::Os`].
+    pub fn alloc_dm(
+        self: &Arc<Self>,
+        len: u64,
+        align_log2: u32,
+    ) -> Result<Arc<DeviceMemory>, CreateError> {
+        DeviceMemory::new(self, len, align_log2)
+    }
+}
+
 impl DeviceMemory {
     pub(crate) fn new(
         context: &Arc<Context>,

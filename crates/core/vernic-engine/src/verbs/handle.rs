@@ -21,16 +21,16 @@ use vernic_proto::{
 };
 use vernic_wire::{Gid, Qpn, Service};
 
+use crate::device::explanation::Explanation;
 use crate::device::limits::MAX_SGE;
 use crate::device::listing::Transport;
 use crate::error::{CreateError, McastError, ModifyError};
-use crate::lane::budget::Flight;
-use crate::lane::owing::AckHold;
 use crate::local::tickets::QpTickets;
 use crate::local::way::QpWay;
 use crate::progress::engine::Engine;
+use crate::qp::ack_hold::AckHold;
 use crate::qp::cap::QpCap;
-use crate::qp::explanation::Explanation;
+use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::payload::{Payload, SendRefusal};
 use crate::qp::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
@@ -45,7 +45,7 @@ use crate::verbs::pd::Pd;
 use crate::verbs::qp_init::{Parts, QpInit, check, qp_type_of};
 use crate::verbs::srq::Srq;
 use crate::verbs::wr::{PostSendError, SendWr};
-use crate::verbs::xrc::Domain;
+use crate::verbs::xrc_domain::Domain;
 
 mod end;
 
@@ -79,6 +79,17 @@ enum Pushed {
 impl fmt::Debug for Qp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Qp({:?} {})", self.inner.qp_type, self.inner.qpn)
+    }
+}
+
+impl Pd {
+    /// A queue pair, in Reset.
+    ///
+    /// # Errors
+    /// [`CreateError`]: limits, objects of other devices, no number left.
+    pub fn create_qp(self: &Arc<Self>, init: QpInit) -> Result<Arc<Qp>, CreateError> {
+        self.alive()?;
+        Qp::new(self, init)
     }
 }
 
@@ -345,7 +356,7 @@ impl Qp {
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
         if resolved.is_some() || mask.contains(AttrMask::ACCESS_FLAGS) {
-            engine.memory.close_qp_gate(qpn);
+            engine.memory.revoke_qp(qpn);
         }
         drop(core);
         if let Some(resolved) = resolved.filter(|_| attr.state != QpState::Reset) {
@@ -358,7 +369,7 @@ impl Qp {
                 "in RTS without a connection: what is posted waits for one, which only rdma_cm makes for an iWARP device (perftest: -R)"
             );
         }
-        engine.memory.settle_gates();
+        engine.memory.wait_for_revocations();
         engine.kick(&self.inner);
         Ok(())
     }

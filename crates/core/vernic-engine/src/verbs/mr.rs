@@ -5,8 +5,8 @@
 //! access is in flight when the application gets its memory back.
 //!
 //! A region that is dropped has to end, whatever is bound to it and whatever other threads do with
-//! its windows: the memory behind it goes next. `Memory::retire` does that in one step and needs
-//! nothing that is kept here.
+//! its windows: the memory behind it goes next. `Memory::force_deregister` does that in one step,
+//! and needs nothing that is kept here.
 //!
 //! A region that is reregistered keeps its keys; what accesses see of it changes in one step.
 
@@ -75,6 +75,113 @@ pub struct MrChange<'a> {
     pub access: Option<Access>,
     /// Other memory: first byte, bytes, I/O virtual address of the first byte.
     pub range: Option<(*mut u8, u64, u64)>,
+}
+
+impl Pd {
+    /// Registers memory: from now on work requests reach it by its lkey and, with remote rights,
+    /// peers by its rkey, as addresses from `iova` on (IBTA 11.2.8.2). The memory is not pinned
+    /// and no page of it is touched.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`]: null or wrapping range, rights that contradict each other.
+    ///
+    /// # Safety
+    /// Until [`Mr::deregister`] has returned `Ok` or the drop of the last reference to the region
+    /// has returned:
+    /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
+    /// - accesses to it by other code are atomic, volatile, in another language or process, or do
+    ///   not overlap in time with work requests and remote operations that conflict with them; no
+    ///   `&mut` to it and, if it is written, no `&` is used while such operations may run;
+    /// - with the setting `share_memory` and remote rights, nobody writes to it during this call,
+    ///   and no stack lies in it.
+    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+    pub unsafe fn reg_mr(
+        self: &Arc<Self>,
+        addr: *mut u8,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
+        // SAFETY: `Memory::register` asks for the memory until its keys are dead and every lane has
+        // passed a barrier after that. The caller promises it until `Mr::deregister` has returned
+        // `Ok` or `Mr`'s drop has returned. Both do these two things in this order before they
+        // return; a `deregister` that fails changes nothing, and then the promise goes on. No other
+        // code frees the handle. If this call fails there is no key, and nothing to promise. In a
+        // process that was forked later they return at once, where no lane runs that could access
+        // the memory.
+        let engine = self.context().engine();
+        // SAFETY: the caller's promise, which is the one that `move_pages` wants.
+        let pages = unsafe { move_pages(engine, addr, len, access) };
+        // SAFETY: see above.
+        let keys = unsafe { engine.memory.register(self.id(), addr, len, iova, access) };
+        Ok(Mr::new(self, keys?, (addr as usize, len, iova), access, None, pages))
+    }
+
+    /// Registers all memory of the process, present and future, by its addresses: implicit
+    /// on-demand paging. Work that names what is not mapped, or is not writable, fails with a
+    /// protection error and harms nothing. The kernel does the copies, some 0.3 us each; remote
+    /// atomics are atomic among each other, not for CPUs; windows cannot be bound.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`], with [`RegisterError::NoAddressSpace`] where the kernel refuses the
+    /// system calls that it takes ([`DeviceAttr::implicit_odp`] tells beforehand).
+    ///
+    /// [`RegisterError::NoAddressSpace`]: vernic_mem::RegisterError::NoAddressSpace
+    /// [`DeviceAttr::implicit_odp`]: crate::DeviceAttr::implicit_odp
+    ///
+    /// # Safety
+    /// As for [`Pd::reg_mr`], of all memory that work requests and peers name; but it need not stay
+    /// mapped, nor be writable.
+    #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
+    pub unsafe fn reg_address_space(
+        self: &Arc<Self>,
+        access: Access,
+    ) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
+        let access = access | Access::ON_DEMAND;
+        // SAFETY: the caller promises what `Memory::register_address_space` asks for; `Mr` ends it
+        // as any other region.
+        let keys =
+            unsafe { self.context().engine().memory.register_address_space(self.id(), access) };
+        Ok(Mr::new(self, keys?, (0, u64::MAX, 0), access, None, None))
+    }
+
+    /// Registers part of the device's memory. Work requests and peers count its addresses from 0.
+    ///
+    /// # Errors
+    /// [`CreateError`]: a range that is not inside, memory of another device, rights that
+    /// contradict each other.
+    pub fn reg_dm_mr(
+        self: &Arc<Self>,
+        dm: &Arc<DeviceMemory>,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
+        if !Arc::ptr_eq(dm.context(), self.context()) {
+            return Err(CreateError::OtherDevice { what: "device memory" });
+        }
+        let addr = dm.place(offset, len)?;
+        let access = access | Access::ZERO_BASED;
+        // SAFETY: the range is inside the buffer of `dm`, which the region holds until it has ended
+        // and the lanes have passed a barrier. All other accesses to it are racy copies.
+        #[allow(unsafe_code, reason = "the memory is the device's own")]
+        let keys =
+            unsafe { self.context().engine().memory.register(self.id(), addr, len, 0, access) };
+        Ok(Mr::new(self, keys?, (addr as usize, len, 0), access, Some(dm), None))
+    }
+
+    /// A region that reads as zero and swallows what is written to it, whatever the address.
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] when all keys are in use.
+    pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, CreateError> {
+        self.alive()?;
+        let keys = self.context().engine().memory.alloc_null_mr(self.id())?;
+        Ok(Mr::new(self, keys, (0, 0, 0), Access::LOCAL_WRITE, None, None))
+    }
 }
 
 impl Mr {
@@ -209,7 +316,7 @@ impl Drop for Mr {
         }
         let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(live) = home.handle else { return };
-        let windows = engine.memory.retire(live);
+        let windows = engine.memory.force_deregister(live);
         engine.barrier();
         home.end();
         if windows != 0 {
@@ -252,6 +359,17 @@ pub struct Mw {
     rkey: AtomicU32,
 }
 
+impl Pd {
+    /// A memory window, bound to nothing yet (IBTA 11.2.8.9).
+    ///
+    /// # Errors
+    /// [`CreateError::Memory`] when all keys are in use.
+    pub fn alloc_mw(self: &Arc<Self>, mw_type: MwType) -> Result<Arc<Mw>, CreateError> {
+        self.alive()?;
+        Mw::new(self, mw_type)
+    }
+}
+
 impl Mw {
     pub(crate) fn new(pd: &Arc<Pd>, mw_type: MwType) -> Result<Arc<Self>, CreateError> {
         let engine = pd.context().engine();
@@ -277,7 +395,7 @@ impl Mw {
     }
     /// The key that its next bind should ask for.
     pub fn next_rkey(&self) -> Rkey {
-        self.pd.context().engine().memory.rkey_after(self.rkey())
+        self.pd.context().engine().memory.next_rkey(self.rkey())
     }
     /// Notes that a bind with this key was posted.
     pub fn set_rkey(&self, rkey: Rkey) {

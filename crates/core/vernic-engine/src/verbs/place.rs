@@ -8,7 +8,7 @@
 //! Only memory that is mapped here is written to: a copy of the kernel's costs as much as packets
 //! of a few KiB, and may fail half-way.
 
-use vernic_mem::Reach;
+use vernic_mem::PeerRegion;
 use vernic_proto::{QpState, Remote, Time};
 use vernic_wire::Qpn;
 
@@ -86,7 +86,7 @@ fn place(
         }
         Some(Consent::No { .. } | Consent::Never) => return Placed::Not,
     };
-    if !matches!(*ticket.reach, Reach::Mapped(_)) {
+    if !matches!(*ticket.reach, PeerRegion::Mapped(_)) {
         return Placed::Not;
     }
     let Some(start) = ticket.offer.place_write(to.addr, len) else {
@@ -98,7 +98,7 @@ fn place(
         return Placed::Not;
     }
     let (key, qp) = (ticket.offer.key, ticket.offer.qp);
-    let Some(visit) = ticket.gates.enter(guest.neighbour.inside(), key, qp) else {
+    let Some(visit) = ticket.gates.begin_access(guest.neighbour.inside(), key, qp) else {
         tickets.end(rkey, false);
         counts.note_refusal(Refusal::Closed);
         return Placed::Not;
@@ -108,11 +108,11 @@ fn place(
         let bytes = &bytes[..bytes.len().min((len - done) as usize)];
         for piece in bytes.chunks(PIECE) {
             let at = start + u64::from(done);
-            is_whole = is_whole && visit.holds() && ticket.reach.write(at, piece).is_ok();
+            is_whole = is_whole && visit.is_valid() && ticket.reach.write(at, piece).is_ok();
             done += piece.len() as u32;
         }
     });
-    is_whole &= visit.holds() && done == len;
+    is_whole &= visit.is_valid() && done == len;
     drop(visit);
     if !is_whole {
         tickets.end(rkey, false);

@@ -7,11 +7,12 @@ use vernic_wire::Service;
 
 use crate::device::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::error::CreateError;
+use crate::error::check_limit;
 use crate::qp::cap::QpCap;
 use crate::verbs::cq::Cq;
-use crate::verbs::pd::{Pd, check_limit};
+use crate::verbs::pd::Pd;
 use crate::verbs::srq::Srq;
-use crate::verbs::xrc::Domain;
+use crate::verbs::xrc_domain::Domain;
 
 /// What a queue pair is created with.
 #[derive(Clone, Debug)]

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use vernic_wire::Srqn;
 
 use crate::device::limits::{MAX_SGE, MAX_SRQ_WR};
+use crate::error::check_limit;
 use crate::error::{Busy, CreateError, ResizeError};
 use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr, SharedRecv};
 use crate::qp::xrc::XrcSrq;
 use crate::support::events::{AsyncEvent, Element, SrqId};
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
-use crate::verbs::pd::{Pd, check_limit};
-use crate::verbs::xrc::{Domain, Xrcd};
+use crate::verbs::pd::Pd;
+use crate::verbs::xrc_domain::Domain;
 
 /// What a shared receive queue is created with.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,17 @@ struct Xrc {
     gone: AtomicBool,
 }
 
+impl Pd {
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`].
+    pub fn create_srq(self: &Arc<Self>, init: SrqInit) -> Result<Arc<Srq>, CreateError> {
+        self.alive()?;
+        Srq::new(self, init)
+    }
+}
+
 impl Srq {
     pub(crate) fn new(pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Self>, CreateError> {
         let (id, queue) = Self::parts(pd, &init)?;
@@ -54,17 +66,14 @@ impl Srq {
     pub(crate) fn new_xrc(
         pd: &Arc<Pd>,
         init: SrqInit,
-        xrcd: &Arc<Xrcd>,
+        domain: &Arc<Domain>,
         cq: &Arc<Cq>,
     ) -> Result<Arc<Self>, CreateError> {
-        for (what, context) in [("XRC domain", xrcd.context()), ("completion queue", cq.context())]
-        {
-            if !Arc::ptr_eq(context, pd.context()) {
-                return Err(CreateError::OtherDevice { what });
-            }
+        if !Arc::ptr_eq(cq.context(), pd.context()) {
+            return Err(CreateError::OtherDevice { what: "completion queue" });
         }
         let (id, queue) = Self::parts(pd, &init)?;
-        let domain = xrcd.domain().clone();
+        let domain = domain.clone();
         let entry = pd.context().engine().open_srq(|number| XrcSrq {
             number,
             id,

@@ -10,15 +10,16 @@
 //! share it within the device; other processes and other opens of the device have domains of their
 //! own.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
-use vernic_mem::PdId;
 use vernic_proto::QpType;
 use vernic_wire::Qpn;
 
+use crate::device::file_objects::XrcdFile;
 use crate::device::listing::Transport;
 use crate::error::{Busy, CLOSED, CreateError, ORPHAN};
 use crate::qp::cap::QpCap;
@@ -28,15 +29,8 @@ use crate::verbs::cq::Cq;
 use crate::verbs::handle::Qp;
 use crate::verbs::pd::Pd;
 use crate::verbs::qp_init::Parts;
-
-/// A file that stands for a domain: whoever opens the device's domain by it gets the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct XrcdFile {
-    /// `st_dev`.
-    pub device: u64,
-    /// `st_ino`.
-    pub inode: u64,
-}
+use crate::verbs::srq::{Srq, SrqInit};
+use crate::verbs::xrc_domain::Domain;
 
 /// How a domain is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -76,61 +70,13 @@ pub enum XrcdError {
     NoTarget(Qpn),
 }
 
-/// What the handles of a domain share.
-#[derive(Debug)]
-pub(crate) struct Domain {
-    /// Where the targets live: they need a protection domain, and reach nothing in it.
-    pd: Arc<Pd>,
-    /// Handles that are open. Changed under the lock of the context's files where it has one.
-    handles: AtomicU32,
-    /// Targets and shared receive queues.
-    users: AtomicU32,
-    targets: Mutex<HashMap<Qpn, Weak<Qp>>>,
+/// The domain that a file stands for, if it is open.
+fn find(
+    files: &HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
+    file: XrcdFile,
+) -> Option<Arc<Domain>> {
+    files.get(&file)?.clone().downcast().ok()
 }
-
-impl Domain {
-    fn new(context: &Arc<Context>) -> Arc<Self> {
-        Arc::new(Self {
-            pd: context.alloc_pd(),
-            handles: AtomicU32::new(0),
-            users: AtomicU32::new(0),
-            targets: Mutex::default(),
-        })
-    }
-
-    /// Its name: that of its protection domain, which is never used again.
-    pub(crate) fn id(&self) -> PdId {
-        self.pd.id()
-    }
-
-    pub(crate) fn hold(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn release(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// A target is gone.
-    pub(crate) fn forget_target(&self, qpn: Qpn) {
-        lock(&self.targets).remove(&qpn);
-    }
-
-    /// A handle of the target is closed; true if it was the last, and nobody can open it any more.
-    pub(crate) fn close_target(&self, qpn: Qpn, handles: &AtomicU32) -> bool {
-        let mut targets = lock(&self.targets);
-        let left = handles.load(Ordering::Acquire).saturating_sub(1);
-        handles.store(left, Ordering::Release);
-        if left == 0 {
-            targets.remove(&qpn);
-        }
-        left == 0
-    }
-}
-
-/// The domains of a device that files stand for.
-#[derive(Debug, Default)]
-pub(crate) struct XrcdFiles(Mutex<HashMap<XrcdFile, Arc<Domain>>>);
 
 /// A handle of an XRC domain. Dropping it closes it.
 pub struct Xrcd {
@@ -143,6 +89,16 @@ pub struct Xrcd {
 impl fmt::Debug for Xrcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Xrcd({})", self.domain.id())
+    }
+}
+
+impl Context {
+    /// An XRC domain: opens the one that a file stands for, or makes a private one (IBTA A14).
+    ///
+    /// # Errors
+    /// [`XrcdError`].
+    pub fn open_xrcd(self: &Arc<Self>, how: XrcdOpen) -> Result<Arc<Xrcd>, XrcdError> {
+        Xrcd::open(self, how)
     }
 }
 
@@ -160,12 +116,16 @@ impl Xrcd {
             None if !how.create => return Err(XrcdError::NotCreated),
             None => Domain::new(context),
             Some(file) => {
-                let mut files = lock(&context.engine().xrcds.0);
-                let domain = match files.get(&file) {
+                let mut files = lock(&context.engine().xrcds);
+                let domain = match find(&files, file) {
                     Some(_) if how.exclusive => return Err(XrcdError::Exists(file)),
-                    Some(domain) => domain.clone(),
+                    Some(domain) => domain,
                     None if !how.create => return Err(XrcdError::NotThere(file)),
-                    None => files.entry(file).or_insert(Domain::new(context)).clone(),
+                    None => {
+                        let domain = Domain::new(context);
+                        files.insert(file, domain.clone());
+                        domain
+                    }
                 };
                 domain.handles.fetch_add(1, Ordering::AcqRel);
                 domain
@@ -207,7 +167,8 @@ impl Xrcd {
             cap: nothing,
             signal_all: false,
         })?;
-        lock(&self.domain.targets).insert(qp.qpn(), Arc::downgrade(&qp));
+        let weak = Arc::downgrade(&qp);
+        lock(&self.domain.targets).insert(qp.qpn(), weak);
         Ok(qp)
     }
 
@@ -221,7 +182,9 @@ impl Xrcd {
             return Err(XrcdError::Orphan);
         }
         let targets = lock(&self.domain.targets);
-        let qp = targets.get(&qpn).and_then(Weak::upgrade).ok_or(XrcdError::NoTarget(qpn))?;
+        let target =
+            targets.get(&qpn).and_then(Weak::upgrade).and_then(|t| t.downcast::<Qp>().ok());
+        let qp = target.ok_or(XrcdError::NoTarget(qpn))?;
         qp.add_handle();
         Ok(qp)
     }
@@ -234,7 +197,7 @@ impl Xrcd {
         if self.context.is_orphan() {
             return Ok(());
         }
-        let mut files = lock(&self.context.engine().xrcds.0);
+        let mut files = lock(&self.context.engine().xrcds);
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -252,7 +215,10 @@ impl Xrcd {
     }
 
     /// Counts this handle out; returns the domain if it was the last of its file.
-    fn leave(&self, files: &mut HashMap<XrcdFile, Arc<Domain>>) -> Option<Arc<Domain>> {
+    fn leave(
+        &self,
+        files: &mut HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
+    ) -> Option<Arc<dyn Any + Send + Sync>> {
         let file = self.file?;
         let last = self.domain.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         if last { files.remove(&file) } else { None }
@@ -266,7 +232,7 @@ impl Drop for Xrcd {
             std::mem::forget(self.domain.clone());
         } else if !*self.closed.get_mut() {
             // What lives in the domain keeps it; nobody else can come in.
-            let gone = self.leave(&mut lock(&self.context.engine().xrcds.0));
+            let gone = self.leave(&mut lock(&self.context.engine().xrcds));
             drop(gone);
         }
     }
@@ -281,6 +247,27 @@ pub struct XrcIniInit {
     pub cap: QpCap,
     /// Every send is signaled, whatever its flags.
     pub signal_all: bool,
+}
+
+impl Pd {
+    /// A shared receive queue of an XRC domain: initiators name it by its
+    /// [`number`](Srq::number), its receives complete on `cq`, and its protection domain is that of
+    /// the memory which requests for it reach (IBTA A14).
+    ///
+    /// # Errors
+    /// [`CreateError`]: limits, objects of other devices.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        init: SrqInit,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Srq>, CreateError> {
+        self.alive()?;
+        if !Arc::ptr_eq(xrcd.context(), self.context()) {
+            return Err(CreateError::OtherDevice { what: "XRC domain" });
+        }
+        Srq::new_xrc(self, init, xrcd.domain(), cq)
+    }
 }
 
 impl Pd {

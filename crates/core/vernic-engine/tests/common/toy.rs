@@ -13,7 +13,7 @@ use vernic_engine::{Config, Context, DeviceInfo, Gid, LinkCounters, LinkError, L
 use vernic_io::link::Departure;
 use vernic_io::{
     Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, Nanos, NoPath, OpenPath, PathId,
-    PathRequest, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
+    PathRequest, Paths, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
 };
 
 /// Virtual lanes of each link.
@@ -101,6 +101,23 @@ struct ToyLink {
     counters: LinkCounters,
 }
 
+struct ToyPaths {
+    fabric: Arc<Fabric>,
+    lid: u16,
+}
+
+impl Paths for ToyPaths {
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let lid = *self.fabric.lids.lock().unwrap().get(&to.remote).ok_or(NoPath)?;
+        let path = TxPath::new(to.local, to.remote, PathId(lid.into()), 0);
+        Ok(OpenPath {
+            path: path.with_lane(to.service_level % LANES),
+            remote: Address::Lid(lid),
+            local: Address::Lid(self.lid),
+        })
+    }
+}
+
 impl Link for ToyLink {
     fn limits(&self) -> LinkLimits {
         LinkLimits { lanes: LANES, ..LinkLimits::default() }
@@ -167,14 +184,8 @@ impl Link for ToyLink {
         0
     }
 
-    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
-        let lid = *self.fabric.lids.lock().unwrap().get(&to.remote).ok_or(NoPath)?;
-        let path = TxPath::new(to.local, to.remote, PathId(lid.into()), 0);
-        Ok(OpenPath {
-            path: path.with_lane(to.service_level % LANES),
-            remote: Address::Lid(lid),
-            local: Address::Lid(self.lid),
-        })
+    fn paths(&self) -> Arc<dyn Paths> {
+        Arc::new(ToyPaths { fabric: self.fabric.clone(), lid: self.lid })
     }
 
     fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {

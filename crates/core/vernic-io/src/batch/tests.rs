@@ -55,7 +55,7 @@ fn another_path_starts_another_run() {
 
 #[test]
 fn a_run_ends_at_the_limits_of_the_link() {
-    let mut batch = TxBatch::new(&LinkLimits { max_segments: 3, max_run_bytes: 65_507 });
+    let mut batch = TxBatch::new(&LinkLimits { max_segments: 3, ..LinkLimits::default() });
     (0..7).for_each(|_| append(&mut batch, 60, 0));
     assert_eq!(shape(&batch), [(3, 64), (3, 64), (1, 64)]);
     let mut batch = TxBatch::new(&LinkLimits::default());

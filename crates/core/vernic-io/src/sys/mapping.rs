@@ -144,7 +144,7 @@ impl ReadMemory {
 /// What the words cannot hold is left out.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
-    let whole = vernic_mem::put_words(words, bytes);
+    let whole = vernic_mem::write_words(words, bytes);
     let rest = &bytes[whole * WORD..];
     if let Some(word) = words.get(whole).filter(|_| !rest.is_empty()) {
         let mut last = [0; WORD];
@@ -175,7 +175,7 @@ pub(crate) fn prefetch_for_write(word: &AtomicU64) {
 /// it was.
 #[inline]
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
-    let whole = vernic_mem::take_words(words, bytes);
+    let whole = vernic_mem::read_words(words, bytes);
     let rest = &mut bytes[whole * WORD..];
     if let Some(word) = words.get(whole).filter(|_| !rest.is_empty()) {
         rest.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);

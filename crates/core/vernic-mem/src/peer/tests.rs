@@ -1,5 +1,5 @@
-//! Copies to and from memory that stands for another process's: a second mapping of a file, or this
-//! very process reached through the kernel.
+//! Tests of copies to and from memory of another process. A second mapping of a file stands for
+//! that memory, or this process itself, accessed through the kernel.
 #![cfg(not(miri))]
 
 use std::os::fd::AsFd;
@@ -7,8 +7,10 @@ use std::os::fd::AsFd;
 use vernic_wire::Lkey;
 
 use super::*;
-use crate::{Bind, Check, GatePass, PeerGates, Reregister, Visitor};
-use crate::{Grant, GrantError, HostBuffer, Memory, Mr, MwType, Sentinel, SgCursor, VisitorId};
+use crate::{Bind, Check, GrantedProcess, PeerRevocationWords, Reregister, RevocationToken};
+use crate::{
+    Grant, GrantError, GrantedProcessId, HostBuffer, LivenessWord, Memory, Mr, MwType, SgCursor,
+};
 use vernic_wire::{Qpn, Rkey};
 
 fn own_pid() -> i32 {
@@ -18,7 +20,8 @@ fn own_pid() -> i32 {
 const QP: Qpn = Qpn::new(0x11);
 const LEN: usize = 16384;
 
-/// Local memory, registered in two halves and a null region, and "remote" memory.
+/// Local memory, registered as two halves and a null region, and memory that stands for remote
+/// memory.
 struct Rig {
     memory: Memory,
     local: HostBuffer,
@@ -39,38 +42,43 @@ impl Rig {
         local.write_at(0, &pattern(1, LEN)).unwrap();
         remote.write_at(0, &pattern(2, LEN)).unwrap();
         let pd = memory.alloc_pd();
-        // SAFETY: `local` lives as long as `memory`, and is accessed by its racy copies only.
+        // SAFETY: `local` lives as long as `memory`, and only its racy copies access it.
         let mr =
             unsafe { memory.register(pd, local.as_mut_ptr(), LEN as u64, 0, Access::LOCAL_WRITE) };
         let (mr, null) = (mr.unwrap(), memory.alloc_null_mr(pd).unwrap());
         Self { memory, local, remote, pd, mr, null }
     }
 
-    fn mapped(&self) -> Reach {
+    fn mapped(&self) -> PeerRegion {
         let file = self.remote.shared_fd().unwrap();
-        Reach::Mapped(PeerMemory::map(file, 0, LEN as u64, true).unwrap())
+        PeerRegion::Mapped(PeerMapping::map(file, 0, LEN as u64, true).unwrap())
     }
 
-    fn process(&self) -> Reach {
+    fn process(&self) -> PeerRegion {
         let (addr, len) = (self.remote.as_mut_ptr().addr() as u64, LEN as u64);
-        Reach::Process(PeerProcess { sentinel: self.sentinel(), pid: own_pid(), addr, len })
+        PeerRegion::ByKernel(PeerRange {
+            liveness: self.liveness_word(),
+            pid: own_pid(),
+            addr,
+            len,
+        })
     }
 
-    fn sentinel(&self) -> Sentinel {
-        self.memory.sentinel().unwrap()
+    fn liveness_word(&self) -> LivenessWord {
+        self.memory.liveness_word().unwrap()
     }
 
     fn sge(&self, addr: u64, length: u32) -> Sge {
         Sge { addr, length, lkey: self.mr.lkey }
     }
 
-    fn write(&self, sges: &[Sge], to: &Reach, at: u64) -> Result<(), PeerFault> {
+    fn write(&self, sges: &[Sge], to: &PeerRegion, at: u64) -> Result<(), PeerCopyError> {
         let len = crate::total_len(sges);
         let cursor = &mut SgCursor::default();
         self.memory.write_peer(self.pd, sges, cursor, 0, len, (to, at), || true)
     }
 
-    fn read(&self, sges: &[Sge], from: &Reach, at: u64) -> Result<(), PeerFault> {
+    fn read(&self, sges: &[Sge], from: &PeerRegion, at: u64) -> Result<(), PeerCopyError> {
         let len = crate::total_len(sges);
         let cursor = &mut SgCursor::default();
         self.memory.read_peer(self.pd, sges, cursor, 0, len, (from, at), || true)
@@ -129,7 +137,7 @@ fn lists_of_many_pieces_and_special_regions_are_copied_in_their_order() {
         assert_eq!(Rig::bytes(&rig.remote)[11..11 + expected.len()], expected);
         rig.read(&sges, &reach, 11).unwrap();
         assert_eq!(Rig::bytes(&rig.local), source, "what was written comes back");
-        // A part of the message, from the middle of a piece on.
+        // Copy a part of the message that begins in the middle of a list element.
         let mut cursor = SgCursor::default();
         let to = (&reach, 9000);
         rig.memory.write_peer(rig.pd, &sges, &mut cursor, 3, 2000, to, || true).unwrap();
@@ -147,84 +155,90 @@ fn bytes_of_ours_arrive_and_atomics_need_a_mapping() {
     }
     let mapped = rig.mapped();
     rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
-    assert_eq!(mapped.atomic(64, WordOp::FetchAdd(3)).unwrap(), 5);
-    assert_eq!(mapped.atomic(64, WordOp::CmpSwap { compare: 7, swap: 1 }).unwrap(), 8);
-    assert_eq!(mapped.atomic(64, WordOp::CmpSwap { compare: 8, swap: u64::MAX }).unwrap(), 8);
-    assert_eq!(mapped.atomic(64, WordOp::FetchAdd(2)).unwrap(), u64::MAX);
+    assert_eq!(mapped.atomic(64, PeerAtomic::FetchAdd(3)).unwrap(), 5);
+    assert_eq!(mapped.atomic(64, PeerAtomic::CmpSwap { compare: 7, swap: 1 }).unwrap(), 8);
+    assert_eq!(mapped.atomic(64, PeerAtomic::CmpSwap { compare: 8, swap: u64::MAX }).unwrap(), 8);
+    assert_eq!(mapped.atomic(64, PeerAtomic::FetchAdd(2)).unwrap(), u64::MAX);
     assert_eq!(Rig::bytes(&rig.remote)[64..72], 1_u64.to_ne_bytes());
-    assert!(mapped.atomic(65, WordOp::FetchAdd(3)).is_err());
-    assert!(mapped.atomic(LEN as u64 - 4, WordOp::FetchAdd(3)).is_err());
-    assert!(rig.process().atomic(64, WordOp::FetchAdd(3)).is_err());
+    assert!(mapped.atomic(65, PeerAtomic::FetchAdd(3)).is_err());
+    assert!(mapped.atomic(LEN as u64 - 4, PeerAtomic::FetchAdd(3)).is_err());
+    assert!(rig.process().atomic(64, PeerAtomic::FetchAdd(3)).is_err());
 }
 
 #[test]
-fn what_leaves_the_range_or_the_rights_is_refused_whoever_asks() {
+fn accesses_beyond_the_range_or_the_rights_are_refused() {
     let rig = Rig::new();
     let before = Rig::bytes(&rig.remote);
     let sges = [rig.sge(0, 9)];
     for reach in [rig.mapped(), rig.process()] {
         for at in [LEN as u64 - 8, LEN as u64, u64::MAX - 3, u64::MAX] {
-            assert!(matches!(rig.write(&sges, &reach, at), Err(PeerFault::Peer(_))), "{at:#x}");
-            assert!(matches!(rig.read(&sges, &reach, at), Err(PeerFault::Peer(_))), "{at:#x}");
-            assert!(matches!(reach.write(at, &[0; 9]), Err(PeerFault::Peer(_))), "{at:#x}");
+            assert!(matches!(rig.write(&sges, &reach, at), Err(PeerCopyError::Peer(_))), "{at:#x}");
+            assert!(matches!(rig.read(&sges, &reach, at), Err(PeerCopyError::Peer(_))), "{at:#x}");
+            assert!(matches!(reach.write(at, &[0; 9]), Err(PeerCopyError::Peer(_))), "{at:#x}");
         }
-        // Local faults are told apart.
+        // An error of the local memory is reported as one.
         let outside = [rig.sge(LEN as u64 - 1, 2)];
         let stale = [Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..sges[0] }];
         for list in [outside, stale] {
-            assert!(matches!(rig.write(&list, &reach, 0), Err(PeerFault::Local(_))));
-            assert!(matches!(rig.read(&list, &reach, 0), Err(PeerFault::Local(_))));
+            assert!(matches!(rig.write(&list, &reach, 0), Err(PeerCopyError::Local(_))));
+            assert!(matches!(rig.read(&list, &reach, 0), Err(PeerCopyError::Local(_))));
         }
         let (cursor, len) = (&mut SgCursor::default(), 10);
         let to = (&reach, LEN as u64 - 10);
         let short = rig.memory.write_peer(rig.pd, &sges, cursor, 0, len, to, || true);
-        let short = matches!(short, Err(PeerFault::Local(e)) if e.check == Check::ListTooShort);
+        let short = matches!(short, Err(PeerCopyError::Local(e)) if e.check == Check::ListTooShort);
         assert!(short);
     }
     let file = rig.remote.shared_fd().unwrap();
-    let read_only = Reach::Mapped(PeerMemory::map(file, 0, LEN as u64, false).unwrap());
+    let read_only = PeerRegion::Mapped(PeerMapping::map(file, 0, LEN as u64, false).unwrap());
     assert!(rig.write(&sges, &read_only, 0).is_err() && read_only.write(0, &[1]).is_err());
-    assert!(read_only.atomic(0, WordOp::FetchAdd(1)).is_err());
+    assert!(read_only.atomic(0, PeerAtomic::FetchAdd(1)).is_err());
     rig.read(&sges, &read_only, 0).unwrap();
     let mut after = Rig::bytes(&rig.remote);
-    // The one that failed at its end may have written before.
+    // The copy that failed at the end may have written the bytes before it.
     after[LEN - 10..].copy_from_slice(&before[LEN - 10..]);
     assert_eq!(after, before);
 }
 
 #[test]
-fn a_program_without_the_sentinel_is_not_touched() {
+fn a_program_without_the_liveness_word_is_not_touched() {
     let rig = Rig::new();
-    let Sentinel { addr, value } = rig.sentinel();
+    let LivenessWord { addr, value } = rig.liveness_word();
     let (here, sges) = (rig.remote.as_mut_ptr().addr() as u64, [rig.sge(0, 100)]);
     let (before, len) = (Rig::bytes(&rig.remote), LEN as u64);
-    let gone = Sentinel { addr: addr ^ (1 << 40), value };
-    let to = |sentinel| Reach::Process(PeerProcess { pid: own_pid(), addr: here, len, sentinel });
-    let is_fault = |done: Result<(), PeerFault>| matches!(done, Err(PeerFault::Peer(error)) if error.raw_os_error() == Some(libc::EFAULT));
+    let gone = LivenessWord { addr: addr ^ (1 << 40), value };
+    let to =
+        |liveness| PeerRegion::ByKernel(PeerRange { pid: own_pid(), addr: here, len, liveness });
+    let is_fault = |done: Result<(), PeerCopyError>| matches!(done, Err(PeerCopyError::Peer(error)) if error.raw_os_error() == Some(libc::EFAULT));
     assert!(is_fault(rig.write(&sges, &to(gone), 0)) && is_fault(rig.read(&sges, &to(gone), 0)));
     assert_eq!(Rig::bytes(&rig.remote), before);
     assert_eq!(Rig::bytes(&rig.local), pattern(1, LEN));
-    // Something else is where it was: that is found out where it can be.
-    let other = Sentinel { addr, value: value ^ 2 };
+    // The address has another value than the liveness word. A read detects that.
+    let other = LivenessWord { addr, value: value ^ 2 };
     assert!(is_fault(rig.read(&sges, &to(other), 0)));
-    rig.read(&sges, &to(rig.sentinel()), 0).unwrap();
-    assert_ne!(Memory::new().sentinel().unwrap(), rig.sentinel(), "each device has its own");
+    rig.read(&sges, &to(rig.liveness_word()), 0).unwrap();
+    assert_ne!(
+        Memory::new().liveness_word().unwrap(),
+        rig.liveness_word(),
+        "each device has its own"
+    );
 }
 
 #[test]
 fn the_kernel_says_what_is_wrong_with_a_process() {
     let rig = Rig::new();
     let fault = |pid: i32, addr: u64| {
-        let to = Reach::Process(PeerProcess { pid, addr, len: 100, sentinel: rig.sentinel() });
+        let to =
+            PeerRegion::ByKernel(PeerRange { pid, addr, len: 100, liveness: rig.liveness_word() });
         match rig.write(&[rig.sge(0, 100)], &to, 0) {
-            Err(PeerFault::Peer(error)) => error.raw_os_error(),
+            Err(PeerCopyError::Peer(error)) => error.raw_os_error(),
             other => panic!("{other:?}"),
         }
     };
     let own = own_pid();
     assert_eq!(fault(own, 8), Some(libc::EFAULT));
     assert_eq!(fault(i32::MAX, 8), Some(libc::ESRCH));
-    // Half of it is mapped.
+    // The range has a mapped first half and an unmapped second half.
     let end = rig.remote.as_mut_ptr().addr() as u64 + LEN as u64;
     let hole = HostBuffer::private(4096).unwrap();
     let addr = hole.as_mut_ptr().addr() as u64;
@@ -239,26 +253,26 @@ fn only_files_of_fixed_size_are_mapped_and_only_inside() {
     let len = LEN as u64;
     for (offset, bytes) in [(0, 0), (0, len + 1), (1, len), (len, 1), (u64::MAX, 2), (5, u64::MAX)]
     {
-        assert!(PeerMemory::map(file, offset, bytes, true).is_err(), "{offset} {bytes}");
+        assert!(PeerMapping::map(file, offset, bytes, true).is_err(), "{offset} {bytes}");
     }
-    let part = Reach::Mapped(PeerMemory::map(file, 4099, 1000, true).unwrap());
+    let part = PeerRegion::Mapped(PeerMapping::map(file, 4099, 1000, true).unwrap());
     part.write(1, b"x").unwrap();
     assert_eq!(Rig::bytes(&rig.remote)[4100], b'x');
     assert!(part.write(1000, b"x").is_err());
     let loose = std::fs::File::open("/proc/self/exe").unwrap();
-    assert!(PeerMemory::map(loose.as_fd(), 0, 100, false).is_err());
+    assert!(PeerMapping::map(loose.as_fd(), 0, 100, false).is_err());
 }
 
-/// Memory with all rights that is granted to others.
+/// Memory with all rights, which is granted to other processes.
 struct Owner {
     memory: Memory,
     _buffer: HostBuffer,
     base: u64,
     pd: PdId,
     mr: Mr,
-    gates: PeerGates,
-    guest: std::sync::Arc<Guest>,
-    visitor: VisitorId,
+    words: PeerRevocationWords,
+    process: std::sync::Arc<TestProcess>,
+    process_id: GrantedProcessId,
 }
 
 impl Owner {
@@ -269,22 +283,22 @@ impl Owner {
         let at = buffer.as_mut_ptr();
         // SAFETY: `buffer` lives as long as `memory`, and nobody has references into it.
         let mr = unsafe { memory.register(pd, at, LEN as u64, 0x7000, rights) }.unwrap();
-        let gates = PeerGates::open(memory.gates_file().unwrap()).unwrap();
-        let guest = std::sync::Arc::new(Guest(AtomicU64::new(0)));
-        let visitor = memory.add_visitor(guest.clone()).unwrap();
+        let words = PeerRevocationWords::open(memory.revocation_file().unwrap()).unwrap();
+        let process = std::sync::Arc::new(TestProcess(AtomicU64::new(0)));
+        let process_id = memory.add_process(process.clone()).unwrap();
         let base = at.addr() as u64;
-        Self { memory, base, _buffer: buffer, pd, mr, gates, guest, visitor }
+        Self { memory, base, _buffer: buffer, pd, mr, words, process, process_id }
     }
 
     fn grant(&self, pd: PdId, qpn: Qpn, rkey: Rkey) -> Result<Grant, GrantError> {
-        self.memory.grant(self.visitor, pd, qpn, rkey)
+        self.memory.grant(self.process_id, pd, qpn, rkey)
     }
 
-    /// The gate of a key that is granted now.
-    fn pass(&self, rkey: Rkey) -> GatePass {
-        let pass = self.grant(self.pd, QP, rkey).unwrap().key;
-        assert!(self.gates.lets(pass));
-        pass
+    /// Grants the key, and returns the token for the key's revocation word.
+    fn token(&self, rkey: Rkey) -> RevocationToken {
+        let token = self.grant(self.pd, QP, rkey).unwrap().key;
+        assert!(self.words.is_valid(token));
+        token
     }
 
     fn bind(&self, access: Access) -> Bind {
@@ -310,13 +324,13 @@ fn a_grant_says_what_the_responder_would_permit() {
     let bind = owner.bind(Access::REMOTE_READ);
     let rkey = owner.memory.bind_mw(mw.handle, &bind).unwrap();
     assert_eq!(closed(owner.pd, Qpn::new(0x12), rkey), Check::WrongQp);
-    // A packet may end it, and nothing waits for a visitor there.
+    // A packet may end a window, and nothing waits for accesses then.
     assert!(matches!(owner.grant(owner.pd, QP, rkey), Err(GrantError::Window)));
     assert_eq!(closed(owner.memory.alloc_pd(), QP, owner.mr.rkey), Check::WrongPd);
     assert_eq!(closed(owner.pd, QP, Rkey(owner.mr.rkey.value() ^ 1)), Check::KeyStale);
     let null = owner.memory.alloc_null_mr(owner.pd).unwrap();
     assert_eq!(closed(owner.pd, QP, null.rkey), Check::KeyKind);
-    // SAFETY: nothing is ever accessed through these.
+    // SAFETY: no access uses these regions.
     let (all, empty, local) = unsafe {
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let at = owner._buffer.as_mut_ptr();
@@ -331,7 +345,7 @@ fn a_grant_says_what_the_responder_would_permit() {
     assert!(matches!(refused(empty), GrantError::Range));
     assert!(matches!(refused(local), GrantError::Rights));
     let private = HostBuffer::private(64).unwrap();
-    // SAFETY: as above.
+    // SAFETY: no access uses this region.
     let mr = unsafe {
         owner.memory.register(owner.pd, private.as_mut_ptr(), 64, 0, Access::REMOTE_READ)
     };
@@ -345,7 +359,7 @@ fn the_file_is_shared_of_a_region_that_is_all_of_it_alone() {
     let buffer = HostBuffer::new(3 * 4096 - 100).unwrap();
     let is_shared = |from: usize, len: usize| {
         let at = buffer.as_mut_ptr().wrapping_add(from);
-        // SAFETY: inside the buffer, which nobody accesses.
+        // SAFETY: the range lies in the buffer, which nobody accesses.
         let mr = unsafe { owner.memory.register(owner.pd, at, len as u64, 0, Access::REMOTE_READ) };
         owner.grant(owner.pd, QP, mr.unwrap().rkey).unwrap().share.is_some()
     };
@@ -356,45 +370,45 @@ fn the_file_is_shared_of_a_region_that_is_all_of_it_alone() {
 }
 
 #[test]
-fn every_change_of_a_key_closes_its_gate() {
+fn every_change_of_a_key_revokes_its_tokens() {
     let owner = Owner::new();
     let memory = &owner.memory;
-    let pass = owner.pass(owner.mr.rkey);
+    let token = owner.token(owner.mr.rkey);
     let change =
         Reregister { access: Some(Access::REMOTE_READ | Access::MW_BIND), ..Reregister::default() };
-    // SAFETY: the memory stays the same.
+    // SAFETY: the region keeps its memory.
     unsafe { memory.reregister(owner.mr.handle, change) }.unwrap();
-    assert!(!owner.gates.lets(pass), "rereg");
+    assert!(!owner.words.is_valid(token), "rereg");
 
-    let region = owner.pass(owner.mr.rkey);
-    memory.retire(owner.mr.handle);
-    assert!(!owner.gates.lets(region), "retire");
+    let region = owner.token(owner.mr.rkey);
+    memory.force_deregister(owner.mr.handle);
+    assert!(!owner.words.is_valid(region), "forced dereg");
 
     let owner = Owner::new();
-    let pass = owner.pass(owner.mr.rkey);
+    let token = owner.token(owner.mr.rkey);
     owner.memory.deregister(owner.mr.handle).unwrap();
-    assert!(!owner.gates.lets(pass), "dereg");
+    assert!(!owner.words.is_valid(token), "dereg");
 
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    owner.memory.close_qp_gate(QP);
-    owner.memory.settle_gates();
-    assert!(owner.gates.lets(grant.key) && !owner.gates.lets(grant.qp), "queue pair");
+    owner.memory.revoke_qp(QP);
+    owner.memory.wait_for_revocations();
+    assert!(owner.words.is_valid(grant.key) && !owner.words.is_valid(grant.qp), "queue pair");
 
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    owner.memory.remove_visitor(owner.visitor);
-    assert!(owner.gates.lets(grant.key) && !owner.gates.lets(grant.qp), "visitor");
+    owner.memory.remove_process(owner.process_id);
+    assert!(owner.words.is_valid(grant.key) && !owner.words.is_valid(grant.qp), "process removed");
     let again = owner.grant(owner.pd, QP, owner.mr.rkey);
-    assert!(matches!(again, Err(GrantError::Visitor)));
+    assert!(matches!(again, Err(GrantError::Process)));
 }
 
 #[test]
 fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    let _visit = owner.gates.enter(&owner.guest.0, grant.key, grant.qp).unwrap();
-    // As a queue pair that fails does, in the middle of the lane's work.
-    owner.memory.close_qp_gate(QP);
+    let _access = owner.words.begin_access(&owner.process.0, grant.key, grant.qp).unwrap();
+    // This happens when a queue pair fails while its lane is working.
+    owner.memory.revoke_qp(QP);
     let mw = owner.memory.alloc_mw(owner.pd, MwType::Type2).unwrap();
     for _ in 0..2 {
         let rkey = owner.memory.bind_mw(mw.handle, &owner.bind(Access::REMOTE_READ)).unwrap();
@@ -402,39 +416,39 @@ fn what_packets_and_work_requests_do_to_windows_waits_for_nobody() {
         let rkey = owner.memory.bind_mw(mw.handle, &owner.bind(Access::REMOTE_READ)).unwrap();
         owner.memory.invalidate_local(owner.pd, rkey).unwrap();
     }
-    // Whoever waits cuts the visitor off, who panics then.
+    // The waiting thread would cut the process off, and `cut_off` panics.
 }
 
-/// A visitor that is inside for some time.
+/// A process whose access stays in progress for some time.
 #[derive(Debug)]
-struct Guest(AtomicU64);
+struct TestProcess(AtomicU64);
 
-impl Visitor for Guest {
-    fn inside(&self) -> u64 {
+impl GrantedProcess for TestProcess {
+    fn access_word(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
     fn is_gone(&self) -> bool {
         false
     }
     fn cut_off(&self) {
-        panic!("it left");
+        panic!("the access has ended");
     }
-    fn tell_ended(&self) -> bool {
+    fn notify_revoked(&self) -> bool {
         true
     }
 }
 
 #[test]
-fn deregistering_waits_for_who_copies() {
+fn deregistering_waits_for_accesses_in_progress() {
     let owner = Owner::new();
     let grant = owner.grant(owner.pd, QP, owner.mr.rkey).unwrap();
-    let visit = owner.gates.enter(&owner.guest.0, grant.key, grant.qp).unwrap();
+    let access = owner.words.begin_access(&owner.process.0, grant.key, grant.qp).unwrap();
     let left = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             left.store(true, Ordering::SeqCst);
-            drop(visit);
+            drop(access);
         });
         owner.memory.deregister(owner.mr.handle).unwrap();
         assert!(left.load(Ordering::SeqCst));
@@ -447,9 +461,9 @@ fn a_copy_ends_where_access_does() {
     let memory = Memory::new();
     let (local, remote) = (HostBuffer::new(LONG).unwrap(), HostBuffer::new(LONG).unwrap());
     let (file, len) = (remote.shared_fd().unwrap(), LONG as u64);
-    let reach = Reach::Mapped(PeerMemory::map(file, 0, len, true).unwrap());
+    let reach = PeerRegion::Mapped(PeerMapping::map(file, 0, len, true).unwrap());
     let pd = memory.alloc_pd();
-    // SAFETY: `local` lives as long as `memory`, and is accessed by its racy copies only.
+    // SAFETY: `local` lives as long as `memory`, and only its racy copies access it.
     let mr = unsafe { memory.register(pd, local.as_mut_ptr(), len, 0, Access::LOCAL_WRITE) };
     let sges = [Sge { addr: 0, length: LONG as u32, lkey: mr.unwrap().lkey }];
     let copied = |to: &HostBuffer| {
@@ -457,47 +471,47 @@ fn a_copy_ends_where_access_does() {
         to.read_at(0, &mut bytes).unwrap();
         bytes.iter().position(|&byte| byte != 7).unwrap_or(LONG)
     };
-    // It is over after three looks.
+    // The grant is revoked after three checks.
     let looks = std::cell::Cell::new(0);
     let holds = || looks.replace(looks.get() + 1) < 3;
     local.write_at(0, &[7; LONG]).unwrap();
     let to = (&reach, 0);
     let ended = memory.write_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
-    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&remote), 3 * PIECE as usize);
 
     (0..2).for_each(|_| remote.write_at(0, &[7; LONG]).unwrap());
     local.write_at(0, &[0; LONG]).unwrap();
     looks.set(0);
     let ended = memory.read_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
-    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&local), 4 * PIECE as usize);
 
-    // Where the kernel copies it is looked at before each call.
-    let (addr, sentinel) = (remote.as_mut_ptr().addr() as u64, memory.sentinel().unwrap());
-    let process = Reach::Process(PeerProcess { pid: own_pid(), addr, len, sentinel });
+    // Copies by the kernel check the grant before each system call.
+    let (addr, liveness) = (remote.as_mut_ptr().addr() as u64, memory.liveness_word().unwrap());
+    let process = PeerRegion::ByKernel(PeerRange { pid: own_pid(), addr, len, liveness });
     let (to, cursor) = ((&process, 0), &mut SgCursor::default());
     let ended = memory.write_peer(pd, &sges, cursor, 0, len, to, || false);
-    assert!(matches!(ended, Err(PeerFault::Closed)));
+    assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&remote), LONG);
 }
 
 #[test]
-fn an_atomic_whose_result_has_no_place_does_not_run() {
+fn an_atomic_whose_result_cannot_be_stored_does_not_run() {
     let rig = Rig::new();
     rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
     let reach = rig.mapped();
     let run = |sges: &[Sge]| {
         let on = (&reach, 64);
-        let op = WordOp::FetchAdd(1);
+        let op = PeerAtomic::FetchAdd(1);
         rig.memory.atomic_peer(rig.pd, sges, &mut SgCursor::default(), on, op)
     };
-    // SAFETY: what is not mapped is not accessed.
+    // SAFETY: unmapped memory is not accessed, and no reference to mapped memory conflicts.
     let all = unsafe { rig.memory.register_address_space(rig.pd, Access::LOCAL_WRITE) };
     let nowhere = Sge { addr: 8, length: 8, lkey: all.unwrap().lkey };
     let stale = Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..rig.sge(0, 5) };
     for list in [&[nowhere][..], &[rig.sge(0, 3), stale], &[rig.sge(0, 7)], &[]] {
-        assert!(matches!(run(list), Err(PeerFault::Local(_))), "{list:?}");
+        assert!(matches!(run(list), Err(PeerCopyError::Local(_))), "{list:?}");
     }
     assert_eq!(Rig::bytes(&rig.remote)[64..72], 5_u64.to_ne_bytes());
     let null = Sge { addr: 0, length: 8, lkey: rig.null.lkey };
@@ -521,20 +535,20 @@ fn files_of_huge_pages_are_not_mapped() {
     if raw < 0 {
         return; // A kernel without huge pages.
     }
-    // SAFETY: a descriptor of ours, which nobody else owns.
+    // SAFETY: the descriptor was just created, and nobody else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: no pointers are passed.
+    // SAFETY: the calls pass no pointers.
     unsafe {
         assert_eq!(libc::ftruncate(raw, HUGE as i64), 0);
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, seals), 0);
     }
-    // No page of it is there, and none need ever be.
-    let refused = PeerMemory::map(file.as_fd(), 0, HUGE as u64, true).unwrap_err();
+    // No page of the file exists, and the system need not have any.
+    let refused = PeerMapping::map(file.as_fd(), 0, HUGE as u64, true).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
 }
 
-/// Pieces of the rig's remote memory.
+/// Addresses of ranges of the rig's remote memory.
 fn remote_pieces(rig: &Rig, pieces: &[(usize, u32)]) -> Vec<PeerPiece> {
     let base = rig.remote.as_mut_ptr().addr();
     pieces.iter().map(|&(at, len)| PeerPiece { addr: (base + at) as u64, len }).collect()
@@ -547,11 +561,11 @@ fn a_list_of_another_process_is_copied_to_a_list_of_ours_in_its_order() {
     let from: Vec<(usize, u32)> =
         (0..30).map(|i| (i * 531 % 9000, 1 + (i as u32 * 61) % 600)).collect();
     let pieces = remote_pieces(&rig, &from);
-    let list = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
+    let list = PeerList { pid: own_pid(), liveness: rig.liveness_word(), pieces: &pieces };
     let expected: Vec<u8> =
         from.iter().flat_map(|&(at, n)| &source[at..at + n as usize]).copied().collect();
-    // More pieces than one system call takes, a null region among them, and a byte that is left
-    // alone.
+    // The list has more pieces than one system call takes, among them a null region. One byte
+    // between pieces must stay unchanged.
     let mut sges: Vec<Sge> = (0..40).map(|i| rig.sge(1 + i * 300, 255 + i as u32)).collect();
     sges.insert(11, Sge { addr: 0, length: 777, lkey: rig.null.lkey });
     let offset = 5;
@@ -581,21 +595,21 @@ fn a_list_is_not_copied_from_another_program_nor_beyond_ours() {
     let pull = |list: &PeerList<'_>, room: u32| {
         rig.memory.pull(rig.pd, &[rig.sge(0, room)], &mut SgCursor::default(), 0, list)
     };
-    let good = PeerList { pid: own_pid(), sentinel: rig.sentinel(), pieces: &pieces };
-    assert!(PeerList::find_process(own_pid(), rig.sentinel()).is_ok());
+    let good = PeerList { pid: own_pid(), liveness: rig.liveness_word(), pieces: &pieces };
+    assert!(PeerList::find_process(own_pid(), rig.liveness_word()).is_ok());
     assert!(pull(&good, 100).is_ok());
-    assert!(matches!(pull(&good, 99), Err(PeerFault::Local(_))));
-    let (addr, value) = (good.sentinel.addr, good.sentinel.value);
-    for sentinel in [Sentinel { addr, value: value ^ 2 }, Sentinel { addr: 4096, value }] {
-        assert!(matches!(pull(&PeerList { sentinel, ..good }, 100), Err(PeerFault::Peer(_))));
-        assert!(PeerList::find_process(own_pid(), sentinel).is_err());
+    assert!(matches!(pull(&good, 99), Err(PeerCopyError::Local(_))));
+    let (addr, value) = (good.liveness.addr, good.liveness.value);
+    for liveness in [LivenessWord { addr, value: value ^ 2 }, LivenessWord { addr: 4096, value }] {
+        assert!(matches!(pull(&PeerList { liveness, ..good }, 100), Err(PeerCopyError::Peer(_))));
+        assert!(PeerList::find_process(own_pid(), liveness).is_err());
     }
-    // Nothing is there, or the end of addresses.
+    // Nothing is mapped at the first address, and the second wraps.
     for addr in [8, u64::MAX - 50] {
         let pieces = [PeerPiece { addr, len: 100 }];
         assert!(matches!(
             pull(&PeerList { pieces: &pieces, ..good }, 100),
-            Err(PeerFault::Peer(_))
+            Err(PeerCopyError::Peer(_))
         ));
     }
 }
@@ -623,23 +637,23 @@ fn bytes_of_a_message_are_located_where_they_are_and_only_in_memory_of_their_own
 }
 
 #[test]
-fn the_gate_of_a_send_queue_lets_its_pass_through_until_it_closes() {
+fn the_token_of_a_send_queue_is_valid_until_it_is_revoked() {
     let rig = Rig::new();
-    let gates = PeerGates::open(rig.memory.gates_file().unwrap()).unwrap();
-    let pass = rig.memory.open_send_gate(QP).unwrap();
-    assert_eq!(rig.memory.open_send_gate(QP), Some(pass));
-    assert!(gates.lets(pass) && gates.still_lets(pass));
-    // Another queue pair, and what was granted through this one, have gates of their own.
-    let other = rig.memory.open_send_gate(Qpn::new(0x12)).unwrap();
-    rig.memory.close_qp_gate(QP);
-    assert!(gates.still_lets(pass) && gates.still_lets(other));
-    rig.memory.close_send_gate(QP);
-    assert!(!gates.still_lets(pass) && gates.still_lets(other));
-    rig.memory.settle_gates();
-    // Its gate is used again, for which the old pass is none.
-    let next = rig.memory.open_send_gate(QP).unwrap();
-    assert_eq!(next.number, pass.number);
-    assert!(gates.still_lets(next) && !gates.still_lets(pass));
-    rig.memory.close_gates();
-    assert!(!gates.still_lets(next) && !gates.still_lets(other));
+    let words = PeerRevocationWords::open(rig.memory.revocation_file().unwrap()).unwrap();
+    let token = rig.memory.send_token(QP).unwrap();
+    assert_eq!(rig.memory.send_token(QP), Some(token));
+    assert!(words.is_valid(token) && words.is_valid_after_read(token));
+    // Other queue pairs, and the grants of this queue pair, have other revocation words.
+    let other = rig.memory.send_token(Qpn::new(0x12)).unwrap();
+    rig.memory.revoke_qp(QP);
+    assert!(words.is_valid_after_read(token) && words.is_valid_after_read(other));
+    rig.memory.revoke_send(QP);
+    assert!(!words.is_valid_after_read(token) && words.is_valid_after_read(other));
+    rig.memory.wait_for_revocations();
+    // The revocation word is used again, with another value.
+    let next = rig.memory.send_token(QP).unwrap();
+    assert_eq!(next.number, token.number);
+    assert!(words.is_valid_after_read(next) && !words.is_valid_after_read(token));
+    rig.memory.revoke_all();
+    assert!(!words.is_valid_after_read(next) && !words.is_valid_after_read(other));
 }

@@ -1,27 +1,27 @@
-//! Copies between private memory and memory that others access meanwhile.
+//! Copies between private memory and racy memory, which others access at the same time.
 //!
-//! Rules kept by every path:
-//! - addresses ascend, each byte is accessed once;
-//! - a naturally aligned 8-byte word that lies inside the racy range is accessed by one move;
-//! - of a store, the aligned word that holds the last byte comes last, with release order. On
-//!   x86-64 all stores become visible in program order anyway; elsewhere the release store orders
-//!   the relaxed ones before it.
+//! All copies follow these rules:
+//! - Addresses ascend, and each byte is accessed once.
+//! - A naturally aligned 8-byte word inside the racy range is accessed by one move.
+//! - A store writes the aligned word that holds the last byte last, with release order. On x86-64,
+//!   all stores become visible in program order anyway. On other machines, the release store orders
+//!   the relaxed stores before it.
 //!
-//! On x86-64 the bulk moves are assembly (16-byte moves: part of the base instruction set, so there
-//! is nothing to detect): the compiler sees neither a race nor a `memcpy` that it might reorder.
-//! Elsewhere, and under Miri, they are relaxed 8-byte atomics. (Miri's emulation of weak memory
-//! stops at accesses of different sizes to the same bytes: run it with
-//! `-Zmiri-disable-weak-memory-emulation`.)
+//! On x86-64, assembly does the bulk moves. It uses 16-byte moves, which belong to the base
+//! instruction set, so no CPU feature needs to be detected. The compiler sees neither a data race
+//! nor a `memcpy` that it might reorder. On other machines, and under Miri, relaxed 8-byte atomics
+//! do the bulk moves. (Miri cannot emulate weak memory for accesses of different sizes to the same
+//! bytes: run it with `-Zmiri-disable-weak-memory-emulation`.)
 //!
-//! A region without write rights may be read-only memory: it is only loaded from, by relaxed loads
-//! of at most 8 bytes, which the atomic types permit there.
+//! A region without write rights may be read-only memory. It is only loaded from, by relaxed loads
+//! of at most 8 bytes, which atomic types permit for read-only memory.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Bytes of the largest unit that is accessed whole.
+/// Bytes of the largest unit that is accessed by one move.
 const WORD: usize = 8;
 
-/// Bytes from `addr` to the next multiple of [`WORD`].
+/// Number of bytes from `addr` to the next multiple of [`WORD`].
 #[inline(always)]
 fn to_boundary(addr: usize) -> usize {
     addr.wrapping_neg() & (WORD - 1)
@@ -36,8 +36,8 @@ pub(super) unsafe fn load(src: *const u8, dst: &mut [u8]) {
     let n = dst.len();
     let dst = dst.as_mut_ptr();
     let head = to_boundary(src.addr()).min(n);
-    // SAFETY: the three ranges partition `0..n`, valid at `src` by contract and at `dst` as a
-    // slice. `src + head` is a multiple of 8, or nothing is left.
+    // SAFETY: the three ranges partition `0..n`. They are valid at `src` by contract, and at `dst`
+    // as parts of a slice. `src + head` is a multiple of 8, or nothing is left.
     unsafe {
         if head > 0 {
             load_units(src, dst, head);
@@ -51,7 +51,8 @@ pub(super) unsafe fn load(src: *const u8, dst: &mut [u8]) {
     }
 }
 
-/// Copies `src` to racy memory at `dst`, ascending, the last aligned word last and as a release.
+/// Copies `src` to racy memory at `dst`, in ascending order. The last aligned word is stored last,
+/// as a release.
 ///
 /// # Safety
 /// `dst..dst + src.len()` is mapped and writable during the call, and does not overlap `src`.
@@ -63,8 +64,9 @@ pub(super) unsafe fn store(dst: *mut u8, src: &[u8]) {
     }
     let src = src.as_ptr();
     let head = to_boundary(dst.addr()).min(n);
-    // SAFETY: the ranges partition `0..n`, valid at `dst` by contract and at `src` as a slice.
-    // `dst + head` is a multiple of 8, or nothing is left; then so is `dst + head + body`.
+    // SAFETY: the ranges partition `0..n`. They are valid at `dst` by contract, and at `src` as
+    // parts of a slice. `dst + head` is a multiple of 8, or nothing is left; then so is `dst + head
+    // + body`.
     unsafe {
         if head > 0 {
             store_units(dst, src, head);
@@ -86,19 +88,19 @@ pub(super) unsafe fn store(dst: *mut u8, src: &[u8]) {
     }
 }
 
-/// Copies `n` bytes of racy memory at `src` to racy memory at `dst`, the last aligned word last and
-/// as a release. What comes before it becomes visible in any order.
+/// Copies `n` bytes of racy memory at `src` to racy memory at `dst`. The last aligned word is
+/// stored last, as a release. The bytes before it become visible in any order.
 ///
 /// # Safety
-/// `src..src + n` is mapped and readable, `dst..dst + n` mapped and writable during the call. They
-/// may overlap if what results need not be either's bytes.
+/// `src..src + n` is mapped and readable, and `dst..dst + n` is mapped and writable, during the
+/// call. The ranges may overlap if the caller accepts any bytes as the result.
 #[inline]
 pub(super) unsafe fn transfer(mut dst: *mut u8, mut src: *const u8, mut n: usize) {
     if n >= DIRECT_MIN && (dst.addr() ^ src.addr()) & (WORD - 1) == 0 {
         let head = to_boundary(dst.addr());
         let mut word = [0; WORD];
-        // SAFETY: `head` < 8 bytes, then a multiple of 8 bytes between multiples of 8, at least
-        // one; both inside the ranges.
+        // SAFETY: all copies lie in both ranges. First come `head` < 8 bytes. Then comes `body`, a
+        // multiple of 8 bytes and at least 8, between addresses that are multiples of 8.
         unsafe {
             load(src, &mut word[..head]);
             store_units(dst, word.as_ptr(), head);
@@ -109,10 +111,10 @@ pub(super) unsafe fn transfer(mut dst: *mut u8, mut src: *const u8, mut n: usize
         }
     }
     let mut private = [0; DIRECT_MIN];
-    // Each round copies a buffer's worth, or ends it.
+    // Each round copies at most one buffer.
     while n > 0 {
         let now = n.min(private.len());
-        // SAFETY: inside both ranges; the buffer is our own.
+        // SAFETY: both parts lie in the ranges, and the buffer is private.
         unsafe {
             load(src, &mut private[..now]);
             store(dst, &private[..now]);
@@ -121,42 +123,43 @@ pub(super) unsafe fn transfer(mut dst: *mut u8, mut src: *const u8, mut n: usize
     }
 }
 
-/// Copies to words that others access meanwhile, as many as `words` has and `bytes` has whole;
-/// returns how many. They become visible in any order, and before what is stored after them with
-/// release order.
+/// Copies bytes to words that others access at the same time. Copies as many whole words as fit
+/// both slices, and returns their number. The words become visible in any order, but before any
+/// later store with release order.
 #[inline]
-pub fn put_words(words: &[AtomicU64], bytes: &[u8]) -> usize {
+pub fn write_words(words: &[AtomicU64], bytes: &[u8]) -> usize {
     let count = words.len().min(bytes.len() / WORD);
-    // SAFETY: so many words are there on either side, those of atomics to be written through a
-    // shared reference; a slice of bytes that is borrowed does not overlap them.
+    // SAFETY: both slices have `count` words. The words are atomics, so they may be written through
+    // a shared reference. A borrowed slice of bytes does not overlap them.
     unsafe { put(words.as_ptr().cast_mut().cast(), bytes.as_ptr(), count * WORD) };
     count
 }
 
-/// Copies from words that others may change meanwhile, as many as `words` has and fit whole into
-/// `bytes`; returns how many.
+/// Copies words that others may change at the same time. Copies as many whole words as fit both
+/// slices, and returns their number.
 #[inline]
-pub fn take_words(words: &[AtomicU64], bytes: &mut [u8]) -> usize {
+pub fn read_words(words: &[AtomicU64], bytes: &mut [u8]) -> usize {
     let count = words.len().min(bytes.len() / WORD);
-    // SAFETY: as above, the other way.
+    // SAFETY: both slices have `count` words, and the borrowed slice of bytes does not overlap the
+    // words.
     unsafe { load_words(words.as_ptr().cast(), bytes.as_mut_ptr(), count * WORD) };
     count
 }
 
-/// Bytes from which a copy between racy memory goes without a buffer between.
+/// Length in bytes from which a copy between racy ranges uses no private buffer.
 const DIRECT_MIN: usize = 256;
 
 /// Loads `n` < 8 bytes that lie in one aligned word, in the largest aligned units that fit.
 ///
 /// # Safety
-/// `src` is readable racily for `n` bytes, `dst` is private and writable for `n` bytes.
+/// `src` is racy and readable for `n` bytes, `dst` is private and writable for `n` bytes.
 #[inline]
 unsafe fn load_units(mut src: *const u8, mut dst: *mut u8, mut n: usize) {
-    // At most 5 rounds: units 1, 2, 4 up and 2, 1 down.
+    // At most 5 rounds: units of 1, 2 and 4 bytes ascending, then 2 and 1.
     while n > 0 {
         let unit = unit_at(src.addr(), n);
-        // SAFETY: `unit` divides the address and is at most `n`. The atomics exist for the load
-        // only.
+        // SAFETY: `unit` divides the address and is at most `n`. The atomics are used only for the
+        // loads.
         unsafe {
             match unit {
                 4 => {
@@ -176,10 +179,10 @@ unsafe fn load_units(mut src: *const u8, mut dst: *mut u8, mut n: usize) {
     }
 }
 
-/// Stores `n` < 8 bytes that lie in one aligned word, ascending, each store a release.
+/// Stores `n` < 8 bytes that lie in one aligned word, ascending. Each store is a release.
 ///
 /// # Safety
-/// `dst` is writable racily for `n` bytes, `src` is private and readable for `n` bytes.
+/// `dst` is racy and writable for `n` bytes, `src` is private and readable for `n` bytes.
 #[inline]
 unsafe fn store_units(mut dst: *mut u8, mut src: *const u8, mut n: usize) {
     // At most 5 rounds, as in `load_units`.
@@ -227,53 +230,55 @@ use portable::{load_words, store_words, store_words as put, transfer_words};
 mod x86_64 {
     use std::arch::asm;
 
-    /// Loads `n` bytes, a multiple of 8, from racy `src`, a multiple of 8.
+    /// Loads `n` bytes from racy memory. `n` and `src` are multiples of 8.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable for `n` bytes; they do not overlap.
     #[inline(always)]
     pub(super) unsafe fn load_words(src: *const u8, dst: *mut u8, n: usize) {
-        // SAFETY: the caller's contract, unchanged.
+        // SAFETY: the contract of `copy_words` is that of this function.
         unsafe { copy_words(dst, src, n) }
     }
 
-    /// Stores `n` bytes, a multiple of 8, to racy `dst`, a multiple of 8.
+    /// Stores `n` bytes to racy memory. `n` and `dst` are multiples of 8.
     ///
     /// # Safety
     /// `dst` is writable and `src` readable for `n` bytes; they do not overlap.
     #[inline(always)]
     pub(super) unsafe fn store_words(dst: *mut u8, src: *const u8, n: usize) {
-        // SAFETY: the caller's contract, unchanged.
+        // SAFETY: the contract of `copy_words` is that of this function.
         unsafe { copy_words(dst, src, n) }
     }
 
-    /// Bytes from which the processor's own copying is faster than a loop: it takes some 30 ns to
-    /// start, and does not fetch lines that it will overwrite from the core that had them.
+    /// Length in bytes from which a string move (`rep movs`) is faster than a loop. It takes some
+    /// 30 ns to start. But it does not fetch cache lines from another core if it will overwrite
+    /// them as a whole.
     const STRING_MIN: usize = 512;
 
-    /// Whether the processor's own copying may be slow: on AMD's Zen 3 it is where the destination
-    /// lies less than a cache line behind a multiple of 4096 bytes from the source. 64 KiB took
-    /// three times as long at a distance of 16 bytes, and a loop as long as ever.
+    /// Whether a string move may be slow for these addresses. On AMD's Zen 3, it is slow if the
+    /// destination lies 1 to 63 bytes behind a multiple of 4096 bytes from the source. At a
+    /// distance of 16 bytes, 64 KiB took three times as long, while a loop took its usual time.
     #[inline(always)]
     fn aliases(dst: *const u8, src: *const u8) -> bool {
         (1..64).contains(&(dst.addr().wrapping_sub(src.addr()) & 4095))
     }
 
-    /// Copies `n` bytes, a multiple of 8, between racy memory, both multiples of 8, or from private
-    /// memory, wherever it is. Long copies are string moves of words: the processor may make their
-    /// stores visible in another order, but none of them after a store that follows the
-    /// instruction.
+    /// Copies `n` bytes, a multiple of 8, to racy memory. Both addresses are multiples of 8, or the
+    /// source is private memory at any address. Long copies are string moves of words. The
+    /// processor may make their stores visible in any order, but all of them before a store that
+    /// follows the instruction.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable for `n` bytes.
     #[inline(always)]
     pub(super) unsafe fn transfer_words(dst: *mut u8, src: *const u8, n: usize) {
         if n < STRING_MIN || aliases(dst, src) {
-            // SAFETY: the caller's contract, unchanged.
+            // SAFETY: the contract of `copy_words` is that of this function. Overlap changes only
+            // the bytes that result, because the moves go through registers.
             return unsafe { copy_words(dst, src, n) };
         }
-        // SAFETY: reads and writes `n` bytes, ascending (the direction flag is clear by the ABI),
-        // and touches neither the stack nor flags.
+        // SAFETY: the instruction reads and writes `n` bytes, ascending (the ABI keeps the
+        // direction flag clear). It touches neither the stack nor flags.
         unsafe {
             asm!(
                 "rep movsq",
@@ -285,16 +290,17 @@ mod x86_64 {
         }
     }
 
-    /// Copies `n` bytes, a multiple of 8, ascending, in moves of 16 and at last one of 8. The racy
-    /// side is 8-byte aligned: a 16-byte move that the processor splits, it splits between words.
+    /// Copies `n` bytes, a multiple of 8, in ascending order: by 16-byte moves, and a last one of 8
+    /// bytes. The racy side is 8-byte aligned, so a processor that splits a 16-byte move splits it
+    /// between words.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable for `n` bytes; they do not overlap.
     #[inline(always)]
     unsafe fn copy_words(mut dst: *mut u8, mut src: *const u8, n: usize) {
         let blocks = n / 64;
-        // SAFETY: reads and writes `n` bytes in all, from the start on; `src` and `dst` advance by
-        // what was copied. The assembly touches no other memory and not the stack.
+        // SAFETY: the code reads and writes `n` bytes in all, from the start on. `src` and `dst`
+        // advance by the bytes copied. The assembly touches no other memory, and not the stack.
         unsafe {
             if blocks > 0 {
                 asm!(
@@ -349,7 +355,7 @@ mod x86_64 {
     /// `src` is readable and `dst` writable for 16 bytes.
     #[inline(always)]
     unsafe fn copy_16(dst: *mut u8, src: *const u8) {
-        // SAFETY: the caller's contract; nothing else is touched.
+        // SAFETY: the caller's contract covers the 16 bytes; the assembly touches nothing else.
         unsafe {
             asm!(
                 "movups {x}, [{src}]",
@@ -367,14 +373,15 @@ mod x86_64 {
 mod portable {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Copies `n` bytes, a multiple of 8, between racy memory, both multiples of 8.
+    /// Copies `n` bytes between racy ranges. `n` and both addresses are multiples of 8.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable for `n` bytes.
     #[inline(always)]
     pub(super) unsafe fn transfer_words(dst: *mut u8, src: *const u8, n: usize) {
         for at in (0..n).step_by(8) {
-            // SAFETY: `at + 8 <= n`, and both are multiples of 8. The first atomic only loads.
+            // SAFETY: `at + 8 <= n`, and both addresses are multiples of 8. The first atomic only
+            // loads.
             unsafe {
                 let word = AtomicU64::from_ptr(src.add(at).cast_mut().cast());
                 let word = word.load(Ordering::Relaxed);
@@ -383,7 +390,7 @@ mod portable {
         }
     }
 
-    /// Loads `n` bytes, a multiple of 8, from racy `src`, a multiple of 8.
+    /// Loads `n` bytes from racy memory. `n` and `src` are multiples of 8.
     ///
     /// # Safety
     /// `src` is readable and `dst` writable for `n` bytes; they do not overlap.
@@ -398,7 +405,7 @@ mod portable {
         }
     }
 
-    /// Stores `n` bytes, a multiple of 8, to racy `dst`, a multiple of 8.
+    /// Stores `n` bytes to racy memory. `n` and `dst` are multiples of 8.
     ///
     /// # Safety
     /// `dst` is writable and `src` readable for `n` bytes; they do not overlap.
@@ -418,7 +425,7 @@ mod portable {
 mod tests {
     use super::*;
 
-    /// Every length around the unit sizes, at every alignment of either side.
+    /// Tests each length around the unit sizes, at each alignment of either side.
     #[test]
     fn copies_move_exactly_the_bytes_named_at_any_alignment() {
         let step = if cfg!(miri) { 13 } else { 1 };
@@ -430,13 +437,14 @@ mod tests {
                 // SAFETY: `racy` has 256 bytes; `to + len` < 256; no reference to it is in use.
                 unsafe { store(base.add(to), &src[from..from + len]) };
                 let mut all = [0xEEu8; 256];
-                // SAFETY: as above, 256 bytes.
+                // SAFETY: `racy` and `all` have 256 bytes; no reference to `racy` is in use.
                 unsafe { load(base, &mut all) };
                 assert_eq!(all[to..to + len], src[from..from + len], "len {len}, {from} to {to}");
                 assert!(all[..to].iter().chain(&all[to + len..]).all(|&b| b == 0));
 
                 let mut back = [0xEEu8; 256];
-                // SAFETY: as above.
+                // SAFETY: `to + len` and `from + len` are below 256; no reference to `racy` is in
+                // use.
                 unsafe { load(base.add(to), &mut back[from..from + len]) };
                 assert_eq!(back[from..from + len], src[from..from + len]);
                 assert!(back[..from].iter().chain(&back[from + len..]).all(|&b| b == 0xEE));
@@ -444,7 +452,7 @@ mod tests {
         }
     }
 
-    /// Every path of `transfer`: through a buffer, in words, in string moves.
+    /// Tests each path of `transfer`: through a buffer, in words, in string moves.
     #[test]
     fn transfers_move_exactly_the_bytes_named_at_any_alignment() {
         let lens: &[usize] = match cfg!(miri) {
@@ -461,7 +469,8 @@ mod tests {
                 let page = |at: *mut u8| at.wrapping_add(at.align_offset(4096));
                 let (src, dst) = (page(src.as_mut_ptr().cast()), page(dst.as_mut_ptr().cast()));
                 let (mut want, mut got) = (vec![0; len], vec![0; 9600]);
-                // SAFETY: both have 9600 bytes from there on, and no reference to them is in use.
+                // SAFETY: both have 9600 bytes from the start of the page, and no reference to them
+                // is in use.
                 unsafe {
                     transfer(dst.add(to), src.add(from), len);
                     load(src.add(from), &mut want);

@@ -1,4 +1,4 @@
-//! Page-aligned, zeroed memory of our own: what a safe API registers.
+//! Page-aligned, zeroed memory of this process, for safe APIs to register.
 
 use std::fmt;
 use std::io;
@@ -12,20 +12,20 @@ use super::Region;
 use super::memfd;
 use super::shares::{self, ALIGN};
 
-/// Page-aligned zeroed memory, shared through a memfd where the system has them, so that a peer
-/// process on this host can map it. Freed on drop.
+/// A buffer of page-aligned, zeroed memory. If the system has memfds, the memory lies in one, so
+/// that a peer process on this host can map it. The memory is freed on drop.
 ///
-/// It is this process's alone: a child of `fork` does not have it, and is ended by SIGSEGV if it
-/// accesses it, as memory that was registered is after `ibv_fork_init`. What a child shall read is
-/// copied out before the fork, or lies in [`HostBuffer::private`].
+/// A child of `fork` does not inherit the memory. If the child accesses it, SIGSEGV ends the child.
+/// The same applies to registered memory after `ibv_fork_init`. Copy what a child must read before
+/// the fork, or put it into a [`HostBuffer::private`].
 ///
-/// Another process is given the memfd only if all of the buffer is registered, as one region. Of a
-/// region that is a part it has no more than the part, which the kernel copies for it: 0.3 us and
-/// more for each request, and atomics take packets. What peers are to reach at different times or
-/// with different rights is better in buffers of its own.
+/// Another process receives the memfd only if the whole buffer is registered as one region. If a
+/// region is a part of the buffer, the kernel copies for the other process. Then each request takes
+/// 0.3 us and more, and atomics use packets. So use separate buffers for memory that peers use at
+/// different times or with different rights.
 ///
-/// It is meant to be registered, so its bytes may change at any time: there are no references into
-/// it, only copies ([`HostBuffer::read_at`], [`HostBuffer::write_at`]).
+/// The buffer is meant to be registered, so its bytes may change at any time. There are no
+/// references into it, only copies ([`HostBuffer::read_at`], [`HostBuffer::write_at`]).
 pub struct HostBuffer {
     region: Region,
     base: *mut u8,
@@ -33,26 +33,26 @@ pub struct HostBuffer {
     fd: Option<Arc<OwnedFd>>,
 }
 
-// SAFETY: the mapping belongs to this value and is accessed by racy copies only, which any number
-// of threads may do at once.
+// SAFETY: the mapping belongs to this value. Only racy copies access it, which any number of
+// threads may do at once.
 unsafe impl Send for HostBuffer {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
-    /// `len` zeroed bytes. No page is touched until it is used.
+    /// Allocates `len` zeroed bytes. No page takes memory until it is used.
     ///
     /// # Errors
-    /// What `mmap` says, typically `ENOMEM`; `InvalidInput` for more than [`isize::MAX`] bytes.
+    /// Errors of `mmap`, typically `ENOMEM`; `InvalidInput` for more than [`isize::MAX`] bytes.
     pub fn new(len: usize) -> io::Result<Self> {
         Self::with(len, Sharing::Memfd)
     }
 
-    /// As [`new`](Self::new), but of this process alone: it takes no descriptor, and a child of
-    /// `fork` has a copy.
+    /// Does the same as [`new`](Self::new), but the memory belongs to this process alone. It takes
+    /// no file descriptor, and a child of `fork` has a copy of it.
     ///
     /// # Errors
-    /// As of [`new`](Self::new).
+    /// As for [`new`](Self::new).
     pub fn private(len: usize) -> io::Result<Self> {
         Self::with(len, Sharing::Private)
     }
@@ -66,49 +66,49 @@ impl HostBuffer {
         let (base, fd) = map(mapped, sharing)?;
         let fd = fd.map(Arc::new);
         if let Some(fd) = &fd {
-            shares::enter(base.addr(), mapped, fd, 0);
+            shares::insert(base.addr(), mapped, fd, 0);
         }
-        // SAFETY: `base..base + len` is a mapping of ours, readable, writable, without references,
-        // until drop; this copy of the region does not outlive it. Who registers it makes the
-        // promise anew.
+        // SAFETY: `base..base + len` is a mapping of this value, readable and writable, without
+        // references, until drop. This copy of the region does not outlive the mapping. A caller
+        // that registers the memory makes its own promise.
         let region = unsafe { Region::new(base, len as u64) };
         Ok(Self { region, base, mapped, fd })
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.region.len() as usize
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.region.len() == 0
     }
 
-    /// First byte; page-aligned, never null. Valid until the buffer is dropped.
+    /// Address of the first byte: page-aligned, never null, valid until the buffer is dropped.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.base
     }
 
-    /// The memfd that backs it from offset 0 on, if it is shared. Its size is sealed.
+    /// The memfd that holds the memory from offset 0 on, if it is shared. Its size is sealed.
     pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_deref().map(AsFd::as_fd)
     }
 
-    /// Copies `dst.len()` bytes from `offset` on. Bytes that a peer writes meanwhile may be seen
-    /// old or new, aligned 8-byte words whole.
+    /// Copies `dst.len()` bytes from `offset` on. If a peer writes them at the same time, each
+    /// aligned 8-byte word has its old or its new value.
     ///
     /// # Errors
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the range is not inside; nothing is
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the range is out of bounds; nothing is
     /// copied.
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> io::Result<()> {
         self.region.load(offset as u64, dst).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Copies `src` to `offset` and on, in ascending order, the last word last and as a release.
+    /// Copies `src` to `offset`, in ascending order. The last word is stored last, as a release.
     ///
     /// # Errors
-    /// [`WriteZero`](io::ErrorKind::WriteZero) if the range is not inside; nothing is copied.
+    /// [`WriteZero`](io::ErrorKind::WriteZero) if the range is out of bounds; nothing is copied.
     pub fn write_at(&self, offset: usize, src: &[u8]) -> io::Result<()> {
         self.region.store(offset as u64, src).ok_or_else(|| io::ErrorKind::WriteZero.into())
     }
@@ -124,12 +124,13 @@ impl fmt::Debug for HostBuffer {
     }
 }
 
-/// Who has the memory.
+/// Whether other processes can map the memory.
 #[derive(Clone, Copy)]
 enum Sharing {
-    /// Everybody who has the memfd; where the system has none, this process alone.
+    /// Every process that has the memfd can map it. If the system has no memfds, only this process
+    /// has the memory.
     Memfd,
-    /// This process alone.
+    /// Only this process has the memory.
     Private,
 }
 
@@ -152,15 +153,15 @@ fn map(len: usize, sharing: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
         return Err(io::Error::last_os_error());
     }
     if fd.is_some() {
-        // A child would share it with this process and its peers, whatever rights the child gave
-        // up. Advice: kernels that do not take it leave things as they were. SAFETY: the mapping
-        // just made.
+        // Without this advice, a child would share the memory with this process and its peers, even
+        // if the child gave up rights. Kernels that do not know the advice ignore it.
+        // SAFETY: the range is the mapping made above.
         unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
     }
     Ok((base.cast(), fd))
 }
 
-/// A memfd of `len` bytes, for ever.
+/// Creates a memfd of `len` bytes. Its size cannot change any more.
 #[cfg(not(miri))]
 fn memfd(len: usize) -> io::Result<OwnedFd> {
     let fd = memfd::create(len)?;
@@ -168,11 +169,11 @@ fn memfd(len: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Zeroed memory from the allocator: Miri has no `mmap` of files.
+/// Allocates zeroed memory from the allocator, because Miri has no `mmap` of files.
 #[cfg(miri)]
 fn map(len: usize, _: Sharing) -> io::Result<(*mut u8, Option<OwnedFd>)> {
     let layout = std::alloc::Layout::from_size_align(len, ALIGN).map_err(io::Error::other)?;
-    // SAFETY: `len` > 0.
+    // SAFETY: `len` > 0, so the layout has a size.
     let base = unsafe { std::alloc::alloc_zeroed(layout) };
     if base.is_null() { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok((base, None)) }
 }
@@ -183,14 +184,14 @@ impl Drop for HostBuffer {
         if self.fd.is_some() {
             shares::remove(self.base.addr());
         }
-        // SAFETY: the mapping of `new`; nothing of this value is used afterwards.
+        // SAFETY: the range is the mapping made by `with`; nothing uses this value afterwards.
         unsafe { libc::munmap(self.base.cast(), self.mapped) };
     }
 
     #[cfg(miri)]
     fn drop(&mut self) {
         let layout = std::alloc::Layout::from_size_align(self.mapped, ALIGN).unwrap();
-        // SAFETY: allocated by `map` with this layout.
+        // SAFETY: the memory was allocated by `map` with this layout.
         unsafe { std::alloc::dealloc(self.base, layout) };
     }
 }

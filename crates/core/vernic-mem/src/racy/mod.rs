@@ -1,47 +1,49 @@
-//! Memory that others change while we look: the only module with `unsafe`.
+//! Memory that others may change at any time. Only this module has `unsafe`.
 //!
-//! Owns the promise that [`crate::Memory::register`] takes from its caller ("these bytes stay
-//! mapped until the region is deregistered and the lanes have passed") and everything that leans on
-//! it: [`Region`] carries the promise and checks bounds, [`Slot`] publishes it to the data path,
-//! `copy` does the accesses (`address_space` those to a region over everything), [`HostBuffer`] is
-//! memory of our own to register, [`PeerMemory`] and [`PeerProcess`] are memory of other processes
-//! that offered it.
+//! The caller of [`crate::Memory::register`] promises that the bytes stay mapped until the region
+//! is deregistered and the lanes have passed a barrier. This module owns that promise, and all code
+//! that relies on it:
+//! - [`Region`] carries the promise and checks bounds.
+//! - [`Slot`] publishes the promise to the data path.
+//! - `copy` accesses the memory; `address_space` does so for a region over the whole address space.
+//! - [`HostBuffer`] is memory of this process, made to be registered.
+//! - [`PeerMapping`] and [`PeerRange`] are granted memory of other processes.
 //!
-//! The other side of every access here may be a C program, another thread or another process, which
-//! reads and writes the same bytes at the same time. So nothing in this module forms a reference to
-//! such bytes, and no access is a plain Rust access, whose race would be undefined behaviour: each
-//! is a relaxed (or stronger) atomic, or an assembly move, which the compiler must treat alike.
+//! A C program, another thread or another process may read and write the same bytes at the same
+//! time. So no code here forms a reference to such bytes. A plain Rust access would be a data race,
+//! which is undefined behaviour. Each access is a relaxed (or stronger) atomic, or an assembly
+//! move, which the compiler must treat alike.
 
 mod address_space;
 mod copy;
 mod host_buffer;
-mod host_list;
+mod inline_data;
+mod liveness;
 #[cfg(not(miri))]
 mod memfd;
-#[cfg(not(miri))]
-mod moved;
 mod peer;
 mod region;
-mod sentinel;
+#[cfg(not(miri))]
+mod shared_pages;
 mod shares;
 mod slice;
 mod slot;
 mod words;
 
 pub(crate) use address_space::is_reachable;
-pub use copy::{put_words, take_words};
+pub use copy::{read_words, write_words};
 pub use host_buffer::HostBuffer;
-pub use host_list::HostList;
-#[cfg(not(miri))]
-pub use moved::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
+pub use inline_data::InlineData;
+pub(crate) use liveness::LivenessPage;
+pub use liveness::LivenessWord;
 pub(crate) use peer::Batch;
-pub use peer::{PeerList, PeerMemory, PeerPiece, PeerProcess, admit};
+pub use peer::{PeerList, PeerMapping, PeerPiece, PeerRange, permit_ptrace};
 pub(crate) use region::{Region, flush_fence};
-pub use sentinel::Sentinel;
-pub(crate) use sentinel::SentinelPage;
+#[cfg(not(miri))]
+pub use shared_pages::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};
 pub use shares::SharedRange;
 pub(crate) use shares::find as find_share;
-pub(crate) use slice::{During, during};
+pub(crate) use slice::{AccessLifetime, with_access_lifetime};
 pub use slice::{RacySlice, RacySliceMut};
 pub(crate) use slot::{Entry, Kind, Slot};
 pub(crate) use words::SharedWords;

@@ -1,13 +1,14 @@
-//! Memory of another process of this host: mapped from a file, or reached through the kernel.
+//! Granted memory of another process on this host: mapped from a file, or accessed through the
+//! kernel.
 //!
-//! What the other process says of it is not believed: a file is mapped only if its size is sealed
-//! and holds what was named, every access checks its bounds, and where the kernel copies, it checks
-//! the addresses there as it does so. The bytes themselves are the other process's, which offered
-//! them.
+//! Statements of the other process are not trusted. A file is mapped only if its size is sealed and
+//! it holds the named range. Every access checks its bounds. When the kernel copies, it checks the
+//! other process's addresses. The content of the bytes belongs to the other process, which has
+//! granted access to them.
 //!
-//! Through the kernel a copy costs some 0.3 us and the pinning of each page. The other process may
-//! be gone by then, and another program have its number: each copy begins with a word that only the
-//! right one has (`sentinel.rs`).
+//! A copy through the kernel costs some 0.3 us, and pins each page. Meanwhile the other process may
+//! end, and another program may get its process id. So each copy begins with a liveness word, which
+//! only the right program has (`liveness.rs`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,37 +18,38 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 #[cfg(not(miri))]
 use super::memfd;
-use super::{Region, Sentinel};
+use super::{LivenessWord, Region};
 
-/// Pieces of local memory that one system call copies.
+/// Highest number of pieces of local memory in one system call.
 const PIECES: usize = 16;
 
-/// Pieces of another process's memory that one system call copies from.
+/// Highest number of pieces of remote memory in one system call that reads a list.
 const LIST: usize = 30;
 
-/// Bytes of a sentinel.
+/// Length of a liveness word in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// A part of another process's memory file, mapped here.
+/// A part of another process's memory file, mapped in this process.
 #[derive(Debug)]
-pub struct PeerMemory {
+pub struct PeerMapping {
     region: Region,
     writable: bool,
     base: NonNull<u8>,
     mapped: usize,
 }
 
-// SAFETY: the mapping belongs to this value and is accessed by racy copies and atomics only.
-unsafe impl Send for PeerMemory {}
-// SAFETY: as above.
-unsafe impl Sync for PeerMemory {}
+// SAFETY: the mapping belongs to this value; only racy copies and atomics access it.
+unsafe impl Send for PeerMapping {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for PeerMapping {}
 
-impl PeerMemory {
-    /// Maps `len` > 0 bytes from `offset` on, to be written as well if `writable`.
+impl PeerMapping {
+    /// Maps `len` > 0 bytes of the file from `offset` on: read-only, or also for writing if
+    /// `writable` is set.
     ///
     /// # Errors
-    /// `InvalidData` for anything but a memory file of fixed size that holds them; what `mmap`
-    /// says.
+    /// `InvalidData` if the file is no memory file of fixed size that holds the range; errors of
+    /// `mmap`.
     #[cfg(not(miri))]
     pub fn map(file: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> io::Result<Self> {
         use std::os::fd::AsRawFd;
@@ -59,89 +61,93 @@ impl PeerMemory {
         let mapped = usize::try_from(end - (offset - lead)).map_err(|_| invalid())?;
         let write = if writable { libc::PROT_WRITE } else { 0 };
         let base = memfd::map(file.as_raw_fd(), offset - lead, mapped, libc::PROT_READ | write)?;
-        // SAFETY: inside the mapping, to which there are no references, and which lives as long as
-        // this value; the file cannot become shorter. It is written only if `writable`: see below.
+        // SAFETY: the range lies in the mapping. The mapping lives as long as this value, there are
+        // no references to it, and the file cannot shrink. `region()` gives it out for writing only
+        // if it is `writable`.
         let region = unsafe { Region::new(base.as_ptr().add(lead as usize), len) };
         Ok(Self { region, writable, base, mapped })
     }
 
-    /// Miri has no such files.
+    /// Miri does not support memory files.
     #[cfg(miri)]
     pub fn map(_: BorrowedFd<'_>, _: u64, _: u64, _: bool) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Its bytes; `None` to write where that is not permitted.
+    /// The mapped bytes as a region. `None` if the caller wants to write and may not.
     #[inline(always)]
     pub(crate) fn region(&self, to_write: bool) -> Option<Region> {
         (self.writable || !to_write).then_some(self.region)
     }
 
-    /// Runs `op` on the 8-byte word at `at`; `None` if it is out of bounds, not aligned or not
-    /// writable.
+    /// Runs `op` on the 8-byte word at offset `at`. `None` if the word is out of bounds, not
+    /// aligned or not writable.
     pub(crate) fn with_word<T>(&self, at: u64, op: impl FnOnce(&AtomicU64) -> T) -> Option<T> {
         self.region(true)?.with_word(at, op)
     }
 }
 
 #[cfg(not(miri))]
-impl Drop for PeerMemory {
+impl Drop for PeerMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; copies of the region do not outlive `self`.
+        // SAFETY: `map` made the mapping with this length; copies of the region do not outlive
+        // `self`.
         unsafe { memfd::unmap(self.base, self.mapped) };
     }
 }
 
-/// A range of another process's address space.
+/// A range of another process's address space, for copies by the kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct PeerProcess {
-    /// Its number, as this process sees it.
+pub struct PeerRange {
+    /// Process id, as this process sees it.
     pub pid: i32,
-    /// First address, there.
+    /// First address, in the other process.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What it has in its memory, and a program that it has become has not.
-    pub sentinel: Sentinel,
+    /// Liveness word of the program that granted access. Another program with the same process id
+    /// does not have it.
+    pub liveness: LivenessWord,
 }
 
-/// A piece of a list of another process's memory.
+/// One piece of a list of another process's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PeerPiece {
-    /// First address, there.
+    /// First address, in the other process.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// Pieces of another process's address space, to be read from.
+/// A list of pieces of another process's address space, to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerList<'a> {
-    /// Its number, as this process sees it.
+    /// Process id, as this process sees it.
     pub pid: i32,
-    /// As of [`PeerProcess`].
-    pub sentinel: Sentinel,
-    /// At most [`PeerList::MAX_PIECES`].
+    /// Liveness word of the program, as in [`PeerRange`].
+    pub liveness: LivenessWord,
+    /// The pieces, at most [`PeerList::MAX_PIECES`].
     pub pieces: &'a [PeerPiece],
 }
 
 impl PeerList<'_> {
-    /// The most pieces of a list.
+    /// Highest number of pieces in a list.
     pub const MAX_PIECES: usize = LIST;
 
-    /// Looks for the sentinel, and for nothing else.
+    /// Checks that the process has this liveness word. Reads nothing else.
     ///
     /// # Errors
-    /// What the kernel says of reading from that process: `EPERM`, `ESRCH`, `ENOSYS`; `EFAULT` if
-    /// it is another program than the one that named the sentinel.
-    pub fn find_process(pid: i32, sentinel: Sentinel) -> io::Result<()> {
-        Batch::<false>::new().read_list(&PeerList { pid, sentinel, pieces: &[] }, 0)
+    /// Errors of the kernel for a read from that process: `EPERM`, `ESRCH`, `ENOSYS`. `EFAULT` if
+    /// the process runs another program than the one with the liveness word.
+    pub fn find_process(pid: i32, liveness: LivenessWord) -> io::Result<()> {
+        Batch::<false>::new().read_list(&PeerList { pid, liveness, pieces: &[] }, 0)
     }
 
-    /// The `len` bytes from byte `at` of the list on, behind the place of the sentinel, and how
-    /// many pieces that makes with it; `None` if it does not hold them.
+    /// The remote pieces for `len` bytes from byte `at` of the list on, after the liveness word.
+    /// Also returns the number of pieces, liveness word included. `None` if the list does not hold
+    /// the range.
     fn part(&self, at: u64, len: usize) -> Option<([libc::iovec; 1 + LIST], usize)> {
-        let mut parts = [sentinel_of(self.sentinel); 1 + LIST];
+        let mut parts = [liveness_piece(self.liveness); 1 + LIST];
         let (mut skip, mut left, mut count) = (at, len as u64, 1);
         for piece in self.pieces {
             let inside = skip.min(u64::from(piece.len));
@@ -157,9 +163,9 @@ impl PeerList<'_> {
     }
 }
 
-/// Local pieces that are to be copied at once to another process (`TO_PEER`), or from it.
+/// Local pieces that one system call copies to another process (`TO_PEER`), or from it.
 pub(crate) struct Batch<'a, const TO_PEER: bool> {
-    /// After the place of the sentinel.
+    /// The pieces; the first element is reserved for the liveness word.
     pieces: [libc::iovec; 1 + PIECES],
     count: usize,
     bytes: usize,
@@ -180,8 +186,8 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         self.bytes
     }
 
-    /// Adds a part of a region; the caller has checked the right to write it, where it is written.
-    /// `None`, and nothing done, if the part is not inside, or of a special region.
+    /// Adds a part of a region. If the batch writes to the region, the caller has checked that
+    /// right. `None`, and nothing added, if the part is out of bounds or the region is special.
     pub(crate) fn push_region(&mut self, region: Region, offset: u64, len: u64) -> Option<()> {
         let (base, len) = region.part(offset, len)?.parts();
         self.push(base, len as usize);
@@ -195,15 +201,15 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         self.bytes += len;
     }
 
-    fn place(&self, peer: &PeerProcess, at: u64) -> io::Result<(u64, u64)> {
+    fn remote_range(&self, peer: &PeerRange, at: u64) -> io::Result<(u64, u64)> {
         let len = self.bytes as u64;
         let fits = at.checked_add(len).is_some_and(|end| end <= peer.len) && len > 0;
         let addr = peer.addr.checked_add(at).filter(|addr| addr.checked_add(len).is_some() && fits);
         addr.map(|addr| (addr, len)).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// Runs `call` with the local pieces, the first of which is the sentinel's place: `word`. Both
-    /// ends begin with it.
+    /// Runs `call` with the local pieces. `word` is the first local piece, because the remote side
+    /// begins with its liveness word.
     fn copy(
         &mut self,
         word: &mut u64,
@@ -213,7 +219,7 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
         (self.count, self.bytes) = (0, 0);
         self.pieces[0] = libc::iovec { iov_base: (&raw mut *word).cast(), iov_len: WORD };
         if cfg!(miri) {
-            // It has no such calls.
+            // Miri does not support these system calls.
             return Err(io::ErrorKind::Unsupported.into());
         }
         let n = call(self.pieces.as_ptr(), count as libc::c_ulong);
@@ -226,151 +232,161 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
 }
 
 impl<'a> Batch<'a, true> {
-    /// Adds bytes of ours.
+    /// Adds private bytes of this process.
     pub(crate) fn push_bytes(&mut self, bytes: &'a [u8]) {
         self.push(bytes.as_ptr().cast_mut(), bytes.len());
     }
 
-    /// Copies all pieces to `at` of the other process's range, ascending, the aligned word that
-    /// holds the last byte as a piece of its own after the others. Empties the batch.
+    /// Copies all pieces to offset `at` of the remote range, in ascending order. The aligned word
+    /// that holds the last byte is a remote piece of its own, after the others. Empties the batch.
     ///
     /// # Errors
-    /// What the kernel says: `EPERM`, `ESRCH`, `EFAULT` (also if only a part could be copied, and
-    /// nothing if it is another program than the one that granted access), `EINVAL` if the range
-    /// does not hold it.
-    pub(crate) fn write_to(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
-        let (addr, len) = self.place(peer, at)?;
+    /// Errors of the kernel: `EPERM`, `ESRCH`, `EFAULT`. `EFAULT` also if only a part was copied,
+    /// and with nothing copied if the process runs another program than the one that granted
+    /// access. `EINVAL` if the remote range does not hold the bytes.
+    pub(crate) fn write_to(&mut self, peer: &PeerRange, at: u64) -> io::Result<()> {
+        let (addr, len) = self.remote_range(peer, at)?;
         let last = (addr.wrapping_add(len - 1) & !7).max(addr);
         let head = last - addr;
-        let remote = [sentinel_of(peer.sentinel), remote(addr, head), remote(last, len - head)];
-        let mut word = peer.sentinel.value;
+        let remote = [liveness_piece(peer.liveness), remote(addr, head), remote(last, len - head)];
+        let mut word = peer.liveness.value;
         self.copy(&mut word, |local, n| {
-            // SAFETY: the local pieces are a word of ours, bytes that are borrowed (`push_bytes`)
-            // or registered memory, whose promise covers this call, and are only read; the others
-            // are only touched by the kernel, in the other process.
+            // SAFETY: the local pieces are a word of this function, bytes that are borrowed
+            // (`push_bytes`), or registered memory, whose promise covers this call. They are only
+            // read. Only the kernel touches the other pieces, in the other process.
             unsafe { libc::process_vm_writev(peer.pid, local, n, remote.as_ptr(), 3, 0) }
         })
     }
 }
 
 impl<'a> Batch<'a, false> {
-    /// Adds bytes of ours.
+    /// Adds private bytes of this process.
     pub(crate) fn push_bytes(&mut self, bytes: &'a mut [u8]) {
         self.push(bytes.as_mut_ptr(), bytes.len());
     }
 
-    /// Copies from `at` of the other process's range to all pieces. Empties the batch.
+    /// Copies from offset `at` of the remote range to all pieces. Empties the batch.
     ///
     /// # Errors
-    /// As of [`write_to`](Self::write_to); what was read of another program is to be forgotten.
-    pub(crate) fn read_from(&mut self, peer: &PeerProcess, at: u64) -> io::Result<()> {
-        let (addr, len) = self.place(peer, at)?;
-        self.read((peer.pid, peer.sentinel), &[sentinel_of(peer.sentinel), remote(addr, len)])
+    /// As for [`write_to`](Self::write_to). The caller must drop the bytes that were read after
+    /// `EFAULT`: they may come from another program.
+    pub(crate) fn read_from(&mut self, peer: &PeerRange, at: u64) -> io::Result<()> {
+        let (addr, len) = self.remote_range(peer, at)?;
+        self.read((peer.pid, peer.liveness), &[liveness_piece(peer.liveness), remote(addr, len)])
     }
 
-    /// As [`read_from`](Self::read_from), from byte `at` of a list on.
+    /// Does the same as [`read_from`](Self::read_from), from byte `at` of a list on.
     ///
     /// # Errors
-    /// As of [`read_from`](Self::read_from).
+    /// As for [`read_from`](Self::read_from).
     pub(crate) fn read_list(&mut self, list: &PeerList<'_>, at: u64) -> io::Result<()> {
         let part = list.part(at, self.bytes);
         let (parts, n) = part.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-        self.read((list.pid, list.sentinel), &parts[..n])
+        self.read((list.pid, list.liveness), &parts[..n])
     }
 
-    /// Copies from the pieces of the other process, the first of which is its sentinel.
-    fn read(&mut self, (pid, sentinel): (i32, Sentinel), from: &[libc::iovec]) -> io::Result<()> {
+    /// Copies from remote pieces, the first of which is the liveness word, and checks that word.
+    fn read(
+        &mut self,
+        (pid, liveness): (i32, LivenessWord),
+        from: &[libc::iovec],
+    ) -> io::Result<()> {
         let mut word = 0;
         self.copy(&mut word, |local, n| {
             let (pieces, count) = (from.as_ptr(), from.len() as libc::c_ulong);
-            // SAFETY: the local pieces are a word of ours, bytes that are borrowed mutably
-            // (`push_bytes`) or registered memory, whose promise covers this call and whose right
-            // to be written was checked; the others are only read by the kernel, in the other
+            // SAFETY: the local pieces are a word of this function, bytes that are borrowed mutably
+            // (`push_bytes`), or registered memory, whose promise covers this call and whose right
+            // to be written was checked. The kernel only reads the other pieces, in the other
             // process.
             unsafe { libc::process_vm_readv(pid, local, n, pieces, count, 0) }
         })?;
-        let is_it = word == sentinel.value;
-        is_it.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
+        let is_same = word == liveness.value;
+        is_same.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))
     }
 }
 
-/// Where the other process has its sentinel.
-fn sentinel_of(sentinel: Sentinel) -> libc::iovec {
-    remote(sentinel.addr, WORD as u64)
+/// The liveness word as a remote piece.
+fn liveness_piece(liveness: LivenessWord) -> libc::iovec {
+    remote(liveness.addr, WORD as u64)
 }
 
-/// A range of the other process. Its addresses mean nothing here.
+/// A remote piece. Its address is valid in the other process only.
 fn remote(addr: u64, len: u64) -> libc::iovec {
     let base = std::ptr::without_provenance_mut(addr as usize);
     libc::iovec { iov_base: base, iov_len: len as usize }
 }
 
-/// Lets the process with this number copy from and to this one, where the kernel asks the owner of
-/// a process who may: with Yama's `ptrace_scope` of 1, found out once. The kernel keeps one such
-/// process at a time (`PR_SET_PTRACER`), so who was let in stays as long as it lives, and others
-/// are not: `false`. What the application has named itself is replaced. Elsewhere nothing changes:
-/// either the user alone decides, or nobody may whom the owner names.
-pub fn admit(pid: u32) -> bool {
-    static ASKS: OnceLock<bool> = OnceLock::new();
-    static ADMITTED: Mutex<Option<Admitted>> = Mutex::new(None);
+/// Permits the process `pid` to copy from and to this process, and returns whether it may.
+///
+/// The kernel asks for this permission only if Yama's `ptrace_scope` is 1, which is read once. Then
+/// the kernel permits one process at a time (`PR_SET_PTRACER`). So a permitted process keeps its
+/// permission as long as it lives, and other processes are refused: `false`. A process that the
+/// application itself has permitted is replaced.
+///
+/// With other settings, this function changes nothing and returns true. Then either the user id
+/// alone decides, or a permission by this process would have no effect.
+pub fn permit_ptrace(pid: u32) -> bool {
+    static ASKS_TRACED_PROCESS: OnceLock<bool> = OnceLock::new();
+    static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
     let scope = || std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let by = std::process::id();
-    if pid == by || !*ASKS.get_or_init(|| asks_owner(scope().as_deref())) {
+    if pid == by || !*ASKS_TRACED_PROCESS.get_or_init(|| asks_traced_process(scope().as_deref())) {
         return true;
     }
-    let mut admitted = ADMITTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let may = may_be_named(*admitted, Admitted { by, pid }, |pid| {
+    let mut tracer = TRACER.lock().unwrap_or_else(PoisonError::into_inner);
+    let may = may_replace(*tracer, Tracer { by, pid }, |pid| {
         std::fs::exists(format!("/proc/{pid}")).unwrap_or(true)
     });
     if may {
-        *admitted = Some(Admitted { by, pid });
-        // SAFETY: no pointers are passed.
+        *tracer = Some(Tracer { by, pid });
+        // SAFETY: the call passes no pointers.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
     }
     may
 }
 
-/// Which process was let in, and by which: a child of `fork` has let in nobody.
+/// The permitted process, and the process that permitted it. The second differs after `fork`: a
+/// child has permitted nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Admitted {
+struct Tracer {
     by: u32,
     pid: u32,
 }
 
-/// Whether a process takes the place of the one before.
-fn may_be_named(before: Option<Admitted>, now: Admitted, lives: impl Fn(u32) -> bool) -> bool {
+/// Whether process `now` may replace the permitted process `before`.
+fn may_replace(before: Option<Tracer>, now: Tracer, lives: impl Fn(u32) -> bool) -> bool {
     before.is_none_or(|before| before == now || before.by != now.by || !lives(before.pid))
 }
 
-/// Whether Yama with this setting asks the owner of a process: not without it (`None`), nor where
-/// it decides alone.
-fn asks_owner(ptrace_scope: Option<&str>) -> bool {
+/// Whether Yama asks the traced process for permission with this setting. It does not if Yama is
+/// absent (`None`), or decides alone.
+fn asks_traced_process(ptrace_scope: Option<&str>) -> bool {
     ptrace_scope.is_some_and(|scope| scope.trim() == "1")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Admitted, asks_owner, may_be_named};
+    use super::{Tracer, asks_traced_process, may_replace};
 
     #[test]
-    fn who_was_let_in_stays_until_its_end_and_then_another_is() {
-        let of = |by, pid| Admitted { by, pid };
-        assert!(may_be_named(None, of(1, 5), |_| true));
+    fn a_permitted_process_stays_until_its_end_and_can_then_be_replaced() {
+        let of = |by, pid| Tracer { by, pid };
+        assert!(may_replace(None, of(1, 5), |_| true));
         assert!(
-            may_be_named(Some(of(1, 5)), of(1, 5), |_| true),
-            "the application may have named another"
+            may_replace(Some(of(1, 5)), of(1, 5), |_| true),
+            "the application may have permitted another"
         );
-        assert!(!may_be_named(Some(of(1, 5)), of(1, 6), |pid| pid == 5));
-        assert!(may_be_named(Some(of(1, 5)), of(1, 6), |pid| pid == 6));
-        assert!(may_be_named(Some(of(1, 5)), of(2, 6), |_| true), "that was its parent's");
+        assert!(!may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 5));
+        assert!(may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 6));
+        assert!(may_replace(Some(of(1, 5)), of(2, 6), |_| true), "the parent permitted that one");
     }
 
     #[test]
-    fn who_may_look_into_the_process_is_said_only_where_the_kernel_asks() {
-        assert!(asks_owner(Some("1\n")));
+    fn a_permission_is_given_only_where_the_kernel_asks() {
+        assert!(asks_traced_process(Some("1\n")));
         assert!(
             ![None, Some("0\n"), Some("2\n"), Some("3\n"), Some("")]
-                .map(asks_owner)
+                .map(asks_traced_process)
                 .contains(&true)
         );
     }

@@ -1,25 +1,27 @@
-//! Which memory of this process lies in files that other processes can map.
+//! The memory of this process that lies in files which other processes can map.
 //!
-//! One list for the process, by address: who makes such memory enters it, and takes it out before
-//! it goes. Looked at when a peer asks for access, never on the data path.
+//! There is one list for the process, ordered by address. Code that makes such memory adds it to
+//! the list, and removes it before it unmaps the memory. The list is read when a peer process asks
+//! for a grant, never on the data path.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes to which memory is rounded up that lies in a file of its own: the page of every machine
-/// we run on is this or a multiple.
+/// Unit to which memory with a file of its own is rounded up, in bytes. The page size of all
+/// supported machines is this or a multiple.
 pub(super) const ALIGN: usize = 4096;
 
-/// Memory that lies in a file.
+/// A range of memory that lies in a file.
 #[derive(Clone, Debug)]
 struct Share {
     len: usize,
     file: Arc<OwnedFd>,
-    /// Where in the file it begins.
+    /// Offset in the file at which the range begins.
     offset: u64,
-    /// Of memory that was moved there: who holds it.
+    /// Number of [`SharedPages`](super::SharedPages) that hold the range, if it was moved to the
+    /// file.
     holders: Option<usize>,
 }
 
@@ -35,18 +37,18 @@ fn shares() -> MutexGuard<'static, BTreeMap<usize, Share>> {
     SHARES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where in a file a range of memory lies.
+/// A range of memory, as a range of a file.
 #[derive(Clone, Debug)]
 pub struct SharedRange {
     file: Arc<OwnedFd>,
     offset: u64,
-    /// Bytes of all that lies in the file.
+    /// Length of the memory in the file, in bytes.
     all: u64,
 }
 
 impl SharedRange {
-    /// Whether `len` bytes from its beginning on are all of the file, but for the rest of their
-    /// last page: who is given a file can map all of it.
+    /// Whether `len` bytes from the start of this range are all of the file, up to the end of their
+    /// last page. A process that receives the file can map all of it.
     pub(crate) fn is_all(&self, len: u64) -> bool {
         self.offset == 0 && len.checked_next_multiple_of(ALIGN as u64) == Some(self.all)
     }
@@ -54,44 +56,45 @@ impl SharedRange {
     pub fn file(&self) -> BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&*self.file)
     }
-    /// The file once more, for those who may only read: what they make of this descriptor cannot be
-    /// written. A process of this user can open the file anew, as it can any that it has a name
-    /// for.
+    /// Opens the file for reading only. The new descriptor does not permit writes. A process of the
+    /// same user can still open the file again for writing, as it can any file for which it has a
+    /// path.
     ///
     /// # Errors
-    /// The system's, typically without `/proc`.
+    /// Errors of the system, typically because `/proc` is not mounted.
     pub fn file_to_read(&self) -> io::Result<OwnedFd> {
         let name = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(std::fs::File::open(name)?.into())
     }
-    /// Where in it the range begins.
+    /// Offset in the file at which the range begins.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 }
 
-/// Notes that `len` bytes at `base` lie in the file from `offset` on.
-pub(super) fn enter(base: usize, len: usize, file: &Arc<OwnedFd>, offset: u64) {
+/// Adds `len` bytes at `base`, which lie in the file from `offset` on.
+pub(super) fn insert(base: usize, len: usize, file: &Arc<OwnedFd>, offset: u64) {
     shares().insert(base, Share { len, file: file.clone(), offset, holders: None });
 }
 
-/// Forgets the memory that was entered with `base`.
+/// Removes the range that was added with `base`.
 pub(super) fn remove(base: usize) {
     let gone = shares().remove(&base);
-    // Outside the lock: it may close the file.
+    // Dropped after the lock is released, because the drop may close the file.
     drop(gone);
 }
 
-/// Notes that `len` bytes at `base` were moved to the start of the file, and are held once.
+/// Adds `len` bytes at `base`, which were moved to the start of the file, with one holder.
 #[cfg(not(miri))]
-pub(super) fn enter_held(base: usize, len: usize, file: &Arc<OwnedFd>) {
+pub(super) fn insert_moved(base: usize, len: usize, file: &Arc<OwnedFd>) {
     shares().insert(base, Share { len, file: file.clone(), offset: 0, holders: Some(1) });
 }
 
-/// Holds the memory that `base..base + len` lies in once more, and says where that begins;
-/// `Some(None)` if it lies in a file but was not moved there, `None` if it does not.
+/// Adds a holder to the moved memory in which `base..base + len` lies, and returns its first
+/// address. `None` if the range lies in no file; `Some(None)` if it lies in a file but was not
+/// moved there.
 #[cfg(not(miri))]
-pub(super) fn hold(base: usize, len: u64) -> Option<Option<usize>> {
+pub(super) fn add_holder(base: usize, len: u64) -> Option<Option<usize>> {
     let mut shares = shares();
     let (&start, share) = shares.range_mut(..=base).next_back()?;
     if !share.has(base - start, len) {
@@ -102,9 +105,10 @@ pub(super) fn hold(base: usize, len: u64) -> Option<Option<usize>> {
     Some(Some(start))
 }
 
-/// One who holds what was moved at `base` lets go: its file and length if it was the last.
+/// Removes a holder of the memory that was moved at `base`. Returns its file and length if that was
+/// the last holder.
 #[cfg(not(miri))]
-pub(super) fn let_go(base: usize) -> Option<(Arc<OwnedFd>, usize)> {
+pub(super) fn remove_holder(base: usize) -> Option<(Arc<OwnedFd>, usize)> {
     let mut shares = shares();
     let share = shares.get_mut(&base)?;
     let holders = share.holders.as_mut()?;
@@ -115,7 +119,7 @@ pub(super) fn let_go(base: usize) -> Option<(Arc<OwnedFd>, usize)> {
     shares.remove(&base).map(|share| (share.file, share.len))
 }
 
-/// The file in which all of `base..base + len` lies, if it lies in one.
+/// The file range for `base..base + len`, if all of it lies in one file.
 pub(crate) fn find(base: usize, len: u64) -> Option<SharedRange> {
     let shares = shares();
     let (&start, share) = shares.range(..=base).next_back()?;

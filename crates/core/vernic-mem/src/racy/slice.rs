@@ -1,55 +1,56 @@
-//! Pieces of memory for system calls that copy by themselves, between a socket and memory that
-//! others may access meanwhile.
+//! Slices of racy memory for system calls: the kernel copies between a socket and memory that
+//! others may access at the same time.
 //!
-//! A piece is an address and a length, laid out as the kernel wants them. Nobody follows it but the
-//! kernel and the copies of this module. It lives as long as the buffer that it was made of, or as
-//! the access within which a region gave it ([`During`]): pieces of registered memory cannot
-//! outlive the call in which their keys were checked.
+//! A slice is an address and a length, in the layout of an `iovec`. Only the kernel and the copies
+//! of this module access its bytes. A slice of a buffer lives as long as the buffer. A slice of
+//! registered memory lives as long as one access ([`AccessLifetime`]), so it cannot outlive the
+//! call in which its key was checked.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use super::{Region, copy};
 
-/// The time of one access to registered memory. A key that is killed meanwhile is waited for, as
-/// for a copy that has passed its check.
+/// The lifetime of one access to registered memory. A thread that invalidates the key meanwhile
+/// waits for the access, as for a copy that has passed its check.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct During<'s>(PhantomData<&'s ()>);
+pub(crate) struct AccessLifetime<'s>(PhantomData<&'s ()>);
 
 /// Runs `work` as one access.
-pub(crate) fn during<T>(work: impl for<'s> FnOnce(During<'s>) -> T) -> T {
-    work(During(PhantomData))
+pub(crate) fn with_access_lifetime<T>(work: impl for<'s> FnOnce(AccessLifetime<'s>) -> T) -> T {
+    work(AccessLifetime(PhantomData))
 }
 
 impl Region {
-    /// The part `offset..offset + len` to be read; `None` if it is not inside, or of a special
-    /// region.
+    /// The part `offset..offset + len` as a slice to be read. `None` if it is out of bounds, or the
+    /// region is special.
     pub(crate) fn read_piece<'s>(
         self,
-        _: During<'s>,
+        _: AccessLifetime<'s>,
         offset: u64,
         len: u64,
     ) -> Option<RacySlice<'s>> {
         let (base, len) = self.part(offset, len)?.parts();
-        // SAFETY: inside a region, which stays mapped and readable until no access is under way any
-        // more (`Region::new`), and the access that this belongs to outlives `'s`.
+        // SAFETY: the range lies in a region, which stays mapped and readable until no access is in
+        // progress any more (`Region::new`). The access with this `AccessLifetime` outlives `'s`.
         Some(unsafe { RacySlice::new(base, usize::try_from(len).ok()?) })
     }
 
-    /// As [`read_piece`](Self::read_piece), to be written: the caller has checked the right to.
+    /// Does the same as [`read_piece`](Self::read_piece), as a slice to be written. The caller has
+    /// checked the right to write.
     pub(crate) fn write_piece<'s>(
         self,
-        _: During<'s>,
+        _: AccessLifetime<'s>,
         offset: u64,
         len: u64,
     ) -> Option<RacySliceMut<'s>> {
         let (base, len) = self.part(offset, len)?.parts();
-        // SAFETY: as above; writable because the caller checked the right.
+        // SAFETY: as for `read_piece`. The range is writable because the caller checked the right.
         Some(unsafe { RacySliceMut::new(base, usize::try_from(len).ok()?) })
     }
 }
 
-/// Memory to be read, as [`std::io::IoSlice`] but without a reference to it.
+/// A slice of memory to be read, like [`std::io::IoSlice`] but without a reference to the bytes.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct RacySlice<'s> {
@@ -57,7 +58,8 @@ pub struct RacySlice<'s> {
     life: PhantomData<&'s [u8]>,
 }
 
-/// Memory to be written, as [`std::io::IoSliceMut`] but without a reference to it.
+/// A slice of memory to be written, like [`std::io::IoSliceMut`] but without a reference to the
+/// bytes.
 #[repr(transparent)]
 pub struct RacySliceMut<'s> {
     vec: libc::iovec,
@@ -65,28 +67,28 @@ pub struct RacySliceMut<'s> {
 }
 
 impl<'s> RacySlice<'s> {
-    /// No bytes.
+    /// A slice without bytes.
     pub const EMPTY: Self =
         Self { vec: libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, life: PhantomData };
 
-    /// Vouches for `base..base + len`.
+    /// Makes a slice of `base..base + len`.
     ///
     /// # Safety
-    /// During `'s` the bytes are mapped and readable, do not wrap, and no `&mut` to them is used.
+    /// During `'s`, the bytes are mapped and readable, do not wrap, and no `&mut` to them is used.
     const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { vec: libc::iovec { iov_base: base.cast(), iov_len: len }, life: PhantomData }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub const fn len(&self) -> usize {
         self.vec.iov_len
     }
-    /// Whether there are none.
+    /// Whether the length is 0.
     pub const fn is_empty(&self) -> bool {
         self.vec.iov_len == 0
     }
 
-    /// What is left behind the first `skip` bytes; nothing if there are no more.
+    /// The rest of the slice after its first `skip` bytes; empty if there are no more.
     #[must_use]
     pub fn skip(self, skip: usize) -> Self {
         let skip = skip.min(self.vec.iov_len);
@@ -94,16 +96,17 @@ impl<'s> RacySlice<'s> {
         Self { vec: libc::iovec { iov_base, iov_len: self.vec.iov_len - skip }, ..self }
     }
 
-    /// Copies all of it behind what is in `bytes`.
+    /// Appends all bytes of the slice to `bytes`.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
         let at = bytes.len();
         bytes.resize(at + self.len(), 0);
-        // SAFETY: mapped and readable during `'s` (`RacySlice::new`); the vector is private.
+        // SAFETY: the bytes are mapped and readable during `'s` (`RacySlice::new`); the vector is
+        // private.
         unsafe { copy::load(self.vec.iov_base.cast(), &mut bytes[at..]) };
     }
 
-    /// The pieces as the kernel takes them: address and count, valid for reading of the named bytes
-    /// as long as the pieces are.
+    /// The slices as an array of `iovec` for the kernel, with `pieces.len()` elements. The array
+    /// may be used to read the bytes as long as the slices live.
     pub const fn as_iovecs(pieces: &[Self]) -> *const libc::iovec {
         pieces.as_ptr().cast()
     }
@@ -117,35 +120,35 @@ impl<'s> From<&'s [u8]> for RacySlice<'s> {
 }
 
 impl<'s> RacySliceMut<'s> {
-    /// No bytes.
+    /// A slice without bytes.
     pub const EMPTY: Self =
         Self { vec: libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, life: PhantomData };
 
-    /// Vouches for `base..base + len`.
+    /// Makes a slice of `base..base + len`.
     ///
     /// # Safety
-    /// During `'s` the bytes are mapped and writable, do not wrap, and no reference to them is
+    /// During `'s`, the bytes are mapped and writable, do not wrap, and no reference to them is
     /// used.
     const unsafe fn new(base: *mut u8, len: usize) -> Self {
         Self { vec: libc::iovec { iov_base: base.cast(), iov_len: len }, life: PhantomData }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub const fn len(&self) -> usize {
         self.vec.iov_len
     }
-    /// Whether there are none.
+    /// Whether the length is 0.
     pub const fn is_empty(&self) -> bool {
         self.vec.iov_len == 0
     }
 
-    /// The same memory to be read.
+    /// The same memory as a slice to be read.
     pub const fn as_read(&self) -> RacySlice<'_> {
         RacySlice { vec: self.vec, life: PhantomData }
     }
 
-    /// The pieces as the kernel takes them: address and count, valid for writing of the named bytes
-    /// as long as the pieces are.
+    /// The slices as an array of `iovec` for the kernel, with `pieces.len()` elements. The array
+    /// may be used to write the bytes as long as the slices live.
     pub const fn as_iovecs(pieces: &mut [Self]) -> *mut libc::iovec {
         pieces.as_mut_ptr().cast()
     }
@@ -153,24 +156,24 @@ impl<'s> RacySliceMut<'s> {
 
 impl<'s> From<&'s mut [u8]> for RacySliceMut<'s> {
     fn from(bytes: &'s mut [u8]) -> Self {
-        // SAFETY: the only reference to the bytes is lent for `'s`.
+        // SAFETY: the only reference to the bytes is borrowed for `'s`.
         unsafe { Self::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 }
 
 impl RacySlice<'_> {
-    /// Bytes that [`for_chunks`](Self::for_chunks) shows at once: they stay in the first-level
-    /// cache.
+    /// Length of the chunks of [`for_chunks`](Self::for_chunks) in bytes. A chunk stays in the
+    /// first-level cache.
     const CHUNK: usize = 4096;
 
-    /// Shows the first `len` bytes as they are now, copied piece by piece.
+    /// Calls `show` with the first `len` bytes, copied in chunks.
     pub fn for_chunks(self, len: usize, mut show: impl FnMut(&[u8])) {
         let mut chunk = [0; Self::CHUNK];
         let (mut rest, mut left) = (self, len.min(self.len()));
-        // Each round shows a chunk.
+        // Each round shows one chunk.
         while left > 0 {
             let now = &mut chunk[..left.min(Self::CHUNK)];
-            // SAFETY: as in `append_to`; `now` is not longer than what is left.
+            // SAFETY: as in `append_to`; `now` is not longer than the rest of the slice.
             unsafe { copy::load(rest.vec.iov_base.cast(), now) };
             show(now);
             left -= now.len();
@@ -196,9 +199,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_gives_its_bytes_from_any_place_on() {
+    fn a_slice_gives_its_bytes_from_any_offset_on() {
         let bytes: Vec<u8> = (0..=255).cycle().take(10_000).collect();
-        // Memory that may be written, as registered memory may: the loads are atomic ones.
+        // The memory is writable, like registered memory, because the copies use atomics.
         let mut memory = bytes.clone();
         let piece = RacySliceMut::from(&mut memory[..]);
         let piece = piece.as_read();

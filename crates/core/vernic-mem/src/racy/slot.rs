@@ -1,10 +1,12 @@
-//! One entry of the key table, read without a lock while it may be rewritten.
+//! One entry of the key table. Readers take no lock, even while the entry is being rewritten.
 //!
-//! A sequence lock: the writer (one at a time, under the control lock) makes the count odd, writes
-//! the fields, makes it even. A reader copies the fields between two equal, even counts. All fields
-//! are atomics, so a torn copy is merely thrown away.
+//! A slot is a sequence lock. The writer (one at a time, under the control lock) makes the count
+//! odd, writes the fields, and makes the count even. A reader copies the fields, and accepts them
+//! if it has seen the same even count before and after. All fields are atomics, so an inconsistent
+//! copy does no harm, and the reader tries again.
 //!
-//! Here and not outside, because a torn pair of address and length must never become a [`Region`].
+//! The slot is in this module because an address and a length from two different entries must never
+//! become a [`Region`].
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -12,26 +14,26 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use super::Region;
 use crate::Access;
 
-/// How often a reader tries before it takes an entry that changes all the time for a dead one. One
-/// try is about 5 ns, a writer needs about 10 ns unless it is descheduled; then its key is dying or
-/// not yet known to anybody, except while a region is reregistered.
+/// How often a reader tries before it treats the entry as invalid. One try takes about 5 ns. A
+/// writer takes about 10 ns, unless it is descheduled. If a writer takes longer, its key is being
+/// invalidated, or is not known to anybody, or its region is being reregistered.
 const MAX_TRIES: u32 = 1000;
 
-/// What a key names.
+/// The kind of object that a key names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Kind {
-    /// Nothing, or nothing any more.
+    /// Nothing: the slot is free.
     Free = 0,
     /// A memory region.
     Region = 1,
-    /// The null region of some domain.
+    /// The null region of a protection domain.
     NullRegion = 2,
-    /// A memory window, not bound.
+    /// A memory window that is not bound.
     Unbound = 3,
     /// A bound type 1 window.
     Window1 = 4,
-    /// A bound type 2 window (2B: domain and queue pair are checked).
+    /// A bound type 2 window (type 2B: domain and queue pair are checked).
     Window2 = 5,
 }
 
@@ -52,23 +54,23 @@ impl Kind {
 /// A consistent copy of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// The whole key; kept after the entry was freed, 0 before its first use.
+    /// The whole key. A freed slot keeps its last key; a slot that was never used has 0.
     pub(crate) key: u32,
-    /// What it names.
+    /// The kind of object that the key names.
     pub(crate) kind: Kind,
     /// Protection domain.
     pub(crate) pd: u32,
     /// Queue pair of a bound type 2 window.
     pub(crate) qpn: u32,
-    /// Rights.
+    /// Access rights.
     pub(crate) access: Access,
-    /// Address by which the first byte is known.
+    /// I/O virtual address of the first byte.
     pub(crate) iova: u64,
-    /// The memory.
+    /// The memory that the key gives access to.
     pub(crate) region: Region,
 }
 
-/// An entry of the key table; one cache line, so that a lookup costs at most one miss.
+/// A slot of the key table. It is one cache line, so that a lookup costs at most one cache miss.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -101,12 +103,13 @@ impl Slot {
         }
     }
 
-    /// Replaces the entry. One writer at a time: the caller holds the control lock.
+    /// Replaces the entry. The caller holds the control lock, so there is one writer at a time.
     pub(crate) fn publish(&self, entry: &Entry) {
         let (base, len) = entry.region.parts();
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // Whoever sees one of the stores below also sees the odd count in its second look.
+        // A reader that sees one of the stores below also sees the odd count when it reads the
+        // count again.
         fence(Ordering::Release);
         self.key.store(entry.key, Ordering::Relaxed);
         self.kind.store(entry.kind as u32, Ordering::Relaxed);
@@ -119,7 +122,7 @@ impl Slot {
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// A consistent copy, or `None` if the entry kept changing for [`MAX_TRIES`] looks.
+    /// A consistent copy of the entry. `None` if the entry kept changing for [`MAX_TRIES`] tries.
     #[inline(always)]
     pub(crate) fn snapshot(&self) -> Option<Entry> {
         let entry = self.try_snapshot();
@@ -154,7 +157,7 @@ impl Slot {
         if before != after || before & 1 != 0 {
             return None;
         }
-        // SAFETY: the count did not move, so both were stored by one `publish`.
+        // SAFETY: the count did not change, so one `publish` stored both values.
         let region = unsafe { Region::from_parts(base, len) };
         Some(Entry { key, kind, pd, qpn, access, iova, region })
     }
@@ -166,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// All fields of the entry say `n`.
+    /// An entry in which all fields have the value `n`.
     fn entry(n: u32) -> Entry {
         let base = std::ptr::without_provenance_mut(n as usize);
         Entry {
@@ -176,7 +179,7 @@ mod tests {
             qpn: n,
             access: Access::from_bits_retain(n),
             iova: u64::from(n),
-            // SAFETY: never accessed.
+            // SAFETY: the region is never accessed.
             region: unsafe { Region::new(base, u64::from(n)) },
         }
     }

@@ -1,8 +1,8 @@
 //! A file of 64-bit words that one process writes and others read.
 //!
-//! The writer makes it and seals it: its size is fixed, and nobody but the mapping that there is
-//! can write it. A reader maps it only after it has seen the seals, so that no access can fault; of
-//! the words it believes nothing, any value is one.
+//! The writer creates the file and seals it. The seals fix the size, and permit writes only through
+//! the writer's own mapping. A reader maps the file only after it has checked the seals, so that no
+//! access can fault. The reader trusts no value of a word.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 #[cfg(not(miri))]
 use super::memfd;
 
-/// A mapping of such a file.
+/// A mapping of a file of words.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     base: NonNull<AtomicU64>,
@@ -21,25 +21,25 @@ pub(crate) struct SharedWords {
 
 // SAFETY: the mapping belongs to the process, and all access to it is by atomics.
 unsafe impl Send for SharedWords {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// The word with this number. A reader may only load it, and only relaxed: that is what atomics
-    /// permit of memory that cannot be written.
+    /// The word with this number. A reader may only use relaxed loads, because atomics permit
+    /// nothing else for read-only memory.
     #[inline(always)]
     pub(crate) fn word(&self, number: u32) -> Option<&AtomicU64> {
         let number = number as usize;
-        // SAFETY: `count` words are mapped from `base` on, aligned as pages are, until `self` is
-        // dropped; the file cannot become shorter. Others change the words at any time, which
-        // atomics allow.
+        // SAFETY: `count` words are mapped from `base` on, page-aligned, until `self` is dropped,
+        // and the file cannot shrink. Others may change the words at any time, which atomics
+        // permit.
         (number < self.count).then(|| unsafe { self.base.add(number).as_ref() })
     }
 }
 
 #[cfg(not(miri))]
 impl SharedWords {
-    /// A file of `count` > 0 words of 0, to be written through the value returned alone.
+    /// Creates a file of `count` > 0 zero words. Only the returned mapping can write them.
     pub(crate) fn create(count: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd::create(count * size_of::<AtomicU64>())?;
         let words = Self::map(&fd, count, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -47,10 +47,10 @@ impl SharedWords {
         Ok((words, fd))
     }
 
-    /// The file of another process, to be read.
+    /// Maps the file of another process, for reading.
     ///
     /// # Errors
-    /// `InvalidData` for anything but a sealed memory file of `count` words.
+    /// `InvalidData` if the file is no sealed memory file of `count` words.
     pub(crate) fn open(fd: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
         if memfd::fixed_size(fd) != Some((count * size_of::<AtomicU64>()) as u64) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -58,14 +58,14 @@ impl SharedWords {
         Self::map(&fd, count, libc::PROT_READ)
     }
 
-    /// Takes the memory of so many words of a file of ours, which touching them could find missing
-    /// otherwise.
+    /// Reserves memory for `count` words of a file from word `first` on. Without it, the first
+    /// access could find that no memory is left.
     ///
     /// # Errors
-    /// What the system says about memory.
-    pub(crate) fn take_memory(fd: &OwnedFd, first: u32, count: u32) -> io::Result<()> {
+    /// Errors of the system about memory.
+    pub(crate) fn reserve(fd: &OwnedFd, first: u32, count: u32) -> io::Result<()> {
         let bytes = |words: u32| u64::from(words) * size_of::<AtomicU64>() as u64;
-        memfd::take_memory(fd, bytes(first), bytes(count))
+        memfd::reserve(fd, bytes(first), bytes(count))
     }
 
     fn map(fd: &impl std::os::fd::AsRawFd, count: usize, protection: i32) -> io::Result<Self> {
@@ -77,12 +77,12 @@ impl SharedWords {
 #[cfg(not(miri))]
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; no reference into it outlives `self`.
+        // SAFETY: `map` made the mapping with this length; no reference into it outlives `self`.
         unsafe { memfd::unmap(self.base.cast(), self.count * size_of::<AtomicU64>()) };
     }
 }
 
-/// Miri has no such files: nothing is shared.
+/// Miri does not support memory files, so nothing is shared.
 #[cfg(miri)]
 impl SharedWords {
     pub(crate) fn create(_: usize) -> io::Result<(Self, OwnedFd)> {
@@ -91,7 +91,7 @@ impl SharedWords {
     pub(crate) fn open(_: BorrowedFd<'_>, _: usize) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    pub(crate) fn take_memory(_: &OwnedFd, _: u32, _: u32) -> io::Result<()> {
+    pub(crate) fn reserve(_: &OwnedFd, _: u32, _: u32) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -25,7 +25,7 @@ use vernic_wire::iwarp::{
     CRC_LEN, Crc32c, DdpHeader, FpduHeader, INTERVAL, Marker, markers_in, pad_of,
 };
 
-use super::violation::Violation;
+use crate::error::Violation;
 
 /// Bytes of an FPDU up to the end of the longest DDP header.
 const HEAD: usize = FpduHeader::LEN + DdpHeader::MAX_LEN;

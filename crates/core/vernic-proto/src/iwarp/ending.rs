@@ -26,10 +26,13 @@ use super::inbound::{Answered, Inbound, Stop, recv_completion};
 use super::qp::Qp;
 use super::requester::Fatal;
 use super::stream::{Rx, Shutdown, Stream, Tx};
-use super::stream_end::{Ending, StreamEnd};
-use super::violation::{Violation, requester_status};
-use crate::completion::{AccessFault, Cause, Completion, Failure, RemoteRange, WcStatus};
-use crate::host::{Host, QpEvent};
+use crate::completion::Completion;
+use crate::error::{
+    AccessFault, Cause, Ending, Failure, RemoteRange, StreamEnd, Violation, WcStatus,
+    terminated_status,
+};
+use crate::event::QpEvent;
+use crate::host::Host;
 use crate::state::QpState;
 use crate::time::Time;
 
@@ -139,7 +142,7 @@ impl Qp {
     /// in error" (RFC 5040, 6.2.1).
     fn terminated(&mut self, now: Time, terminate: &Terminate, host: &mut impl Host) {
         let Some(stream) = self.stream.as_deref() else { return };
-        let status = requester_status(terminate.code);
+        let status = terminated_status(terminate.code);
         let named = match terminate.ddp {
             Some(DdpHeader::Untagged(Untagged { queue, msn, .. })) => {
                 stream.requester.numbered(&self.sq, queue, msn)

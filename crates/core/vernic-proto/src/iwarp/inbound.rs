@@ -22,10 +22,9 @@ use vernic_wire::iwarp::{DdpHeader, Msn, RdmapOpcode, Terminate};
 use super::answers::Answers;
 use super::deframer::{Refusal, Sink};
 use super::requester::Requester;
-use super::violation::Violation;
-use crate::completion::{AccessFault, WcStatus};
+use crate::cx::Cx;
+use crate::error::{AccessFault, Violation, WcStatus};
 use crate::host::Host;
-use crate::qp::Cx;
 use crate::time::Time;
 use crate::wqe::RecvWqe;
 

@@ -13,7 +13,7 @@ use vernic_wire::iwarp::{
 };
 
 use super::agreed::Agreed;
-use crate::completion::AccessFault;
+use crate::error::AccessFault;
 use crate::host::Host;
 
 /// Bytes of the longest FPDU, markers counted: the room that a buffer for one must have.

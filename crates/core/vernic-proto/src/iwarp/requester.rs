@@ -29,10 +29,10 @@ use super::agreed::RtrSet;
 use super::asked::Asked;
 pub(super) use super::asked::Expected;
 use super::layout::{Fpdu, Item, Layout, Source};
-use crate::completion::{AccessFault, Cause, WcStatus};
+use crate::cx::Cx;
+use crate::error::{AccessFault, Cause, WcStatus};
 use crate::host::{Host, QpCounters};
-use crate::qp::Cx;
-use crate::rc::completer::{completion, retire};
+use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
 

@@ -26,7 +26,7 @@ use vernic_wire::iwarp::{MAX_PRIVATE_DATA, MpaEnhanced, MpaKey, MpaStart, TermCo
 
 use super::agreed::{Agreed, Role, RtrSet};
 use super::layout::{Fpdu, Layout};
-use super::stream_end::StreamEnd;
+use crate::error::StreamEnd;
 use crate::time::Time;
 
 use frame::Frame;

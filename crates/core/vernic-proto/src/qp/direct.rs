@@ -11,7 +11,8 @@
 //! the owner's affair: what it does not grant for certain must take packets, so that the responder
 //! finds the error. Fences, SQD, signaling and flushing are those of any request.
 
-use super::{Cx, Machine, Qp};
+use super::{Machine, Qp};
+use crate::cx::Cx;
 use crate::host::{AtomicOp, Host};
 use crate::sq::{Entry, SendQueue};
 use crate::state::{QpState, QpType};

@@ -2,7 +2,8 @@
 //!
 //! Owns the retry counters and the ACK timer. Takes ACKs, NAKs, READ and atomic responses; moves
 //! the send queue's `una`, stores response data, sends the requester back after a loss, and says
-//! when patience has ended. Completions are delivered in the order of the posts by [`retire`].
+//! when patience has ended. Completions are delivered in the order of the posts by
+//! [`retire`](crate::send_completion::retire).
 
 use vernic_wire::opcode::Kind;
 use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
@@ -10,11 +11,10 @@ use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
 use super::probe::Probe;
 use super::requester::{Fatal, Requester};
 use super::window::Window;
-use crate::completion::{Cause, Completion, RemoteRange, Tag, WcStatus};
-use crate::error::requester_status;
-use crate::host::{Disposition, DropReason, Host};
-use crate::qp::Cx;
-use crate::segment::meaning;
+use crate::cx::Cx;
+use crate::disposition::{Disposition, DropReason};
+use crate::error::{Cause, RemoteRange, WcStatus, requester_status};
+use crate::host::Host;
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
 use crate::wqe::SendOp;
@@ -360,7 +360,7 @@ impl Completer {
             let cause = Cause::AckTimeout { tries, waited, heard };
             return Err(Fatal { status: WcStatus::RetryExceeded, cause });
         }
-        parts.window.on_silence();
+        parts.window.on_silence(cx.now);
         self.go_back(parts);
         self.repairing = None;
         self.restart_timer(parts, cx);
@@ -470,37 +470,5 @@ fn expected_data<'p>(
         }
         (_, Some(_)) => Err(bad("an atomic response to another request")),
         (_, None) => Err(bad("a READ response to a request that has none")),
-    }
-}
-
-/// Delivers the completions of all finished requests, oldest first.
-pub(crate) fn retire(sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
-    while let Some(entry) = sq.retire() {
-        if entry.is_signaled() {
-            host.complete_send(completion(&entry, cx, WcStatus::Success, 0));
-        }
-    }
-}
-
-/// The completion of a send request.
-pub(crate) fn completion(
-    entry: &Entry,
-    cx: &Cx<'_>,
-    status: WcStatus,
-    vendor_err: u32,
-) -> Completion {
-    let (_, _, opcode) = meaning(&entry.wqe.op);
-    Completion {
-        wr_id: entry.wqe.wr_id,
-        status,
-        opcode,
-        byte_len: entry.wqe.length,
-        tag: Tag::None,
-        qpn: cx.qpn,
-        src_qpn: cx.attr.dest_qpn,
-        solicited: false,
-        grh: false,
-        sl: 0,
-        vendor_err,
     }
 }

@@ -16,19 +16,26 @@ mod send_tests;
 
 use vernic_wire::Packet;
 
-use crate::completion::{Cause, Failure, WcStatus};
-use crate::host::{Disposition, Host, QpEvent, RunLimits, RxMeta, Transmit};
-use crate::qp::{Cx, QpInit};
+use crate::congestion::Controller;
+use crate::cx::{Cx, QpInit};
+use crate::disposition::Disposition;
+use crate::error::{Cause, Failure, WcStatus};
+use crate::event::QpEvent;
+use crate::host::{Host, RunLimits, RxMeta, Transmit};
+use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
 use crate::state::{ModifyError, QpAttr};
 use crate::time::Time;
 
-use completer::{Completer, Parts, completion, retire};
+use completer::{Completer, Parts};
 use probe::Probe;
 pub(crate) use requester::Fatal;
 use requester::Requester;
 use responder::Responder;
 use window::Window;
+
+/// ECN field of an IP header that a congested router has marked (RFC 3168).
+pub(crate) const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// The machine of an RC queue pair.
 #[derive(Debug)]
@@ -39,7 +46,6 @@ pub(crate) struct Rc {
     responder: Responder,
     window: Window,
     probe: Probe,
-    max_window: u32,
     shared_rq: bool,
     /// The drained event of SQD is still owed.
     drain_event_due: bool,
@@ -57,15 +63,14 @@ macro_rules! parts {
 }
 
 impl Rc {
-    pub(crate) fn new(init: &QpInit) -> Self {
+    pub(crate) fn new(init: &QpInit, controller: Controller) -> Self {
         Self {
             sq: SendQueue::new(init.max_send_wr),
             requester: Requester::default(),
             completer: Completer::default(),
             responder: Responder::new(),
-            window: Window::new(init.max_window),
+            window: Window::new(controller),
             probe: Probe::default(),
-            max_window: init.max_window,
             shared_rq: init.shared_rq,
             drain_event_due: false,
         }
@@ -76,7 +81,7 @@ impl Rc {
         self.requester.reset(0);
         self.completer.reset();
         self.responder = Responder::new();
-        self.window = Window::new(self.max_window);
+        self.window.reset();
         self.probe = Probe::default();
         self.drain_event_due = false;
     }
@@ -134,16 +139,28 @@ impl Rc {
         meta: &RxMeta,
         host: &mut impl Host,
     ) -> (Disposition, Result<(), Fatal>) {
+        if meta.ecn == CONGESTION_EXPERIENCED {
+            self.window.on_mark(cx.now, packet.info().kind);
+            self.requester.pace(&self.window, cx.now);
+        }
         if packet.info().is_request() {
             return (self.responder.handle_request(cx, packet, meta, host), Ok(()));
         }
         let outcome = self.completer.handle_response(&mut parts!(self), cx, packet, host);
+        self.requester.pace(&self.window, cx.now);
         retire(&mut self.sq, cx, host);
         self.check_drained(host);
         match outcome {
             Ok(disposition) => (disposition, Ok(())),
             Err(fatal) => (Disposition::Accepted, Err(fatal)),
         }
+    }
+
+    /// The peer tells of congestion on the path to it.
+    #[cold]
+    pub(crate) fn handle_cnp(&mut self, now: Time) {
+        self.window.on_cnp(now);
+        self.requester.pace(&self.window, now);
     }
 
     pub(crate) fn poll_request(
@@ -164,6 +181,7 @@ impl Rc {
         }
         if sent.is_some() {
             self.completer.on_sent(&mut parts!(self), cx);
+            self.requester.pace(&self.window, cx.now);
         }
         Ok(sent)
     }
@@ -243,7 +261,7 @@ impl Rc {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let earlier =
             |a: Option<Time>, b: Option<Time>| a.zip(b).map_or(a.or(b), |(a, b)| Some(a.min(b)));
-        earlier(self.requester.rnr_until, earlier(self.completer.deadline(), self.probe.due()))
+        earlier(self.requester.deadline(), earlier(self.completer.deadline(), self.probe.due()))
     }
 
     pub(crate) fn silent_since(&self) -> Option<Time> {
@@ -255,7 +273,9 @@ impl Rc {
         cx: &mut Cx<'_>,
         host: &mut impl Host,
     ) -> Result<(), Fatal> {
-        self.completer.handle_timeout(&mut parts!(self), cx, host)
+        let outcome = self.completer.handle_timeout(&mut parts!(self), cx, host);
+        self.requester.pace(&self.window, cx.now);
+        outcome
     }
 
     /// The send side failed: says why, and completes the request that met it.
@@ -278,7 +298,7 @@ impl Rc {
             let code = Cause::Flushed.vendor_err();
             host.complete_send(completion(&entry, cx, WcStatus::Flushed, code));
         }
-        self.requester.rnr_until = None;
+        self.requester.stop_waiting();
         self.completer.reset();
         self.probe = Probe::default();
     }

@@ -9,9 +9,10 @@ use vernic_wire::opcode::Position;
 use super::probe::{Probe, Repeat};
 use super::reads::Reads;
 use super::window::Window;
-use crate::completion::{AccessFault, Cause, WcStatus};
+use crate::congestion::Sent;
+use crate::cx::Cx;
+use crate::error::{AccessFault, Cause, WcStatus};
 use crate::host::{Host, Run, RunLimits, Transmit};
-use crate::qp::Cx;
 use crate::segment::{Segment, packet_count, position_of};
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
@@ -33,8 +34,10 @@ pub(crate) struct Requester {
     pub(crate) reads: Reads,
     /// Message number up to which the peer has receives; `None`: it does not say.
     credit_limit: Option<u32>,
-    /// Nothing leaves before this time.
+    /// Nothing leaves before this time: the peer had no receive.
     pub(crate) rnr_until: Option<Time>,
+    /// Nothing leaves before this time: congestion control paces.
+    paced_until: Option<Time>,
     /// Packets since the last one that asked for an acknowledgement.
     since_ack_req: u32,
     /// Requests not yet started stay where they are: SQD.
@@ -64,6 +67,7 @@ impl Requester {
         self.reads.reset(max_rd_atomic);
         self.credit_limit = None;
         self.rnr_until = None;
+        self.paced_until = None;
         self.since_ack_req = 0;
         self.draining = false;
         self.stuck = false;
@@ -89,9 +93,30 @@ impl Requester {
         seq < self.runs_end
     }
 
+    /// The queue was flushed: nothing is left that waits.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.rnr_until = None;
+        self.paced_until = None;
+    }
+
+    /// Asks congestion control again when the next packet may leave.
+    #[inline]
+    pub(crate) fn pace(&mut self, window: &Window, now: Time) {
+        self.paced_until = window.opens_at(now);
+    }
+
+    /// Something that nothing leaves before, if there is such a time: the earlier of two.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match (self.rnr_until, self.paced_until) {
+            (Some(rnr), Some(paced)) => Some(rnr.min(paced)),
+            (rnr, paced) => rnr.or(paced),
+        }
+    }
+
     /// Whether [`poll`](Self::poll) would send or carry out something now.
     pub(crate) fn is_ready(&self, sq: &SendQueue, window: &Window, mtu: u32) -> bool {
-        if self.rnr_until.is_some() || (self.stuck && !sq.cursor_is_head()) {
+        if self.deadline().is_some() || (self.stuck && !sq.cursor_is_head()) {
             return false;
         }
         match sq.at_cursor() {
@@ -109,7 +134,7 @@ impl Requester {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Option<Transmit>, Fatal> {
-        if self.rnr_until.is_some() {
+        if self.deadline().is_some() {
             return Ok(None);
         }
         let mtu = cx.attr.path_mtu.bytes();
@@ -188,15 +213,28 @@ impl Requester {
         if at_start && entry.takes_receive() && !self.has_credit(sq, entry) {
             return Turn::Wait;
         }
-        let room = u64::from(window.size()).saturating_sub(sq.in_flight());
+        let mut room = u64::from(window.size()).saturating_sub(sq.in_flight());
         if room == 0 {
-            return Turn::Wait;
+            if !self.is_unasked(sq, entry) {
+                return Turn::Wait;
+            }
+            room = 1;
         }
         if entry.needs_response() {
             self.read_turn(sq, window, entry, mtu, room)
         } else {
             self.packet_turn(sq, window, entry, mtu, room)
         }
+    }
+
+    /// Whether the window has shrunk below packets in flight of which none asks for an answer: all
+    /// are of the message at the cursor, whose last packet would. One packet more must ask, or
+    /// nothing would open the window again but a timeout.
+    #[cold]
+    fn is_unasked(&self, sq: &SendQueue, entry: &Entry) -> bool {
+        let flight = sq.in_flight();
+        let sent = if sq.cursor_is_started() { sq.next() - entry.first } else { 0 };
+        !entry.needs_response() && sent >= flight && u64::from(self.since_ack_req) >= flight
     }
 
     fn packet_turn(
@@ -313,12 +351,14 @@ impl Requester {
             // The peer counts each piece as a message of its own.
             sq.count_message();
         }
-        if next < sq.high() {
+        let again = next < sq.high();
+        if again {
             cx.counters.retransmitted_packets += 1;
         } else {
-            window.on_sent(next, cx.now);
             cx.counters.messages_sent += u64::from(position.ends());
         }
+        let bytes = len as u32 + run.map_or(0, |run| run.length);
+        window.on_sent(next, cx.now, Sent { packets, bytes, again });
         cx.counters.tx_packets += 1;
         cx.counters.tx_bytes += len as u64;
         if let Some(Run { length, packets }) = run {
@@ -389,11 +429,13 @@ impl Requester {
         (repeat == Repeat::Oldest || seq > una).then_some((seq, packets))
     }
 
-    /// Asked at the end of a message, now and then within one, and when the window closes.
+    /// Asked at the end of a message, now and then within one, when the window closes, and by each
+    /// packet that the next one may be held back behind.
     fn asks_ack(&self, sq: &SendQueue, window: &Window, position: Position) -> bool {
         position.ends()
             || self.since_ack_req + 1 >= ACK_EVERY.min(window.size() / 4)
             || sq.in_flight() + 1 >= u64::from(window.size())
+            || window.is_paced()
     }
 }
 

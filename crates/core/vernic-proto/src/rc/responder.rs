@@ -31,11 +31,13 @@ use vernic_wire::{
     Srqn, Syndrome,
 };
 
-use crate::completion::{AccessCheck, AccessFault, Cause, Completion, Failure, Tag};
-use crate::error::ErrorClass;
-use crate::host::{Disposition, DropReason, Host, QpEvent, Run, RxMeta};
+use crate::completion::{Completion, Tag};
+use crate::cx::Cx;
+use crate::disposition::{Disposition, DropReason};
+use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
+use crate::event::QpEvent;
+use crate::host::{Host, Run, RxMeta};
 use crate::inbound::{Message, Target, fills_receive, recv_completion, tag_of};
-use crate::qp::Cx;
 use crate::segment::packet_count;
 use crate::state::{QpAttr, QpState};
 use crate::wqe::RecvWqe;

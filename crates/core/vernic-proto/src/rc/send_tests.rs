@@ -11,6 +11,7 @@ use vernic_wire::{
 
 use crate::*;
 
+mod congestion;
 mod direct;
 mod gone;
 mod patience;
@@ -129,23 +130,28 @@ struct Sender {
 
 const MTU: u32 = 256;
 
+const INIT: QpInit = QpInit {
+    qpn: Qpn::new(0x11),
+    qp_type: QpType::Rc,
+    max_send_wr: 64,
+    max_window: 1024,
+    shared_rq: false,
+};
+
 impl Sender {
     fn new() -> Self {
         Self::with(|_| {})
     }
 
     fn with(change: impl FnOnce(&mut QpAttr)) -> Self {
-        let init = QpInit {
-            qpn: Qpn::new(0x11),
-            qp_type: QpType::Rc,
-            max_send_wr: 64,
-            max_window: 1024,
-            shared_rq: false,
-        };
-        Self::of(init, change)
+        Self::of(INIT, change)
     }
 
     fn of(init: QpInit, change: impl FnOnce(&mut QpAttr)) -> Self {
+        Self::connect(Qp::new(init), change)
+    }
+
+    fn connect(mut qp: Qp, change: impl FnOnce(&mut QpAttr)) -> Self {
         let mut attr = QpAttr {
             path_mtu: Mtu::B256,
             dest_qpn: Qpn::new(0x22),
@@ -158,7 +164,6 @@ impl Sender {
         };
         change(&mut attr);
         let mut host = TestHost::default();
-        let mut qp = Qp::new(init);
         use AttrMask as M;
         for (state, mask) in [
             (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
@@ -222,11 +227,16 @@ impl Sender {
     }
 
     fn answer(&mut self, headers: Headers, payload: &[u8]) -> Disposition {
+        self.answer_marked(headers, payload, 0)
+    }
+
+    /// The same with `ecn` in the IP header.
+    fn answer_marked(&mut self, headers: Headers, payload: &[u8], ecn: u8) -> Disposition {
         let mut buf = [0; 4500];
         let at = headers.emit(&mut buf);
         buf[at..at + payload.len()].copy_from_slice(payload);
         let packet = Packet::parse(&buf[..at + payload.len()]).unwrap();
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0, run: None };
+        let meta = RxMeta { grh: None, ecn, sl: 0, run: None };
         self.qp.handle_packet(self.now, &packet, &meta, &mut self.host)
     }
     fn aeth(&mut self, psn: u32, msn: u32, syndrome: Syndrome) -> Disposition {

@@ -1,251 +1,99 @@
-//! How many packets may be in flight: the window of an RC requester, and the round trip under it.
+//! The window of an RC requester: what its congestion controller is told, and what it says.
 //!
-//! The window follows the path. It doubles per round trip until something is lost or the round trip
-//! stretches (a queue is filling: on one host that queue is the peer's socket buffer, and a short
-//! queue also stays in the CPU's cache); then it grows by one packet per round trip. Loss takes 30
-//! % off, once per round trip and not below [`MIN_AFTER_LOSS`]. The upper limit is what the queue
-//! pair was created with.
-//!
-//! Silence starts again at [`MIN`], doubling up to half of what was in flight: where nothing was
-//! lost, the peer or the path has more queued than it gets through in an ACK timeout, of everybody,
-//! and half a window sent again would be queued behind it. Four queue pairs to an emulated kernel
-//! that takes 4000 packets in a second kept each other silent in that way until one had no retries
-//! left.
-//!
-//! What this gives on a path that loses each packet with probability `p`: a loss every `1/p`
-//! packets, between which the window grows by `1/pW`, and `0.3 W` taken off at each, so `W` settles
-//! near `sqrt(1/0.3p)`: 18 packets at 1 %, which the floor lifts to 32. Go-back-N sends what
-//! followed the lost packet again, a window of it: `1/(1 + pW)` of what is sent is new, three
-//! quarters at 1 %.
-//!
-//! This is the place for congestion control driven by CNPs and ECN: it is told of each
-//! acknowledgement, round trip and loss, and asked for one number.
+//! Owns the controller and times round trips for it, one at a time. Told by the requester what
+//! leaves and by the completer what was answered or lost.
 
+use vernic_wire::Kind;
+
+use crate::congestion::{Acked, Congestion, Controller, Sent};
 use crate::time::Time;
-
-/// Smallest window in packets: enough that one loss is found by the packets behind it.
-pub(crate) const MIN: u32 = 8;
-/// Window in packets below which loss alone does not press it. Random loss of 1 % would hold the
-/// window at 18 packets (see above), less than one `sendmsg` carries. Measured over loopback at 1
-/// %, on a busy machine: 32 gives a third more than 8, up to twice; 64 a quarter more again, but
-/// would be 256 KiB that a congested path never gets rid of.
-const MIN_AFTER_LOSS: u32 = 32;
-/// First window in packets. Two GSO batches at IB MTU 1024.
-const INITIAL: u32 = 128;
-/// A round trip this much longer than the shortest means that a queue builds up: 50 us plus as much
-/// as the path itself takes.
-const QUEUE_NANOS: u64 = 50_000;
-/// The shortest round trip is forgotten after this many nanoseconds, so a path change is noticed.
-const BASE_LIFETIME: u64 = 5_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Packets that may be in flight.
-    size: u32,
-    limit: u32,
-    /// Below it the window doubles per round trip.
-    threshold: u32,
-    /// Acknowledged packets not yet turned into growth.
-    credit: u32,
+    controller: Controller,
     /// Packet whose acknowledgement is being timed, and when it left.
     sample: Option<(u64, Time)>,
-    shortest: u64,
-    shortest_at: Time,
-    latest: u64,
-    /// When loss took something off the window last.
-    shrunk_at: Option<Time>,
 }
 
 impl Window {
-    pub(crate) fn new(limit: u32) -> Self {
-        let limit = limit.max(1);
-        Self {
-            size: INITIAL.min(limit),
-            limit,
-            threshold: limit,
-            credit: 0,
-            sample: None,
-            shortest: u64::MAX,
-            shortest_at: Time(0),
-            latest: 0,
-            shrunk_at: None,
-        }
+    pub(crate) fn new(controller: Controller) -> Self {
+        Self { controller, sample: None }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.controller.reset();
+        self.sample = None;
     }
 
     /// Packets that may be in flight.
+    #[inline]
     pub(crate) fn size(&self) -> u32 {
-        self.size
+        self.controller.window()
     }
 
-    /// Packet `seq` leaves for the first time.
-    pub(crate) fn on_sent(&mut self, seq: u64, now: Time) {
-        if self.sample.is_none() {
+    /// Time before which no request leaves, if it is still to come.
+    #[inline]
+    pub(crate) fn opens_at(&self, now: Time) -> Option<Time> {
+        self.controller.not_before().filter(|at| *at > now)
+    }
+
+    /// Whether packets may be held back.
+    #[inline]
+    pub(crate) fn is_paced(&self) -> bool {
+        self.controller.not_before().is_some()
+    }
+
+    /// Packet `seq` leaves.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, seq: u64, now: Time, sent: Sent) {
+        if !sent.again && self.sample.is_none() {
             self.sample = Some((seq, now));
         }
+        self.controller.on_sent(now, sent);
     }
 
-    /// `packets` were acknowledged, everything before `una`. `full` says that the window, not the
-    /// application, limited sending. Returns the round trip in nanoseconds where this ends one that
-    /// was timed.
-    pub(crate) fn on_ack(&mut self, packets: u32, una: u64, full: bool, now: Time) -> Option<u64> {
+    /// `packets` were acknowledged, everything before `una`. `limited` says that the window, not
+    /// the application, limited sending. Returns the round trip in nanoseconds where this ends one
+    /// that was timed.
+    pub(crate) fn on_ack(
+        &mut self,
+        packets: u32,
+        una: u64,
+        limited: bool,
+        now: Time,
+    ) -> Option<u64> {
         let timed = self.sample.filter(|(seq, _)| una > *seq).map(|(_, sent)| now.since(sent));
-        if let Some(nanos) = timed {
+        if timed.is_some() {
             self.sample = None;
-            self.on_round_trip(nanos, now);
         }
-        if full {
-            self.grow(packets);
-        }
+        self.controller.on_ack(now, Acked { packets, limited, round_trip: timed });
         timed
     }
 
-    fn grow(&mut self, packets: u32) {
-        if self.size < self.threshold {
-            self.size = (self.size + packets).min(self.threshold);
-        } else if self.latest <= self.queue_limit() {
-            self.credit += packets;
-            if self.credit >= self.size {
-                self.credit = 0;
-                self.size += 1;
-            }
-        }
-        self.size = self.size.min(self.limit);
-    }
-
-    fn on_round_trip(&mut self, nanos: u64, now: Time) {
-        self.latest = nanos;
-        if nanos <= self.shortest || now.since(self.shortest_at) > BASE_LIFETIME {
-            self.shortest = nanos;
-            self.shortest_at = now;
-        }
-        if self.size < self.threshold && nanos > self.queue_limit() {
-            self.threshold = self.size;
-        }
-    }
-
-    fn queue_limit(&self) -> u64 {
-        self.shortest.saturating_mul(2).saturating_add(QUEUE_NANOS)
-    }
-
-    /// A packet was lost; others got through. Signs within one round trip are of one flight of
-    /// packets, and count once.
+    /// A packet was lost; others got through.
     pub(crate) fn on_loss(&mut self, now: Time) {
-        if self.shrunk_at.is_some_and(|at| now.since(at) < self.latest) {
-            return self.on_repeat();
-        }
-        self.shrunk_at = Some(now);
-        let floor = self.size.min(MIN_AFTER_LOSS);
-        self.shrink((self.size - self.size / 10 * 3).max(floor));
+        self.controller.on_loss(now);
     }
 
     /// Nothing got through for a whole timeout.
-    pub(crate) fn on_silence(&mut self) {
-        let half = self.size / 2;
-        self.shrink(MIN);
-        self.threshold = half.max(self.size);
+    pub(crate) fn on_silence(&mut self, now: Time) {
+        self.controller.on_silence(now);
     }
 
-    fn shrink(&mut self, size: u32) {
-        self.size = size.max(MIN).min(self.limit);
-        self.threshold = self.size;
-        self.credit = 0;
-        self.on_repeat();
+    /// A packet of the peer came with the mark CE.
+    #[cold]
+    pub(crate) fn on_mark(&mut self, now: Time, kind: Kind) {
+        self.controller.on_mark(now, kind);
+    }
+
+    /// The peer sent a congestion notification.
+    #[cold]
+    pub(crate) fn on_cnp(&mut self, now: Time) {
+        self.controller.on_cnp(now);
     }
 
     /// A packet is repeated: its acknowledgement may belong to its first copy (Karn).
     pub(crate) fn on_repeat(&mut self) {
         self.sample = None;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn window_doubles_while_the_round_trip_is_short() {
-        let mut w = Window::new(4096);
-        w.on_sent(0, Time(0));
-        w.on_ack(128, 128, true, Time(20_000));
-        assert_eq!(w.size(), 256);
-        w.on_sent(128, Time(20_000));
-        w.on_ack(256, 384, true, Time(45_000));
-        assert_eq!(w.size(), 512);
-    }
-
-    #[test]
-    fn window_stops_doubling_when_a_queue_builds_up() {
-        let mut w = Window::new(4096);
-        w.on_sent(0, Time(0));
-        w.on_ack(128, 128, true, Time(20_000));
-        w.on_sent(128, Time(20_000));
-        w.on_ack(256, 384, true, Time(220_000));
-        assert_eq!(w.size(), 256);
-    }
-
-    #[test]
-    fn window_never_leaves_its_bounds() {
-        let mut w = Window::new(4);
-        assert_eq!(w.size(), 4);
-        w.on_loss(Time(0));
-        w.on_silence();
-        assert_eq!(w.size(), 4);
-        let mut w = Window::new(64);
-        for _ in 0..20 {
-            w.on_silence();
-        }
-        assert_eq!(w.size(), MIN);
-        for i in 0..1000 {
-            w.on_ack(64, i * 64, true, Time(i));
-        }
-        assert_eq!(w.size(), 64);
-    }
-
-    #[test]
-    fn loss_alone_presses_the_window_to_its_floor_and_does_not_lift_it() {
-        let mut w = Window::new(4096);
-        for i in 0..20 {
-            w.on_loss(Time(i));
-        }
-        assert_eq!(w.size(), MIN_AFTER_LOSS);
-        w.on_silence();
-        w.on_loss(Time(100));
-        assert_eq!(w.size(), MIN);
-    }
-
-    #[test]
-    fn after_silence_the_window_doubles_from_its_least_up_to_half_of_what_it_was() {
-        let mut w = Window::new(4096);
-        w.on_silence();
-        assert_eq!(w.size(), MIN);
-        let (mut una, mut now) = (0, Time(0));
-        for expected in [16, 32, 64, 65] {
-            let packets = w.size();
-            w.on_sent(una, now);
-            (una, now) = (una + u64::from(packets), now + 20_000);
-            w.on_ack(packets, una, true, now);
-            assert_eq!(w.size(), expected);
-        }
-    }
-
-    #[test]
-    fn loss_counts_once_per_round_trip() {
-        let mut w = Window::new(4096);
-        w.on_sent(0, Time(0));
-        w.on_ack(1, 1, false, Time(20_000));
-        w.on_loss(Time(30_000));
-        w.on_loss(Time(49_999));
-        assert_eq!(w.size(), 92);
-        w.on_loss(Time(50_000));
-        assert_eq!(w.size(), 65);
-    }
-
-    #[test]
-    fn an_application_that_sends_little_does_not_grow_the_window() {
-        let mut w = Window::new(4096);
-        for i in 0..100 {
-            w.on_ack(1, i, false, Time(i));
-        }
-        assert_eq!(w.size(), INITIAL);
     }
 }

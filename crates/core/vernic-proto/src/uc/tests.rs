@@ -4,7 +4,8 @@
 use vernic_wire::{Headers, Mtu, Opcode, PortNum, Qpn};
 
 use super::*;
-use crate::completion::{Tag, WcOpcode, WcStatus};
+use crate::completion::{Tag, WcOpcode};
+use crate::error::WcStatus;
 use crate::qp::Qp;
 use crate::state::{AttrMask, QpType};
 use crate::test_host::{BASE, RKEY, TestHost, meta};

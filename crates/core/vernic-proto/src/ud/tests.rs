@@ -3,7 +3,8 @@
 use vernic_wire::{Headers, Mtu, PortNum, Qkey, Qpn};
 
 use super::*;
-use crate::completion::{Tag, WcStatus};
+use crate::completion::Tag;
+use crate::error::WcStatus;
 use crate::qp::{PostError, Qp};
 use crate::state::{AttrMask, QpState, QpType};
 use crate::test_host::{TestHost, meta};

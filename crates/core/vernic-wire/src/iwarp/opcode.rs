@@ -6,7 +6,7 @@
 
 use core::fmt;
 
-use super::untagged::QueueNumber;
+use super::queue::QueueNumber;
 
 /// What an RDMAP message is. Any value is data; [`RdmapOpcode::info`] tells what it means.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,9 +6,10 @@
 //! FLUSH and ATOMIC WRITE: annex A19.
 
 use super::{
-    HeaderOffsets, HeaderSet, Kind, Opcode, OpcodeInfo, PayloadRule, Position, Role, Service,
+    BTH_LEN, HeaderOffsets, HeaderSet, Kind, Opcode, OpcodeInfo, PayloadRule, Position, Role,
+    Service,
 };
-use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Xrceth};
+use crate::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Xrceth};
 
 const UNKNOWN: OpcodeInfo = row(
     "UNKNOWN",
@@ -42,7 +43,7 @@ const fn layout(headers: HeaderSet) -> (HeaderOffsets, u8) {
     const fn place(headers: HeaderSet, header: HeaderSet, len: usize, end: u8) -> (u8, u8) {
         if headers.contains(header) { (end, end + len as u8) } else { (0, end) }
     }
-    let end = Bth::LEN as u8;
+    let end = BTH_LEN as u8;
     let (rdeth, end) = place(headers, HeaderSet::RDETH, Rdeth::LEN, end);
     let (deth, end) = place(headers, HeaderSet::DETH, Deth::LEN, end);
     let (xrceth, end) = place(headers, HeaderSet::XRCETH, Xrceth::LEN, end);

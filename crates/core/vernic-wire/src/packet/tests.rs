@@ -127,7 +127,7 @@ fn a_payload_that_the_opcode_forbids_is_rejected_on_answers_and_left_to_the_resp
             Ok(parsed) => assert!(opcode.info().is_request() && !parsed.payload_fits(), "{opcode}"),
             Err(error) => {
                 assert!(!opcode.info().is_request(), "{opcode}");
-                assert_eq!(error, ParseError::PayloadLength { opcode: opcode.0, len });
+                assert_eq!(error, ParseError::PayloadLength { opcode: opcode.info().name, len });
             }
         }
     }

@@ -6,7 +6,12 @@ fn named(lens: &[u32]) -> Named {
         *piece = PeerPiece { addr: 0x7000_0000 + n as u64 * 0x1_0000, len };
     }
     let run = Run { length: lens.iter().sum(), packets: 3 };
-    Named::new(run, GatePass { number: 77, value: 0x0123_4567_89AB_CDEF }, pieces, lens.len())
+    Named::new(
+        run,
+        RevocationToken { number: 77, value: 0x0123_4567_89AB_CDEF },
+        pieces,
+        lens.len(),
+    )
 }
 
 fn bytes_of(named: &Named) -> Vec<u8> {
@@ -46,7 +51,7 @@ fn what_cannot_be_meant_is_not_understood() {
     assert!(refused(&|named| named.run.packets = 0));
     assert!(refused(&|named| named.run.packets = named.run.length + 1), "packets without a byte");
     assert!(refused(&|named| named.pass.value = 0), "what a closed gate shows");
-    assert!(refused(&|named| named.pass.number = MAX_GATES));
+    assert!(refused(&|named| named.pass.number = MAX_REVOCATION_WORDS));
     assert!(refused(&|named| (named.run.length, named.pieces[1].len) = (4096, 0)));
     assert!(refused(&|named| named.pieces[0].addr = u64::MAX - 4094), "over the end of addresses");
     assert!(refused(

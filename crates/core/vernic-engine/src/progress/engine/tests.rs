@@ -10,6 +10,7 @@ use vernic_wire::{Gid, PortNum, Qkey, Qpn};
 
 use super::*;
 use crate::config::Config;
+use crate::policy::SLEEPS;
 use crate::testing::ud_qp;
 use crate::{
     AddressVector, Ah, Context, Cq, Dest, EMPTY_WC, GidEntry, Payload, Pd, Qp, QpCap, SendWr,
@@ -108,9 +109,9 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
     let engine = context.engine();
     let sleeps_on_all = |lane: &Lane| {
         engine.watched.store(lane.link.poll_generation(), Ordering::Relaxed);
-        engine.looks_at.store(SLEEPS, Ordering::Release);
+        engine.policy.looks_at.store(SLEEPS, Ordering::Release);
         engine.hand_over(lane, engine.now());
-        assert_eq!(engine.looks_at.load(Ordering::Acquire), SLEEPS, "left to sleep");
+        assert_eq!(engine.policy.looks_at.load(Ordering::Acquire), SLEEPS, "left to sleep");
     };
     engine.with_lane(|lane| {
         sleeps_on_all(lane);
@@ -120,7 +121,7 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
         lane.link.join(local, group_ip(4)).unwrap();
         engine.hand_over(lane, engine.now());
     });
-    assert_eq!(engine.looks_at.load(Ordering::Acquire), LOOKS_BY_ITSELF, "woken");
+    assert_eq!(engine.policy.looks_at.load(Ordering::Acquire), LOOKS_BY_ITSELF, "woken");
 }
 
 fn group_ip(n: u8) -> std::net::IpAddr {
@@ -208,14 +209,14 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
 fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     let context = open_without_background();
     let engine = context.engine();
-    engine.looks_at.store(SLEEPS, Ordering::Release);
+    engine.policy.looks_at.store(SLEEPS, Ordering::Release);
     let generation = engine.with_lane(|lane| lane.link.poll_generation());
     engine.watched.store(generation, Ordering::Relaxed);
-    engine.looks_at.store(SLEEPS, Ordering::Release);
+    engine.policy.looks_at.store(SLEEPS, Ordering::Release);
     engine.with_lane(|_| ());
-    assert_eq!(engine.looks_at.load(Ordering::Acquire), SLEEPS, "nothing is left");
+    assert_eq!(engine.policy.looks_at.load(Ordering::Acquire), SLEEPS, "nothing is left");
     engine.with_lane(|lane| lane.tx.block(0));
-    let looks_at = engine.looks_at.load(Ordering::Acquire);
+    let looks_at = engine.policy.looks_at.load(Ordering::Acquire);
     assert_eq!(looks_at, LOOKS_BY_ITSELF, "the background thread was woken");
 }
 

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use vernic_proto::{AttrMask, QpAttr};
 
 use super::Qp;
+use crate::device::explanation::Explanation;
 use crate::error::Busy;
 use crate::local::way::QpWay;
-use crate::qp::explanation::Explanation;
 use crate::qp::state::{QpCore, QpSide};
 use crate::qp::xrc::Chosen;
 use crate::support::events::{Element, lock};
@@ -89,8 +89,8 @@ impl Qp {
             self.inner.publish_state(engine, &mut core);
             self.forget(&mut core, past);
         }
-        engine.memory.release_qp(self.inner.qpn);
-        engine.memory.settle_gates();
+        engine.memory.unbind_qp_windows(self.inner.qpn);
+        engine.memory.wait_for_revocations();
         let element = Element::Qp(self.inner.qpn);
         engine.events.purge(|event| event.element != element);
         self.inner.cqs().for_each(|cq| cq.release());

@@ -7,12 +7,11 @@ use vernic_wire::iwarp::{
 };
 
 use super::{Answered, Landing, MAX_CONTROL, Message, Stop, Taker, Target};
-use crate::completion::{AccessFault, WcStatus};
+use crate::error::{AccessFault, Violation, WcStatus};
 use crate::host::{Host, RemoteAccess};
 use crate::inbound::Target as Memory;
 use crate::iwarp::deframer::Refusal;
 use crate::iwarp::requester::Expected;
-use crate::iwarp::violation::Violation;
 
 type Check<T = ()> = Result<T, Violation>;
 

@@ -12,12 +12,13 @@ use vernic_wire::iwarp::{
 };
 
 use super::{Message, Stop, Taker};
-use crate::completion::{AccessFault, Completion, Tag, WcOpcode, WcStatus};
+use crate::completion::{Completion, Tag, WcOpcode};
+use crate::cx::Cx;
+use crate::error::{AccessFault, Violation, WcStatus};
 use crate::host::{AtomicOp, Host, RemoteAccess};
 use crate::inbound::Target as Memory;
 use crate::iwarp::answers::Body;
 use crate::iwarp::deframer::Refusal;
-use crate::iwarp::violation::Violation;
 
 /// Tries of an atomic that is made of a compare and swap, before the memory counts as contended
 /// beyond use.
@@ -298,11 +299,7 @@ fn masked_add(old: u64, add: u64, mask: u64) -> u64 {
 }
 
 /// The completion of a receive, of no bytes; the caller changes what differs.
-pub(in crate::iwarp) fn recv_completion(
-    cx: &crate::qp::Cx<'_>,
-    wr_id: u64,
-    status: WcStatus,
-) -> Completion {
+pub(in crate::iwarp) fn recv_completion(cx: &Cx<'_>, wr_id: u64, status: WcStatus) -> Completion {
     Completion {
         wr_id,
         status,

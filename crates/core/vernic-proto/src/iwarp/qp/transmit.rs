@@ -2,10 +2,9 @@
 //! them.
 
 use super::Qp;
-use crate::completion::AccessFault;
+use crate::error::{AccessFault, StreamEnd};
 use crate::host::Host;
 use crate::iwarp::layout::{Fpdu, Item};
-use crate::iwarp::stream_end::StreamEnd;
 use crate::state::QpState;
 use crate::time::Time;
 

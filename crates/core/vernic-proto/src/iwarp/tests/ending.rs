@@ -6,8 +6,8 @@ use vernic_wire::iwarp::{
 
 use super::pair::{Pair, REMOTE, config, modify, wqe};
 use super::raw::{Raw, fpdu, tagged, untagged};
-use crate::completion::{Cause, WcStatus};
-use crate::host::QpEvent;
+use crate::error::{Cause, WcStatus};
+use crate::event::QpEvent;
 use crate::iwarp::{Ending, MAX_FPDU, Role, RxNext, Shutdown, StartError, StreamConfig, StreamEnd};
 use crate::qp::PostError;
 use crate::state::{AttrMask, QpAttr, QpState};

@@ -5,7 +5,7 @@ use vernic_wire::iwarp::{DdpHeader, RdmapOpcode as Op, ReadRequest, TermCode};
 
 use super::pair::{Pair, REMOTE, agreed, config, modify, wqe};
 use super::raw::{Raw, segments, tagged, untagged};
-use crate::completion::WcStatus;
+use crate::error::WcStatus;
 use crate::iwarp::{Agreed, Ending, Greeting, Role, RtrSet, Shutdown, StreamConfig, StreamEnd};
 use crate::state::QpState;
 use crate::time::Time;

@@ -3,7 +3,8 @@
 use vernic_wire::Rkey;
 
 use super::pair::{Pair, REMOTE, config, wqe};
-use crate::completion::{Tag, WcOpcode, WcStatus};
+use crate::completion::{Tag, WcOpcode};
+use crate::error::WcStatus;
 use crate::iwarp::{Agreed, Extensions, StreamConfig};
 use crate::qp::PostError;
 use crate::test_host::{BASE, RKEY};

@@ -4,7 +4,7 @@ use vernic_wire::iwarp::{DdpHeader, Msn, RdmapOpcode, ReadRequest};
 
 use super::pair::{Pair, REMOTE, config, wqe};
 use super::raw::{Raw, segments, tagged, untagged};
-use crate::completion::WcStatus;
+use crate::error::WcStatus;
 use crate::iwarp::{Agreed, Ending, Role, RtrSet, StreamConfig, StreamEnd};
 use crate::state::QpState;
 use crate::test_host::{BASE, RKEY};

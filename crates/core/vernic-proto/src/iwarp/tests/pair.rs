@@ -3,11 +3,11 @@
 use vernic_wire::{Mtu, PortNum, Qpn};
 
 use crate::completion::Completion;
+use crate::cx::QpInit;
 use crate::iwarp::{
     Agreed, Extensions, MAX_FPDU, Place, Qp, Role, RtrSet, RxNext, Shutdown, StreamConfig,
     StreamEnd, Target,
 };
-use crate::qp::QpInit;
 use crate::state::{AttrMask, QpAttr, QpState, QpType};
 use crate::test_host::{BASE, RKEY, TestHost};
 use crate::time::Time;

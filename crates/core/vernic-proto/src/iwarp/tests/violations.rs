@@ -9,8 +9,8 @@ use vernic_wire::iwarp::{
 
 use super::pair::{REMOTE, config, wqe};
 use super::raw::{Raw, fpdu, tagged, untagged};
-use crate::completion::{AccessCheck, Cause, WcStatus};
-use crate::host::QpEvent;
+use crate::error::{AccessCheck, Cause, WcStatus};
+use crate::event::QpEvent;
 use crate::iwarp::{Extensions, Role, Shutdown, StreamConfig, Violation};
 use crate::state::QpState;
 use crate::test_host::{BASE, RKEY};

@@ -4,13 +4,12 @@
 use vernic_wire::{Kind, NakCode, Packet, Psn, Selectivity, Srqn};
 
 use super::answers::Answers;
-use crate::completion::{AccessCheck, AccessFault};
-use crate::error::ErrorClass;
-use crate::host::{AtomicOp, Disposition, DropReason, Host, PullFault, Run, SrqFault};
+use crate::disposition::{Disposition, DropReason};
+use crate::error::{AccessCheck, AccessFault, ErrorClass};
+use crate::host::{AtomicOp, Host, PullFault, Run, SrqFault};
 use crate::inbound::{Message, Target, takes_receive};
-use crate::qp::MAX_MESSAGE;
 use crate::segment::packet_count;
-use crate::wqe::RecvWqe;
+use crate::wqe::{MAX_MESSAGE, RecvWqe};
 
 /// Where a request goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,8 @@ use vernic_wire::{
 };
 
 use super::*;
-use crate::completion::{AccessCheck, WcOpcode, WcStatus};
+use crate::completion::WcOpcode;
+use crate::error::{AccessCheck, WcStatus};
 use crate::host::{QpCounters, RemoteAccess};
 use crate::test_host::{BASE, RKEY, TestHost, meta, packet_bytes};
 use crate::time::Time;

@@ -3,7 +3,8 @@
 use vernic_wire::{PortNum, Srqn, Xrceth};
 
 use super::*;
-use crate::qp::{PostError, Qp, QpInit};
+use crate::cx::QpInit;
+use crate::qp::{PostError, Qp};
 use crate::state::{AttrMask, QpType};
 use crate::test_host::{FOREIGN_SRQN, SRQN};
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};

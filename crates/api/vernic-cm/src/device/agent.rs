@@ -1,0 +1,98 @@
+//! The interface to a RoCE device's exchange of messages.
+//!
+//! Owns nothing: the engine's [`CmAgent`](vernic_engine::CmAgent) does the work, and documents the
+//! calls. The trait exists for tests, whose agent only notes the calls.
+
+use std::fmt;
+
+use vernic_engine::{CmCallError, Context, ListenError};
+use vernic_io::Place;
+use vernic_proto::cm::{AcceptParams, ConnId, ConnectParams, ListenerId, SidrParams, SidrReply};
+use vernic_wire::cm::{RejReason, ServiceId};
+
+type Called<T = ()> = Result<T, CmCallError>;
+
+/// The agent of communication management of a device.
+pub(crate) trait Agent: fmt::Debug + Send + Sync {
+    fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError>;
+    fn release(&self, service: ServiceId, place: Place);
+    fn listen(
+        &self,
+        service: ServiceId,
+        place: Place,
+        backlog: usize,
+    ) -> Result<ListenerId, ListenError>;
+    fn stop_listening(&self, listener: ListenerId);
+    fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
+    fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
+    fn refuse(&self, conn: ConnId) -> Called<bool>;
+    fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called;
+    fn ready_to_use(&self, conn: ConnId) -> Called;
+    fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called;
+    fn disconnect(&self, conn: ConnId) -> Called;
+    fn notify_established(&self, conn: ConnId) -> Called;
+    fn sidr_request(&self, params: &SidrParams<'_>) -> Called<ConnId>;
+    fn sidr_reply(&self, conn: ConnId, reply: &SidrReply<'_>) -> Called;
+    fn request_taken(&self, conn: ConnId);
+    fn ignore(&self, conn: ConnId);
+    fn destroy(&self, conn: ConnId);
+}
+
+impl Agent for Context {
+    fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
+        self.cm().reserve(service, place)
+    }
+    fn release(&self, service: ServiceId, place: Place) {
+        self.cm().release(service, place);
+    }
+    fn listen(
+        &self,
+        service: ServiceId,
+        place: Place,
+        backlog: usize,
+    ) -> Result<ListenerId, ListenError> {
+        self.cm().listen(service, place, backlog)
+    }
+    fn stop_listening(&self, listener: ListenerId) {
+        self.cm().stop_listening(listener);
+    }
+    fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId> {
+        self.cm().connect(params)
+    }
+    fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId> {
+        self.cm().connect_now(params)
+    }
+    fn refuse(&self, conn: ConnId) -> Called<bool> {
+        self.cm().refuse(conn)
+    }
+    fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called {
+        self.cm().accept(conn, params)
+    }
+    fn ready_to_use(&self, conn: ConnId) -> Called {
+        self.cm().ready_to_use(conn, &[])
+    }
+    fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called {
+        self.cm().reject(conn, reason, info, data)
+    }
+    fn disconnect(&self, conn: ConnId) -> Called {
+        self.cm().disconnect(conn, &[])
+    }
+    fn notify_established(&self, conn: ConnId) -> Called {
+        self.cm().notify_established(conn)
+    }
+    fn sidr_request(&self, params: &SidrParams<'_>) -> Called<ConnId> {
+        self.cm().sidr_request(params)
+    }
+    fn sidr_reply(&self, conn: ConnId, reply: &SidrReply<'_>) -> Called {
+        self.cm().sidr_reply(conn, reply)
+    }
+    fn request_taken(&self, conn: ConnId) {
+        self.cm().request_taken(conn);
+    }
+    fn ignore(&self, conn: ConnId) {
+        self.cm().ignore(conn);
+    }
+    fn destroy(&self, conn: ConnId) {
+        self.cm().destroy(conn);
+    }
+}

@@ -1,0 +1,181 @@
+//! Searches for the hardware addresses of next hops.
+//!
+//! Owns the searches of a process. The keeper's thread polls each search and notifies its id at the
+//! end: as soon as the neighbour is known, when the system has given up, or when the program's time
+//! is over. (The kernel's `rdma_cm` waits for the program's time even if the system has given up.)
+//!
+//! Limits: one search per id.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+use vernic_io::HopState;
+
+use crate::id::Id;
+use crate::key::IdKey;
+use crate::sync::lock;
+
+/// Time to the second poll: about as long as an answer on a local network takes.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+/// Longest time between polls. The time doubles with each poll, so the delay of a notice is in
+/// proportion to the wait.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The poll of a search: what the system knows of the next hop.
+pub(crate) type Look = Box<dyn Fn() -> HopState + Send>;
+
+/// A search for one id.
+struct Search {
+    id: IdKey,
+    look: Look,
+    /// When the program's time is over; `None` is never.
+    until: Option<Instant>,
+    pause: Duration,
+    next: Instant,
+}
+
+impl Search {
+    /// Polls once more; the outcome, if the search is over.
+    fn outcome(&mut self, now: Instant) -> Option<Result<(), c_int>> {
+        match (self.look)() {
+            HopState::Open => return Some(Ok(())),
+            HopState::Absent => return Some(Err(libc::EHOSTUNREACH)),
+            HopState::Asked => {}
+        }
+        if self.until.is_some_and(|until| until <= now) {
+            return Some(Err(libc::ETIMEDOUT));
+        }
+        let next = now + self.pause;
+        self.next = self.until.map_or(next, |until| until.min(next));
+        self.pause = LONGEST_PAUSE.min(self.pause * 2);
+        None
+    }
+}
+
+impl fmt::Debug for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Search").field("id", &self.id).field("until", &self.until).finish()
+    }
+}
+
+/// The searches that are not over.
+#[derive(Debug, Default)]
+pub(crate) struct Searches(Mutex<Vec<Search>>);
+
+impl Searches {
+    /// Adds a search for the id, which polls `look` until the next hop is known or `timeout` is
+    /// over.
+    pub(crate) fn add(&self, id: IdKey, timeout: Duration, look: Look) {
+        let now = Instant::now();
+        let (until, pause) = (now.checked_add(timeout), FIRST_PAUSE);
+        lock(&self.0).push(Search { id, look, until, pause, next: now });
+    }
+
+    /// Polls the searches that are due, and notifies the ids, found by `id`, of those that are
+    /// over. Returns the time until the next is due.
+    pub(crate) fn progress(&self, id: impl Fn(IdKey) -> Option<Arc<Id>>) -> Option<Duration> {
+        let now = Instant::now();
+        let is_due = |search: &mut Search| search.next <= now;
+        let due: Vec<_> = lock(&self.0).extract_if(.., is_due).collect();
+        for mut search in due {
+            // An id that is gone needs no outcome.
+            let Some(id) = id(search.id) else { continue };
+            match search.outcome(now) {
+                Some(outcome) => id.end_search(outcome),
+                None => lock(&self.0).push(search),
+            }
+        }
+        let next = lock(&self.0).iter().map(|search| search.next).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::testing::{HOME, Lab};
+    use crate::{EventKind, State};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// An id that searches a next hop whose state takes these values in turn, and the number of
+    /// polls.
+    fn searching(
+        lab: &Lab,
+        timeout: Duration,
+        states: &'static [HopState],
+    ) -> (Arc<Id>, Arc<AtomicUsize>) {
+        let id = lab.id();
+        id.bind_addr(HOME.parse().unwrap()).unwrap();
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counted = looks.clone();
+        let look = move || {
+            let looked = counted.fetch_add(1, Ordering::Relaxed);
+            states[looked.min(states.len() - 1)]
+        };
+        id.begin_search(&mut id.enter("search").unwrap(), timeout, Box::new(look));
+        (id, looks)
+    }
+
+    /// The kind and status of the next event, which must come.
+    fn next(lab: &Lab) -> (EventKind, i32) {
+        let event = lab.channel.wait().unwrap();
+        (event.kind, event.status)
+    }
+
+    #[test]
+    fn a_neighbour_that_answers_is_resolved_then() {
+        let lab = Lab::new();
+        let states = &[HopState::Asked, HopState::Asked, HopState::Open];
+        let (id, looks) = searching(&lab, LONG, states);
+        assert_eq!(next(&lab), (EventKind::AddrResolved, 0));
+        assert_eq!((id.state(), looks.load(Ordering::Relaxed)), (State::AddrResolved, 3));
+    }
+
+    #[test]
+    fn a_neighbour_that_is_not_there_is_an_error_of_the_address_and_may_be_tried_again() {
+        let lab = Lab::new();
+        let (id, _) = searching(&lab, LONG, &[HopState::Asked, HopState::Absent]);
+        assert_eq!(next(&lab), (EventKind::AddrError, -libc::EHOSTUNREACH));
+        assert_eq!(id.state(), State::Bound);
+        let place = "127.0.0.1:7471".parse().unwrap();
+        id.resolve_addr(None, place, LONG).unwrap();
+        assert_eq!(next(&lab), (EventKind::AddrResolved, 0));
+    }
+
+    #[test]
+    fn a_neighbour_that_is_silent_for_the_programs_time_is_a_timeout() {
+        let lab = Lab::new();
+        let (id, looks) = searching(&lab, Duration::from_millis(20), &[HopState::Asked]);
+        assert_eq!(next(&lab), (EventKind::AddrError, -libc::ETIMEDOUT));
+        assert_eq!(id.state(), State::Bound);
+        // Polls at the start, at the end, and at doubling times between.
+        let looks = looks.load(Ordering::Relaxed);
+        assert!(looks <= 8, "{looks}");
+    }
+
+    #[test]
+    fn an_id_that_searches_allows_no_further_step_and_may_be_destroyed() {
+        let lab = Lab::new();
+        let (id, _) = searching(&lab, LONG, &[HopState::Asked]);
+        assert_eq!(id.state(), State::AddrQuery);
+        let error = id.resolve_route(LONG).unwrap_err();
+        assert_eq!(error.errno(), libc::EINVAL, "{error}");
+        let place = "127.0.0.1:7471".parse().unwrap();
+        assert_eq!(id.resolve_addr(None, place, LONG).unwrap_err().errno(), libc::EINVAL);
+        id.destroy();
+        assert!(lab.kinds().is_empty());
+        drop(id);
+        // The search is removed.
+        let searches = &lab.channel.shared.searches;
+        let until = Instant::now() + LONG;
+        while !lock(&searches.0).is_empty() {
+            assert!(Instant::now() < until);
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The agent of communication management (CM): the calls of the layers above.
+//!
+//! Called through [`CmAgent`] by `vernic-cm`. A command changes the machine (`cm.rs`), lets go of
+//! it, and has the lane send what is to be sent before it returns (`Engine::send_promised`).
+//!
+//! | file | what |
+//! |---|---|
+//! | `agent.rs` | the commands |
+//! | `agent/impatient.rs` | requests that shall not wait for a listener |
+//! | `agent/listen.rs` | listeners and their names among the processes of this host |
+//! | `agent/promise.rs` | what was sent when a call returns, and what the end of the process repeats |
+
+use std::fmt;
+use std::sync::Arc;
+
+use vernic_io::host::SlotError;
+use vernic_proto::Time;
+use vernic_proto::cm::{
+    AcceptParams, Cm, CmError, CmOccupancy, ConnId, ConnectParams, SidrParams, SidrReply,
+};
+use vernic_wire::cm::RejReason;
+
+use crate::cm::{CmSink, State};
+use crate::config::PeerRefused;
+use crate::error::ORPHAN;
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
+
+mod impatient;
+mod listen;
+mod promise;
+
+pub use listen::ListenError;
+
+/// Why the agent does not do something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmCallError {
+    /// The device was opened before this process was forked.
+    #[error("the device was {ORPHAN}")]
+    Orphan,
+    /// Nobody listens to its events.
+    #[error("no sink is attached to the device's connection manager: CmAgent::attach comes first")]
+    NotAttached,
+    /// The peer is outside of the setting `peers`.
+    #[error(transparent)]
+    NotAllowed(#[from] PeerRefused),
+    /// The machine refuses.
+    #[error(transparent)]
+    Cm(#[from] CmError),
+}
+
+/// Why a sink cannot be attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmAttachError {
+    /// The device was opened before this process was forked.
+    #[error("the device was {ORPHAN}")]
+    Orphan,
+    /// There is one already.
+    #[error("the device's connection manager tells its events to somebody else")]
+    Busy,
+    /// There is no process slot for the communication ids.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
+}
+
+impl Engine {
+    /// Gives the machine a command, tells what happened, and sends what is to be sent, as far as
+    /// that is possible soon.
+    fn command<T>(
+        &self,
+        f: impl FnOnce(&mut Cm, Time) -> Result<T, CmError>,
+    ) -> Result<T, CmCallError> {
+        if self.is_orphan() {
+            return Err(CmCallError::Orphan);
+        }
+        let (result, has_message) = {
+            let mut state = lock(&self.cm.state);
+            let State { machine: Some(machine), sink: Some(_) } = &mut *state else {
+                return Err(CmCallError::NotAttached);
+            };
+            let result = f(machine, self.now());
+            let has_message = machine.wants_transmit();
+            state.tell();
+            (result, has_message)
+        };
+        if has_message {
+            self.send_promised();
+        } else {
+            self.kick_cm();
+        }
+        Ok(result?)
+    }
+}
+
+/// The connection manager of a device: `vernic_proto::cm::Cm`, in the world. Its calls do not wait
+/// for peers; those that send a message may wait for another process of this host to say where it
+/// receives, for the `peer_query_us` of the settings at most. The message of a call is with the
+/// kernel when the call returns, as from a driver in a kernel: it arrives though the process is
+/// killed then, or ends by `_exit`. Only where nobody lets go of the lane for 100 ms, or the socket
+/// is full for as long, it leaves later.
+pub struct CmAgent {
+    engine: Arc<Engine>,
+}
+
+impl fmt::Debug for CmAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CmAgent({})", self.engine.info.name)
+    }
+}
+
+impl CmAgent {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    /// Events go to `sink` from now on; all other calls need one. The device keeps it until it is
+    /// closed, so a sink that holds the device keeps it open for ever.
+    ///
+    /// # Errors
+    /// [`CmAttachError`].
+    pub fn attach(&self, sink: Arc<dyn CmSink>) -> Result<(), CmAttachError> {
+        let engine = &*self.engine;
+        if engine.is_orphan() {
+            return Err(CmAttachError::Orphan);
+        }
+        let slot = engine.with_lane(|lane| lane.table.first_slot(&engine.slots))?;
+        {
+            let mut state = lock(&engine.cm.state);
+            if state.sink.is_some() {
+                return Err(CmAttachError::Busy);
+            }
+            state.machine(slot, engine.config.cm_response_timeout);
+            state.sink = Some(sink);
+        }
+        // There may be a new slot, whose sockets the background thread must watch.
+        engine.waker.wake();
+        Ok(())
+    }
+
+    /// Asks for a connection: REQ.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn connect(&self, params: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
+        self.engine.config.peers.check(params.path.remote.to_ip())?;
+        self.engine.cm.find_listener(&params.path, params.service);
+        self.engine.command(|machine, now| machine.connect(now, params))
+    }
+
+    /// Accepts a connection that was asked for: REP.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Result<(), CmCallError> {
+        self.engine.cm.find_peer(conn);
+        self.engine.command(|machine, now| machine.accept(now, conn, params))
+    }
+
+    /// The queue pair of a connection that was accepted is up: RTU.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn ready_to_use(&self, conn: ConnId, private_data: &[u8]) -> Result<(), CmCallError> {
+        self.engine.cm.find_peer(conn);
+        self.engine.command(|machine, _| machine.ready_to_use(conn, private_data))
+    }
+
+    /// Rejects a connection that was asked for, or was accepted: REJ.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn reject(
+        &self,
+        conn: ConnId,
+        reason: RejReason,
+        info: &[u8],
+        private_data: &[u8],
+    ) -> Result<(), CmCallError> {
+        self.engine.cm.find_peer(conn);
+        self.engine.command(|machine, now| machine.reject(now, conn, reason, info, private_data))
+    }
+
+    /// Ends a connection, or answers its end by the peer: DREQ or DREP.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn disconnect(&self, conn: ConnId, private_data: &[u8]) -> Result<(), CmCallError> {
+        self.engine.cm.find_peer(conn);
+        self.engine.command(|machine, now| machine.disconnect(now, conn, private_data))
+    }
+
+    /// The queue pair has received its first message, so the RTU will not be waited for.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn notify_established(&self, conn: ConnId) -> Result<(), CmCallError> {
+        self.engine.command(|machine, _| machine.notify_established(conn))
+    }
+
+    /// Asks for the datagram queue pair of a service: SIDR_REQ.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn sidr_request(&self, params: &SidrParams<'_>) -> Result<ConnId, CmCallError> {
+        self.engine.config.peers.check(params.path.remote.to_ip())?;
+        self.engine.cm.find_listener(&params.path, params.service);
+        self.engine.command(|machine, now| machine.sidr_request(now, params))
+    }
+
+    /// Answers such a question: SIDR_REP.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn sidr_reply(&self, conn: ConnId, reply: &SidrReply<'_>) -> Result<(), CmCallError> {
+        self.engine.command(|machine, now| machine.sidr_reply(now, conn, reply))
+    }
+
+    /// The application has heard of the request: it no longer counts in its listener's backlog.
+    /// Unknown connections are ignored.
+    pub fn request_taken(&self, conn: ConnId) {
+        let _ = self.engine.command(|machine, _| {
+            machine.request_taken(conn);
+            Ok(())
+        });
+    }
+
+    /// The application has no room for the request: it is as if it had not come, and the peer asks
+    /// again. Unknown connections are ignored.
+    pub fn ignore(&self, conn: ConnId) {
+        let _ = self.engine.command(|machine, _| {
+            machine.ignore(conn);
+            Ok(())
+        });
+    }
+
+    /// Forgets a connection or exchange, and tells the peer where that is due. Unknown ones are
+    /// ignored.
+    pub fn destroy(&self, conn: ConnId) {
+        let _ = self.engine.command(|machine, now| {
+            machine.destroy(now, conn);
+            Ok(())
+        });
+    }
+
+    /// To be called by a thread before it waits for an event. A thread that polled completions
+    /// until now has kept the background thread away from the sockets; this brings it back at once,
+    /// not after the `takeover_us` of the settings. Costs nothing where nobody polls.
+    pub fn about_to_wait(&self) {
+        if !self.engine.is_orphan() {
+            self.engine.caller_rests();
+        }
+    }
+
+    /// How many connections, exchanges and listeners there are.
+    pub fn occupancy(&self) -> CmOccupancy {
+        if self.engine.is_orphan() {
+            return CmOccupancy::default();
+        }
+        let state = lock(&self.engine.cm.state);
+        state.machine.as_ref().map(Cm::occupancy).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! Listeners, and their names among the processes of this host.
+//!
+//! Part of [`CmAgent`]. A service at a place belongs to one process of the host: whoever claims its
+//! name first (`vernic_io::host`). The name of an address and that of its netdev are two, and each
+//! is taken while the other is: a claim is made first and looked for overlaps then, so of two that
+//! are made at once at most one lasts.
+//!
+//! Limits: as many listeners and claims as the link has names ([`MAX_NAMES`]).
+//!
+//! [`MAX_NAMES`]: vernic_io::host::MAX_NAMES
+
+use std::net::IpAddr;
+
+use vernic_io::{LocalAddr, NameError, Place, ServiceName};
+use vernic_proto::cm::{CmError, ListenerId};
+use vernic_wire::Gid;
+use vernic_wire::cm::ServiceId;
+
+use super::CmAgent;
+use crate::cm::{Claimed, State};
+use crate::error::ORPHAN;
+use crate::progress::engine::Engine;
+use crate::support::events::lock;
+
+/// Why a service cannot be listened for, or claimed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// A process of this host has the service there, or at a place that overlaps: perhaps this one.
+    #[error(
+        "{service} is taken at {place}: `ss -xap | grep vernic/service/{name}` names the process",
+        service = .0.service, place = .0.place, name = .0
+    )]
+    InUse(ServiceName),
+    /// The device has no such address.
+    #[error("{device} has no address {address}; it has: {present}")]
+    NoSuchAddress {
+        /// The device.
+        device: String,
+        /// Address asked for.
+        address: IpAddr,
+        /// Its addresses.
+        present: String,
+    },
+    /// The netdev is another device's.
+    #[error("netdev {index} is not that of {device}, whose index is {own}")]
+    OtherNetdev {
+        /// The device.
+        device: String,
+        /// Index asked for.
+        index: u32,
+        /// Index of the device's netdev.
+        own: u32,
+    },
+    /// The name cannot be had.
+    #[error(transparent)]
+    Name(NameError),
+    /// The machine refuses.
+    #[error(transparent)]
+    Cm(#[from] CmError),
+    /// Nobody listens to the events of the agent.
+    #[error("no sink is attached to the device's connection manager: CmAgent::attach comes first")]
+    NotAttached,
+    /// The device was opened before this process was forked.
+    #[error("the device was {ORPHAN}")]
+    Orphan,
+}
+
+impl From<NameError> for ListenError {
+    fn from(error: NameError) -> Self {
+        match error {
+            NameError::InUse(name) => Self::InUse(name),
+            other => Self::Name(other),
+        }
+    }
+}
+
+fn place_of(listening: &[Claimed], name: &ServiceName) -> Option<usize> {
+    listening.iter().position(|claimed| claimed.name == *name)
+}
+
+impl Engine {
+    /// The name of a service at a place of this device, and the GID that a listener there has, if
+    /// one.
+    fn name_of(
+        &self,
+        service: ServiceId,
+        place: Place,
+    ) -> Result<(ServiceName, Option<Gid>), ListenError> {
+        let device = || self.info.name.clone();
+        match place {
+            Place::Netdev(index) if index != self.info.netdev_index => {
+                Err(ListenError::OtherNetdev {
+                    device: device(),
+                    index,
+                    own: self.info.netdev_index,
+                })
+            }
+            Place::Netdev(_) => Ok((ServiceName { service, place }, None)),
+            Place::Address(LocalAddr { ip: address, .. }) => {
+                let gids = lock(&self.gids);
+                let Some(row) = gids.iter().find(|row| row.local.ip == address) else {
+                    let all: Vec<_> = gids.iter().map(|row| row.local.to_string()).collect();
+                    let present = all.join(", ");
+                    return Err(ListenError::NoSuchAddress { device: device(), address, present });
+                };
+                // With its scope, whether or not the caller gave it.
+                let place = Place::Address(row.local);
+                Ok((ServiceName { service, place }, Some(row.gid)))
+            }
+        }
+    }
+
+    /// The names that hold some of the addresses of `name`, but not its own.
+    fn overlapping(&self, name: &ServiceName) -> Vec<ServiceName> {
+        let at = |place| ServiceName { place, ..*name };
+        match name.place {
+            Place::Address(_) => vec![at(Place::Netdev(self.info.netdev_index))],
+            Place::Netdev(_) => {
+                lock(&self.gids).iter().map(|row| at(Place::Address(row.local))).collect()
+            }
+        }
+    }
+
+    fn claim(&self, name: &ServiceName) -> Result<(), ListenError> {
+        self.slots.claim_name(name)?;
+        for other in self.overlapping(name) {
+            let taken = match self.slots.is_claimed(&other) {
+                Ok(false) => continue,
+                Ok(true) => ListenError::InUse(other),
+                Err(error) => error.into(),
+            };
+            self.slots.release_name(name);
+            return Err(taken);
+        }
+        Ok(())
+    }
+}
+
+impl CmAgent {
+    fn check(&self) -> Result<(), ListenError> {
+        if self.engine.is_orphan() { Err(ListenError::Orphan) } else { Ok(()) }
+    }
+
+    /// Claims a service at a place of this device without listening for it: a port that is bound.
+    /// Nobody else on this host can claim it or listen there; requests for it are rejected.
+    ///
+    /// # Errors
+    /// [`ListenError`]; also [`ListenError::InUse`] if this device has it already.
+    pub fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
+        self.check()?;
+        let (name, _) = self.engine.name_of(service, place)?;
+        let mut listening = lock(&self.engine.cm.listening);
+        self.engine.claim(&name)?;
+        listening.push(Claimed { name, listener: None });
+        Ok(())
+    }
+
+    /// Gives back what was reserved. Ignored if it is not, or is listened for meanwhile.
+    pub fn release(&self, service: ServiceId, place: Place) {
+        if self.engine.is_orphan() {
+            return;
+        }
+        let mut listening = lock(&self.engine.cm.listening);
+        // The address may be gone from the device by now.
+        let is_it = |claimed: &Claimed| {
+            let same = match (claimed.name.place, place) {
+                (Place::Address(has), Place::Address(asked)) => has.ip == asked.ip,
+                (has, asked) => has == asked,
+            };
+            same && claimed.name.service == service && claimed.listener.is_none()
+        };
+        if let Some(at) = listening.iter().position(is_it) {
+            let claimed = listening.swap_remove(at);
+            self.engine.slots.release_name(&claimed.name);
+        }
+    }
+
+    /// Whether a process of this host, perhaps this one, has claimed the service at the place or at
+    /// one that overlaps.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn is_claimed(&self, service: ServiceId, place: Place) -> Result<bool, ListenError> {
+        self.check()?;
+        let (name, _) = self.engine.name_of(service, place)?;
+        for name in [name].into_iter().chain(self.engine.overlapping(&name)) {
+            if self.engine.slots.is_claimed(&name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Listens for requests: at one address of this device, or at all that it has and will have. At
+    /// most `backlog` requests wait to be taken ([`request_taken`](Self::request_taken)) or
+    /// answered. Claims the service, unless it is reserved by this device.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen(
+        &self,
+        service: ServiceId,
+        place: Place,
+        backlog: usize,
+    ) -> Result<ListenerId, ListenError> {
+        self.check()?;
+        let engine = &*self.engine;
+        let (name, gid) = engine.name_of(service, place)?;
+        let mut listening = lock(&engine.cm.listening);
+        let reserved = place_of(&listening, &name);
+        match reserved {
+            Some(at) if listening[at].listener.is_some() => return Err(ListenError::InUse(name)),
+            Some(_) => {}
+            None => engine.claim(&name)?,
+        }
+        let listener = self.open(&name, gid, backlog);
+        match (&listener, reserved) {
+            (Ok(id), Some(at)) => listening[at].listener = Some(*id),
+            (Ok(id), None) => listening.push(Claimed { name, listener: Some(*id) }),
+            (Err(_), Some(_)) => {}
+            (Err(_), None) => engine.slots.release_name(&name),
+        }
+        drop(listening);
+        // There are new sockets for the background thread to watch.
+        engine.waker.wake();
+        listener
+    }
+
+    /// Makes the listener, and takes what others hand over to it.
+    fn open(
+        &self,
+        name: &ServiceName,
+        gid: Option<Gid>,
+        backlog: usize,
+    ) -> Result<ListenerId, ListenError> {
+        let listener = {
+            let mut state = lock(&self.engine.cm.state);
+            let State { machine: Some(machine), sink: Some(_) } = &mut *state else {
+                return Err(ListenError::NotAttached);
+            };
+            machine.listen(name.service, gid, backlog)?
+        };
+        match self.engine.slots.open_name(name) {
+            Ok(()) => Ok(listener),
+            Err(error) => {
+                self.close(listener);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn close(&self, listener: ListenerId) {
+        if let Some(machine) = &mut lock(&self.engine.cm.state).machine {
+            machine.stop_listening(listener);
+        }
+    }
+
+    /// Ends a listener and gives its service back, reserved or not. Its requests stay. Unknown ones
+    /// are ignored.
+    pub fn stop_listening(&self, listener: ListenerId) {
+        if self.engine.is_orphan() {
+            return;
+        }
+        let mut listening = lock(&self.engine.cm.listening);
+        let Some(at) = listening.iter().position(|c| c.listener == Some(listener)) else {
+            return;
+        };
+        let claimed = listening.swap_remove(at);
+        self.engine.slots.release_name(&claimed.name);
+        self.close(listener);
+        drop(listening);
+        // The background thread no longer watches its sockets.
+        self.engine.waker.wake();
+    }
+}

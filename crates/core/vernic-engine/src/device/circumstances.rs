@@ -1,0 +1,46 @@
+//! What of this process and host may have caused a queue pair's failure.
+
+use std::sync::atomic::Ordering;
+
+use vernic_io::TxPath;
+use vernic_proto::Cause;
+use vernic_proto::iwarp::StreamEnd;
+
+use crate::device::explanation::Circumstances;
+use crate::device::opened::Device;
+use crate::support::events::lock;
+
+impl Device {
+    /// The circumstances of now, for a failure on `path`.
+    pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
+        let is_up = self.port_up.load(Ordering::Relaxed);
+        let refusal = *lock(&self.refusal);
+        let fault = &self.config.fault;
+        let is_late = matches!(cause, Cause::ConnectionLost(StreamEnd::TimedOut));
+        let patience_s = self.config.iwarp_peer_timeout_s;
+        Circumstances {
+            patience_s: (is_late && patience_s > 0).then_some(patience_s),
+            floor_us: None,
+            live_peer: None,
+            down: (!is_up).then(|| self.info.netdev.clone()),
+            refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
+            faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
+        }
+    }
+}
+
+/// Whether packets were missed: damaging them on purpose may be why.
+fn misses_packets(cause: &Cause) -> bool {
+    matches!(cause, Cause::AckTimeout { .. } | Cause::SequenceNak { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn injected_faults_count_where_packets_were_missed_and_nowhere_else() {
+        assert!(misses_packets(&Cause::AckTimeout { tries: 8, waited: 1, heard: true }));
+        assert!(!misses_packets(&Cause::BadResponse("x")));
+    }
+}

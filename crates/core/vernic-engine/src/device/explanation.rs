@@ -1,0 +1,227 @@
+//! Why a queue pair failed, in values and in words.
+//!
+//! A queue pair that lives keeps its failure itself. That of one that was reset or destroyed is
+//! kept by the device in [`PastFailures`], since completions that were polled before may be asked
+//! about later.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+
+use vernic_io::TxPath;
+use vernic_proto::Failure;
+use vernic_wire::{Qpn, Service};
+
+/// Why a queue pair failed, and who its peer was: "RETRY_EXC" in words.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Its service.
+    pub service: Service,
+    /// The path to the peer, of connected services.
+    pub path: Option<TxPath>,
+    /// The peer's queue pair, of connected services.
+    pub peer_qpn: Option<Qpn>,
+    /// The connection of an iWARP queue pair: its own address and the peer's.
+    pub stream: Option<(SocketAddr, SocketAddr)>,
+    /// What happened.
+    pub failure: Failure,
+    /// What else speaks for it.
+    pub circumstances: Circumstances,
+}
+
+/// What of this process and host may have caused a failure. In words each as "; ...", nothing where
+/// there are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// The netdev, if it is down: no packet passes.
+    pub down: Option<String>,
+    /// The operating system's error, if the kernel last refused packets on this path: it, not the
+    /// peer, may be the reason.
+    pub refused: Option<i32>,
+    /// The setting `fault`, if this process damages what it sends on purpose, and packets were
+    /// missed.
+    pub faults: Option<String>,
+    /// Seconds after which a silent host is given up, if one was: the setting
+    /// `iwarp_peer_timeout_s`.
+    pub patience_s: Option<u32>,
+    /// Microseconds that an answer is waited for at least, where the queue pair's `timeout` asks
+    /// for less: the setting
+    /// `ack_timeout_floor_us`.
+    pub floor_us: Option<u64>,
+    /// The peer's process, if it is one of this host that is still there.
+    pub live_peer: Option<LivePeer>,
+}
+
+/// A process of this host that is there and has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LivePeer {
+    /// The process; 0 if it is of a PID namespace that cannot be seen.
+    pub pid: u32,
+    /// It is stopped, by a signal or a debugger.
+    pub is_stopped: bool,
+    /// Seconds for which it is waited for: the setting `live_peer_timeout_s`.
+    pub patience_s: u32,
+}
+
+impl LivePeer {
+    /// The process as it is now.
+    pub(crate) fn look(pid: u32, patience_s: u32) -> Self {
+        // The state stands behind the name, which may hold anything.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        Self { pid, is_stopped: state.starts_with(['T', 't']), patience_s }
+    }
+}
+
+impl fmt::Display for LivePeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, is_stopped, patience_s } = *self;
+        match pid {
+            0 => f.write_str("its process, of another PID namespace, is there"),
+            _ if is_stopped => write!(f, "its process {pid} is stopped (kill -CONT {pid})"),
+            _ => write!(f, "its process {pid} is alive, and stalled or short of cores"),
+        }?;
+        let setting = "live_peer_timeout_s (VERNIC_LIVE_PEER_TIMEOUT_S)";
+        write!(f, ": the wait is {patience_s} s, {setting}")
+    }
+}
+
+impl fmt::Display for Circumstances {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { down, refused, faults, patience_s, floor_us, live_peer } = self;
+        if let Some(netdev) = down {
+            write!(f, "; {netdev} is down: see `ip link show {netdev}`")?;
+        }
+        if let Some(errno) = *refused {
+            let error = std::io::Error::from_raw_os_error(errno);
+            write!(f, "; this host's kernel refused packets on this path: {error}")?;
+        }
+        if let Some(seconds) = patience_s {
+            write!(
+                f,
+                "; {seconds} s of silence are allowed: iwarp_peer_timeout_s (VERNIC_IWARP_PEER_TIMEOUT_S)"
+            )?;
+        }
+        if let Some(floor_us) = floor_us {
+            write!(
+                f,
+                "; the wait for each answer was {floor_us} us, the floor of timeout: ack_timeout_floor_us (VERNIC_ACK_TIMEOUT_FLOOR_US)"
+            )?;
+        }
+        if let Some(live_peer) = live_peer {
+            write!(f, "; {live_peer}")?;
+        }
+        if let Some(faults) = faults {
+            write!(f, "; this process injects faults: fault (VERNIC_FAULT) is set to {faults}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Failures of queue pairs that were reset or destroyed since, the latest [`MAX_PAST`].
+#[derive(Debug, Default)]
+pub(crate) struct PastFailures(VecDeque<Explanation>);
+
+/// Enough for an application that looks into its completions soon; bounds the memory of one that
+/// makes queue pairs fail by the thousand.
+const MAX_PAST: usize = 64;
+
+impl PastFailures {
+    /// Keeps one, in the place of an earlier one of the same number.
+    pub(crate) fn keep(&mut self, explanation: Explanation) {
+        self.forget(explanation.qpn);
+        if self.0.len() == MAX_PAST {
+            self.0.pop_front();
+        }
+        self.0.push_back(explanation);
+    }
+
+    /// Forgets that of a number: it has a new queue pair.
+    pub(crate) fn forget(&mut self, qpn: Qpn) {
+        self.0.retain(|past| past.qpn != qpn);
+    }
+
+    pub(crate) fn find(&self, qpn: Qpn) -> Option<&Explanation> {
+        self.0.iter().find(|past| past.qpn == qpn)
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { status, wr_id, psn, cause } = &self.failure;
+        write!(f, "{:?} {}", self.service, self.qpn)?;
+        if let (Some(path), Some(peer)) = (&self.path, self.peer_qpn) {
+            write!(f, " ({} -> {}, peer {peer})", path.local().to_ip(), path.destination())?;
+        }
+        if let Some((local, peer)) = self.stream {
+            write!(f, " ({local} -> {peer})")?;
+        }
+        write!(f, " failed with {status:?}")?;
+        if let Some(wr_id) = wr_id {
+            write!(f, " at work request {wr_id}")?;
+        }
+        write!(f, ", PSN {psn}: {cause}")?;
+        write!(f, "{}", self.circumstances)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vernic_proto::{Cause, WcStatus};
+    use vernic_wire::Psn;
+
+    fn explanation(qpn: u32, cause: Cause) -> Explanation {
+        let status = WcStatus::RetryExceeded;
+        Explanation {
+            qpn: Qpn::new(qpn),
+            service: Service::Rc,
+            path: None,
+            peer_qpn: None,
+            stream: None,
+            failure: Failure { status, wr_id: None, psn: Psn::new(0), cause },
+            circumstances: Circumstances::default(),
+        }
+    }
+
+    #[test]
+    fn circumstances_are_told_behind_the_cause() {
+        let mut failed = explanation(1, Cause::AckTimeout { tries: 8, waited: 1, heard: true });
+        let alone = failed.to_string();
+        failed.circumstances = Circumstances {
+            down: Some("eth7".into()),
+            refused: Some(101),
+            faults: Some("loss=0.5".into()),
+            patience_s: Some(7),
+            floor_us: Some(8000),
+            live_peer: Some(LivePeer { pid: 42, is_stopped: true, patience_s: 30 }),
+        };
+        let text = failed.to_string();
+        let told = text.strip_prefix(&alone).unwrap();
+        let faults = "fault (VERNIC_FAULT) is set to loss=0.5";
+        let floor = "was 8000 us, the floor";
+        let stopped = "; its process 42 is stopped (kill -CONT 42): the wait is 30 s";
+        let parts =
+            ["; eth7 is down", "refused packets", faults, "; 7 s of silence", floor, stopped];
+        for part in parts {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
+
+    #[test]
+    fn the_latest_failures_are_kept_one_for_each_number() {
+        let mut past = PastFailures::default();
+        for n in 0..=MAX_PAST as u32 {
+            past.keep(explanation(n, Cause::BadResponse("first")));
+        }
+        assert!(past.find(Qpn::new(0)).is_none());
+        past.keep(explanation(9, Cause::BadResponse("second")));
+        assert_eq!(past.0.len(), MAX_PAST);
+        let kept = past.find(Qpn::new(9)).unwrap();
+        assert_eq!(kept.failure.cause, Cause::BadResponse("second"));
+        past.forget(Qpn::new(9));
+        assert!(past.find(Qpn::new(9)).is_none());
+    }
+}

@@ -1,0 +1,94 @@
+//! Meeting and losing neighbours: what the engine does off the data path.
+//!
+//! A thread that finds that a peer is a process of this host leaves the process in a list
+//! (`Device::want_neighbour`) and wakes the background thread, which alone serves the connections
+//! of the neighbours ([`Engine::serve_neighbours`]) and brings what happened to the lane. No thread
+//! waits for a meeting.
+//!
+//! Lock order: the neighbourhood, then the lane.
+
+use std::sync::atomic::Ordering;
+
+use vernic_io::Nanos;
+use vernic_io::neighbour::Neighbourhood;
+use vernic_proto::Time;
+
+use crate::local::control::NearControl;
+use crate::local::rings::Near;
+use crate::progress::engine::Engine;
+use crate::support::events::{lock, try_lock};
+
+impl Engine {
+    /// There is a queue pair, perhaps in a new slot: other processes may want to meet this one.
+    pub(crate) fn follow_slots(&self) {
+        if let Some(near) = &self.near
+            && let Some(hood) = &mut *lock(&near.hood)
+        {
+            hood.follow_slots(Nanos(self.now().nanos()));
+        }
+    }
+
+    /// Handles what neighbours said, meets those that are wanted, and expels those that broke the
+    /// rules. Returns when it must be called at the latest. For the background thread.
+    ///
+    /// Takes the lane only if something has happened: threads that poll have to wait for it
+    /// meanwhile.
+    pub(crate) fn serve_neighbours(&self) -> Option<Time> {
+        let near = self.near.as_ref()?;
+        let mut hood = lock(&near.hood);
+        // Whoever leaves something in the lane rings before it lets go of it.
+        let rung = near.rung.swap(false, Ordering::AcqRel);
+        let hood = hood.as_mut()?;
+        let now = Nanos(self.now().nanos());
+        let mut events = Vec::new();
+        hood.serve(now, &mut events);
+        let (mut wanted, mut broken) = (Vec::new(), Vec::new());
+        if rung {
+            wanted = std::mem::take(&mut *lock(&near.wanted));
+            self.with_lane(|lane| {
+                wanted.append(&mut lane.near.found);
+                broken = lane.near.take_broken();
+            });
+        }
+        wanted.iter().for_each(|&(slot, pid)| hood.meet(slot, pid, now, &mut events));
+        broken.iter().for_each(|&id| hood.expel(id, &mut events));
+        if !events.is_empty() || !wanted.is_empty() {
+            self.with_lane(|lane| {
+                wanted.iter().for_each(|&(slot, pid)| lane.near.set_owner(slot, pid));
+                let now = self.now();
+                events.drain(..).for_each(|event| lane.handle_neighbour(self, event, now));
+            });
+        }
+        hood.deadline(now).map(|at| Time(at.0))
+    }
+
+    /// The device is closed: says good-bye to the neighbours.
+    pub(crate) fn close_neighbours(&self) {
+        if let Some(near) = &self.near {
+            let hood = lock(&near.hood).take();
+            self.leave(near, hood);
+        }
+    }
+
+    /// As [`close_neighbours`](Self::close_neighbours), where the process ends; false if somebody
+    /// is at it, perhaps who was interrupted on this very thread.
+    pub(crate) fn try_close_neighbours(&self) -> bool {
+        let Some(near) = &self.near else { return true };
+        let Some(hood) = try_lock(&near.hood).map(|mut hood| hood.take()) else { return false };
+        self.leave(near, hood);
+        true
+    }
+
+    fn leave(&self, near: &NearControl, hood: Option<Neighbourhood>) {
+        if let Some(mut hood) = hood {
+            hood.close(&mut Vec::new());
+            *lock(&near.past) = hood.counters();
+        }
+        let gone = self.with_lane(|lane| {
+            lane.guests.close(&self.memory);
+            lane.table.iter().for_each(|qp| lock(&qp.core).side.tickets.connect(None));
+            std::mem::replace(&mut lane.near, Near::new())
+        });
+        drop(gone);
+    }
+}

@@ -1,0 +1,115 @@
+//! Processes of this host that queue pairs are connected to, and what becomes of those when one is
+//! gone.
+//!
+//! A process that is killed says nothing. One that shares memory with this one hangs up
+//! (`near/control.rs`); of others the slots go with it, which every process of this host can see.
+//! So whoever has queue pairs that are connected to such a process looks every [`LOOK_NANOS`]
+//! whether its slot is there still. If it is not, those queue pairs fail, whether or not anything
+//! was ever sent ([`Engine::look_after_peers`]).
+//!
+//! A process that closes its device in order, or ends after it has left `main`, says so in a page
+//! that its peers have mapped ([`Intake::has_left`]): as with hardware, nobody is told, and what is
+//! sent to it runs into the ACK timeout.
+//!
+//! Called by the control path, and by the background thread, which alone looks. Lock order: the
+//! lane, then the list.
+//!
+//! Limits: a process that takes the same slot before the next look hides that the former one is
+//! gone. UC is told nothing, as by hardware: it knows of no peer that could fail. Costs a system
+//! call per such process and look, and nothing while there are none.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vernic_io::host::Lookup;
+use vernic_proto::Time;
+
+use crate::lane::watch::slot_of_peer;
+use crate::local::watch::{GRACE_NANOS, LOOK_NANOS, Watched};
+use crate::progress::engine::Engine;
+use crate::qp::state::QpInner;
+use crate::support::events::lock;
+
+impl Engine {
+    /// Looks for processes that are gone, if it is time to, and fails the queue pairs that are
+    /// connected to them. Returns when it must be called at the latest. For the background thread.
+    pub(crate) fn look_after_peers(&self) -> Option<Time> {
+        self.watch.is_rung.store(false, Ordering::Release);
+        let now = self.now();
+        let is_due = lock(&self.watch.list).due.is_some_and(|due| due <= now);
+        if is_due && self.watch.is_stale.swap(false, Ordering::AcqRel) {
+            self.forget_strangers();
+        }
+        let (all, added) = {
+            let mut list = lock(&self.watch.list);
+            if !is_due {
+                return list.due;
+            }
+            list.due = None;
+            (list.all.clone(), list.added)
+        };
+        let all = self.identify(all, now);
+        // Who hangs up when it ends is not asked.
+        let watched: Vec<_> = all
+            .into_iter()
+            .filter(|known| known.pid.is_some_and(|pid| !self.is_neighbour(known.slot, pid)))
+            .collect();
+        // Who has no descriptor left to ask with looks again.
+        let vacant = self.slots.vacant(watched.iter().map(|known| known.slot)).unwrap_or_default();
+        let missing = watched.into_iter().filter(|known| vacant.contains(&known.slot));
+        let (gone, missing): (Vec<_>, Vec<_>) = missing.partition(|known| known.is_missing);
+        if !gone.is_empty() {
+            self.with_lane(|lane| {
+                gone.iter().for_each(|known| lane.lose_process(self, known.slot, known.pid, now));
+            });
+        }
+        let mut list = lock(&self.watch.list);
+        if list.added == added {
+            list.all.retain(|known| !gone.contains(known));
+        }
+        for known in &mut list.all {
+            known.is_missing = missing.contains(known) || gone.contains(known);
+        }
+        let pause = if missing.is_empty() { LOOK_NANOS } else { GRACE_NANOS };
+        let next = (!list.all.is_empty()).then(|| now + pause);
+        list.due = [list.due, next].into_iter().flatten().min();
+        list.due
+    }
+
+    /// Asks those who have not said yet whether they serve the address; queue pairs that are
+    /// connected to one that does know so from now on.
+    fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
+        let (sure, unsure): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.pid.is_some());
+        for known in unsure {
+            match self.slots.lookup(known.ip, known.slot.qpn(0)) {
+                Lookup::Asked | Lookup::Pending => {}
+                Lookup::NotHere => lock(&self.watch.list).all.retain(|other| *other != known),
+                Lookup::Here(process) => {
+                    let process = self.host_process(&process);
+                    self.with_lane(|lane| lane.name_process(known, &process));
+                    lock(&self.watch.list).add(Watched { pid: Some(process.pid), ..known }, now);
+                }
+            }
+        }
+        sure
+    }
+
+    /// Forgets processes that no queue pair is connected to any more.
+    fn forget_strangers(&self) {
+        let added = lock(&self.watch.list).added;
+        let used: HashSet<_> = self.with_lane(|lane| {
+            let connected = |qp: &Arc<QpInner>| {
+                let core = lock(&qp.core);
+                core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
+            };
+            lane.table.iter().filter_map(connected).collect()
+        });
+        let mut list = lock(&self.watch.list);
+        if list.added == added {
+            list.all.retain(|known| used.contains(&(known.ip, known.slot)));
+        } else {
+            self.watch.note_change();
+        }
+    }
+}

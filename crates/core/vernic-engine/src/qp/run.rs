@@ -1,0 +1,133 @@
+//! Running the machine of a queue pair: with its host, and what follows from its state.
+
+use std::sync::atomic::Ordering;
+
+use vernic_proto::{AttrMask, Cause, Host, QpAttr, QpState, Time};
+
+use crate::device::explanation::Explanation;
+use crate::device::opened::Device;
+use crate::local::pull::Pull;
+use crate::qp::host::QpHost;
+use crate::qp::machine::Machine;
+use crate::qp::state::{QpCore, QpInner, takes_requests};
+use crate::qp::xrc::SrqTable;
+use crate::support::events::lock;
+
+impl QpInner {
+    /// Publishes the machine's state after anything that may have changed it.
+    #[inline]
+    pub(crate) fn publish_state(&self, engine: &Device, core: &mut QpCore) {
+        let state = core.machine.state() as u8;
+        if self.state.load(Ordering::Relaxed) != state {
+            self.change_state(engine, core, state);
+        }
+    }
+
+    #[cold]
+    fn change_state(&self, engine: &Device, core: &mut QpCore, state: u8) {
+        self.state.store(state, Ordering::SeqCst);
+        engine.slots.set_answering(self.qpn, takes_requests(core.machine.state()));
+        if !takes_requests(core.machine.state()) {
+            engine.watch.note_change();
+        }
+        if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
+            core.side.close_send_gate(engine, self.qpn);
+        }
+        if !takes_requests(core.machine.state()) {
+            // Whoever must know that nobody is inside any more lets the gates settle, without the
+            // lock.
+            engine.memory.revoke_qp(self.qpn);
+        }
+        // The machine flushed when it entered Error. A receive that was posted after that and
+        // before the store saw a state that takes receives; those after the store flush themselves.
+        if state == QpState::Error as u8 {
+            self.with_host(engine, engine.now(), core, |_, host| host.flush_recv(None));
+        }
+    }
+
+    /// Runs `f` with the machine and its host. Completions are stamped with `now`.
+    pub(crate) fn with_host<T>(
+        &self,
+        engine: &Device,
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        self.with_lane_host(engine, None, now, core, f)
+    }
+
+    /// As [`with_host`](Self::with_host), for the lane: XRC targets find the queues that requests
+    /// name in `srqs`.
+    #[inline]
+    pub(crate) fn with_lane_host<T>(
+        &self,
+        engine: &Device,
+        srqs: Option<&SrqTable>,
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        self.with_pull(engine, (srqs, None), now, core, f)
+    }
+
+    /// As [`with_lane_host`](Self::with_lane_host), for a packet that stands for several.
+    #[inline]
+    pub(crate) fn with_pull<T>(
+        &self,
+        engine: &Device,
+        (srqs, pull): (Option<&SrqTable>, Option<Pull<'_>>),
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        let mut host = QpHost { engine, srqs, pull, now, qp: self, side: &mut core.side };
+        let result = f(&mut core.machine, &mut host);
+        if core.side.cq_failed {
+            self.fail_for_cq(engine, now, core);
+        }
+        result
+    }
+
+    /// A completion did not fit its queue: the queue pair cannot go on (IBTA 11.6.3.1).
+    #[cold]
+    fn fail_for_cq(&self, engine: &Device, now: Time, core: &mut QpCore) {
+        core.side.cq_failed = false;
+        let state = core.machine.state();
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Error) {
+            return;
+        }
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        let mut host =
+            QpHost { engine, srqs: None, pull: None, now, qp: self, side: &mut core.side };
+        host.event(vernic_proto::QpEvent::Fatal);
+        // Error can be entered from every state.
+        let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);
+        core.side.cq_failed = false;
+        self.publish_state(engine, core);
+    }
+}
+
+impl QpInner {
+    pub(crate) fn explain(&self, engine: &Device) -> Option<Explanation> {
+        let core = lock(&self.core);
+        self.explanation(engine, &core)
+    }
+
+    /// Why it failed, if it has since the last reset.
+    pub(crate) fn explanation(&self, engine: &Device, core: &QpCore) -> Option<Explanation> {
+        let side = &core.side;
+        let failure = side.failure?;
+        let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
+        let (qpn, service, path) = (self.qpn, self.service, side.path);
+        let mut circumstances = engine.circumstances(path, &failure.cause);
+        if let Cause::AckTimeout { .. } = failure.cause {
+            let (config, attr) = (&engine.config, core.machine.attr());
+            let floor_us = config.ack_timeout_floor_us;
+            let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
+            circumstances.floor_us = is_lifted.then_some(floor_us);
+            circumstances.live_peer = side.live_peer(config, attr);
+        }
+        let stream = side.stream;
+        Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
+    }
+}

@@ -1,0 +1,179 @@
+//! Congestion control: how many packets an RC requester may have in flight, and when the next may
+//! leave.
+//!
+//! [`Congestion`] is the seam. A controller is told what happens to the requests of one queue pair,
+//! and answers two questions: [`window`](Congestion::window) and
+//! [`not_before`](Congestion::not_before). It has no clock, timer or randomness: each call brings
+//! the present, and what must grow with time is computed from it at the next call. All calls are
+//! made from inside [`Qp`](crate::Qp)'s methods, on the caller's thread, some of them for each
+//! packet: a controller neither blocks nor allocates.
+//!
+//! ```text
+//!   Qp::poll_request   -> window, then on_sent (a packet left)            -> not_before
+//!   Qp::handle_packet  -> on_mark (CE), on_ack, on_loss (NAK), or on_cnp  -> not_before
+//!   Qp::handle_timeout -> on_silence (the ACK timer ended)                -> not_before
+//! ```
+//! `window` is asked before each packet; `not_before` behind the calls of one line, and once more
+//! when the time that it named has come.
+//!
+//! What a controller does not govern: acknowledgements and READ responses; the two packets of a
+//! tail-loss probe, which repeat what is in flight after several round trips of silence; one-sided
+//! requests that the owner carries out without packets; UC and UD, which nothing acknowledges, and
+//! iWARP, where TCP has a control of its own.
+//!
+//! # A controller of one's own
+//!
+//! Implement [`Congestion`] and give it to [`Qp::with_congestion`](crate::Qp::with_congestion). To
+//! build one in: a file beside `aimd` and a variant of `Controller`, which is matched on rather
+//! than called through a pointer, since it is asked for each packet. `rc/send_tests/congestion.rs`
+//! has a controller to begin with.
+
+use core::fmt;
+
+use vernic_wire::Kind;
+
+use crate::time::Time;
+
+mod aimd;
+
+use aimd::Aimd;
+
+/// A packet of a request that was handed out, or the packets of a [`Run`](crate::Run).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Sequence numbers that it takes, at least 1: packets of a SEND or WRITE, or the responses
+    /// that a READ asks for.
+    pub packets: u32,
+    /// Bytes that leave, from the BTH to the pad; those of all packets of a run.
+    pub bytes: u32,
+    /// It was sent before.
+    pub again: bool,
+}
+
+/// What an answer of the peer acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// Sequence numbers that are now answered and were not before, READ responses among them; at
+    /// least 1.
+    pub packets: u32,
+    /// The window was at least half full: it limits sending, rather than the application.
+    pub limited: bool,
+    /// A round trip in nanoseconds, where this answer ends one that was timed: about one at a time.
+    /// Packets that were repeated are not timed (Karn).
+    pub round_trip: Option<u64>,
+}
+
+/// A congestion controller of one queue pair. The head of this module says when it is called.
+pub trait Congestion: fmt::Debug + Send {
+    /// Forgets what was learnt of the path: the queue pair was reset, and may be connected to
+    /// another peer next.
+    fn reset(&mut self);
+
+    /// A request's packet leaves, for the first time or again.
+    fn on_sent(&mut self, now: Time, sent: Sent);
+
+    /// The peer has acknowledged or answered something new.
+    fn on_ack(&mut self, now: Time, acked: Acked);
+
+    /// The peer reported a gap, or left out a response: a packet was lost, others got through, and
+    /// the requester goes back to it. Called once for each time that it goes back, so several times
+    /// where one round trip lost several packets.
+    fn on_loss(&mut self, now: Time);
+
+    /// A packet of the peer, of this `kind`, carried the mark CE of ECN (RFC 3168): a queue on the
+    /// path from the peer to here is long. The responses to a READ are data that this side asked
+    /// for; marks on others say nothing of the path to the peer, which tells by
+    /// [`on_cnp`](Self::on_cnp).
+    fn on_mark(&mut self, now: Time, kind: Kind);
+
+    /// The peer sent a congestion notification packet (IBTA A17.9.3): packets of this queue pair
+    /// came to it with a mark. Called in RTS and SQD only. Its source was checked as that of any
+    /// packet, but for the UDP port, which is the sender's choice: another user of the peer's host
+    /// can forge it, so it must not stop a queue pair for good.
+    fn on_cnp(&mut self, now: Time);
+
+    /// Nothing was heard for an ACK timeout with packets in flight, and the requester sends all of
+    /// them again. Not called while a peer of this host is known to be there and merely silent.
+    fn on_silence(&mut self, now: Time);
+
+    /// Packets that may be in flight. The queue pair takes 1 for less, so that some answer can open
+    /// the window again, and what it was created with
+    /// ([`QpInit::max_window`](crate::QpInit::max_window)) for more. Lowering it calls nothing back
+    /// that has left; where none of that asks for an acknowledgement, one packet more leaves which
+    /// does.
+    fn window(&self) -> u32;
+
+    /// Time before which no further request leaves: pacing. A time that has come holds nothing
+    /// back. A controller that paces returns a time from the beginning, and `None` never: each
+    /// packet then asks for an acknowledgement, since what follows it may be long in coming.
+    /// [`Qp::next_deadline`](crate::Qp::next_deadline) includes it, so the packet
+    /// leaves then, as late as the owner's timers are coarse. A controller sees to it that the time
+    /// comes: nothing else ends the wait.
+    fn not_before(&self) -> Option<Time>;
+}
+
+/// The controller of a queue pair, chosen when it is created.
+#[derive(Debug)]
+pub(crate) enum Controller {
+    Aimd(Aimd),
+    /// One of the owner's, and the largest window.
+    Owners(Box<dyn Congestion>, u32),
+}
+
+/// Calls a method of whichever controller there is.
+macro_rules! each {
+    ($self:expr, $controller:ident => $call:expr) => {
+        match $self {
+            Self::Aimd($controller) => $call,
+            Self::Owners($controller, _) => $call,
+        }
+    };
+}
+
+impl Controller {
+    /// The default, with a window of at most `limit` packets.
+    pub(crate) fn new(limit: u32) -> Self {
+        Self::Aimd(Aimd::new(limit))
+    }
+
+    pub(crate) fn owners(controller: Box<dyn Congestion>, limit: u32) -> Self {
+        Self::Owners(controller, limit.max(1))
+    }
+}
+
+impl Congestion for Controller {
+    fn reset(&mut self) {
+        each!(self, c => c.reset());
+    }
+    #[inline]
+    fn on_sent(&mut self, now: Time, sent: Sent) {
+        each!(self, c => c.on_sent(now, sent));
+    }
+    #[inline]
+    fn on_ack(&mut self, now: Time, acked: Acked) {
+        each!(self, c => c.on_ack(now, acked));
+    }
+    fn on_loss(&mut self, now: Time) {
+        each!(self, c => c.on_loss(now));
+    }
+    fn on_mark(&mut self, now: Time, kind: Kind) {
+        each!(self, c => c.on_mark(now, kind));
+    }
+    fn on_cnp(&mut self, now: Time) {
+        each!(self, c => c.on_cnp(now));
+    }
+    fn on_silence(&mut self, now: Time) {
+        each!(self, c => c.on_silence(now));
+    }
+    #[inline]
+    fn window(&self) -> u32 {
+        match self {
+            Self::Aimd(aimd) => aimd.window(),
+            Self::Owners(controller, limit) => controller.window().clamp(1, *limit),
+        }
+    }
+    #[inline]
+    fn not_before(&self) -> Option<Time> {
+        each!(self, c => c.not_before())
+    }
+}

@@ -1,0 +1,231 @@
+//! The seam of congestion control: what a controller is told and when, and that it is obeyed.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::congestion::{Acked, Congestion, Sent};
+
+/// What the controller answers, and what it was told.
+#[derive(Debug, Default)]
+struct Script {
+    window: u32,
+    not_before: Option<Time>,
+    /// Each packet keeps the next one back for so many nanoseconds.
+    gap: u64,
+    told: String,
+}
+
+/// A controller that does as its script says.
+#[derive(Clone, Debug, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+impl Scripted {
+    fn with(window: u32) -> Self {
+        let scripted = Self::default();
+        scripted.change(|script| script.window = window);
+        scripted
+    }
+    fn change(&self, f: impl FnOnce(&mut Script)) {
+        f(&mut self.0.lock().unwrap());
+    }
+    /// What was told since the last time.
+    fn told(&self) -> String {
+        std::mem::take(&mut self.0.lock().unwrap().told)
+    }
+    fn note(&self, now: Time, what: std::fmt::Arguments<'_>) {
+        self.change(|script| {
+            let _ = write!(script.told, "{} {what}; ", now.nanos());
+        });
+    }
+}
+
+impl Congestion for Scripted {
+    fn reset(&mut self) {
+        self.change(|script| script.told.push_str("reset; "));
+    }
+    fn on_sent(&mut self, now: Time, sent: Sent) {
+        let Sent { packets, bytes, again } = sent;
+        self.note(now, format_args!("sent {packets} {bytes}{}", if again { " again" } else { "" }));
+        self.change(|script| {
+            if script.gap != 0 {
+                script.not_before = Some(now + script.gap);
+            }
+        });
+    }
+    fn on_ack(&mut self, now: Time, acked: Acked) {
+        let Acked { packets, limited, round_trip } = acked;
+        let limited = if limited { " limited" } else { "" };
+        self.note(now, format_args!("ack {packets} {round_trip:?}{limited}"));
+    }
+    fn on_loss(&mut self, now: Time) {
+        self.note(now, format_args!("loss"));
+    }
+    fn on_mark(&mut self, now: Time, kind: Kind) {
+        self.note(now, format_args!("mark {kind:?}"));
+    }
+    fn on_cnp(&mut self, now: Time) {
+        self.note(now, format_args!("cnp"));
+    }
+    fn on_silence(&mut self, now: Time) {
+        self.note(now, format_args!("silence"));
+    }
+    fn window(&self) -> u32 {
+        self.0.lock().unwrap().window
+    }
+    fn not_before(&self) -> Option<Time> {
+        self.0.lock().unwrap().not_before
+    }
+}
+
+fn start(controller: &Scripted) -> Sender {
+    let qp = Qp::with_congestion(INIT, Box::new(controller.clone()));
+    let s = Sender::connect(qp, |_| {});
+    controller.told();
+    s
+}
+
+/// A congestion notification packet: a BTH and 16 bytes of nothing.
+fn cnp(s: &mut Sender) -> Disposition {
+    let bth = Bth::new(Opcode::CNP, Qpn::new(0x11), Psn::new(0));
+    s.answer(Headers::new(bth), &[0; 16])
+}
+
+#[test]
+fn a_controller_is_told_of_packets_answers_losses_and_silence() {
+    let c = Scripted::with(4);
+    let mut s = start(&c);
+    s.post(SendOp::Send, 3 * MTU);
+    s.drain();
+    check(&c.told(), expect!["0 sent 1 268; 0 sent 1 268; 0 sent 1 268;"]);
+    s.pass(1_000);
+    s.ack(0);
+    check(&c.told(), expect!["1000 ack 1 Some(1000) limited;"]);
+    s.nak(2, NakCode::PSN_SEQUENCE);
+    check(&c.told(), expect!["1000 ack 1 None limited; 1000 loss;"]);
+    s.drain();
+    check(&c.told(), expect!["1000 sent 1 268 again;"]);
+    s.pass(AckTimeout::new(10).nanos().unwrap());
+    s.drain();
+    check(&c.told(), expect!["4195304 silence; 4195304 sent 1 268 again;"]);
+    s.ack(2);
+    s.post(read_at(0), 2 * MTU);
+    s.drain();
+    check(&c.told(), expect!["4195304 ack 1 None; 4195304 sent 2 28;"]);
+    check(&s.log(), expect!["wc 1 Success;"]);
+    s.modify(QpState::Reset, AttrMask::STATE, 0).unwrap();
+    check(&c.told(), expect!["reset;"]);
+}
+
+#[test]
+fn marks_and_notifications_reach_the_controller_and_are_counted() {
+    let c = Scripted::with(4);
+    let mut s = start(&c);
+    s.post(SendOp::Send, 1);
+    s.drain();
+    c.told();
+    let mut ack = Headers::new(Bth::new(Opcode::RC_ACK, Qpn::new(0x11), Psn::new(0)));
+    ack.aeth = Some(Aeth { syndrome: Syndrome::ack(CreditCode::INVALID), msn: 0 });
+    assert_eq!(s.answer_marked(ack, &[], 3), Disposition::Accepted);
+    check(&c.told(), expect!["0 mark Ack; 0 ack 1 Some(0);"]);
+    assert_eq!(cnp(&mut s), Disposition::Drop(DropReason::Cnp));
+    check(&c.told(), expect!["0 cnp;"]);
+    let counters = s.qp.counters();
+    assert_eq!((counters.ecn_marked_received, counters.cnps_received), (1, 1));
+    assert_eq!(counters.rx_packets, 1, "a notification is no packet of the sequence");
+}
+
+#[test]
+fn the_default_controller_only_counts_marks_and_notifications() {
+    let mut s = Sender::new();
+    s.post(SendOp::Send, 8 * MTU);
+    for _ in 0..100 {
+        assert_eq!(cnp(&mut s), Disposition::Drop(DropReason::Cnp));
+    }
+    assert!(s.qp.wants_transmit() && s.qp.next_deadline().is_none());
+    assert_eq!(s.drain().matches(';').count(), 8);
+    assert_eq!(s.qp.counters().cnps_received, 100);
+}
+
+#[test]
+fn a_window_that_closes_keeps_packets_back_until_an_answer_opens_it() {
+    let c = Scripted::with(2);
+    let mut s = start(&c);
+    s.post(SendOp::Send, 6 * MTU);
+    check(&s.drain(), expect!["RC_SEND_FIRST 0!; RC_SEND_MIDDLE 1!;"]);
+    assert!(!s.qp.wants_transmit());
+    // The narrowest window is a packet, whatever a controller says, and the widest that of the
+    // queue pair.
+    c.change(|script| script.window = 0);
+    s.ack(0);
+    check(&s.drain(), expect![""]);
+    s.ack(1);
+    check(&s.drain(), expect!["RC_SEND_MIDDLE 2!;"]);
+    c.change(|script| script.window = u32::MAX);
+    s.ack(2);
+    check(&s.drain(), expect!["RC_SEND_MIDDLE 3; RC_SEND_MIDDLE 4; RC_SEND_LAST 5!;"]);
+}
+
+#[test]
+fn a_window_that_shrinks_below_what_asks_no_answer_lets_one_more_packet_ask() {
+    let c = Scripted::with(64);
+    c.change(|script| script.gap = 1);
+    let mut s = start(&c);
+    s.post(SendOp::Send, 5 * MTU);
+    check(&s.drain(), expect!["RC_SEND_FIRST 0;"]);
+    c.change(|script| (script.window, script.gap, script.not_before) = (1, 0, None));
+    s.pass(1);
+    check(&s.drain(), expect!["RC_SEND_MIDDLE 1!;"]);
+    s.ack(1);
+    check(&s.drain(), expect!["RC_SEND_MIDDLE 2!;"]);
+    assert_eq!(s.qp.counters().retransmitted_packets, 0);
+}
+
+#[test]
+fn nothing_leaves_before_the_time_that_the_controller_names() {
+    let c = Scripted::with(64);
+    c.change(|script| (script.gap, script.not_before) = (500, Some(Time(0))));
+    let mut s = start(&c);
+    s.post(SendOp::Send, 3 * MTU);
+    // Each asks for an answer: the next may be long in coming.
+    check(&s.drain(), expect!["RC_SEND_FIRST 0!;"]);
+    for (packet, at) in [("RC_SEND_MIDDLE 1!; ", 500), ("RC_SEND_LAST 2!; ", 1_000)] {
+        assert!(!s.qp.wants_transmit());
+        assert_eq!(s.qp.next_deadline(), Some(Time(at)));
+        s.pass(499);
+        assert_eq!(s.drain(), "");
+        s.pass(1);
+        assert!(s.qp.wants_transmit());
+        assert_eq!(s.drain(), packet);
+    }
+    s.ack(2);
+    check(&s.log(), expect!["wc 1 Success;"]);
+    assert_eq!(s.qp.counters().ack_timeouts, 0);
+}
+
+#[test]
+fn a_notification_may_delay_what_follows_and_error_ends_the_delay() {
+    let c = Scripted::with(64);
+    let mut s = start(&c);
+    c.change(|script| script.not_before = Some(Time(7_000)));
+    cnp(&mut s);
+    s.post(SendOp::Send, 1);
+    assert!(!s.qp.wants_transmit());
+    assert_eq!(s.qp.next_deadline(), Some(Time(7_000)));
+    s.modify(QpState::Error, AttrMask::STATE, 2).unwrap();
+    assert_eq!(s.qp.next_deadline(), None);
+    check(&s.log(), expect!["wc 1 Flushed;"]);
+}
+
+#[test]
+fn notifications_of_another_partition_or_for_an_unconnected_queue_pair_change_nothing() {
+    let c = Scripted::with(64);
+    let mut s = start(&c);
+    let mut bth = Bth::new(Opcode::CNP, Qpn::new(0x11), Psn::new(0));
+    bth.pkey = vernic_wire::Pkey(0x8001);
+    let refused = s.answer(Headers::new(bth), &[0; 16]);
+    assert_eq!(refused, Disposition::Drop(DropReason::Pkey));
+    s.modify(QpState::Error, AttrMask::STATE, 2).unwrap();
+    assert_eq!(cnp(&mut s), Disposition::Drop(DropReason::Cnp));
+    check(&c.told(), expect![""]);
+    assert_eq!(s.qp.counters().cnps_received, 1);
+}

@@ -1,0 +1,33 @@
+//! Orders that a scenario gives to the sides of its pair.
+//!
+//! Kept by the world, which calls back into the pair when an order's time has come.
+
+use vernic_proto::{QpState, SendFlags};
+
+use crate::flow::Bad;
+
+/// An order to a side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    Post { op: Posted, len: u32, flags: SendFlags, bad: Bad, queue: usize },
+    Recv { capacity: u32, bad: bool, queue: usize },
+    State(QpState),
+    RevokeWriteKey,
+}
+
+/// Operations by their names in a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    Send,
+    SendImm(u32),
+    SendInv,
+    Write,
+    WriteImm(u32),
+    Read,
+    FetchAdd(u64),
+    CmpSwap(u64, u64),
+    Flush,
+    AtomicWrite,
+    LocalInv,
+    BindMw,
+}
