@@ -43,7 +43,7 @@
 //! [`Config::transport`](vernic_engine::Config) chooses the transport, because an address does not.
 //!
 //! Limits: three descriptors for each device at which this process listens to a RoCE port, one for
-//! each at which it is bound (`vernic_io::slot`). Fewer than ten events wait per id, as many as the
+//! each at which it is bound (`vernic_io::host`). Fewer than ten events wait per id, as many as the
 //! state machine can raise; untaken requests are limited by the listener's backlog, events that the
 //! program writes to 1024, start-ups of iWARP without a request to 1024 per listener.
 #![deny(unsafe_code)]

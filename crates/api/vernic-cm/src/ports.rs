@@ -53,7 +53,7 @@ impl Binding {
 }
 
 /// The ports that processes of this host have claimed, from the kernel's table of the names of
-/// services (`vernic_io::slot`); empty where the table cannot be read.
+/// services (`vernic_io::host`); empty where the table cannot be read.
 pub(crate) fn claimed_ports(space: PortSpace) -> HashSet<u16> {
     let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     claimed_in(&String::from_utf8_lossy(&table), space)

@@ -163,10 +163,10 @@ impl fmt::Display for WcError {
         let Explanation { qpn, service, path, peer_qpn, stream, failure, .. } = explanation;
         write!(f, "{service:?} queue pair {qpn}")?;
         if let Some(path) = path {
-            write!(f, " at {}", path.src())?;
+            write!(f, " at {}", path.local().to_ip())?;
         }
         if let (Some(path), Some(peer)) = (path, peer_qpn) {
-            write!(f, ", peer {peer} at {}", path.dst().ip())?;
+            write!(f, ", peer {peer} at {}", path.remote().to_ip())?;
         }
         if let Some((local, peer)) = stream {
             write!(f, " at {local}, peer at {peer}")?;

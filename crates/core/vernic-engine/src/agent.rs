@@ -13,7 +13,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use vernic_io::slot::SlotError;
+use vernic_io::host::SlotError;
 use vernic_proto::Time;
 use vernic_proto::cm::{
     AcceptParams, Cm, CmError, CmOccupancy, ConnId, ConnectParams, SidrParams, SidrReply,

@@ -29,8 +29,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::slot::SlotError;
-use vernic_io::{ROCE_PORT, ServiceName, Slot, TxPath, random};
+use vernic_io::host::SlotError;
+use vernic_io::{ServiceName, Slot, TxPath, random};
 use vernic_proto::Time;
 use vernic_proto::cm::{Cm, CmConfig, CmCounters, Datagram, Event, ListenerId};
 use vernic_wire::cm::{CommId, ServiceId};
@@ -145,8 +145,8 @@ impl CmShared {
 
     /// A datagram goes out by that path.
     pub(crate) fn note_sent(&self, path: &TxPath) {
-        let (ip, port) = (path.dst().ip(), path.dst_port());
-        if port == ROCE_PORT && (ip.is_loopback() || self.device.has_address(ip)) {
+        let ip = path.remote().to_ip();
+        if !path.is_local() && (ip.is_loopback() || self.device.has_address(ip)) {
             self.sent_home.fetch_add(1, Ordering::Release);
         }
     }

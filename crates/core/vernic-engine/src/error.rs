@@ -7,8 +7,8 @@ use std::io;
 use std::net::IpAddr;
 
 use vernic_io::LinkError;
+use vernic_io::host::SlotError;
 use vernic_io::netdev::{NetDevError, Unusable};
-use vernic_io::slot::SlotError;
 use vernic_mem::{DeregisterError, RegisterError};
 use vernic_wire::{Gid, Mtu, Qpn, Service};
 

@@ -109,7 +109,7 @@ fn duplicates_of_another_user_do_not_bring_a_connection_by_memory_to_the_wire() 
     talk(&pair);
     let sent_by_wire = || [&pair.a, &pair.b].map(|end| end.context.counters().link.tx_packets);
     let before = sent_by_wire();
-    let ports = [ROCE_PORT, pair.a_qp.path().unwrap().dst().port()];
+    let ports = [ROCE_PORT, pair.a_qp.path().unwrap().door()];
     let Some(sent) = as_another_user(|| {
         let forgers = ports.map(|port| {
             let mut forger = Forger::new(port);
@@ -160,7 +160,7 @@ fn stream(pair: &Pair, done: impl Fn() -> bool) -> u64 {
 fn refusals_swept_by_another_user_do_not_end_a_connection_by_the_wire() {
     let pair = wire_pair();
     talk(&pair);
-    let port = pair.b_qp.path().unwrap().dst().port();
+    let port = pair.b_qp.path().unwrap().door();
     let (stop, qpn) = (AtomicBool::new(false), pair.a_qp.qpn());
     let end = Instant::now() + PATIENCE / 8;
     std::thread::scope(|scope| {
@@ -204,7 +204,7 @@ fn requests_of_another_user_are_refused_by_the_wire() {
     const SHARE: u32 = 20_000;
     let pair = wire_pair();
     talk(&pair);
-    let port = pair.a_qp.path().unwrap().dst().port();
+    let port = pair.a_qp.path().unwrap().door();
     let qpn = pair.b_qp.qpn();
     let Some(sent) = as_another_user(|| {
         let mut forger = Forger::new(port);
@@ -225,7 +225,7 @@ fn requests_of_another_user_are_refused_by_the_wire() {
 fn all_sequence_numbers_of_another_user_do_not_end_an_idle_connection() {
     let pair = wire_pair();
     talk(&pair);
-    let port = pair.a_qp.path().unwrap().dst().port();
+    let port = pair.a_qp.path().unwrap().door();
     let (qpn, start) = (pair.b_qp.qpn(), Instant::now());
     let Some(sent) = as_another_user(|| {
         let mut forger = Forger::new(port);
@@ -280,7 +280,7 @@ fn another_user_gets_no_port_that_packets_are_sent_from_not_even_on_another_addr
 
 /// The ports that the packets of a pair come from: those that nothing is received on.
 fn source_ports(pair: &Pair) -> Vec<u16> {
-    let received_on = [&pair.a_qp, &pair.b_qp].map(|qp| qp.path().unwrap().dst().port());
+    let received_on = [&pair.a_qp, &pair.b_qp].map(|qp| qp.path().unwrap().door());
     let mut ports = taken_ports(std::net::Ipv4Addr::LOCALHOST);
     ports.retain(|port| *port >= 49_152 && !received_on.contains(port));
     ports
@@ -329,14 +329,7 @@ fn what_comes_for_a_slot_that_another_user_has_taken_is_not_handed_over() {
     let table = SlotTable::with_scope(&scope).unwrap();
     let slot = Slot::of(Qpn::new(77 << Slot::INDEX_BITS));
     let at = std::net::SocketAddr::new(HOME, ROCE_PORT);
-    let meta = RxMeta {
-        src: at,
-        dst: at,
-        traffic_class: 0,
-        hop_limit: 64,
-        icrc: Icrc::Good,
-        handed_over: false,
-    };
+    let meta = RxMeta { icrc: Icrc::Good, ..vernic_io::udp::arrival(at, at) };
     let packet = RxPacket { bytes: &[7; 64], meta: &meta, segment: 0 };
     let (ready, is_ready) = std::sync::mpsc::channel();
     let (answered, is_answered) = std::sync::mpsc::channel();

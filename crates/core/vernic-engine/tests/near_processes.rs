@@ -27,6 +27,7 @@ const PATIENT: Setup = Setup {
     rnr_retry: 7,
     min_rnr_timer: RnrTimer::new(12),
     access: 0xF,
+    service_level: 0,
 };
 
 /// Not a test of its own: what the other process runs.

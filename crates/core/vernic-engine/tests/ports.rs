@@ -35,7 +35,7 @@ impl Rig {
         connect_with_psn(&end, &qp, end.gid().1, Qpn::new(2), setup, FIRST);
         let other = end.qp(service);
         connect(&end, &other, end.gid().1, qp.qpn(), setup);
-        let port = other.path().unwrap().dst().port();
+        let port = other.path().unwrap().door();
         let rig = Self { end, qp, port };
         for wr_id in 0..64 {
             rig.qp.post_recv(&[RecvWr { wr_id, sges: &[rig.end.sge(0, 64)] }]).unwrap();
@@ -198,7 +198,7 @@ fn any_port_is_heard_where_the_setting_says_so() {
 fn a_peer_whose_memory_is_gone_is_heard_by_the_wire() {
     let pair = near::near_pair(Service::Rc);
     near::warm_up(&pair);
-    let mut peer = Forger::new(pair.b_qp.path().unwrap().dst().port());
+    let mut peer = Forger::new(pair.b_qp.path().unwrap().door());
     let since = std::time::Instant::now();
     let refused = |rig: &End| {
         let rows = rig.context.counters();

@@ -125,7 +125,7 @@ fn two_processes_exchange_data_while_one_of_them_makes_no_call() {
         let end = End::with(if role == "wire" { wire_config() } else { test_config() });
         let qp = end.qp(Service::Rc);
         let remote = connect_to(&mut other, &end, &qp, Setup::default());
-        let port = qp.path().unwrap().dst().port();
+        let port = qp.path().unwrap().door();
         assert_eq!(port == 4791, role == "wire");
         let data = pattern(1 << 20, 1);
         end.fill(0, &data);

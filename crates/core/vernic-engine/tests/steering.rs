@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use common::*;
 use vernic_engine::*;
-use vernic_io::{Link, Nanos, RxBatch, TxBatch, TxPath, UdpConfig, UdpLink};
+use vernic_io::{Link, Nanos, RxBatch, SlotTable, TxBatch, UdpConfig, UdpLink, udp};
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 9));
@@ -38,8 +38,8 @@ struct Peer {
 
 impl Peer {
     fn open() -> Self {
-        let slot_scope = format!("vs{}", std::process::id());
-        let mut link = UdpLink::open(UdpConfig { slot_scope, ..UdpConfig::default() }).unwrap();
+        let slots = SlotTable::with_scope(&format!("vs{}", std::process::id())).unwrap();
+        let mut link = UdpLink::open(UdpConfig::default(), slots);
         link.activate(PEER.into()).unwrap();
         let tx = TxBatch::new(&link.limits());
         Self { link, tx, rx: RxBatch::new() }
@@ -52,7 +52,7 @@ impl Peer {
         let [_, psn @ ..] = psn.to_be_bytes();
         let bth = [&[RC_SEND_ONLY, 0, 0xFF, 0xFF, 0][..], &qpn, &[0x80], &psn].concat();
         self.tx.room().unwrap()[..12].copy_from_slice(&bth);
-        let path = TxPath::new(PEER, (HERE, vernic_io::ROCE_PORT).into()).with_flow(flow);
+        let path = udp::path(PEER, (HERE, vernic_io::ROCE_PORT).into()).with_flow(flow);
         self.tx.push(&path, bth.len());
         self.link.stamp(&mut self.tx);
         if flaw == Flaw::Icrc {

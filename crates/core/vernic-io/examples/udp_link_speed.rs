@@ -21,7 +21,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use vernic_io::{Icrc, Link, Nanos, ROCE_PORT, RxBatch, TxBatch, TxPath, UdpConfig, UdpLink};
+use vernic_io::{
+    Icrc, Link, Nanos, ROCE_PORT, RxBatch, SlotTable, TxBatch, TxPath, UdpConfig, UdpLink, udp,
+};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -56,11 +58,10 @@ struct End {
 
 impl End {
     fn open(from: IpAddr, to: IpAddr, untouched: bool) -> Result<Self, Failure> {
-        let config = UdpConfig { slot_scope: "speed".into(), ..UdpConfig::default() };
-        let mut link = UdpLink::open(config)?;
+        let mut link = UdpLink::open(UdpConfig::default(), SlotTable::with_scope("speed")?);
         link.activate(from.into())?;
         let tx = TxBatch::new(&link.limits());
-        let path = TxPath::new(from, (to, ROCE_PORT).into());
+        let path = udp::path(from, (to, ROCE_PORT).into());
         Ok(Self { link, tx, rx: RxBatch::new(), path, clock: Clock(Instant::now()), untouched })
     }
 

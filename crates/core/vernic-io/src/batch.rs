@@ -21,13 +21,8 @@
 //! Limits: [`TX_ARENA_BYTES`] and [`TX_MAX_RUNS`] per `TxBatch`; [`RX_BUFFERS`] of
 //! [`RX_BUFFER_BYTES`] per `RxBatch`.
 
-use std::net::SocketAddr;
-
-use crate::link::{Icrc, LinkLimits};
-
-mod path;
-
-pub use path::{TxPath, flow_to};
+use crate::address::Address;
+use crate::path::TxPath;
 
 /// Bytes of the ICRC that follows each transport packet.
 pub const ICRC_BYTES: usize = 4;
@@ -54,6 +49,25 @@ pub const RX_BUFFER_BYTES: usize = 64 * 1024;
 /// Buffers in an [`RxBatch`]. Pages of a buffer that no large receive ever reached are never
 /// touched, so this costs address space, not memory, when packets are small.
 pub const RX_BUFFERS: usize = 16;
+
+/// What a link can do, found by trying when it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLimits {
+    /// Most packets in a run. 1 when there is no segmentation offload.
+    pub max_segments: u16,
+    /// Most bytes in a run, ICRCs included.
+    pub max_run_bytes: u32,
+    /// Virtual lanes, from 1: what waits on one does not keep what is on another.
+    pub lanes: u8,
+}
+
+impl Default for LinkLimits {
+    /// What every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes that
+    /// an IPv4 datagram has left after the IP header (20) and the UDP header (8).
+    fn default() -> Self {
+        Self { max_segments: 64, max_run_bytes: 65_507, lanes: 1 }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -97,11 +111,10 @@ impl<'a> TxRun<'a> {
 /// writes the ICRC, [`Link::send`](crate::Link::send) hands it to the kernel and forgets it.
 ///
 /// ```
-/// use std::net::{IpAddr, Ipv4Addr};
-/// use vernic_io::{LinkLimits, TxBatch, TxPath};
+/// use vernic_io::{LinkLimits, PathId, TxBatch, TxPath};
+/// use vernic_wire::Gid;
 ///
-/// let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// let path = TxPath::new(home, (home, vernic_io::ROCE_PORT).into());
+/// let path = TxPath::new(Gid([1; 16]), Gid([2; 16]), PathId(0), 0);
 /// let mut batch = TxBatch::new(&LinkLimits::default());
 /// for size in [1040, 1040, 300, 1040] {
 ///     batch.room().expect("an empty batch has room")[..size].fill(7);
@@ -298,14 +311,40 @@ impl TxBatch {
     }
 }
 
+/// What is known of a packet's invariant CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icrc {
+    /// Nobody looked yet.
+    Unchecked,
+    /// It matches, with the Identification that a Vernic peer sends (0 or the segment index), the
+    /// successor of the last one of this flow, or (IPv4 only) some other 16-bit Identification.
+    Good,
+    /// It matches with no Identification, or the packet is too short to hold one: drop it.
+    Bad,
+}
+
+/// Where packets came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// Where every host sends to.
+    Shared,
+    /// Where only processes of this host send to, which were told this number; of UDP a port.
+    Private(u16),
+}
+
 /// What all packets of one receive buffer have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct RxMeta {
-    /// Address and UDP port of the sender; IPv6 link-local with its scope id.
-    pub src: SocketAddr,
-    /// Address and UDP port that the packet was sent to. A multicast group for multicast. The
-    /// port is [`ROCE_PORT`](crate::ROCE_PORT) unless the sender is a process of this host.
-    pub dst: SocketAddr,
+    /// Address of the sender.
+    pub src: Address,
+    /// Address that the packet was sent to. A multicast group for multicast.
+    pub dst: Address,
+    /// What tells the flows of a sender apart; of UDP its source port.
+    pub flow: u16,
+    /// Where it came in.
+    pub door: Door,
+    /// Index of the netdev that link-local addresses of these hold on, else 0.
+    pub netdev: u32,
     /// The TOS byte (IPv6: traffic class) as received: ECN in the lower two bits, 3 = congestion
     /// experienced.
     pub traffic_class: u8,

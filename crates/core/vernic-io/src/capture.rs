@@ -7,7 +7,7 @@
 //! connection writes its packets twice.
 //!
 //! Packets between processes of one host may use a private UDP port (see
-//! [`slot`](crate::slot)). Wireshark knows RoCEv2 by its port, so the capture says 4791 instead,
+//! [`host`](crate::host)). Wireshark knows RoCEv2 by its port, so the capture says 4791 instead,
 //! with the ICRC changed by what that difference amounts to: a right one stays right, a wrong one
 //! stays wrong.
 //!
@@ -38,9 +38,11 @@ use vernic_wire::icrc::IcrcFlow;
 
 use self::blocks::Blocks;
 use crate::ROCE_PORT;
-use crate::batch::{ICRC_BYTES, MAX_PACKET_BYTES, RxBatch, TxBatch, TxPath, TxRun};
+use crate::batch::{ICRC_BYTES, MAX_PACKET_BYTES, RxBatch, TxBatch, TxRun};
+use crate::endpoint::{receiver_of, sender_of};
 use crate::icrc::{Found, IcrcChecker};
 use crate::link::{Departure, Link, LinkCounters, Nanos, SendReport, forward_to_inner};
+use crate::path::TxPath;
 
 /// Longest headers that are made up: Ethernet, IPv6, UDP.
 const MAX_HEADER_BYTES: usize = 14 + 40 + 8;
@@ -127,13 +129,15 @@ impl CaptureLink {
 
     fn capture_run(&mut self, now: Nanos, run: &TxRun<'_>) {
         // A path without an active source is refused by the link: it never is on the wire.
-        let Some(Departure { src, segmented }) = self.inner.departure(run.path) else { return };
+        let Some(Departure { src, dst, segmented }) = self.inner.departure(run.path) else {
+            return;
+        };
         for (packet, index) in run.packets().zip(0u16..) {
             let ident = if segmented { index } else { 0 };
             let packet = Captured {
                 direction: OUTBOUND,
                 src,
-                dst: run.path.dst(),
+                dst,
                 traffic_class: run.path.traffic_class(),
                 hop_limit: run.path.hop_limit(),
                 ident,
@@ -186,8 +190,8 @@ impl Link for CaptureLink {
             let meta = packet.meta;
             let packet = Captured {
                 direction: INBOUND,
-                src: meta.src,
-                dst: meta.dst,
+                src: sender_of(meta),
+                dst: receiver_of(meta),
                 traffic_class: meta.traffic_class,
                 hop_limit: meta.hop_limit,
                 ident,

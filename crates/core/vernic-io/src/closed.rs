@@ -2,11 +2,16 @@
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
-use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
+use crate::address::{Address, LocalAddr};
+use crate::batch::{Icrc, LinkLimits};
+use crate::batch::{RxBatch, RxPacket, TxBatch};
 use crate::link::{
-    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
+    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths,
+    SendReport,
 };
+use crate::path::{PathId, TxPath};
 
 /// The link of a device that was closed: nothing goes out, nothing comes in. Takes the place of
 /// another, whose sockets close then, while queue pairs are still there to be destroyed; keeps that
@@ -29,6 +34,17 @@ impl ClosedLink {
     pub fn after(link: &dyn Link) -> Self {
         let generation = link.poll_generation().wrapping_add(1);
         Self { limits: link.limits(), counters: link.counters(), generation }
+    }
+}
+
+/// Opens paths that lead nowhere.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Paths for Nowhere {
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let path = TxPath::new(to.local, to.remote, PathId::default(), 0);
+        Ok(OpenPath { path, remote: Address::Gid(to.remote), local: Address::Gid(to.local) })
     }
 }
 
@@ -62,6 +78,10 @@ impl Link for ClosedLink {
 
     fn poll_generation(&self) -> u64 {
         self.generation
+    }
+
+    fn paths(&self) -> Arc<dyn Paths> {
+        Arc::new(Nowhere)
     }
 
     fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {
@@ -100,8 +120,8 @@ mod tests {
         assert_eq!((report.failed, report.packets, report.blocked), (1, 0, false));
         assert_eq!((batch.is_empty(), link.counters().tx_errors), (true, 1));
         assert_eq!(link.recv(Nanos(0), &mut RxBatch::new()), 0);
-        let home = path().local();
+        let home = crate::endpoint::local_of(&path());
         assert!(matches!(link.activate(home), Err(LinkError::Closed { .. })));
-        assert!(matches!(link.join(home, path().src()), Err(LinkError::Closed { .. })));
+        assert!(matches!(link.join(home, path().local().to_ip()), Err(LinkError::Closed { .. })));
     }
 }

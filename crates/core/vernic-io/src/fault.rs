@@ -26,8 +26,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::batch::{MAX_PACKET_BYTES, RxBatch, TX_ARENA_BYTES, TxBatch, TxPath};
+use crate::batch::{MAX_PACKET_BYTES, RxBatch, TX_ARENA_BYTES, TxBatch};
 use crate::link::{Link, LinkCounters, Nanos, SendReport, forward_to_inner};
+use crate::path::TxPath;
 
 /// Most packets held back (delayed or reordered) at a time.
 pub const MAX_HELD: usize = 4096;

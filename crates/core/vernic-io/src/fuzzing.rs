@@ -3,11 +3,11 @@
 //! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API. Each
 //! function returns what was understood, put into bytes again.
 
-use crate::handoff::{HEAD_BYTES, Head};
+use crate::host::handoff::{HEAD_BYTES, Head};
 
 /// A question or answer about process slots.
 pub fn slot_message(bytes: &[u8]) -> Option<Vec<u8>> {
-    crate::slot::parse_and_emit(bytes)
+    crate::host::slots::parse_and_emit(bytes)
 }
 
 /// The head of packets that are handed over.

@@ -14,20 +14,19 @@
 //! Limits: [`FLOWS`] flows remembered, by source port; a flow that loses its place costs one
 //! solve.
 
-use std::net::SocketAddr;
-
 use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict};
 
-use crate::batch::{RxPacket, TxPath};
-use crate::link::Icrc;
+use crate::address::Address;
+use crate::batch::{Icrc, RxMeta, RxPacket};
+use crate::endpoint::port_of;
+use crate::path::TxPath;
 
 /// Flows whose last Identification is remembered. A power of two.
 const FLOWS: usize = 64;
 
 /// The flow of a path that leaves from UDP port `src_port`.
 pub(crate) fn flow_of(path: &TxPath, src_port: u16) -> IcrcFlow {
-    let dst = path.dst();
-    IcrcFlow::new(path.src(), dst.ip(), src_port, dst.port())
+    IcrcFlow::new(path.local().to_ip(), path.remote().to_ip(), src_port, path.door())
 }
 
 /// Writes the ICRC of packets of one run. `first` is the index in the run of the first of them if
@@ -79,8 +78,10 @@ impl Found {
 
 #[derive(Clone, Copy, Debug)]
 struct FlowEntry {
-    src: SocketAddr,
-    dst: SocketAddr,
+    src: Address,
+    dst: Address,
+    /// The sender's port and ours.
+    ports: (u16, u16),
     flow: IcrcFlow,
     /// Identification to expect if the segment index is not it.
     next: u16,
@@ -102,14 +103,16 @@ impl IcrcChecker {
 
     /// Checks one packet.
     pub(crate) fn check(&mut self, packet: &RxPacket<'_>) -> Found {
-        let (src, dst) = (packet.meta.src, packet.meta.dst);
-        let slot = &mut self.flows[usize::from(src.port()) % FLOWS];
+        let RxMeta { src, dst, flow, door, .. } = packet.meta;
+        let ports = (*flow, port_of(*door));
+        let slot = &mut self.flows[usize::from(*flow) % FLOWS];
         let entry = match slot {
-            Some(entry) if entry.src == src && entry.dst == dst => entry,
+            Some(entry) if entry.ports == ports && entry.src == *src && entry.dst == *dst => entry,
             _ => slot.insert(FlowEntry {
-                src,
-                dst,
-                flow: IcrcFlow::new(src.ip(), dst.ip(), src.port(), dst.port()),
+                src: *src,
+                dst: *dst,
+                ports,
+                flow: IcrcFlow::new(src.ip(), dst.ip(), ports.0, ports.1),
                 next: 0,
                 by_index: true,
             }),

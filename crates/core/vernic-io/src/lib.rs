@@ -10,17 +10,21 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `batch.rs` | `TxPath`, `TxBatch`, `RxBatch`: packets on their way out and in |
+//! | `address.rs`, `path.rs` | addresses of this host; where packets go, and how |
+//! | `endpoint.rs` | paths and packets as links over UDP have them: IP addresses and ports |
+//! | `batch.rs` | `TxBatch`, `RxBatch`: packets on their way out and in |
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
+//! | `lanes.rs` | a batch for each virtual lane of a link |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
 //! | `tcp.rs` | connections, and the readiness of many: what carries iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
-//! | `slot.rs`, `slot/`, `handoff.rs`, `handoff/` | several processes on one host |
+//! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
 //! | `neighbour.rs`, `neighbour/` | processes of one host that share memory |
 //! | `circle.rs` | words in a circle, as rings and queues in memory have them |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the machine that packets go to first is there |
 //! | `closed.rs` | the link of a device that was closed |
+//! | `factory.rs` | links of each kind are made here |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `status.rs` | what a process tells of its devices to who asks |
 //! | `user.rs` | whose a process is, and for whom this one runs |
@@ -32,23 +36,26 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::print_stdout))] // tests say why they skip
 
+mod address;
 pub mod batch;
 pub mod capture;
 mod circle;
 mod closed;
+mod endpoint;
+mod factory;
 pub mod fault;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod handoff;
+pub mod host;
 mod icrc;
-pub mod intake;
+mod lanes;
 pub mod link;
 pub mod neighbour;
 pub mod netdev;
 mod nexthop;
+mod path;
 mod port_probe;
 mod random;
-pub mod slot;
 pub mod status;
 mod sum;
 mod sys;
@@ -60,16 +67,20 @@ pub mod udp;
 mod user;
 pub mod wait;
 
-pub use batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath, TxRun};
+pub use address::{Address, LocalAddr};
+pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
 pub use closed::ClosedLink;
-pub use handoff::HandedOver;
+pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
+pub use host::{HandedOver, NameError, Place, ServiceName, Slot, SlotTable};
+pub use lanes::{MAX_LANES, TxLanes};
 pub use link::{
-    Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport, route_hint,
+    Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths, SendReport,
+    route_hint,
 };
 pub use nexthop::{HopState, NextHop};
+pub use path::{IntakeId, MAX_INTAKES, PathId, Peer, ProcessId, TxPath};
 pub use port_probe::PortProbe;
 pub use random::random;
-pub use slot::{NameError, Place, ServiceName, Slot, SlotTable};
 pub use status::StatusSocket;
 pub use sys::{Gate, Origin};
 pub use sys::{ask_for_short_slices, has_foreign_rights};

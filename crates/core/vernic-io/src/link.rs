@@ -29,10 +29,15 @@
 //! can know it. On transmit, segment `i` of a run leaves with Identification `i` and DF set. On
 //! receive the Identification cannot be seen through a UDP socket: see [`Icrc`].
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
-use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
+use vernic_wire::Gid;
+
+use crate::address::{Address, LocalAddr};
+use crate::batch::{Icrc, LinkLimits, RxBatch, RxPacket, TxBatch};
+use crate::path::TxPath;
 
 /// A moment in nanoseconds of a clock that never goes back; its zero is the caller's choice, but
 /// one and the same for the life of a link.
@@ -47,78 +52,6 @@ impl Nanos {
     }
 }
 
-/// A local address, with the netdev index that makes a link-local IPv6 address complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LocalAddr {
-    /// The address.
-    pub ip: IpAddr,
-    /// Index of the netdev for a link-local IPv6 address, else 0.
-    pub scope_id: u32,
-}
-
-impl LocalAddr {
-    /// An address and a scope id, which is kept only where it means something.
-    pub fn new(ip: IpAddr, scope_id: u32) -> Self {
-        let link_local = match ip {
-            IpAddr::V4(_) => false,
-            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
-        };
-        Self { ip, scope_id: if link_local { scope_id } else { 0 } }
-    }
-
-    /// With a port, as sockets take it.
-    pub fn with_port(self, port: u16) -> SocketAddr {
-        match self.ip {
-            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
-            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, self.scope_id)),
-        }
-    }
-}
-
-impl From<IpAddr> for LocalAddr {
-    fn from(ip: IpAddr) -> Self {
-        Self::new(ip, 0)
-    }
-}
-
-impl std::fmt::Display for LocalAddr {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.scope_id {
-            0 => write!(f, "{}", self.ip),
-            scope => write!(f, "{}%{scope}", self.ip),
-        }
-    }
-}
-
-/// What a link can do, found by trying when it was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkLimits {
-    /// Most packets in a run. 1 when there is no segmentation offload.
-    pub max_segments: u16,
-    /// Most bytes in a run, ICRCs included.
-    pub max_run_bytes: u32,
-}
-
-impl Default for LinkLimits {
-    /// What every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes that
-    /// an IPv4 datagram has left after the IP header (20) and the UDP header (8).
-    fn default() -> Self {
-        Self { max_segments: 64, max_run_bytes: 65_507 }
-    }
-}
-
-/// What is known of a packet's invariant CRC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Icrc {
-    /// Nobody looked yet.
-    Unchecked,
-    /// It matches, with the Identification that a Vernic peer sends (0 or the segment index), the
-    /// successor of the last one of this flow, or (IPv4 only) some other 16-bit Identification.
-    Good,
-    /// It matches with no Identification, or the packet is too short to hold one: drop it.
-    Bad,
-}
-
 /// What became of a [`Link::send`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
@@ -129,7 +62,8 @@ pub struct SendReport {
     /// Packets that the kernel refused for good: dropped, and counted. To the protocol they are
     /// lost packets.
     pub failed: usize,
-    /// True if a socket was full: what is left in the batch should be sent again soon.
+    /// True if a socket was full, or the batch's virtual lane had no credits: what is left in the
+    /// batch should be sent again soon.
     pub blocked: bool,
     /// The last refusal: which path, and the error of the operating system.
     pub failure: Option<(TxPath, i32)>,
@@ -309,7 +243,7 @@ pub trait Link: Send {
     /// packets may still join its run), or to look at packets as they will be on the wire.
     fn stamp(&mut self, batch: &mut TxBatch);
 
-    /// Sends what waits in `batch`, in order. Never blocks. What the kernel had no space for
+    /// Sends what waits in `batch`, in order; all of it is of one virtual lane. Never blocks. What the kernel had no space for
     /// stays in the batch. What it refuses is dropped and reported: the protocol treats it as
     /// loss.
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport;
@@ -356,6 +290,10 @@ pub trait Link: Send {
     /// gets packets again.
     fn step_aside(&mut self, _now: Nanos) {}
 
+    /// What opens paths of this link, as long as anybody has it: the control path asks it, while
+    /// another thread has the link.
+    fn paths(&self) -> Arc<dyn Paths>;
+
     /// Starts to receive on `local` (port 4791), and makes it usable as a source.
     /// Activating an active address again is counted: it takes as many deactivations.
     ///
@@ -379,18 +317,63 @@ pub trait Link: Send {
     fn leave(&mut self, local: LocalAddr, group: IpAddr);
 
     /// How a run on this path leaves: for those who must know the headers of its packets. `None`
-    /// if its source is not active.
+    /// if its source is not active, or nothing is sent by UDP.
     fn departure(&mut self, path: &TxPath) -> Option<Departure>;
 
     /// The totals so far.
     fn counters(&self) -> LinkCounters;
 }
 
-/// How packets of a path leave.
+/// Opens the paths of a link.
+pub trait Paths: Send + Sync {
+    /// Makes the path for an address vector, and says which addresses packets of that peer bear.
+    /// Does not wait for the data path.
+    ///
+    /// # Errors
+    /// [`NoPath`].
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath>;
+}
+
+/// Where packets are to go: an address vector, its source GID looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRequest {
+    /// A GID of the port.
+    pub local: Gid,
+    /// The destination, or a multicast group.
+    pub remote: Gid,
+    /// Index of the port's netdev, 0 if it has none: link-local addresses hold there.
+    pub netdev_index: u32,
+    /// Traffic class (the whole TOS byte).
+    pub traffic_class: u8,
+    /// Hop limit; 0 for the usual one.
+    pub hop_limit: u8,
+    /// Service level, 0 to 15, from which the link chooses the virtual lane; 0 has lane 0.
+    pub service_level: u8,
+}
+
+/// A path that can be sent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenPath {
+    /// The path, of flow 0, to whoever has the address.
+    pub path: TxPath,
+    /// The source that packets from there have.
+    pub remote: Address,
+    /// The destination that packets from there have.
+    pub local: Address,
+}
+
+/// No path leads from the one address to the other: they are of different networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no path leads from the one address to the other")]
+pub struct NoPath;
+
+/// How packets of a path leave that are sent by UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// Source address and UDP port.
     pub src: SocketAddr,
+    /// Destination address and UDP port.
+    pub dst: SocketAddr,
     /// True if runs are cut up by the kernel: the IPv4 Identification of a packet is then its index
     /// in its run, else 0.
     pub segmented: bool,
@@ -419,6 +402,9 @@ macro_rules! forward_to_inner {
         }
         fn step_aside(&mut self, now: $crate::Nanos) {
             self.inner.step_aside(now);
+        }
+        fn paths(&self) -> std::sync::Arc<dyn $crate::link::Paths> {
+            self.inner.paths()
         }
         fn activate(&mut self, local: $crate::LocalAddr) -> Result<(), $crate::LinkError> {
             self.inner.activate(local)

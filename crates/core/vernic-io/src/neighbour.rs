@@ -50,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::slot::Slot;
+use crate::host::Slot;
 use crate::sys::{self, ClosableFd};
 
 mod complaint;

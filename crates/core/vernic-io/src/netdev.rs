@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use vernic_wire::{Gid, Mtu};
 
-use crate::link::{LinkError, LocalAddr};
+use crate::address::LocalAddr;
+use crate::link::LinkError;
 use crate::sys::{self, OwnFd};
 
 /// Bytes that headers may take of a netdev's MTU before the payload of one packet: IPv6 (40), UDP

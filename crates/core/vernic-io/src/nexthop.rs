@@ -13,7 +13,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use crate::link::LocalAddr;
+use crate::address::LocalAddr;
 use crate::sys::{self, OwnFd};
 
 /// The port that throws away what comes (RFC 863): what the datagram that begins a search is for.

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use crate::link::LocalAddr;
+use crate::address::LocalAddr;
 use crate::sys::{self, OwnFd, PollFd};
 
 /// A datagram that was sent to a UDP port, and what came back.

@@ -5,11 +5,14 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
 use crate::ROCE_PORT;
-use crate::batch::{RxBatch, RxMeta, RxPacket, TxBatch, TxPath};
+use crate::address::LocalAddr;
+use crate::batch::{Icrc, LinkLimits};
+use crate::batch::{RxBatch, RxPacket, TxBatch};
+use crate::closed::ClosedLink;
+use crate::endpoint;
 use crate::icrc::{self, IcrcChecker};
-use crate::link::{
-    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
-};
+use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, Paths, SendReport};
+use crate::path::TxPath;
 
 /// UDP source port of everything.
 pub(crate) const SOURCE_PORT: u16 = 50_000;
@@ -35,7 +38,7 @@ impl MemoryLink {
 /// A path to oneself.
 pub(crate) fn path() -> TxPath {
     let home = IpAddr::from([127, 0, 0, 1]);
-    TxPath::new(home, (home, ROCE_PORT).into())
+    endpoint::path(home, (home, ROCE_PORT).into())
 }
 
 /// Appends a packet of `size` transport bytes of value `fill`.
@@ -68,14 +71,7 @@ impl Link for MemoryLink {
         batch.clear();
         let sent = self.sent.lock().unwrap();
         let src = SocketAddr::from(([127, 0, 0, 1], SOURCE_PORT));
-        let meta = RxMeta {
-            src,
-            dst: path().dst(),
-            traffic_class: 0,
-            hop_limit: 64,
-            icrc: Icrc::Unchecked,
-            handed_over: false,
-        };
+        let meta = endpoint::arrival(src, endpoint::destination_of(&path()));
         for (index, bytes) in &sent[self.received..] {
             if batch.free() == 0 {
                 break;
@@ -96,6 +92,9 @@ impl Link for MemoryLink {
     fn poll_generation(&self) -> u64 {
         0
     }
+    fn paths(&self) -> Arc<dyn Paths> {
+        ClosedLink::unused().paths()
+    }
     fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {
         Ok(())
     }
@@ -105,7 +104,8 @@ impl Link for MemoryLink {
     }
     fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
     fn departure(&mut self, path: &TxPath) -> Option<Departure> {
-        Some(Departure { src: path.local().with_port(SOURCE_PORT), segmented: true })
+        let src = endpoint::local_of(path).with_port(SOURCE_PORT);
+        Some(Departure { src, dst: endpoint::destination_of(path), segmented: true })
     }
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()

@@ -13,6 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::batch::{ICRC_BYTES, RxBatch, TxBatch};
+use crate::endpoint::{receiver_of, sender_of};
 use crate::link::{Link, LinkCounters, Nanos, SendReport, forward_to_inner};
 
 /// The target of the lines, to be enabled by the subscriber.
@@ -71,10 +72,11 @@ impl Link for TraceLink {
         // Lines are written before sending: afterwards the batch has forgotten the packets. What
         // the socket has no space for is traced again when it is sent again.
         for run in batch.runs() {
-            let source = self.inner.departure(run.path);
-            let src = source.map_or_else(|| run.path.local().with_port(0), |source| source.src);
+            let port = self.inner.departure(run.path).map_or(0, |departure| departure.src.port());
+            let src = SocketAddr::new(run.path.local().to_ip(), port);
+            let dst = SocketAddr::new(run.path.remote().to_ip(), run.path.door());
             for bytes in run.packets() {
-                let line = Line { arrow: "->", src, dst: run.path.dst(), bytes };
+                let line = Line { arrow: "->", src, dst, bytes };
                 tracing::trace!(target: TARGET, "{line}");
             }
         }
@@ -90,7 +92,7 @@ impl Link for TraceLink {
         let count = self.inner.recv(now, batch);
         if count != 0 && tracing::enabled!(target: TARGET, tracing::Level::TRACE) {
             for packet in batch.packets() {
-                let (src, dst) = (packet.meta.src, packet.meta.dst);
+                let (src, dst) = (sender_of(packet.meta), receiver_of(packet.meta));
                 let line = Line { arrow: "<-", src, dst, bytes: packet.bytes };
                 tracing::trace!(target: TARGET, "{line}");
             }

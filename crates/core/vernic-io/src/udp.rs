@@ -33,14 +33,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::Arc;
 
-use crate::batch::{RxBatch, RxPacket, TxBatch, TxPath};
+use crate::address::LocalAddr;
+use crate::batch::{Icrc, LinkLimits};
+use crate::batch::{RxBatch, RxPacket, TxBatch};
+use crate::host::{Slot, SlotTable};
 use crate::icrc::{Found, IcrcChecker};
 use crate::link::{
-    Departure, Icrc, Link, LinkCounters, LinkError, LinkLimits, LocalAddr, Nanos, SendReport,
+    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths,
+    SendReport,
 };
+use crate::path::TxPath;
 use crate::random::random;
-use crate::slot::{Slot, SlotError, SlotTable};
 
+pub use crate::endpoint::{arrival, destination_of, local_of, path, receiver_of, sender_of};
 pub use socket::check_route;
 
 /// Most addresses active at a time.
@@ -62,7 +67,7 @@ pub const SOURCE_PORTS: usize = (FLOWS * Slot::CLASSES) as usize;
 pub const MAX_FLOW_SOCKETS: usize = 64;
 
 /// How a [`UdpLink`] is to be made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct UdpConfig {
     /// Receive buffer of each socket in bytes; the system may grant less. A full window of a few
     /// dozen QPs must fit while the process is not scheduled. Default 4 MiB.
@@ -71,18 +76,11 @@ pub struct UdpConfig {
     pub send_buffer_bytes: u32,
     /// False to do without GSO and GRO, as on systems that have none. Default true.
     pub offload: bool,
-    /// Name space of the process slots. Default `vernic`; another one only for tests.
-    pub slot_scope: String,
 }
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        Self {
-            receive_buffer_bytes: 4 << 20,
-            send_buffer_bytes: 4 << 20,
-            offload: true,
-            slot_scope: "vernic".to_owned(),
-        }
+        Self { receive_buffer_bytes: 4 << 20, send_buffer_bytes: 4 << 20, offload: true }
     }
 }
 
@@ -114,20 +112,18 @@ pub struct UdpLink {
 }
 
 impl UdpLink {
-    /// Makes a link without addresses: finds out what the system can do, opens no port yet.
-    ///
-    /// # Errors
-    /// When the process has no descriptor left.
-    pub fn open(config: UdpConfig) -> Result<Self, SlotError> {
+    /// Makes a link without addresses: finds out what the system can do, opens no port yet. It
+    /// publishes its private ports in `slots`, and hands packets of other slots over to their
+    /// processes.
+    pub fn open(config: UdpConfig, slots: Arc<SlotTable>) -> Self {
         let max_segments = if config.offload {
             let homes = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
             homes.into_iter().map(|ip| gso::probe((ip, 0).into())).max().unwrap_or(1)
         } else {
             1
         };
-        let slots = SlotTable::with_scope(&config.slot_scope)?;
         tracing::debug!(max_segments, "UDP link opened");
-        Ok(Self {
+        Self {
             limits: LinkLimits { max_segments, ..LinkLimits::default() },
             tx: tx::Transmit::new(max_segments > 1, random() as u32),
             rx: rx::Receive::new(Arc::clone(&slots)),
@@ -137,13 +133,7 @@ impl UdpLink {
             groups: Vec::new(),
             checker: IcrcChecker::new(),
             counters: LinkCounters::default(),
-        })
-    }
-
-    /// The process slots of this link: where the engine takes its QPNs from, and finds peers on
-    /// this host.
-    pub fn slots(&self) -> Arc<SlotTable> {
-        Arc::clone(&self.slots)
+        }
     }
 
     fn activate_new(&mut self, local: LocalAddr) -> Result<(), LinkError> {
@@ -163,6 +153,25 @@ impl UdpLink {
         self.active.push(Active { local, uses: 1 });
         tracing::debug!(%local, private_port = port, "address active");
         Ok(())
+    }
+}
+
+/// Opens paths of UDP.
+#[derive(Debug)]
+struct UdpPaths;
+
+impl Paths for UdpPaths {
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let (local, remote) = (to.local.to_ip(), to.remote.to_ip());
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(NoPath);
+        }
+        let dst = LocalAddr::new(remote, to.netdev_index).with_port(crate::ROCE_PORT);
+        let mut path = path(local, dst).with_traffic_class(to.traffic_class);
+        if to.hop_limit != 0 {
+            path = path.with_hop_limit(to.hop_limit);
+        }
+        Ok(OpenPath { path, remote: remote.into(), local: local.into() })
     }
 }
 
@@ -215,6 +224,10 @@ impl Link for UdpLink {
 
     fn step_aside(&mut self, now: Nanos) {
         self.rx.step_aside(now);
+    }
+
+    fn paths(&self) -> Arc<dyn Paths> {
+        Arc::new(UdpPaths)
     }
 
     fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {

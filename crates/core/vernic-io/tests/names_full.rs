@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use vernic_io::slot::MAX_NAMES;
+use vernic_io::host::MAX_NAMES;
 use vernic_io::{LocalAddr, NameError, Place, ServiceName, SlotTable};
 use vernic_wire::cm::ServiceId;
 

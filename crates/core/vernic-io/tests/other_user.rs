@@ -3,9 +3,10 @@
 #![allow(clippy::print_stdout, unsafe_code)]
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vernic_io::{Link, Nanos, RxBatch, Slot, TxBatch, TxPath, UdpConfig, UdpLink};
+use vernic_io::{Link, Nanos, RxBatch, Slot, SlotTable, TxBatch, UdpConfig, UdpLink, udp};
 use vernic_wire::Qpn;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,11 +42,11 @@ fn socket_of(kind: libc::c_int, name: &str) -> (libc::c_int, libc::sockaddr_un, 
     (fd, addr, (3 + name.len()) as libc::socklen_t)
 }
 
-fn link(scope: &str, ip: IpAddr) -> UdpLink {
-    let config = UdpConfig { slot_scope: scope.to_owned(), ..UdpConfig::default() };
-    let mut link = UdpLink::open(config).unwrap();
+fn link(scope: &str, ip: IpAddr) -> (UdpLink, Arc<SlotTable>) {
+    let slots = SlotTable::with_scope(scope).unwrap();
+    let mut link = UdpLink::open(UdpConfig::default(), slots.clone());
     link.activate(ip.into()).unwrap();
-    link
+    (link, slots)
 }
 
 #[test]
@@ -53,8 +54,8 @@ fn packets_are_handed_over_among_processes_of_one_user_only() {
     let scope = format!("vu{}", std::process::id());
     let [.., high, low] = std::process::id().to_be_bytes();
     let ip = IpAddr::from([127, 192 | high & 63, low, 1]);
-    let mut receiver = link(&scope, ip);
-    let slot = receiver.slots().claim().unwrap();
+    let (mut receiver, slots) = link(&scope, ip);
+    let slot = slots.claim().unwrap();
     let mut rx = RxBatch::new();
     let start = Instant::now();
     let now = || Nanos(start.elapsed().as_nanos() as u64);
@@ -92,7 +93,7 @@ fn packets_are_handed_over_among_processes_of_one_user_only() {
             }
         });
         let mut tx = TxBatch::new(&receiver.limits());
-        let path = TxPath::new(ip, (ip, vernic_io::ROCE_PORT).into());
+        let path = udp::path(ip, (ip, vernic_io::ROCE_PORT).into());
         let [_, qpn @ ..] = taken.qpn(1).value().to_be_bytes();
         tx.room().unwrap()[5..8].copy_from_slice(&qpn);
         tx.push(&path, 64);

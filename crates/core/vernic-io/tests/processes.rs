@@ -14,10 +14,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use vernic_io::slot::Lookup;
+use vernic_io::host::Lookup;
 use vernic_io::{
-    Icrc, Link, LinkCounters, Nanos, ROCE_PORT, RxBatch, Sleeper, Slot, SlotTable, TxBatch, TxPath,
-    UdpConfig, UdpLink,
+    Icrc, Link, LinkCounters, Nanos, ROCE_PORT, RxBatch, Sleeper, Slot, SlotTable, TxBatch,
+    UdpConfig, UdpLink, udp,
 };
 use vernic_wire::Qpn;
 
@@ -52,10 +52,9 @@ struct Node {
 
 impl Node {
     fn open(ip: IpAddr, scope: &str) -> Result<Self, Box<dyn std::error::Error>> {
-        let config = UdpConfig { slot_scope: scope.to_owned(), ..UdpConfig::default() };
-        let mut link = UdpLink::open(config)?;
+        let slots = SlotTable::with_scope(scope)?;
+        let mut link = UdpLink::open(UdpConfig::default(), slots.clone());
         link.activate(ip.into())?;
-        let slots = link.slots();
         let slot = slots.claim()?;
         let tx = TxBatch::new(&link.limits());
         let (good, bad, rx, start) = (HashMap::new(), 0, RxBatch::new(), Instant::now());
@@ -89,7 +88,7 @@ impl Node {
 
     /// Sends `count` packets of `size` bytes to `qpn` at `to`, in one run.
     fn send(&mut self, to: (IpAddr, u16), flow: u16, qpn: Qpn, count: usize, size: usize) {
-        let path = TxPath::new(self.ip, to.into()).with_flow(flow);
+        let path = udp::path(self.ip, to.into()).with_flow(flow);
         for _ in 0..count {
             let room = self.tx.room().expect("the batch has room");
             room[..size].fill(7);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vernic_io::Nanos;
+use vernic_io::host::{Slot, SlotTable};
 use vernic_io::neighbour::{Event, Hindrance, MIN_RING_BYTES, Neighbour, Neighbourhood};
-use vernic_io::slot::{Slot, SlotTable};
 use vernic_io::wait::Sleeper;
 
 fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> u64 {

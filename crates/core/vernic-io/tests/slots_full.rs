@@ -6,7 +6,7 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use vernic_io::slot::SlotError;
+use vernic_io::host::SlotError;
 use vernic_io::{Slot, SlotTable};
 
 #[test]

@@ -1,13 +1,13 @@
 //! Listeners, and their names among the processes of this host.
 //!
 //! Part of [`CmAgent`]. A service at a place belongs to one process of the host: whoever claims its
-//! name first (`vernic_io::slot`). The name of an address and that of its netdev are two, and each
+//! name first (`vernic_io::host`). The name of an address and that of its netdev are two, and each
 //! is taken while the other is: a claim is made first and looked for overlaps then, so of two that
 //! are made at once at most one lasts.
 //!
 //! Limits: as many listeners and claims as the link has names ([`MAX_NAMES`]).
 //!
-//! [`MAX_NAMES`]: vernic_io::slot::MAX_NAMES
+//! [`MAX_NAMES`]: vernic_io::host::MAX_NAMES
 
 use std::net::IpAddr;
 

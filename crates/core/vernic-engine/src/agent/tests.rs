@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 
-use vernic_io::{Icrc, ROCE_PORT, RxMeta, RxPacket, TxPath};
+use vernic_io::{Icrc, Peer, ROCE_PORT, RxMeta, RxPacket, TxPath};
 use vernic_proto::DropReason;
 use vernic_proto::cm::{CmPath, Datagram, Event};
 use vernic_wire::cm::{
@@ -46,7 +46,7 @@ fn a_datagram_that_was_not_answered_takes_every_way_there_is() {
     let req = Req { local_comm_id: CommId(5), ..Req::default() };
     let paths: Vec<_> = (0..16).map(|n| engine.cm.mad_path(&datagram(req, n))).collect();
     assert_eq!(paths.iter().map(TxPath::flow).collect::<HashSet<_>>().len(), 16);
-    assert!(paths.iter().all(|path| path.dst().port() == ROCE_PORT), "no listener is known");
+    assert!(paths.iter().all(|path| !path.is_local()), "no listener is known");
 }
 
 #[test]
@@ -64,12 +64,11 @@ fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
         (CmMessage::from(req), Req { service_id: ServiceId(1), ..req }.into()),
         (dreq.into(), Dreq { remote_comm_id: CommId(1), ..dreq }.into()),
     ] {
-        let port =
-            |message: CmMessage, n| here.engine().cm.mad_path(&datagram(message, n)).dst().port();
-        assert_ne!(port(message, 0), ROCE_PORT);
-        assert_eq!(port(message, 1), ROCE_PORT);
-        assert_eq!(port(message, 2), port(message, 0));
-        assert_eq!(port(nobodys, 0), ROCE_PORT);
+        let peer = |message: CmMessage, n| here.engine().cm.mad_path(&datagram(message, n)).peer();
+        assert_ne!(peer(message, 0), Peer::Remote);
+        assert_eq!(peer(message, 1), Peer::Remote);
+        assert_eq!(peer(message, 2), peer(message, 0));
+        assert_eq!(peer(nobodys, 0), Peer::Remote);
     }
 }
 
@@ -95,7 +94,7 @@ fn overrun(other: &Context, owner: &Context) -> u64 {
     let bytes = packet_with(rtu);
     let (src, dst) = ((HOME, 50_000).into(), (HOME, ROCE_PORT).into());
     let icrc = Icrc::Good;
-    let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+    let meta = RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) };
     let packets = vec![RxPacket { bytes: &bytes, meta: &meta, segment: 0 }; count as usize];
     let engine = other.engine();
     engine.with_lane(|lane| {
@@ -114,7 +113,7 @@ fn receive_from(ip: IpAddr, context: &Context, message: impl Into<CmMessage>) {
     let bytes = packet_with(message);
     let (src, dst) = ((ip, 50_000).into(), (HOME, ROCE_PORT).into());
     let icrc = Icrc::Good;
-    let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+    let meta = RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) };
     let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
     let engine = context.engine();
     engine.with_lane(|lane| {

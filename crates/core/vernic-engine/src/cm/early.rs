@@ -19,8 +19,6 @@ use std::collections::VecDeque;
 use vernic_io::{RxMeta, RxPacket};
 use vernic_proto::{Shares, Source, Time};
 
-use crate::support::packets::gid_of;
-
 /// Requests that wait at a time: more than one program starts at once, far less than harm.
 const MAX_EARLY: usize = 64;
 
@@ -124,7 +122,7 @@ impl EarlyRequests {
 }
 
 fn source_of(meta: &RxMeta) -> Source {
-    Source::of(gid_of(meta.src))
+    Source::of(meta.src.gid())
 }
 
 #[cfg(test)]
@@ -137,7 +135,7 @@ mod tests {
         let src = "192.0.2.1:50000".parse().unwrap();
         let dst = "192.0.2.2:4791".parse().unwrap();
         let icrc = Icrc::Good;
-        RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false }
+        RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) }
     }
 
     #[test]
@@ -170,7 +168,7 @@ mod tests {
         // One of somebody else takes the place of the oldest; so does the next, and one of the many
         // does not.
         for last in 2..4 {
-            let src = format!("192.0.2.{last}:50000").parse().unwrap();
+            let src = std::net::IpAddr::from([192, 0, 2, last]).into();
             let other = RxMeta { src, ..meta };
             let packet = RxPacket { bytes: &[last], meta: &other, segment: 0 };
             let Kept::Instead(gone) = early.keep(&packet, Time(0)) else { panic!() };

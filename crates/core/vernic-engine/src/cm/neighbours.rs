@@ -24,7 +24,7 @@
 use std::collections::HashSet;
 
 use vernic_io::Slot;
-use vernic_io::slot::{Lookup, SlotTable};
+use vernic_io::host::{Lookup, SlotTable};
 use vernic_proto::Time;
 use vernic_wire::Gid;
 
@@ -133,7 +133,7 @@ impl CmShared {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use vernic_io::slot::PeerProcess;
+    use vernic_io::host::PeerProcess;
 
     use super::*;
 

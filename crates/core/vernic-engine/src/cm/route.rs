@@ -12,14 +12,17 @@
 //! answered leaves from other source ports each time, and not always to the private port, so that
 //! sooner or later it reaches somebody who lives. With `force_wire` everything goes to port 4791.
 //!
-//! Limits: the names and private ports of others are known for a second (`vernic_io::slot`).
+//! Limits: the names and private ports of others are known for a second (`vernic_io::host`).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use vernic_io::slot::{Lookup, PeerProcess};
+use vernic_io::host::{Lookup, PeerProcess};
 use vernic_io::udp::FLOWS;
-use vernic_io::{HandedOver, LocalAddr, Place, ROCE_PORT, RxMeta, RxPacket, ServiceName, TxPath};
+use vernic_io::{
+    HandedOver, LocalAddr, NoPath, PathId, PathRequest, Place, ProcessId, RxMeta, RxPacket,
+    ServiceName, TxPath,
+};
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::Packet;
@@ -31,7 +34,7 @@ use super::{CmShared, slot_of};
 use crate::device::path::hash;
 use crate::qp::table::QpTable;
 use crate::support::events::lock;
-use crate::support::packets::{gid_of, reason_of};
+use crate::support::packets::reason_of;
 
 /// What a message says about whom it is for.
 enum For {
@@ -112,7 +115,7 @@ impl CmShared {
     fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
         match *whose {
             For::Owner(_) | For::Asked(_) => true,
-            For::Service(service) => self.has_listener(service, gid_of(meta.dst)),
+            For::Service(service) => self.has_listener(service, meta.dst.gid()),
         }
     }
 
@@ -126,7 +129,7 @@ impl CmShared {
     fn note_forwarded(&self, message: &CmMessage, meta: &RxMeta) {
         if let CmMessage::Req(req) = message {
             let (id, service) = (req.local_comm_id, req.service_id);
-            lock(&self.forwarded).note(gid_of(meta.src), id, service);
+            lock(&self.forwarded).note(meta.src.gid(), id, service);
         }
     }
 
@@ -192,7 +195,7 @@ impl CmShared {
     ) -> Result<(), DropReason> {
         let path = CmPath {
             traffic_class: meta.traffic_class & !3,
-            ..CmPath::new(gid_of(meta.dst), gid_of(meta.src))
+            ..CmPath::new(meta.dst.gid(), meta.src.gid())
         };
         let given = self.with_machine(table, |machine, table| {
             machine.handle_mad_with(now, path, mad, &|qpn| table.heard(qpn))
@@ -219,12 +222,12 @@ impl CmShared {
                 }
                 self.device.slots.hand_over_to_slot(slot, packet)
             }
-            For::Service(service) => match self.has_listener(service, gid_of(packet.meta.dst)) {
+            For::Service(service) => match self.has_listener(service, packet.meta.dst.gid()) {
                 true => HandedOver::NoOwner,
                 false => self.hand_over_to_listener(packet, service),
             },
             For::Asked(theirs) => {
-                let from = gid_of(packet.meta.src);
+                let from = packet.meta.src.gid();
                 let service = lock(&self.forwarded).service(from, theirs);
                 match service.filter(|_| !self.was_asked(from, theirs)) {
                     Some(service) => self.hand_over_to_listener(packet, service),
@@ -235,7 +238,7 @@ impl CmShared {
     }
 
     fn hand_over_to_listener(&self, packet: &RxPacket<'_>, service: ServiceId) -> HandedOver {
-        let [address, netdev] = self.names_of(service, local_of(packet.meta.dst));
+        let [address, netdev] = self.names_of(service, local_of(packet.meta));
         match self.device.slots.hand_over_to_name(&address, packet) {
             HandedOver::NoOwner => self.device.slots.hand_over_to_name(&netdev, packet),
             done => done,
@@ -302,40 +305,40 @@ impl CmShared {
     /// By which path a datagram goes out.
     pub(crate) fn mad_path(&self, out: &Datagram) -> TxPath {
         let ip = out.path.remote.to_ip();
-        let dst: SocketAddr = self.device.local_addr(ip).with_port(ROCE_PORT);
         let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
         let first = message.map_or(0, |message| flow_of(&message));
         // An odd step visits as many source ports; queue pairs use them, too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
-        let path = TxPath::new(out.path.local.to_ip(), dst)
-            .with_flow(flow)
-            .with_traffic_class(out.path.traffic_class)
-            .with_hop_limit(out.path.hop_limit);
+        let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
+        let netdev_index = self.device.info.netdev_index;
+        let service_level = 0;
+        let to =
+            PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };
+        // The link refuses what leads nowhere, and counts it.
+        let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
+        let path = self.device.paths.open_path(&to).map_or_else(nowhere, |open| open.path);
+        let path = path.with_flow(flow).with_hop_limit(hop_limit);
         let straight = out.repeats.is_multiple_of(2) && !self.device.config.force_wire;
-        let port = message.filter(|_| straight).and_then(|m| self.private_port(&m, ip));
-        port.map_or(path, |port| path.with_port(port, None))
+        let process = message.filter(|_| straight).and_then(|m| self.process_of(&m, ip));
+        process.map_or(path, |process| path.to_process(ProcessId { intake: None, ..process.id() }))
     }
 
-    /// Where the process of this host receives that a message to `ip` is for, if that is known.
-    fn private_port(&self, message: &CmMessage, ip: IpAddr) -> Option<u16> {
-        let process = match addressee(message).0 {
+    /// The process of this host that a message to `ip` is for, if that is known.
+    fn process_of(&self, message: &CmMessage, ip: IpAddr) -> Option<PeerProcess> {
+        match addressee(message).0 {
             For::Owner(id) => self.find_here(ip, id),
             For::Asked(_) => None,
             For::Service(service) => {
                 let names = self.names_of(service, self.device.local_addr(ip));
                 names.iter().find_map(|name| self.device.slots.known_server(name, ip))
             }
-        };
-        process.map(|process| process.private_port)
+        }
     }
 }
 
 /// An address that a packet came to.
-fn local_of(dst: SocketAddr) -> LocalAddr {
-    match dst {
-        SocketAddr::V4(v4) => LocalAddr::new((*v4.ip()).into(), 0),
-        SocketAddr::V6(v6) => LocalAddr::new((*v6.ip()).into(), v6.scope_id()),
-    }
+fn local_of(meta: &RxMeta) -> LocalAddr {
+    LocalAddr::new(meta.dst.ip(), meta.netdev)
 }
 
 /// The flow of the messages of a connection in one direction; requests may have one of their own.

@@ -153,7 +153,7 @@ impl fmt::Display for Explanation {
         let Failure { status, wr_id, psn, cause } = &self.failure;
         write!(f, "{:?} {}", self.service, self.qpn)?;
         if let (Some(path), Some(peer)) = (&self.path, self.peer_qpn) {
-            write!(f, " ({} -> {}, peer {peer})", path.src(), path.dst())?;
+            write!(f, " ({} -> {}, peer {peer})", path.local().to_ip(), path.destination())?;
         }
         if let Some((local, peer)) = self.stream {
             write!(f, " ({local} -> {peer})")?;

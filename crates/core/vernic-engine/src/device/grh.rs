@@ -4,8 +4,6 @@
 //! reserved bytes and then the 20 of the IPv4 header. A UDP socket does not show the header, so it
 //! is made again from what the socket tells; Identification and flow label are 0.
 
-use std::net::SocketAddr;
-
 use vernic_io::RxPacket;
 use vernic_wire::Grh;
 
@@ -21,8 +19,9 @@ pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
     let meta = packet.meta;
     let udp_bytes = (packet.bytes.len() + UDP_LEN) as u16;
     let mut area = [0; Grh::LEN];
-    match (meta.src, meta.dst) {
-        (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
+    let (src, dst) = (meta.src.gid(), meta.dst.gid());
+    match (src.to_ipv4(), dst.to_ipv4()) {
+        (Some(src), Some(dst)) => {
             let ip = &mut area[Grh::LEN - IPV4_LEN..];
             ip[0] = 0x45;
             ip[1] = meta.traffic_class;
@@ -30,29 +29,22 @@ pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
             ip[6] = 0x40;
             ip[8] = meta.hop_limit;
             ip[9] = UDP;
-            ip[12..16].copy_from_slice(&src.ip().octets());
-            ip[16..20].copy_from_slice(&dst.ip().octets());
+            ip[12..16].copy_from_slice(&src.octets());
+            ip[16..20].copy_from_slice(&dst.octets());
             let sum = checksum(ip);
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         }
-        (src, dst) => {
+        _ => {
             area[0] = 0x60 | meta.traffic_class >> 4;
             area[1] = meta.traffic_class << 4;
             area[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
             area[6] = UDP;
             area[7] = meta.hop_limit;
-            area[8..24].copy_from_slice(&octets(src));
-            area[24..40].copy_from_slice(&octets(dst));
+            area[8..24].copy_from_slice(&src.0);
+            area[24..40].copy_from_slice(&dst.0);
         }
     }
     area
-}
-
-fn octets(addr: SocketAddr) -> [u8; 16] {
-    match addr {
-        SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),
-        SocketAddr::V6(v6) => v6.ip().octets(),
-    }
 }
 
 /// The checksum of an IPv4 header (RFC 1071).
@@ -66,17 +58,15 @@ fn checksum(header: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vernic_io::udp::arrival;
     use vernic_io::{Icrc, RxMeta};
 
     #[test]
     fn an_ipv4_area_is_a_header_with_a_right_checksum_after_20_zeros() {
         let meta = RxMeta {
-            src: "10.0.0.1:49152".parse().unwrap(),
-            dst: "10.0.0.2:4791".parse().unwrap(),
             traffic_class: 2,
-            hop_limit: 64,
             icrc: Icrc::Good,
-            handed_over: false,
+            ..arrival("10.0.0.1:49152".parse().unwrap(), "10.0.0.2:4791".parse().unwrap())
         };
         let packet = RxPacket { bytes: &[0; 100], meta: &meta, segment: 0 };
         let area = area(&packet);

@@ -40,7 +40,7 @@ pub const MAX_GIDS: usize = 256;
 /// Rows of the P_Key table: the default partition only, as every RoCE device.
 pub const MAX_PKEYS: u16 = 1;
 /// Most queue pairs: what all process slots of a host hold together.
-pub const MAX_QP: u32 = vernic_io::slot::Slot::LAST.value() as u32 * vernic_io::slot::Slot::QPNS;
+pub const MAX_QP: u32 = vernic_io::Slot::LAST.value() as u32 * vernic_io::Slot::QPNS;
 /// Multicast groups that a device can be in.
 pub const MAX_MCAST_GROUPS: u32 = 256;
 /// Queue pairs of a device in one multicast group.

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
-use vernic_io::slot::SlotTable;
-use vernic_io::{Origin, TxPath, Waker};
+use vernic_io::host::SlotTable;
+use vernic_io::{Origin, Paths, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::{Mtu, Rkey};
@@ -43,6 +43,8 @@ pub(crate) struct Device {
     pub(crate) xrcds: FileObjects,
     pub(crate) counters: Counters,
     pub(crate) slots: Arc<SlotTable>,
+    /// Opens paths of the link.
+    pub(crate) paths: Arc<dyn Paths>,
     /// Processes of this host that memory is shared with.
     pub(crate) near: Option<NearControl>,
     /// Processes of this host that queue pairs are connected to.
@@ -126,13 +128,14 @@ impl Device {
         active_mtu: Mtu,
         gids: GidTable,
         events: EventQueue<AsyncEvent>,
-        (slots, waker): (Arc<SlotTable>, Waker),
+        (slots, paths, waker): (Arc<SlotTable>, Arc<dyn Paths>, Waker),
     ) -> Self {
         let shares = info.transport == Transport::Roce;
         let near = shares.then(|| NearControl::new(&config, &slots)).flatten();
         Self {
             counters: Counters::default(),
             slots,
+            paths,
             near,
             watch: Watch::default(),
             refusal: Mutex::default(),

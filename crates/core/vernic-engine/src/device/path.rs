@@ -7,12 +7,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use vernic_io::batch::flow_to;
+use vernic_io::host::{Lookup, Slot};
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
-use vernic_io::slot::{Lookup, Slot};
-use vernic_io::{LocalAddr, ROCE_PORT, TxPath};
+use vernic_io::{Address, LocalAddr, NoPath, OpenPath, PathRequest, TxPath};
 use vernic_proto::AddressVector;
-use vernic_wire::{Gid, Mtu, PortNum, Qpn};
+use vernic_wire::{Mtu, PortNum, Qpn};
 
 use crate::device::opened::Device;
 use crate::error::PathError;
@@ -22,43 +21,49 @@ use crate::support::events::lock;
 /// A usable path with the addresses that packets coming back must have.
 pub(crate) struct Resolved {
     pub(crate) path: TxPath,
-    pub(crate) peer: Gid,
-    pub(crate) local: Gid,
+    pub(crate) peer: Address,
+    pub(crate) local: Address,
     /// Whom it leads to on this host.
     pub(crate) found: Found,
 }
 
 impl Device {
-    /// The path of an address vector; `entropy` chooses the number of its flow, which [`flow_to`]
-    /// makes that for a slot.
-    pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
+    /// What a link is asked for, for an address vector that may be used.
+    pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
         let index = av.sgid_index;
-        let (sgid, local) = {
+        let local = {
             let gids = lock(&self.gids);
             let rows = gids.iter().count();
-            let row = gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?;
-            (row.gid, row.local)
+            gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?.gid
         };
-        let dgid = av.dgid;
-        if dgid.is_zero() {
+        let remote = av.dgid;
+        if remote.is_zero() {
             return Err(PathError::NoDestination);
         }
-        if !dgid.is_multicast() {
-            self.config.peers.check(dgid.to_ip())?;
+        if !remote.is_multicast() {
+            self.config.peers.check(remote.to_ip())?;
         }
-        let dst = match (local.ip, dgid.to_ip()) {
-            (IpAddr::V4(_), ip @ IpAddr::V4(_)) | (IpAddr::V6(_), ip @ IpAddr::V6(_)) => {
-                self.local_addr(ip).with_port(ROCE_PORT)
-            }
-            _ => return Err(PathError::Family { index, sgid, dgid }),
-        };
+        Ok(PathRequest {
+            local,
+            remote,
+            netdev_index: self.info.netdev_index,
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+            service_level: av.sl,
+        })
+    }
+
+    /// The path of an address vector; `entropy` chooses the number of its flow, which [`Slot::flow`]
+    /// makes that for a slot.
+    pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
+        let to = self.path_request(av)?;
+        let open = self.paths.open_path(&to).map_err(|NoPath| {
+            let (sgid, dgid) = (to.local, to.remote);
+            PathError::Family { index: av.sgid_index, sgid, dgid }
+        })?;
+        let OpenPath { path, remote: peer, local } = open;
         let flow = (hash(entropy) % u32::from(self.config.flows)) as u16;
-        let mut path =
-            TxPath::new(local.ip, dst).with_flow(flow).with_traffic_class(av.traffic_class);
-        if av.hop_limit != 0 {
-            path = path.with_hop_limit(av.hop_limit);
-        }
-        Ok(Resolved { path, peer: dgid, local: sgid, found: Found::NotHere })
+        Ok(Resolved { path: path.with_flow(flow), peer, local, found: Found::NotHere })
     }
 
     /// An address as this device reaches it: on the link of its netdev, if it holds only there.
@@ -84,7 +89,7 @@ impl Device {
         }
         let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
         let mut resolved = self.resolve(av, entropy)?;
-        let flow = flow_to(Slot::of(peer), resolved.path.flow());
+        let flow = Slot::of(peer).flow(resolved.path.flow());
         resolved.path = resolved.path.with_flow(flow);
         let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config.peer_query_us));
         let Some(process) = self.slots.query(ip, peer, wait) else {
@@ -96,7 +101,7 @@ impl Device {
         };
         resolved.found = Found::Here(self.host_process(&process));
         if !self.config.force_wire {
-            resolved.path = resolved.path.with_port(process.private_port, process.intake);
+            resolved.path = resolved.path.to_process(process.id());
             self.want_neighbour(Slot::of(peer), process.pid);
         }
         let path = &resolved.path;
@@ -108,12 +113,12 @@ impl Device {
     /// process of this host that was too busy to answer when the queue pair went to RTR. Does not
     /// wait; the first call asks, a later one knows. With the path comes the process.
     pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
-        if path.dst().port() != ROCE_PORT || self.config.force_wire {
+        if path.is_local() || self.config.force_wire {
             return None;
         }
-        match self.slots.lookup(path.dst().ip(), peer) {
+        match self.slots.lookup(path.remote().to_ip(), peer) {
             Lookup::Here(process) => {
-                let straight = path.with_port(process.private_port, process.intake);
+                let straight = path.to_process(process.id());
                 Some((straight, self.host_process(&process)))
             }
             Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
@@ -154,6 +159,8 @@ pub(crate) fn hash(mut n: u32) -> u32 {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use vernic_io::Peer;
+
     use super::*;
     use crate::{Config, Context, QpCap, QpInit};
 
@@ -171,12 +178,13 @@ mod tests {
         };
         let peer = context.alloc_pd().create_qp(init).unwrap();
         let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let shared = TxPath::new(home, (home, ROCE_PORT).into()).with_flow(1);
+        let shared = vernic_io::udp::path(home, (home, vernic_io::ROCE_PORT).into()).with_flow(1);
         let engine = context.engine();
         let (private, process) = engine.straighten(&shared, peer.qpn()).unwrap();
         assert_eq!(process.pid, std::process::id());
-        assert_ne!(private.dst().port(), ROCE_PORT);
-        assert_eq!(private, shared.with_port(private.dst().port(), private.intake()));
+        let Peer::LocalProcess(id) = private.peer() else { panic!("{private}") };
+        assert_ne!(id.door, vernic_io::ROCE_PORT);
+        assert_eq!(private, shared.to_process(id));
         assert!(engine.straighten(&private, peer.qpn()).is_none());
     }
 }

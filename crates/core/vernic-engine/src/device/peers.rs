@@ -1,9 +1,10 @@
 //! Peers: processes of this host that queue pairs lead to, and peers that send what they must not.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
-use vernic_io::slot::{PeerProcess, Slot};
+use vernic_io::Address;
+use vernic_io::host::{PeerProcess, Slot};
 use vernic_proto::{DropReason, ErrorClass};
 use vernic_wire::Qpn;
 
@@ -65,7 +66,7 @@ impl Device {
 impl Device {
     /// Counts a dropped packet, and if its sender must not send such, that.
     #[cold]
-    pub(crate) fn drop_from(&self, src: SocketAddr, reason: DropReason) {
+    pub(crate) fn drop_from(&self, src: Address, reason: DropReason) {
         self.counters.drop_packet(reason);
         if let Some(offence) = Offence::of_drop(reason) {
             if offence == Offence::BadKey {
@@ -77,7 +78,7 @@ impl Device {
 
     /// Counts a request that was refused for good.
     #[cold]
-    pub(crate) fn note_nak(&self, src: SocketAddr, class: ErrorClass) {
+    pub(crate) fn note_nak(&self, src: Address, class: ErrorClass) {
         self.counters.fatal_naks_sent.add(1);
         self.note_offence(src.ip(), Offence::FatalNak);
         if Offence::is_of_key(class) {

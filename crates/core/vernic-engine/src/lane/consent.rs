@@ -8,8 +8,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use vernic_io::host::Slot;
 use vernic_io::neighbour::NeighbourId;
-use vernic_io::slot::Slot;
 use vernic_mem::{
     Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange, permit_ptrace,
 };

@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use vernic_io::intake::Intake;
-use vernic_io::slot::Slot;
-use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxBatch};
+use vernic_io::host::Intake;
+use vernic_io::host::Slot;
+use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxLanes};
 use vernic_proto::Time;
 use vernic_wire::{Gid, Qpn};
 
@@ -35,7 +35,7 @@ use crate::streams::{HELD_NANOS, Streams};
 /// returns soon.
 pub(crate) const BATCHES_PER_CALL: usize = 2;
 
-/// How soon a full socket is tried again, in nanoseconds: a fraction of the time that it takes
+/// How soon a full socket or lane is tried again, in nanoseconds: a fraction of the time that it takes
 /// the kernel to deliver a socket buffer.
 const RETRY_NANOS: u64 = 50_000;
 
@@ -59,7 +59,7 @@ pub(crate) struct Group {
 /// See the module's head.
 pub(crate) struct Lane {
     pub(crate) link: Box<dyn Link>,
-    pub(crate) tx: TxBatch,
+    pub(crate) tx: TxLanes,
     pub(crate) rx: RxBatch,
     pub(crate) table: QpTable,
     /// XRC shared receive queues.
@@ -78,8 +78,6 @@ pub(crate) struct Lane {
     pub(crate) guests: Guests,
     /// Connections, of an iWARP device.
     pub(crate) streams: Option<Streams>,
-    /// The socket was full at the last send.
-    pub(crate) blocked: bool,
     /// Processes that users were told of since they are silent.
     pub(crate) told_silent: ToldSilent,
     /// When a refusal of the kernel was last worth a warning.
@@ -96,7 +94,7 @@ impl Lane {
     ) -> Self {
         Self {
             streams,
-            tx: TxBatch::new(&link.limits()),
+            tx: TxLanes::new(&link.limits()),
             rx: RxBatch::new(),
             link,
             table: QpTable::new(),
@@ -109,7 +107,6 @@ impl Lane {
             groups: Vec::new(),
             gsi: Gsi::new(cm),
             guests: Guests::default(),
-            blocked: false,
             told_silent: ToldSilent::default(),
             warned: None,
         }
@@ -118,7 +115,7 @@ impl Lane {
     /// When the background thread must look at the lane again though no packet comes; `None`:
     /// never. Acknowledgements may wait for it `patience` nanoseconds longer than for others.
     pub(crate) fn next_work(&self, now: Time, patience: u64) -> Option<Time> {
-        if self.blocked {
+        if self.tx.is_blocked() {
             return Some(now + RETRY_NANOS);
         }
         if self.sched.has_ready() || self.gsi.pending || self.near.is_pending() {
@@ -136,7 +133,8 @@ impl Lane {
         let waiting = waits.then(|| now + HELD_NANOS);
         let streams = self.streams.as_ref().and_then(Streams::next_deadline);
         let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
-        [queue_pairs, company, link, backpressured, waiting, streams, mads, wake]
+        let blocked = self.tx.is_any_blocked().then(|| now + RETRY_NANOS);
+        [queue_pairs, company, link, backpressured, waiting, streams, mads, wake, blocked]
             .into_iter()
             .flatten()
             .min()

@@ -147,7 +147,7 @@ fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
     let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
     let is_send = parsed.info().service == Service::Ud && parsed.imm().is_none();
     let deth = parsed.deth().filter(|_| is_send).ok_or(DropReason::WrongService)?;
-    if packet.meta.dst.ip().is_multicast() {
+    if packet.meta.dst.gid().is_multicast() {
         return Err(DropReason::NotAttached);
     }
     if !parsed.bth().pkey.matches(Pkey::DEFAULT) {
@@ -236,7 +236,7 @@ mod tests {
         headers.emit(&mut bytes);
         let src: SocketAddr = "10.0.0.1:50000".parse().unwrap();
         let (dst, icrc) = (dst.parse().unwrap(), Icrc::Good);
-        let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+        let meta = RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) };
         mad_of(&RxPacket { bytes: &bytes, meta: &meta, segment: 0 }).map(|_| ())
     }
 

@@ -1,7 +1,7 @@
 //! What happens to neighbours, as the lane acts on it: they are met, told something, and lost.
 
+use vernic_io::host::Slot;
 use vernic_io::neighbour::{Event, NeighbourId};
-use vernic_io::slot::Slot;
 use vernic_proto::Time;
 use vernic_wire::{Qpn, Service};
 

@@ -10,13 +10,13 @@
 //! Nobody is waited for longer than [`PATIENCE_NANOS`]: a receiver that is stopped or killed takes
 //! nothing, and packets to it may get lost. As long as it takes nothing it is not waited for again.
 //!
-//! Owned by the lane. Limits: [`MAX_INTAKES`](vernic_io::intake::MAX_INTAKES) receivers.
+//! Owned by the lane. Limits: [`MAX_INTAKES`](vernic_io::MAX_INTAKES) receivers.
 
 use std::sync::Arc;
 
-use vernic_io::TxPath;
-use vernic_io::intake::{Intake, IntakeId};
-use vernic_io::slot::SlotTable;
+use vernic_io::host::Intake;
+use vernic_io::host::SlotTable;
+use vernic_io::{IntakeId, TxPath};
 use vernic_proto::Time;
 
 use crate::counters::Counters;

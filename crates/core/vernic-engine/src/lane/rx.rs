@@ -4,13 +4,13 @@
 //! it to the machine. Every packet that stops on the way is counted under one [`DropReason`].
 //! Consecutive packets of one queue pair, the usual case, take its lock once.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 
-use vernic_io::intake::Intake;
+use vernic_io::host::Intake;
+use vernic_io::host::Lookup;
 use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
-use vernic_io::slot::Lookup;
-use vernic_io::{Icrc, Nanos, ROCE_PORT, RxPacket};
+use vernic_io::{Door, Icrc, Nanos, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
 
@@ -26,7 +26,7 @@ use crate::qp::table::QpTable;
 use crate::qp::xrc::SrqTable;
 use crate::sched::{Event, Scheduler};
 use crate::support::events::lock;
-use crate::support::packets::{gid_of, reason_of};
+use crate::support::packets::reason_of;
 
 /// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
 const PACKET_TYPE_IPV4: u8 = 0xA;
@@ -299,12 +299,12 @@ impl<'a, 'p> Demux<'a, 'p> {
                 return Err(DropReason::PeerNotAllowed);
             }
             meta.grh = Some(grh::area(packet));
-            meta.sl = match packet.meta.dst {
-                SocketAddr::V4(_) => PACKET_TYPE_IPV4,
-                SocketAddr::V6(_) => PACKET_TYPE_IPV6,
+            meta.sl = match packet.meta.dst.ip() {
+                IpAddr::V4(_) => PACKET_TYPE_IPV4,
+                IpAddr::V6(_) => PACKET_TYPE_IPV6,
             };
         } else if let Some((peer, local)) = core.side.peer {
-            if !(is_at(packet.meta.src, peer) && is_at(packet.meta.dst, local)) {
+            if packet.meta.src != peer || packet.meta.dst != local {
                 return Err(DropReason::WrongSource);
             }
             if self.via.is_none() {
@@ -312,7 +312,7 @@ impl<'a, 'p> Demux<'a, 'p> {
                     return Err(DropReason::WrongWay);
                 }
                 // A notification's port is its sender's choice, and teaches nothing.
-                if !core.side.source.is_peer(is_request, packet.meta.src.port())
+                if !core.side.source.is_peer(is_request, packet.meta.flow)
                     && parsed.info().service != Service::Cnp
                 {
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
@@ -324,7 +324,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             machine.handle_packet(now, parsed, &meta, host)
         });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
-            core.side.source.learn(sender, is_request, packet.meta.src.port(), qp.qpn);
+            core.side.source.learn(sender, is_request, packet.meta.flow, qp.qpn);
         }
         // What the machine did not take says nothing of where its peer is.
         if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
@@ -367,7 +367,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         packet: &RxPacket<'p>,
         parsed: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let gid = gid_of(packet.meta.dst);
+        let gid = packet.meta.dst.gid();
         let group = self.groups.iter().find(|group| group.gid == gid);
         let group = group.ok_or(DropReason::NotAttached)?;
         for &member in &group.members {
@@ -410,7 +410,7 @@ fn identify(
         Some(sender) => return Ok(sender),
         None => {}
     }
-    side.source.tell(is_request, packet.meta.src.port(), qp.qpn);
+    side.source.tell(is_request, packet.meta.flow, qp.qpn);
     Err(DropReason::WrongPort)
 }
 
@@ -425,10 +425,10 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
     if side.way.requests == Way::Barred || !via.has(peer) {
         return;
     }
-    if path.dst_port() == ROCE_PORT {
+    if !path.is_local() {
         // The peer was too busy to say that it is of this host, or it is not, and only has the same
         // slot there. Who only answers never asks again.
-        if engine.slots.lookup(path.dst().ip(), peer) == Lookup::NotHere {
+        if engine.slots.lookup(path.remote().to_ip(), peer) == Lookup::NotHere {
             return;
         }
         if let Some((better, process)) = engine.straighten(path, peer) {
@@ -445,12 +445,6 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
 /// their senders.
 #[inline]
 fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
-    let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.dst.port() != ROCE_PORT;
+    let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.door != Door::Shared;
     if paced { Intake::cost(packet.transport().len()) } else { 0 }
-}
-
-/// Whether an address is this one, which is not IPv4-mapped.
-#[inline]
-fn is_at(addr: SocketAddr, ip: IpAddr) -> bool {
-    addr.ip() == ip || addr.ip().to_canonical() == ip
 }

@@ -6,10 +6,9 @@
 //! full batch is sent and filled again.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
-use vernic_io::{Nanos, TxBatch, TxPath, route_hint};
+use vernic_io::{Nanos, TxBatch, TxLanes, TxPath, route_hint};
 use vernic_proto::{Qp, QpState, QpType, RunLimits, Time, Transmit};
 use vernic_wire::{AckTimeout, Qpn, Service};
 
@@ -57,8 +56,8 @@ impl Lane {
         self.sched.retry_backpressured();
         self.near.begin();
         for _ in 0..BATCHES_PER_CALL {
-            if !self.blocked {
-                self.gsi.fill(&mut self.tx);
+            if !self.tx.is_blocked() {
+                self.gsi.fill(self.tx.first());
                 self.fill(engine, now);
             }
             if !self.send(engine, now) {
@@ -77,7 +76,7 @@ impl Lane {
             return self.transmit_streams(engine, now);
         }
         let (mut alone, mut in_flight) = (false, 0);
-        if !self.blocked && !self.tx.is_full() {
+        if self.tx.has_room() {
             self.near.begin();
             let mut core = lock(&qp.core);
             in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
@@ -123,33 +122,12 @@ impl Lane {
 
     /// Hands the batch to the link; true if all of it left and more may follow.
     fn send(&mut self, engine: &Device, now: Time) -> bool {
-        if self.tx.is_empty() {
-            self.blocked = false;
-            return false;
-        }
-        let report = self.link.send(Nanos(now.nanos()), &mut self.tx);
-        if let Some(refusal) = report.failure {
-            self.tell_refusal(engine, refusal, report.failed, now);
-        }
-        self.blocked = report.blocked;
-        !report.blocked
-    }
-
-    /// The kernel refused `packets`. A refusal of another kind than the last is worth a warning,
-    /// which all services need: unreliable ones have no other sign of it.
-    #[cold]
-    fn tell_refusal(&mut self, engine: &Device, refusal: (TxPath, i32), packets: usize, now: Time) {
-        let known = lock(&engine.refusal).replace(refusal) == Some(refusal);
-        let (path, errno) = refusal;
-        let error = std::io::Error::from_raw_os_error(errno);
-        let is_group = path.dst().ip().is_multicast() && errno == Errno::ENETUNREACH as i32;
-        let hint = if is_group { route_hint(path.src()) } else { "" };
-        if known || self.warned.is_some_and(|at| now.since(at) < WARNING_NANOS) {
-            tracing::debug!(%path, %error, packets, "the kernel refused packets{hint}");
-        } else {
-            self.warned = Some(now);
-            tracing::warn!(%path, %error, packets, "the kernel refused packets{hint}");
-        }
+        let Self { tx, link, warned, .. } = self;
+        tx.send(link.as_mut(), Nanos(now.nanos()), |report| {
+            if let Some(refusal) = report.failure {
+                tell_refusal(engine, warned, refusal, report.failed, now);
+            }
+        })
     }
 
     /// Lets ready queue pairs write into the batch until it is full or none is ready.
@@ -159,7 +137,7 @@ impl Lane {
         self.sched.let_in(now);
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
         // come back.
-        while !self.tx.is_full() && !self.near.is_done() {
+        while self.tx.has_room() && !self.near.is_done() {
             if !self.sched.has_ready() {
                 self.sched.let_in(now);
             }
@@ -180,6 +158,29 @@ impl Lane {
             });
             self.sched.after(engine, &qp, &mut core, Event::Turn(did), now);
         }
+    }
+}
+
+/// The kernel refused `packets`. A refusal of another kind than the last is worth a warning,
+/// which all services need: unreliable ones have no other sign of it.
+#[cold]
+fn tell_refusal(
+    engine: &Device,
+    warned: &mut Option<Time>,
+    refusal: (TxPath, i32),
+    packets: usize,
+    now: Time,
+) {
+    let known = lock(&engine.refusal).replace(refusal) == Some(refusal);
+    let (path, errno) = refusal;
+    let error = std::io::Error::from_raw_os_error(errno);
+    let is_group = path.remote().is_multicast() && errno == Errno::ENETUNREACH as i32;
+    let hint = if is_group { route_hint(path.local().to_ip()) } else { "" };
+    if known || warned.is_some_and(|at| now.since(at) < WARNING_NANOS) {
+        tracing::debug!(%path, %error, packets, "the kernel refused packets{hint}");
+    } else {
+        *warned = Some(now);
+        tracing::warn!(%path, %error, packets, "the kernel refused packets{hint}");
     }
 }
 
@@ -236,7 +237,7 @@ impl Half {
 
 /// Where packets go.
 struct Outs<'a> {
-    tx: &'a mut TxBatch,
+    tx: &'a mut TxLanes,
     pacer: &'a mut Pacer,
     near: &'a mut Near,
     guests: &'a Guests,
@@ -292,7 +293,7 @@ fn turn(
 ) -> Turn {
     let pauses = choose_way(machine, host, outs) == Choice::Pause;
     machine.set_runs(runs(machine, host));
-    let mut did = Turn::Nothing;
+    let (mut did, mut lane_is_full) = (Turn::Nothing, false);
     for half in halves {
         let mut half = *half;
         if halves.len() > 1 && !half.is_wanted(machine) {
@@ -332,12 +333,19 @@ fn turn(
                 if half != Half::Answers {
                     machine.set_runs(None);
                 }
-                half_turn(half, machine, host, outs.tx, now)
+                let lane = host.side.path.map_or(0, |path| path.lane());
+                match outs.tx.of(lane) {
+                    Some(tx) => half_turn(half, machine, host, tx, now),
+                    None => {
+                        lane_is_full = true;
+                        Turn::Backpressured
+                    }
+                }
             }
         };
         did = did.and(wrote);
     }
-    if did == Turn::Backpressured {
+    if did == Turn::Backpressured && !lane_is_full {
         host.engine.counters.near_full_turns.add(1);
     }
     did
@@ -513,6 +521,10 @@ fn paced_turn(machine: &mut Qp, host: &mut QpHost<'_>, outs: &mut Outs<'_>, now:
             }
         }
         let Outs { tx, pacer, .. } = outs;
+        let Some(tx) = tx.of(path.map_or(0, |path| path.lane())) else {
+            did = Turn::Backpressured;
+            break;
+        };
         let Some(room) = tx.room() else { break };
         if let Some(path) = path
             && machine.wants_requests()

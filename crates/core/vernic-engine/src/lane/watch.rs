@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vernic_io::slot::Slot;
+use vernic_io::host::Slot;
 use vernic_proto::Time;
 use vernic_wire::Service;
 
@@ -23,7 +23,7 @@ impl Lane {
     pub(crate) fn name_process(&mut self, known: Watched, process: &HostProcess) {
         for qp in self.table.iter().filter(|qp| qp.service != Service::Ud) {
             let mut core = lock(&qp.core);
-            let at = core.side.path.map(|path| (path.dst().ip(), slot_of_peer(&core)));
+            let at = core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)));
             if at == Some((known.ip, known.slot)) && core.side.way.process.is_none() {
                 core.side.set_process(process);
             }

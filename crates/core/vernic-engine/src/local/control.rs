@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vernic_io::host::{Slot, SlotTable};
 use vernic_io::neighbour::{Alarm, Hindrance, NeighbourCounters, Neighbourhood};
-use vernic_io::slot::{Slot, SlotTable};
 
 use crate::config::Config;
 use crate::support::events::{lock, try_lock};

@@ -34,11 +34,11 @@
 
 use std::sync::Arc;
 
+use vernic_io::TxPath;
+use vernic_io::host::Slot;
 use vernic_io::neighbour::{
     MAX_NEIGHBOURS, Neighbour, NeighbourId, PacketBuffer, RingBroken, RingReader, RingWriter,
 };
-use vernic_io::slot::Slot;
-use vernic_io::{ROCE_PORT, TxPath};
 use vernic_proto::Time;
 use vernic_wire::Qpn;
 
@@ -50,7 +50,7 @@ use crate::counters::Counters;
 const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// How long UC and UD pause so that the peer takes all that was sent to it by UDP: longer than it
-/// takes to forget what never comes (`vernic_io::intake`). Other processes' packets may keep it
+/// takes to forget what never comes (`vernic_io::host::intake`). Other processes' packets may keep it
 /// busy for longer; after a [`DRAIN_PAUSE_NANOS`] there is another try.
 const DRAIN_NANOS: u64 = 5_000_000;
 /// See [`DRAIN_NANOS`]: a second.
@@ -251,7 +251,7 @@ impl Near {
     #[inline]
     pub(crate) fn neighbour_of(&self, path: &TxPath, peer: Qpn) -> Option<NeighbourId> {
         // Where no process was found, the slot may be one of another host.
-        if self.places.is_empty() || path.dst_port() == ROCE_PORT {
+        if self.places.is_empty() || !path.is_local() {
             return None;
         }
         let id = self.by_slot[usize::from(Slot::of(peer).value())]?;

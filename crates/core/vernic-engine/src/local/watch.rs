@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::intake::Intake;
-use vernic_io::slot::Slot;
+use vernic_io::host::Intake;
+use vernic_io::host::Slot;
 use vernic_proto::Time;
 
 use crate::support::events::lock;

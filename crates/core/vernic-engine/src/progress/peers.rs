@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vernic_io::slot::Lookup;
+use vernic_io::host::Lookup;
 use vernic_proto::Time;
 
 use crate::lane::watch::slot_of_peer;
@@ -101,7 +101,7 @@ impl Engine {
         let used: HashSet<_> = self.with_lane(|lane| {
             let connected = |qp: &Arc<QpInner>| {
                 let core = lock(&qp.core);
-                core.side.path.map(|path| (path.dst().ip(), slot_of_peer(&core)))
+                core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
             };
             lane.table.iter().filter_map(connected).collect()
         });

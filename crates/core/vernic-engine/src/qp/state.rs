@@ -3,12 +3,12 @@
 //! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone;
 //! `qp.rs` says who holds it when.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::TxPath;
-use vernic_io::intake::Intake;
+use vernic_io::host::Intake;
+use vernic_io::{Address, Peer, TxPath};
 use vernic_mem::{PdId, RevocationToken};
 use vernic_proto::{Failure, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
@@ -50,7 +50,7 @@ pub(crate) struct QpSide {
     /// What the process says of itself that it is connected to, of this host.
     pub(crate) page: Option<Arc<Intake>>,
     /// Addresses that packets must have, of a connected service: the peer's and our own.
-    pub(crate) peer: Option<(IpAddr, IpAddr)>,
+    pub(crate) peer: Option<(Address, Address)>,
     /// The ports that the peer sends from.
     pub(crate) source: Source,
     /// Of an iWARP queue pair that has or had a connection: its own address and the peer's.
@@ -88,7 +88,7 @@ impl QpSide {
         if let Found::Here(process) = &resolved.found {
             self.set_process(process);
         }
-        self.peer = Some((resolved.peer.to_ip(), resolved.local.to_ip()));
+        self.peer = Some((resolved.peer, resolved.local));
         self.source = Source::default();
         self.flight.path_changed();
     }
@@ -97,7 +97,7 @@ impl QpSide {
     /// whatever path is underneath: the peer takes nothing by the link from whom it has heard
     /// through memory.
     pub(crate) fn change_path(&mut self, resolved: &Resolved) {
-        let ends = (resolved.peer.to_ip(), resolved.local.to_ip());
+        let ends = (resolved.peer, resolved.local);
         let (Some(old), true) = (self.path, self.peer == Some(ends)) else {
             return self.set_path(resolved);
         };
@@ -109,7 +109,10 @@ impl QpSide {
             (Found::Here(_), _) => return self.set_path(resolved),
             // It did not say in time that it is of this host, which is known.
             (_, Some(_)) => {
-                self.path = Some(resolved.path.with_port(old.dst_port(), old.intake()));
+                self.path = Some(match old.peer() {
+                    Peer::Remote => resolved.path,
+                    Peer::LocalProcess(process) => resolved.path.to_process(process),
+                });
             }
             (_, None) => self.path = Some(resolved.path),
         }
@@ -154,7 +157,7 @@ impl QpSide {
     ) {
         self.path = Some(path);
         self.set_process(&to);
-        engine.watch_peer(path.dst().ip(), peer, &Found::Here(to));
+        engine.watch_peer(path.remote().to_ip(), peer, &Found::Here(to));
     }
 
     /// It is connected to this process of this host.

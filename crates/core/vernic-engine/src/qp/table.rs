@@ -1,7 +1,7 @@
 //! The queue pairs of a device by number, and which numbers are free.
 //!
 //! Owned by the lane: looked up per packet without a lock of its own. A QPN is a process slot and
-//! an index (`vernic_io::slot`); the table has one page per slot of this process and takes a
+//! an index (`vernic_io::host`); the table has one page per slot of this process and takes a
 //! further slot when all indices are in use.
 //!
 //! Indices are drawn at random, so that nobody can tell a number from others. One that was freed is
@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use vernic_io::host::{Slot, SlotError, SlotTable};
 use vernic_io::random;
-use vernic_io::slot::{Slot, SlotError, SlotTable};
 use vernic_proto::cm::Heard;
 use vernic_wire::Qpn;
 

@@ -28,8 +28,6 @@
 //!
 //! Owned by the scheduler. Limits: [`DESTINATIONS`] windows; destinations beyond that share them.
 
-use std::net::IpAddr;
-
 use vernic_io::TxPath;
 use vernic_proto::{QpState, Time};
 
@@ -244,12 +242,8 @@ fn losses(machine: &Machine) -> u64 {
 /// Which window a path counts in.
 #[inline]
 pub(super) fn window_of(path: &TxPath) -> u8 {
-    let dst = path.dst();
-    let address = match dst.ip() {
-        IpAddr::V4(v4) => u128::from(v4.to_bits()),
-        IpAddr::V6(v6) => v6.to_bits(),
-    };
-    let mixed = (address as u64 ^ (address >> 64) as u64 ^ u64::from(dst.port()) << 32)
+    let (_, address) = path.gid_bits();
+    let mixed = (address as u64 ^ (address >> 64) as u64 ^ u64::from(path.door()) << 32)
         .wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 56) as u8
 }

@@ -4,9 +4,9 @@
 //! receive.
 
 use vernic_proto::{Shares, Source};
+use vernic_wire::Gid;
 
 use super::{BUFFER_BYTES, Conn};
-use crate::support::packets::gid_of;
 
 /// Bytes that wait, of all connections of a device: 128 buffers, 64 MiB; few in tests.
 pub(super) const MAX_HELD_BYTES: usize =
@@ -40,7 +40,7 @@ impl Holding {
         // Where its peer cannot be told any more, its bytes are not worth waiting for either.
         let source = match (before, conn.connection.peer_addr()) {
             (Some(before), _) => before.source,
-            (None, Ok(peer)) => Source::of(gid_of(peer)),
+            (None, Ok(peer)) => Source::of(Gid::from_ip(peer.ip())),
             (None, Err(_)) => return conn.is_impatient = true,
         };
         self.next_age += u64::from(before.is_none());

@@ -1,18 +1,7 @@
 //! Small conversions that all readers of packets need.
 
-use std::net::{IpAddr, SocketAddr};
-
 use vernic_proto::DropReason;
-use vernic_wire::{Gid, ParseError};
-
-/// The address as a GID.
-#[inline]
-pub(crate) fn gid_of(addr: SocketAddr) -> Gid {
-    Gid::from_ip(match addr {
-        SocketAddr::V4(v4) => IpAddr::V4(*v4.ip()),
-        SocketAddr::V6(v6) => IpAddr::V6(*v6.ip()),
-    })
-}
+use vernic_wire::ParseError;
 
 /// Under which counter bytes that are no packet are counted.
 #[cold]

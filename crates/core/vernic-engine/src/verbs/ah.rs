@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use vernic_io::batch::flow_to;
-use vernic_io::intake::IntakeId;
-use vernic_io::slot::{Lookup, Slot};
-use vernic_io::{ROCE_PORT, TxPath};
+use vernic_io::IntakeId;
+use vernic_io::host::{Lookup, Slot};
+use vernic_io::{Peer, ProcessId, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::Qpn;
 
@@ -47,13 +46,12 @@ pub struct Ah {
 /// ```text
 ///  bit  0..16     16..26   26..36   36..64
 ///      +------+---------+--------+-------+
-///      | port | intake  |  slot  | until |   until: time in ms, which wraps after three days
-///      +------+---------+--------+-------+
+///      | door | intake  |  slot  | until |   until: time in ms, which wraps after three days
+///      +------+---------+--------+-------+   door: 0 if it is no process of this host
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
-    port: u16,
-    intake: Option<IntakeId>,
+    peer: Peer,
     slot: Slot,
 }
 
@@ -61,8 +59,11 @@ const MS_MASK: u64 = (1 << 28) - 1;
 
 impl Known {
     fn pack(self, until_ms: u64) -> u64 {
-        let intake = self.intake.map_or(0, IntakeId::value);
-        u64::from(self.port)
+        let (door, intake) = match self.peer {
+            Peer::Remote => (0, 0),
+            Peer::LocalProcess(id) => (id.door, id.intake.map_or(0, IntakeId::value)),
+        };
+        u64::from(door)
             | u64::from(intake & 0x3FF) << 16
             | u64::from(self.slot.value()) << 26
             | (until_ms & MS_MASK) << 36
@@ -77,7 +78,21 @@ impl Known {
         {
             return None;
         }
-        Some(Self { port: word as u16, intake: IntakeId::new((word >> 16 & 0x3FF) as u16), slot })
+        let intake = IntakeId::new((word >> 16 & 0x3FF) as u16);
+        let peer = match word as u16 {
+            0 => Peer::Remote,
+            door => Peer::LocalProcess(ProcessId { door, intake }),
+        };
+        Some(Self { peer, slot })
+    }
+
+    /// The path of an address, to who is known to receive there.
+    #[inline]
+    fn lead(self, path: TxPath) -> TxPath {
+        match self.peer {
+            Peer::Remote => path,
+            Peer::LocalProcess(id) => path.to_process(id),
+        }
     }
 }
 
@@ -130,23 +145,23 @@ impl Ah {
             return Some(self.path);
         }
         let slot = Slot::of(qpn);
-        let path = self.path.with_flow(flow_to(slot, self.path.flow()));
+        let path = self.path.with_flow(slot.flow(self.path.flow()));
         if engine.config.force_wire {
             return Some(path);
         }
         let now_ms = engine.now().nanos() / 1_000_000;
         let known = match Known::unpack(self.known.load(Ordering::Relaxed), slot, now_ms) {
             Some(known) => known,
-            None => self.learn(engine, qpn, engine.slots.lookup(path.dst().ip(), qpn))?,
+            None => self.learn(engine, qpn, engine.slots.lookup(path.remote().to_ip(), qpn))?,
         };
-        Some(path.with_port(known.port, known.intake))
+        Some(known.lead(path))
     }
 
     /// Waits for the answer of the process of `qpn`, which was asked: under no lock, since it may
     /// be stopped.
     #[cold]
     pub(crate) fn wait_for(&self, engine: &Engine, qpn: Qpn) {
-        let answer = engine.slots.query(self.path.dst().ip(), qpn, FIRST_WAIT);
+        let answer = engine.slots.query(self.path.remote().to_ip(), qpn, FIRST_WAIT);
         self.learn(engine, qpn, answer.map_or(Lookup::Pending, Lookup::Here));
     }
 
@@ -154,16 +169,16 @@ impl Ah {
     #[cold]
     fn learn(&self, engine: &Engine, qpn: Qpn, answer: Lookup) -> Option<Known> {
         let slot = Slot::of(qpn);
-        let (port, intake, life) = match answer {
-            Lookup::Here(peer) => {
-                engine.want_neighbour(slot, peer.pid);
-                (peer.private_port, peer.intake, ANSWER_LIFE_MS)
+        let (peer, life) = match answer {
+            Lookup::Here(process) => {
+                engine.want_neighbour(slot, process.pid);
+                (Peer::LocalProcess(process.id()), ANSWER_LIFE_MS)
             }
-            Lookup::NotHere => (ROCE_PORT, None, ANSWER_LIFE_MS),
-            Lookup::Pending => (ROCE_PORT, None, PENDING_LIFE_MS),
+            Lookup::NotHere => (Peer::Remote, ANSWER_LIFE_MS),
+            Lookup::Pending => (Peer::Remote, PENDING_LIFE_MS),
             Lookup::Asked => return None,
         };
-        let known = Known { port, intake, slot };
+        let known = Known { peer, slot };
         let now_ms = engine.now().nanos() / 1_000_000;
         self.known.store(known.pack(now_ms + 1 + life), Ordering::Relaxed);
         Some(known)
@@ -192,7 +207,8 @@ mod tests {
     #[test]
     fn a_known_destination_holds_for_its_slot_until_its_time_also_where_the_time_wraps() {
         let slot = Slot::LAST;
-        let known = Known { port: 0xFFFF, intake: IntakeId::new(1023), slot };
+        let id = ProcessId { door: 0xFFFF, intake: IntakeId::new(1023) };
+        let known = Known { peer: Peer::LocalProcess(id), slot };
         for now in [0, 7, MS_MASK - 3, MS_MASK, MS_MASK + 1, u64::MAX >> 20] {
             let word = known.pack(now + 1 + ANSWER_LIFE_MS);
             assert_eq!(Known::unpack(word, slot, now), Some(known));

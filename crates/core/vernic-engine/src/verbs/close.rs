@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use vernic_io::intake::Intake;
+use vernic_io::host::Intake;
 use vernic_io::{ClosedLink, Link};
 use vernic_proto::{AttrMask, QpAttr, QpState};
 
@@ -124,7 +124,6 @@ impl Lane {
     /// room for. Returns what is to be dropped.
     fn put_down(&mut self) -> (Box<dyn Link>, Pacer, Option<Arc<Intake>>) {
         self.tx.clear();
-        self.blocked = false;
         self.groups.iter_mut().for_each(|group| group.local = None);
         let closed: Box<dyn Link> = Box::new(ClosedLink::after(self.link.as_ref()));
         let link = std::mem::replace(&mut self.link, closed);

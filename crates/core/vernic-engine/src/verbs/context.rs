@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use vernic_io::host::SlotTable;
 use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
-use vernic_io::slot::SlotTable;
 use vernic_io::{
-    ClosedLink, Link, LinkError, LocalAddr, NextHop, Sleeper, StatusSocket, UdpConfig, UdpLink,
+    Link, LinkError, LinkFactory, LinkSetup, LocalAddr, NextHop, NoLink, Sleeper, StatusSocket,
+    UdpFactory,
 };
 use vernic_proto::{AddressVector, DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
@@ -70,26 +71,26 @@ impl Context {
         config: Config,
     ) -> Result<Arc<Self>, OpenError> {
         match transport {
-            Transport::Roce => Self::open_roce(netdev, config),
+            Transport::Roce => Self::open_over(choose(netdev)?, &UdpFactory, config),
             Transport::Iwarp => Self::open_iwarp(Some(netdev), config),
         }
     }
 
-    fn open_roce(netdev: &str, config: Config) -> Result<Arc<Self>, OpenError> {
-        let info = choose(netdev)?;
+    /// Opens a device whose packets are carried by links of any kind: `info` says what it is
+    /// called, and which addresses it has. One with netdev 0 has none, and keeps its addresses.
+    ///
+    /// # Errors
+    /// [`OpenError`]: no descriptor left, an address that the link cannot use.
+    pub fn open_over(
+        info: DeviceInfo,
+        factory: &dyn LinkFactory,
+        config: Config,
+    ) -> Result<Arc<Self>, OpenError> {
         let active_mtu = choose_mtu(&info, &config)?;
-        let udp = UdpConfig {
-            offload: config.offload,
-            receive_buffer_bytes: config.socket_buffer_bytes,
-            send_buffer_bytes: config.socket_buffer_bytes,
-            ..UdpConfig::default()
-        };
-        let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
-        let link = UdpLink::open(udp).map_err(slot_error)?;
-        let slots = link.slots();
-        let mut link = wrap_link(Box::new(link), &config, &info.name)?;
-        let gids = activate(&info, link.as_mut(), info.gid_table())?;
-        Self::assemble(info, config, active_mtu, gids, Wire { slots, link, streams: None })
+        let mut wire = Wire::new(&info, factory, &config, None)?;
+        wire.link = wrap_link(wire.link, &config, &info.name)?;
+        let gids = activate(&info, wire.link.as_mut(), info.gid_table())?;
+        Self::assemble(info, config, active_mtu, gids, wire)
     }
 
     /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None`
@@ -104,12 +105,10 @@ impl Context {
         let info = choose_iwarp(name.unwrap_or_default())?;
         info.check_settings(&config)?;
         let active_mtu = choose_mtu(&info, &config)?;
-        let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
-        let slots = SlotTable::new().map_err(slot_error)?;
         let streams = Streams::new()
             .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
-        let (link, gids) = (Box::new(ClosedLink::unused()), info.gid_table());
-        let wire = Wire { slots, link, streams: Some(streams) };
+        let wire = Wire::new(&info, &NoLink, &config, Some(streams))?;
+        let gids = info.gid_table();
         Self::assemble(info, config, active_mtu, gids, wire)
     }
 
@@ -124,13 +123,18 @@ impl Context {
         let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
         let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
         let Wire { slots, link, streams } = wire;
-        let shared = (slots, sleeper.waker());
+        let shared = (slots, link.paths(), sleeper.waker());
         let device = Arc::new(Device::new(info, config, active_mtu, gids, events, shared));
         let engine = Arc::new(Engine::new(device, link, streams));
         // Without netlink (a sandbox may refuse it) addresses stay as they are now.
-        let watcher = ChangeWatcher::new()
-            .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
-            .ok();
+        let watcher =
+            (engine.info.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
+                watcher
+                    .inspect_err(
+                        |error| tracing::warn!(%error, "address changes will not be noticed"),
+                    )
+                    .ok()
+            });
         let status = StatusSocket::open(&engine.info.name)
             .inspect_err(
                 |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
@@ -232,8 +236,9 @@ impl Context {
         if engine.info.transport != Transport::Roce {
             return None;
         }
-        let path = engine.resolve(av, 0).ok()?.path;
-        NextHop::seek(row.local, engine.info.netdev_index, path.dst())
+        let to = engine.path_request(av).ok()?;
+        let peer = engine.local_addr(to.remote.to_ip()).with_port(0);
+        NextHop::seek(row.local, to.netdev_index, peer)
     }
 
     /// Whether its netdev has this address now.
@@ -403,6 +408,28 @@ struct Wire {
     link: Box<dyn Link>,
     /// Of an iWARP device.
     streams: Option<Streams>,
+}
+
+impl Wire {
+    /// Slots of its own, and a link that the factory makes.
+    fn new(
+        info: &DeviceInfo,
+        factory: &dyn LinkFactory,
+        config: &Config,
+        streams: Option<Streams>,
+    ) -> Result<Self, OpenError> {
+        let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
+        let slots = SlotTable::new().map_err(slot_error)?;
+        let setup = LinkSetup {
+            slots: slots.clone(),
+            offload: config.offload,
+            socket_buffer_bytes: config.socket_buffer_bytes,
+        };
+        let link = factory
+            .open(&setup)
+            .map_err(|source| OpenError::Os { what: "open the device's link", source })?;
+        Ok(Self { slots, link, streams })
+    }
 }
 
 fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {

@@ -358,7 +358,7 @@ impl Qp {
         }
         drop(core);
         if let Some(resolved) = resolved.filter(|_| attr.state != QpState::Reset) {
-            engine.watch_peer(resolved.peer.to_ip(), dest, &resolved.found);
+            engine.watch_peer(resolved.peer.ip(), dest, &resolved.found);
         }
         if is_lonely {
             tracing::warn!(

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use vernic_io::ROCE_PORT;
+use vernic_io::host::Slot;
 use vernic_io::neighbour::Hindrance;
-use vernic_io::slot::Slot;
 use vernic_mem::Access;
 use vernic_wire::Service;
 
@@ -169,7 +168,7 @@ fn near_route(near: &Near, qp: &QpInner) -> Route {
             shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid })
         }
         Way::Barred => Route::Wire(WhyWire::Gone),
-        Way::Wire if path.dst_port() == ROCE_PORT => Route::Wire(WhyWire::NotHere),
+        Way::Wire if !path.is_local() => Route::Wire(WhyWire::NotHere),
         Way::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
         // UC goes by what the neighbour has taken: see the module's head.
         Way::Wire => match known.and_then(|id| near.peer(id)) {

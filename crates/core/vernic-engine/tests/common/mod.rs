@@ -8,6 +8,7 @@ pub mod near;
 pub mod other;
 pub mod stopped;
 pub mod stranger;
+pub mod toy;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,6 +165,7 @@ pub struct Setup {
     pub rnr_retry: u8,
     pub min_rnr_timer: RnrTimer,
     pub access: u32,
+    pub service_level: u8,
 }
 
 impl Default for Setup {
@@ -175,6 +177,7 @@ impl Default for Setup {
             rnr_retry: 7,
             min_rnr_timer: RnrTimer::new(12),
             access: 0xF,
+            service_level: 0,
         }
     }
 }
@@ -202,6 +205,7 @@ pub fn connect_with_psn(end: &End, qp: &Qp, peer_gid: Gid, peer_qpn: Qpn, setup:
             dgid: peer_gid,
             sgid_index: end.gid().0,
             port: PortNum(1),
+            sl: setup.service_level,
             ..AddressVector::default()
         },
         ..QpAttr::default()

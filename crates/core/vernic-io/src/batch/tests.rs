@@ -1,6 +1,7 @@
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::*;
+use crate::endpoint;
 use crate::testing::{append, path};
 
 fn batch() -> TxBatch {
@@ -20,13 +21,14 @@ fn a_path_gives_back_what_it_was_made_of() {
         ("fe80::1", "[fe80::2%7]:50000"),
     ] {
         let (src, dst): (IpAddr, SocketAddr) = (src.parse().unwrap(), dst.parse().unwrap());
-        let path = TxPath::new(src, dst).with_flow(9).with_traffic_class(2).with_hop_limit(1);
-        assert_eq!((path.src(), path.dst()), (src, dst));
+        let path = endpoint::path(src, dst).with_flow(9).with_traffic_class(2).with_hop_limit(1);
+        assert_eq!(path.local().to_ip(), src);
+        assert_eq!(endpoint::destination_of(&path), dst);
         assert_eq!((path.flow(), path.traffic_class(), path.hop_limit()), (9, 2, 1));
         assert_ne!(path, path.with_flow(8));
     }
-    let local = TxPath::new("fe80::1".parse().unwrap(), "[fe80::2%7]:1".parse().unwrap()).local();
-    assert_eq!(local.to_string(), "fe80::1%7");
+    let local = endpoint::path("fe80::1".parse().unwrap(), "[fe80::2%7]:1".parse().unwrap());
+    assert_eq!(endpoint::local_of(&local).to_string(), "fe80::1%7");
 }
 
 #[test]
@@ -53,7 +55,7 @@ fn another_path_starts_another_run() {
 
 #[test]
 fn a_run_ends_at_the_limits_of_the_link() {
-    let mut batch = TxBatch::new(&LinkLimits { max_segments: 3, max_run_bytes: 65_507 });
+    let mut batch = TxBatch::new(&LinkLimits { max_segments: 3, ..LinkLimits::default() });
     (0..7).for_each(|_| append(&mut batch, 60, 0));
     assert_eq!(shape(&batch), [(3, 64), (3, 64), (1, 64)]);
     let mut batch = TxBatch::new(&LinkLimits::default());
@@ -166,8 +168,7 @@ fn copies_of_packets_are_refused_when_they_cannot_be_packets() {
 
 fn meta() -> RxMeta {
     let addr: SocketAddr = "127.0.0.1:4791".parse().unwrap();
-    let icrc = Icrc::Unchecked;
-    RxMeta { src: addr, dst: addr, traffic_class: 3, hop_limit: 64, icrc, handed_over: false }
+    RxMeta { traffic_class: 3, ..endpoint::arrival(addr, addr) }
 }
 
 #[test]

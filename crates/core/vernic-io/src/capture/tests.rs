@@ -8,6 +8,7 @@ use vernic_wire::icrc::Verdict;
 use vernic_wire::{Bth, Headers, Opcode, Psn, Qpn};
 
 use super::*;
+use crate::endpoint;
 use crate::fault::FaultLink;
 use crate::testing::{MemoryLink, SOURCE_PORT, path};
 
@@ -60,7 +61,7 @@ fn read_back(file: &TempFile) -> Vec<(u32, u16, bool)> {
 fn capture(inner: Box<dyn Link>, config: CaptureConfig, dst: SocketAddr) -> CaptureLink {
     let mut link = CaptureLink::new(inner, config).unwrap();
     let mut batch = TxBatch::new(&link.limits());
-    let path = TxPath::new(path().src(), dst).with_traffic_class(2).with_hop_limit(9);
+    let path = endpoint::path(path().local().to_ip(), dst).with_traffic_class(2).with_hop_limit(9);
     for (psn, payload) in [(1, 1024), (2, 1024), (3, 1024), (4, 64), (5, 0)] {
         append_send(&mut batch, &path, psn, payload);
     }
@@ -74,7 +75,7 @@ fn capture(inner: Box<dyn Link>, config: CaptureConfig, dst: SocketAddr) -> Capt
 #[test]
 fn both_directions_are_captured_with_right_icrcs() {
     let file = TempFile::new("both");
-    let link = capture(MemoryLink::boxed().0, file.config(None), path().dst());
+    let link = capture(MemoryLink::boxed().0, file.config(None), endpoint::destination_of(&path()));
     assert_eq!((link.packets(), link.skipped()), (10, 0));
     drop(link);
     let wanted: Vec<_> =
@@ -88,9 +89,9 @@ fn packets_to_a_private_port_are_written_as_roce_with_right_icrcs() {
     let (inner, _) = MemoryLink::boxed();
     let mut link = CaptureLink::new(inner, file.config(None)).unwrap();
     let mut batch = TxBatch::new(&link.limits());
-    let private = SocketAddr::new(path().src(), 41_000);
-    append_send(&mut batch, &TxPath::new(path().src(), private), 1, 64);
-    append_send(&mut batch, &TxPath::new(path().src(), private), 2, 64);
+    let private = SocketAddr::new(path().local().to_ip(), 41_000);
+    append_send(&mut batch, &endpoint::path(path().local().to_ip(), private), 1, 64);
+    append_send(&mut batch, &endpoint::path(path().local().to_ip(), private), 2, 64);
     link.send(Nanos(0), &mut batch);
     drop(link);
     assert_eq!(read_back(&file), [(OUTBOUND, ROCE_PORT, true); 2]);
@@ -112,7 +113,8 @@ fn a_damaged_packet_is_damaged_in_the_capture() {
 #[test]
 fn a_capture_stays_below_its_size_and_counts_what_it_left_out() {
     let file = TempFile::new("small");
-    let link = capture(MemoryLink::boxed().0, file.config(Some(3000)), path().dst());
+    let link =
+        capture(MemoryLink::boxed().0, file.config(Some(3000)), endpoint::destination_of(&path()));
     assert_eq!(link.packets(), 2);
     drop(link);
     assert!(std::fs::metadata(&file.0).unwrap().len() <= 3000);
@@ -130,10 +132,10 @@ fn a_file_that_cannot_be_created_is_a_named_error() {
 fn packets_of_any_length_are_captured() {
     let file = TempFile::new("short");
     let mut capture = CaptureFile::create(file.config(None)).unwrap();
-    let src = SocketAddr::new(path().src(), SOURCE_PORT);
+    let src = SocketAddr::new(path().local().to_ip(), SOURCE_PORT);
     for (len, dst) in [0, 1, 4, 15, 16, 4224, 9000].into_iter().zip([4791, 7, 7, 7, 7, 7, 7]) {
         let bytes = &vec![0xFF; len];
-        let dst = SocketAddr::new(path().src(), dst);
+        let dst = SocketAddr::new(path().local().to_ip(), dst);
         let (direction, traffic_class, hop_limit, ident) = (INBOUND, 0, 1, 0);
         let packet = Captured { direction, src, dst, traffic_class, hop_limit, ident, bytes };
         capture.write(Nanos(0), &packet);
@@ -145,7 +147,7 @@ fn packets_of_any_length_are_captured() {
 #[test]
 fn tshark_opens_a_capture_as_roce_with_nothing_malformed() {
     let file = TempFile::new("tshark");
-    drop(capture(MemoryLink::boxed().0, file.config(None), path().dst()));
+    drop(capture(MemoryLink::boxed().0, file.config(None), endpoint::destination_of(&path())));
     let fields = ["-e", "_ws.malformed", "-e", "infiniband.bth.opcode", "-e", "infiniband.bth.psn"];
     // RoCE it must be, not what else it might be: tshark guesses that the empty SEND is RPC.
     let mut tshark = Command::new("tshark");
@@ -191,8 +193,9 @@ fn a_capture_of_a_process_that_dies_ends_with_a_whole_block() {
 #[test]
 fn two_captures_of_one_name_get_a_file_each() {
     let (file, second) = (TempFile::new("shared"), TempFile::new("shared-2"));
-    let first = capture(MemoryLink::boxed().0, file.config(None), path().dst());
-    drop(capture(MemoryLink::boxed().0, file.config(None), path().dst()));
+    let first =
+        capture(MemoryLink::boxed().0, file.config(None), endpoint::destination_of(&path()));
+    drop(capture(MemoryLink::boxed().0, file.config(None), endpoint::destination_of(&path())));
     assert_eq!(read_back(&second).len(), 10);
     drop(first);
     assert_eq!(read_back(&file).len(), 10);

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::link::Icrc;
+use crate::batch::Icrc;
 use crate::testing::{MemoryLink, append};
 
 /// Sends packets with payload 0, 1, 2... in batches of `batch_size`; returns what arrives: the

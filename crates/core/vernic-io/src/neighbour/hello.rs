@@ -12,7 +12,7 @@
 //! Numbers are in the order of bytes of this machine: both ends are on it. The last byte of the
 //! magic is the version; who speaks another one is not met, and packets go by UDP.
 
-use crate::slot::Slot;
+use crate::host::Slot;
 
 const MAGIC: [u8; 4] = *b"VN\x00\x02";
 const HEAD: usize = 5;

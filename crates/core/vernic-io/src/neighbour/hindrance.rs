@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 
 use super::{MAX_NEIGHBOURS, PATIENCE};
+use crate::host::Slot;
 use crate::link::Nanos;
-use crate::slot::Slot;
 
 /// How long after the first failure a meeting is tried again: a second, twice as long each time.
 const FIRST_PAUSE_NANOS: u64 = 1_000_000_000;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::hello::{HELLO_FILES, Hello, Said};
 use super::page::{OwnPage, PeerPage};
 use super::ring::{Bell, RingMemory, RingReader, RingWriter};
+use crate::host::Slot;
 use crate::link::Nanos;
-use crate::slot::Slot;
 use crate::sys::{self, ClosableFd, OwnFd, SharedMemory};
 use crate::user;
 

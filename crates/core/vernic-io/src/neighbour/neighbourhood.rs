@@ -16,9 +16,9 @@ use super::{
     Alarm, Event, MAX_NEIGHBOURS, MAX_STRANGERS, MIN_RING_BYTES, Neighbour, NeighbourCounters,
     NeighbourId, PATIENCE,
 };
+use crate::host::{Slot, SlotTable};
 use crate::link::Nanos;
 use crate::random::random;
-use crate::slot::{Slot, SlotTable};
 use crate::sys::{self, ClosableFd, EpollOp, OwnFd, Packet};
 
 mod doors;
@@ -361,7 +361,7 @@ impl Neighbourhood {
     fn hear_stranger(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
         let mut buf = [0; MAX_MESSAGE_BYTES];
         let packet = sys::recv_packet(self.strangers[at].connection.as_fd(), &mut buf);
-        if packet.as_ref().is_err_and(is_for_later) {
+        if packet.as_ref().is_err_and(sys::is_for_later) {
             return;
         }
         let stranger = self.strangers.remove(at);
@@ -551,10 +551,6 @@ fn ring_bytes_among(neighbours: usize, most: u32) -> u32 {
         times => times.ilog2() + 1,
     };
     most.checked_shr(halvings).unwrap_or(0).max(MIN_RING_BYTES)
-}
-
-pub(super) fn is_for_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::hello::{Hello, Said};
-use super::neighbourhood::is_for_later;
 use super::ring::RingWriter;
 use super::{Event, Neighbour};
+use crate::host::Slot;
 use crate::link::Nanos;
-use crate::slot::Slot;
 use crate::sys::{self, EpollOp, OwnFd, Packet};
 
 /// Messages of one neighbour that are heard in [`EARSHOT_NANOS`], bells not counted: each costs the
@@ -103,7 +102,7 @@ impl Open {
     pub(super) fn hear(&self, buf: &mut [u8]) -> Option<io::Result<Packet>> {
         let fd = self.listening()?;
         let packet = sys::recv_packet(fd.as_fd(), buf);
-        (!packet.as_ref().is_err_and(is_for_later)).then_some(packet)
+        (!packet.as_ref().is_err_and(sys::is_for_later)).then_some(packet)
     }
 
     /// Takes a message.

@@ -31,18 +31,19 @@
 //! any more.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vernic_wire::Gid;
+
 use super::cursor::{Broken, ReadCursor, WriteCursor};
 use super::hello::RING_BYTES;
 use super::page::PeerPage;
-use crate::ROCE_PORT;
-use crate::batch::{MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket, TxPath};
+use crate::address::Address;
+use crate::batch::{Door, Icrc, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket};
 use crate::circle::Circle;
-use crate::link::Icrc;
+use crate::path::TxPath;
 use crate::sys::{self, ClosableFd, SharedMemory};
 
 /// Bytes before the records.
@@ -417,7 +418,7 @@ struct RecordHead {
     len: u16,
     traffic_class: u8,
     hop_limit: u8,
-    scope_id: u32,
+    netdev: u32,
     src: u128,
     dst: u128,
 }
@@ -425,12 +426,12 @@ struct RecordHead {
 impl RecordHead {
     #[inline]
     fn new(path: &TxPath, len: usize, is_run: bool) -> Self {
-        let (src, dst) = path.address_bits();
+        let (src, dst) = path.gid_bits();
         Self {
             len: len as u16 | u16::from(is_run) << 15,
             traffic_class: path.traffic_class(),
             hop_limit: path.hop_limit(),
-            scope_id: path.scope_id(),
+            netdev: path.id().0,
             src,
             dst,
         }
@@ -441,7 +442,7 @@ impl RecordHead {
         let ([a, b], [c, d], [e, f, g, h]) = (
             self.len.to_ne_bytes(),
             [self.traffic_class, self.hop_limit],
-            self.scope_id.to_ne_bytes(),
+            self.netdev.to_ne_bytes(),
         );
         let mark = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
         let [src, dst] = [self.src, self.dst].map(|bits| [bits as u64, (bits >> 64) as u64]);
@@ -463,7 +464,7 @@ impl RecordHead {
             len: u16::from_ne_bytes([a, b]),
             traffic_class,
             hop_limit,
-            scope_id: u32::from_ne_bytes([e, f, g, h]),
+            netdev: u32::from_ne_bytes([e, f, g, h]),
             src,
             dst,
         }
@@ -471,13 +472,13 @@ impl RecordHead {
 
     /// How the packet came, as its sender says.
     fn meta(&self) -> RxMeta {
-        let addr = |bits| match TxPath::address_of(bits) {
-            IpAddr::V4(ip) => SocketAddr::from((ip, ROCE_PORT)),
-            IpAddr::V6(ip) => SocketAddrV6::new(ip, ROCE_PORT, 0, self.scope_id).into(),
-        };
+        let gid = |bits: u128| Address::Gid(Gid(bits.to_be_bytes()));
         RxMeta {
-            src: addr(self.src),
-            dst: addr(self.dst),
+            src: gid(self.src),
+            dst: gid(self.dst),
+            flow: 0,
+            door: Door::Shared,
+            netdev: self.netdev,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             icrc: Icrc::Good,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::hello::{Hello, Said};
 use super::*;
 use crate::batch::MAX_PACKET_BYTES;
+use crate::host::SlotTable;
 use crate::link::Nanos;
-use crate::slot::SlotTable;
 use crate::sys::OwnFd;
 use crate::wait::Sleeper;
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use super::Connection;
+use crate::address::LocalAddr;
 use crate::sys::{self, OwnFd};
 
 /// A listening socket's queue: connections whose handshake is done and which nobody has accepted.
@@ -102,6 +103,17 @@ impl Bound {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
             _ => Ok(connection),
         }
+    }
+}
+
+impl Connection {
+    /// Begins to connect to `peer`, from an address of this machine.
+    /// [`connecting`](Self::connecting) tells how it goes; it can be sent to when it is done.
+    ///
+    /// # Errors
+    /// Of the system: the address is not this machine's, there is no way to the peer.
+    pub fn connect(local: LocalAddr, peer: &SocketAddr) -> io::Result<Self> {
+        Bound::new(&local.with_port(0), true, false)?.connect(peer)
     }
 }
 

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use vernic_mem::{RacySlice, RacySliceMut};
 
-use super::Bound;
-use crate::link::LocalAddr;
 use crate::sys::{self, OwnFd};
 
 /// Longest silence that the kernel can be told to notice, seconds (`MAX_TCP_KEEPIDLE`).
@@ -46,7 +44,7 @@ impl Received {
         match result {
             Ok(0) => Self::End,
             Ok(len) => Self::Bytes(len),
-            Err(error) if is_for_later(&error) => Self::Nothing,
+            Err(error) if sys::is_for_later(&error) => Self::Nothing,
             Err(error) => Self::Lost(error),
         }
     }
@@ -56,7 +54,7 @@ impl Sent {
     fn of(result: io::Result<usize>) -> Self {
         match result {
             Ok(len) => Self::Bytes(len),
-            Err(error) if is_for_later(&error) => Self::Full,
+            Err(error) if sys::is_for_later(&error) => Self::Full,
             Err(error) => Self::Lost(error),
         }
     }
@@ -93,15 +91,6 @@ impl Connection {
         // FPDUs leave when they are made; an engine has nothing to gain from waiting for more.
         sys::set_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         Ok(Self { fd })
-    }
-
-    /// Begins to connect to `peer`, from an address of this machine.
-    /// [`connecting`](Self::connecting) tells how it goes; it can be sent to when it is done.
-    ///
-    /// # Errors
-    /// Of the system: the address is not this machine's, there is no way to the peer.
-    pub fn connect(local: LocalAddr, peer: &SocketAddr) -> io::Result<Self> {
-        Bound::new(&local.with_port(0), true, false)?.connect(peer)
     }
 
     /// How far it has come.
@@ -225,8 +214,4 @@ impl Connection {
         let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
         let _ = sys::set_option_bytes(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     }
-}
-
-fn is_for_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -7,7 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::batch::TxPath;
+use crate::path::TxPath;
 use crate::sys;
 
 /// The traffic class of a socket that nobody set one for.

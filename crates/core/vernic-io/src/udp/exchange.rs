@@ -24,10 +24,11 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
 use crate::batch::{RX_BUFFER_BYTES, RX_BUFFERS, RX_MAX_RANGES, RxBatch};
-use crate::handoff::queue::{Broken, Next, QueueReader, QueueWriter, Written};
-use crate::handoff::{HandedOver, Head};
+use crate::host::handoff::queue::{Broken, Next, QueueReader, QueueWriter, Written};
+use crate::host::handoff::{HandedOver, Head};
+use crate::host::slots::{LentFd, check_user};
+use crate::host::{Slot, SlotTable};
 use crate::link::{LinkCounters, Nanos};
-use crate::slot::{LentFd, Slot, SlotTable, check_user};
 use crate::sys::{self, OwnFd};
 use crate::udp::steer::IDLE_NANOS;
 

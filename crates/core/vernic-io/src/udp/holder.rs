@@ -6,7 +6,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::link::{LinkError, LocalAddr};
+use crate::address::LocalAddr;
+use crate::link::LinkError;
 use crate::{ROCE_PORT, sys};
 
 /// Most processes whose descriptors are looked at.

@@ -22,10 +22,13 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
+use crate::address::LocalAddr;
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
-use crate::handoff::{self, HandedOver, Head, TakenOver};
-use crate::link::{Icrc, LinkCounters, LocalAddr, Nanos};
-use crate::slot::{LentFd, Slot, SlotTable};
+use crate::endpoint::{arrival, receiver_of, sender_of};
+use crate::host::handoff::{self, HandedOver, Head, TakenOver};
+use crate::host::slots::LentFd;
+use crate::host::{Slot, SlotTable};
+use crate::link::{LinkCounters, Nanos};
 use crate::sys::{self, OwnFd};
 use crate::udp::exchange::Exchange;
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};
@@ -435,12 +438,9 @@ impl Receive {
             match one.src {
                 Some(src) if !one.truncated => {
                     let meta = RxMeta {
-                        src,
-                        dst,
                         traffic_class: one.traffic_class,
                         hop_limit: one.hop_limit,
-                        icrc: Icrc::Unchecked,
-                        handed_over: false,
+                        ..arrival(src, dst)
                     };
                     let stride = one.segment.unwrap_or(one.len);
                     self.sort(shared, one.len, stride, meta, now, batch, counters);
@@ -549,8 +549,9 @@ impl Receive {
         config: &UdpConfig,
         counters: &mut LinkCounters,
     ) {
-        if self.steering.note(meta.src, meta.dst, now) {
-            self.steer(meta.src, meta.dst, now, config, counters);
+        let (src, dst) = (sender_of(meta), receiver_of(meta));
+        if self.steering.note(src, dst, now) {
+            self.steer(src, dst, now, config, counters);
         }
     }
 

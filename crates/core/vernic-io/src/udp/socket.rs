@@ -13,7 +13,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use crate::link::{LinkError, LocalAddr};
+use crate::address::LocalAddr;
+use crate::link::LinkError;
 use crate::sys::OwnFd;
 use crate::udp::{UdpConfig, buffer, ecn, gro, holder, pmtu};
 use crate::{ROCE_PORT, sys};

@@ -18,7 +18,7 @@
 //!
 //! A flow that carries packets for two processes is steered to one and handed over by it to the
 //! other, which by then is not able to steer it: correct, at the price it had before. Senders of
-//! this kind avoid it (`batch::flow_to`).
+//! this kind avoid it (`Slot::flow`).
 //!
 //! Limits: [`MAX_STEERED`] sockets; one that is idle for [`IDLE_NANOS`] is closed. Of more than
 //! [`WAYS`] flows whose ports end in the same bits, those that come most often are counted.

@@ -3,7 +3,9 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::*;
-use crate::batch::{ICRC_BYTES, TxPath};
+use crate::batch::ICRC_BYTES;
+use crate::endpoint;
+use crate::path::TxPath;
 use crate::{ROCE_PORT, sys};
 
 /// An address of 127.0.0.0/8 that no other test of this process uses, so that port 4791 is free.
@@ -14,11 +16,17 @@ fn home() -> IpAddr {
 }
 
 fn config(offload: bool) -> UdpConfig {
-    UdpConfig { offload, slot_scope: format!("vt{}", std::process::id()), ..UdpConfig::default() }
+    UdpConfig { offload, ..UdpConfig::default() }
+}
+
+/// A link without addresses, whose slots are this test process's.
+fn link(offload: bool) -> UdpLink {
+    let slots = SlotTable::with_scope(&format!("vt{}", std::process::id())).unwrap();
+    UdpLink::open(config(offload), slots)
 }
 
 fn open(ip: IpAddr, offload: bool) -> UdpLink {
-    let mut link = UdpLink::open(config(offload)).unwrap();
+    let mut link = link(offload);
     link.activate(ip.into()).unwrap();
     link
 }
@@ -30,8 +38,8 @@ fn to_roce(ip: IpAddr) -> SocketAddr {
 /// Where packets to `ip` reach this link and no other: `::1` is there once, and other programs of
 /// this host may share its port 4791.
 fn to_private(link: &UdpLink, ip: IpAddr) -> SocketAddr {
-    let slot = link.slots().claim().unwrap();
-    let peer = link.slots().query(ip, slot.qpn(1), std::time::Duration::ZERO).unwrap();
+    let slot = link.slots.clone().claim().unwrap();
+    let peer = link.slots.clone().query(ip, slot.qpn(1), std::time::Duration::ZERO).unwrap();
     (ip, peer.private_port).into()
 }
 
@@ -86,7 +94,7 @@ fn good(size: usize, fill: u8) -> Seen {
 fn round_trip(ip: IpAddr, offload: bool) -> LinkCounters {
     let mut link = open(ip, offload);
     let to = if ip.is_ipv4() { to_roce(ip) } else { to_private(&link, ip) };
-    let path = TxPath::new(ip, to);
+    let path = endpoint::path(ip, to);
     let mut batch = TxBatch::new(&link.limits());
     let sizes = [4112, 4112, 4112, 16, 1040, 1040, 200, 28, 28, 4112];
     for (size, fill) in sizes.into_iter().zip(0..) {
@@ -114,7 +122,7 @@ fn packets_of_all_sizes_come_back_over_ipv4() {
 #[test]
 fn packets_of_all_sizes_come_back_over_ipv6() {
     let ip = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    if UdpLink::open(config(true)).unwrap().activate(ip.into()).is_err() {
+    if link(true).activate(ip.into()).is_err() {
         println!("skipped: no IPv6 here");
         return;
     }
@@ -139,7 +147,7 @@ fn a_path_that_refuses_segmentation_is_served_packet_by_packet() {
     }
     // What a device without checksum offload causes, caused by a socket without checksums: EIO.
     link.tx.without_checksums();
-    let path = TxPath::new(ip, to_roce(ip));
+    let path = endpoint::path(ip, to_roce(ip));
     let mut batch = TxBatch::new(&link.limits());
     for fill in 0..40 {
         append(&mut batch, &path, 1040, fill);
@@ -167,7 +175,7 @@ fn a_path_that_refuses_segmentation_is_served_packet_by_packet() {
 fn a_damaged_packet_is_bad_and_counted_and_its_neighbours_are_good() {
     let ip = home();
     let mut link = open(ip, true);
-    let path = TxPath::new(ip, to_roce(ip));
+    let path = endpoint::path(ip, to_roce(ip));
     let mut batch = TxBatch::new(&link.limits());
     (0..3).for_each(|fill| append(&mut batch, &path, 512, fill));
     link.stamp(&mut batch);
@@ -181,14 +189,14 @@ fn a_damaged_packet_is_bad_and_counted_and_its_neighbours_are_good() {
 #[test]
 fn traffic_class_and_hop_limit_arrive_as_sent() {
     for ip in [home(), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-        let Ok(mut link) = UdpLink::open(config(true)) else { panic!("no link") };
+        let mut link = link(true);
         if link.activate(ip.into()).is_err() {
             println!("skipped: no IPv6 here");
             continue;
         }
         let mut batch = TxBatch::new(&link.limits());
         let path =
-            TxPath::new(ip, to_private(&link, ip)).with_traffic_class(0x6A).with_hop_limit(7);
+            endpoint::path(ip, to_private(&link, ip)).with_traffic_class(0x6A).with_hop_limit(7);
         append(&mut batch, &path, 64, 1);
         append(&mut batch, &path, 64, 2);
         link.send(Nanos(0), &mut batch);
@@ -206,7 +214,7 @@ fn flows_leave_from_different_ports_and_one_flow_from_one() {
     let mut link = open(ip, true);
     let mut batch = TxBatch::new(&link.limits());
     for flow in [0, 1, 2, 1, 0] {
-        append(&mut batch, &TxPath::new(ip, to_roce(ip)).with_flow(flow), 64, flow as u8);
+        append(&mut batch, &endpoint::path(ip, to_roce(ip)).with_flow(flow), 64, flow as u8);
     }
     link.send(Nanos(0), &mut batch);
     let mut ports: [Vec<u16>; 3] = Default::default();
@@ -216,7 +224,7 @@ fn flows_leave_from_different_ports_and_one_flow_from_one() {
         total += link.recv(Nanos(0), &mut rx);
         for packet in rx.packets() {
             assert_eq!(link.verify(&packet), Icrc::Good);
-            ports[usize::from(packet.transport()[20])].push(packet.meta.src.port());
+            ports[usize::from(packet.transport()[20])].push(packet.meta.flow);
         }
     }
     for list in &mut ports {
@@ -232,13 +240,13 @@ fn flows_leave_from_different_ports_and_one_flow_from_one() {
 fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_while() {
     let ip = home();
     let (mut leaver, mut stayer, mut sender) = (open(ip, true), open(ip, true), open(home(), true));
-    let (slot, from) = (stayer.slots().claim().unwrap(), sender.active[0].local.ip);
+    let (slot, from) = (stayer.slots.clone().claim().unwrap(), sender.active[0].local.ip);
     let mut batch = TxBatch::new(&sender.limits());
     // Some flows to the stayer at a time, fewer than the queue for what is handed over holds: the
     // kernel divides them among the two.
     let mut send = |flows: std::ops::Range<u16>| {
         for flow in flows {
-            let path = TxPath::new(from, to_roce(ip)).with_flow(flow);
+            let path = endpoint::path(from, to_roce(ip)).with_flow(flow);
             let room = batch.room().unwrap();
             room[..64].fill(1);
             room[5..8].copy_from_slice(&slot.qpn(7).value().to_be_bytes()[1..]);
@@ -282,7 +290,7 @@ fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_whi
 fn an_address_that_comes_back_sends_from_the_ports_that_it_had() {
     let ip = home();
     let mut link = open(ip, true);
-    let path = |flow| TxPath::new(ip, to_roce(ip)).with_flow(flow);
+    let path = |flow| endpoint::path(ip, to_roce(ip)).with_flow(flow);
     let ports = |link: &mut UdpLink| {
         (0..8).map(|flow| link.departure(&path(flow)).unwrap().src.port()).collect::<Vec<_>>()
     };
@@ -299,7 +307,7 @@ fn an_address_that_comes_back_sends_from_the_ports_that_it_had() {
 fn nobody_gets_a_source_port_on_another_address() {
     let (ip, other) = (home(), home());
     let mut link = open(ip, true);
-    let port = link.departure(&TxPath::new(ip, to_roce(ip))).unwrap().src.port();
+    let port = link.departure(&endpoint::path(ip, to_roce(ip))).unwrap().src.port();
     for shared in [0, 1] {
         let fd = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
         sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, shared).unwrap();
@@ -315,7 +323,7 @@ fn nobody_gets_a_source_port_on_another_address() {
 fn flows_beyond_the_bound_share_the_ports_of_their_class() {
     let (ip, other) = (home(), home());
     let mut link = open(ip, true);
-    let path = |ip, flow: usize| TxPath::new(ip, to_roce(ip)).with_flow(flow as u16);
+    let path = |ip, flow: usize| endpoint::path(ip, to_roce(ip)).with_flow(flow as u16);
     let port_of = |link: &mut UdpLink, ip, flow| {
         link.departure(&path(ip, flow)).expect("each flow has a port").src.port()
     };
@@ -350,9 +358,9 @@ fn a_packet_from_an_inactive_source_is_refused_and_the_rest_goes_on() {
     let (ip, other) = (home(), home());
     let mut link = open(ip, true);
     let mut batch = TxBatch::new(&link.limits());
-    let wrong = TxPath::new(other, to_roce(ip));
+    let wrong = endpoint::path(other, to_roce(ip));
     append(&mut batch, &wrong, 64, 1);
-    append(&mut batch, &TxPath::new(ip, to_roce(ip)), 64, 2);
+    append(&mut batch, &endpoint::path(ip, to_roce(ip)), 64, 2);
     let report = link.send(Nanos(0), &mut batch);
     assert_eq!((report.packets, report.failed), (1, 1));
     assert_eq!(report.failure, Some((wrong, libc::EADDRNOTAVAIL)));
@@ -366,8 +374,8 @@ fn a_packet_too_big_for_its_path_is_refused_and_reported() {
     let mut link = open(ip, true);
     let nowhere = SocketAddr::from(([255, 255, 255, 255], ROCE_PORT));
     let mut batch = TxBatch::new(&link.limits());
-    append(&mut batch, &TxPath::new(ip, nowhere), 64, 1);
-    append(&mut batch, &TxPath::new(ip, nowhere), 64, 1);
+    append(&mut batch, &endpoint::path(ip, nowhere), 64, 1);
+    append(&mut batch, &endpoint::path(ip, nowhere), 64, 1);
     let report = link.send(Nanos(0), &mut batch);
     assert_eq!((report.packets, report.failed), (0, 2));
     assert_eq!(report.failure.map(|(_, error)| error), Some(libc::EACCES));
@@ -410,7 +418,7 @@ fn short_and_empty_datagrams_are_bad_packets_not_a_crash() {
 fn a_port_that_is_taken_is_an_error_that_says_who_and_what_to_do() {
     let ip = home();
     let _holder = std::net::UdpSocket::bind((ip, ROCE_PORT)).unwrap();
-    let mut link = UdpLink::open(config(true)).unwrap();
+    let mut link = link(true);
     let error = link.activate(ip.into()).unwrap_err();
     assert!(matches!(error, LinkError::PortTaken { .. }), "{error:?}");
     let text = error.to_string();
@@ -421,7 +429,7 @@ fn a_port_that_is_taken_is_an_error_that_says_who_and_what_to_do() {
 
 #[test]
 fn an_address_of_another_host_is_a_named_error() {
-    let mut link = UdpLink::open(config(true)).unwrap();
+    let mut link = link(true);
     let error = link.activate(IpAddr::from([192, 0, 2, 77]).into()).unwrap_err();
     assert!(matches!(error, LinkError::NoSuchAddress { .. }), "{error:?}");
     assert!(error.to_string().contains("192.0.2.77"));
@@ -447,7 +455,7 @@ fn a_hot_link_costs_one_system_call_per_empty_receive() {
     let ip = home();
     let mut link = open(ip, true);
     let mut batch = TxBatch::new(&link.limits());
-    append(&mut batch, &TxPath::new(ip, to_roce(ip)), 64, 1);
+    append(&mut batch, &endpoint::path(ip, to_roce(ip)), 64, 1);
     link.send(Nanos(0), &mut batch);
     let mut rx = RxBatch::new();
     let mut now = Nanos(0);
@@ -466,14 +474,14 @@ fn a_hot_link_costs_one_system_call_per_empty_receive() {
 fn multicast_reaches_every_member_and_nobody_after_leaving() {
     let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let group = IpAddr::from([239, 255, 42, std::process::id() as u8]);
-    let mut link = UdpLink::open(config(true)).unwrap();
+    let mut link = link(true);
     assert!(matches!(link.join(ip.into(), group), Err(LinkError::NotActive { .. })));
     if let Err(error) = link.activate(ip.into()).and_then(|()| link.join(ip.into(), group)) {
         println!("skipped: {error}");
         return;
     }
     let mut batch = TxBatch::new(&link.limits());
-    let path = TxPath::new(ip, to_roce(group));
+    let path = endpoint::path(ip, to_roce(group));
     append(&mut batch, &path, 64, 9);
     let report = link.send(Nanos(0), &mut batch);
     if report.failed != 0 {
@@ -491,7 +499,7 @@ fn multicast_reaches_every_member_and_nobody_after_leaving() {
 fn a_group_that_nothing_reaches_on_loopback_is_refused_with_what_helps() {
     let ip = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
     let group: IpAddr = "ff15::4791".parse().unwrap();
-    let mut link = UdpLink::open(config(true)).unwrap();
+    let mut link = link(true);
     if let Err(error) = link.activate(ip.into()) {
         println!("skipped: {error}");
         return;
@@ -515,7 +523,7 @@ fn a_sleeper_is_woken_by_a_packet_and_by_a_waker() {
     let none = std::time::Duration::ZERO;
     assert!(!sleeper.sleep(Some(none)).by_fd);
     let mut batch = TxBatch::new(&link.limits());
-    append(&mut batch, &TxPath::new(ip, to_roce(ip)), 64, 1);
+    append(&mut batch, &endpoint::path(ip, to_roce(ip)), 64, 1);
     link.send(Nanos(0), &mut batch);
     assert!(sleeper.sleep(None).by_fd);
     let waker = sleeper.waker();
@@ -539,12 +547,13 @@ fn packets_for_qp1_go_to_whoever_has_the_name_and_their_flow_stays_where_it_is()
     let (mut a, b) = (open(ip, true), open(ip, true));
     let place = crate::Place::Address(ip.into());
     let name = crate::ServiceName { service: vernic_wire::cm::ServiceId(0x0106_0007), place };
-    a.slots().claim_name(&name).unwrap();
-    a.slots().open_name(&name).unwrap();
-    let slot = a.slots().claim().unwrap();
+    a.slots.clone().claim_name(&name).unwrap();
+    a.slots.clone().open_name(&name).unwrap();
+    let slot = a.slots.clone().claim().unwrap();
     let src = (ip, 50_000).into();
     let (dst, icrc) = (to_roce(ip), Icrc::Unchecked);
-    let meta = crate::RxMeta { src, dst, traffic_class: 3, hop_limit: 9, icrc, handed_over: false };
+    let meta =
+        crate::RxMeta { traffic_class: 3, hop_limit: 9, icrc, ..endpoint::arrival(src, dst) };
     let mut bytes = [0; 280];
     bytes[7] = 1;
     let mut batch = RxBatch::new();
@@ -552,8 +561,8 @@ fn packets_for_qp1_go_to_whoever_has_the_name_and_their_flow_stays_where_it_is()
     for round in 0..40 {
         let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
         let handed_over = match round % 2 {
-            0 => b.slots().hand_over_to_name(&name, &packet),
-            _ => b.slots().hand_over_to_slot(slot, &packet),
+            0 => b.slots.clone().hand_over_to_name(&name, &packet),
+            _ => b.slots.clone().hand_over_to_slot(slot, &packet),
         };
         assert_eq!(handed_over, crate::HandedOver::Yes);
         a.recv(Nanos(round * 100_000), &mut batch);

@@ -13,10 +13,13 @@ use std::os::fd::AsFd;
 
 use vernic_wire::icrc::IcrcFlow;
 
-use crate::batch::{TxBatch, TxPath, TxRun};
+use crate::address::LocalAddr;
+use crate::batch::{TxBatch, TxRun};
+use crate::endpoint::{destination_of, local_of};
+use crate::host::Slot;
 use crate::icrc;
-use crate::link::{Departure, LinkCounters, LinkError, LocalAddr, SendReport};
-use crate::slot::Slot;
+use crate::link::{Departure, LinkCounters, LinkError, SendReport};
+use crate::path::TxPath;
 use crate::sys;
 #[cfg(test)]
 use crate::sys::OwnFd;
@@ -108,7 +111,7 @@ impl Transmit {
     }
 
     fn index_of(&self, path: &TxPath) -> Option<usize> {
-        let local = path.local();
+        let local = local_of(path);
         self.sources.iter().position(|source| source.local == local)
     }
 
@@ -129,7 +132,11 @@ impl Transmit {
     /// How packets of a path leave.
     pub(crate) fn departure(&mut self, path: &TxPath, config: &UdpConfig) -> Option<Departure> {
         let found = self.look_up(path, config)?;
-        Some(Departure { src: path.local().with_port(found.port), segmented: found.segmented })
+        Some(Departure {
+            src: local_of(path).with_port(found.port),
+            dst: destination_of(path),
+            segmented: found.segmented,
+        })
     }
 
     /// Finds, or opens, the socket of a path.
@@ -256,7 +263,7 @@ impl Transmit {
                 self.forget();
                 let source = &self.sources[at];
                 batch.rewrite_stamped(|path, bytes, stride| {
-                    if path.local() == source.local
+                    if local_of(path) == source.local
                         && let Some(port) = source.port(path.flow())
                     {
                         icrc::unsegment_run(&icrc::flow_of(path, port.port), bytes, stride);
@@ -288,7 +295,7 @@ fn outgoing<'a>(run: &TxRun<'a>) -> sys::Outgoing<'a> {
     let class = path.traffic_class();
     let hops = path.hop_limit();
     sys::Outgoing {
-        dst: path.dst(),
+        dst: destination_of(path),
         bytes: run.bytes,
         segment: (run.count() > 1).then_some(run.stride as u16),
         traffic_class: (class != ecn::DEFAULT_TRAFFIC_CLASS).then_some(class),
@@ -317,7 +324,7 @@ fn send_runs(
     let Some(port) = source.port(first.path.flow()) else { return Progress::Blocked };
     let same_socket = |run: &TxRun<'_>| {
         (*run.path == *first.path
-            || run.path.local() == source.local
+            || local_of(run.path) == source.local
                 && source.port(run.path.flow()).is_some_and(|p| p.port == port.port))
             && (source.segmented || run.count() == 1)
     };

@@ -195,7 +195,7 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
     let link = engine.with_lane(|lane| std::mem::replace(&mut lane.link, closed));
     engine.refresh_addresses();
     assert!(!context.has_address(row.local));
-    let path = vernic_io::TxPath::new(row.local.ip, row.local.with_port(1));
+    let path = vernic_io::udp::path(row.local.ip, row.local.with_port(1));
     let is_used = || engine.with_lane(|lane| lane.link.departure(&path).is_some());
     engine.with_lane(|lane| lane.link = link);
     assert!(!is_used());
@@ -213,7 +213,7 @@ fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     engine.policy.plan_look(None);
     engine.with_lane(|_| ());
     assert!(engine.policy.plan().is_some(), "nothing is left");
-    engine.with_lane(|lane| lane.blocked = true);
+    engine.with_lane(|lane| lane.tx.block(0));
     assert!(engine.policy.plan().is_none(), "the background thread was woken");
 }
 

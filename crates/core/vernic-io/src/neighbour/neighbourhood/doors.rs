@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::{Neighbourhood, READABLE};
+use crate::host::Slot;
 use crate::link::Nanos;
 use crate::neighbour::MAX_STRANGERS;
 use crate::neighbour::complaint::Whose;
 use crate::neighbour::hindrance::Hindrance;
 use crate::neighbour::meeting::Stranger;
-use crate::slot::Slot;
 use crate::sys::{self, EpollOp, OwnFd};
 
 /// Connections that wait to be accepted.

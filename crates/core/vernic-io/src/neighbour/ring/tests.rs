@@ -1,7 +1,9 @@
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use super::super::page::OwnPage;
 use super::*;
+use crate::{ROCE_PORT, endpoint};
 
 const CAPACITY: u32 = MIN_RING_BYTES;
 
@@ -43,7 +45,7 @@ impl Ring {
 }
 
 fn path() -> TxPath {
-    TxPath::new([10, 0, 0, 1].into(), ([10, 0, 0, 2], 777).into()).with_traffic_class(0x62)
+    endpoint::path([10, 0, 0, 1].into(), ([10, 0, 0, 2], 777).into()).with_traffic_class(0x62)
 }
 
 #[test]
@@ -64,8 +66,8 @@ fn packets_of_all_sizes_come_out_whole_in_order_and_over_the_end_of_the_ring() {
             let Some((meta, bytes)) = ring.next().unwrap() else { break };
             assert_eq!(bytes.len(), lens[received]);
             assert!(bytes.iter().enumerate().all(|(i, &b)| b == byte(received, i)));
-            assert_eq!(meta.src, ([10, 0, 0, 1], ROCE_PORT).into());
-            assert_eq!(meta.dst, ([10, 0, 0, 2], ROCE_PORT).into());
+            assert_eq!(meta.src.ip(), IpAddr::from([10, 0, 0, 1]));
+            assert_eq!(endpoint::receiver_of(&meta), ([10, 0, 0, 2], ROCE_PORT).into());
             assert_eq!((meta.traffic_class, meta.hop_limit), (0x62, TxPath::DEFAULT_HOP_LIMIT));
             received += 1;
         }
@@ -77,8 +79,8 @@ fn packets_of_all_sizes_come_out_whole_in_order_and_over_the_end_of_the_ring() {
 #[test]
 fn each_packet_comes_as_its_own_path_says() {
     let mut ring = ring();
-    let other = TxPath::new([10, 0, 0, 3].into(), ([10, 0, 0, 2], 777).into());
-    let local = TxPath::new("fe80::1".parse().unwrap(), "[fe80::2%7]:777".parse().unwrap());
+    let other = endpoint::path([10, 0, 0, 3].into(), ([10, 0, 0, 2], 777).into());
+    let local = endpoint::path("fe80::1".parse().unwrap(), "[fe80::2%7]:777".parse().unwrap());
     let paths = [path(), path(), other, path(), local, local.with_hop_limit(3), other];
     for path in &paths {
         ring.writer.push(path, b"text", false);
@@ -87,14 +89,10 @@ fn each_packet_comes_as_its_own_path_says() {
     for path in paths {
         let (meta, bytes) = ring.next().unwrap().unwrap();
         assert_eq!(bytes, b"text");
-        assert_eq!((meta.src.ip(), meta.dst.ip()), (path.src(), path.dst().ip()));
+        assert_eq!((meta.src.gid(), meta.dst.gid()), (path.local(), path.remote()));
         assert_eq!(meta.traffic_class, path.traffic_class());
         assert_eq!(meta.hop_limit, path.hop_limit());
-        let scope = match meta.src {
-            SocketAddr::V4(_) => 0,
-            SocketAddr::V6(v6) => v6.scope_id(),
-        };
-        assert_eq!(scope, path.scope_id());
+        assert_eq!(meta.netdev, path.id().0);
     }
 }
 
@@ -109,11 +107,12 @@ fn a_link_local_address_keeps_the_netdev_that_it_holds_on() {
     let mut ring = ring();
     let dst = std::net::SocketAddrV6::new("fe80::2".parse().unwrap(), 5, 0, 9);
     let src = "fe80::1".parse().unwrap();
-    ring.writer.push(&TxPath::new(src, dst.into()), &[1; 12], false);
+    ring.writer.push(&endpoint::path(src, dst.into()), &[1; 12], false);
     assert!(ring.writer.publish());
     let (meta, _) = ring.next().unwrap().unwrap();
     assert_eq!(meta.src.ip(), src);
-    assert_eq!(meta.dst, std::net::SocketAddrV6::new(*dst.ip(), ROCE_PORT, 0, 9).into());
+    let at = std::net::SocketAddrV6::new(*dst.ip(), ROCE_PORT, 0, 9);
+    assert_eq!(endpoint::receiver_of(&meta), at.into());
 }
 
 #[test]

@@ -36,8 +36,10 @@ use std::os::fd::BorrowedFd;
 
 use vernic_wire::Gid;
 
+use crate::address::LocalAddr;
+use crate::batch::Icrc;
 use crate::batch::{RxMeta, RxPacket};
-use crate::link::{Icrc, LocalAddr};
+use crate::endpoint::{arrival, receiver_of, sender_of};
 use crate::{sys, user};
 
 pub(crate) mod queue;
@@ -75,8 +77,8 @@ impl Head {
         bytes[8] = self.meta.traffic_class;
         bytes[9] = self.meta.hop_limit;
         bytes[10] = u8::from(self.meta.icrc == Icrc::Good);
-        emit_addr(&mut bytes[12..36], &self.meta.src);
-        emit_addr(&mut bytes[36..60], &self.meta.dst);
+        emit_addr(&mut bytes[12..36], &sender_of(&self.meta));
+        emit_addr(&mut bytes[36..60], &receiver_of(&self.meta));
         bytes
     }
 
@@ -86,12 +88,11 @@ impl Head {
             return None;
         }
         let meta = RxMeta {
-            src: parse_addr(&bytes[12..36])?,
-            dst: parse_addr(&bytes[36..60])?,
             traffic_class: bytes[8],
             hop_limit: bytes[9],
             icrc: if bytes[10] == 1 { Icrc::Good } else { Icrc::Unchecked },
             handed_over: true,
+            ..arrival(parse_addr(&bytes[12..36])?, parse_addr(&bytes[36..60])?)
         };
         Some(Self { stride: number(4), first_segment: number(6), meta })
     }
@@ -172,17 +173,19 @@ mod tests {
     #[test]
     fn a_head_survives_the_trip() {
         let meta = RxMeta {
-            src: "[fe80::1%3]:50000".parse().unwrap(),
-            dst: "10.0.0.1:4791".parse().unwrap(),
             traffic_class: 3,
             hop_limit: 64,
             icrc: Icrc::Good,
-            handed_over: false,
+            ..arrival("[fe80::1%3]:50000".parse().unwrap(), "10.0.0.1:4791".parse().unwrap())
         };
         let bytes = Head { stride: 1040, first_segment: 5, meta }.emit();
         let head = Head::parse(&bytes).unwrap();
         assert_eq!((head.stride, head.first_segment), (1040, 5));
         assert_eq!((head.meta.src, head.meta.dst), (meta.src, meta.dst));
+        assert_eq!(
+            (sender_of(&head.meta), receiver_of(&head.meta)),
+            (sender_of(&meta), receiver_of(&meta))
+        );
         assert_eq!((head.meta.traffic_class, head.meta.hop_limit), (3, 64));
         assert_eq!(head.meta.icrc, Icrc::Good);
         assert!(head.meta.handed_over, "it does not go on from there");

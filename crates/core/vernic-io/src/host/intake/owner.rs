@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 
 use vernic_wire::Qpn;
 
+use super::super::Slot;
 use super::Intake;
-use crate::slot::Slot;
 
 /// Not 0 once the process has closed its device in order.
 const LEFT: usize = 48;

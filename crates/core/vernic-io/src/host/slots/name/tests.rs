@@ -1,9 +1,11 @@
 use std::os::fd::AsFd;
 
 use super::*;
+use crate::batch::Icrc;
 use crate::batch::RxMeta;
-use crate::link::Icrc;
-use crate::{handoff, sys};
+use crate::endpoint;
+use crate::host::handoff;
+use crate::sys;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const NO_TIME: Duration = Duration::ZERO;
@@ -86,7 +88,7 @@ fn a_packet_is_handed_over_to_who_has_the_name_open_and_to_nobody_else() {
     let src = "127.0.0.1:50000".parse().unwrap();
     let dst = "127.0.0.1:4791".parse().unwrap();
     let icrc = Icrc::Unchecked;
-    let meta = RxMeta { src, dst, traffic_class: 0, hop_limit: 64, icrc, handed_over: false };
+    let meta = RxMeta { icrc, ..endpoint::arrival(src, dst) };
     let packet = RxPacket { bytes: &[5; 280], meta: &meta, segment: 3 };
     assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::NoOwner);
     a.claim_name(&name).unwrap();

@@ -1,7 +1,7 @@
 //! How much is on its way into a process of this host, so that senders do not overrun its sockets.
 //!
 //! An [`Intake`] is a page of memory that its process shares with those that ask for its private
-//! port (`slot.rs`). Senders of unreliable services add what they are about to send, the receiver
+//! port (`slots.rs`). Senders of unreliable services add what they are about to send, the receiver
 //! adds what it has taken; the difference is in flight, and is kept below a part of what a socket
 //! of the receiver holds. RC needs none of that: its acknowledgements bound what is in flight. What
 //! RC looks at is the rest of the page, which can be read when the process is stopped, or gone,
@@ -31,13 +31,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::MAX_TRANSPORT_BYTES;
+use crate::path::{IntakeId, MAX_INTAKES};
 use crate::sys::{self, ClosableFd, OwnFd, SharedPage};
 
 mod owner;
-
-/// Intakes that a link knows at a time: as many as there may be processes. After that the oldest
-/// gives way.
-pub const MAX_INTAKES: usize = 1023;
 
 /// What the kernel takes of a socket's buffer for a datagram beside its bytes: its own structures
 /// (`SKB_TRUESIZE(0)`, 768 bytes on 64 bits). A run of GSO has them once, so this errs on the safe
@@ -58,28 +55,6 @@ const MAX_CAPACITY: u64 = u32::MAX as u64;
 const SENT: usize = 0;
 const RECEIVED: usize = 16;
 const CAPACITY: usize = 32;
-
-/// Which intake a path leads to, in the [`SlotTable`](crate::SlotTable) that knows it: 1 to
-/// [`MAX_INTAKES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IntakeId(u16);
-
-impl IntakeId {
-    /// From the number; `None` for 0 and what is above [`MAX_INTAKES`].
-    pub const fn new(number: u16) -> Option<Self> {
-        if number == 0 || number as usize > MAX_INTAKES { None } else { Some(Self(number)) }
-    }
-
-    /// The number.
-    pub const fn value(self) -> u16 {
-        self.0
-    }
-
-    /// Its place in `IntakeTable::copy_to`'s list.
-    pub const fn index(self) -> usize {
-        self.0 as usize - 1
-    }
-}
 
 /// See the module's head.
 #[derive(Debug)]
@@ -281,7 +256,7 @@ impl IntakeTable {
 
     /// Adds an intake of this process.
     pub(crate) fn add(&self, intake: &Arc<Intake>) -> IntakeId {
-        self.insert(intake.inode, || Ok(intake.clone())).unwrap_or(IntakeId(1))
+        self.insert(intake.inode, || Ok(intake.clone())).unwrap_or(IntakeId::at(0))
     }
 
     /// Adds the intake that another process passed; `None` if the file is anything else.
@@ -314,7 +289,7 @@ impl IntakeTable {
                 at
             }
         };
-        Ok(IntakeId(at as u16 + 1))
+        Ok(IntakeId::at(at))
     }
 }
 

@@ -75,7 +75,7 @@ fn parse_head(magic: [u8; 4], bytes: &[u8]) -> Option<(IpAddr, Slot, &[u8])> {
     let rest = bytes.strip_prefix(&magic)?;
     let (gid, rest) = rest.split_first_chunk::<16>()?;
     let (slot, rest) = rest.split_first_chunk::<2>()?;
-    Some((Gid(*gid).to_ip(), Slot(u16::from_be_bytes(*slot)), rest))
+    Some((Gid(*gid).to_ip(), Slot::new(u16::from_be_bytes(*slot))?, rest))
 }
 
 /// A message that parses, emitted again.

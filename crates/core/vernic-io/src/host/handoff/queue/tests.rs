@@ -1,15 +1,11 @@
 use super::*;
 use crate::batch::RxMeta;
-use crate::link::Icrc;
+use crate::endpoint::arrival;
 
 fn head(src_port: u16) -> Head {
     let meta = RxMeta {
-        src: ([10, 0, 0, 1], src_port).into(),
-        dst: ([10, 0, 0, 2], 4791).into(),
         traffic_class: 3,
-        hop_limit: 64,
-        icrc: Icrc::Unchecked,
-        handed_over: false,
+        ..arrival(([10, 0, 0, 1], src_port).into(), ([10, 0, 0, 2], 4791).into())
     };
     Head { stride: 1024, first_segment: 2, meta }
 }
@@ -25,7 +21,7 @@ fn drain(reader: &mut QueueReader) -> Vec<(u16, usize)> {
     let mut buffer = vec![0; RX_BUFFER_BYTES];
     let mut seen = Vec::new();
     while let Next::Packets(head, len) = reader.next(&mut buffer).unwrap() {
-        seen.push((head.meta.src.port(), len));
+        seen.push((head.meta.flow, len));
     }
     reader.release().unwrap();
     seen

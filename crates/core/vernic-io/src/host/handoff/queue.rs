@@ -46,11 +46,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{HEAD_BYTES, Head};
+use crate::address::Address;
 use crate::batch::RX_BUFFER_BYTES;
 use crate::circle::Circle;
 use crate::sys::{self, OwnFd, SharedMemory};
@@ -106,11 +106,13 @@ impl Memory {
     }
 }
 
+/// A flow: source, its number there, destination.
+type Flow = (Address, u16, Address);
+
 /// What a flow has of the queue.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    src: SocketAddr,
-    dst: SocketAddr,
+    flow: Flow,
     cost: u64,
 }
 
@@ -182,12 +184,12 @@ impl QueueWriter {
     }
 
     /// The share of a flow: one that is its own, that of one which has nothing there, or the last.
-    fn share(&mut self, src: SocketAddr, dst: SocketAddr) -> usize {
-        let is_it = |share: &Share| share.src == src && share.dst == dst;
+    fn share(&mut self, flow: Flow) -> usize {
+        let is_it = |share: &Share| share.flow == flow;
         if let Some(known) = self.flows.iter().position(is_it) {
             return known;
         }
-        let fresh = Share { src, dst, cost: 0 };
+        let fresh = Share { flow, cost: 0 };
         if self.flows.len() < MAX_FLOWS {
             self.flows.push(fresh);
             return self.flows.len() - 1;
@@ -202,7 +204,7 @@ impl QueueWriter {
     /// Writes packets, at most [`RX_BUFFER_BYTES`] of them.
     pub(crate) fn push(&mut self, head: &Head, packets: &[u8]) -> Result<Written, Broken> {
         self.settle()?;
-        let flow = self.share(head.meta.src, head.meta.dst);
+        let flow = self.share((head.meta.src, head.meta.flow, head.meta.dst));
         let record = Waiting { bytes: record_bytes(packets.len()), flow };
         if self.flows[flow].cost + record.cost() > QUEUE_BYTES - self.used {
             return Ok(Written::Full);

@@ -12,8 +12,8 @@ use vernic_wire::Qpn;
 
 use super::message::{Answer, MAX_MESSAGE_BYTES, Question};
 use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
-use crate::intake::IntakeId;
-use crate::link::LocalAddr;
+use crate::address::LocalAddr;
+use crate::path::{IntakeId, ProcessId};
 use crate::sys::{self, Gate, OwnFd};
 use crate::user;
 
@@ -33,6 +33,13 @@ pub struct PeerProcess {
     pub private_port: u16,
     /// How much is on its way there, if it says so.
     pub intake: Option<IntakeId>,
+}
+
+impl PeerProcess {
+    /// As the path to it names it.
+    pub fn id(&self) -> ProcessId {
+        ProcessId { door: self.private_port, intake: self.intake }
+    }
 }
 
 /// What [`SlotTable::lookup`] knows so far.

@@ -31,12 +31,12 @@ use std::time::{Duration, Instant};
 
 use vernic_wire::cm::ServiceId;
 
+use super::super::handoff::{HandedOver, Head};
 use super::lookup::{LOOKUP_LIFE, MAX_LOOKUPS};
 use super::message::Question;
 use super::{Name, PeerProcess, Slot, SlotTable, State, is_taken, new_socket, tables};
+use crate::address::LocalAddr;
 use crate::batch::RxPacket;
-use crate::handoff::{HandedOver, Head};
-use crate::link::LocalAddr;
 use crate::sys::OwnFd;
 
 /// Most names that a table has at a time: as many as a process may have descriptors where the

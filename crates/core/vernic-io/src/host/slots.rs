@@ -14,7 +14,7 @@
 //!
 //! A slot's four low bits are its [class](Slot::class). The slots of a table are of one class while
 //! there are free ones, and those of a process's tables of different classes, so senders that give
-//! each class UDP source ports of its own ([`flow_to`](crate::batch::flow_to)) send no flow that is
+//! each class UDP source ports of its own ([`Slot::flow`]) send no flow that is
 //! for two links of a process (it has one for each time that it opened a device).
 //!
 //! Each slot has three sockets:
@@ -28,7 +28,7 @@
 //! A fourth, `\0vernic/<slot>/neighbour`, is there if packets go through memory (`neighbour/`).
 //!
 //! A service of connection management has a name of the same kind, by which its listener is found
-//! (`slot/name.rs`).
+//! (`slots/name.rs`).
 //!
 //! All heed only processes of the same user, as the kernel names them (`SO_PASSCRED`).
 //!
@@ -44,10 +44,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use vernic_wire::Qpn;
 
+use super::handoff::{self, HandedOver, Head};
+use super::intake::{Intake, IntakeTable};
+use super::slot::Slot;
+
+use crate::address::LocalAddr;
 use crate::batch::RxPacket;
-use crate::handoff::{self, HandedOver, Head};
-use crate::intake::{Intake, IntakeId, IntakeTable};
-use crate::link::LocalAddr;
+use crate::path::IntakeId;
 use crate::random::random;
 use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
 use crate::user;
@@ -65,59 +68,6 @@ use name::{Named, Server};
 
 #[cfg(fuzzing)]
 pub(crate) use message::parse_and_emit;
-
-/// The high bits of a QPN: which process (more exactly, which link of which process).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(u16);
-
-impl Slot {
-    /// Bits of a QPN that are the slot.
-    pub const BITS: u32 = 10;
-    /// Bits of a QPN that are the index.
-    pub const INDEX_BITS: u32 = 14;
-    /// QPNs in a slot.
-    pub const QPNS: u32 = 1 << Self::INDEX_BITS;
-    /// Stands for no slot: that of QPNs 0 and 1.
-    const NONE: Self = Self(0);
-    /// First slot that a process may take.
-    pub const FIRST: Self = Self(1);
-    /// Last slot that a process may take.
-    pub const LAST: Self = Self((1 << Self::BITS) - 2);
-
-    /// The slot of this number, which has 10 bits. May be one that no process can take.
-    pub(crate) const fn new(number: u16) -> Option<Self> {
-        if number >> Self::BITS == 0 { Some(Self(number)) } else { None }
-    }
-
-    /// The slot of a QPN. May be one that no process can take.
-    pub const fn of(qpn: Qpn) -> Self {
-        Self((qpn.value() >> Self::INDEX_BITS) as u16)
-    }
-
-    /// The QPN with this slot and the low 14 bits of `index`.
-    pub const fn qpn(self, index: u32) -> Qpn {
-        Qpn::new((self.0 as u32) << Self::INDEX_BITS | index & (Self::QPNS - 1))
-    }
-
-    /// The number, 0 to 1023.
-    pub const fn value(self) -> u16 {
-        self.0
-    }
-
-    /// Classes of slots.
-    pub const CLASSES: u16 = 16;
-
-    /// Which of the [`CLASSES`](Self::CLASSES) it is of.
-    #[inline]
-    pub const fn class(self) -> u16 {
-        self.0 % Self::CLASSES
-    }
-
-    /// True for slots that belong to a process: not those of QPN 0 and 1, and of multicast.
-    pub const fn is_ordinary(self) -> bool {
-        self.0 >= Self::FIRST.0 && self.0 <= Self::LAST.0
-    }
-}
 
 /// Why no slot could be taken.
 #[derive(Debug, thiserror::Error)]
@@ -340,7 +290,7 @@ impl SlotTable {
     fn control_name(&self, slot: Slot) -> Name {
         let mut name = Name::new();
         // Fits: the scope was cut when the table was made.
-        let _ = write!(name, "{}/{}", self.scope, slot.0);
+        let _ = write!(name, "{}/{}", self.scope, slot.value());
         name
     }
 
@@ -430,13 +380,14 @@ impl SlotTable {
     /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened, or the table is
     /// closed.
     pub fn claim(&self) -> Result<Slot, SlotError> {
-        self.claim_from(random() % u64::from(Slot::LAST.0))
+        self.claim_from(random() % u64::from(Slot::LAST.value()))
     }
 
     /// Takes the first free slot of its class, counted from `start`, or else the first free one.
     fn claim_from(&self, start: u64) -> Result<Slot, SlotError> {
-        let count = u64::from(Slot::LAST.0);
-        let all = (0..count).map(|i| Slot(Slot::FIRST.0 + ((start + i) % count) as u16));
+        let count = u64::from(Slot::LAST.value());
+        let all = (0..count)
+            .filter_map(|i| Slot::new(Slot::FIRST.value() + ((start + i) % count) as u16));
         let is_alike = |slot: &Slot| slot.class() == self.class;
         let others = all.clone().filter(|slot| !is_alike(slot));
         for slot in all.filter(is_alike).chain(others) {
@@ -503,8 +454,8 @@ impl SlotTable {
     }
 
     fn set_ours(&self, slot: Slot, ours: bool) {
-        let word = &self.ours[usize::from(slot.0) / 64];
-        let bit = 1 << (slot.0 % 64);
+        let word = &self.ours[usize::from(slot.value()) / 64];
+        let bit = 1 << (slot.value() % 64);
         if ours {
             word.fetch_or(bit, Ordering::Release);
         } else {
@@ -521,8 +472,8 @@ impl SlotTable {
     /// True if the slot is one of this table's.
     #[inline]
     pub fn is_ours(&self, slot: Slot) -> bool {
-        let bits = self.ours[usize::from(slot.0) / 64 % 16].load(Ordering::Relaxed);
-        bits >> (slot.0 % 64) & 1 != 0
+        let bits = self.ours[usize::from(slot.value()) / 64 % 16].load(Ordering::Relaxed);
+        bits >> (slot.value() % 64) & 1 != 0
     }
 
     /// Changes whenever [`sockets`](Self::sockets) does.
@@ -583,7 +534,7 @@ impl SlotTable {
     }
 
     /// Copies the intakes of processes that were found, at the places that
-    /// [`IntakeId::index`](crate::intake::IntakeId::index) says.
+    /// [`IntakeId::index`] says.
     pub fn copy_intakes(&self, list: &mut Vec<Arc<Intake>>) {
         self.intakes.copy_to(list);
     }

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::*;
-use crate::intake::IntakeId;
+use crate::path::IntakeId;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -67,7 +67,7 @@ fn a_closed_table_has_given_everything_back_and_takes_nothing_more() {
 fn a_slot_whose_second_name_is_still_taken_is_passed_over() {
     let table = SlotTable::with_scope(&scope("second")).unwrap();
     let alike = |slot: &Slot| slot.is_ordinary() && slot.class() == table.class;
-    let mut all = (0..=Slot::LAST.0).map(Slot).filter(alike);
+    let mut all = (0..=Slot::LAST.value()).filter_map(Slot::new).filter(alike);
     let (first, second) = (all.next().unwrap(), all.next().unwrap());
     let taken = new_socket(table.packets_name(first).as_bytes()).unwrap();
     assert_eq!(table.claim_from(0).unwrap(), second);
@@ -81,8 +81,10 @@ fn slots_of_a_table_are_of_one_class_and_those_of_several_tables_of_several() {
     let tables: Vec<_> = (0..3).map(|_| SlotTable::with_scope(&name).unwrap()).collect();
     // Another process has all of the first one's class but one.
     let class = tables[0].class;
-    let alike: Vec<_> =
-        (Slot::FIRST.0..=Slot::LAST.0).map(Slot).filter(|slot| slot.class() == class).collect();
+    let alike: Vec<_> = (Slot::FIRST.value()..=Slot::LAST.value())
+        .filter_map(Slot::new)
+        .filter(|slot| slot.class() == class)
+        .collect();
     let other = |slot: &Slot| new_socket(tables[0].control_name(*slot).as_bytes()).unwrap();
     let _others: Vec<_> = alike[1..].iter().map(other).collect();
     assert_eq!(tables[0].claim().unwrap(), alike[0]);
@@ -133,9 +135,10 @@ fn messages_that_are_no_questions_are_ignored() {
         assert_eq!(Question::parse(bytes), None);
         assert_eq!(Answer::parse(bytes), None);
     }
-    let question = Question { ip: LOCALHOST, slot: Slot(9) };
+    let question = Question { ip: LOCALHOST, slot: Slot::new(9).unwrap() };
     assert_eq!(Question::parse(&question.emit()), Some(question));
-    let answer = Answer { ip: "fe80::1".parse().unwrap(), slot: Slot(9), private_port: 80 };
+    let answer =
+        Answer { ip: "fe80::1".parse().unwrap(), slot: Slot::new(9).unwrap(), private_port: 80 };
     assert_eq!(Answer::parse(&answer.emit()), Some(answer));
     assert_eq!(Question::parse(&answer.emit()), None);
 }

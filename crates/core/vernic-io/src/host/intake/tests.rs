@@ -1,7 +1,7 @@
 use std::sync::atomic::AtomicU64;
 
 use super::*;
-use crate::slot::Slot;
+use crate::host::Slot;
 
 fn intake(capacity: u64) -> Intake {
     let fd = sys::shared_file().unwrap();
@@ -131,7 +131,7 @@ fn a_table_that_is_full_lets_the_oldest_go() {
         table.insert(u64::MAX - inode, make).unwrap();
     }
     assert_eq!(table.add_file(file), IntakeId::new(1));
-    assert_eq!(table.add(table.own().unwrap()), IntakeId(2));
+    assert_eq!(table.add(table.own().unwrap()), IntakeId::at(1));
     let mut list = Vec::new();
     table.copy_to(&mut list);
     assert_eq!(list.len(), MAX_INTAKES);

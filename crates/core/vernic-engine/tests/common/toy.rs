@@ -1,0 +1,210 @@
+//! A link of another kind: packets through channels, addressed by LID, on virtual lanes with
+//! credits. It is made of what `vernic-io` and `vernic-engine` offer to everybody.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use vernic_engine::{Config, Context, DeviceInfo, Gid, LinkCounters, LinkError, LocalAddr, Mtu};
+use vernic_io::link::Departure;
+use vernic_io::{
+    Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, Nanos, NoPath, OpenPath, PathId,
+    PathRequest, Paths, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
+};
+
+/// Virtual lanes of each link.
+pub const LANES: u8 = 4;
+
+struct Frame {
+    from: u16,
+    to: u16,
+    bytes: Vec<u8>,
+}
+
+/// What all links are plugged into: it brings frames to the LID in their head, and knows the LID of
+/// each GID, as a subnet manager does.
+#[derive(Default)]
+pub struct Fabric {
+    ports: Mutex<HashMap<u16, Sender<Frame>>>,
+    lids: Mutex<HashMap<Gid, u16>>,
+    /// Runs that a lane of any link may still send.
+    credits: [AtomicUsize; LANES as usize],
+}
+
+impl Fabric {
+    pub fn new() -> Arc<Self> {
+        let this = Self::default();
+        this.credits.iter().for_each(|credits| credits.store(usize::MAX / 2, Ordering::SeqCst));
+        Arc::new(this)
+    }
+
+    pub fn set_credits(&self, lane: u8, runs: usize) {
+        self.credits[usize::from(lane)].store(runs, Ordering::SeqCst);
+    }
+
+    /// A device with one port that has this LID.
+    pub fn device(self: &Arc<Self>, lid: u16, config: Config) -> Arc<Context> {
+        Context::open_over(info(lid), &ToyFactory { fabric: self.clone(), lid }, config).unwrap()
+    }
+
+    fn plug(&self, lid: u16) -> Receiver<Frame> {
+        let (sender, inbox) = channel();
+        self.ports.lock().unwrap().insert(lid, sender);
+        self.lids.lock().unwrap().insert(Gid::from_ip(ip(lid)), lid);
+        inbox
+    }
+}
+
+fn ip(lid: u16) -> IpAddr {
+    let [high, low] = lid.to_be_bytes();
+    IpAddr::from([198, 18, high, low])
+}
+
+fn info(lid: u16) -> DeviceInfo {
+    DeviceInfo {
+        name: format!("toy{lid}"),
+        number: lid.into(),
+        netdev: format!("toy{lid}"),
+        netdev_index: 0,
+        node_guid: 0x0200_0000_0000_0000 | u64::from(lid),
+        netdev_mtu_bytes: 4200,
+        active_mtu: Some(Mtu::B4096),
+        up: true,
+        loopback: false,
+        default_route: false,
+        addresses: vec![LocalAddr::from(ip(lid))],
+        transport: vernic_engine::Transport::Roce,
+    }
+}
+
+struct ToyFactory {
+    fabric: Arc<Fabric>,
+    lid: u16,
+}
+
+impl LinkFactory for ToyFactory {
+    fn open(&self, _setup: &LinkSetup) -> io::Result<Box<dyn Link>> {
+        let (fabric, lid) = (self.fabric.clone(), self.lid);
+        let inbox = fabric.plug(lid);
+        Ok(Box::new(ToyLink { fabric, lid, inbox, counters: LinkCounters::default() }))
+    }
+}
+
+struct ToyLink {
+    fabric: Arc<Fabric>,
+    lid: u16,
+    inbox: Receiver<Frame>,
+    counters: LinkCounters,
+}
+
+struct ToyPaths {
+    fabric: Arc<Fabric>,
+    lid: u16,
+}
+
+impl Paths for ToyPaths {
+    fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let lid = *self.fabric.lids.lock().unwrap().get(&to.remote).ok_or(NoPath)?;
+        let path = TxPath::new(to.local, to.remote, PathId(lid.into()), 0);
+        Ok(OpenPath {
+            path: path.with_lane(to.service_level % LANES),
+            remote: Address::Lid(lid),
+            local: Address::Lid(self.lid),
+        })
+    }
+}
+
+impl Link for ToyLink {
+    fn limits(&self) -> LinkLimits {
+        LinkLimits { lanes: LANES, ..LinkLimits::default() }
+    }
+
+    fn stamp(&mut self, _batch: &mut TxBatch) {}
+
+    fn send(&mut self, _now: Nanos, batch: &mut TxBatch) -> SendReport {
+        let mut report = SendReport::default();
+        while let Some(run) = batch.first_run() {
+            let credits = &self.fabric.credits[usize::from(run.path.lane())];
+            let take = |credits: usize| credits.checked_sub(1);
+            if credits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+                report.blocked = true;
+                self.counters.tx_blocked += 1;
+                break;
+            }
+            let to = run.path.id().0 as u16;
+            if let Some(port) = self.fabric.ports.lock().unwrap().get(&to) {
+                for bytes in run.packets() {
+                    let _ = port.send(Frame { from: self.lid, to, bytes: bytes.to_vec() });
+                }
+            }
+            report.packets += run.count();
+            report.bytes += run.bytes.len();
+            batch.retire(1);
+        }
+        self.counters.tx_packets += report.packets as u64;
+        report
+    }
+
+    fn recv(&mut self, _now: Nanos, batch: &mut RxBatch) -> usize {
+        batch.clear();
+        while batch.free() != 0 {
+            let Ok(frame) = self.inbox.try_recv() else { break };
+            let len = frame.bytes.len();
+            batch.spare()[..len].copy_from_slice(&frame.bytes);
+            let meta = RxMeta {
+                src: Address::Lid(frame.from),
+                dst: Address::Lid(frame.to),
+                flow: 0,
+                door: Door::Shared,
+                netdev: 0,
+                traffic_class: 0,
+                hop_limit: 0,
+                icrc: Icrc::Good,
+                handed_over: false,
+            };
+            batch.commit(len, len, meta);
+        }
+        self.counters.rx_packets += batch.len() as u64;
+        batch.len()
+    }
+
+    fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc {
+        packet.meta.icrc
+    }
+
+    fn poll_fds(&self) -> &[RawFd] {
+        &[]
+    }
+
+    fn poll_generation(&self) -> u64 {
+        0
+    }
+
+    fn paths(&self) -> Arc<dyn Paths> {
+        Arc::new(ToyPaths { fabric: self.fabric.clone(), lid: self.lid })
+    }
+
+    fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn deactivate(&mut self, _local: LocalAddr) {}
+
+    fn join(&mut self, local: LocalAddr, _group: IpAddr) -> Result<(), LinkError> {
+        Err(LinkError::NotActive { addr: local })
+    }
+
+    fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
+
+    fn departure(&mut self, _path: &TxPath) -> Option<Departure> {
+        None
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,107 @@
+//! Addresses: those that packets bear, and those of this host.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use vernic_wire::Gid;
+
+/// An address that a packet bears: which of the two kinds, its link layer decides.
+#[derive(Clone, Copy, Debug, Eq)]
+pub enum Address {
+    /// A GID: RoCE, and packets of InfiniBand with a GRH.
+    Gid(Gid),
+    /// A local identifier: packets of InfiniBand within a subnet.
+    Lid(u16),
+}
+
+impl Address {
+    /// The address as a GID. A LID, which has none, becomes `fe80::` and the LID, so that settings
+    /// and logs that know addresses only can name it.
+    #[inline]
+    pub fn gid(self) -> Gid {
+        match self {
+            Self::Gid(gid) => gid,
+            Self::Lid(lid) => {
+                let [high, low] = lid.to_be_bytes();
+                Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low])
+            }
+        }
+    }
+
+    /// The address as an IP address, as its [GID](Self::gid) is one.
+    #[inline]
+    pub fn ip(self) -> IpAddr {
+        self.gid().to_ip()
+    }
+}
+
+/// One comparison of 128 bits where both are GIDs, as is done for each packet.
+impl PartialEq for Address {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Gid(own), Self::Gid(other)) => {
+                u128::from_ne_bytes(own.0) == u128::from_ne_bytes(other.0)
+            }
+            (Self::Lid(own), Self::Lid(other)) => own == other,
+            _ => false,
+        }
+    }
+}
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        Self::Gid(Gid::from_ip(ip))
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Gid(gid) => write!(f, "{}", gid.to_ip()),
+            Self::Lid(lid) => write!(f, "LID {lid}"),
+        }
+    }
+}
+
+/// A local address, with the netdev index that makes a link-local IPv6 address complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalAddr {
+    /// The address.
+    pub ip: IpAddr,
+    /// Index of the netdev for a link-local IPv6 address, else 0.
+    pub scope_id: u32,
+}
+
+impl LocalAddr {
+    /// An address and a scope id, which is kept only where it means something.
+    pub fn new(ip: IpAddr, scope_id: u32) -> Self {
+        let link_local = match ip {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
+        };
+        Self { ip, scope_id: if link_local { scope_id } else { 0 } }
+    }
+
+    /// With a port, as sockets take it.
+    pub fn with_port(self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, self.scope_id)),
+        }
+    }
+}
+
+impl From<IpAddr> for LocalAddr {
+    fn from(ip: IpAddr) -> Self {
+        Self::new(ip, 0)
+    }
+}
+
+impl std::fmt::Display for LocalAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.scope_id {
+            0 => write!(f, "{}", self.ip),
+            scope => write!(f, "{}%{scope}", self.ip),
+        }
+    }
+}
