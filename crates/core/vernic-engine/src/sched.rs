@@ -1,4 +1,5 @@
-//! The scheduler: which queue pair of a lane has its turn next, and when the lane must be looked at.
+//! The scheduler: which queue pair of a lane has its turn next, and when the lane must be looked
+//! at.
 //!
 //! A queue pair stands in one place ([`Standing`]), on one list at most, and beside that in the
 //! timer wheel. Whatever happened to it ends in one epilogue, [`Scheduler::after`], which moves it

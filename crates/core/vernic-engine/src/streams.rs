@@ -1,10 +1,10 @@
 //! The lane's part of iWARP: connections, and the machines that they belong to.
 //!
-//! Owns the connections of queue pairs, each from [`Streams::bind`] until both ends have
-//! closed, the connection is lost, or the queue pair is reset or destroyed; and tells whoever made
-//! a connection how it ends ([`StreamSink`]). Called by the lane: bytes in
-//! ([`Streams::receive_ready`]), FPDUs out ([`Streams::transmit_ready`]). Runs under the lane's lock,
-//! and takes a queue pair's core after it, as packets do.
+//! Owns the connections of queue pairs, each from [`Streams::bind`] until both ends have closed,
+//! the connection is lost, or the queue pair is reset or destroyed; and tells whoever made a
+//! connection how it ends ([`StreamSink`]). Called by the lane: bytes in
+//! ([`Streams::receive_ready`]), FPDUs out ([`Streams::transmit_ready`]). Runs under the lane's
+//! lock, and takes a queue pair's core after it, as packets do.
 //!
 //! ```text
 //!   socket -> buffer -> iwarp::Qp::handle_bytes      what is left over waits in Conn::rest

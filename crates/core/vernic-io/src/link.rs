@@ -243,9 +243,9 @@ pub trait Link: Send {
     /// packets may still join its run), or to look at packets as they will be on the wire.
     fn stamp(&mut self, batch: &mut TxBatch);
 
-    /// Sends what waits in `batch`, in order; all of it is of one virtual lane. Never blocks. What the kernel had no space for
-    /// stays in the batch. What it refuses is dropped and reported: the protocol treats it as
-    /// loss.
+    /// Sends what waits in `batch`, in order; all of it is of one virtual lane. Never blocks. What
+    /// the kernel had no space for stays in the batch. What it refuses is dropped and reported: the
+    /// protocol treats it as loss.
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport;
 
     /// Clears `batch` and fills it with what has arrived, up to its capacity. Never blocks.

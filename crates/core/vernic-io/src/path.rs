@@ -65,7 +65,8 @@ const NO_INTAKE: u16 = u16::MAX;
 /// Where packets go and how: all that a run has in common.
 ///
 /// Small, `Copy`, and compared as plain integers: the batch compares one per packet. A link makes
-/// it ([`Link::open_path`](crate::Link::open_path)), the engine says who receives and by which flow.
+/// it ([`Link::open_path`](crate::Link::open_path)), the engine says who receives and by which
+/// flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TxPath {
     local: u128,

@@ -1,8 +1,8 @@
 //! What an open device is beside its lane: names, memory, events, addresses, states of the port,
 //! process slots, and what is known of other processes.
 //!
-//! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and is looked at through.
-//! Nothing of it is written on the data path.
+//! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and is looked at
+//! through. Nothing of it is written on the data path.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -53,8 +53,8 @@ impl Device {
         })
     }
 
-    /// The path of an address vector; `entropy` chooses the number of its flow, which [`Slot::flow`]
-    /// makes that for a slot.
+    /// The path of an address vector; `entropy` chooses the number of its flow, which
+    /// [`Slot::flow`] makes that for a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
         let open = self.paths.open_path(&to).map_err(|NoPath| {

@@ -35,8 +35,8 @@ use crate::streams::{HELD_NANOS, Streams};
 /// returns soon.
 pub(crate) const BATCHES_PER_CALL: usize = 2;
 
-/// How soon a full socket or lane is tried again, in nanoseconds: a fraction of the time that it takes
-/// the kernel to deliver a socket buffer.
+/// How soon a full socket or lane is tried again, in nanoseconds: a fraction of the time that it
+/// takes the kernel to deliver a socket buffer.
 const RETRY_NANOS: u64 = 50_000;
 
 /// How soon a turn that was put off is tried again if a neighbour takes nothing for long: it rings

@@ -4,8 +4,8 @@
 //! this, packets would be lost in the receiver's socket where an adapter would have delivered them.
 //! Before such a queue pair writes packets to the private port of another process (or of this one),
 //! the lane asks the [`Intake`] there for room. If there is none the queue pair's turn is put off
-//! ([`Lane::held`](crate::lane::core::Lane)), others go on, and it is tried again with the next call and
-//! by the background thread every [`RETRY_NANOS`].
+//! ([`Lane::held`](crate::lane::core::Lane)), others go on, and it is tried again with the next
+//! call and by the background thread every [`RETRY_NANOS`].
 //!
 //! Nobody is waited for longer than [`PATIENCE_NANOS`]: a receiver that is stopped or killed takes
 //! nothing, and packets to it may get lost. As long as it takes nothing it is not waited for again.

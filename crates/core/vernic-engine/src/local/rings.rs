@@ -50,8 +50,8 @@ use crate::counters::Counters;
 const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// How long UC and UD pause so that the peer takes all that was sent to it by UDP: longer than it
-/// takes to forget what never comes (`vernic_io::host::intake`). Other processes' packets may keep it
-/// busy for longer; after a [`DRAIN_PAUSE_NANOS`] there is another try.
+/// takes to forget what never comes (`vernic_io::host::intake`). Other processes' packets may keep
+/// it busy for longer; after a [`DRAIN_PAUSE_NANOS`] there is another try.
 const DRAIN_NANOS: u64 = 5_000_000;
 /// See [`DRAIN_NANOS`]: a second.
 const DRAIN_PAUSE_NANOS: u64 = 1_000_000_000;

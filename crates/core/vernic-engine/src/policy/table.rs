@@ -56,8 +56,8 @@ table! {
     /// makes thousands.
     active_calls: u64 = 8,
     /// Calls in one take-over time that keep the thread away. A program that polls makes hundreds
-    /// even where each call does much. One that makes a few waits for something else meanwhile, such
-    /// as its memory to change, and waits for our next look if nobody watches the sockets.
+    /// even where each call does much. One that makes a few waits for something else meanwhile,
+    /// such as its memory to change, and waits for our next look if nobody watches the sockets.
     staying_calls: u64 = 16,
     /// How long nobody has called when packets are found after a take-over time: the program polled
     /// until it had what it polled for, then waited for something else. Far longer than between two

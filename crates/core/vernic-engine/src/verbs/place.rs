@@ -44,9 +44,9 @@ impl Qp {
     /// it sees anything of a request that is posted afterwards. The first call for a key asks for
     /// consent.
     ///
-    /// What it needs is held meanwhile: no other thread makes progress on this device. It does not wait
-    /// for that: it is [`Placed::Not`] while another thread does, and a WRITE does the same then,
-    /// after one more copy.
+    /// What it needs is held meanwhile: no other thread makes progress on this device. It does not
+    /// wait for that: it is [`Placed::Not`] while another thread does, and a WRITE does the same
+    /// then, after one more copy.
     pub fn place(&self, to: Remote, len: u32, fill: impl FnOnce(&mut dyn FnMut(&[u8]))) -> Placed {
         let engine = self.engine();
         if len == 0 || engine.is_orphan() {

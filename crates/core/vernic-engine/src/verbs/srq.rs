@@ -23,7 +23,8 @@ pub struct SrqInit {
     pub max_wr: u32,
     /// Scatter/gather entries of each, 0 to [`MAX_SGE`].
     pub max_sge: u32,
-    /// Raise [`EventKind::SrqLimitReached`](crate::EventKind::SrqLimitReached) once fewer receives remain; 0 is disarmed.
+    /// Raise [`EventKind::SrqLimitReached`](crate::EventKind::SrqLimitReached) once fewer receives
+    /// remain; 0 is disarmed.
     pub limit: u32,
 }
 
