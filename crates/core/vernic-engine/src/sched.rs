@@ -188,7 +188,8 @@ impl Scheduler {
         is_open || self.admits_one(qp, core, now)
     }
 
-    /// The same for one that sends for the first time, or where not every queue pair is let in.
+    /// As [`admits`](Self::admits), for a queue pair that sends for the first time, or where not
+    /// every queue pair is let in.
     fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let QpCore { machine, side } = core;
         let Some(machine) = machine.packets() else { return true };
@@ -228,7 +229,8 @@ impl Scheduler {
         self.attend(index);
     }
 
-    /// Its requests may leave once, whatever the window of their destination says: its timer fired.
+    /// Lets the requests of a queue pair whose timer fired leave once, whatever the window of their
+    /// destination says.
     pub(crate) fn exempt(&mut self, qp: &QpInner) {
         self.pass(qp.mark.index());
     }

@@ -70,8 +70,8 @@ impl Qp {
         Self::with_controller(init, Controller::new(init.max_window))
     }
 
-    /// The same with a congestion controller of the owner's. Services other than RC and XRC have no
-    /// use for it.
+    /// As [`new`](Self::new), with a congestion controller of the owner's. Services other than RC
+    /// and XRC have no use for it.
     pub fn with_congestion(init: QpInit, congestion: Box<dyn Congestion>) -> Self {
         Self::with_controller(init, Controller::owners(congestion, init.max_window))
     }
@@ -88,19 +88,19 @@ impl Qp {
         }
     }
 
-    /// Its number.
+    /// The queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.init.qpn
     }
-    /// Its type.
+    /// The type of queue pair.
     pub fn qp_type(&self) -> QpType {
         self.init.qp_type
     }
-    /// Its service.
+    /// The transport service.
     pub fn service(&self) -> Service {
         self.init.qp_type.service()
     }
-    /// Its state.
+    /// The present state.
     pub fn state(&self) -> QpState {
         self.attr.state
     }

@@ -42,9 +42,9 @@ pub(crate) struct Early {
 /// What becomes of a request that comes too early.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    /// It waits.
+    /// The request waits.
     Here,
-    /// It waits in the place of this one.
+    /// The request waits in the place of this one.
     Instead(Early),
     /// There is no place for it.
     Not,

@@ -44,9 +44,9 @@ struct Neighbour {
     /// Where its connections are.
     at: Gid,
     slot: Slot,
-    /// It has said that it is there.
+    /// Whether the process has said that it is there.
     is_sure: bool,
-    /// Its slot was free at the last look.
+    /// Whether its slot was free at the last look.
     is_missed: bool,
 }
 

@@ -38,11 +38,11 @@ use crate::support::packets::reason_of;
 
 /// What a message says about whom it is for.
 enum For {
-    /// Who listens for the service.
+    /// The process that listens for the service.
     Service(ServiceId),
-    /// Who made the id.
+    /// The process that made the id.
     Owner(CommId),
-    /// Who was asked for the connection that the sender calls so.
+    /// The process that was asked for the connection that the sender calls so.
     Asked(CommId),
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct Device {
     pub(crate) watch: Watch,
     /// The path on which the kernel refused packets last, and its error.
     pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
-    /// Who makes progress.
+    /// What threads tell each other about progress.
     pub(crate) policy: Cells,
     /// Wakes the background thread.
     pub(crate) waker: Waker,

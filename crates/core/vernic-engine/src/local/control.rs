@@ -19,7 +19,7 @@ pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 pub(crate) struct NearControl {
     /// `None` once the device is closed.
     pub(crate) hood: Mutex<Option<Neighbourhood>>,
-    /// Of a device that is closed.
+    /// The counters of a device that is closed.
     pub(crate) past: Mutex<NeighbourCounters>,
     raw_fd: RawFd,
     alarm: Alarm,

@@ -18,7 +18,7 @@ pub(crate) struct Guest {
     pub(crate) looked: AtomicU64,
     /// The kernel does not let us copy from or to its memory: tried once.
     pub(crate) is_forbidden: AtomicBool,
-    /// Its gates have come.
+    /// Whether the file of its gates has come.
     has_gates: AtomicBool,
     /// Whether it copies bytes of our SENDs by itself: a [`Pulls`].
     pulls: AtomicU8,
@@ -51,7 +51,7 @@ impl Guest {
         }
     }
 
-    /// Its gates have come.
+    /// Notes that the file of its gates has come.
     pub(crate) fn note_gates(&self) {
         self.has_gates.store(true, Ordering::Relaxed);
     }
@@ -89,7 +89,7 @@ impl Guest {
         self.pulls.store(next as u8, Ordering::Relaxed);
     }
 
-    /// It has said whether it can. False if nobody asked.
+    /// Notes the answer whether it can copy. False if nobody asked.
     pub(crate) fn note_pulls(&self, can: bool) -> bool {
         let now = self.pulls.load(Ordering::Relaxed);
         let next = if can { Pulls::Yes } else { Pulls::No };

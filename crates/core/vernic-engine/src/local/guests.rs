@@ -18,9 +18,9 @@ use crate::counters::{DirectCounts, Refusal};
 #[derive(Debug)]
 pub(crate) struct Host {
     guest: Arc<Guest>,
-    /// It was named to the gates, which wait for it until it is cut off.
+    /// The id with the revocation words, which wait for it until it is cut off.
     visitor: Option<GrantedProcessId>,
-    /// Its gates.
+    /// The revocation words of the neighbour.
     gates: Option<Arc<PeerRevocationWords>>,
     /// Out of whose memory we copy bytes of its SENDs.
     lender: Option<Lender>,
@@ -102,7 +102,7 @@ impl Host {
         }
     }
 
-    /// It lends its memory: whether it can be read.
+    /// Notes that the neighbour lends its memory; returns whether it can be read.
     pub(crate) fn borrow(&mut self, liveness: LivenessWord) -> bool {
         let neighbour = self.neighbour().clone();
         self.lender = self.gates.clone().and_then(|gates| Lender::new(neighbour, liveness, gates));

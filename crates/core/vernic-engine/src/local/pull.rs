@@ -65,7 +65,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Of the first `count` pieces, which hold the bytes of `run`.
+    /// Names the first `count` pieces, which hold the bytes of `run`.
     pub(crate) fn new(
         run: Run,
         pass: RevocationToken,
@@ -132,7 +132,7 @@ pub(crate) struct Lender {
     pid: i32,
     liveness: LivenessWord,
     gates: Arc<PeerRevocationWords>,
-    /// It was told that it cannot be done.
+    /// Whether the neighbour was told that it cannot be done.
     has_told: AtomicBool,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Lender {
 #[derive(Debug)]
 pub(crate) enum Unpulled {
     Fault(PeerCopyError),
-    /// They are the lender's own again.
+    /// The bytes are the lender's own again.
     Withdrawn,
 }
 

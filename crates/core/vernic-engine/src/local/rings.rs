@@ -96,7 +96,7 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     neighbour: &'a Neighbour,
-    /// Those that it says it has.
+    /// The slots that the neighbour says it has.
     slots: &'a [Slot],
     owners: &'a [Option<u32>],
     found: &'a mut Vec<(Slot, u32)>,
@@ -148,7 +148,7 @@ impl Peer {
 /// What went wrong with neighbours.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Those that broke the rules, to be expelled.
+    /// Neighbours that broke the rules, to be expelled.
     broken: Vec<NeighbourId>,
     /// Some sleep and could not be woken: when that is tried again.
     wake_at: Option<Time>,
@@ -290,7 +290,7 @@ impl Near {
         self.budget = self.budget.saturating_sub(bytes);
     }
 
-    /// It has written enough.
+    /// Whether this call has written enough.
     pub(crate) fn is_done(&self) -> bool {
         self.budget == 0
     }

@@ -60,7 +60,7 @@ pub(crate) enum Consent {
     No { left: u32, pause: u32 },
     /// Given.
     Ticket(Ticket),
-    /// It was given and is of no use: the kernel does not let us, or the memory is not there.
+    /// A grant that is of no use: the kernel does not let us, or the memory is not there.
     Never,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct QpTickets {
 struct Known {
     rkey: Rkey,
     consent: Consent,
-    /// It was used more than once.
+    /// Whether the key was used more than once.
     again: bool,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Watched {
     pub(crate) slot: Slot,
     /// `None` until it has said that it serves the address.
     pub(crate) pid: Option<u32>,
-    /// Its slot is nobody's: what it sent is waited for.
+    /// Whether its slot is free: what it sent is waited for.
     pub(crate) is_missing: bool,
 }
 

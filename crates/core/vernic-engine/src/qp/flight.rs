@@ -12,7 +12,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// It has another path from now on.
+    /// Notes that the queue pair has another path from now on.
     pub(crate) fn path_changed(&mut self) {
         // What is in flight still counts where it was counted.
         if self.counted == 0 {

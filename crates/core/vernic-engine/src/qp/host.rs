@@ -26,7 +26,7 @@ pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Device,
     /// XRC shared receive queues, if the lane runs.
     pub(crate) srqs: Option<&'a SrqTable>,
-    /// Of the packet that is being handled, if it stands for several.
+    /// The run that is being handled, if the packet stands for several.
     pub(crate) pull: Option<Pull<'a>>,
     /// Time of the batch.
     pub(crate) now: Time,

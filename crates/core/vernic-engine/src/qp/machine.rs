@@ -19,7 +19,7 @@ pub(crate) enum Machine {
     Stream(Box<iwarp::Qp>),
 }
 
-/// The same method of either.
+/// Calls the method that both machines have.
 macro_rules! either {
     ($self:ident, $qp:ident => $call:expr) => {
         match $self {
@@ -79,7 +79,7 @@ impl Machine {
         either!(self, qp => qp.wants_transmit())
     }
 
-    /// That of packets.
+    /// The machine of packets.
     #[inline]
     pub(crate) fn packets(&mut self) -> Option<&mut vernic_proto::Qp> {
         match self {
@@ -87,7 +87,7 @@ impl Machine {
             Self::Stream(_) => None,
         }
     }
-    /// That of a stream.
+    /// The machine of a stream.
     #[inline]
     pub(crate) fn stream(&mut self) -> Option<&mut iwarp::Qp> {
         match self {

@@ -41,9 +41,9 @@ pub(crate) struct QpCore {
 pub(crate) struct QpSide {
     pub(crate) slots: SendSlots,
     pub(crate) current: CurrentRecv,
-    /// Of an XRC target.
+    /// The shared receive queues of an XRC target.
     pub(crate) chosen: Chosen,
-    /// Of a connected service, from RTR on.
+    /// The path to the peer of a connected service, from RTR on.
     pub(crate) path: Option<TxPath>,
     /// Whether packets go through memory.
     pub(crate) way: QpWay,
@@ -53,7 +53,7 @@ pub(crate) struct QpSide {
     pub(crate) peer: Option<(Address, Address)>,
     /// The ports that the peer sends from.
     pub(crate) source: Source,
-    /// Of an iWARP queue pair that has or had a connection: its own address and the peer's.
+    /// The addresses of an iWARP connection, now or before: its own and the peer's.
     pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
     pub(crate) failure: Option<Failure>,
     pub(crate) ack: AckHold,
@@ -160,7 +160,7 @@ impl QpSide {
         engine.watch_peer(path.remote().to_ip(), peer, &Found::Here(to));
     }
 
-    /// It is connected to this process of this host.
+    /// Notes that it is connected to this process of this host.
     pub(crate) fn set_process(&mut self, process: &HostProcess) {
         self.way.process = Some(process.pid);
         self.page.clone_from(&process.page);
@@ -209,12 +209,12 @@ pub(crate) struct Mark {
     /// A turn is sure to come that looks at the send queue: it is in the doorbells, ready or
     /// backpressured. Set by the thread that puts it there, cleared by the lane before it looks.
     attended: AtomicBool,
-    /// Its entry in the scheduler. Written under the lane.
+    /// The entry in the scheduler. Written under the lane.
     index: AtomicU32,
 }
 
 impl Mark {
-    /// Of a queue pair that is not open yet.
+    /// The mark of a queue pair that is not open yet.
     pub(crate) const fn new() -> Self {
         Self { attended: AtomicBool::new(false), index: AtomicU32::new(u32::MAX) }
     }
@@ -247,7 +247,7 @@ pub(crate) struct QpInner {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) service: Service,
-    /// It is of an iWARP device.
+    /// Whether it is of an iWARP device.
     pub(crate) is_stream: bool,
     pub(crate) pd: PdId,
     pub(crate) recv_pd: PdId,
@@ -266,7 +266,7 @@ pub(crate) struct QpInner {
 }
 
 impl QpInner {
-    /// Its completion queues.
+    /// The completion queues, that of sends first.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqRing>> {
         self.send_cq.iter().chain(&self.recv_cq)
     }

@@ -26,7 +26,7 @@ pub(crate) struct XrcSrq {
     pub(crate) id: SrqId,
     /// The XRC domain.
     pub(crate) domain: PdId,
-    /// Of its receives, and of the memory that requests for it reach.
+    /// The domain of its receives, and of the memory that requests for it reach.
     pub(crate) pd: PdId,
     pub(crate) cq: Arc<CqRing>,
     pub(crate) queue: Arc<RecvQueue>,
@@ -35,9 +35,9 @@ pub(crate) struct XrcSrq {
 /// The shared receive queues that a target has to do with at present.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
-    /// That of the request under way.
+    /// The queue of the request under way.
     pub(crate) named: Option<Arc<XrcSrq>>,
-    /// That of the receive being filled.
+    /// The queue of the receive being filled.
     pub(crate) taken: Option<Arc<XrcSrq>>,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Entry {
     next: u32,
     /// Since when its requests wait for the window of their destination.
     pub(super) since: Option<Time>,
-    /// Its requests may leave once, whatever that window says.
+    /// Whether its requests may leave once, whatever that window says.
     pub(super) pass: bool,
     /// When its ACK leaves at the latest, if that is delayed.
     pub(super) due: Time,

@@ -6,24 +6,24 @@ pub(crate) enum Standing {
     /// On no list: an event or a post must come first.
     #[default]
     Idle,
-    /// It has a turn as soon as those ahead of it had theirs.
+    /// A turn comes as soon as those ahead of it had theirs.
     Ready,
-    /// It has more to send and must wait for its receiver: tried again with the next call.
+    /// More is to be sent, and waits for the receiver: tried again with the next call.
     Backpressured,
-    /// It has requests that must wait for the window of their destination.
+    /// Requests are to be sent, and wait for the window of their destination.
     WaitsForWindow,
-    /// It has an ACK to send, which may wait a moment for more to acknowledge, and nothing else.
+    /// An ACK is all that is to be sent, and may wait a moment for more to acknowledge.
     AckDelayed,
 }
 
 /// What a queue pair did in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It wrote packets.
+    /// Packets were written.
     Wrote,
-    /// It had nothing to write, or no room.
+    /// Nothing was to be written, or there was no room.
     Nothing,
-    /// It has more to write, and must wait for its receiver.
+    /// More is to be written, and waits for the receiver.
     Backpressured,
 }
 
@@ -46,13 +46,13 @@ impl Turn {
 /// What happened to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// It had a turn.
+    /// A turn of the queue pair is over.
     Turn(Turn),
     /// Packets for it were handled, requests among them or not.
     Packets { requests: bool },
-    /// Its timer fired, its peer is gone, it was moved to another state.
+    /// The timer fired, the peer is gone, or the state was changed.
     Changed,
-    /// Its connection had a turn; `again` if it wants another.
+    /// A turn of the connection is over; `again` if another is wanted.
     Stream { again: bool },
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Event {
 pub(crate) trait Wants {
     fn requests(&self) -> bool;
     fn responses(&self) -> bool;
-    /// Of responses an ACK alone, which may wait.
+    /// Whether an ACK, which may wait, is the only response.
     fn only_ack(&self) -> bool;
 }
 

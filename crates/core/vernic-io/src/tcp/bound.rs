@@ -31,7 +31,7 @@ impl Bound {
     /// it listens.
     ///
     /// # Errors
-    /// Of the system: the address is not this machine's, or the port is taken.
+    /// The system's error: the address is not this machine's, or the port is taken.
     pub fn new(addr: &SocketAddr, v6_only: bool, share: bool) -> io::Result<Self> {
         let fd = sys::socket(family(addr), libc::SOCK_STREAM, 0)?;
         if addr.is_ipv6() {
@@ -63,7 +63,7 @@ impl Bound {
     /// take when it listens. Its two low bits are TCP's (ECN).
     ///
     /// # Errors
-    /// Of the system: none is known.
+    /// The system's error: none is known.
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         let (level, name) = match self.local_addr()? {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
@@ -72,10 +72,10 @@ impl Bound {
         sys::set_option(self.fd.as_fd(), level, name, tos.into())
     }
 
-    /// Its address, its port chosen.
+    /// The address, with the port that was chosen.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         sys::local_addr(self.fd.as_fd())
     }
@@ -83,7 +83,7 @@ impl Bound {
     /// Takes connections from now on.
     ///
     /// # Errors
-    /// Of the system: another socket listens on the port. This one stays as it is.
+    /// The system's error: another socket listens on the port. This one stays as it is.
     pub fn listen(self) -> Result<Listener, (Self, io::Error)> {
         match self.set_reuse().and_then(|()| sys::listen(self.fd.as_fd(), BACKLOG)) {
             Ok(()) => Ok(Listener { fd: self.fd }),
@@ -95,7 +95,7 @@ impl Bound {
     /// when it is done.
     ///
     /// # Errors
-    /// Of the system: there is no way to the peer, or nobody listens there.
+    /// The system's error: there is no way to the peer, or nobody listens there.
     pub fn connect(self, peer: &SocketAddr) -> io::Result<Connection> {
         self.set_reuse()?;
         let connection = Connection::new(self.fd)?;
@@ -111,7 +111,7 @@ impl Connection {
     /// [`connecting`](Self::connecting) tells how it goes; it can be sent to when it is done.
     ///
     /// # Errors
-    /// Of the system: the address is not this machine's, there is no way to the peer.
+    /// The system's error: the address is not this machine's, there is no way to the peer.
     pub fn connect(local: LocalAddr, peer: &SocketAddr) -> io::Result<Self> {
         Bound::new(&local.with_port(0), true, false)?.connect(peer)
     }
@@ -127,7 +127,7 @@ impl Listener {
     /// Listens on an address; port 0 chooses one. An IPv6 wildcard takes IPv6 only.
     ///
     /// # Errors
-    /// Of the system: the address is not this machine's, or the port is taken.
+    /// The system's error: the address is not this machine's, or the port is taken.
     pub fn bind(addr: &SocketAddr) -> io::Result<Self> {
         Bound::new(addr, true, false)?.listen().map_err(|(_, error)| error)
     }
@@ -135,7 +135,7 @@ impl Listener {
     /// The address that it listens on, its port chosen.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         sys::local_addr(self.fd.as_fd())
     }
@@ -143,7 +143,7 @@ impl Listener {
     /// The next connection, if there is one.
     ///
     /// # Errors
-    /// Of the system: no descriptor is left. A connection that was lost before it was taken is
+    /// The system's error: no descriptor is left. A connection that was lost before it was taken is
     /// none.
     pub fn accept(&self) -> io::Result<Option<Connection>> {
         match sys::accept(self.fd.as_fd()) {

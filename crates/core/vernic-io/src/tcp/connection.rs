@@ -65,9 +65,9 @@ impl Sent {
 pub enum Connecting {
     /// The peer has not answered.
     Pending,
-    /// It is made.
+    /// The connection is made.
     Done,
-    /// It cannot be made.
+    /// The connection cannot be made.
     Failed(io::Error),
 }
 
