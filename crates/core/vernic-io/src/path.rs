@@ -35,7 +35,7 @@ impl IntakeId {
     }
 }
 
-/// What a link says of a path in [`open_path`](crate::Link::open_path) beside its addresses. What
+/// What a link says of a path in [`open_path`](crate::Paths::open_path) beside its addresses. What
 /// the number means the link alone knows: the netdev of link-local addresses, a LID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathId(pub u32);
@@ -65,7 +65,7 @@ const NO_INTAKE: u16 = u16::MAX;
 /// Where packets go and how: all that a run has in common.
 ///
 /// Small, `Copy`, and compared as plain integers: the batch compares one per packet. A link makes
-/// it ([`Link::open_path`](crate::Link::open_path)), the engine says who receives and by which
+/// it ([`Paths::open_path`](crate::Paths::open_path)), the engine says who receives and by which
 /// flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TxPath {
