@@ -279,6 +279,12 @@ impl Near {
         }
     }
 
+    /// Whether there is a ring to write to.
+    #[inline]
+    pub(crate) fn has_writer(&self, id: NeighbourId) -> bool {
+        self.peer(id).is_some_and(|peer| peer.writer.is_some())
+    }
+
     /// One call begins to write.
     pub(crate) fn begin(&mut self) {
         self.budget = BYTES_PER_CALL;
@@ -444,6 +450,29 @@ pub(crate) struct RingOut<'a> {
     lost: u64,
     packets: u64,
     bytes: u64,
+}
+
+impl<'a> RingOut<'a> {
+    /// As [`room`](Self::room), for one packet that [`push_one`](Self::push_one) sends; with
+    /// whether the packet is lost.
+    pub(crate) fn into_room(mut self) -> Option<(&'a mut [u8], bool)> {
+        self.room()?;
+        Some((self.stage.room(), self.drops))
+    }
+
+    /// The packet in the space of [`into_room`](Self::into_room) is sent, or lost: the neighbour
+    /// sees it.
+    pub(crate) fn push_one(
+        mut self,
+        path: &TxPath,
+        len: usize,
+        is_lost: bool,
+        counters: &Counters,
+    ) {
+        self.drops = is_lost;
+        self.push(path, len, false);
+        self.finish(counters);
+    }
 }
 
 impl RingOut<'_> {

@@ -1,0 +1,189 @@
+//! Routes: where the packets of a turn are written, to the batch of a link or to the ring of a
+//! neighbour; datagrams choose between the two by packet.
+
+use vernic_io::neighbour::NeighbourId;
+use vernic_io::{TxBatch, TxLanes, TxPath};
+use vernic_proto::{Qp, Time, Transmit};
+use vernic_wire::Qpn;
+
+use crate::device::opened::Device;
+use crate::lane::pacer::{Grant, Pacer};
+use crate::local::guests::Guests;
+use crate::local::rings::{Near, RingOut};
+use crate::local::way::{DatagramWay, Way};
+use crate::qp::host::QpHost;
+
+/// All routes of a lane.
+pub(super) struct Routes<'a> {
+    pub(super) tx: &'a mut TxLanes,
+    pub(super) pacer: &'a mut Pacer,
+    pub(super) near: &'a mut Near,
+    pub(super) guests: &'a Guests,
+}
+
+/// Space for a packet.
+pub(super) enum Room<'a> {
+    Free(&'a mut [u8]),
+    /// None until what there is has been sent, which the lane does next.
+    Batch,
+    /// None until the receiver has taken something out of its ring.
+    Receiver,
+    /// None until a later turn: the virtual lane is full, or the receiver of datagrams is.
+    Later,
+}
+
+/// Where the packets of a part of a turn are written.
+pub(super) trait Route {
+    /// Space for the next packet of a queue pair.
+    fn room(&mut self, machine: &mut Qp, host: &QpHost<'_>) -> Room<'_>;
+    /// The packet in that space is sent; `path` is the queue pair's.
+    fn push(&mut self, path: Option<&TxPath>, sent: &Transmit);
+}
+
+impl Route for TxBatch {
+    #[inline]
+    fn room(&mut self, _: &mut Qp, _: &QpHost<'_>) -> Room<'_> {
+        self.room().map_or(Room::Batch, Room::Free)
+    }
+    #[inline]
+    fn push(&mut self, path: Option<&TxPath>, sent: &Transmit) {
+        debug_assert!(sent.run.is_none(), "a run goes to no wire");
+        // Every packet of a state that sends has a path: the transition to RTR set it.
+        if let Some(path) = path {
+            self.push(path, sent.len);
+        }
+    }
+}
+
+impl Route for RingOut<'_> {
+    #[inline]
+    fn room(&mut self, _: &mut Qp, _: &QpHost<'_>) -> Room<'_> {
+        self.room().map_or(Room::Receiver, Room::Free)
+    }
+    #[inline]
+    fn push(&mut self, path: Option<&TxPath>, sent: &Transmit) {
+        if let Some(path) = path {
+            self.push(path, sent.len, sent.run.is_some());
+        }
+    }
+}
+
+/// Where the next datagram goes.
+#[derive(Clone, Copy)]
+enum Next {
+    Nowhere,
+    Link(TxPath),
+    /// Through a ring; `true` if it is lost there.
+    Ring(TxPath, NeighbourId, bool),
+}
+
+/// The route of an unreliable service: each packet goes to the ring of its receiver, or to the
+/// link as soon as the receiver has room for it.
+pub(super) struct Datagrams<'r, 'a> {
+    routes: &'r mut Routes<'a>,
+    device: &'r Device,
+    grant: Option<Grant>,
+    next: Next,
+    now: Time,
+}
+
+impl<'r, 'a> Datagrams<'r, 'a> {
+    pub(super) fn new(routes: &'r mut Routes<'a>, device: &'r Device, now: Time) -> Self {
+        Self { routes, device, grant: None, next: Next::Nowhere, now }
+    }
+
+    /// Gives back what was granted and not used.
+    pub(super) fn finish(self) {
+        if let Some(grant) = self.grant {
+            self.routes.pacer.settle(grant);
+        }
+    }
+
+    /// Whether the next packet goes to a neighbour.
+    #[inline]
+    fn choose(&mut self, path: &TxPath, dest: Qpn, is_barred: bool) -> DatagramWay {
+        let Routes { pacer, near, .. } = &mut *self.routes;
+        if near.is_empty() || is_barred {
+            return DatagramWay::Wire;
+        }
+        let slots = &self.device.slots;
+        let way = near.way_of_datagram(path, dest, self.now, || pacer.is_idle(path, slots));
+        match way {
+            DatagramWay::Ring(id) if !near.has_writer(id) => DatagramWay::Wire,
+            way => way,
+        }
+    }
+
+    fn ring_room(&mut self, path: TxPath, id: NeighbourId) -> Room<'_> {
+        let Some(ring) = self.routes.near.out(id, self.now) else { return Room::Later };
+        match ring.into_room() {
+            Some((room, is_lost)) => {
+                self.next = Next::Ring(path, id, is_lost);
+                Room::Free(room)
+            }
+            None => Room::Receiver,
+        }
+    }
+
+    fn link_room(&mut self, path: Option<TxPath>, is_wanted: bool) -> Room<'_> {
+        let Routes { tx, pacer, .. } = &mut *self.routes;
+        let Some(batch) = tx.of(path.map_or(0, |path| path.lane())) else { return Room::Later };
+        let Some(room) = batch.room() else { return Room::Batch };
+        let Some(path) = path else { return Room::Free(room) };
+        if is_wanted && !self.grant.is_some_and(|grant| grant.covers(&path)) {
+            if let Some(grant) = self.grant.take() {
+                pacer.settle(grant);
+            }
+            let Device { slots, counters, .. } = self.device;
+            self.grant = pacer.ask(&path, slots, counters, self.now);
+            if self.grant.is_none() {
+                return Room::Later;
+            }
+        }
+        self.next = Next::Link(path);
+        Room::Free(room)
+    }
+}
+
+impl Route for Datagrams<'_, '_> {
+    #[inline]
+    fn room(&mut self, machine: &mut Qp, host: &QpHost<'_>) -> Room<'_> {
+        self.next = Next::Nowhere;
+        let (path, dest) = match machine.next_dest() {
+            Some(dest) => (host.side.slots.path(dest.ah).copied(), dest.qpn),
+            None => (host.side.path, machine.attr().dest_qpn),
+        };
+        let is_wanted = machine.wants_requests();
+        let is_barred = host.side.way.requests == Way::Barred;
+        if let Some(path) = path.filter(|_| is_wanted) {
+            match self.choose(&path, dest, is_barred) {
+                DatagramWay::Ring(id) => return self.ring_room(path, id),
+                DatagramWay::Wait => return Room::Later,
+                DatagramWay::Wire => {}
+            }
+        }
+        self.link_room(path, is_wanted)
+    }
+
+    #[inline]
+    fn push(&mut self, _: Option<&TxPath>, sent: &Transmit) {
+        match self.next {
+            // Every request of a state that sends has a path: a post or the transition to RTR set
+            // it.
+            Next::Nowhere => {}
+            Next::Link(path) => {
+                if let Some(batch) = self.routes.tx.of(path.lane()) {
+                    batch.push(&path, sent.len);
+                }
+                if let Some(grant) = &mut self.grant {
+                    grant.spend(sent.len);
+                }
+            }
+            Next::Ring(path, id, is_lost) => {
+                if let Some(ring) = self.routes.near.out(id, self.now) {
+                    ring.push_one(&path, sent.len, is_lost, &self.device.counters);
+                }
+            }
+        }
+    }
+}

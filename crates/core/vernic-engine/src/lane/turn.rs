@@ -1,0 +1,196 @@
+//! One queue pair's turn: packets, built by its machine, along the routes that they take.
+
+use vernic_proto::{Qp, QpState, QpType, RunLimits, Time};
+use vernic_wire::{AckTimeout, Service};
+
+use super::plan::{self, Direct, Part};
+use super::routes::{Datagrams, Room, Route, Routes};
+use crate::local::pull::LIMITS;
+use crate::local::rings::Near;
+use crate::local::way::{QpWay, Way};
+use crate::qp::direct;
+use crate::qp::host::QpHost;
+use crate::sched::Turn;
+
+/// Packets of each direction in one turn: one full GSO run.
+const TURN_PACKETS: usize = 64;
+
+/// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
+/// four, so however much a queue pair has to ask, its answers leave within two of its turns.
+const TURN_BYTES: usize = 60 * 1024;
+
+/// The parts of a turn, one after the other.
+pub(super) fn run(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    routes: &mut Routes<'_>,
+    parts: &[Part],
+    now: Time,
+) -> Turn {
+    if chooses_by_packet(machine) {
+        let mut route = Datagrams::new(routes, host.engine, now);
+        let did = write(Part::Requests, machine, host, &mut route, now);
+        route.finish();
+        return did;
+    }
+    let switches = switches(machine, host, routes);
+    machine.set_runs(runs(machine, host));
+    let mut did = Turn::Nothing;
+    for &part in parts {
+        if parts.len() > 1 && !is_wanted(part, machine) {
+            continue;
+        }
+        let part = if part == Part::Requests {
+            let direct = directly(machine, host, routes.near, now);
+            if direct == Direct::Did {
+                did = did.and(Turn::Wrote);
+            }
+            match plan::requests(direct, switches, machine.is_probing()) {
+                Some(part) => part,
+                None => continue,
+            }
+        } else {
+            part
+        };
+        did = did.and(along_route(part, machine, host, routes, now));
+    }
+    did
+}
+
+/// Whether the queue pair sends, and each packet chooses its route: nothing but the lane keeps an
+/// unreliable service from overrunning its receivers.
+fn chooses_by_packet(machine: &Qp) -> bool {
+    matches!(machine.service(), Service::Uc | Service::Ud)
+        && matches!(machine.state(), QpState::Rts | QpState::Sqd)
+}
+
+/// Whether the queue pair has anything for a part.
+#[inline]
+fn is_wanted(part: Part, machine: &Qp) -> bool {
+    match part {
+        Part::Requests | Part::Probe => machine.wants_requests(),
+        Part::Answers => machine.wants_responses(),
+    }
+}
+
+/// Writes a part of a turn of RC or XRC along its route: the ring of a neighbour, or the link.
+#[inline]
+fn along_route(
+    part: Part,
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    routes: &mut Routes<'_>,
+    now: Time,
+) -> Turn {
+    let ring = match (part, host.side.way) {
+        (Part::Requests | Part::Probe, QpWay { requests: Way::Ring(id), .. }) => Some(id),
+        (Part::Requests | Part::Probe, _) => None,
+        (Part::Answers, QpWay { answers, .. }) => answers,
+    };
+    if let Some(mut ring) = ring.and_then(|id| routes.near.out(id, now)) {
+        if machine.attr().timeout == AckTimeout::INFINITE {
+            ring.wait_for_ever();
+        }
+        let did = write(part, machine, host, &mut ring, now);
+        ring.finish(&host.engine.counters);
+        return did;
+    }
+    if part != Part::Answers {
+        machine.set_runs(None);
+    }
+    let lane = host.side.path.map_or(0, |path| path.lane());
+    match routes.tx.of(lane) {
+        Some(batch) => write(part, machine, host, batch, now),
+        None => Turn::Backpressured,
+    }
+}
+
+/// Writes the packets of one part of a turn along a route.
+#[inline]
+fn write(
+    part: Part,
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    route: &mut impl Route,
+    now: Time,
+) -> Turn {
+    let (mut written, mut bytes) = (false, 0);
+    for _ in 0..TURN_PACKETS {
+        // A probe has two packets, and is over with the second.
+        if bytes >= TURN_BYTES || part == Part::Probe && !machine.is_probing() {
+            break;
+        }
+        let room = match route.room(machine, host) {
+            Room::Free(room) => room,
+            Room::Batch => break,
+            Room::Receiver if is_wanted(part, machine) => {
+                host.engine.counters.near_full_turns.add(1);
+                return Turn::Backpressured;
+            }
+            Room::Later if is_wanted(part, machine) => return Turn::Backpressured,
+            Room::Receiver | Room::Later => break,
+        };
+        let sent = match part {
+            Part::Requests => machine.poll_request(now, host, room),
+            Part::Probe => machine.poll_probe(now, host, room),
+            Part::Answers => machine.poll_response(now, host, room),
+        };
+        let Some(sent) = sent else { break };
+        route.push(host.side.path.as_ref(), &sent);
+        if part == Part::Requests {
+            bytes += sent.len + sent.run.map_or(0, |run| run.length as usize);
+        }
+        written = true;
+    }
+    Turn::written(written)
+}
+
+/// Whether requests pause on their way from the link to memory. They go through a ring as soon as there is one and none is on its way by the link. Since a
+/// queue pair that always has something to send always has something on its way, it pauses for
+/// that: a round trip, once. Not where a loss would then go unnoticed, or could not be repaired.
+#[inline]
+fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> bool {
+    let near = &routes.near;
+    if near.is_empty() || host.side.way.requests != Way::Wire {
+        return false;
+    }
+    let Some(path) = &host.side.path else { return false };
+    let Some(id) = near.neighbour_of(path, machine.attr().dest_qpn) else { return false };
+    if machine.has_unacknowledged() {
+        let attr = machine.attr();
+        let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
+        return is_repaired && !machine.is_repeating();
+    }
+    tracing::debug!(qpn = %host.qp.qpn, neighbour = %id, "packets go through memory from now on");
+    host.side.way.requests = Way::Ring(id);
+    if host.qp.qp_type == QpType::Rc {
+        host.side.tickets.connect(routes.guests.get(id).cloned());
+    }
+    false
+}
+
+/// Which packets of SENDs may travel as one: through a ring, to a neighbour that copies their bytes
+/// by itself.
+#[inline]
+fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
+    let guest = host.side.tickets.guest().filter(|_| host.side.way.is_ring())?;
+    if guest.pulls() {
+        return Some(LIMITS);
+    }
+    if machine.next_send_bytes() >= LIMITS.min_bytes {
+        guest.want_pulls(&host.engine.memory);
+    }
+    None
+}
+
+/// Carries out what needs no packets.
+#[inline]
+fn directly(machine: &mut Qp, host: &mut QpHost<'_>, near: &mut Near, now: Time) -> Direct {
+    let (turn, bytes) = direct::turn(machine, host, now);
+    near.spend(bytes as usize);
+    match turn {
+        direct::Turn::Packets => Direct::Packets,
+        direct::Turn::Wait => Direct::Waits,
+        direct::Turn::More => Direct::Did,
+    }
+}
