@@ -110,6 +110,16 @@ pub(super) union SockAddr {
 }
 
 impl SockAddr {
+    /// No address: of family 0, as where the kernel names none.
+    const UNSPECIFIED: Self = Self {
+        v4: libc::sockaddr_in {
+            sin_family: 0,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: 0 },
+            sin_zero: [0; 8],
+        },
+    };
+
     fn new(addr: &SocketAddr) -> (Self, libc::socklen_t) {
         match addr {
             SocketAddr::V4(a) => {

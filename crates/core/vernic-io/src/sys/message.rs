@@ -200,20 +200,33 @@ impl<const N: usize> RecvFrame<N> {
         }
     }
 
-    /// Points header `i` to `buffer` and to the places for address and control messages.
-    fn prepare(&mut self, i: usize, buffer: &mut [u8]) {
-        let iov = self.iovs[i]
-            .write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
-        // The family stays 0 (unspecified) if the kernel names no sender.
-        self.addrs[i] = MaybeUninit::zeroed();
-        // SAFETY: an mmsghdr of zeros is valid.
-        let head = self.heads[i].write(unsafe { std::mem::zeroed() });
-        head.msg_hdr.msg_name = self.addrs[i].as_mut_ptr().cast();
-        head.msg_hdr.msg_namelen = size_of::<SockAddr>() as libc::socklen_t;
-        head.msg_hdr.msg_iov = iov;
-        head.msg_hdr.msg_iovlen = 1;
-        head.msg_hdr.msg_control = self.controls[i].0.as_mut_ptr().cast();
-        head.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+    /// Points one header after the other to a buffer and to the places for its address and control
+    /// messages; returns how many.
+    #[inline]
+    fn prepare<'b>(&mut self, buffers: impl Iterator<Item = &'b mut [u8]>) -> usize {
+        let Self { addrs, iovs, controls, heads } = self;
+        let places = heads.iter_mut().zip(iovs).zip(addrs).zip(controls);
+        let mut count = 0;
+        for ((((head, iov), addr), control), buffer) in places.zip(buffers) {
+            let iov = iov
+                .write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+            // The family stays 0 (unspecified) if the kernel names no sender.
+            let addr = addr.write(SockAddr::UNSPECIFIED);
+            head.write(libc::mmsghdr {
+                msg_hdr: libc::msghdr {
+                    msg_name: std::ptr::from_mut(addr).cast(),
+                    msg_namelen: size_of::<SockAddr>() as libc::socklen_t,
+                    msg_iov: iov,
+                    msg_iovlen: 1,
+                    msg_control: control.0.as_mut_ptr().cast(),
+                    msg_controllen: CONTROL_BYTES as _,
+                    msg_flags: 0,
+                },
+                msg_len: 0,
+            });
+            count += 1;
+        }
+        count
     }
 
     /// What the kernel wrote about message `i`.
@@ -221,7 +234,7 @@ impl<const N: usize> RecvFrame<N> {
     /// # Safety
     /// A receive call must have filled header `i` after [`prepare`](Self::prepare).
     unsafe fn decode(&self, i: usize) -> Incoming {
-        // SAFETY: filled, as the caller promises; the address was zeroed before.
+        // SAFETY: filled, as the caller promises; the family of the address was set to 0 before.
         let (head, src) =
             unsafe { (self.heads[i].assume_init_ref(), SockAddr::decode(self.addrs[i].as_ptr())) };
         let mut incoming = Incoming {
@@ -280,7 +293,7 @@ unsafe fn read_control(cmsg: *const libc::cmsghdr, incoming: &mut Incoming) {
 /// Receives one datagram into `buffer`. Never blocks.
 pub(crate) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Incoming> {
     let mut frame = RecvFrame::<1>::new();
-    frame.prepare(0, buffer);
+    frame.prepare(std::iter::once(buffer));
     // SAFETY: header 0 is prepared and points to `frame` and `buffer`, which live through the
     // call and are as long as it says.
     let n = super::checked(unsafe {
@@ -304,12 +317,7 @@ pub(crate) fn recv_many(
     sink: &mut [Incoming],
 ) -> io::Result<usize> {
     let mut frame = RecvFrame::<MAX_MESSAGES>::new();
-    let mut count = 0;
-    let max = sink.len().min(MAX_MESSAGES);
-    for (i, buffer) in buffers.chunks_exact_mut(buffer_bytes).take(max).enumerate() {
-        frame.prepare(i, buffer);
-        count = i + 1;
-    }
+    let count = frame.prepare(buffers.chunks_exact_mut(buffer_bytes).take(sink.len()));
     // SAFETY: `count` headers are prepared and point to `frame` and `buffers`, which live
     // through the call and are as long as they say.
     let n = super::checked(unsafe {
