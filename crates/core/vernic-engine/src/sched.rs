@@ -67,10 +67,6 @@ impl Wants for Machine {
     fn responses(&self) -> bool {
         self.wants_responses()
     }
-    #[inline]
-    fn only_ack(&self) -> bool {
-        self.owes_only_ack()
-    }
 }
 
 /// See the module's head.
@@ -224,6 +220,12 @@ impl Scheduler {
     /// has waited for long enough.
     #[inline]
     pub(crate) fn let_in(&mut self, now: Time) {
+        if self.windows.has_waiting() {
+            self.let_one_in(now);
+        }
+    }
+
+    fn let_one_in(&mut self, now: Time) {
         let Some(index) = self.windows.let_in(&mut self.entries, now) else { return };
         self.pass(index);
         self.attend(index);
@@ -259,8 +261,9 @@ impl Scheduler {
         let Some(entry) = self.entries.get(index) else { return };
         let QpCore { machine, side } = core;
         let (was, waits) = (entry.standing(), entry.since.is_some());
-        let then = standing::after(was, event, machine, waits);
-        if machine.owes_only_ack() {
+        let only_ack = machine.owes_only_ack();
+        let then = standing::after(was, event, machine, only_ack, waits);
+        if only_ack {
             let burst = if let Event::Packets { requests } = event { Some(requests) } else { None };
             let due = side.ack.delay(burst, now);
             if then == Standing::AckDelayed {
@@ -320,7 +323,7 @@ impl Scheduler {
     }
 
     /// Gives queue pairs whose ACK is due a turn, or all that delay one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release_acks(&mut self, all: bool, now: Time) {
         let all = all || self.packets >= HOLD_PACKETS;
         if all || self.ack_due.is_some_and(|due| due <= now) {
@@ -328,6 +331,7 @@ impl Scheduler {
         }
     }
 
+    #[inline(never)]
     fn release_due(&mut self, all: bool, now: Time) {
         self.ack_due = None;
         self.packets = 0;

@@ -86,7 +86,15 @@ impl Lane {
     }
 
     /// Hands the batch to the link; true if all of it left and more may follow.
+    #[inline]
     fn send(&mut self, engine: &Device, now: Time) -> bool {
+        if self.tx.is_empty() && !self.tx.is_any_blocked() {
+            return false;
+        }
+        self.send_lanes(engine, now)
+    }
+
+    fn send_lanes(&mut self, engine: &Device, now: Time) -> bool {
         let Self { tx, link, warned, .. } = self;
         tx.send(link.as_mut(), Nanos(now.nanos()), |report| {
             if let Some(refusal) = report.failure {

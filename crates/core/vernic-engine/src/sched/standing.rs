@@ -56,34 +56,40 @@ pub(crate) enum Event {
     Stream { again: bool },
 }
 
-/// What a queue pair has to send.
+/// What a queue pair has to send beside an ACK that may wait. Asked for only where it decides.
 pub(crate) trait Wants {
     fn requests(&self) -> bool;
     fn responses(&self) -> bool;
-    /// Whether an ACK, which may wait, is the only response.
-    fn only_ack(&self) -> bool;
 }
 
-/// Where a queue pair stands after an event. `waits` if its requests were refused by the window of
-/// their destination.
+/// Where a queue pair stands after an event. `only_ack` if an ACK, which may wait, is the only
+/// response that it has; `waits` if its requests were refused by the window of their destination.
 #[inline]
-pub(crate) fn after(was: Standing, event: Event, wants: &impl Wants, waits: bool) -> Standing {
-    match (was, event) {
+pub(crate) fn after(
+    was: Standing,
+    event: Event,
+    wants: &impl Wants,
+    only_ack: bool,
+    waits: bool,
+) -> Standing {
+    if matches!(was, Standing::Ready | Standing::Backpressured) {
         // A turn is sure to come, and looks at everything.
-        (Standing::Ready | Standing::Backpressured, _) => was,
-        (_, Event::Stream { again }) => {
+        return was;
+    }
+    match event {
+        Event::Stream { again } => {
             if again {
                 Standing::Ready
             } else {
                 was
             }
         }
-        (_, Event::Turn(Turn::Backpressured)) => Standing::Backpressured,
-        (_, Event::Turn(turn)) => {
+        Event::Turn(Turn::Backpressured) => Standing::Backpressured,
+        Event::Turn(turn) => {
             let again = turn == Turn::Wrote;
             if again && !waits && wants.requests() {
                 Standing::Ready
-            } else if wants.only_ack() {
+            } else if only_ack {
                 Standing::AckDelayed
             } else if again && wants.responses() {
                 Standing::Ready
@@ -93,11 +99,20 @@ pub(crate) fn after(was: Standing, event: Event, wants: &impl Wants, waits: bool
                 Standing::Idle
             }
         }
-        (_, Event::Packets { .. }) if wants.only_ack() && !wants.requests() => Standing::AckDelayed,
-        (_, Event::Packets { .. } | Event::Changed) if wants.requests() || wants.responses() => {
-            Standing::Ready
+        Event::Packets { .. } if only_ack => {
+            if wants.requests() {
+                Standing::Ready
+            } else {
+                Standing::AckDelayed
+            }
         }
-        (_, Event::Packets { .. } | Event::Changed) => was,
+        Event::Packets { .. } | Event::Changed => {
+            if wants.requests() || wants.responses() {
+                Standing::Ready
+            } else {
+                was
+            }
+        }
     }
 }
 
@@ -114,9 +129,6 @@ mod tests {
         }
         fn responses(&self) -> bool {
             self.1
-        }
-        fn only_ack(&self) -> bool {
-            self.2
         }
     }
 
@@ -155,7 +167,11 @@ mod tests {
             (Turn::Backpressured, ACK, true, Backpressured),
         ];
         for (turn, wants, waits, expected) in rows {
-            assert_eq!(after(Idle, Event::Turn(turn), &wants, waits), expected, "{turn:?}");
+            assert_eq!(
+                after(Idle, Event::Turn(turn), &wants, wants.2, waits),
+                expected,
+                "{turn:?}"
+            );
         }
     }
 
@@ -178,7 +194,7 @@ mod tests {
             (Idle, Event::Stream { again: false }, REQUESTS, Idle),
         ];
         for (was, event, wants, expected) in rows {
-            assert_eq!(after(was, event, &wants, false), expected, "{was:?} {event:?}");
+            assert_eq!(after(was, event, &wants, wants.2, false), expected, "{was:?} {event:?}");
         }
     }
 
@@ -188,7 +204,7 @@ mod tests {
             for event in
                 [Event::Turn(Turn::Nothing), Event::Changed, Event::Packets { requests: false }]
             {
-                assert_eq!(after(was, event, &NOTHING, false), was);
+                assert_eq!(after(was, event, &NOTHING, false, false), was);
             }
         }
     }
@@ -202,7 +218,7 @@ mod tests {
                     // An ACK alone is a response.
                     let wants = Has(bits & 1 != 0, bits & 6 != 0, bits & 4 != 0);
                     for event in [Event::Turn(Turn::Wrote), Event::Packets { requests: true }] {
-                        let then = after(was, event, &wants, waits);
+                        let then = after(was, event, &wants, wants.2, waits);
                         let has_work = wants.0 || wants.1;
                         assert!(!has_work || then != Standing::Idle, "{was:?} {event:?} {bits}");
                     }

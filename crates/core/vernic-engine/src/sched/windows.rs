@@ -130,6 +130,12 @@ impl Windows {
         self.of(window).in_flight -= counted;
     }
 
+    /// Whether a queue pair waits.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting != 0
+    }
+
     /// When the next of the queue pairs that wait may send at the latest.
     #[inline]
     pub(super) fn next_at(&self, entries: &Entries, now: Time) -> Option<Time> {
@@ -141,11 +147,7 @@ impl Windows {
 
     /// Takes off its list the next of the queue pairs that wait, if there is room for it, or it has
     /// waited for long enough.
-    #[inline]
     pub(super) fn let_in(&mut self, entries: &mut Entries, now: Time) -> Option<u32> {
-        if self.waiting == 0 {
-            return None;
-        }
         for step in 0..self.all.len() {
             let at = (self.next + step) % self.all.len();
             let window = &mut self.all[at];

@@ -280,16 +280,19 @@ impl Transport for Rc {
         Ok(())
     }
 
+    #[inline]
     fn wants_requests(&self, attr: &QpAttr) -> bool {
         self.is_probing()
             || self.sq.is_direct()
             || self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
     }
 
+    #[inline]
     fn wants_responses(&self) -> bool {
         self.responder.wants_transmit()
     }
 
+    #[inline]
     fn owes_only_ack(&self) -> bool {
         self.responder.owes_only_ack()
     }
