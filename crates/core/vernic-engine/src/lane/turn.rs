@@ -145,9 +145,10 @@ fn write(
     Turn::written(written)
 }
 
-/// Whether requests pause on their way from the link to memory. They go through a ring as soon as there is one and none is on its way by the link. Since a
-/// queue pair that always has something to send always has something on its way, it pauses for
-/// that: a round trip, once. Not where a loss would then go unnoticed, or could not be repaired.
+/// Whether requests pause on their way from the link to memory. They go through a ring as soon as
+/// there is one and none is on its way by the link. Since a queue pair that always has something
+/// to send always has something on its way, it pauses for that: a round trip, once. Not where a
+/// loss would then go unnoticed, or could not be repaired.
 #[inline]
 fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> bool {
     let near = &routes.near;
