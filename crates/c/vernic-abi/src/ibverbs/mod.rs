@@ -19,6 +19,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod qp_ex;
+pub(crate) mod qp_of_id;
 pub(crate) mod query;
 pub(crate) mod rates;
 pub(crate) mod recv;

@@ -2,13 +2,13 @@
 
 use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
 
-use vernic_cm::Id;
 use vernic_engine::{CreateError, Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
 
 use super::qp_ex::{self, Builder};
+use super::qp_of_id::HeldQp;
 use super::refusals::Cause;
 use crate::boundary::{self, Failure};
 use crate::ibverbs::shared::Shared;
@@ -20,7 +20,7 @@ use crate::layout::qp::{
     qp_init_mask, qp_open_mask, qpt,
 };
 use crate::layout::qp_ex::{ibv_qp_ex, send_ops};
-use crate::object::{Use, lock};
+use crate::object::Use;
 use crate::pointer::{CObject, Handle, In, Out, growing, plain};
 
 plain! { ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_ece }
@@ -43,25 +43,9 @@ pub(crate) struct QpObject {
     pub(crate) builder: Option<Builder>,
     /// Asynchronous events given to the program.
     reported: AtomicU32,
-    /// The id of the connection manager that has it.
-    owner: Mutex<Option<Owner>>,
+    /// What the id of the connection manager that has it holds.
+    pub(crate) of_id: HeldQp,
     _uses: Uses,
-}
-
-/// The id that has a queue pair.
-#[derive(Clone)]
-pub(crate) struct Owner {
-    pub(crate) id: Weak<Id>,
-    /// What its field `qp` said when it was looked at last.
-    pub(crate) heeded: Arc<AtomicPtr<ibv_qp>>,
-}
-
-impl Owner {
-    /// The id has this queue pair no more.
-    fn forget(&self, qp: &Arc<Qp>) {
-        let has_it = |id: &Arc<Id>| id.qp().is_some_and(|own| Arc::ptr_eq(&own, qp));
-        self.id.upgrade().filter(has_it).map(|id| id.detach_qp());
-    }
 }
 
 /// What a queue pair uses: protection domain, completion queues, shared receive queue, XRC domain.
@@ -215,15 +199,18 @@ impl QpObject {
             cond: [0; 6],
             events_completed: AtomicU32::new(0),
         };
+        let of_id = HeldQp::new(engine.clone());
+        let shown = of_id.clone();
         let handle = Handle::hand_out(Box::new(Self {
             base: qp_ex::methods(base),
             shared: shared.clone(),
             engine,
             builder,
             reported: AtomicU32::new(0),
-            owner: Mutex::default(),
+            of_id,
             _uses: uses,
         }));
+        shown.show_at(handle);
         shared.registry().qps.entry(qpn).or_default().push(handle);
         handle
     }
@@ -252,21 +239,6 @@ impl QpObject {
             xrcd: if has(qp_init_mask::XRCD) { init.xrcd } else { Handle::NULL },
             send_ops: has(qp_init_mask::SEND_OPS_FLAGS).then_some(init.send_ops_flags),
         })
-    }
-
-    /// Notes whose queue pair it is from now on, and takes it away from the id that had it.
-    pub(crate) fn belong_to(&self, owner: Owner) {
-        let had = lock(&self.owner).replace(owner.clone());
-        if let Some(had) = had.filter(|had| !Weak::ptr_eq(&had.id, &owner.id)) {
-            had.forget(&self.engine);
-            had.heeded.store(std::ptr::null_mut(), Ordering::Release);
-        }
-    }
-
-    /// Takes it away from its id.
-    fn leave_id(&self) {
-        let owner = lock(&self.owner).clone();
-        owner.inspect(|owner| owner.forget(&self.engine));
     }
 
     /// Its sizes, as granted.
@@ -415,7 +387,7 @@ pub(crate) extern "C" fn ibv_destroy_qp(qp: Handle<ibv_qp>) -> c_int {
         }
         registry.forget_repeats(object.engine.qpn(), qp);
         drop(registry);
-        object.leave_id();
+        object.of_id.end(qp);
         let (reported, acked) = (&object.reported, &object.base.qp_base.events_completed);
         let is_acked = || reported.load(Ordering::Acquire) == acked.load(Ordering::Acquire);
         object.shared.wait_acked(is_acked);

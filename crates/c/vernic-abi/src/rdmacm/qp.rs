@@ -9,8 +9,9 @@ use super::id::IdObject;
 use crate::boundary::{self, Failure};
 use crate::ibverbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::ibverbs::qp::{Owner, QpObject, ibv_destroy_qp};
+use crate::ibverbs::qp::{QpObject, ibv_destroy_qp};
 use crate::ibverbs::qp_attr;
+use crate::ibverbs::qp_of_id::{HeldQp, Owner};
 use crate::layout::cm::rdma_cm_id;
 use crate::layout::cq::{ibv_comp_channel, ibv_cq};
 use crate::layout::pd::ibv_pd;
@@ -161,9 +162,8 @@ impl IdObject {
     /// `EINVAL` for a queue pair of another type or device.
     pub(crate) fn heed_qp(&self) -> Result<(), Failure> {
         let shown: Handle<ibv_qp> = Handle::load(&self.base.qp);
-        let found = shown.find();
-        // What is there as before may have been destroyed, and is not followed; but another queue
-        // pair may have come to its address since.
+        let found = HeldQp::find(shown);
+        // A program that has destroyed its queue pair may leave the address.
         let is_as_before = self.heeded_qp.load(Ordering::Acquire) == shown.raw();
         if is_as_before && (found.is_none() || self.engine.qp().is_some()) {
             return Ok(());
@@ -192,9 +192,10 @@ impl IdObject {
         Owner { id: Arc::downgrade(&self.engine), heeded: self.heeded_qp.clone() }
     }
 
+    /// In this order, another thread that heeds the field in between finds what it finds after.
     fn show_qp(&self, qp: Handle<ibv_qp>) {
-        qp.store(&self.heeded_qp);
         qp.store(&self.base.qp);
+        qp.store(&self.heeded_qp);
     }
 
     /// Makes a queue pair and brings it to Init; one for datagrams to RTS.
@@ -227,7 +228,7 @@ impl IdObject {
             undo();
             return Err(error.into());
         }
-        object.belong_to(self.as_owner());
+        object.of_id.belong_to(self.as_owner());
         object.set_state(object.engine.state());
         attr.cap = object.cap();
         attr.pd.store(&self.base.pd);
