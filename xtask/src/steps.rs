@@ -208,6 +208,9 @@ fn miri() -> Result<Done> {
     if !tools::has_miri() {
         return Ok(Done::Skipped("Miri is not installed; nothing was checked by it".into()));
     }
+    if let Err(why) = tools::miri_sysroot() {
+        return Ok(Done::Skipped(format!("no standard library for Miri, nothing checked: {why}")));
+    }
     for package in MIRI_CRATES {
         run(&format!(
             "rustup run nightly cargo miri test --target-dir target/miri --lib -p {package}"

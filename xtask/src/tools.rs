@@ -133,6 +133,13 @@ pub(crate) fn miri() -> Result<Done> {
     }
 }
 
+/// Builds the standard library that Miri runs programs with. It fetches crates of that library's
+/// own, and says nothing of this repository: what fails is tried three times.
+pub(crate) fn miri_sysroot() -> Result {
+    let build = || run("rustup run nightly cargo miri setup").limit_min(10).go();
+    build().or_else(|_| build()).or_else(|_| build())
+}
+
 /// Whether `rustup run nightly` has a compiler.
 pub(crate) fn has_nightly() -> bool {
     run("rustup run nightly rustc --version").succeeds()
