@@ -98,7 +98,7 @@ impl Engine {
             }
             Place::Netdev(_) => Ok((ServiceName { service, place }, None)),
             Place::Address(LocalAddr { ip: address, .. }) => {
-                let gids = lock(&self.gids);
+                let gids = self.port.gids();
                 let Some(row) = gids.iter().find(|row| row.local.ip == address) else {
                     let all: Vec<_> = gids.iter().map(|row| row.local.to_string()).collect();
                     let present = all.join(", ");
@@ -117,7 +117,7 @@ impl Engine {
         match name.place {
             Place::Address(_) => vec![at(Place::Netdev(self.info.netdev_index))],
             Place::Netdev(_) => {
-                lock(&self.gids).iter().map(|row| at(Place::Address(row.local))).collect()
+                self.port.gids().iter().map(|row| at(Place::Address(row.local))).collect()
             }
         }
     }

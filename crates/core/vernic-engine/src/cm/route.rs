@@ -316,7 +316,7 @@ impl CmShared {
             PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };
         // The link refuses what leads nowhere, and counts it.
         let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
-        let path = self.device.paths.open_path(&to).map_or_else(nowhere, |open| open.path);
+        let path = self.device.port.open_path(&to).map_or_else(nowhere, |open| open.path);
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
         let straight = out.repeats.is_multiple_of(2) && !self.device.config.force_wire;
         let process = message.filter(|_| straight).and_then(|m| self.process_of(&m, ip));

@@ -1,20 +1,16 @@
 //! What of this process and host may have caused a queue pair's failure.
 
-use std::sync::atomic::Ordering;
-
 use vernic_io::TxPath;
 use vernic_proto::Cause;
 use vernic_proto::iwarp::StreamEnd;
 
 use crate::device::explanation::Circumstances;
 use crate::device::opened::Device;
-use crate::support::events::lock;
 
 impl Device {
     /// The circumstances of now, for a failure on `path`.
     pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
-        let is_up = self.port_up.load(Ordering::Relaxed);
-        let refusal = *lock(&self.refusal);
+        let (is_up, refusal) = (self.port.is_up(), self.port.refusal());
         let fault = &self.config.fault;
         let is_late = matches!(cause, Cause::ConnectionLost(StreamEnd::TimedOut));
         let patience_s = self.config.iwarp_peer_timeout_s;

@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
 use vernic_io::host::SlotTable;
-use vernic_io::{Origin, Paths, TxPath, Waker};
+use vernic_io::{Origin, Paths, Waker};
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::{Mtu, Rkey};
@@ -23,7 +23,9 @@ use crate::device::alarms::{Alarms, Offence};
 use crate::device::explanation::PastFailures;
 use crate::device::file_objects::FileObjects;
 use crate::device::gid::GidTable;
+use crate::device::in_use::InUse;
 use crate::device::listing::{DeviceInfo, Transport};
+use crate::device::port::Port;
 use crate::local::control::NearControl;
 use crate::local::watch::Watch;
 use crate::policy::Cells;
@@ -38,19 +40,15 @@ pub(crate) struct Device {
     pub(crate) memory: Memory,
     /// Windows by the part of their key that binds do not change.
     pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
-    pub(crate) gids: Mutex<GidTable>,
+    pub(crate) port: Port,
     /// XRC domains that files stand for (`verbs/xrc.rs`).
     pub(crate) xrcds: FileObjects,
     pub(crate) counters: Counters,
     pub(crate) slots: Arc<SlotTable>,
-    /// Opens paths of the link.
-    pub(crate) paths: Arc<dyn Paths>,
     /// Processes of this host that memory is shared with.
     pub(crate) near: Option<NearControl>,
     /// Processes of this host that queue pairs are connected to.
     pub(crate) watch: Watch,
-    /// The path on which the kernel refused packets last, and its error.
-    pub(crate) refusal: Mutex<Option<(TxPath, i32)>>,
     /// What threads tell each other about progress.
     pub(crate) policy: Cells,
     /// Wakes the background thread.
@@ -63,18 +61,7 @@ pub(crate) struct Device {
     pub(crate) alarms: Alarms,
     /// Connections of TCP from outside of the setting `peers`.
     pub(crate) refused_peers: AtomicU64,
-    /// Completion queues that are open.
-    pub(crate) cqs: AtomicUsize,
-    /// Shared receive queues that are open.
-    pub(crate) srqs: AtomicUsize,
-    /// Bytes of device memory in use.
-    pub(crate) dm_bytes: AtomicU64,
-    pub(crate) port_up: AtomicBool,
-    /// The netdev is gone, and the application knows.
-    pub(crate) removed: AtomicBool,
-    /// Code of the active MTU.
-    pub(crate) active_mtu: AtomicU8,
-    pub(crate) netdev_mtu_bytes: AtomicU64,
+    pub(crate) in_use: InUse,
     /// CLOCK_MONOTONIC when the device was opened, nanoseconds.
     started_ns: u64,
     /// See `close.rs`.
@@ -135,31 +122,23 @@ impl Device {
         Self {
             counters: Counters::default(),
             slots,
-            paths,
             near,
             watch: Watch::default(),
-            refusal: Mutex::default(),
             policy: Cells::default(),
             waker,
-            port_up: AtomicBool::new(info.up),
-            removed: AtomicBool::new(false),
-            netdev_mtu_bytes: AtomicU64::new(u64::from(info.netdev_mtu_bytes)),
-            active_mtu: AtomicU8::new(active_mtu as u8),
+            port: Port::new(&info, active_mtu, gids, paths),
             info,
             config,
             origin: Origin::here(),
             memory: Memory::new(),
             windows: Mutex::default(),
-            gids: Mutex::new(gids),
             xrcds: FileObjects::default(),
             events,
             past_failures: Mutex::default(),
             cq_overflows: AtomicU64::new(0),
             alarms: Alarms::default(),
             refused_peers: AtomicU64::new(0),
-            cqs: AtomicUsize::new(0),
-            srqs: AtomicUsize::new(0),
-            dm_bytes: AtomicU64::new(0),
+            in_use: InUse::default(),
             started_ns: monotonic_ns(),
             closed: AtomicBool::new(false),
             channels: Mutex::default(),
@@ -209,11 +188,6 @@ impl Device {
     #[inline]
     pub(crate) fn timestamp_ns(&self, now: Time) -> u64 {
         self.started_ns + now.nanos()
-    }
-
-    /// Largest path MTU that fits the netdev now.
-    pub(crate) fn active_mtu(&self) -> Mtu {
-        Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
     }
 }
 

@@ -16,7 +16,6 @@ use vernic_wire::{Mtu, PortNum, Qpn};
 use crate::device::opened::Device;
 use crate::error::PathError;
 use crate::local::watch::{Found, HostProcess};
-use crate::support::events::lock;
 
 /// A usable path with the addresses that packets coming back must have.
 pub(crate) struct Resolved {
@@ -32,7 +31,7 @@ impl Device {
     pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
         let index = av.sgid_index;
         let local = {
-            let gids = lock(&self.gids);
+            let gids = self.port.gids();
             let rows = gids.iter().count();
             gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?.gid
         };
@@ -57,7 +56,7 @@ impl Device {
     /// [`Slot::flow`] makes that for a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
-        let open = self.paths.open_path(&to).map_err(|NoPath| {
+        let open = self.port.open_path(&to).map_err(|NoPath| {
             let (sgid, dgid) = (to.local, to.remote);
             PathError::Family { index: av.sgid_index, sgid, dgid }
         })?;
@@ -73,7 +72,7 @@ impl Device {
 
     /// Whether an address is one of this device.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
-        lock(&self.gids).iter().any(|row| row.local.ip == ip)
+        self.port.gids().iter().any(|row| row.local.ip == ip)
     }
 
     /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where
@@ -127,7 +126,7 @@ impl Device {
 
     /// Refuses a path MTU that the port cannot carry.
     pub(crate) fn check_mtu(&self, wanted: Mtu) -> Result<(), PathError> {
-        let active = self.active_mtu();
+        let active = self.port.active_mtu();
         if wanted <= active {
             return Ok(());
         }

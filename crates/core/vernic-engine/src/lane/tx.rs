@@ -161,7 +161,7 @@ fn tell_refusal(
     packets: usize,
     now: Time,
 ) {
-    let known = lock(&engine.refusal).replace(refusal) == Some(refusal);
+    let known = engine.port.note_refusal(refusal);
     let (path, errno) = refusal;
     let error = std::io::Error::from_raw_os_error(errno);
     let is_group = path.remote().is_multicast() && errno == Errno::ENETUNREACH as i32;

@@ -2,16 +2,16 @@
 //! GID table, to the link, and to the application.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 
 use vernic_io::LocalAddr;
 use vernic_io::netdev;
+use vernic_wire::Mtu;
 
 use crate::device::gid::GidChanges;
 use crate::device::listing::Transport;
 use crate::lane::core::Lane;
 use crate::progress::engine::Engine;
-use crate::support::events::{AsyncEvent, Element, EventKind, lock};
+use crate::support::events::{AsyncEvent, Element, EventKind};
 use crate::verbs::context::PORT;
 
 impl Engine {
@@ -27,7 +27,7 @@ impl Engine {
         };
         let netdev = all.into_iter().find(|dev| dev.index == self.info.netdev_index);
         let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
-        let changes = lock(&self.gids).update(self.info.netdev_index, addresses);
+        let changes = self.port.gids().update(self.info.netdev_index, addresses);
         if !changes.added.is_empty() || !changes.removed.is_empty() {
             self.readdress(&changes);
             let (added, removed) = (List(&changes.added), List(&changes.removed));
@@ -35,18 +35,15 @@ impl Engine {
             self.port_event(EventKind::GidChange);
         }
         let up = netdev.as_ref().is_some_and(|dev| dev.running);
-        if self.port_up.swap(up, Ordering::Relaxed) != up {
+        if self.port.set_up(up) {
             self.port_event(if up { EventKind::PortActive } else { EventKind::PortError });
         }
         if netdev.is_none() {
             self.look_for_removal();
         }
         if let Some(dev) = netdev {
-            self.netdev_mtu_bytes.store(u64::from(dev.mtu_bytes), Ordering::Relaxed);
-            if let Some(fits) = dev.ib_mtu() {
-                let active = self.config.mtu.map_or(fits, |wanted| wanted.min(fits));
-                self.active_mtu.store(active as u8, Ordering::Relaxed);
-            }
+            let at_most = |fits: Mtu| self.config.mtu.map_or(fits, |wanted| wanted.min(fits));
+            self.port.set_mtu(dev.mtu_bytes, dev.ib_mtu().map(at_most));
         }
     }
 
@@ -60,17 +57,17 @@ impl Engine {
         for &local in changes.added.iter().filter(|_| packets) {
             if let Err(error) = self.with_lane(|lane| lane.link.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
-                lock(&self.gids).remove(local);
+                self.port.gids().remove(local);
             }
         }
-        let locals: Vec<_> = lock(&self.gids).iter().map(|row| row.local).collect();
+        let locals: Vec<_> = self.port.gids().iter().map(|row| row.local).collect();
         self.with_lane(|lane| lane.rejoin(&locals));
     }
 
     /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
     fn look_for_removal(&self) {
         let exists = netdev::exists(self.info.netdev_index).unwrap_or(true);
-        if exists || self.removed.swap(true, Ordering::Relaxed) {
+        if exists || !self.port.set_removed() {
             return;
         }
         tracing::warn!(

@@ -41,7 +41,7 @@ impl Context {
         if self.is_orphan() || engine.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        if engine.port_up.load(Ordering::Relaxed) {
+        if engine.port.is_up() {
             engine.hasten_farewells();
             engine.await_farewells();
         }
@@ -50,7 +50,7 @@ impl Context {
         engine.memory.revoke_all();
         engine.close_neighbours();
         engine.slots.close();
-        engine.port_up.store(false, Ordering::Relaxed);
+        engine.port.set_up(false);
         let channels = std::mem::take(&mut *lock(&engine.channels));
         channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
         engine.events.close();

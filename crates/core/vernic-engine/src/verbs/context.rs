@@ -184,13 +184,13 @@ impl Context {
     /// [`PathError::Port`] for a port other than 1.
     pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
         self.engine().check_port(port)?;
-        let up = !self.is_orphan() && self.engine().port_up.load(Ordering::Relaxed);
+        let up = !self.is_orphan() && self.engine().port.is_up();
         Ok(PortAttr {
             port,
             state: if up { PortState::Active } else { PortState::Down },
             max_mtu: Mtu::B4096,
-            active_mtu: self.engine().active_mtu(),
-            netdev_mtu_bytes: self.engine().netdev_mtu_bytes.load(Ordering::Relaxed) as u32,
+            active_mtu: self.engine().port.active_mtu(),
+            netdev_mtu_bytes: self.engine().port.netdev_mtu_bytes(),
             cap_flags: PORT_CAP_FLAGS,
             gid_table_len: match self.engine().info.transport {
                 Transport::Roce => MAX_GIDS,
@@ -207,7 +207,7 @@ impl Context {
     /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so
     /// it may be asked for under those of the engine.
     pub fn active_mtu(&self) -> Mtu {
-        self.engine().active_mtu()
+        self.engine().port.active_mtu()
     }
 
     /// The filled rows of the GID table; of an iWARP device its MAC, in row 0.
@@ -249,7 +249,7 @@ impl Context {
 
     /// Looks at the GID table, unless it is an orphan's.
     fn gids<T>(&self, look: impl FnOnce(&GidTable) -> T) -> Option<T> {
-        (!self.is_orphan()).then(|| look(&lock(&self.engine().gids)))
+        (!self.is_orphan()).then(|| look(&self.engine().port.gids()))
     }
 
     /// A row of the P_Key table: the default partition in row 0.

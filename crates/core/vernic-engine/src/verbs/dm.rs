@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use vernic_mem::HostBuffer;
 
-use crate::device::limits::{MAX_DM_ALIGN_LOG2, MAX_DM_BYTES};
+use crate::device::limits::MAX_DM_ALIGN_LOG2;
 use crate::error::{Busy, CreateError, DmRangeError, os};
 use crate::verbs::context::Context;
 
@@ -56,14 +56,13 @@ impl DeviceMemory {
             let (value, max) = (u64::from(align_log2), u64::from(MAX_DM_ALIGN_LOG2));
             return limit("log2 of the alignment of device memory", value, 0, max);
         }
-        let used = &context.engine().dm_bytes;
-        let take = |used: u64| used.checked_add(len).filter(|&all| len > 0 && all <= MAX_DM_BYTES);
-        if let Err(used) = used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take) {
-            return limit("bytes of device memory", len, 1, MAX_DM_BYTES - used);
+        let in_use = &context.engine().in_use;
+        if let Err(free) = in_use.take_device_memory(len) {
+            return limit("bytes of device memory", len, 1, free);
         }
         // Beyond the limit only for what does not fit `usize`, which is refused above.
         let buffer = HostBuffer::new(len as usize).map_err(|error| {
-            used.fetch_sub(len, Ordering::AcqRel);
+            in_use.give_back_device_memory(len);
             os("allocate device memory", error)
         })?;
         Ok(Arc::new(Self { context: context.clone(), buffer, regions: AtomicU32::new(0) }))
@@ -141,6 +140,6 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        self.context.engine().dm_bytes.fetch_sub(self.len(), Ordering::AcqRel);
+        self.context.engine().in_use.give_back_device_memory(self.len());
     }
 }

@@ -139,7 +139,7 @@ impl Qp {
                 true => Machine::Stream(Box::new(vernic_proto::iwarp::Qp::new(init))),
                 false => Machine::Packets(vernic_proto::Qp::new(init)),
             };
-            machine.set_port_mtu(engine.active_mtu());
+            machine.set_port_mtu(engine.port.active_mtu());
             machine.set_ack_floor(engine.config.ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
@@ -571,7 +571,7 @@ impl Qp {
                 };
                 side.slots.set_path(slot, path);
                 // The netdev's MTU may have changed since the last one.
-                machine.set_port_mtu(self.engine().active_mtu());
+                machine.set_port_mtu(self.engine().port.active_mtu());
                 Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
             }
             _ => None,

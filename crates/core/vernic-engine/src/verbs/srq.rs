@@ -105,7 +105,7 @@ impl Srq {
         limit: u32,
     ) -> Arc<Self> {
         pd.hold();
-        pd.context().engine().srqs.fetch_add(1, Ordering::Relaxed);
+        pd.context().engine().in_use.add_srq();
         let srq = Self { id, pd: pd.clone(), queue, users: AtomicU32::new(0), xrc };
         if limit != 0 {
             srq.arm(limit);
@@ -250,7 +250,7 @@ impl Drop for Srq {
     fn drop(&mut self) {
         self.leave_domain();
         self.purge_events();
-        self.context().engine().srqs.fetch_sub(1, Ordering::Relaxed);
+        self.context().engine().in_use.remove_srq();
         self.pd.release();
     }
 }

@@ -88,7 +88,7 @@ impl Engine {
         let mut text = format!("device {}\npid {}\n", self.info.name, std::process::id());
         let counters = self.counters();
         let (pds, regions) = self.memory.population();
-        let [cqs, srqs] = [&self.cqs, &self.srqs].map(|count| count.load(Ordering::Relaxed));
+        let (cqs, srqs) = (self.in_use.cqs(), self.in_use.srqs());
         let (qps, rows) = self.qp_rows();
         let objects =
             [("pd", pds), ("cq", cqs), ("qp", qps), ("mr", regions), ("ctx", 1), ("srq", srqs)];

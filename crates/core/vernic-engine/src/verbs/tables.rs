@@ -109,7 +109,7 @@ impl Engine {
             );
         }
         let local =
-            lock(&self.gids).iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
+            self.port.gids().iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
         let local = local.ok_or(McastError::NoAddress(gid))?;
         let new = self.with_lane(|lane| {
             if lane.table.find(qpn).is_none() {

@@ -1,0 +1,106 @@
+//! A port of an open device: its GID table, the paths that its link opens, its state and its MTU.
+//!
+//! Owns what changes while the device is open. The background thread follows the netdev; all
+//! others read. Nothing here is written on the data path.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vernic_io::{NoPath, OpenPath, PathRequest, Paths, TxPath};
+use vernic_wire::Mtu;
+
+use crate::device::gid::GidTable;
+use crate::device::listing::DeviceInfo;
+use crate::support::events::lock;
+
+/// A port of an open device.
+pub(crate) struct Port {
+    gids: Mutex<GidTable>,
+    /// Opens paths of the port's link.
+    paths: Arc<dyn Paths>,
+    is_up: AtomicBool,
+    /// Whether the netdev is gone and the application was told.
+    is_removed: AtomicBool,
+    /// The code of the active MTU.
+    active_mtu: AtomicU8,
+    netdev_mtu_bytes: AtomicU32,
+    /// The path on which the kernel refused packets last, and its error number.
+    refusal: Mutex<Option<(TxPath, i32)>>,
+}
+
+impl Port {
+    /// The port of a device that is being opened.
+    pub(crate) fn new(
+        info: &DeviceInfo,
+        active_mtu: Mtu,
+        gids: GidTable,
+        paths: Arc<dyn Paths>,
+    ) -> Self {
+        Self {
+            gids: Mutex::new(gids),
+            paths,
+            is_up: AtomicBool::new(info.up),
+            is_removed: AtomicBool::new(false),
+            active_mtu: AtomicU8::new(active_mtu as u8),
+            netdev_mtu_bytes: AtomicU32::new(info.netdev_mtu_bytes),
+            refusal: Mutex::default(),
+        }
+    }
+
+    /// Locks the GID table.
+    pub(crate) fn gids(&self) -> MutexGuard<'_, GidTable> {
+        lock(&self.gids)
+    }
+
+    /// Opens a path, without the lane.
+    ///
+    /// # Errors
+    /// [`NoPath`] where the link has none.
+    pub(crate) fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        self.paths.open_path(to)
+    }
+
+    /// Whether the port is active.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the port is active; returns whether that has changed.
+    pub(crate) fn set_up(&self, up: bool) -> bool {
+        self.is_up.swap(up, Ordering::Relaxed) != up
+    }
+
+    /// Notes that the netdev is gone; returns whether this is the first time.
+    pub(crate) fn set_removed(&self) -> bool {
+        !self.is_removed.swap(true, Ordering::Relaxed)
+    }
+
+    /// The largest path MTU that fits the netdev now.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
+    }
+
+    /// The MTU of the netdev, bytes.
+    pub(crate) fn netdev_mtu_bytes(&self) -> u32 {
+        self.netdev_mtu_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Follows the netdev's MTU. Where no path MTU fits (`None`), the active one stays.
+    pub(crate) fn set_mtu(&self, netdev_bytes: u32, active: Option<Mtu>) {
+        self.netdev_mtu_bytes.store(netdev_bytes, Ordering::Relaxed);
+        if let Some(active) = active {
+            self.active_mtu.store(active as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the kernel refused packets on a path, with its error number; returns whether the
+    /// refusal before was the same.
+    pub(crate) fn note_refusal(&self, refusal: (TxPath, i32)) -> bool {
+        lock(&self.refusal).replace(refusal) == Some(refusal)
+    }
+
+    /// The path on which the kernel refused packets last, and its error number.
+    pub(crate) fn refusal(&self) -> Option<(TxPath, i32)> {
+        *lock(&self.refusal)
+    }
+}
