@@ -28,8 +28,8 @@ pub(crate) enum Refusal {
 #[derive(Debug, Default)]
 pub(crate) struct DirectCounts {
     pub(crate) writes: Count,
-    pub(crate) reads: Count,
-    pub(crate) atomics: Count,
+    reads: Count,
+    atomics: Count,
     pub(crate) bytes: Count,
     refusals: [Count; 6],
     pub(crate) granted: Count,

@@ -60,7 +60,7 @@ pub(crate) struct Group {
 pub(crate) struct Lane {
     pub(crate) link: Box<dyn Link>,
     pub(crate) tx: TxLanes,
-    pub(crate) rx: RxBatch,
+    pub(super) rx: RxBatch,
     pub(crate) table: QpTable,
     /// XRC shared receive queues.
     pub(crate) srqs: SrqTable,
@@ -71,7 +71,7 @@ pub(crate) struct Lane {
     pub(crate) near: Near,
     /// How much is on its way into this process, and what was last seen of it when nothing came.
     pub(crate) intake: Option<Arc<Intake>>,
-    pub(crate) intake_seen: (u64, u64),
+    pub(super) intake_seen: (u64, u64),
     pub(crate) groups: Vec<Group>,
     pub(crate) gsi: Gsi,
     /// Neighbours that access memory of ours, or we theirs, without packets.
@@ -79,9 +79,9 @@ pub(crate) struct Lane {
     /// Connections, of an iWARP device.
     pub(crate) streams: Option<Streams>,
     /// Processes that users were told of since they are silent.
-    pub(crate) told_silent: ToldSilent,
+    told_silent: ToldSilent,
     /// When a refusal of the kernel was last worth a warning.
-    pub(crate) warned: Option<Time>,
+    pub(super) warned: Option<Time>,
 }
 
 impl Lane {

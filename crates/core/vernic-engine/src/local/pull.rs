@@ -59,7 +59,7 @@ pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) run: Run,
-    pub(crate) pass: RevocationToken,
+    pass: RevocationToken,
     pieces: [PeerPiece; MAX_PIECES],
     count: usize,
 }

@@ -71,7 +71,7 @@ pub(crate) struct Engine {
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
     /// Queue pairs whose doorbell came when they were closed: the last reference to a device may be
     /// theirs, and its end passes the lane.
-    pub(crate) late: Mutex<Vec<Arc<QpInner>>>,
+    late: Mutex<Vec<Arc<QpInner>>>,
     has_late: AtomicBool,
     rung: AtomicBool,
     pub(crate) stop: AtomicBool,

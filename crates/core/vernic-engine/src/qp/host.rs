@@ -25,11 +25,11 @@ use crate::support::events::{AsyncEvent, Element, lock};
 pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Device,
     /// XRC shared receive queues, if the lane runs.
-    pub(crate) srqs: Option<&'a SrqTable>,
+    pub(super) srqs: Option<&'a SrqTable>,
     /// The run that is being handled, if the packet stands for several.
-    pub(crate) pull: Option<Pull<'a>>,
+    pub(super) pull: Option<Pull<'a>>,
     /// Time of the batch.
-    pub(crate) now: Time,
+    pub(super) now: Time,
     pub(crate) qp: &'a QpInner,
     pub(crate) side: &'a mut QpSide,
 }

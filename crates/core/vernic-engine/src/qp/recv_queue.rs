@@ -101,9 +101,9 @@ impl CurrentRecv {
 
 /// What a take from the queue found.
 pub(crate) struct Taken {
-    pub(crate) wqe: RecvWqe,
+    pub(super) wqe: RecvWqe,
     /// The limit was crossed and is disarmed now.
-    pub(crate) limit_reached: bool,
+    pub(super) limit_reached: bool,
 }
 
 #[derive(Debug)]

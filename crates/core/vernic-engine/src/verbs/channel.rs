@@ -21,7 +21,7 @@ pub struct CompChannel {
     queue: Arc<EventQueue<CqId>>,
     /// The completion queues that report here: of the type that `cq.rs` knows.
     cqs: Mutex<HashMap<CqId, Weak<dyn Any + Send + Sync>>>,
-    pub(crate) users: AtomicU32,
+    pub(super) users: AtomicU32,
 }
 
 impl Context {

@@ -34,14 +34,14 @@ pub struct QpInit {
 
 /// What a queue pair of any type is made of.
 pub(crate) struct Parts {
-    pub(crate) qp_type: QpType,
-    pub(crate) pd: Arc<Pd>,
-    pub(crate) send_cq: Option<Arc<Cq>>,
-    pub(crate) recv_cq: Option<Arc<Cq>>,
-    pub(crate) srq: Option<Arc<Srq>>,
-    pub(crate) domain: Option<Arc<Domain>>,
-    pub(crate) cap: QpCap,
-    pub(crate) signal_all: bool,
+    pub(super) qp_type: QpType,
+    pub(super) pd: Arc<Pd>,
+    pub(super) send_cq: Option<Arc<Cq>>,
+    pub(super) recv_cq: Option<Arc<Cq>>,
+    pub(super) srq: Option<Arc<Srq>>,
+    pub(super) domain: Option<Arc<Domain>>,
+    pub(super) cap: QpCap,
+    pub(super) signal_all: bool,
 }
 
 /// The type of a service whose queue pairs are of one type.

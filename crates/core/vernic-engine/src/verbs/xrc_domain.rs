@@ -16,13 +16,13 @@ use crate::verbs::pd::Pd;
 #[derive(Debug)]
 pub(crate) struct Domain {
     /// Where the targets live: they need a protection domain, and reach nothing in it.
-    pub(crate) pd: Arc<Pd>,
+    pub(super) pd: Arc<Pd>,
     /// Handles that are open. Changed under the lock of the context's files where it has one.
-    pub(crate) handles: AtomicU32,
+    pub(super) handles: AtomicU32,
     /// Targets and shared receive queues.
-    pub(crate) users: AtomicU32,
+    pub(super) users: AtomicU32,
     /// The open targets: of the type that `xrc.rs` knows.
-    pub(crate) targets: Mutex<HashMap<Qpn, Weak<dyn Any + Send + Sync>>>,
+    pub(super) targets: Mutex<HashMap<Qpn, Weak<dyn Any + Send + Sync>>>,
 }
 
 impl Domain {
