@@ -106,7 +106,7 @@ pub struct CmAgent {
 
 impl fmt::Debug for CmAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CmAgent({})", self.engine.info.name)
+        write!(f, "CmAgent({})", self.engine.info().name)
     }
 }
 
@@ -125,17 +125,17 @@ impl CmAgent {
         if engine.is_orphan() {
             return Err(CmAttachError::Orphan);
         }
-        let slot = engine.with_lane(|lane| lane.table.first_slot(&engine.slots))?;
+        let slot = engine.with_lane(|lane| lane.table.first_slot(engine.slots()))?;
         {
             let mut state = lock(&engine.cm.state);
             if state.sink.is_some() {
                 return Err(CmAttachError::Busy);
             }
-            state.machine(slot, engine.config.cm_response_timeout);
+            state.machine(slot, engine.config().cm_response_timeout);
             state.sink = Some(sink);
         }
         // There may be a new slot, whose sockets the background thread must watch.
-        engine.waker.wake();
+        engine.waker().wake();
         Ok(())
     }
 
@@ -144,7 +144,7 @@ impl CmAgent {
     /// # Errors
     /// [`CmCallError`].
     pub fn connect(&self, params: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
-        self.engine.config.peers.check(params.path.remote.to_ip())?;
+        self.engine.config().peers.check(params.path.remote.to_ip())?;
         self.engine.cm.find_listener(&params.path, params.service);
         self.engine.command(|machine, now| machine.connect(now, params))
     }
@@ -204,7 +204,7 @@ impl CmAgent {
     /// # Errors
     /// [`CmCallError`].
     pub fn sidr_request(&self, params: &SidrParams<'_>) -> Result<ConnId, CmCallError> {
-        self.engine.config.peers.check(params.path.remote.to_ip())?;
+        self.engine.config().peers.check(params.path.remote.to_ip())?;
         self.engine.cm.find_listener(&params.path, params.service);
         self.engine.command(|machine, now| machine.sidr_request(now, params))
     }

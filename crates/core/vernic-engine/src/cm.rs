@@ -222,9 +222,9 @@ impl CmShared {
         let mut state = lock(&self.state);
         let slot = match state.machine {
             Some(_) => Slot::FIRST,
-            None => table.first_slot(&self.device.slots)?,
+            None => table.first_slot(self.device.slots())?,
         };
-        let result = f(state.machine(slot, self.device.config.cm_response_timeout), table);
+        let result = f(state.machine(slot, self.device.config().cm_response_timeout), table);
         state.tell();
         Ok(result)
     }

@@ -20,7 +20,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use vernic_io::tcp::{Bound, Connecting, Connection, Interest, Readiness, Received, Sent};
@@ -515,7 +514,7 @@ fn bind(
     engine
         .with_lane(|lane| {
             // Destroying and closing pass the lane after they have said so.
-            if qp.is_gone() || engine.closed.load(Ordering::Acquire) {
+            if qp.is_gone() || engine.is_closed() {
                 return Err((BindStreamError::Gone, Some(connection)));
             }
             lane.bind_stream(engine, qp.inner(), connection, terms, &rest)

@@ -104,7 +104,7 @@ impl Told {
     fn end(&mut self, engine: &Device, ending: Ending) {
         if !self.ended {
             self.ended = true;
-            engine.counters.streams.count_ending(ending);
+            engine.counts().streams.count_ending(ending);
             if let Some(sink) = self.sink.take() {
                 sink.ended(self.qpn, ending);
             }
@@ -234,7 +234,7 @@ impl Streams {
         self.holding.forget(&mut conn);
         let watched = Some((u64::from(qpn.value()), conn.watched));
         let Self { watch, orphans, buffer, .. } = self;
-        let counts = &engine.counters.streams;
+        let counts = &engine.counts().streams;
         orphans.adopt(watch, buffer, counts, watched, conn.orphan(engine, now), now);
     }
 
@@ -302,7 +302,7 @@ impl Streams {
     fn let_go_of_held(&mut self, engine: &Device) {
         while let Some(victim) = self.holding.victim() {
             let Some(conn) = self.connections.get_mut(&victim) else { return };
-            engine.counters.streams.held_refused.add(1);
+            engine.counts().streams.held_refused.add(1);
             conn.is_impatient = true;
             self.holding.forget(conn);
         }
@@ -320,8 +320,8 @@ impl Conn {
         let now = fpdus(core.machine.counters());
         let before = std::mem::replace(&mut self.counted, now);
         // A queue pair that was reset counts anew.
-        engine.counters.streams.rx_fpdus.add(now.0.saturating_sub(before.0));
-        engine.counters.streams.tx_fpdus.add(now.1.saturating_sub(before.1));
+        engine.counts().streams.rx_fpdus.add(now.0.saturating_sub(before.0));
+        engine.counts().streams.tx_fpdus.add(now.1.saturating_sub(before.1));
     }
 
     /// Its owner has heard how it ended, at the latest now: this end lets go of it.
@@ -397,7 +397,7 @@ impl Streams {
         self.expect_life(engine, &conn.connection, now);
         let conn = self.connections.entry(key).insert_entry(conn).into_mut();
         let result = self.watch.add(&conn.connection, u64::from(key)).map(drop);
-        let counts = &engine.counters.streams;
+        let counts = &engine.counts().streams;
         counts.connections.add(1);
         if terms.agreed.crc { &counts.with_crc } else { &counts.without_crc }.add(1);
         tracing::debug!(
@@ -435,7 +435,7 @@ impl Streams {
             None => (last, None),
         };
         let orphan = Orphan::new(connection, out, false, &LIMITS).held(hold);
-        self.adopt(&engine.counters.streams, orphan, now);
+        self.adopt(&engine.counts().streams, orphan, now);
     }
 
     /// Takes over a connection that its owner has left before the peer's reply: where that accepts,
@@ -447,7 +447,7 @@ impl Streams {
         unanswered: Unanswered,
     ) {
         let orphan = Orphan::new(connection, Vec::new(), false, &LIMITS).asked(unanswered);
-        self.adopt(&engine.counters.streams, orphan, engine.now());
+        self.adopt(&engine.counts().streams, orphan, engine.now());
     }
 
     /// Receives from connections that are ready, and tries again what waits for receives; returns

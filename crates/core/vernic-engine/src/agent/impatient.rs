@@ -22,7 +22,7 @@ impl Engine {
     /// `path`, an address of this device.
     fn nobody_listens_here(&self, path: &CmPath, service: ServiceId) -> bool {
         let ip = path.remote.to_ip();
-        if self.config.force_wire || !self.has_address(ip) {
+        if self.config().force_wire || !self.has_address(ip) {
             return false;
         }
         !self.cm.is_claimed(service, self.local_addr(ip))
@@ -41,7 +41,7 @@ impl CmAgent {
         if engine.is_orphan() {
             return Err(CmCallError::Orphan);
         }
-        engine.config.peers.check(params.path.remote.to_ip())?;
+        engine.config().peers.check(params.path.remote.to_ip())?;
         if engine.nobody_listens_here(&params.path, params.service) {
             return engine.command(|machine, now| {
                 let conn = machine.connect(now, params)?;

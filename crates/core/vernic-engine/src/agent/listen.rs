@@ -87,18 +87,18 @@ impl Engine {
         service: ServiceId,
         place: Place,
     ) -> Result<(ServiceName, Option<Gid>), ListenError> {
-        let device = || self.info.name.clone();
+        let device = || self.info().name.clone();
         match place {
-            Place::Netdev(index) if index != self.info.netdev_index => {
+            Place::Netdev(index) if index != self.info().netdev_index => {
                 Err(ListenError::OtherNetdev {
                     device: device(),
                     index,
-                    own: self.info.netdev_index,
+                    own: self.info().netdev_index,
                 })
             }
             Place::Netdev(_) => Ok((ServiceName { service, place }, None)),
             Place::Address(LocalAddr { ip: address, .. }) => {
-                let gids = self.port.gids();
+                let gids = self.port().gids();
                 let Some(row) = gids.iter().find(|row| row.local.ip == address) else {
                     let all: Vec<_> = gids.iter().map(|row| row.local.to_string()).collect();
                     let present = all.join(", ");
@@ -115,22 +115,22 @@ impl Engine {
     fn overlapping(&self, name: &ServiceName) -> Vec<ServiceName> {
         let at = |place| ServiceName { place, ..*name };
         match name.place {
-            Place::Address(_) => vec![at(Place::Netdev(self.info.netdev_index))],
+            Place::Address(_) => vec![at(Place::Netdev(self.info().netdev_index))],
             Place::Netdev(_) => {
-                self.port.gids().iter().map(|row| at(Place::Address(row.local))).collect()
+                self.port().gids().iter().map(|row| at(Place::Address(row.local))).collect()
             }
         }
     }
 
     fn claim(&self, name: &ServiceName) -> Result<(), ListenError> {
-        self.slots.claim_name(name)?;
+        self.slots().claim_name(name)?;
         for other in self.overlapping(name) {
-            let taken = match self.slots.is_claimed(&other) {
+            let taken = match self.slots().is_claimed(&other) {
                 Ok(false) => continue,
                 Ok(true) => ListenError::InUse(other),
                 Err(error) => error.into(),
             };
-            self.slots.release_name(name);
+            self.slots().release_name(name);
             return Err(taken);
         }
         Ok(())
@@ -172,7 +172,7 @@ impl CmAgent {
         };
         if let Some(at) = listening.iter().position(is_it) {
             let claimed = listening.swap_remove(at);
-            self.engine.slots.release_name(&claimed.name);
+            self.engine.slots().release_name(&claimed.name);
         }
     }
 
@@ -185,7 +185,7 @@ impl CmAgent {
         self.check()?;
         let (name, _) = self.engine.name_of(service, place)?;
         for name in [name].into_iter().chain(self.engine.overlapping(&name)) {
-            if self.engine.slots.is_claimed(&name)? {
+            if self.engine.slots().is_claimed(&name)? {
                 return Ok(true);
             }
         }
@@ -219,11 +219,11 @@ impl CmAgent {
             (Ok(id), Some(at)) => listening[at].listener = Some(*id),
             (Ok(id), None) => listening.push(Claimed { name, listener: Some(*id) }),
             (Err(_), Some(_)) => {}
-            (Err(_), None) => engine.slots.release_name(&name),
+            (Err(_), None) => engine.slots().release_name(&name),
         }
         drop(listening);
         // There are new sockets for the background thread to watch.
-        engine.waker.wake();
+        engine.waker().wake();
         listener
     }
 
@@ -241,7 +241,7 @@ impl CmAgent {
             };
             machine.listen(name.service, gid, backlog)?
         };
-        match self.engine.slots.open_name(name) {
+        match self.engine.slots().open_name(name) {
             Ok(()) => Ok(listener),
             Err(error) => {
                 self.close(listener);
@@ -267,10 +267,10 @@ impl CmAgent {
             return;
         };
         let claimed = listening.swap_remove(at);
-        self.engine.slots.release_name(&claimed.name);
+        self.engine.slots().release_name(&claimed.name);
         self.close(listener);
         drop(listening);
         // The background thread no longer watches its sockets.
-        self.engine.waker.wake();
+        self.engine.waker().wake();
     }
 }

@@ -87,7 +87,7 @@ impl Engine {
         let until = Instant::now() + FAREWELL;
         while !self.is_orphan() && self.farewells() != 0 {
             if Instant::now() >= until {
-                let (device, left) = (&self.info.name, self.farewells());
+                let (device, left) = (&self.info().name, self.farewells());
                 tracing::debug!(
                     device,
                     left,
@@ -116,7 +116,7 @@ impl Engine {
         self.ring_cm();
         let until = Instant::now() + PATIENCE;
         if !self.patiently(until, |lane| lane.send_mads(self)) {
-            let device = &self.info.name;
+            let device = &self.info().name;
             tracing::debug!(device, "a message of the connection manager is still to be sent");
         }
         if sent_home.load(Ordering::Acquire) != before {

@@ -55,7 +55,7 @@ fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
     let service = PortSpace::TCP.service_id(64_001);
     there.cm().listen(service, Place::Address(HOME.into()), 1).unwrap();
     let slot =
-        there.engine().with_lane(|lane| lane.table.first_slot(&there.engine().slots)).unwrap();
+        there.engine().with_lane(|lane| lane.table.first_slot(there.engine().slots())).unwrap();
     let theirs = CommId(u32::from(slot.value()) << NUMBER_BITS | 77);
     assert_eq!(slot_of(theirs), slot);
     let req = Req { service_id: service, ..Req::default() };
@@ -88,7 +88,7 @@ fn packet_with(message: impl Into<CmMessage>) -> Vec<u8> {
 fn overrun(other: &Context, owner: &Context) -> u64 {
     let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap();
     let count = queue.trim().parse::<u64>().unwrap() + 30;
-    let slot = |engine: &Engine| engine.with_lane(|lane| lane.table.first_slot(&engine.slots));
+    let slot = |engine: &Engine| engine.with_lane(|lane| lane.table.first_slot(engine.slots()));
     let id = u32::from(slot(owner.engine()).unwrap().value()) << NUMBER_BITS;
     let rtu = Rtu { local_comm_id: CommId(1), remote_comm_id: CommId(id), ..Rtu::default() };
     let bytes = packet_with(rtu);
@@ -205,7 +205,7 @@ fn datagrams_for_a_process_that_never_takes_them_are_dropped_and_counted() {
     owner.stop_background();
     other.stop_background();
     let count = overrun(&other, &owner);
-    let dropped = || other.engine().counters.drops(DropReason::MadOverflow);
+    let dropped = || other.engine().counts().drops(DropReason::MadOverflow);
     let start = std::time::Instant::now();
     while other.counters().mads_handed_over + dropped() < count {
         assert!(start.elapsed().as_secs() < 10, "{:?}", other.counters());

@@ -115,7 +115,7 @@ impl CmShared {
         if neighbours.due.is_none_or(|due| due > now) {
             return;
         }
-        let gone = neighbours.look(&self.device.slots);
+        let gone = neighbours.look(self.device.slots());
         let mut state = lock(&self.state);
         let Some(machine) = &mut state.machine else { return };
         if !gone.is_empty() {

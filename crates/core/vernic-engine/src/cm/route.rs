@@ -80,7 +80,7 @@ impl CmShared {
             if !meta.handed_over {
                 match self.hand_mad_over(packet, &whose) {
                     HandedOver::Yes => {
-                        self.device.counters.mads_handed_over.add(1);
+                        self.device.counts().mads_handed_over.add(1);
                         self.note_forwarded(&message, meta);
                         return Ok(());
                     }
@@ -89,7 +89,7 @@ impl CmShared {
                 }
             }
             // What is another process's, that decides about.
-            if !self.device.config.peers.contains(meta.src.ip()) {
+            if !self.device.config().peers.contains(meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
             if !self.is_answered_here(&whose, meta) {
@@ -97,10 +97,10 @@ impl CmShared {
                 match kept {
                     Kept::Here => return Ok(()),
                     Kept::Instead(displaced) => {
-                        self.device.counters.mads_early_refused.add(1);
+                        self.device.counts().mads_early_refused.add(1);
                         return self.reject_early(table, &displaced, now);
                     }
-                    Kept::Not => self.device.counters.mads_early_refused.add(1),
+                    Kept::Not => self.device.counts().mads_early_refused.add(1),
                 }
             }
             // The sender will be answered: where it is may be known by then.
@@ -123,7 +123,7 @@ impl CmShared {
     /// device.
     pub(crate) fn is_claimed(&self, service: ServiceId, local: LocalAddr) -> bool {
         let names = self.names_of(service, local);
-        names.iter().any(|name| self.device.slots.is_claimed(name).unwrap_or(true))
+        names.iter().any(|name| self.device.slots().is_claimed(name).unwrap_or(true))
     }
 
     fn note_forwarded(&self, message: &CmMessage, meta: &RxMeta) {
@@ -139,7 +139,7 @@ impl CmShared {
         loop {
             let Some(early) = lock(&self.early).take_due(now) else { return };
             if let Err(reason) = self.look_again(table, early, now) {
-                self.device.counters.drop_packet(reason);
+                self.device.counts().drop_packet(reason);
             }
         }
     }
@@ -166,7 +166,7 @@ impl CmShared {
         if !packet.meta.handed_over {
             match self.hand_mad_over(&packet, &whose) {
                 HandedOver::Yes => {
-                    self.device.counters.mads_handed_over.add(1);
+                    self.device.counts().mads_handed_over.add(1);
                     self.note_forwarded(&message, packet.meta);
                     return Ok(());
                 }
@@ -217,10 +217,10 @@ impl CmShared {
         match *whose {
             For::Owner(id) => {
                 let slot = slot_of(id);
-                if !slot.is_ordinary() || self.device.slots.is_ours(slot) {
+                if !slot.is_ordinary() || self.device.slots().is_ours(slot) {
                     return HandedOver::NoOwner;
                 }
-                self.device.slots.hand_over_to_slot(slot, packet)
+                self.device.slots().hand_over_to_slot(slot, packet)
             }
             For::Service(service) => match self.has_listener(service, packet.meta.dst.gid()) {
                 true => HandedOver::NoOwner,
@@ -239,8 +239,8 @@ impl CmShared {
 
     fn hand_over_to_listener(&self, packet: &RxPacket<'_>, service: ServiceId) -> HandedOver {
         let [address, netdev] = self.names_of(service, local_of(packet.meta));
-        match self.device.slots.hand_over_to_name(&address, packet) {
-            HandedOver::NoOwner => self.device.slots.hand_over_to_name(&netdev, packet),
+        match self.device.slots().hand_over_to_name(&address, packet) {
+            HandedOver::NoOwner => self.device.slots().hand_over_to_name(&netdev, packet),
             done => done,
         }
     }
@@ -249,19 +249,19 @@ impl CmShared {
     /// receives, if it was asked when its message came and has not answered yet. Holds no lock
     /// meanwhile.
     pub(crate) fn find_peer(&self, conn: ConnId) {
-        if self.device.config.force_wire || self.device.is_orphan() {
+        if self.device.config().force_wire || self.device.is_orphan() {
             return;
         }
         let peer = lock(&self.state).machine.as_ref().and_then(|machine| machine.peer(conn));
         let Some((path, id)) = peer else { return };
         let (ip, slot) = (path.remote.to_ip(), slot_of(id));
-        let (any, wait) = (slot.qpn(0), Duration::from_micros(self.device.config.peer_query_us));
-        let mut found = self.device.slots.lookup(ip, any);
+        let (any, wait) = (slot.qpn(0), Duration::from_micros(self.device.config().peer_query_us));
+        let mut found = self.device.slots().lookup(ip, any);
         if matches!(found, Lookup::Asked | Lookup::Pending)
-            && let Some(process) = self.device.slots.query(ip, any, wait)
+            && let Some(process) = self.device.slots().query(ip, any, wait)
         {
             // The answer to the first question is there too, or will be; it is taken in by this.
-            let _ = self.device.slots.lookup(ip, any);
+            let _ = self.device.slots().lookup(ip, any);
             found = Lookup::Here(process);
         }
         lock(&self.neighbours).meet(path.remote, slot, found, self.device.now());
@@ -271,10 +271,10 @@ impl CmShared {
     /// about addresses that are none of this host: anybody may write them into a packet, and a
     /// question costs system calls and the place of another.
     fn find_here(&self, ip: IpAddr, id: CommId) -> Option<PeerProcess> {
-        if self.device.config.force_wire || !lock(&self.host).has(ip, self.device.now()) {
+        if self.device.config().force_wire || !lock(&self.host).has(ip, self.device.now()) {
             return None;
         }
-        match self.device.slots.lookup(ip, slot_of(id).qpn(0)) {
+        match self.device.slots().lookup(ip, slot_of(id).qpn(0)) {
             Lookup::Here(process) => Some(process),
             Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
         }
@@ -282,23 +282,23 @@ impl CmShared {
 
     /// The names that a listener for `service` at `local`, an address of this device, may have.
     pub(crate) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
-        [Place::Address(local), Place::Netdev(self.device.info.netdev_index)]
+        [Place::Address(local), Place::Netdev(self.device.info().netdev_index)]
             .map(|place| ServiceName { service, place })
     }
 
     /// Looks for the process of this host that listens for `service` at the other end of `path`, so
     /// that [`mad_path`](Self::mad_path) knows it. May wait, and holds no lock meanwhile.
     pub(crate) fn find_listener(&self, path: &CmPath, service: ServiceId) {
-        if self.device.config.force_wire || self.device.is_orphan() {
+        if self.device.config().force_wire || self.device.is_orphan() {
             return;
         }
-        let wait = Duration::from_micros(self.device.config.peer_query_us);
+        let wait = Duration::from_micros(self.device.config().peer_query_us);
         let ip = path.remote.to_ip();
         let [address, netdev] = self.names_of(service, self.device.local_addr(ip));
-        if self.device.slots.find_server(&address, ip, wait).is_none()
+        if self.device.slots().find_server(&address, ip, wait).is_none()
             && self.device.has_address(ip)
         {
-            let _ = self.device.slots.find_server(&netdev, ip, wait);
+            let _ = self.device.slots().find_server(&netdev, ip, wait);
         }
     }
 
@@ -310,15 +310,15 @@ impl CmShared {
         // An odd step visits as many source ports; queue pairs use them, too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
         let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
-        let netdev_index = self.device.info.netdev_index;
+        let netdev_index = self.device.info().netdev_index;
         let service_level = 0;
         let to =
             PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };
         // The link refuses what leads nowhere, and counts it.
         let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
-        let path = self.device.port.open_path(&to).map_or_else(nowhere, |open| open.path);
+        let path = self.device.port().open_path(&to).map_or_else(nowhere, |open| open.path);
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
-        let straight = out.repeats.is_multiple_of(2) && !self.device.config.force_wire;
+        let straight = out.repeats.is_multiple_of(2) && !self.device.config().force_wire;
         let process = message.filter(|_| straight).and_then(|m| self.process_of(&m, ip));
         process.map_or(path, |process| path.to_process(ProcessId { intake: None, ..process.id() }))
     }
@@ -330,7 +330,7 @@ impl CmShared {
             For::Asked(_) => None,
             For::Service(service) => {
                 let names = self.names_of(service, self.device.local_addr(ip));
-                names.iter().find_map(|name| self.device.slots.known_server(name, ip))
+                names.iter().find_map(|name| self.device.slots().known_server(name, ip))
             }
         }
     }

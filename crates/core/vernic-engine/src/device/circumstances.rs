@@ -10,15 +10,15 @@ use crate::device::opened::Device;
 impl Device {
     /// The circumstances of now, for a failure on `path`.
     pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
-        let (is_up, refusal) = (self.port.is_up(), self.port.refusal());
-        let fault = &self.config.fault;
+        let (is_up, refusal) = (self.port().is_up(), self.port().refusal());
+        let fault = &self.config().fault;
         let is_late = matches!(cause, Cause::ConnectionLost(StreamEnd::TimedOut));
-        let patience_s = self.config.iwarp_peer_timeout_s;
+        let patience_s = self.config().iwarp_peer_timeout_s;
         Circumstances {
             patience_s: (is_late && patience_s > 0).then_some(patience_s),
             floor_us: None,
             live_peer: None,
-            down: (!is_up).then(|| self.info.netdev.clone()),
+            down: (!is_up).then(|| self.info().netdev.clone()),
             refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
             faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
         }

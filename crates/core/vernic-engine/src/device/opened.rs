@@ -33,41 +33,30 @@ use crate::support::events::{AsyncEvent, CqId, EventQueue};
 
 /// See the module's head.
 pub(crate) struct Device {
-    pub(crate) info: DeviceInfo,
-    pub(crate) config: Config,
+    info: DeviceInfo,
+    config: Config,
     /// The process that opened the device.
     origin: Origin,
-    pub(crate) memory: Memory,
-    /// Windows by the part of their key that binds do not change.
-    pub(crate) windows: Mutex<HashMap<u32, MwHandle>>,
-    pub(crate) port: Port,
-    /// XRC domains that files stand for (`verbs/xrc.rs`).
-    pub(crate) xrcds: FileObjects,
-    pub(crate) counters: Counters,
-    pub(crate) slots: Arc<SlotTable>,
-    /// Processes of this host that memory is shared with.
-    pub(crate) near: Option<NearControl>,
-    /// Processes of this host that queue pairs are connected to.
-    pub(crate) watch: Watch,
-    /// What threads tell each other about progress.
-    pub(crate) policy: Cells,
-    /// Wakes the background thread.
-    pub(crate) waker: Waker,
-    pub(crate) events: EventQueue<AsyncEvent>,
-    pub(crate) past_failures: Mutex<PastFailures>,
-    /// Completion queues that overflowed.
-    pub(crate) cq_overflows: AtomicU64,
-    /// Peers that send what they must not.
-    pub(crate) alarms: Alarms,
-    /// Connections of TCP from outside of the setting `peers`.
-    pub(crate) refused_peers: AtomicU64,
-    pub(crate) in_use: InUse,
+    memory: Memory,
+    windows: Mutex<HashMap<u32, MwHandle>>,
+    port: Port,
+    xrcds: FileObjects,
+    counters: Counters,
+    slots: Arc<SlotTable>,
+    near: Option<NearControl>,
+    watch: Watch,
+    policy: Cells,
+    waker: Waker,
+    events: EventQueue<AsyncEvent>,
+    past_failures: Mutex<PastFailures>,
+    cq_overflows: AtomicU64,
+    alarms: Alarms,
+    refused_peers: AtomicU64,
+    in_use: InUse,
     /// CLOCK_MONOTONIC when the device was opened, nanoseconds.
     started_ns: u64,
-    /// See `close.rs`.
-    pub(crate) closed: AtomicBool,
-    /// Completion channels, those that are gone among them.
-    pub(crate) channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
+    closed: AtomicBool,
+    channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
 }
 
 /// The device's clock and the time of day at one moment.
@@ -143,6 +132,134 @@ impl Device {
             closed: AtomicBool::new(false),
             channels: Mutex::default(),
         }
+    }
+
+    /// What the device is called, and its netdev.
+    #[inline]
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The settings that the device was opened with.
+    #[inline]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Domains, regions and windows.
+    #[inline]
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Windows by the part of their key that binds do not change.
+    #[inline]
+    pub(crate) fn windows(&self) -> &Mutex<HashMap<u32, MwHandle>> {
+        &self.windows
+    }
+
+    /// The port: addresses, paths, state, MTU.
+    #[inline]
+    pub(crate) fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// XRC domains, by the files that stand for them (`verbs/xrc.rs`).
+    #[inline]
+    pub(crate) fn xrcds(&self) -> &FileObjects {
+        &self.xrcds
+    }
+
+    /// Counters of the data path.
+    #[inline]
+    pub(crate) fn counts(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The process slots of the host.
+    #[inline]
+    pub(crate) fn slots(&self) -> &Arc<SlotTable> {
+        &self.slots
+    }
+
+    /// Processes of this host that memory is shared with.
+    #[inline]
+    pub(crate) fn near(&self) -> Option<&NearControl> {
+        self.near.as_ref()
+    }
+
+    /// Processes of this host that queue pairs are connected to.
+    #[inline]
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// What threads tell each other about progress.
+    #[inline]
+    pub(crate) fn policy(&self) -> &Cells {
+        &self.policy
+    }
+
+    /// Wakes the background thread.
+    #[inline]
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Asynchronous events.
+    #[inline]
+    pub(crate) fn events(&self) -> &EventQueue<AsyncEvent> {
+        &self.events
+    }
+
+    /// Why queue pairs failed that are gone.
+    #[inline]
+    pub(crate) fn past_failures(&self) -> &Mutex<PastFailures> {
+        &self.past_failures
+    }
+
+    /// Completion queues that overflowed.
+    pub(crate) fn cq_overflows(&self) -> u64 {
+        self.cq_overflows.load(Ordering::Relaxed)
+    }
+
+    /// Counts a completion queue that overflowed.
+    pub(crate) fn note_cq_overflow(&self) {
+        self.cq_overflows.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Peers that send what they must not.
+    #[inline]
+    pub(crate) fn alarms(&self) -> &Alarms {
+        &self.alarms
+    }
+
+    /// Connections of TCP that were refused: their peers are outside of the setting `peers`.
+    pub(crate) fn refused_peers(&self) -> u64 {
+        self.refused_peers.load(Ordering::Relaxed)
+    }
+
+    /// How much of the device is in use.
+    #[inline]
+    pub(crate) fn in_use(&self) -> &InUse {
+        &self.in_use
+    }
+
+    /// Whether the device was closed (`verbs/close.rs`).
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Notes that the device is closed; returns whether it was before.
+    pub(crate) fn set_closed(&self) -> bool {
+        self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Completion channels, those that are gone among them.
+    #[inline]
+    pub(crate) fn channels(&self) -> &Mutex<Vec<Weak<EventQueue<CqId>>>> {
+        &self.channels
     }
 
     /// Refuses a connection of TCP from outside of the setting `peers`, and counts it.

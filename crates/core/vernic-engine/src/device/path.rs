@@ -31,7 +31,7 @@ impl Device {
     pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
         let index = av.sgid_index;
         let local = {
-            let gids = self.port.gids();
+            let gids = self.port().gids();
             let rows = gids.iter().count();
             gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?.gid
         };
@@ -40,12 +40,12 @@ impl Device {
             return Err(PathError::NoDestination);
         }
         if !remote.is_multicast() {
-            self.config.peers.check(remote.to_ip())?;
+            self.config().peers.check(remote.to_ip())?;
         }
         Ok(PathRequest {
             local,
             remote,
-            netdev_index: self.info.netdev_index,
+            netdev_index: self.info().netdev_index,
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
             service_level: av.sl,
@@ -56,23 +56,23 @@ impl Device {
     /// [`Slot::flow`] makes that for a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
-        let open = self.port.open_path(&to).map_err(|NoPath| {
+        let open = self.port().open_path(&to).map_err(|NoPath| {
             let (sgid, dgid) = (to.local, to.remote);
             PathError::Family { index: av.sgid_index, sgid, dgid }
         })?;
         let OpenPath { path, remote: peer, local } = open;
-        let flow = (hash(entropy) % u32::from(self.config.flows)) as u16;
+        let flow = (hash(entropy) % u32::from(self.config().flows)) as u16;
         Ok(Resolved { path: path.with_flow(flow), peer, local, found: Found::NotHere })
     }
 
     /// An address as this device reaches it: on the link of its netdev, if it holds only there.
     pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
-        LocalAddr::new(ip, self.info.netdev_index)
+        LocalAddr::new(ip, self.info().netdev_index)
     }
 
     /// Whether an address is one of this device.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
-        self.port.gids().iter().any(|row| row.local.ip == ip)
+        self.port().gids().iter().any(|row| row.local.ip == ip)
     }
 
     /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where
@@ -90,16 +90,16 @@ impl Device {
         let mut resolved = self.resolve(av, entropy)?;
         let flow = Slot::of(peer).flow(resolved.path.flow());
         resolved.path = resolved.path.with_flow(flow);
-        let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config.peer_query_us));
-        let Some(process) = self.slots.query(ip, peer, wait) else {
+        let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config().peer_query_us));
+        let Some(process) = self.slots().query(ip, peer, wait) else {
             // It may have been too busy to answer.
-            if matches!(self.slots.lookup(ip, peer), Lookup::Asked | Lookup::Pending) {
+            if matches!(self.slots().lookup(ip, peer), Lookup::Asked | Lookup::Pending) {
                 resolved.found = Found::Perhaps;
             }
             return Ok(resolved);
         };
         resolved.found = Found::Here(self.host_process(&process));
-        if !self.config.force_wire {
+        if !self.config().force_wire {
             resolved.path = resolved.path.to_process(process.id());
             self.want_neighbour(Slot::of(peer), process.pid);
         }
@@ -112,10 +112,10 @@ impl Device {
     /// process of this host that was too busy to answer when the queue pair went to RTR. Does not
     /// wait; the first call asks, a later one knows. With the path comes the process.
     pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
-        if path.is_local() || self.config.force_wire {
+        if path.is_local() || self.config().force_wire {
             return None;
         }
-        match self.slots.lookup(path.remote().to_ip(), peer) {
+        match self.slots().lookup(path.remote().to_ip(), peer) {
             Lookup::Here(process) => {
                 let straight = path.to_process(process.id());
                 Some((straight, self.host_process(&process)))
@@ -126,13 +126,13 @@ impl Device {
 
     /// Refuses a path MTU that the port cannot carry.
     pub(crate) fn check_mtu(&self, wanted: Mtu) -> Result<(), PathError> {
-        let active = self.port.active_mtu();
+        let active = self.port().active_mtu();
         if wanted <= active {
             return Ok(());
         }
-        let netdev = self.info.netdev.clone();
+        let netdev = self.info().netdev.clone();
         // Where both are in the way the setting comes first: without it the netdev has its say.
-        if let Some(allowed) = self.config.mtu.filter(|&allowed| allowed < wanted) {
+        if let Some(allowed) = self.config().mtu.filter(|&allowed| allowed < wanted) {
             return Err(PathError::MtuSetting { wanted, allowed, netdev });
         }
         let needed_bytes = wanted.bytes() + HEADER_ALLOWANCE_BYTES;

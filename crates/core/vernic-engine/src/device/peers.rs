@@ -24,26 +24,26 @@ impl Device {
             Found::Here(process) if process.pid == std::process::id() => return,
             Found::Here(process) => Some(process.pid),
         };
-        let mut list = lock(&self.watch.list);
+        let mut list = lock(&self.watch().list);
         let was_planned = list.due.is_some();
         list.add(Watched { ip, slot: Slot::of(peer), pid, is_missing: false }, self.now());
         drop(list);
         if !was_planned {
-            self.watch.is_rung.store(true, Ordering::Release);
-            self.waker.wake();
+            self.watch().is_rung.store(true, Ordering::Release);
+            self.waker().wake();
         }
     }
 
     /// What was found out of a process by asking it.
     pub(crate) fn host_process(&self, process: &PeerProcess) -> HostProcess {
-        let page = process.intake.and_then(|id| self.slots.intake_of(id));
+        let page = process.intake.and_then(|id| self.slots().intake_of(id));
         HostProcess { pid: process.pid, page }
     }
 
     /// The process `pid` of this host has `slot`, says the slot's own socket: it is to be met,
     /// unless it was.
     pub(crate) fn want_neighbour(&self, slot: Slot, pid: u32) {
-        let Some(near) = &self.near else { return };
+        let Some(near) = &self.near() else { return };
         let mut wanted = lock(&near.wanted);
         if wanted.contains(&(slot, pid)) || wanted.len() == MAX_WANTED {
             return;
@@ -51,12 +51,12 @@ impl Device {
         wanted.push((slot, pid));
         near.ring();
         drop(wanted);
-        self.waker.wake();
+        self.waker().wake();
     }
 
     /// Whether the process `pid`, which has `slot`, is a neighbour. Not to be called with the lane.
     pub(crate) fn is_neighbour(&self, slot: Slot, pid: u32) -> bool {
-        let Some(near) = &self.near else { return false };
+        let Some(near) = &self.near() else { return false };
         let hood = lock(&near.hood);
         let known = hood.as_ref().and_then(|hood| hood.find(slot));
         known.is_some_and(|neighbour| neighbour.pid() == pid)
@@ -67,10 +67,10 @@ impl Device {
     /// Counts a dropped packet, and if its sender must not send such, that.
     #[cold]
     pub(crate) fn drop_from(&self, src: Address, reason: DropReason) {
-        self.counters.drop_packet(reason);
+        self.counts().drop_packet(reason);
         if let Some(offence) = Offence::of_drop(reason) {
             if offence == Offence::BadKey {
-                self.counters.bad_keys.add(1);
+                self.counts().bad_keys.add(1);
             }
             self.note_offence(src.ip(), offence);
         }
@@ -79,10 +79,10 @@ impl Device {
     /// Counts a request that was refused for good.
     #[cold]
     pub(crate) fn note_nak(&self, src: Address, class: ErrorClass) {
-        self.counters.fatal_naks_sent.add(1);
+        self.counts().fatal_naks_sent.add(1);
         self.note_offence(src.ip(), Offence::FatalNak);
         if Offence::is_of_key(class) {
-            self.counters.bad_keys.add(1);
+            self.counts().bad_keys.add(1);
             self.note_offence(src.ip(), Offence::BadKey);
         }
     }

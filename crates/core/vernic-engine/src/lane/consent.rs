@@ -34,7 +34,7 @@ impl Lane {
         bytes: &[u8],
         file: Option<OwnedFd>,
     ) {
-        if !engine.config.direct {
+        if !engine.config().direct {
             // Unanswered it asks less and less often.
             return;
         }
@@ -67,7 +67,7 @@ impl Lane {
             None => false,
         };
         if !understood {
-            engine.counters.direct.bad_messages.add(1);
+            engine.counts().direct.bad_messages.add(1);
         }
     }
 
@@ -81,7 +81,7 @@ impl Lane {
         has_gates: bool,
     ) -> Result<(Grant, Access), Denial> {
         let host = self.guests.find(from).ok_or(Denial::NotConnected)?;
-        let visitor = host.welcome(&engine.memory, has_gates).ok_or(Denial::Unreachable)?;
+        let visitor = host.welcome(engine.memory(), has_gates).ok_or(Denial::Unreachable)?;
         let qp = self.table.find(target).ok_or(Denial::NotConnected)?;
         let mut core = lock(&qp.core);
         let QpCore { machine, side } = &mut *core;
@@ -106,7 +106,7 @@ impl Lane {
         }
         let rights = rights_of(qp, machine.attr().access);
         // Under the queue pair's lock, as its gate is closed.
-        let grant = engine.memory.grant(visitor, qp.pd, qp.qpn, rkey).map_err(|error| {
+        let grant = engine.memory().grant(visitor, qp.pd, qp.qpn, rkey).map_err(|error| {
             tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
             match error {
                 GrantError::Check(_) | GrantError::Rights => Denial::Refused,
@@ -126,7 +126,7 @@ impl Lane {
     ) -> bool {
         let Some(host) = self.guests.find(from) else { return false };
         let neighbour = host.neighbour();
-        let counts = &engine.counters.direct;
+        let counts = &engine.counts().direct;
         let consent = consent.and_then(|(grant, access)| {
             let (grant, file) = file_for(grant, access);
             let reachable = grant.share.is_some() || permit_ptrace(neighbour.pid());
@@ -216,7 +216,7 @@ impl Lane {
         Some(match host.reach(offer, file) {
             Ok(reach) => Consent::Ticket(Ticket { offer: *offer, gates, reach }),
             Err(why) => {
-                engine.counters.direct.note_refusal(why);
+                engine.counts().direct.note_refusal(why);
                 Consent::Never
             }
         })

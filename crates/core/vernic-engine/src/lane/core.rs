@@ -100,9 +100,9 @@ impl Lane {
             table: QpTable::new(),
             srqs: SrqTable::default(),
             sched: Scheduler::new(now),
-            pacer: Pacer::new(device.config.pace),
+            pacer: Pacer::new(device.config().pace),
             near: Near::new(),
-            intake: device.slots.intake().cloned(),
+            intake: device.slots().intake().cloned(),
             intake_seen: (0, 0),
             groups: Vec::new(),
             gsi: Gsi::new(cm),
@@ -163,13 +163,13 @@ impl Lane {
                     qp.with_host(engine, now, &mut core, |machine, host| {
                         machine.handle_timeout(now, host);
                     });
-                    engine.counters.timer_fired(&before, core.machine.counters());
+                    engine.counts().timer_fired(&before, core.machine.counters());
                     self.told_silent.note(engine, qp.qpn, &core, now);
                     let peer = core.machine.attr().dest_qpn;
                     let path = core.side.path.as_ref();
                     let straight = path.and_then(|path| engine.straighten(path, peer));
                     if let Some((path, process)) = straight {
-                        if engine.near.is_some() {
+                        if engine.near().is_some() {
                             self.near.found.push((Slot::of(peer), process.pid));
                         }
                         core.side.go_straight(engine, path, peer, process);

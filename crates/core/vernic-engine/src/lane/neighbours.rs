@@ -22,8 +22,8 @@ impl Lane {
                 tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
                 // Of one whose process has no number here nobody can say which process it is:
                 // packets it may send, as anybody of this user, but not touch memory.
-                if engine.config.direct && pid != 0 {
-                    self.guests.add(&engine.counters.direct, neighbour.clone());
+                if engine.config().direct && pid != 0 {
+                    self.guests.add(&engine.counts().direct, neighbour.clone());
                 }
                 self.near.meet(neighbour, reader);
             }
@@ -43,7 +43,7 @@ impl Lane {
         // Bounded: nobody writes any more, and a process that does all the same is cut off at a
         // ring's worth.
         self.receive_rest(engine, id, now);
-        self.guests.remove(&engine.memory, id);
+        self.guests.remove(engine.memory(), id);
         let Some(peer) = self.near.part(id) else { return };
         let pid = peer.neighbour.pid();
         let mut failed = 0;
@@ -66,7 +66,7 @@ impl Lane {
         if !in_order {
             // One that is cut off may be alive, and reached by the wire. If it is not, the others
             // fail, too.
-            engine.watch.hasten(&peer.slots, now);
+            engine.watch().hasten(&peer.slots, now);
         }
         if in_order {
             tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");

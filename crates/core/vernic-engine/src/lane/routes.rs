@@ -106,7 +106,7 @@ impl<'r, 'a> Datagrams<'r, 'a> {
         if near.is_empty() || is_barred {
             return DatagramWay::Wire;
         }
-        let slots = &self.device.slots;
+        let slots = &self.device.slots();
         let way = near.way_of_datagram(path, dest, self.now, || pacer.is_idle(path, slots));
         match way {
             DatagramWay::Ring(id) if !near.has_writer(id) => DatagramWay::Wire,
@@ -134,7 +134,7 @@ impl<'r, 'a> Datagrams<'r, 'a> {
             if let Some(grant) = self.grant.take() {
                 pacer.settle(grant);
             }
-            let Device { slots, counters, .. } = self.device;
+            let (slots, counters) = (self.device.slots(), self.device.counts());
             self.grant = pacer.ask(&path, slots, counters, self.now);
             if self.grant.is_none() {
                 return Room::Later;
@@ -181,7 +181,7 @@ impl Route for Datagrams<'_, '_> {
             }
             Next::Ring(path, id, is_lost) => {
                 if let Some(ring) = self.routes.near.out(id, self.now) {
-                    ring.push_one(&path, sent.len, is_lost, &self.device.counters);
+                    ring.push_one(&path, sent.len, is_lost, self.device.counts());
                 }
             }
         }

@@ -168,8 +168,8 @@ impl Lane {
         reader.release();
         near.give_buffer(buffer);
         sched.count_received(count);
-        engine.counters.near_rx_packets.add(count as u64);
-        engine.counters.near_rx_bytes.add(total);
+        engine.counts().near_rx_packets.add(count as u64);
+        engine.counts().near_rx_bytes.add(total);
         if let Some(error) = broken {
             near.break_off(place, &error);
         }
@@ -221,7 +221,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             return self.handle_cnp(packet, &parsed);
         }
         if packet.meta.is_congestion_experienced() {
-            self.engine.counters.ecn_marked.add(1);
+            self.engine.counts().ecn_marked.add(1);
         }
         self.paced += paced_cost(packet, service);
         let qpn = parsed.dest_qpn();
@@ -239,7 +239,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// counts as a drop, for nothing else is done with it.
     #[cold]
     fn handle_cnp(&mut self, packet: &RxPacket<'p>, parsed: &Packet<'_>) -> Result<(), DropReason> {
-        self.engine.counters.cnps.add(1);
+        self.engine.counts().cnps.add(1);
         let qpn = parsed.dest_qpn();
         self.table.find(qpn).ok_or(DropReason::Cnp)?;
         self.deliver(qpn, packet, parsed, None)
@@ -254,7 +254,7 @@ impl<'a, 'p> Demux<'a, 'p> {
 
     /// Handles a packet that stands for several, whose bytes are in the memory of the neighbour.
     fn handle_run(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
-        let counters = &self.engine.counters;
+        let counters = &self.engine.counts();
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
         let named = Named::parse(parsed.payload());
         // More than there is to be copied in one look is left of a neighbour that is gone alone.
@@ -295,7 +295,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         if qp.service == Service::Ud {
             // Others hear their peers alone, which were found in the setting when they were
             // connected.
-            if !self.engine.config.peers.contains(packet.meta.src.ip()) {
+            if !self.engine.config().peers.contains(packet.meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
             meta.grh = Some(grh::area(packet));
@@ -336,7 +336,7 @@ impl<'a, 'p> Demux<'a, 'p> {
                 choose_answers(engine, core, self.via.as_mut());
             }
         }
-        let counters = &engine.counters;
+        let counters = &engine.counts();
         match disposition {
             Disposition::Accepted => self.accepted += 1,
             Disposition::Duplicate => counters.duplicates.add(1),
@@ -400,7 +400,7 @@ fn identify(
     parsed: &Packet<'_>,
     now: Time,
 ) -> Result<Sender, DropReason> {
-    if !engine.config.pin_source_ports {
+    if !engine.config().pin_source_ports {
         return Ok(Sender::Peer);
     }
     let is_request = parsed.info().is_request();
@@ -428,7 +428,7 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
     if !path.is_local() {
         // The peer was too busy to say that it is of this host, or it is not, and only has the same
         // slot there. Who only answers never asks again.
-        if engine.slots.lookup(path.remote().to_ip(), peer) == Lookup::NotHere {
+        if engine.slots().lookup(path.remote().to_ip(), peer) == Lookup::NotHere {
             return;
         }
         if let Some((better, process)) = engine.straighten(path, peer) {

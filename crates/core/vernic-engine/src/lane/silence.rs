@@ -28,7 +28,7 @@ impl ToldSilent {
         if now.since(since) < SILENCE_NANOS || self.0.contains(&pid) {
             return;
         }
-        if let Some(peer) = core.side.live_peer(&engine.config, core.machine.attr()) {
+        if let Some(peer) = core.side.live_peer(engine.config(), core.machine.attr()) {
             if self.0.len() == MOST_TOLD {
                 self.0.clear();
             }

@@ -92,7 +92,7 @@ fn along_route(
             ring.wait_for_ever();
         }
         let did = write(part, machine, host, &mut ring, now);
-        ring.finish(&host.engine.counters);
+        ring.finish(host.engine.counts());
         return did;
     }
     if part != Part::Answers {
@@ -124,7 +124,7 @@ fn write(
             Room::Free(room) => room,
             Room::Batch => break,
             Room::Receiver if is_wanted(part, machine) => {
-                host.engine.counters.near_full_turns.add(1);
+                host.engine.counts().near_full_turns.add(1);
                 return Turn::Backpressured;
             }
             Room::Later if is_wanted(part, machine) => return Turn::Backpressured,
@@ -179,7 +179,7 @@ fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
         return Some(LIMITS);
     }
     if machine.next_send_bytes() >= LIMITS.min_bytes {
-        guest.want_pulls(&host.engine.memory);
+        guest.want_pulls(host.engine.memory());
     }
     None
 }

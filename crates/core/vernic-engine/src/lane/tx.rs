@@ -79,7 +79,7 @@ impl Lane {
         }
         let gathered = || Gathered { packets: self.tx.packets(), bytes: self.tx.bytes() };
         let patience = engine.patience();
-        match engine.policy.posted(&TABLE, in_flight, gathered, now, patience) {
+        match engine.policy().posted(&TABLE, in_flight, gathered, now, patience) {
             Post::Gather => {}
             Post::SendNow => drop(self.send(engine, now)),
         }
@@ -161,7 +161,7 @@ fn tell_refusal(
     packets: usize,
     now: Time,
 ) {
-    let known = engine.port.note_refusal(refusal);
+    let known = engine.port().note_refusal(refusal);
     let (path, errno) = refusal;
     let error = std::io::Error::from_raw_os_error(errno);
     let is_group = path.remote().is_multicast() && errno == Errno::ENETUNREACH as i32;
@@ -200,9 +200,9 @@ mod tests {
         let [qp, _peer] = rc_pair(&context, &cq, POSTS as u32);
         let engine = context.engine();
         let plan = |looks_at: Looks| match looks_at {
-            Looks::ByItself => engine.policy.forget_plan(),
-            Looks::At(time) => engine.policy.plan_look(Some(time)),
-            Looks::WhenReadable => engine.policy.plan_look(None),
+            Looks::ByItself => engine.policy().forget_plan(),
+            Looks::At(time) => engine.policy().plan_look(Some(time)),
+            Looks::WhenReadable => engine.policy().plan_look(None),
         };
         let post = |times: usize, looks_at: Looks| -> Vec<usize> {
             let each = |_| {
@@ -239,9 +239,9 @@ mod tests {
         assert_eq!(gathered(&context), 0);
 
         // It leaves the sockets to those who poll: while somebody does.
-        engine.policy.back_off();
+        engine.policy().back_off();
         let post_after = |polled_at: Time| {
-            engine.policy.called(polled_at);
+            engine.policy().called(polled_at);
             post(1, Looks::ByItself)
         };
         post(few, Looks::WhenReadable);
@@ -249,7 +249,7 @@ mod tests {
         // A moment that nothing here reaches.
         assert_eq!(post_after(engine.now() + 1_000_000_000_000), [1]);
         assert_eq!(post_after(Time(0)), [0]);
-        engine.policy.come_back();
+        engine.policy().come_back();
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Background {
             timeout: None,
             looked_around: Time(0),
         };
-        let name = format!("{}-progress", this.engine.info.name);
+        let name = format!("{}-progress", this.engine.info().name);
         threads::spawn(&name, move || this.run())
     }
 
@@ -103,12 +103,12 @@ impl Background {
         while !self.engine.stop.load(Ordering::Acquire) {
             next = self.carry_out(next);
         }
-        self.engine.policy.come_back();
+        self.engine.policy().come_back();
     }
 
     /// Does what the policy says, and returns what it says then.
     fn carry_out(&mut self, next: Next) -> Next {
-        let shared = &self.engine.policy;
+        let shared = &self.engine.policy();
         let event = match next {
             Next::Judge => {
                 shared.come_back();
@@ -117,7 +117,7 @@ impl Background {
             Next::BackOff => shared.back_off(),
             Next::Pause { nanos } => {
                 self.pause(nanos);
-                Event::Paused { rested: self.engine.policy.take_rested() }
+                Event::Paused { rested: self.engine.policy().take_rested() }
             }
             Next::Stay { nanos } => {
                 self.pause(nanos);
@@ -152,7 +152,7 @@ impl Background {
     /// Sleeps, without a look at the link's sockets.
     fn pause(&mut self, nanos: u64) {
         if self.watches != Watches::Beside {
-            let near = self.engine.near.as_ref().map(NearControl::raw_fd);
+            let near = self.engine.near().map(NearControl::raw_fd);
             self.sleeper.watch(self.ears.poll_fds().chain(near));
             self.watches = Watches::Beside;
         }
@@ -182,10 +182,10 @@ impl Background {
     /// Sleeps until what the last look planned.
     fn sleep(&mut self) {
         let woken = self.sleeper.sleep(self.timeout);
-        if let Some(near) = &self.engine.near {
+        if let Some(near) = &self.engine.near() {
             near.alarm().awake();
         }
-        self.engine.policy.forget_plan();
+        self.engine.policy().forget_plan();
         self.look_around(woken.by_fd);
     }
 
@@ -213,13 +213,13 @@ impl Background {
 
     /// Warns of peers that did something since the last warning, if it is time.
     fn tell_alarms(&self) {
-        self.engine.alarms.tell_due(&self.engine.info.name, self.engine.now());
+        self.engine.alarms().tell_due(&self.engine.info().name, self.engine.now());
     }
 
     /// Makes progress once, and plans the next look if there is nothing more to do.
     fn look(&mut self) -> Event {
         let engine = self.engine.clone();
-        let called_at = engine.policy.called_at();
+        let called_at = engine.policy().called_at();
         let Some(mut lane) = engine.try_lane() else { return Event::Taken };
         let now = engine.now();
         engine.answer_doorbells(&mut lane);
@@ -231,9 +231,9 @@ impl Background {
         };
         lane.fire_timers(&engine, now);
         lane.transmit_all(&engine, now);
-        let due = [self.policy.looks_by(now), self.processes_due, engine.alarms.due()];
+        let due = [self.policy.looks_by(now), self.processes_due, engine.alarms().due()];
         let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
-        if let Some(near) = engine.near.as_ref().filter(|_| lane.near.is_pending()) {
+        if let Some(near) = engine.near().filter(|_| lane.near.is_pending()) {
             near.ring();
         }
         let serves = engine.is_asked_for_processes();
@@ -243,16 +243,16 @@ impl Background {
             let generation = lane.link.poll_generation();
             if self.watches != Watches::All(generation) {
                 self.watches = Watches::All(generation);
-                engine.policy.watch(generation);
+                engine.policy().watch(generation);
                 self.fds.clear();
                 self.fds.extend_from_slice(lane.link.poll_fds());
                 self.fds.extend(lane.streams.as_ref().map(Streams::raw_fd));
-                let near = engine.near.as_ref().map(NearControl::raw_fd);
+                let near = engine.near().map(NearControl::raw_fd);
                 let beside = self.ears.poll_fds().chain(near);
                 self.sleeper.watch(self.fds.iter().copied().chain(beside));
             }
             // Under the lane's lock: a holder after us compares its work with this plan.
-            engine.policy.plan_look(next);
+            engine.policy().plan_look(next);
         }
         drop(lane);
         engine.after_release();
@@ -267,7 +267,7 @@ impl Background {
     /// Says to the neighbours that this thread sleeps; false, and nothing said, if one has sent
     /// something meanwhile. The other half of the proof in `vernic_io::neighbour`.
     fn lies_down(&self, lane: &Lane) -> bool {
-        let Some(near) = &self.engine.near else { return true };
+        let Some(near) = &self.engine.near() else { return true };
         near.alarm().announce();
         if lane.near.has_news() {
             near.alarm().awake();
@@ -287,7 +287,7 @@ impl Engine {
     /// Whether [`see_to_processes`](Self::see_to_processes) has something to do though no
     /// descriptor is readable.
     fn is_asked_for_processes(&self) -> bool {
-        self.watch.is_rung() || self.near.as_ref().is_some_and(NearControl::is_rung)
+        self.watch().is_rung() || self.near().is_some_and(NearControl::is_rung)
     }
 
     /// Serves the neighbours, and looks for processes that are gone. Returns when it must be called

@@ -88,7 +88,7 @@ impl Deref for Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Engine({})", self.info.name)
+        write!(f, "Engine({})", self.info().name)
     }
 }
 
@@ -155,17 +155,17 @@ impl Engine {
     pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
         let (mut taken, mut after) = (0, AfterPoll::Return);
         let done = self.run_inline(|lane, now| {
-            self.policy.called(now);
+            self.policy().called(now);
             lane.transmit(self, now);
             let received = lane.receive(self, now);
             lane.fire_timers(self, now);
             taken = take();
-            after = self.policy.polled(taken != 0 || received != 0, now);
+            after = self.policy().polled(taken != 0 || received != 0, now);
         });
         if !done {
             taken = take();
             if taken == 0 {
-                after = self.policy.polled_in_vain(&TABLE);
+                after = self.policy().polled_in_vain(&TABLE);
             }
         }
         match after {
@@ -181,13 +181,13 @@ impl Engine {
     fn offer_core(&self) {
         let before = monotonic_ns();
         std::thread::yield_now();
-        self.policy.offered(&TABLE, monotonic_ns().saturating_sub(before));
+        self.policy().offered(&TABLE, monotonic_ns().saturating_sub(before));
     }
 
     /// Sends and receives on this thread, if the lane is free; false if it is not.
     pub(crate) fn progress_inline(&self) -> bool {
         self.run_inline(|lane, now| {
-            self.policy.called(now);
+            self.policy().called(now);
             lane.transmit(self, now);
             lane.receive(self, now);
             lane.fire_timers(self, now);
@@ -210,7 +210,7 @@ impl Engine {
             });
         if is_done {
             self.leave_port();
-            self.slots.leave();
+            self.slots().leave();
             is_done = self.try_close_neighbours();
             settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
         }
@@ -322,7 +322,7 @@ impl Engine {
             lane.transmit(self, now);
             self.hand_over(&lane, now);
         }
-        self.waker.wake();
+        self.waker().wake();
     }
 
     /// Makes sure that the background thread will be there in time for what the lane has left to
@@ -330,34 +330,34 @@ impl Engine {
     /// a socket for a steered flow. Called by every holder before it lets go of the lane.
     #[inline]
     pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
-        let near = self.near.as_ref().filter(|_| lane.near.is_pending());
+        let near = self.near().filter(|_| lane.near.is_pending());
         if let Some(near) = near {
             near.ring();
         }
-        let Some(plan) = self.policy.plan() else { return };
-        let blind = lane.link.poll_generation() != self.policy.watched();
+        let Some(plan) = self.policy().plan() else { return };
+        let blind = lane.link.poll_generation() != self.policy().watched();
         let late =
             || lane.next_work(now, self.patience()).is_some_and(|next| plan.is_late_for(next));
         if near.is_some() || blind || late() {
             // Once is enough: it plans anew when it is awake.
-            self.policy.forget_plan();
-            self.waker.wake();
+            self.policy().forget_plan();
+            self.waker().wake();
         }
     }
 
     /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
     pub(crate) fn cq_armed(&self) {
         self.run_inline(|lane, now| lane.transmit_all(self, now));
-        if self.policy.arm() {
-            self.waker.wake();
+        if self.policy().arm() {
+            self.waker().wake();
         }
     }
 
     /// The calling thread is about to wait for something that is no completion, and may have been
     /// the one that polled: the background thread, if it counts on that, looks anew.
     pub(crate) fn caller_rests(&self) {
-        if self.policy.rest() {
-            self.waker.wake();
+        if self.policy().rest() {
+            self.waker().wake();
         }
     }
 }

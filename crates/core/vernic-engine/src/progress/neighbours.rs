@@ -21,7 +21,7 @@ use crate::support::events::{lock, try_lock};
 impl Engine {
     /// There is a queue pair, perhaps in a new slot: other processes may want to meet this one.
     pub(crate) fn follow_slots(&self) {
-        if let Some(near) = &self.near
+        if let Some(near) = &self.near()
             && let Some(hood) = &mut *lock(&near.hood)
         {
             hood.follow_slots(Nanos(self.now().nanos()));
@@ -34,7 +34,7 @@ impl Engine {
     /// Takes the lane only if something has happened: threads that poll have to wait for it
     /// meanwhile.
     pub(crate) fn serve_neighbours(&self) -> Option<Time> {
-        let near = self.near.as_ref()?;
+        let near = self.near()?;
         let mut hood = lock(&near.hood);
         // Whoever leaves something in the lane rings before it lets go of it.
         let rung = near.rung.swap(false, Ordering::AcqRel);
@@ -64,7 +64,7 @@ impl Engine {
 
     /// The device is closed: says good-bye to the neighbours.
     pub(crate) fn close_neighbours(&self) {
-        if let Some(near) = &self.near {
+        if let Some(near) = &self.near() {
             let hood = lock(&near.hood).take();
             self.leave(near, hood);
         }
@@ -73,7 +73,7 @@ impl Engine {
     /// As [`close_neighbours`](Self::close_neighbours), where the process ends; false if somebody
     /// is at it, perhaps who was interrupted on this very thread.
     pub(crate) fn try_close_neighbours(&self) -> bool {
-        let Some(near) = &self.near else { return true };
+        let Some(near) = &self.near() else { return true };
         let Some(hood) = try_lock(&near.hood).map(|mut hood| hood.take()) else { return false };
         self.leave(near, hood);
         true
@@ -85,7 +85,7 @@ impl Engine {
             *lock(&near.past) = hood.counters();
         }
         let gone = self.with_lane(|lane| {
-            lane.guests.close(&self.memory);
+            lane.guests.close(self.memory());
             lane.table.iter().for_each(|qp| lock(&qp.core).side.tickets.connect(None));
             std::mem::replace(&mut lane.near, Near::new())
         });

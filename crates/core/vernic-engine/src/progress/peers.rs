@@ -35,14 +35,14 @@ impl Engine {
     /// Looks for processes that are gone, if it is time to, and fails the queue pairs that are
     /// connected to them. Returns when it must be called at the latest. For the background thread.
     pub(crate) fn look_after_peers(&self) -> Option<Time> {
-        self.watch.is_rung.store(false, Ordering::Release);
+        self.watch().is_rung.store(false, Ordering::Release);
         let now = self.now();
-        let is_due = lock(&self.watch.list).due.is_some_and(|due| due <= now);
-        if is_due && self.watch.is_stale.swap(false, Ordering::AcqRel) {
+        let is_due = lock(&self.watch().list).due.is_some_and(|due| due <= now);
+        if is_due && self.watch().is_stale.swap(false, Ordering::AcqRel) {
             self.forget_strangers();
         }
         let (all, added) = {
-            let mut list = lock(&self.watch.list);
+            let mut list = lock(&self.watch().list);
             if !is_due {
                 return list.due;
             }
@@ -56,7 +56,8 @@ impl Engine {
             .filter(|known| known.pid.is_some_and(|pid| !self.is_neighbour(known.slot, pid)))
             .collect();
         // Who has no descriptor left to ask with looks again.
-        let vacant = self.slots.vacant(watched.iter().map(|known| known.slot)).unwrap_or_default();
+        let vacant =
+            self.slots().vacant(watched.iter().map(|known| known.slot)).unwrap_or_default();
         let missing = watched.into_iter().filter(|known| vacant.contains(&known.slot));
         let (gone, missing): (Vec<_>, Vec<_>) = missing.partition(|known| known.is_missing);
         if !gone.is_empty() {
@@ -64,7 +65,7 @@ impl Engine {
                 gone.iter().for_each(|known| lane.lose_process(self, known.slot, known.pid, now));
             });
         }
-        let mut list = lock(&self.watch.list);
+        let mut list = lock(&self.watch().list);
         if list.added == added {
             list.all.retain(|known| !gone.contains(known));
         }
@@ -82,13 +83,13 @@ impl Engine {
     fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
         let (sure, unsure): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.pid.is_some());
         for known in unsure {
-            match self.slots.lookup(known.ip, known.slot.qpn(0)) {
+            match self.slots().lookup(known.ip, known.slot.qpn(0)) {
                 Lookup::Asked | Lookup::Pending => {}
-                Lookup::NotHere => lock(&self.watch.list).all.retain(|other| *other != known),
+                Lookup::NotHere => lock(&self.watch().list).all.retain(|other| *other != known),
                 Lookup::Here(process) => {
                     let process = self.host_process(&process);
                     self.with_lane(|lane| lane.name_process(known, &process));
-                    lock(&self.watch.list).add(Watched { pid: Some(process.pid), ..known }, now);
+                    lock(&self.watch().list).add(Watched { pid: Some(process.pid), ..known }, now);
                 }
             }
         }
@@ -97,7 +98,7 @@ impl Engine {
 
     /// Forgets processes that no queue pair is connected to any more.
     fn forget_strangers(&self) {
-        let added = lock(&self.watch.list).added;
+        let added = lock(&self.watch().list).added;
         let used: HashSet<_> = self.with_lane(|lane| {
             let connected = |qp: &Arc<QpInner>| {
                 let core = lock(&qp.core);
@@ -105,11 +106,11 @@ impl Engine {
             };
             lane.table.iter().filter_map(connected).collect()
         });
-        let mut list = lock(&self.watch.list);
+        let mut list = lock(&self.watch().list);
         if list.added == added {
             list.all.retain(|known| used.contains(&(known.ip, known.slot)));
         } else {
-            self.watch.note_change();
+            self.watch().note_change();
         }
     }
 }

@@ -234,9 +234,9 @@ impl CqRing {
                 depth,
                 "completion queue overflowed: poll more often or make it deeper"
             );
-            self.device.cq_overflows.fetch_add(1, Ordering::Relaxed);
+            self.device.note_cq_overflow();
             let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(self.id) };
-            self.device.events.push(event);
+            self.device.events().push(event);
         }
         if armed {
             self.raise();

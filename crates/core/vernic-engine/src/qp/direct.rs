@@ -117,7 +117,7 @@ pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn,
 #[inline]
 fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time) -> Step {
     let (engine, pd, own) = (host.engine, host.qp.pd, host.qp.qpn);
-    let counts = &engine.counters.direct;
+    let counts = &engine.counts().direct;
     let rkey = direct.remote.rkey;
     let (tickets, slots) = (&mut host.side.tickets, &mut host.side.slots);
     let Some((guest, consent)) = tickets.find(rkey) else { return Step::Packets };
@@ -152,7 +152,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
         return refuse(counts, Refusal::Closed);
     };
     let to = (&*ticket.reach, at + u64::from(direct.done));
-    let done = carry_out((&engine.memory, pd), slots, direct, part, to, || visit.is_valid());
+    let done = carry_out((engine.memory(), pd), slots, direct, part, to, || visit.is_valid());
     drop(visit);
     if let Err(fault) = done {
         let why = why_of(&fault);

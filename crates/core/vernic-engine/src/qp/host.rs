@@ -98,7 +98,7 @@ impl QpHost<'_> {
             let (key, window) = (bind.new_rkey, bind.mw);
             return Err(refused(BindError::OtherIndex { key, window }));
         }
-        let window = lock(&self.engine.windows).get(&index).copied();
+        let window = lock(self.engine.windows()).get(&index).copied();
         let handle = window.ok_or_else(|| refused(BindError::UnknownHandle))?;
         let access = Access::from_bits_retain(bind.access);
         let request = Bind {
@@ -111,7 +111,7 @@ impl QpHost<'_> {
                 .map_err(|_| refused(BindError::BadAccess { access }))?,
             key: Some(bind.new_rkey.value() as u8),
         };
-        self.engine.memory.bind_mw(handle, &request).map(drop).map_err(refused)
+        self.engine.memory().bind_mw(handle, &request).map(drop).map_err(refused)
     }
 
     #[inline]
@@ -146,18 +146,18 @@ impl QpHost<'_> {
 impl Host for QpHost<'_> {
     #[inline]
     fn gather(&mut self, slot: u32, offset: u32, buf: &mut [u8]) -> Result<(), AccessFault> {
-        self.side.slots.gather(&self.engine.memory, self.qp.pd, slot, offset, buf).map_err(fault)
+        self.side.slots.gather(self.engine.memory(), self.qp.pd, slot, offset, buf).map_err(fault)
     }
 
     #[inline]
     fn scatter_response(&mut self, slot: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        self.side.slots.scatter(&self.engine.memory, self.qp.pd, slot, offset, data).map_err(fault)
+        self.side.slots.scatter(self.engine.memory(), self.qp.pd, slot, offset, data).map_err(fault)
     }
 
     fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {
         match &wqe.op {
             SendOp::LocalInv(rkey) => {
-                let invalidated = self.engine.memory.invalidate_local(self.qp.pd, *rkey);
+                let invalidated = self.engine.memory().invalidate_local(self.qp.pd, *rkey);
                 invalidated.map_err(|e| invalidate_fault(*rkey, e))
             }
             SendOp::BindMw(bind) => self.bind_window(bind),
@@ -174,7 +174,7 @@ impl Host for QpHost<'_> {
         need: RemoteAccess,
     ) -> Result<(), AccessFault> {
         self.engine
-            .memory
+            .memory()
             .check_remote(self.remote_pd(), self.qp.qpn, rkey, addr, len, mem_access(need))
             .map_err(fault)
     }
@@ -182,7 +182,7 @@ impl Host for QpHost<'_> {
     #[inline]
     fn write_remote(&mut self, rkey: Rkey, addr: u64, data: &[u8]) -> Result<(), AccessFault> {
         self.engine
-            .memory
+            .memory()
             .write_remote(self.remote_pd(), self.qp.qpn, rkey, addr, data)
             .map_err(fault)
     }
@@ -190,13 +190,13 @@ impl Host for QpHost<'_> {
     #[inline]
     fn read_remote(&mut self, rkey: Rkey, addr: u64, buf: &mut [u8]) -> Result<(), AccessFault> {
         self.engine
-            .memory
+            .memory()
             .read_remote(self.remote_pd(), self.qp.qpn, rkey, addr, buf)
             .map_err(fault)
     }
 
     fn atomic(&mut self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let (memory, pd, qpn) = (&self.engine.memory, self.remote_pd(), self.qp.qpn);
+        let (memory, pd, qpn) = (&self.engine.memory(), self.remote_pd(), self.qp.qpn);
         match op {
             AtomicOp::CmpSwap { compare, swap } => {
                 memory.atomic_cmp_swap(pd, qpn, rkey, addr, compare, swap)
@@ -208,7 +208,7 @@ impl Host for QpHost<'_> {
 
     fn atomic_write(&mut self, rkey: Rkey, addr: u64, data: [u8; 8]) -> Result<(), AccessFault> {
         self.engine
-            .memory
+            .memory()
             .atomic_write_8(self.remote_pd(), self.qp.qpn, rkey, addr, data)
             .map_err(fault)
     }
@@ -224,14 +224,14 @@ impl Host for QpHost<'_> {
         // No bytes stand for the whole region: see `Host::flush`.
         let range = (len != 0).then_some((addr, len));
         self.engine
-            .memory
+            .memory()
             .flush(self.remote_pd(), self.qp.qpn, rkey, range, placement)
             .map_err(fault)
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
         self.engine
-            .memory
+            .memory()
             .invalidate_remote(self.remote_pd(), self.qp.qpn, rkey)
             .map_err(|e| invalidate_fault(rkey, e))
     }
@@ -256,7 +256,7 @@ impl Host for QpHost<'_> {
         if let Some(srq) = &self.side.chosen.named {
             let taken = srq.queue.take(&mut self.side.current)?;
             if taken.limit_reached {
-                self.engine.events.push(AsyncEvent::srq_limit(srq.id));
+                self.engine.events().push(AsyncEvent::srq_limit(srq.id));
             }
             self.side.chosen.taken = Some(srq.clone());
             return Some(taken.wqe);
@@ -266,7 +266,7 @@ impl Host for QpHost<'_> {
         };
         let taken = srq.queue.take(&mut self.side.current)?;
         if taken.limit_reached {
-            self.engine.events.push(AsyncEvent::srq_limit(srq.id));
+            self.engine.events().push(AsyncEvent::srq_limit(srq.id));
         }
         Some(taken.wqe)
     }
@@ -281,7 +281,7 @@ impl Host for QpHost<'_> {
         let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
         let current = &mut self.side.current;
         self.engine
-            .memory
+            .memory()
             .write_local(pd, &current.sges, &mut current.cursor, offset, data)
             .map_err(fault)
     }
@@ -293,7 +293,7 @@ impl Host for QpHost<'_> {
         run: Run,
         buf: &mut [u8],
     ) -> Result<Option<usize>, AccessFault> {
-        let (memory, pd, qpn) = (&self.engine.memory, self.qp.pd, self.qp.qpn);
+        let (memory, pd, qpn) = (&self.engine.memory(), self.qp.pd, self.qp.qpn);
         let gate = &mut self.side.send_gate;
         *gate = gate.or_else(|| memory.send_token(qpn));
         let Some(pass) = *gate else { return Ok(None) };
@@ -304,7 +304,7 @@ impl Host for QpHost<'_> {
     fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
         let Some(Pull { named, lender }) = self.pull else { return Err(PullFault::Unreachable) };
         let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
-        let (memory, counters) = (&self.engine.memory, &self.engine.counters);
+        let (memory, counters) = (&self.engine.memory(), &self.engine.counts());
         let current = &mut self.side.current;
         let pulled = lender
             .pull(named, |from| memory.pull(pd, &current.sges, &mut current.cursor, offset, from));
@@ -329,7 +329,7 @@ impl Host for QpHost<'_> {
 
     #[cold]
     fn live_peer_patience(&mut self, attr: &QpAttr) -> u64 {
-        self.side.live_peer_patience(&self.engine.config, attr)
+        self.side.live_peer_patience(self.engine.config(), attr)
     }
 
     fn flush_recv(&mut self, current: Option<RecvWqe>) {
@@ -366,13 +366,13 @@ impl Host for QpHost<'_> {
 
     fn event(&mut self, event: QpEvent) {
         self.engine
-            .events
+            .events()
             .push(AsyncEvent { kind: event.into(), element: Element::Qp(self.qp.qpn) });
     }
 
     fn failure(&mut self, failure: Failure) {
         self.side.failure = Some(failure);
-        self.engine.counters.qp_failures.add(1);
+        self.engine.counts().qp_failures.add(1);
         let circumstances = self.engine.circumstances(self.side.path, &failure.cause);
         tracing::warn!(
             qpn = %self.qp.qpn,

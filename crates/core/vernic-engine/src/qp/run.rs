@@ -26,9 +26,9 @@ impl QpInner {
     #[cold]
     fn change_state(&self, engine: &Device, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
-        engine.slots.set_answering(self.qpn, takes_requests(core.machine.state()));
+        engine.slots().set_answering(self.qpn, takes_requests(core.machine.state()));
         if !takes_requests(core.machine.state()) {
-            engine.watch.note_change();
+            engine.watch().note_change();
         }
         if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
             core.side.close_send_gate(engine, self.qpn);
@@ -36,7 +36,7 @@ impl QpInner {
         if !takes_requests(core.machine.state()) {
             // Whoever must know that nobody is inside any more lets the gates settle, without the
             // lock.
-            engine.memory.revoke_qp(self.qpn);
+            engine.memory().revoke_qp(self.qpn);
         }
         // The machine flushed when it entered Error. A receive that was posted after that and
         // before the store saw a state that takes receives; those after the store flush themselves.
@@ -121,7 +121,7 @@ impl QpInner {
         let (qpn, service, path) = (self.qpn, self.service, side.path);
         let mut circumstances = engine.circumstances(path, &failure.cause);
         if let Cause::AckTimeout { .. } = failure.cause {
-            let (config, attr) = (&engine.config, core.machine.attr());
+            let (config, attr) = (&engine.config(), core.machine.attr());
             let floor_us = config.ack_timeout_floor_us;
             let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
             circumstances.floor_us = is_lifted.then_some(floor_us);

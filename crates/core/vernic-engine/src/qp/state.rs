@@ -75,7 +75,7 @@ impl QpSide {
     #[inline]
     pub(crate) fn close_send_gate(&mut self, engine: &Device, qpn: Qpn) {
         if self.send_gate.take().is_some() {
-            engine.memory.revoke_send(qpn);
+            engine.memory().revoke_send(qpn);
         }
     }
 

@@ -74,10 +74,10 @@ impl Streams {
         while left > 0 && !conn.held {
             let got = conn.recv_in_place(engine, qp, core, now, &mut self.buffer);
             let got = got.unwrap_or_else(|| conn.recv(engine, qp, core, now, &mut self.buffer));
-            engine.counters.streams.rx_calls.add(1);
+            engine.counts().streams.rx_calls.add(1);
             let end = match got.received {
                 Received::Bytes(len) => {
-                    engine.counters.streams.rx_bytes.add(len as u64);
+                    engine.counts().streams.rx_bytes.add(len as u64);
                     conn.measure(core);
                     did = true;
                     if len < got.room {
@@ -171,7 +171,7 @@ impl Conn {
         };
         if let Received::Bytes(len) = received {
             let placed = direct.min(len as u32);
-            engine.counters.streams.placed_bytes.add(u64::from(placed));
+            engine.counts().streams.placed_bytes.add(u64::from(placed));
             if let Some(machine) = core.machine.stream() {
                 machine.handle_placed(now, placed, crc);
             }
@@ -194,7 +194,7 @@ impl Conn {
         behind: &mut [u8],
     ) -> Option<Result<(Received, Option<Crc32c>), AccessFault>> {
         let direct = place.len - LAST_BYTES;
-        engine.memory.with_slices(|access| {
+        engine.memory().with_slices(|access| {
             let mut pieces = [const { RacySliceMut::EMPTY }; MAX_PIECES];
             let mut count = 0;
             let named = qp.with_host(engine, now, core, |_, host| {

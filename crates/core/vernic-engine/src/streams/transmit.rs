@@ -252,12 +252,12 @@ impl Streams {
             Some((used, false)) => {
                 conn.send(engine, qp, core, now, &[RacySlice::from(&buffer[..used])])
             }
-            Some((used, true)) => engine.memory.with_slices(|access| {
+            Some((used, true)) => engine.memory().with_slices(|access| {
                 let mut parts = Parts::behind(used);
                 with_stream(engine, qp, now, core, |machine, host| {
                     parts.fill(access, machine, host, now, buffer);
                 });
-                engine.counters.streams.gathered_bytes.add(parts.gathered as u64);
+                engine.counts().streams.gathered_bytes.add(parts.gathered as u64);
                 let pieces = parts.pieces(buffer);
                 conn.send(engine, qp, core, now, &pieces[..parts.count])
             }),
@@ -323,8 +323,8 @@ impl Conn {
             Sent::Lost(error) => (0, Some(end_of(&error))),
         };
         self.sent += done as u64;
-        engine.counters.streams.tx_calls.add(1);
-        engine.counters.streams.tx_bytes.add(done as u64);
+        engine.counts().streams.tx_calls.add(1);
+        engine.counts().streams.tx_bytes.add(done as u64);
         let total = self.sent;
         let is_lost = lost.is_some();
         with_stream(engine, qp, now, core, |machine, host| {
@@ -398,7 +398,7 @@ mod tests {
             let streams = lane.streams.as_mut().unwrap();
             let (inner, now) = (qp.inner(), engine.now());
             let mut core = lock(&inner.core);
-            engine.memory.with_slices(|access| {
+            engine.memory().with_slices(|access| {
                 let mut parts = Parts::behind(0);
                 with_stream(engine, inner, now, &mut core, |machine, host| {
                     parts.fill(access, machine, host, now, &mut streams.buffer);

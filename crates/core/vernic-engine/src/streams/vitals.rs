@@ -51,7 +51,7 @@ impl Vital {
 
 /// Nanoseconds after which a peer is given up; 0 never.
 fn timeout(engine: &Device) -> u64 {
-    u64::from(engine.config.iwarp_peer_timeout_s) * 1_000_000_000
+    u64::from(engine.config().iwarp_peer_timeout_s) * 1_000_000_000
 }
 
 impl Streams {
@@ -93,7 +93,7 @@ impl Streams {
             return;
         }
         let Self { watch, orphans, look_at, buffer, .. } = self;
-        orphans.handle_timeout(watch, buffer, &engine.counters.streams, now);
+        orphans.handle_timeout(watch, buffer, &engine.counts().streams, now);
         if look_at.is_none_or(|next| next > now) {
             return;
         }

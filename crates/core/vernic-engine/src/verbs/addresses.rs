@@ -25,9 +25,9 @@ impl Engine {
                 return;
             }
         };
-        let netdev = all.into_iter().find(|dev| dev.index == self.info.netdev_index);
+        let netdev = all.into_iter().find(|dev| dev.index == self.info().netdev_index);
         let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
-        let changes = self.port.gids().update(self.info.netdev_index, addresses);
+        let changes = self.port().gids().update(self.info().netdev_index, addresses);
         if !changes.added.is_empty() || !changes.removed.is_empty() {
             self.readdress(&changes);
             let (added, removed) = (List(&changes.added), List(&changes.removed));
@@ -35,15 +35,15 @@ impl Engine {
             self.port_event(EventKind::GidChange);
         }
         let up = netdev.as_ref().is_some_and(|dev| dev.running);
-        if self.port.set_up(up) {
+        if self.port().set_up(up) {
             self.port_event(if up { EventKind::PortActive } else { EventKind::PortError });
         }
         if netdev.is_none() {
             self.look_for_removal();
         }
         if let Some(dev) = netdev {
-            let at_most = |fits: Mtu| self.config.mtu.map_or(fits, |wanted| wanted.min(fits));
-            self.port.set_mtu(dev.mtu_bytes, dev.ib_mtu().map(at_most));
+            let at_most = |fits: Mtu| self.config().mtu.map_or(fits, |wanted| wanted.min(fits));
+            self.port().set_mtu(dev.mtu_bytes, dev.ib_mtu().map(at_most));
         }
     }
 
@@ -53,34 +53,34 @@ impl Engine {
         for &local in &changes.removed {
             self.with_lane(|lane| lane.lose_address(local));
         }
-        let packets = self.info.transport == Transport::Roce;
+        let packets = self.info().transport == Transport::Roce;
         for &local in changes.added.iter().filter(|_| packets) {
             if let Err(error) = self.with_lane(|lane| lane.link.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
-                self.port.gids().remove(local);
+                self.port().gids().remove(local);
             }
         }
-        let locals: Vec<_> = self.port.gids().iter().map(|row| row.local).collect();
+        let locals: Vec<_> = self.port().gids().iter().map(|row| row.local).collect();
         self.with_lane(|lane| lane.rejoin(&locals));
     }
 
     /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
     fn look_for_removal(&self) {
-        let exists = netdev::exists(self.info.netdev_index).unwrap_or(true);
-        if exists || !self.port.set_removed() {
+        let exists = netdev::exists(self.info().netdev_index).unwrap_or(true);
+        if exists || !self.port().set_removed() {
             return;
         }
         tracing::warn!(
-            device = self.info.name,
-            netdev = self.info.netdev,
+            device = self.info().name,
+            netdev = self.info().netdev,
             "the netdev was removed"
         );
-        self.events.push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
+        self.events().push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
         self.cm.tell_removed();
     }
 
     fn port_event(&self, kind: EventKind) {
-        self.events.push(AsyncEvent { kind, element: Element::Port(PORT) });
+        self.events().push(AsyncEvent { kind, element: Element::Port(PORT) });
     }
 }
 

@@ -110,8 +110,8 @@ impl Pd {
 impl Ah {
     pub(crate) fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>, CreateError> {
         let engine = pd.context().engine();
-        if engine.info.transport == Transport::Iwarp {
-            let (device, what) = (engine.info.name.clone(), "address handles");
+        if engine.info().transport == Transport::Iwarp {
+            let (device, what) = (engine.info().name.clone(), "address handles");
             return Err(CreateError::NotOnIwarp { device, what });
         }
         engine.check_port(av.port)?;
@@ -146,13 +146,13 @@ impl Ah {
         }
         let slot = Slot::of(qpn);
         let path = self.path.with_flow(slot.flow(self.path.flow()));
-        if engine.config.force_wire {
+        if engine.config().force_wire {
             return Some(path);
         }
         let now_ms = engine.now().nanos() / 1_000_000;
         let known = match Known::unpack(self.known.load(Ordering::Relaxed), slot, now_ms) {
             Some(known) => known,
-            None => self.learn(engine, qpn, engine.slots.lookup(path.remote().to_ip(), qpn))?,
+            None => self.learn(engine, qpn, engine.slots().lookup(path.remote().to_ip(), qpn))?,
         };
         Some(known.lead(path))
     }
@@ -161,7 +161,7 @@ impl Ah {
     /// be stopped.
     #[cold]
     pub(crate) fn wait_for(&self, engine: &Engine, qpn: Qpn) {
-        let answer = engine.slots.query(self.path.remote().to_ip(), qpn, FIRST_WAIT);
+        let answer = engine.slots().query(self.path.remote().to_ip(), qpn, FIRST_WAIT);
         self.learn(engine, qpn, answer.map_or(Lookup::Pending, Lookup::Here));
     }
 

@@ -6,7 +6,6 @@
 //! there to be destroyed. Other threads may be inside any call meanwhile; each is over before, or
 //! finds what is left.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use vernic_io::host::Intake;
@@ -38,28 +37,28 @@ impl Context {
     /// manager](Self::cm) end their work before.
     pub fn close(&self) {
         let engine = self.engine();
-        if self.is_orphan() || engine.closed.swap(true, Ordering::AcqRel) {
+        if self.is_orphan() || engine.set_closed() {
             return;
         }
-        if engine.port.is_up() {
+        if engine.port().is_up() {
             engine.hasten_farewells();
             engine.await_farewells();
         }
         self.stop_background();
         engine.put_down();
-        engine.memory.revoke_all();
+        engine.memory().revoke_all();
         engine.close_neighbours();
-        engine.slots.close();
-        engine.port.set_up(false);
-        let channels = std::mem::take(&mut *lock(&engine.channels));
+        engine.slots().close();
+        engine.port().set_up(false);
+        let channels = std::mem::take(&mut *lock(engine.channels()));
         channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
-        engine.events.close();
-        tracing::debug!(device = engine.info.name, counters = %self.counters(), "device closed");
+        engine.events().close();
+        tracing::debug!(device = engine.info().name, counters = %self.counters(), "device closed");
     }
 
     /// Whether [`close`](Self::close) was called.
     pub fn is_closed(&self) -> bool {
-        self.engine().closed.load(Ordering::Acquire)
+        self.engine().is_closed()
     }
 
     /// Refuses to make anything on an orphan or a closed device.
@@ -92,11 +91,11 @@ impl Engine {
 
     /// A new channel: its waiters are told when the device is closed.
     pub(crate) fn note_channel(&self, channel: &Arc<EventQueue<CqId>>) {
-        let mut channels = lock(&self.channels);
+        let mut channels = lock(self.channels());
         channels.retain(|known| known.strong_count() != 0);
         channels.push(Arc::downgrade(channel));
         // Closing may have looked at the list before.
-        let is_closed = self.closed.load(Ordering::Acquire);
+        let is_closed = self.is_closed();
         drop(channels);
         if is_closed {
             channel.close();

@@ -128,14 +128,14 @@ impl Context {
         let engine = Arc::new(Engine::new(device, link, streams));
         // Without netlink (a sandbox may refuse it) addresses stay as they are now.
         let watcher =
-            (engine.info.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
+            (engine.info().netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
                 watcher
                     .inspect_err(
                         |error| tracing::warn!(%error, "address changes will not be noticed"),
                     )
                     .ok()
             });
-        let status = StatusSocket::open(&engine.info.name)
+        let status = StatusSocket::open(&engine.info().name)
             .inspect_err(
                 |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
             )
@@ -161,18 +161,18 @@ impl Context {
 
     /// What was opened, as it was then.
     pub fn info(&self) -> &DeviceInfo {
-        &self.engine().info
+        self.engine().info()
     }
 
     /// The settings it was opened with.
     pub fn config(&self) -> &Config {
-        &self.engine().config
+        self.engine().config()
     }
 
     /// Attributes and limits (IBTA 11.2.1.2).
     pub fn device_attr(&self) -> DeviceAttr {
-        let attr = DeviceAttr::new(self.engine().info.node_guid, &self.engine().config);
-        match self.engine().info.transport {
+        let attr = DeviceAttr::new(self.engine().info().node_guid, self.engine().config());
+        match self.engine().info().transport {
             Transport::Roce => attr,
             Transport::Iwarp => attr.of_iwarp(),
         }
@@ -184,37 +184,37 @@ impl Context {
     /// [`PathError::Port`] for a port other than 1.
     pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
         self.engine().check_port(port)?;
-        let up = !self.is_orphan() && self.engine().port.is_up();
+        let up = !self.is_orphan() && self.engine().port().is_up();
         Ok(PortAttr {
             port,
             state: if up { PortState::Active } else { PortState::Down },
             max_mtu: Mtu::B4096,
-            active_mtu: self.engine().port.active_mtu(),
-            netdev_mtu_bytes: self.engine().port.netdev_mtu_bytes(),
+            active_mtu: self.engine().port().active_mtu(),
+            netdev_mtu_bytes: self.engine().port().netdev_mtu_bytes(),
             cap_flags: PORT_CAP_FLAGS,
-            gid_table_len: match self.engine().info.transport {
+            gid_table_len: match self.engine().info().transport {
                 Transport::Roce => MAX_GIDS,
                 Transport::Iwarp => 1,
             },
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
             default_gid: self.gid_table().first().map(|row| row.gid),
-            bad_pkey_count: self.engine().counters.drops(DropReason::Pkey),
-            bad_qkey_count: self.engine().counters.drops(DropReason::Qkey),
+            bad_pkey_count: self.engine().counts().drops(DropReason::Pkey),
+            bad_qkey_count: self.engine().counts().drops(DropReason::Qkey),
         })
     }
 
     /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so
     /// it may be asked for under those of the engine.
     pub fn active_mtu(&self) -> Mtu {
-        self.engine().port.active_mtu()
+        self.engine().port().active_mtu()
     }
 
     /// The filled rows of the GID table; of an iWARP device its MAC, in row 0.
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        let rows = match self.engine().info.transport {
+        let rows = match self.engine().info().transport {
             Transport::Roce => self.gids(|gids| gids.iter().cloned().collect()),
-            Transport::Iwarp => self.gids(|_| vec![self.engine().info.mac_gid()]),
+            Transport::Iwarp => self.gids(|_| vec![self.engine().info().mac_gid()]),
         };
         rows.unwrap_or_default()
     }
@@ -233,7 +233,7 @@ impl Context {
     /// asks for it from now on; `None` if packets may go, and of an iWARP device. Never waits.
     pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
         let (engine, row) = (self.engine(), self.gid_entry(av.sgid_index)?);
-        if engine.info.transport != Transport::Roce {
+        if engine.info().transport != Transport::Roce {
             return None;
         }
         let to = engine.path_request(av).ok()?;
@@ -249,7 +249,7 @@ impl Context {
 
     /// Looks at the GID table, unless it is an orphan's.
     fn gids<T>(&self, look: impl FnOnce(&GidTable) -> T) -> Option<T> {
-        (!self.is_orphan()).then(|| look(&self.engine().port.gids()))
+        (!self.is_orphan()).then(|| look(&self.engine().port().gids()))
     }
 
     /// A row of the P_Key table: the default partition in row 0.
@@ -264,12 +264,12 @@ impl Context {
 
     /// The descriptor that is readable while an asynchronous event waits.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.engine().events.fd()
+        self.engine().events().fd()
     }
 
     /// As [`async_fd`](Self::async_fd), as a number.
     pub fn async_raw_fd(&self) -> RawFd {
-        self.engine().events.fd().as_raw_fd()
+        self.engine().events().fd().as_raw_fd()
     }
 
     /// Waits for the next asynchronous event; waits for ever on a blocking descriptor.
@@ -281,18 +281,18 @@ impl Context {
         if self.is_orphan() {
             return Err(orphan_io());
         }
-        self.engine().events.wait(|event| event)
+        self.engine().events().wait(|event| event)
     }
 
     /// Puts an event that was taken behind those that wait: an XRC target has it told to each of
     /// its handles. False if there is no room for it ([`MAX_EVENTS`](crate::MAX_EVENTS)).
     pub fn repeat_async_event(&self, event: AsyncEvent) -> bool {
-        !self.is_orphan() && self.engine().events.push(event)
+        !self.is_orphan() && self.engine().events().push(event)
     }
 
     /// Takes the next asynchronous event if there is one; never waits.
     pub fn try_async_event(&self) -> Option<AsyncEvent> {
-        if self.is_orphan() { None } else { self.engine().events.try_next(|event| event) }
+        if self.is_orphan() { None } else { self.engine().events().try_next(|event| event) }
     }
 
     /// Totals since the device was opened. Waits for the lane: not for the data path.
@@ -311,7 +311,7 @@ impl Context {
         }
         total.cm += engine.cm.try_counters()?;
         total.link += engine.try_link_counters()?;
-        if let Some(near) = &engine.near {
+        if let Some(near) = &engine.near() {
             total.neighbours += near.try_counters()?;
         }
         Some(total)
@@ -319,7 +319,7 @@ impl Context {
 
     /// Peers that sent what they must not, the last 64 of them.
     pub fn offenders(&self) -> Vec<Offender> {
-        if self.is_orphan() { Vec::new() } else { self.engine().alarms.offenders() }
+        if self.is_orphan() { Vec::new() } else { self.engine().alarms().offenders() }
     }
 
     /// Queue pairs that are open. Waits for the lane.
@@ -335,7 +335,7 @@ impl Context {
         }
         match self.engine().with_lane(|lane| lane.table.find(qpn).cloned()) {
             Some(qp) if !qp.has_state(QpState::Reset) => qp.explain(self.engine()),
-            _ => lock(&self.engine().past_failures).find(qpn).cloned(),
+            _ => lock(self.engine().past_failures()).find(qpn).cloned(),
         }
     }
 
@@ -378,7 +378,7 @@ impl Context {
     /// Ends the background thread.
     pub(crate) fn stop_background(&self) {
         self.engine.stop.store(true, Ordering::Release);
-        self.engine.waker.wake();
+        self.engine.waker().wake();
         let thread = lock(&self.thread).take();
         // The last object may be let go of by that thread itself; it cannot wait for its own end,
         // and ends by the flag.

@@ -55,7 +55,7 @@ impl Cq {
             }
             channel.users.fetch_add(1, Ordering::AcqRel);
         }
-        context.engine().in_use.add_cq();
+        context.engine().in_use().add_cq();
         let id = CqId(context.next_id());
         let events = channel.map(|channel| channel.queue().clone());
         let ring = CqRing::new(id, context.engine().device().clone(), depth, events);
@@ -201,7 +201,7 @@ impl Cq {
             channel.purge(self.id());
         }
         let element = Element::Cq(self.id());
-        self.context.engine().events.purge(|event| event.element != element);
+        self.context.engine().events().purge(|event| event.element != element);
     }
 }
 
@@ -245,7 +245,7 @@ fn find(channel: &CompChannel, id: CqId) -> Option<Arc<Cq>> {
 impl Drop for Cq {
     fn drop(&mut self) {
         self.retire();
-        self.context.engine().in_use.remove_cq();
+        self.context.engine().in_use().remove_cq();
         if self.context.is_orphan() {
             // Never freed: a thread of the parent may have been at work on it.
             std::mem::forget(self.ring.clone());

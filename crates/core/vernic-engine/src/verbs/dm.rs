@@ -56,7 +56,7 @@ impl DeviceMemory {
             let (value, max) = (u64::from(align_log2), u64::from(MAX_DM_ALIGN_LOG2));
             return limit("log2 of the alignment of device memory", value, 0, max);
         }
-        let in_use = &context.engine().in_use;
+        let in_use = &context.engine().in_use();
         if let Err(free) = in_use.take_device_memory(len) {
             return limit("bytes of device memory", len, 1, free);
         }
@@ -140,6 +140,6 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        self.context.engine().in_use.give_back_device_memory(self.len());
+        self.context.engine().in_use().give_back_device_memory(self.len());
     }
 }

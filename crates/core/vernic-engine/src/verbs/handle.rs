@@ -113,10 +113,10 @@ impl Qp {
         let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
         let engine = pd.context().engine().clone();
         let service = qp_type.service();
-        let is_stream = engine.info.transport == Transport::Iwarp;
+        let is_stream = engine.info().transport == Transport::Iwarp;
         if is_stream && qp_type != QpType::Rc {
             let what = "queue pairs of another type";
-            return Err(CreateError::NotOnIwarp { device: engine.info.name.clone(), what });
+            return Err(CreateError::NotOnIwarp { device: engine.info().name.clone(), what });
         }
         let shared_rq = srq.is_some() || qp_type == QpType::XrcTgt;
         let own_wrs = if shared_rq { 0 } else { cap.max_recv_wr };
@@ -132,15 +132,15 @@ impl Qp {
                 qpn,
                 qp_type,
                 max_send_wr: cap.max_send_wr,
-                max_window: engine.config.max_window,
+                max_window: engine.config().max_window,
                 shared_rq,
             };
             let mut machine = match is_stream {
                 true => Machine::Stream(Box::new(vernic_proto::iwarp::Qp::new(init))),
                 false => Machine::Packets(vernic_proto::Qp::new(init)),
             };
-            machine.set_port_mtu(engine.port.active_mtu());
-            machine.set_ack_floor(engine.config.ack_timeout_floor_us * 1000);
+            machine.set_port_mtu(engine.port().active_mtu());
+            machine.set_ack_floor(engine.config().ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
                 slots,
@@ -354,7 +354,7 @@ impl Qp {
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
         if resolved.is_some() || mask.contains(AttrMask::ACCESS_FLAGS) {
-            engine.memory.revoke_qp(qpn);
+            engine.memory().revoke_qp(qpn);
         }
         drop(core);
         if let Some(resolved) = resolved.filter(|_| attr.state != QpState::Reset) {
@@ -363,11 +363,11 @@ impl Qp {
         if is_lonely {
             tracing::warn!(
                 %qpn,
-                device = engine.info.name,
+                device = engine.info().name,
                 "in RTS without a connection: what is posted waits for one, which only rdma_cm makes for an iWARP device (perftest: -R)"
             );
         }
-        engine.memory.wait_for_revocations();
+        engine.memory().wait_for_revocations();
         engine.kick(&self.inner);
         Ok(())
     }
@@ -571,7 +571,7 @@ impl Qp {
                 };
                 side.slots.set_path(slot, path);
                 // The netdev's MTU may have changed since the last one.
-                machine.set_port_mtu(self.engine().port.active_mtu());
+                machine.set_port_mtu(self.engine().port().active_mtu());
                 Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
             }
             _ => None,

@@ -114,7 +114,7 @@ impl Pd {
         // SAFETY: the caller's promise, which is the one that `move_pages` wants.
         let pages = unsafe { move_pages(engine, addr, len, access) };
         // SAFETY: see above.
-        let keys = unsafe { engine.memory.register(self.id(), addr, len, iova, access) };
+        let keys = unsafe { engine.memory().register(self.id(), addr, len, iova, access) };
         Ok(Mr::new(self, keys?, (addr as usize, len, iova), access, None, pages))
     }
 
@@ -143,7 +143,7 @@ impl Pd {
         // SAFETY: the caller promises what `Memory::register_address_space` asks for; `Mr` ends it
         // as any other region.
         let keys =
-            unsafe { self.context().engine().memory.register_address_space(self.id(), access) };
+            unsafe { self.context().engine().memory().register_address_space(self.id(), access) };
         Ok(Mr::new(self, keys?, (0, u64::MAX, 0), access, None, None))
     }
 
@@ -169,7 +169,7 @@ impl Pd {
         // and the lanes have passed a barrier. All other accesses to it are racy copies.
         #[allow(unsafe_code, reason = "the memory is the device's own")]
         let keys =
-            unsafe { self.context().engine().memory.register(self.id(), addr, len, 0, access) };
+            unsafe { self.context().engine().memory().register(self.id(), addr, len, 0, access) };
         Ok(Mr::new(self, keys?, (addr as usize, len, 0), access, Some(dm), None))
     }
 
@@ -179,7 +179,7 @@ impl Pd {
     /// [`CreateError::Memory`] when all keys are in use.
     pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
-        let keys = self.context().engine().memory.alloc_null_mr(self.id())?;
+        let keys = self.context().engine().memory().alloc_null_mr(self.id())?;
         Ok(Mr::new(self, keys, (0, 0, 0), Access::LOCAL_WRITE, None, None))
     }
 }
@@ -271,7 +271,7 @@ impl Mr {
         let change = Reregister { pd: pd.map(|pd| pd.id()), access, range };
         // SAFETY: the caller promises what `Memory::reregister` asks for; the lanes pass a barrier
         // below, before the old memory may go.
-        unsafe { engine.memory.reregister(handle, change) }?;
+        unsafe { engine.memory().reregister(handle, change) }?;
         engine.barrier();
         if let Some((addr, len, iova)) = range {
             self.addr.store(addr.addr(), Ordering::Relaxed);
@@ -301,7 +301,7 @@ impl Mr {
         }
         let mut home = lock(&self.home);
         let Some(live) = home.handle else { return Ok(()) };
-        engine.memory.deregister(live)?;
+        engine.memory().deregister(live)?;
         engine.barrier();
         home.end();
         Ok(())
@@ -316,7 +316,7 @@ impl Drop for Mr {
         }
         let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some(live) = home.handle else { return };
-        let windows = engine.memory.force_deregister(live);
+        let windows = engine.memory().force_deregister(live);
         engine.barrier();
         home.end();
         if windows != 0 {
@@ -337,7 +337,7 @@ pub(crate) unsafe fn move_pages(
     len: u64,
     access: Access,
 ) -> Option<SharedPages> {
-    if len == 0 || !engine.config.moves_memory(access) {
+    if len == 0 || !engine.config().moves_memory(access) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -373,9 +373,9 @@ impl Pd {
 impl Mw {
     pub(crate) fn new(pd: &Arc<Pd>, mw_type: MwType) -> Result<Arc<Self>, CreateError> {
         let engine = pd.context().engine();
-        let keys = engine.memory.alloc_mw(pd.id(), mw_type)?;
+        let keys = engine.memory().alloc_mw(pd.id(), mw_type)?;
         let (handle, index) = (keys.handle, window_index(keys.rkey));
-        lock(&engine.windows).insert(index, handle);
+        lock(engine.windows()).insert(index, handle);
         let rkey = AtomicU32::new(keys.rkey.value());
         Ok(Arc::new(Self { pd: pd.clone(), mw_type, handle, index, rkey }))
     }
@@ -395,7 +395,7 @@ impl Mw {
     }
     /// The key that its next bind should ask for.
     pub fn next_rkey(&self) -> Rkey {
-        self.pd.context().engine().memory.next_rkey(self.rkey())
+        self.pd.context().engine().memory().next_rkey(self.rkey())
     }
     /// Notes that a bind with this key was posted.
     pub fn set_rkey(&self, rkey: Rkey) {
@@ -420,8 +420,8 @@ impl Mw {
             return Err(BindError::UnknownHandle);
         }
         let bind = Bind { qp_pd: self.pd.id(), qpn, lkey, addr, len, access, key: None };
-        let was_bound = engine.memory.is_bound(self.handle);
-        let rkey = engine.memory.bind_mw(self.handle, &bind)?;
+        let was_bound = engine.memory().is_bound(self.handle);
+        let rkey = engine.memory().bind_mw(self.handle, &bind)?;
         self.set_rkey(rkey);
         if was_bound {
             engine.barrier();
@@ -437,9 +437,9 @@ impl Drop for Mw {
             return;
         }
         // Nobody else frees this handle, so it is known. The key is dead before the map forgets it.
-        let _ = engine.memory.dealloc_mw(self.handle);
+        let _ = engine.memory().dealloc_mw(self.handle);
         // From here on a new window may have our index, and have put itself in our place.
-        if let Entry::Occupied(place) = lock(&engine.windows).entry(self.index)
+        if let Entry::Occupied(place) = lock(engine.windows()).entry(self.index)
             && *place.get() == self.handle
         {
             place.remove();

@@ -24,7 +24,7 @@ impl Context {
 impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
         let orphan = context.is_orphan();
-        let id = if orphan { PdId::NONE } else { context.engine().memory.alloc_pd() };
+        let id = if orphan { PdId::NONE } else { context.engine().memory().alloc_pd() };
         Arc::new(Self { context: context.clone(), id })
     }
 
@@ -48,7 +48,7 @@ impl Pd {
             let key = sges.first().map_or(0, |sge| sge.lkey.value());
             return Err(AccessError { check: Check::KeyStale, key, addr: 0, len: 0 });
         }
-        self.context.engine().memory.check_local(self.id, sges, write)
+        self.context.engine().memory().check_local(self.id, sges, write)
     }
 
     /// Checks that nothing lives in the domain any more. It is freed with its last reference.
@@ -59,17 +59,17 @@ impl Pd {
         if self.context.is_orphan() {
             return Ok(());
         }
-        self.context.engine().memory.dealloc_pd(self.id)
+        self.context.engine().memory().dealloc_pd(self.id)
     }
 
     pub(crate) fn hold(&self) {
         // Fails only for a domain that was destroyed, whose users are refused by their keys.
-        let _ = self.context.engine().memory.hold_pd(self.id);
+        let _ = self.context.engine().memory().hold_pd(self.id);
     }
 
     pub(crate) fn release(&self) {
         if !self.context.is_orphan() {
-            self.context.engine().memory.release_pd(self.id);
+            self.context.engine().memory().release_pd(self.id);
         }
     }
 

@@ -70,7 +70,7 @@ fn place(
     now: Time,
     fill: impl FnOnce(&mut dyn FnMut(&[u8])),
 ) -> Placed {
-    let counts = &engine.counters.direct;
+    let counts = &engine.counts().direct;
     let attr = core.machine.attr();
     let (state, target) = (attr.state, attr.dest_qpn);
     let (tickets, rkey) = (&mut core.side.tickets, to.rkey);

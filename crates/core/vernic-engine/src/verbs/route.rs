@@ -127,12 +127,12 @@ impl Context {
 
 impl Engine {
     fn why_wire(&self) -> Option<WhyWire> {
-        let config = &self.config;
+        let config = &self.config();
         match () {
-            () if self.info.transport == Transport::Iwarp => Some(WhyWire::Iwarp),
+            () if self.info().transport == Transport::Iwarp => Some(WhyWire::Iwarp),
             () if !config.same_host || config.force_wire => Some(WhyWire::Settings),
             () if config.watches_packets() => Some(WhyWire::Watched),
-            () => self.near.is_none().then_some(WhyWire::NoMemory),
+            () => self.near().is_none().then_some(WhyWire::NoMemory),
         }
     }
 
@@ -147,7 +147,7 @@ impl Engine {
     /// A route with what is in the way of a meeting.
     fn told(&self, route: Route, qp: &QpInner) -> Route {
         let peer = lock(&qp.core).machine.attr().dest_qpn;
-        let hindrance = || self.near.as_ref()?.hindrance(Slot::of(peer));
+        let hindrance = || self.near()?.hindrance(Slot::of(peer));
         match route {
             Route::Wire(WhyWire::NotMet) => {
                 Route::Wire(hindrance().map_or(WhyWire::NotMet, WhyWire::Hindered))

@@ -105,7 +105,7 @@ impl Srq {
         limit: u32,
     ) -> Arc<Self> {
         pd.hold();
-        pd.context().engine().in_use.add_srq();
+        pd.context().engine().in_use().add_srq();
         let srq = Self { id, pd: pd.clone(), queue, users: AtomicU32::new(0), xrc };
         if limit != 0 {
             srq.arm(limit);
@@ -233,7 +233,7 @@ impl Srq {
 
     fn arm(&self, limit: u32) {
         if self.queue.arm_limit(limit) {
-            self.context().engine().events.push(self.limit_event());
+            self.context().engine().events().push(self.limit_event());
         }
     }
 
@@ -242,7 +242,7 @@ impl Srq {
             return;
         }
         let element = Element::Srq(self.id);
-        self.context().engine().events.purge(|event| event.element != element);
+        self.context().engine().events().purge(|event| event.element != element);
     }
 }
 
@@ -250,7 +250,7 @@ impl Drop for Srq {
     fn drop(&mut self) {
         self.leave_domain();
         self.purge_events();
-        self.context().engine().in_use.remove_srq();
+        self.context().engine().in_use().remove_srq();
         self.pd.release();
     }
 }

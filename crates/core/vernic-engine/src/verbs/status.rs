@@ -10,7 +10,6 @@
 //! other list only.
 
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
 
 use vernic_proto::QpAttr;
 
@@ -69,33 +68,33 @@ impl Engine {
         let mut total = self.own_counters();
         total.cm += self.cm.counters();
         total.link += self.with_lane(|lane| lane.link.counters());
-        total.neighbours += self.near.as_ref().map(NearControl::counters).unwrap_or_default();
+        total.neighbours += self.near().map(NearControl::counters).unwrap_or_default();
         total
     }
 
     /// Those of the counters that are read without a lock.
     pub(crate) fn own_counters(&self) -> DeviceCounters {
         let mut total = DeviceCounters::default();
-        self.counters.add_to(&mut total);
-        total.cq_overflows = self.cq_overflows.load(Ordering::Relaxed);
-        total.async_events_dropped = self.events.dropped();
-        total.refused_peers = self.refused_peers.load(Ordering::Relaxed);
+        self.counts().add_to(&mut total);
+        total.cq_overflows = self.cq_overflows();
+        total.async_events_dropped = self.events().dropped();
+        total.refused_peers = self.refused_peers();
         total
     }
 
     /// The text of [`vernic_io::status`].
     pub(crate) fn status(&self) -> String {
-        let mut text = format!("device {}\npid {}\n", self.info.name, std::process::id());
+        let mut text = format!("device {}\npid {}\n", self.info().name, std::process::id());
         let counters = self.counters();
-        let (pds, regions) = self.memory.population();
-        let (cqs, srqs) = (self.in_use.cqs(), self.in_use.srqs());
+        let (pds, regions) = self.memory().population();
+        let (cqs, srqs) = (self.in_use().cqs(), self.in_use().srqs());
         let (qps, rows) = self.qp_rows();
         let objects =
             [("pd", pds), ("cq", cqs), ("qp", qps), ("mr", regions), ("ctx", 1), ("srq", srqs)];
         for (name, count) in objects {
             let _ = writeln!(text, "resource {name} {count}");
         }
-        let values = counters.port_counters(self.info.transport);
+        let values = counters.port_counters(self.info().transport);
         for (name, value) in PORT_COUNTERS.iter().zip(values) {
             let _ = writeln!(text, "port {name} {value}");
         }
@@ -104,7 +103,7 @@ impl Engine {
         }
         text.push_str(&rows);
         for Offender { peer, wrong_sources, not_allowed, bad_keys, fatal_naks } in
-            self.alarms.offenders()
+            self.alarms().offenders()
         {
             let _ = writeln!(
                 text,

@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use vernic_io::LocalAddr;
 use vernic_proto::QpType;
@@ -25,11 +24,11 @@ impl Engine {
     ) -> Result<Arc<QpInner>, CreateError> {
         let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
             // Closing comes through the lane after it has said so.
-            if self.closed.load(Ordering::Acquire) {
+            if self.is_closed() {
                 return Err(CreateError::Closed);
             }
             let (open, slots) = (lane.table.len(), lane.table.slots());
-            let qp = lane.table.insert(&self.slots, make);
+            let qp = lane.table.insert(self.slots(), make);
             // Each queue pair is at most once in the doorbells: with this they never allocate on
             // the data path.
             let mut doorbells = lock(&self.doorbells);
@@ -40,11 +39,11 @@ impl Engine {
             lane.sched.add(&qp);
             Ok((qp, lane.table.slots() != slots))
         })?;
-        lock(&self.past_failures).forget(qp.qpn);
+        lock(self.past_failures()).forget(qp.qpn);
         self.follow_slots();
         if new_slot {
             // The background thread has new descriptors to watch: other processes may ask us.
-            self.waker.wake();
+            self.waker().wake();
         }
         Ok(qp)
     }
@@ -109,7 +108,7 @@ impl Engine {
             );
         }
         let local =
-            self.port.gids().iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
+            self.port().gids().iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
         let local = local.ok_or(McastError::NoAddress(gid))?;
         let new = self.with_lane(|lane| {
             if lane.table.find(qpn).is_none() {
@@ -130,7 +129,7 @@ impl Engine {
             Ok(true)
         })?;
         // The link may have a new descriptor to watch.
-        self.waker.wake();
+        self.waker().wake();
         Ok(new)
     }
 

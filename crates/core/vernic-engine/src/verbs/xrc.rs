@@ -116,7 +116,7 @@ impl Xrcd {
             None if !how.create => return Err(XrcdError::NotCreated),
             None => Domain::new(context),
             Some(file) => {
-                let mut files = lock(&context.engine().xrcds);
+                let mut files = lock(context.engine().xrcds());
                 let domain = match find(&files, file) {
                     Some(_) if how.exclusive => return Err(XrcdError::Exists(file)),
                     Some(domain) => domain,
@@ -197,7 +197,7 @@ impl Xrcd {
         if self.context.is_orphan() {
             return Ok(());
         }
-        let mut files = lock(&self.context.engine().xrcds);
+        let mut files = lock(self.context.engine().xrcds());
         if self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -232,7 +232,7 @@ impl Drop for Xrcd {
             std::mem::forget(self.domain.clone());
         } else if !*self.closed.get_mut() {
             // What lives in the domain keeps it; nobody else can come in.
-            let gone = self.leave(&mut lock(&self.context.engine().xrcds));
+            let gone = self.leave(&mut lock(self.context.engine().xrcds()));
             drop(gone);
         }
     }

@@ -98,7 +98,7 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
 #[test]
 fn who_may_have_interrupted_a_call_on_the_neighbours_waits_for_neither_counters_nor_good_bye() {
     let own = Own::new();
-    let near = own.context.engine().near.as_ref().unwrap();
+    let near = own.context.engine().near().unwrap();
     let hood = lock(&near.hood);
     assert!(own.context.try_counters().is_none());
     assert!(!own.context.last_progress());

@@ -107,10 +107,10 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
     let context = open_without_background();
     let engine = context.engine();
     let sleeps_on_all = |lane: &Lane| {
-        engine.policy.watch(lane.link.poll_generation());
-        engine.policy.plan_look(None);
+        engine.policy().watch(lane.link.poll_generation());
+        engine.policy().plan_look(None);
         engine.hand_over(lane, engine.now());
-        assert!(engine.policy.plan().is_some(), "left to sleep");
+        assert!(engine.policy().plan().is_some(), "left to sleep");
     };
     engine.with_lane(|lane| {
         sleeps_on_all(lane);
@@ -120,7 +120,7 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
         lane.link.join(local, group_ip(4)).unwrap();
         engine.hand_over(lane, engine.now());
     });
-    assert!(engine.policy.plan().is_none(), "woken");
+    assert!(engine.policy().plan().is_none(), "woken");
 }
 
 fn group_ip(n: u8) -> std::net::IpAddr {
@@ -133,7 +133,7 @@ fn assert_reached(context: &Arc<Context>, poster: &Poster, row: &GidEntry, group
     poster.post_to(&ah, Qpn::MULTICAST);
     // No receive is posted: that the packet came is known by its drop.
     let start = Instant::now();
-    while context.engine().counters.drops(DropReason::NoReceive) == 0 {
+    while context.engine().counts().drops(DropReason::NoReceive) == 0 {
         poster.cq.poll(&mut [EMPTY_WC; 8]).unwrap();
         assert!(start.elapsed().as_secs() < 10, "{:?}", context.counters());
     }
@@ -155,7 +155,7 @@ fn a_multicast_group_works_again_when_its_address_has_gone_and_returned() {
         lane.link.deactivate(row.local);
         lane.leave_home(row.local);
     });
-    engine.port.gids().remove(row.local);
+    engine.port().gids().remove(row.local);
     engine.refresh_addresses();
     assert_eq!(context.gid_index(row.gid), Some(row.index));
     assert_reached(&context, &poster, &row, group);
@@ -173,7 +173,7 @@ fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
         lane.link.deactivate(row.local);
         lane.link.activate(passing).unwrap();
     });
-    engine.port.gids().update(engine.info.netdev_index, &[passing]);
+    engine.port().gids().update(engine.info().netdev_index, &[passing]);
     let group = Gid::from_ip(group_ip(6));
     poster.qp.attach_mcast(group).unwrap();
     let home = || engine.with_lane(|lane| lane.groups[0].local);
@@ -190,7 +190,7 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
     let row = ipv4_row(&context);
     // As if it were new, and the link could not have it.
     engine.with_lane(|lane| lane.link.deactivate(row.local));
-    engine.port.gids().remove(row.local);
+    engine.port().gids().remove(row.local);
     let closed: Box<dyn vernic_io::Link> = Box::new(vernic_io::ClosedLink::unused());
     let link = engine.with_lane(|lane| std::mem::replace(&mut lane.link, closed));
     engine.refresh_addresses();
@@ -209,12 +209,12 @@ fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     let context = open_without_background();
     let engine = context.engine();
     let generation = engine.with_lane(|lane| lane.link.poll_generation());
-    engine.policy.watch(generation);
-    engine.policy.plan_look(None);
+    engine.policy().watch(generation);
+    engine.policy().plan_look(None);
     engine.with_lane(|_| ());
-    assert!(engine.policy.plan().is_some(), "nothing is left");
+    assert!(engine.policy().plan().is_some(), "nothing is left");
     engine.with_lane(|lane| lane.tx.block(0));
-    assert!(engine.policy.plan().is_none(), "the background thread was woken");
+    assert!(engine.policy().plan().is_none(), "the background thread was woken");
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Qp {
     /// remembers.
     pub(super) fn forget(&self, core: &mut QpCore, past: Option<Explanation>) {
         if let Some(past) = past {
-            lock(&self.engine().past_failures).keep(past);
+            lock(self.engine().past_failures()).keep(past);
         }
         let QpSide { path, way, page, peer, stream, failure, chosen, tickets, heard, .. } =
             &mut core.side;
@@ -89,10 +89,10 @@ impl Qp {
             self.inner.publish_state(engine, &mut core);
             self.forget(&mut core, past);
         }
-        engine.memory.unbind_qp_windows(self.inner.qpn);
-        engine.memory.wait_for_revocations();
+        engine.memory().unbind_qp_windows(self.inner.qpn);
+        engine.memory().wait_for_revocations();
         let element = Element::Qp(self.inner.qpn);
-        engine.events.purge(|event| event.element != element);
+        engine.events().purge(|event| event.element != element);
         self.inner.cqs().for_each(|cq| cq.release());
         if let Some(srq) = &self.srq {
             srq.release();

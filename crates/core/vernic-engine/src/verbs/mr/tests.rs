@@ -44,14 +44,14 @@ fn open() -> Arc<Pd> {
 
 /// What a peer's WRITE with this key would be told.
 fn knock(pd: &Pd, rkey: Rkey) -> Result<(), Check> {
-    let memory = &pd.context().engine().memory;
+    let memory = &pd.context().engine().memory();
     memory
         .check_remote(pd.id(), QP, rkey, 0, 8, RemoteAccess::Write)
         .map_err(|AccessError { check, .. }| check)
 }
 
 fn is_listed(pd: &Pd, window: &Mw) -> bool {
-    let entry = lock(&pd.context().engine().windows).get(&window_index(window.rkey())).copied();
+    let entry = lock(pd.context().engine().windows()).get(&window_index(window.rkey())).copied();
     entry.is_some_and(|handle| handle == window.handle)
 }
 
@@ -93,7 +93,7 @@ fn dropped_region_is_out_of_reach_even_if_a_window_over_it_is_half_freed() {
     let room = Room::new(&pd);
     let window = Mw::new(&pd, MwType::Type1).unwrap();
     let rkey = room.bind(&window).unwrap();
-    lock(&pd.context().engine().windows).remove(&window_index(rkey));
+    lock(pd.context().engine().windows()).remove(&window_index(rkey));
     let lkey = room.mr.lkey();
     let _memory = room.drop_region();
     assert!(knock(&pd, rkey).is_err());
@@ -145,7 +145,7 @@ fn dropped_window_takes_no_other_off_the_list() {
     first.set_rkey(second.rkey());
     drop(first);
     assert!(is_listed(&pd, &second));
-    assert!(!lock(&pd.context().engine().windows).contains_key(&index));
+    assert!(!lock(pd.context().engine().windows()).contains_key(&index));
 }
 
 /// Changes the region as the C API does, which vouches for any memory.
@@ -155,7 +155,7 @@ fn rereg(mr: &Mr, change: MrChange<'_>) -> Result<(), CreateError> {
 }
 
 fn write(pd: &Pd, rkey: Rkey, addr: u64, bytes: &[u8]) -> Result<(), Check> {
-    let memory = &pd.context().engine().memory;
+    let memory = &pd.context().engine().memory();
     memory.write_remote(pd.id(), QP, rkey, addr, bytes).map_err(|error| error.check)
 }
 
